@@ -20,9 +20,17 @@ from erosion.client.sealed.identity import Identity
 from erosion.client.sealed.own_draws import secret_of
 from erosion.client.sealed.sealed_steps import SealedSteps
 from erosion.client.site_file import Site
+from erosion.client.training.asked import (
+    Request,
+    arm_of,
+    enclosed_of,
+    moments_of,
+    parameters_of,
+    state_key_of,
+)
 from erosion.client.training.checked_task import check_task
 from erosion.client.training.folds import check_parts
-from erosion.client.training.kept_state import KeptState, Moment, StateKey
+from erosion.client.training.kept_state import KeptState, Moment
 from erosion.client.training.limits import check_limits, check_study
 from erosion.client.training.model_faults import faults_of
 from erosion.client.training.received import checked_parameters, checked_payload
@@ -153,20 +161,20 @@ class Hospital:
             columns=tuple(prepared.summaries()),
         )
 
-    def keeps(self, request: TrainRequest | EvaluateRequest) -> Tensors:
+    def keeps(self, request: Request) -> Tensors:
         """What is kept here of the run and an answer starts from, as tensors by arm and name."""
         return {
             f"{arm}/{name}": tensor
-            for arm, moment in _moments(request).items()
+            for arm, moment in moments_of(request).items()
             for name, tensor in self._kept_before(request, arm, moment).items()
         }
 
-    def lacks(self, request: TrainRequest | EvaluateRequest) -> dict[str, Moment]:
+    def lacks(self, request: Request) -> dict[str, Moment]:
         """The request's arms of which nothing is kept here of the run, and up to which exchange."""
         return {
             arm: moment
-            for arm, moment in _moments(request).items()
-            if not self._kept.has(_state_key(request, arm), moment)
+            for arm, moment in moments_of(request).items()
+            if not self._kept.has(state_key_of(request, arm), moment)
         }
 
     def answer(self, request: TrainRequest) -> TrainResult | StepResult:
@@ -278,7 +286,7 @@ class Hospital:
 
     def _asked_arm(self, request: TrainRequest) -> ArmBase:
         """The arm that is asked for the step; Refusal where it does not ask this hospital so."""
-        settings = _arm(request, request.arm)
+        settings = arm_of(request, request.arm)
         if settings.user_only and self.name != request.study.user:
             raise Refusal(f"{request.arm} asks no hospital but the user.")
         if request.step not in settings.site_steps():
@@ -302,14 +310,12 @@ class Hospital:
         before = self._kept_before(request, request.arm, moment)
         error = before.get(_ERROR) if error is None else error
         left = {} if error is None else {_ERROR: error}
-        place = _state_key(request, request.arm)
+        place = state_key_of(request, request.arm)
         self._kept.keep(place, moment, before, {**kept, **left}, request.parameters)
 
-    def _kept_before(
-        self, request: TrainRequest | EvaluateRequest, arm: str, moment: Moment
-    ) -> Tensors:
+    def _kept_before(self, request: Request, arm: str, moment: Moment) -> Tensors:
         """What is kept here of an arm and that exchange starts from."""
-        return self._kept.before(_state_key(request, arm), moment, _parameters(request, arm))
+        return self._kept.before(state_key_of(request, arm), moment, parameters_of(request, arm))
 
     def _prepare(self, study: Study, run: str | None = "") -> LocalDataset:
         """The study's data as they were when the run began; of no run (None), as they are now."""
@@ -333,7 +339,7 @@ class Hospital:
         check_limits(self.site, study, dataset.training_counts)
         return dataset
 
-    def _begin(self, prepared: LocalDataset, request: TrainRequest | EvaluateRequest) -> None:
+    def _begin(self, prepared: LocalDataset, request: Request) -> None:
         """Before the first update or figure: of whom these are is noted."""
         prepared.begin()
         self._patients.begin(request.study, request.run)
@@ -354,24 +360,19 @@ class Hospital:
         """What the user predicts with after the last round: (dim,) or (m, dim)."""
         study = request.study
         work = self._work(prepared, request, arm, Moment(study.rounds + 1))
-        return personal_parameters(_arm(request, arm), work, study.build_context.layout)
+        return personal_parameters(arm_of(request, arm), work, study.build_context.layout)
 
     def _work(
         self,
         prepared: LocalDataset,
-        request: TrainRequest | EvaluateRequest,
+        request: Request,
         arm: str,
         moment: Moment,
     ) -> LocalWork:
         study, device = request.study, self.site.compute.device
-        length: int | None = prepared.dim
-        if isinstance(request, TrainRequest):
-            enclosed = request.enclosed
-            if request.step != TRAIN:
-                length = None
-        else:
-            enclosed = request.enclosed.get(arm, {})
-        parameters = _parameters(request, arm)
+        is_other_step = isinstance(request, TrainRequest) and request.step != TRAIN
+        length = None if is_other_step else prepared.dim
+        parameters = parameters_of(request, arm)
         received = torch.empty(0)
         if parameters is not None:
             received = checked_parameters(parameters, prepared.dim)
@@ -398,7 +399,7 @@ class Hospital:
             kept={name: tensor.to(device) for name, tensor in kept.items() if name != _ERROR},
             enclosed={
                 name: checked_payload(name, tensor, length).to(device)
-                for name, tensor in enclosed.items()
+                for name, tensor in enclosed_of(request, arm).items()
             },
             trainer=self.trainer,
         )
@@ -449,30 +450,3 @@ def _step_result(
         values=dict(answer.values),
     )
     return StepResult(header, {key: tensor.cpu() for key, tensor in answer.tensors.items()})
-
-
-def _arm(request: TrainRequest | EvaluateRequest, arm: str) -> ArmBase:
-    arms = request.study.arms
-    if arm not in arms:
-        raise Refusal(f"The request names the arm {arm!r}; the study has {', '.join(arms)}.")
-    return arms[arm]
-
-
-def _parameters(request: TrainRequest | EvaluateRequest, arm: str) -> Tensor | None:
-    """Those that came of an arm: (dim,), or None where a step does without."""
-    if isinstance(request, TrainRequest):
-        return request.parameters
-    return request.parameters[arm]
-
-
-def _moments(request: TrainRequest | EvaluateRequest) -> dict[str, Moment]:
-    """The arms that a request is about, and in which exchange of each; final figures come last."""
-    if isinstance(request, TrainRequest):
-        moments = {request.arm: Moment(request.round, request.exchange)}
-    else:
-        moments = dict.fromkeys(request.parameters, Moment(request.study.rounds + 1))
-    return {arm: moment for arm, moment in moments.items() if _arm(request, arm)}
-
-
-def _state_key(request: TrainRequest | EvaluateRequest, arm: str) -> StateKey:
-    return StateKey(request.study.digest, arm, request.run, request.study.whole.digest)
