@@ -85,6 +85,8 @@ class Limits(Settings):
     # Nothing that leaves is about fewer patients: counts, sums, quantiles, test parts. Public data
     # can do with 3; below that a figure is about one patient and another who knows his own.
     min_cell: int = Field(default=10, ge=3, le=100)
+    # Of each class or interval of time, unless nobody is in it: an update has a part for each.
+    min_class: int = Field(default=1, ge=1)  # training patients
     # One step is one gradient, and a gradient of few patients can be turned back into them.
     min_local_steps: int = Field(default=2, ge=1)  # mini-batches of a round
     min_batch_size: int = Field(default=2, ge=1)

@@ -138,7 +138,7 @@ def leaving(site: Site, study: Study) -> Iterator[str]:
     if (outputs := study.task.num_outputs) > 2 and not (is_private or is_masked):
         yield (
             f"each update has a part for each of {outputs} classes or intervals of time, which can"
-            " be of a few patients, or of one"
+            f" be of a few patients, or of one (limits.min_class = {site.limits.min_class})"
         )
     if is_user:
         yield from _as_user(study, cell)

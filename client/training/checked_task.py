@@ -42,9 +42,10 @@ def _problems_with_learning(task: Task, targets: Targets) -> Iterator[str]:
         yield f"`training_loss` gave {_shape(loss)} for a mini-batch; it must be one number, ()"
     elif not loss.requires_grad:
         yield "`training_loss` gave a number that does not depend on the model's outputs"
-    strata = task.strata(targets)
-    if np.shape(strata) != (len(targets),):
-        yield f"`strata` gave {_shape(strata)}; one number for each patient, ({len(targets)},)"
+    of_patients = {"strata": task.strata(targets), "update_parts": task.update_parts(targets)}
+    for name, groups in of_patients.items():
+        if np.shape(groups) != (len(targets),):
+            yield f"`{name}` gave {_shape(groups)}; one number for each patient, ({len(targets)},)"
     start = task.base_rate_outputs(tensor)
     if not isinstance(start, Tensor) or start.shape != (task.num_outputs,):
         yield f"`base_rate_outputs` gave {_shape(start)}; it must be ({task.num_outputs},)"

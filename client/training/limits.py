@@ -94,6 +94,14 @@ def _training_reasons(site: Site, study: Study, counts: PatientCounts) -> Iterat
             "a round has fewer local steps there than limits.min_local_steps ="
             f" {limits.min_local_steps}: {_in_words(short, _for_more_steps)}"
         )
+    if trainings and counts.smallest_part < limits.min_class:
+        remedy = "fewer classes or intervals"
+        if site.name != study.user:  # whose updates have no noise
+            remedy += ", or [privacy]"
+        yield (
+            "a class, or an interval of time in which a follow-up ends, has training patients"
+            f" there, but fewer than limits.min_class = {limits.min_class} (remedy: {remedy})"
+        )
     small = [(n, size) for n, size in trainings if size.num_samples < limits.min_batch_size]
     if small and counts.num_samples < limits.min_batch_size:
         yield (

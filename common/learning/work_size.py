@@ -18,6 +18,7 @@ class PatientCounts:
 
     samples: tuple[int, ...]  # rows or images of each patient, ascending
     strata: tuple[int, ...]  # patients of each stratum (class)
+    smallest_part: int  # patients of the smallest of `Task.update_parts` that anybody is in
 
     @classmethod
     def of(cls, task: Task, targets: Targets, patients: NDArray[np.int64]) -> "PatientCounts":
@@ -25,7 +26,10 @@ class PatientCounts:
         _, samples = np.unique(patients, return_counts=True)
         strata = task.strata(task.targets_of_patients(targets, patients))
         _, members = np.unique(strata, return_counts=True)
-        return cls(tuple(sorted(samples.tolist())), tuple(members.tolist()))
+        # With rows of several parts, a patient is in each.
+        in_parts = np.unique(np.stack([task.update_parts(targets), patients]), axis=1)[0]
+        _, of_parts = np.unique(in_parts, return_counts=True)
+        return cls(tuple(sorted(samples.tolist())), tuple(members.tolist()), int(of_parts.min()))
 
     @property
     def num_patients(self) -> int:

@@ -36,6 +36,7 @@ from erosion.common.tasks.task import (
     Loss,
     Targets,
     Task,
+    as_tensor,
     weighted_means,
 )
 
@@ -183,6 +184,13 @@ class Survival(Task):
     def strata(self, targets: Targets) -> NDArray[np.int64]:
         """Those with the event and those without."""
         return targets[:, 1].astype(np.int64)
+
+    def update_parts(self, targets: Targets) -> NDArray[np.int64]:
+        """By the intervals that were survived, those with the event in the next one apart."""
+        seen_until = as_tensor(targets)  # as rounded as those that are trained on
+        died, survived = _Intervals.of(self.cut_points, seen_until).seen(seen_until)
+        parts: NDArray[np.int64] = (2 * survived + died).sum(dim=1).long().numpy()
+        return parts
 
     def smallest_group(self, targets: Targets) -> int:
         """Patients with the event."""

@@ -165,6 +165,15 @@ class Task(Settings):
     def strata(self, targets: Targets) -> NDArray[np.int64]:
         """Groups in which a test part is drawn separately, so that each has its share: (n,)."""
 
+    def update_parts(self, targets: Targets) -> NDArray[np.int64]:
+        """Groups of whom parts of an update are sums, where everyone is predicted alike: (n,).
+
+        Who moves every output alike is in one. A model with one output has no parts.
+        """
+        if self.num_outputs == 1:
+            return np.zeros(len(targets), dtype=np.int64)
+        return self.strata(targets)
+
     def targets_of_patients(self, targets: Targets, patients: NDArray[np.int64] | None) -> Targets:
         """Each patient's target, of those of its rows (n, ...): of several, the last stratum's.
 

@@ -947,6 +947,7 @@ def test_the_review_says_into_how_many_parts_of_fewer_patients_an_update_falls(
     task = {"kind": "tabular", "target": "grade", "classes": classes, "features": ["age"]}
     text = "\n".join(review(site(tmp_path), study(task=task), store))
     assert "each update has a part for each of 4 classes or intervals of time" in text
+    assert "or of one (limits.min_class = 1)" in text
     two = "\n".join(review(site(tmp_path), study(task={**task, "classes": classes[:2]}), store))
     assert "each update has a part" not in two
 

@@ -310,6 +310,6 @@ def test_of_patients_with_many_rows_a_half_may_be_those_with_the_fewest(tmp_path
     study = make_study(training={"epochs": 1, "batch_size": 30}, arms=["evidence_erosion"])
     site = make_site(tmp_path, name="b")
     check_limits(site, study, counts(60, 2))  # halves of 60 rows
-    uneven = PatientCounts((1,) * 30 + (3,) * 30, (60,))  # as many rows in all
+    uneven = PatientCounts((1,) * 30 + (3,) * 30, (60,), 60)  # as many rows in all
     with pytest.raises(Refusal, match=r"limits\.min_local_steps"):
         check_limits(site, study, uneven)

@@ -171,9 +171,12 @@ def test_four_sets_that_differ_in_cells_leave_one_patients_record_over(tmp_path:
     assert found == pytest.approx(draws[24][:2], abs=0.02)
 
 
-def first_update_of(folder: Path, lines: list[str], study: Study) -> tuple[Tensor, Tensor]:
+def first_update_of(
+    folder: Path, lines: list[str], study: Study, **limits: int
+) -> tuple[Tensor, Tensor]:
     """From zeros, of a logistic regression of age and dose: (outputs, 2), and biases (outputs,)."""
-    site = make_site(folder, "\n".join(lines) + "\n", name="b", limits={"min_cell": 10})
+    limits = {"min_cell": 10, **limits}
+    site = make_site(folder, "\n".join(lines) + "\n", name="b", limits=limits)
     outputs = study.task.num_outputs
     request = TrainRequest(study, "fedavg", 1, torch.zeros(3 * outputs), None)
     update = Hospital(site, bytes(32)).train(request).delta.double()
@@ -196,6 +199,8 @@ def test_a_class_of_one_patient_beside_a_class_of_nobody_gives_that_patients_rec
     weights, biases = first_update_of(tmp_path, ["age,dose,ill", *lines], study)
     found = ((weights[3] - weights[2]) / (biases[3] - biases[2])).tolist()
     assert found == pytest.approx(draws[17], abs=0.05)
+    with pytest.raises(Refusal, match=r"limits\.min_class = 10"):
+        first_update_of(tmp_path, ["age,dose,ill", *lines], study, min_class=10)
 
 
 @pytest.mark.parametrize(("intervals", "least", "most"), [(100, 20, 60), (6, 0, 2)])
@@ -224,3 +229,5 @@ def test_many_intervals_of_time_give_those_away_who_are_alone_in_one(
     guesses = torch.diff(weights, dim=0) / torch.diff(biases)[:, None]
     apart = torch.cdist(torch.tensor(draws, dtype=torch.float64), guesses.nan_to_num(1e9))
     assert least <= int((apart.min(dim=1).values < 0.05).sum()) <= most
+    with pytest.raises(Refusal, match=r"limits\.min_class = 10"):
+        first_update_of(tmp_path, ["age,dose,days,dead", *lines], study, min_class=10)

@@ -196,6 +196,7 @@ def test_a_study_within_the_limits_is_accepted(tmp_path: Path) -> None:
     [
         ({"min_patients": 13}, "fewer training patients than limits.min_patients = 13"),
         ({"min_cell": 13}, "fewer training patients than limits.min_cell = 13"),
+        ({"min_class": 13}, "but fewer than limits.min_class = 13 (remedy: fewer classes"),
         ({"min_local_steps": 6}, "fewer local steps there than limits.min_local_steps = 6"),
         ({"min_batch_size": 5}, "batches of 4; limits.min_batch_size = 5"),
         ({"max_rounds": 2}, "3 rounds; limits.max_rounds = 2"),

@@ -126,6 +126,7 @@ OF_THE_SITES_LIMITS = {
     "limits.max_rounds",
     "limits.min_batch_size",
     "limits.min_cell",
+    "limits.min_class",
     "limits.min_local_steps",
     "limits.min_patients",
     "most",

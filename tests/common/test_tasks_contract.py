@@ -234,6 +234,23 @@ def test_strata_and_groups_cover_every_patient(name: str) -> None:
 
 
 @every_task
+def test_whoever_is_in_one_part_of_an_update_moves_every_output_alike(name: str) -> None:
+    """So no part of an update, and no sum of parts, is of some of them alone."""
+    task, targets = example(name), patients(example(name))
+    parts = task.update_parts(targets)
+    assert parts.shape == (NUM_PATIENTS,)
+    if task.num_outputs == 1:
+        assert len(set(parts)) == 1
+        return
+    seen = as_tensor(targets)
+    outputs = torch.zeros(NUM_PATIENTS, task.num_outputs, requires_grad=True)
+    (slopes,) = torch.autograd.grad(task.training_loss(seen)(outputs, seen), outputs)
+    for part in set(parts.tolist()):
+        moved = slopes[torch.from_numpy(parts == part)]
+        torch.testing.assert_close(moved, moved[:1].expand_as(moved))
+
+
+@every_task
 def test_no_two_losses_of_a_patient_are_further_apart_than_the_task_says(name: str) -> None:
     task, seen = example(name), patients(example(name))
     one, other = (

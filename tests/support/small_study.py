@@ -97,4 +97,4 @@ def with_missing(missing: str) -> dict[str, Any]:
 
 def counts(num_patients: int, samples: int = 1) -> PatientCounts:
     """So many patients of one class, each of as many samples."""
-    return PatientCounts((samples,) * num_patients, (num_patients,))
+    return PatientCounts((samples,) * num_patients, (num_patients,), num_patients)

@@ -1,0 +1,175 @@
+"""A hospital may decline studies of a class, or an interval of time, with few patients here."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from erosion.client.finding import Outcome
+from erosion.client.preflight.data import check_study_here
+from erosion.client.site_file import Site
+from erosion.client.training.hospital import Hospital
+from erosion.common.errors import Refusal
+from erosion.common.rounds.cross_fitting import fold_studies
+from erosion.common.rounds.model_selection import trials
+from erosion.common.study.study import Study
+from tests.support.sealed_study import sealed_study
+from tests.support.small_study import (
+    TEN_NUMBERS,
+    TWO_NUMBERS,
+    make_site,
+    make_study,
+    sixty_patients,
+)
+
+DECLINED = (
+    r"a class, or an interval of time in which a follow-up ends, has training patients there, but"
+    r" fewer than limits\.min_class = {}"
+)
+GRADES = {**TWO_NUMBERS, "classes": ["0", "1", "2"]}
+PRIVATE: dict[str, Any] = {"arms": ["fedavg"], "privacy": {"epsilon": 8, "learning_rate": 1.0}}
+
+
+def site_of(
+    folder: Path, *grades: int, name: str = "b", more: tuple[str, ...] = (), **limits: int
+) -> Site:
+    """So many patients of grade 0, 1 and 2, each with one row, and more rows."""
+    of = [grade for grade, number in enumerate(grades) for _ in range(number)]
+    rows = [f"p{i},{i + 1}.5,{(7 * i) % 61}.25,{grade}" for i, grade in enumerate(of)]
+    text = "\n".join(["id,age,dose,ill", *rows, *more, ""])
+    return make_site(folder, text, name=name, data={"patient": "id"}, limits=limits)
+
+
+def followed(folder: Path, *times_and_events: tuple[float, int], least: int) -> Site:
+    rows = [f"{i + 1}.5,{(7 * i) % 61}.25,{t},{e}" for i, (t, e) in enumerate(times_and_events)]
+    text = "\n".join(["age,dose,days,dead", *rows, ""])
+    return make_site(folder, text, name="b", limits={"min_class": least})
+
+
+def survival(**keys: Any) -> Study:
+    task = {
+        "kind": "tabular",
+        "outcome": "survival",
+        "target": {"time": "days", "event": "dead"},
+        "cut_points": [10, 20, 30],
+        "features": ["age", "dose"],
+    }
+    return make_study(task=task, **keys)
+
+
+@pytest.mark.parametrize(
+    ("in_last", "least", "declined"),
+    [(1, 1, False), (0, 2, False), (1, 2, True), (2, 2, False), (2, 3, True)],
+)
+def test_a_class_of_fewer_patients_than_the_limit_is_declined_and_one_of_nobody_is_not(
+    in_last: int, least: int, declined: bool, tmp_path: Path
+) -> None:
+    site, study = site_of(tmp_path, 12, 12, in_last, min_class=least), make_study(task=GRADES)
+    failed = [f.text for f in check_study_here(site, study) if f.outcome is Outcome.FAILED]
+    if not declined:
+        Hospital(site).describe(study)
+        assert not failed
+        return
+    with pytest.raises(Refusal, match=DECLINED.format(least)) as refusal:
+        Hospital(site).describe(study)
+    assert "(remedy: fewer classes or intervals, or [privacy])" in str(refusal.value)
+    assert failed == [str(refusal.value)]
+
+
+def test_by_default_no_class_is_too_small(tmp_path: Path) -> None:
+    assert make_site(tmp_path).limits.min_class == 1
+    Hospital(site_of(tmp_path, 12, 12, 1)).describe(make_study(task=GRADES))
+
+
+def test_patients_are_counted_and_not_their_rows(tmp_path: Path) -> None:
+    study, rows = make_study(task=GRADES), ("p90,50,2,2", "p90,51,3,2")
+    with pytest.raises(Refusal, match=DECLINED.format(2)):
+        Hospital(site_of(tmp_path, 12, 12, 0, more=rows, min_class=2)).describe(study)
+    two = (*rows, "p91,52,4,2")
+    Hospital(site_of(tmp_path, 12, 12, 0, more=two, min_class=2)).describe(study)
+
+
+def test_a_later_class_of_a_patient_hides_no_row_of_an_earlier_one(tmp_path: Path) -> None:
+    """Of which the update has the row, whatever the patient counts as where it is tested on."""
+    study = make_study(task=GRADES)
+    Hospital(site_of(tmp_path, 0, 12, 12, min_class=2)).describe(study)
+    with pytest.raises(Refusal, match=DECLINED.format(2)):
+        Hospital(site_of(tmp_path, 0, 12, 12, more=("p20,50,2,0",), min_class=2)).describe(study)
+
+
+def test_noise_is_a_way_out_for_a_peer_and_masks_are_not(tmp_path: Path) -> None:
+    """The others of a sum may have nobody there; and a user's updates have no noise."""
+    site = site_of(tmp_path, 30, 30, 1, min_class=2)
+    Hospital(site, bytes(32)).describe(make_study(task=GRADES, **PRIVATE))
+    user = site_of(tmp_path, 30, 30, 2, name="a", min_class=2, min_local_steps=1)  # one is tested
+    with pytest.raises(Refusal, match=rf"{DECLINED.format(2)} \(remedy: fewer classes or interva"):
+        Hospital(user, bytes(32)).describe(make_study(task=GRADES, **PRIVATE))
+    sealed = sealed_study(task={**TEN_NUMBERS, "classes": ["no", "yes", "unknown"]})
+    table = sixty_patients("bob").replace(",yes", ",unknown", 1)
+    Hospital(make_site(tmp_path, table, name="bob"))._prepare(sealed)
+    with pytest.raises(Refusal, match=DECLINED.format(2)):
+        Hospital(make_site(tmp_path, name="bob", limits={"min_class": 2}))._prepare(sealed)
+
+
+def test_a_hospital_that_is_asked_for_no_update_does_not_decline(tmp_path: Path) -> None:
+    study = make_study(task=GRADES, arms=["local"])
+    Hospital(site_of(tmp_path, 12, 12, 1, min_class=2)).describe(study)
+    with pytest.raises(Refusal, match=DECLINED.format(2)):
+        Hospital(site_of(tmp_path, 20, 20, 1, name="a", min_class=2)).describe(study)
+
+
+def test_the_numbers_of_a_regression_are_no_classes(tmp_path: Path) -> None:
+    task = {**TWO_NUMBERS, "outcome": "regression", "centre": 1, "spread": 1}
+    del task["classes"]
+    Hospital(site_of(tmp_path, 12, 12, 1, min_class=10)).describe(make_study(task=task))
+
+
+@pytest.mark.parametrize(
+    ("one", "declined"),
+    [
+        ((5, 1), False),  # as ten others
+        ((15, 1), True),  # alone with the event in the second interval
+        ((16, 0), True),  # seen for the second interval, and not for the third
+        ((14, 0), False),  # seen for the first one alone, as ten others
+        ((45, 1), False),  # seen for all three, as ten others
+    ],
+)
+def test_an_interval_is_too_small_by_whoever_makes_two_parts_of_an_update_differ(
+    one: tuple[float, int], declined: bool, tmp_path: Path
+) -> None:
+    others = [(5.0, 1), (12.0, 0), (40.0, 0)] * 10
+    site = followed(tmp_path, *others, one, least=2)
+    if declined:
+        with pytest.raises(Refusal, match=DECLINED.format(2)):
+            Hospital(site).describe(survival())
+    else:
+        Hospital(site).describe(survival())
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"evaluation": {"folds": 3}},
+        {"selection": {"folds": 3}, "evaluation": {"test_share": 0.3}},
+    ],
+)
+def test_a_class_is_counted_among_those_whom_each_fold_and_trial_trains_on(
+    keys: dict[str, Any], tmp_path: Path
+) -> None:
+    study = make_study(task=GRADES, **keys)
+    usual = Hospital(site_of(tmp_path, 20, 20, 10, name="a"))
+    left = [usual._prepare(part).training_counts.smallest_part for part in parts_of(study)]
+    fewest = min(left)
+    assert left[0] > fewest  # of the largest fold the most are left here
+    Hospital(site_of(tmp_path, 20, 20, 10, name="a", min_class=fewest)).describe(study)
+    strict = Hospital(site_of(tmp_path, 20, 20, 10, name="a", min_class=fewest + 1))
+    with pytest.raises(Refusal, match=rf"fold is held out .*{DECLINED.format(fewest + 1)}"):
+        strict.describe(study)
+    with pytest.raises(Refusal, match=rf"study 'small': {DECLINED.format(fewest + 1)}"):
+        strict._prepare(parts_of(study)[left.index(fewest)])
+
+
+def parts_of(study: Study) -> list[Study]:
+    if study.selection is None:
+        return fold_studies(study)
+    return [part for arm in study.arms for parts in trials(study, arm) for part in parts]
