@@ -37,6 +37,17 @@ class MemorySpace:
         return self._values.data
 
 
+class Nowhere:
+    """For a message that nobody waits for."""
+
+    def write(self, data: memoryview) -> None:
+        """Let it go."""
+
+    def memory(self) -> memoryview:
+        """Nothing."""
+        return memoryview(b"")
+
+
 class Assembly:
     """One message under way: its head is here, and so much of its arrays as has come."""
 
@@ -56,6 +67,10 @@ class Assembly:
             raise LineFault("more or less data than the message announced")
         self._space.write(data)
         self._come += len(data)
+
+    def let_go(self) -> None:
+        """Nobody waits for it any more: what has come is not kept, nor what is to come."""
+        self._space = Nowhere()
 
     def content(self) -> RecordDict:
         """The content, once it is whole."""

@@ -14,7 +14,7 @@ from typing import Any
 from cryptography import x509
 from flwr.app import Error
 
-from erosion.common.line.assembly import Assembly, MemorySpace, Space
+from erosion.common.line.assembly import Assembly, MemorySpace, Nowhere, Space
 from erosion.common.line.envelope import (
     Description,
     FrameSize,
@@ -108,6 +108,9 @@ class SiteSession:
 
     def drop(self, request_id: str) -> None:
         """A request's answer is not wanted any more."""
+        if self._arriving is not None and self._arriving.head["re"] == request_id:
+            self._answers = None
+            self._arriving.let_go()
         for request in list(self._waiting):
             if request.request_id == request_id:
                 self._waiting.remove(request)
@@ -265,7 +268,7 @@ class SiteSession:
                 " that any can need"
             )
         self._answers = asked if is_wanted else None
-        space: Space = _Nowhere()
+        space: Space = Nowhere()
         spool = self._spool_for(description.num_bytes) if is_wanted else None
         if spool is not None:
             await self._enter(spool)
@@ -334,17 +337,6 @@ class SiteSession:
     async def _leave(self) -> None:
         if self._spool is not None:
             await self._spool.throttle.leave(self)
-
-
-class _Nowhere:
-    """For a reply that comes too late."""
-
-    def write(self, data: memoryview) -> None:
-        """Let it go."""
-
-    def memory(self) -> memoryview:
-        """Nothing."""
-        return memoryview(b"")
 
 
 def _frames_in(num_bytes: int) -> int:

@@ -3,12 +3,14 @@
 import asyncio
 import errno
 import gc
-from collections.abc import Awaitable, Callable, Iterable
+import weakref
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 from flwr.app import RecordDict
 
+from erosion.common.line.assembly import MemorySpace
 from erosion.common.line.frames import (
     ARRIVING_PATIENCE,
     LARGEST_HEAD_BYTES,
@@ -19,6 +21,7 @@ from erosion.common.line.frames import (
     json_frame,
 )
 from erosion.common.protocol.flower_messages import RequestMessage
+from erosion.server.link import site_session
 from erosion.server.link.exchange import Asked, Exchange
 from erosion.server.link.file_space import FileSpace
 from erosion.server.link.request import Request
@@ -72,6 +75,43 @@ def test_large_heads_that_come_to_nothing_are_more_than_any_site_has_use_for() -
     begun_and_cut = [json_frame(Kind.MESSAGE, head), frame(Kind.CUT)]
     with pytest.raises(LineFault, match="more frames"):
         take_in(exchange, begun_and_cut * (MOST_FRAMES // 10))
+
+
+def test_of_a_reply_that_nobody_waits_for_any_more_nothing_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A site that lives may leave it unfinished for as long as it likes."""
+    spaces: list[weakref.ref[MemorySpace]] = []
+
+    def space(num_bytes: int) -> MemorySpace:
+        made = MemorySpace(num_bytes)
+        spaces.append(weakref.ref(made))
+        return made
+
+    monkeypatch.setattr(site_session, "MemorySpace", space)
+    exchange, half = Exchange(), frame(Kind.DATA, bytes(LARGE_BYTES // 2))
+    ask(exchange, "late", most_bytes=LARGE_BYTES)
+    ask(exchange, "next")
+    session = SiteSession(Peer(NODE, "alice", None, ""), SESSION, exchange)
+
+    def frames() -> Iterator[bytes]:
+        yield json_frame(Kind.MESSAGE, {"re": "late", "records": LARGE})
+        yield half
+        assert [each() for each in spaces] != [None]
+        exchange.forget(["late"])
+        session.drop("late")
+        gc.collect()
+        assert [each() for each in spaces] == [None]
+        yield half
+        yield json_frame(Kind.MESSAGE, {"re": "next", "records": {}})
+
+    come = frames()
+
+    async def read() -> bytes | None:
+        return next(come, None)
+
+    asyncio.run(session.read_all(read))
+    assert exchange.answered({"late", "next"}) == ["next"]
 
 
 def test_a_head_that_no_request_needs_is_not_read() -> None:
