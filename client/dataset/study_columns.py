@@ -35,6 +35,7 @@ class StudyColumn:
     is_number: bool
     can_be_absent: bool  # nothing stands for an outcome, nor for who is a test patient
     typical: Range | None  # about the middle half of a number's values; None: it is not said
+    unit: str  # of a number; "" where it is not said
 
 
 def study_columns(
@@ -65,7 +66,7 @@ def study_columns(
     if split_column is not None:
         add(split_column, partial(target_parser, SPLIT))
     columns = (*task.features, *task.target_columns)
-    numbers = {c.name: c.typical for c in columns if isinstance(c, NumberFeature)}
+    numbers = {c.name: c for c in columns if isinstance(c, NumberFeature)}
     features = {feature.name for feature in task.features}
     return {
         name: StudyColumn(
@@ -75,7 +76,8 @@ def study_columns(
             _mapped(parse, source, name),
             name in numbers,
             name in features,
-            numbers.get(name),
+            numbers[name].typical if name in numbers else None,
+            numbers[name].unit if name in numbers else "",
         )
         for name, parse in parsers.items()
     }

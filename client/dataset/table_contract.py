@@ -18,6 +18,7 @@ from erosion.client.dataset.preparation import NOT_A_DATE
 from erosion.client.dataset.sources.data_source import TableSource
 from erosion.client.dataset.study_columns import StudyColumn, decimal_mark, study_columns
 from erosion.client.dataset.text_table import TextColumn, TextTable
+from erosion.client.scaffold.known_units import change_of_header, header_unit, unit_text
 from erosion.common.errors import DataError
 from erosion.common.tasks.features import CategoryMissing, NumberMissing
 from erosion.common.tasks.inputs import TabularTask
@@ -234,6 +235,7 @@ class _Check:
                 " not"
             )
         self._typical(name, values[column.codes])
+        self._unit(name)
         if not np.isin(values, [0, *CODES]).any():
             return
         known = {
@@ -257,6 +259,20 @@ class _Check:
             self.notes.append(
                 f"column {name}: typically {median:.3g}, in the study {low:g} to {high:g}; if it is"
                 f" in another unit, write the factor under [data.units]: {toml_key(name)} = FACTOR"
+            )
+
+    def _unit(self, name: str) -> None:
+        """Say where a column's header has another unit than the study."""
+        local = self.source.local_name(name)
+        if name in self.source.units or name in self.source.derive:
+            return
+        change = change_of_header(name, local, self.study[name].unit)
+        if change is not None:
+            wanted = self.study[name].unit or header_unit(name)
+            line = f"{toml_key(name)} = {unit_text(change)}"
+            self.notes.append(
+                f"column {name}: the study has it in {wanted}, and the file calls it {local!r}; if"
+                f" that is its unit, write {line} under [data.units]"
             )
 
     def _missing_column(self, name: str, local: str) -> str:

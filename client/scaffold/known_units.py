@@ -130,6 +130,25 @@ def changes(name: str, from_unit: str, to_unit: str) -> list[UnitChange]:
     return list(found.values())
 
 
+def change_of_header(column: str, local: str, unit: str) -> UnitChange | None:
+    """From the unit in a local column's header to the study's; None where either is not known.
+
+    `unit`: the study's, "" where its column's name may say it.
+    """
+    given, wanted = plain_unit(header_unit(local)), plain_unit(unit or header_unit(column))
+    for quantity in QUANTITIES:
+        if mentions(column, quantity.words) and {given, wanted} <= quantity.units.keys():
+            return next(_between(quantity, given, wanted), None)
+    return None
+
+
+def unit_text(unit: UnitChange) -> str:
+    """A change of unit as a site file has it."""
+    if not unit.offset:
+        return f"{unit.factor:.6g}"
+    return f"{{ factor = {unit.factor:.6g}, offset = {unit.offset:.6g} }}"
+
+
 def _between(quantity: Quantity, given: str, wanted: str) -> Iterator[UnitChange]:
     for one, (factor, offset) in quantity.units.items():
         for other, (its_factor, its_offset) in quantity.units.items():

@@ -3,10 +3,10 @@
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from erosion.client.dataset.preparation import UnitChange
 from erosion.client.scaffold.column_match import Match
 from erosion.client.scaffold.column_profile import Profile
 from erosion.client.scaffold.draft_text import escaped, quoted
+from erosion.client.scaffold.known_units import unit_text
 from erosion.client.scaffold.patient_key import likely_key, repeats
 
 MOST_ODD = 10  # values of a number that are none, listed one by one
@@ -115,13 +115,6 @@ def _units(matches: Sequence[Match]) -> list[str]:
         if m.unit is not None
     ]
     return lines
-
-
-def unit_text(unit: UnitChange) -> str:
-    """A change of unit as a site file has it."""
-    if not unit.offset:
-        return f"{unit.factor:.6g}"
-    return f"{{ factor = {unit.factor:.6g}, offset = {unit.offset:.6g} }}"
 
 
 def _derived(matches: Sequence[Match]) -> list[str]:
