@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from erosion.client.scaffold.column_names import is_person, is_place
-from erosion.client.scaffold.column_profile import Kind, Profile
+from erosion.client.scaffold.column_profile import MEASURED, Kind, Profile
 from erosion.client.scaffold.patient_key import is_numbered
 
 WHY: Mapping[Kind, str] = {
@@ -24,6 +24,16 @@ NAMES = "it seems to hold people's names (if it holds none, add it to features)"
 CODES_OF_MANY = (
     "it seems to hold codes, too many for categories (if it is a number, add it to features)"
 )
+
+ONE_OR_NONE = (
+    "it has one value, and rows without any (if these mean no, as where only a yes is marked, write"
+    " that into the table)"
+)
+WITH_UNITS = (
+    "it seems to hold numbers with a unit or a second number beside them (export it as numbers"
+    " alone)"
+)
+MOSTLY = 0.9  # of a column's rows
 
 
 def why_no_feature(profile: Profile) -> str:
@@ -46,4 +56,14 @@ def why_not(profile: Profile) -> str:
         return NAMES
     if profile.kind == "text" and profile.values:
         return CODES_OF_MANY
+    if profile.kind == "text" and _begin_with_numbers(profile.counts):
+        return WITH_UNITS
+    if profile.kind == "constant" and profile.num_missing:
+        return ONE_OR_NONE
     return WHY[profile.kind]
+
+
+def _begin_with_numbers(counts: Mapping[str, int]) -> bool:
+    """Whether nearly all rows do, as 45 % and 120/80."""
+    num = sum(count for text, count in counts.items() if MEASURED.match(text))
+    return num >= MOSTLY * sum(counts.values())

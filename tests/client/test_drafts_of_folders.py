@@ -32,3 +32,22 @@ def test_of_many_columns_those_that_are_called_alike_come_first(
     told = capsys.readouterr().err
     assert "it has outcome, gene0, gene1, " in told
     assert "gene18 and 281 more. Name one as --target." in told
+
+
+def test_numbers_with_units_and_marks_for_yes_are_told_of_and_not_called_free_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = "".join(
+        f"{40 + i % 37},{20 + i % 41} %,{100 + i % 30}/70,{'x' * (i % 3 > 0)},note {i},{i % 2}\n"
+        for i in range(90)
+    )
+    (tmp_path / "a.csv").write_text("age,ef,pressure,diabetes,remark,dead\n" + rows)
+    assert main(["study", "new", str(tmp_path / "a.csv"), "--target", "dead"]) == 0
+    told = capsys.readouterr().out
+    assert "ef, pressure: left out, each seems to hold numbers with a unit" in told
+    assert "diabetes: left out, it has one value, and rows without any (if these mean no" in told
+    assert "remark: left out, it seems to hold numbers" not in told
+    assert main(["study", "new", str(tmp_path / "a.csv"), "--target", "diabetes"]) == 2
+    (tmp_path / "study.toml").unlink()
+    assert main(["study", "new", str(tmp_path / "a.csv"), "--target", "diabetes"]) == 4
+    assert "cannot be predicted: it has one value, and rows without" in capsys.readouterr().err
