@@ -19,6 +19,9 @@ MOST_ABSENT = 6  # hospitals named, of each kind
 def verdict_sentences(text: str) -> tuple[str, str]:
     """The finding, and the figures behind it."""
     finding, stop, figures = text.partition(". ")
+    if (beside := re.search(r" \(([^()]* 95 % interval [^()]*)\)", finding)) is not None:
+        finding = finding.replace(beside[0], "")
+        figures = f"{figures} {beside[1][:1].upper()}{beside[1][1:]}.".lstrip()
     return finding + stop.strip(), figures
 
 
@@ -189,7 +192,8 @@ def class_sizes_of(
 
     Where patients have several rows, it says of whom a patient is whose rows differ.
     """
-    names = [printable(name) for name in counts]
+    # A class that is called 0 would read as another number.
+    names = [f"of class {name}" if name[:1].isdigit() else printable(name) for name in counts]
     ending = ""
     if several_rows and names and task.any_row_group is not None:
         either = task.any_row_group % len(names)

@@ -35,6 +35,7 @@ from erosion.server.output.result_words import (
     class_sizes,
     class_sizes_of,
     interval_text,
+    verdict_sentences,
     what_may_be_unseen,
 )
 from erosion.server.output.result_words import recounts as recount_sentences
@@ -111,6 +112,21 @@ def test_patients_with_several_rows_are_counted_once(folder: Path) -> None:
     assert "of rows" not in Page(written(run, folder.with_name("one"))).text
 
 
+def test_the_headline_is_the_finding_and_its_figures_stand_below() -> None:
+    text = (
+        "Predictions of local are not better than the base rate alone, nor clearly worse (log loss"
+        " 0.658, 95 % interval 0.588–0.737; base rate 0.640): do not rely on them. On 52 test"
+        " patients, no clear difference."
+    )
+    assert verdict_sentences(text) == (
+        "Predictions of local are not better than the base rate alone, nor clearly worse: do not"
+        " rely on them.",
+        "On 52 test patients, no clear difference. Log loss 0.658, 95 % interval 0.588–0.737; base"
+        " rate 0.640.",
+    )
+    assert verdict_sentences("No difference.") == ("No difference.", "")
+
+
 def test_it_says_of_which_class_a_patient_is_whose_rows_differ(folder: Path) -> None:
     run = make_run()
     sizes = {"num_patients": 40, "comparison": None, "class_counts": {"no": 14, "yes": 26}}
@@ -127,6 +143,8 @@ def test_it_says_of_which_class_a_patient_is_whose_rows_differ(folder: Path) -> 
     text = Page(written(replace(run, result=two), folder)).text
     assert "40 test patients of home (14 no in every row, 26 yes in any row)" in text
     assert class_sizes(two.model_copy(update={"num_patients": 91})) == "14 no, 26 yes"
+    codes = {"num_patients": 91, "class_counts": {"0": 14, "1": None}}
+    assert class_sizes(two.model_copy(update=codes)) == "14 of class 0, of class 1: not told"
     counts = {"with": 14, "without": 26}  # of a task that does not say which it is
     assert (
         class_sizes_of(counts, REGISTRY["regression"], several_rows=True) == "14 with, 26 without"
