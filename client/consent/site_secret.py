@@ -23,7 +23,7 @@ def site_secret(folder: Path) -> bytes:
         if not path.exists():
             if not folder.exists():
                 make_private_folder(folder)
-            write_private(path, secrets.token_bytes(NUM_BYTES))
+            write_private(path, secrets.token_bytes(NUM_BYTES), first_stays=True)
         secret, exposed = read_named(path), exposure(path)
     except OSError as problem:
         raise SiteError(

@@ -83,7 +83,11 @@ def lines_of(path: Path) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def replacing(
-    path: Path, *, mode: int | None = None, once: Callable[[], object] = lambda: None
+    path: Path,
+    *,
+    mode: int | None = None,
+    once: Callable[[], object] = lambda: None,
+    first_stays: bool = False,
 ) -> Iterator[Path]:
     """A file to be written in the block, by its name; then it takes the place of `path`.
 
@@ -91,6 +95,7 @@ def replacing(
     where the power goes. `mode` are the permissions, those of the
     process's umask if None; before it has them, nobody but the owner can open the file. `once` is
     called when the new file is on the disk and before it counts; what it raises keeps the old one.
+    `first_stays`: where `path` is there by then, as of another program at once, it stays.
     Raises OSError where `path` is a folder or a device, which no file may take the place of.
     """
     if path.exists():
@@ -110,12 +115,25 @@ def replacing(
             os.fdatasync(file.fileno())
         once()
         temporary.chmod(0o666 & ~umask() if mode is None else mode)
-        temporary.replace(path)
+        if not first_stays or not _linked(temporary, path):
+            temporary.replace(path)
     except BaseException:  # Ctrl-C, too, must leave no half-written file
         temporary.unlink(missing_ok=True)
         raise
     for folder in (path.parent, *(made.parent for made in missing)):
         sync_folder(folder)
+
+
+def _linked(temporary: Path, path: Path) -> bool:
+    """Whether `path` is there now, this file or another one's; False where links cannot be made."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        pass
+    except OSError:
+        return False
+    temporary.unlink()
+    return True
 
 
 def sync_folder(folder: Path) -> None:
@@ -135,9 +153,11 @@ def sync_folder(folder: Path) -> None:
             raise
 
 
-def write_atomically(path: Path, content: bytes | str, *, mode: int | None = None) -> None:
+def write_atomically(
+    path: Path, content: bytes | str, *, mode: int | None = None, first_stays: bool = False
+) -> None:
     """Replace `path` by `content`; see `replacing`."""
-    with replacing(path, mode=mode) as temporary:
+    with replacing(path, mode=mode, first_stays=first_stays) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 

@@ -9,11 +9,10 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from erosion.common.errors import SiteError
-from erosion.common.support.files import check_named, sync_folder
+from erosion.common.support.files import check_named, replacing
 from erosion.common.support.private_files import make_private_folder
 
 WAIT_SECONDS = 20.0  # for another program to finish its write
@@ -157,15 +156,8 @@ class PrivateDatabase:
 
 def _make(path: Path, tables: str, version: int) -> None:
     """The file is whole from its first moment, whichever of two programs makes it."""
-    with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-        made = Path(folder) / path.name
-        with closing(sqlite3.connect(made)) as file:
-            file.executescript(f"begin; {tables} pragma user_version = {version}; commit")
-        made.chmod(0o600)
-        try:
-            os.link(made, path)
-        except FileExistsError:
-            pass
-        except OSError:  # a file system without links
-            made.replace(path)
-    sync_folder(path.parent)
+    with (
+        replacing(path, mode=0o600, first_stays=True) as made,
+        closing(sqlite3.connect(made)) as file,
+    ):
+        file.executescript(f"begin; {tables} pragma user_version = {version}; commit")

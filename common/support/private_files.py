@@ -13,9 +13,12 @@ def make_private_folder(path: Path) -> None:
     path.chmod(0o700)
 
 
-def write_private(path: Path, content: bytes | str) -> None:
-    """Replace `path` by `content`, readable by its owner alone from the first byte on."""
-    write_atomically(path, content, mode=0o600)
+def write_private(path: Path, content: bytes | str, *, first_stays: bool = False) -> None:
+    """Replace `path` by `content`, readable by its owner alone from the first byte on.
+
+    `first_stays`: as of `replacing`, where two programs write what each has drawn.
+    """
+    write_atomically(path, content, mode=0o600, first_stays=first_stays)
 
 
 def exposure(path: Path) -> str | None:

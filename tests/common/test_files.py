@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from erosion.common.support import files
-from erosion.common.support.files import lines_of, read_named, version_of, write_atomically
+from erosion.common.support.files import (
+    lines_of,
+    read_named,
+    replacing,
+    version_of,
+    write_atomically,
+)
 from tests.support.patience import wait_until
 from tests.support.synced import synced
 
@@ -31,6 +37,28 @@ def test_an_old_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> Non
     write_atomically(file, "new")
     assert file.read_text() == "new"
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_of_two_programs_that_make_a_file_at_once_the_first_ones_stays(tmp_path: Path) -> None:
+    path = tmp_path / "secret.key"
+    with replacing(path, mode=0o600, first_stays=True) as slower:
+        write_atomically(path, "first", mode=0o600, first_stays=True)
+        slower.write_text("second")
+    assert path.read_text() == "first"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_where_no_links_can_be_made_a_new_file_is_still_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", refused)
+    write_atomically(tmp_path / "secret.key", "first", first_stays=True)
+    assert (tmp_path / "secret.key").read_text() == "first"
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
