@@ -99,6 +99,8 @@ def _run(options: argparse.Namespace) -> int:
     study = load_study(output)
     if problem := problem_with_heads(study):
         remarks += [": ".join(problem)]
+    if len(tables) > 1 and options.user is None:
+        remarks.insert(0, f"user: {user}, whose table is the first; --user names another")
     print(f"{output}: {len(study.hospitals)} hospitals, made from {table}. Look at:")
     for remark in [*read.notes, *remarks, "the units of the numbers: fill them in"]:
         print(f"  - {remark}")

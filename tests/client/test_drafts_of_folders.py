@@ -51,3 +51,13 @@ def test_numbers_with_units_and_marks_for_yes_are_told_of_and_not_called_free_te
     (tmp_path / "study.toml").unlink()
     assert main(["study", "new", str(tmp_path / "a.csv"), "--target", "diabetes"]) == 4
     assert "cannot be predicted: it has one value, and rows without" in capsys.readouterr().err
+
+
+def test_whom_the_model_is_for_is_said_where_nobody_named_the_user(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["study", "new", str(folder), "--target", "tot"]) == 0
+    assert "user: berlin, whose table is the first; --user names another" in capsys.readouterr().out
+    (folder / "study.toml").unlink()
+    assert main(["study", "new", str(folder), "--target", "dead", "--user", "home"]) == 0
+    assert "user:" not in capsys.readouterr().out
