@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date
 from pathlib import Path
 
@@ -14,8 +14,8 @@ from erosion.client.dataset.load import load_patients
 from erosion.client.dataset.preparation import UnitChange
 from erosion.client.dataset.text_table import TextColumn
 from erosion.client.scaffold import column_match
-from erosion.client.scaffold.column_match import Match, match_columns
-from erosion.client.scaffold.column_profile import Profile, profile, read_whole
+from erosion.client.scaffold.column_match import match_columns
+from erosion.client.scaffold.column_profile import Profile, profile
 from erosion.client.scaffold.known_units import changes, header_unit, plain_name
 from erosion.client.scaffold.left_out import why_no_feature
 from erosion.client.scaffold.patient_key import is_numbered, likely_key, repeats
@@ -24,29 +24,14 @@ from erosion.client.site_file import load_site
 from erosion.command_line import main
 from erosion.common.errors import DataError
 from erosion.common.rounds import head_bounds
-from erosion.common.study.study import Study, load_study
+from erosion.common.study.study import load_study
 from erosion.common.tasks.features import CategoryFeature, NumberFeature
 from erosion.common.tasks.inputs import TabularTask
+from tests.support.drafts import column, drafted, features_of, one_match, profiles_of, site_of
 from tests.support.small_study import make_study
 
 DATA = Path(os.environ.get("EROSION_DATA", "data"))
 HEART = "age,sex,cp,trestbps,chol,fbs,restecg,thalach,exang,oldpeak,slope,ca,thal,num\n"  # of UCI
-
-
-def profiles_of(folder: Path, text: str, file: str = "other.csv") -> list[Profile]:
-    (folder / file).write_text(text, encoding="utf-8")
-    return read_whole(folder / file)[1]
-
-
-def one_match(folder: Path, feature: Mapping[str, object], text: str) -> Match:
-    task = {**make_study().task.model_dump(mode="json"), "features": [feature]}
-    checked = make_study(task=task).task
-    assert isinstance(checked, TabularTask)
-    return match_columns(checked, profiles_of(folder, text))[0]
-
-
-def column(name: str, values: Iterable[object]) -> str:
-    return f"{name},ill\n" + "".join(f"{value},{i % 2}\n" for i, value in enumerate(values))
 
 
 NORMAL = np.random.default_rng(3).normal(size=200)
@@ -180,25 +165,6 @@ def test_spellings_are_proposed(
     match = one_match(tmp_path, feature, column(local, [*cells] * 9))
     assert match.local == local
     assert match.values == meant
-
-
-def drafted(folder: Path, table: str, target: str, *more: str) -> Study:
-    (folder / "trial.csv").write_text(table, encoding="utf-8")
-    command = ["study", "new", str(folder / "trial.csv"), "--target", target, *more]
-    assert main(command) == 0
-    return load_study(folder / "study.toml")
-
-
-def features_of(study: Study) -> Sequence[NumberFeature | CategoryFeature]:
-    assert isinstance(study.task, TabularTask)
-    return study.task.features
-
-
-def site_of(folder: Path) -> Path:
-    """The site file of the hospital whose table `drafted` wrote."""
-    command = ["site", "new", "--study", str(folder / "study.toml"), "--name", "hospital-1"]
-    assert main([*command, "--data", str(folder / "trial.csv")]) == 0
-    return folder / "sites/hospital-1.toml"
 
 
 def test_a_time_until_an_event_is_predicted_by_survival(tmp_path: Path) -> None:

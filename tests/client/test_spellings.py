@@ -9,7 +9,7 @@ from erosion.client.dataset.load import load_patients
 from erosion.client.scaffold.spellings import one_spelling
 from erosion.client.site_file import load_site
 from erosion.common.tasks.features import CategoryFeature
-from tests.client.test_drafts import column, drafted, features_of, one_match, site_of
+from tests.support.drafts import column, drafted, features_of, one_match, site_of
 
 DIED = ["No", "no", "Yes", "no", "yes", "YES"]
 SMOKES = ["ja", "No", "n", "Y", "nein", "yes", "0", "1"]

@@ -12,7 +12,7 @@ from erosion.client.site_file import load_site
 from erosion.client.training.hospital import Hospital
 from erosion.common.protocol.messages import TrainRequest
 from erosion.common.rounds.membership import NobodyListening
-from erosion.common.rounds.records import RoundRecord
+from erosion.common.rounds.records import Absence, RoundRecord
 from erosion.common.rounds.study_run import Outcome, StudyRun, play_in_turn
 from erosion.common.rounds.surroundings import Keeper, Surroundings
 from erosion.common.rounds.transport import Connection, Reply, Request, too_late
@@ -98,7 +98,7 @@ class Line(InProcess):
             if trouble.kill_after == answered:
                 raise Killed
             if name in trouble.lost:
-                yield too_late(connection, seconds)
+                yield Reply(connection, Absence("the request did not reach it"))  # it is not late
                 continue
             if isinstance(request, TrainRequest):
                 request = self.tamper(name, request)
