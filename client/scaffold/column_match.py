@@ -19,6 +19,8 @@ from erosion.client.scaffold.known_words import (
     BEGIN,
     BIRTH,
     END,
+    MEANS_NO,
+    MEANS_YES,
     MISSING_WORDS,
     SAME_VALUES,
     SAME_WORDS,
@@ -263,5 +265,4 @@ def _yes_to(column: str, answer: str, known: Sequence[str]) -> list[str]:
     other = [v for v in known if v not in named]
     if len(named) != 1 or len(other) != 1:
         return []
-    yes, no = SAME_VALUES[:2]
-    return named if answer in yes else other if answer in no else []
+    return named if answer in MEANS_YES else other if answer in MEANS_NO else []

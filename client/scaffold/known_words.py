@@ -166,6 +166,7 @@ SAME_VALUES: tuple[frozenset[str], ...] = tuple(
         ),
     )
 )
+MEANS_YES, MEANS_NO, _MALE, MEANS_ALIVE = SAME_VALUES[:4]
 
 # What people write for "not known", beyond what programs do.
 MISSING_WORDS = frozenset(

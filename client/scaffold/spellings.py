@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from erosion.client.scaffold.column_profile import Profile
-from erosion.client.scaffold.known_words import SAME_VALUES
+from erosion.client.scaffold.known_words import MEANS_NO, MEANS_YES
 from erosion.common.settings.codes import canonical
 
 # What tests find is no answer: beside "negative", "no" may mean that none was made.
 RESULTS = frozenset(["present", "positive", "pos", "absent", "negative", "neg"])
-YES, NO = (words - RESULTS for words in SAME_VALUES[:2])
+YES, NO = MEANS_YES - RESULTS, MEANS_NO - RESULTS
 
 
 def plain_value(text: str) -> str:

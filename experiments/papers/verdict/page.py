@@ -194,20 +194,17 @@ def between_near_equals(
         for cell in cells
         if fmean(abs(true) for true in cell.figures[" - ".join(NEARLY_EQUAL)][TRUTH]) <= HARDLY
     ]
-    return _claims(near, NEARLY_EQUAL, scheme, level)
+    return _claims(near, NEARLY_EQUAL, scheme, declared_level(scheme) if level is None else level)
 
 
-def between_alike(
-    cells: Sequence[Pooled], scheme: str, level: float | None = None
-) -> tuple[float, float]:
-    """The same where neither arm is better but by the luck of the draw."""
-    return _claims(cells, ALIKE, scheme, level)
+def between_alike(cells: Sequence[Pooled], scheme: str) -> tuple[float, float]:
+    """The same where neither arm is better but by the luck of the draw, at the program's level."""
+    return _claims(cells, ALIKE, scheme, declared_level(scheme))
 
 
 def _claims(
-    cells: Sequence[Pooled], pair: tuple[str, str], scheme: str, level: float | None
+    cells: Sequence[Pooled], pair: tuple[str, str], scheme: str, level: float
 ) -> tuple[float, float]:
-    level = declared_level(scheme) if level is None else level
     found = [sum(rates(cell.figures[" - ".join(pair)], scheme, level)) for cell in cells]
     return (fmean(found), max(found)) if found else (nan, nan)
 
