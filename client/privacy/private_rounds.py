@@ -48,6 +48,7 @@ class PrivateRounds:
             weight_decay=study.training.weight_decay,
             patients=patients,
             key=self._key(request, arm),
+            repeats=not self._secret,
         )
 
     def check(self, study: Study, patients: int) -> None:
@@ -142,10 +143,19 @@ class PrivateRounds:
                 )
 
     def _key(self, request: TrainRequest | EvaluateRequest, arm: str) -> bytes:
-        """Of the noise: nobody without this site's secret can repeat it."""
+        """Of the noise: nobody without this site's secret can repeat it.
+
+        A simulation has no secret. Its noise follows from seed, hospital, arm, round and fold, so
+        that what else a study says, and the keys that later programs add to it, do not change it.
+        """
+        study, fold = request.study, request.study.fold
         number = request.round if isinstance(request, TrainRequest) else 0
-        asked = json.dumps(["privacy", request.study.digest, request.run, arm, number])
-        return hmac.digest(self._secret, asked.encode(), hashlib.sha256)
+        if self._secret:
+            asked = ["privacy", study.digest, request.run, arm, number]
+        else:
+            place = None if fold is None else [fold.number, fold.of, fold.cut]
+            asked = ["privacy", study.seed, self._site.name, arm, number, place]
+        return hmac.digest(self._secret, json.dumps(asked).encode(), hashlib.sha256)
 
     @property
     def _ledger(self) -> PrivacyLedger:

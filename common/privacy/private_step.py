@@ -26,6 +26,7 @@ class PrivateStep:
     weight_decay: float
     patients: float  # that the sum is divided by: the number that the hospital gives
     key: bytes = field(default=b"", repr=False)  # of the noise of this request, at this site
+    repeats: bool = False  # in a simulation: the same noise, whatever the gradients are
 
     def of_share(self, share: float, part: Tensor) -> "PrivateStep":
         """The same for some of the patients, with noise of its own."""
@@ -41,7 +42,7 @@ class PrivateStep:
         total = clipped_sum(model, start, rows, loss, clip_norm=self.clip_norm, seed=seed).cpu()
         if self.noise_multiplier > 0:
             # Of the sum itself, too: the same noise on another sum would give the difference away.
-            said = total.numpy().tobytes()
+            said = b"" if self.repeats else total.numpy().tobytes()
             key = hmac.digest(self.key, b"noise" + said, hashlib.sha256)
             deviation = self.noise_multiplier * self.clip_norm
             total = torch.from_numpy(with_noise(total.numpy(), deviation, key))

@@ -89,6 +89,24 @@ def test_a_peers_update_has_the_noise_that_the_study_promises(tmp_path: Path) ->
     assert abs(float(apart.mean())) < deviation / 3
 
 
+def test_a_simulations_noise_follows_from_seed_hospital_and_round_and_a_sites_from_its_secret(
+    tmp_path: Path,
+) -> None:
+    site = peer_site(tmp_path, compute={})
+
+    def update(study: Study, number: int = 1, secret: bytes = b"") -> list[float]:
+        found: list[float] = Hospital(site, secret).train(request(study, number)).delta.tolist()
+        return found
+
+    study = private_study()
+    other = private_study(name="another", evaluation={"bootstrap": 200})
+    assert update(study) == update(other)
+    assert update(study) != update(private_study(seed=study.seed + 1))
+    assert update(study) != update(study, 2)
+    assert update(study, secret=SECRET) != update(study)
+    assert update(study, secret=SECRET) != update(other, secret=SECRET)
+
+
 def _folders(parent: Path) -> tuple[str, str]:
     for name in ("one", "other"):
         (parent / name).mkdir()

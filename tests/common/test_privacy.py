@@ -122,6 +122,25 @@ def cut_sum(of: LocalWork, clip_norm: float, patients: tuple[int, ...] | None = 
     return clipped_sum(of.model, of.received, rows, loss, clip_norm=clip_norm, seed=0).float()
 
 
+def test_noise_depends_on_the_sum_at_a_site_and_in_a_simulation_does_not() -> None:
+    def noise(labels: tuple[int, ...], *, repeats: bool) -> list[float]:
+        of = work(labels=labels)
+        rows = Rows(of.inputs, of.targets, torch.arange(len(labels)))
+        loss = of.task.training_loss(of.targets)
+        silent, noised = (
+            replace(STEP, noise_multiplier=much, repeats=repeats).take(
+                of.model, of.received, rows, loss, 0
+            )
+            for much in (0.0, 2.0)
+        )
+        found: list[float] = (noised - silent).tolist()
+        return found
+
+    alike = noise((1, 1), repeats=True)
+    assert alike == pytest.approx(noise((1, 0), repeats=True), abs=1e-4)
+    assert noise((1, 1), repeats=False) != pytest.approx(noise((1, 0), repeats=False), abs=0.1)
+
+
 def test_each_patients_gradient_is_cut_by_hand() -> None:
     # At 0 a patient of class 1 has the gradient -U / 2, whose length is 1; class 0 has U / 2.
     assert along(cut_sum(work(labels=(1,)), 2.0)) == pytest.approx(-0.5)

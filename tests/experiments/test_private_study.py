@@ -5,10 +5,8 @@ from typing import Any
 
 import pytest
 
-from erosion.client.privacy.private_rounds import PrivateRounds
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import RunError
-from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion.common.rounds.records import RoundRecord
 from erosion.experiments.sealed_identities import introduce
 from tests.support.sealed_study import (
@@ -21,12 +19,6 @@ from tests.support.sealed_study import (
 )
 from tests.support.small_study import make_site, sixty_patients
 from tests.support.without_noise import make_fedavg_ask_for_a_mean
-
-
-def _key(_self: PrivateRounds, request: TrainRequest | EvaluateRequest, arm: str) -> bytes:
-    """Not of the study's digest, in which the studies of a test differ."""
-    number = request.round if isinstance(request, TrainRequest) else 0
-    return f"{arm} {number}".encode()
 
 
 def rounds_of(
@@ -48,9 +40,8 @@ def rounds_of(
 
 @pytest.mark.parametrize("arm", ["weight_erosion", "evidence_erosion"])
 def test_what_is_taken_for_noise_does_not_depend_on_a_training_that_nobody_uses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arm: str
+    tmp_path: Path, arm: str
 ) -> None:
-    monkeypatch.setattr(PrivateRounds, "_key", _key)
     found = []
     for steps, batch_size in ((1, 2), (5, 60)):
         folder = tmp_path / str(steps)
