@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from erosion.common.errors import DataError
 from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study
-from erosion.common.tasks.task import Targets
+from erosion.common.tasks.task import Targets, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,14 @@ def split_patients(
 
     `groups`: (n,) rows with the same number are of one patient and stay on one side (by default
     every row is a patient of its own). Only the user has a test part: `evaluation.test_share` of
-    the rows of each stratum, as nearly as the patients' rows allow, where one of two or more
-    patients keeps at least one on both sides and a single patient is trained on. The task says what
-    the strata are; for a classification they are the classes.
+    the patients of each stratum, where one of two or more patients keeps at least one on both sides
+    and a single patient is trained on. The task says what the strata are; for a classification they
+    are the classes.
 
-    Each row draws a lot: a hash of (study seed, study name, hospital) and of the row's own values;
-    a patient has the least lot of its rows. So the split is the same in every run and process, does
-    not change with the order of the rows in the file, and hardly changes when patients are added.
+    Each patient draws one lot, however many rows it has: a hash of (study seed, study name,
+    hospital) and of the values of all its rows. So the split is the same in every run and process,
+    does not change with the order of the rows in the file, and hardly changes when patients are
+    added.
     Where the table itself says who is tested on (`is_test`, (n,)), that is the split, and no
     hospital trains on them.
     """
@@ -57,20 +58,18 @@ def split_patients(
     if study.evaluation.folds is not None and fold is None:
         return Split(np.arange(len(targets)), np.zeros(0, dtype=np.int64))
     cut = "" if fold is None else f"{fold.cut}/"
-    lots = _lots(f"{study.seed}/{study.name}/{hospital}/{cut}", rows, targets)
-    strata = study.task.strata(targets)
-    training: list[_Patient] = []  # by stratum, then by lot
-    test: list[_Patient] = []
-    patients = _patients(groups, strata, lots)
+    hashes = _row_hashes(f"{study.seed}/{study.name}/{hospital}/{cut}", rows, targets)
+    patients = _by_lot(_patients(study.task, groups, targets), hashes)
     if fold is not None:
         by_stratum = sorted(patients, key=lambda patient: patient.stratum)
         training, test = _folded(by_stratum, fold)
         return Split(_rows(training), _rows(test))
-    for stratum in np.unique(strata).tolist():
+    training, test = [], []  # by stratum, then by lot
+    for stratum in sorted({patient.stratum for patient in patients}):
         members = [patient for patient in patients if patient.stratum == stratum]
-        tested = _tested(members, study.evaluation.test_share)
-        test += tested
-        training += [patient for patient in members if patient not in tested]
+        tested = _num_tested(len(members), study.evaluation.test_share)
+        test += members[:tested]
+        training += members[tested:]
     if study.selection_fold is not None:
         training, test = _folded(training, study.selection_fold)
     return Split(_rows(training), _rows(test))
@@ -105,8 +104,7 @@ def _declared(
         return Split(training, test[:0])
     if study.fold is None:
         return Split(training, test)
-    in_order = [place.to_bytes(8, "big") for place in range(len(training))]  # the table's
-    patients = _patients(groups[training], study.task.strata(targets)[training], in_order)
+    patients = _patients(study.task, groups[training], targets[training])  # in the table's order
     rest, held_out = _folded(sorted(patients, key=lambda p: p.stratum), study.fold)
     return Split(training[_rows(rest)], training[_rows(held_out)])
 
@@ -115,42 +113,43 @@ def _declared(
 class _Patient:
     """Rows that stay together."""
 
-    lot: bytes
-    stratum: int  # the last among its rows: that of a patient who ever was positive
+    stratum: int  # of the target that counts as the patient's
     rows: tuple[int, ...]
 
 
-def _patients(
-    groups: NDArray[np.int64], strata: NDArray[np.int64], lots: list[bytes]
-) -> list[_Patient]:
-    """Every patient, by lot."""
+def _patients(task: Task, groups: NDArray[np.int64], targets: Targets) -> list[_Patient]:
+    """Every patient, in the order of their first rows."""
+    strata = task.strata(task.targets_of_patients(targets, groups)).tolist()
     members: dict[int, list[int]] = {}
     for row, group in enumerate(groups.tolist()):
         members.setdefault(group, []).append(row)
-    return sorted(
-        (
-            _Patient(min(lots[row] for row in rows), int(strata[rows].max()), tuple(rows))
-            for rows in members.values()
-        ),
-        key=lambda patient: patient.lot,
-    )
+    by_number = dict(zip(sorted(members), strata, strict=True))
+    return [_Patient(by_number[group], tuple(rows)) for group, rows in members.items()]
 
 
-def _tested(members: list[_Patient], test_share: float) -> set[_Patient]:
-    """The first patients of a stratum by lot whose rows make up the share, leaving one to train."""
-    if len(members) < 2:
-        return set()
-    wanted = test_share * sum(len(patient.rows) for patient in members)
-    tested: list[_Patient] = []
-    num_rows = 0
-    for patient in members:
-        # Half of its rows: so the share is met to the nearest row, as rounding does.
-        if num_rows + len(patient.rows) / 2 <= wanted:
-            tested.append(patient)
-            num_rows += len(patient.rows)
-    if not tested:
-        tested = [min(members, key=lambda patient: len(patient.rows))]
-    return set(tested if len(tested) < len(members) else tested[:-1])
+def _by_lot(patients: list[_Patient], hashes: list[bytes]) -> list[_Patient]:
+    """The patients in a pseudo-random order that their rows' values alone decide.
+
+    `hashes`: of each row's values.
+    """
+    seen: Counter[bytes] = Counter()
+    lots: dict[_Patient, bytes] = {}
+    for patient in patients:
+        every = sorted(hashes[row] for row in patient.rows)
+        values = every[0] if len(every) == 1 else hashlib.sha256(b"".join(every)).digest()
+        # Patients with equal values draw different lots; which of them is which does not matter.
+        lots[patient] = hashlib.sha256(values + seen[values].to_bytes(8, "big")).digest()
+        seen[values] += 1
+    return sorted(patients, key=lots.__getitem__)
+
+
+def _num_tested(num_patients: int, test_share: float) -> int:
+    """How many of a stratum's patients are tested, of two or more one at least and never all."""
+    if num_patients < 2:
+        return 0
+    wanted = test_share * num_patients
+    nearest = sum(place + 0.5 <= wanted for place in range(num_patients))
+    return min(max(nearest, 1), num_patients - 1)
 
 
 def _rows(patients: list[_Patient]) -> NDArray[np.int64]:
@@ -164,17 +163,13 @@ def _folded(training: list[_Patient], fold: Fold) -> tuple[list[_Patient], list[
     return [patient for patient in training if patient not in kept], held_out
 
 
-def _lots(
+def _row_hashes(
     seed: str, rows: NDArray[np.float64] | NDArray[np.uint8], targets: Targets
 ) -> list[bytes]:
-    """A pseudo-random lot for every row."""
+    """A hash of every row's values."""
     # 0.0 for -0.0, and one byte order, so that equal patients are equal bytes everywhere.
     stable = rows if rows.dtype == np.uint8 else (rows + 0.0).astype("<f8")
-    seen: Counter[bytes] = Counter()
-    lots = []
-    for row, target in zip(stable, targets.tolist(), strict=True):
-        patient = hashlib.sha256(f"{seed}{target}/".encode() + row.tobytes()).digest()
-        # Rows with equal values draw different lots; which of them is which does not matter.
-        lots.append(hashlib.sha256(patient + seen[patient].to_bytes(8, "big")).digest())
-        seen[patient] += 1
-    return lots
+    return [
+        hashlib.sha256(f"{seed}{target}/".encode() + row.tobytes()).digest()
+        for row, target in zip(stable, targets.tolist(), strict=True)
+    ]

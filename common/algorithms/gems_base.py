@@ -27,8 +27,8 @@ from erosion.common.algorithms.base import (
 )
 from erosion.common.gems.axes import problem_with_axes
 from erosion.common.gems.intersection import meet_from_afar
-from erosion.common.gems.layers import Layer, hidden_features
-from erosion.common.gems.measuring import measured_ball
+from erosion.common.gems.layers import Layer, hidden_features, split_layers
+from erosion.common.gems.measuring import accuracy_of, measured_ball
 from erosion.common.gems.options import BallOptions
 from erosion.common.gems.report import (
     NUMBERS,
@@ -39,7 +39,7 @@ from erosion.common.gems.report import (
     refusing,
     sent_ball,
 )
-from erosion.common.learning.local_sgd import LocalResult, predictions_of
+from erosion.common.learning.local_sgd import LocalResult
 from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork
 from erosion.common.learning.training import Training
 from erosion.common.learning.work_size import WorkSize
@@ -146,9 +146,10 @@ class GemsBase(ArmBase, BallOptions):
         if work.own is not None:
             model = torch.where(work.own, work.received, model)
         _, held_out = self.parts(work)
-        predicted = predictions_of(work.task, work.model, model, held_out.inputs).argmax(dim=1)
+        *hidden, output = split_layers(model, module_widths(work.model))
+        features = held_out.of_patients(hidden_features(hidden, held_out.inputs.flatten(1)))
         checked = OwnCheck(
-            accuracy=float((predicted == held_out.targets).double().mean()),
+            accuracy=accuracy_of(output, features, held_out.outcomes),
             needed=float(work.kept[_NEEDED]),
         )
         return LocalAnswer(values=checked.model_dump(), keep=work.kept)
@@ -198,15 +199,20 @@ class GemsBase(ArmBase, BallOptions):
         layers: Sequence[Layer],
         generator: torch.Generator,
     ) -> LocalOutcome:
-        """The update, with the ball around its output layer, the last of `layers`."""
+        """The update, with the ball around its output layer, the last of `layers`.
+
+        A patient of several rows counts once: by the means of what the output layer is given of
+        them, so that its margins are linear in the layer's parameters.
+        """
         *hidden, output = layers
         _, held_out = self.parts(work)
-        features = hidden_features(hidden, held_out.inputs.flatten(1))
+        features = held_out.of_patients(hidden_features(hidden, held_out.inputs.flatten(1)))
+        outcomes = held_out.outcomes
         axes = self.axes(output, features, generator)
         ball = measured_ball(
-            output, features, held_out.targets, self, generator, axes, held_out.rows_of_a_cell
+            output, features, outcomes, self, generator, axes, held_out.smallest_cell
         )
-        sent = SentBall(work.agent, ball.radius, ball.accuracy, ball.needed, len(held_out.targets))
+        sent = SentBall(work.agent, ball.radius, ball.accuracy, ball.needed, len(outcomes))
         needed = torch.tensor(min(ball.needed, 1.0))
         attached = {BALL: sent.tensor} if axes is None else {BALL: sent.tensor, AXES: axes}
         return LocalOutcome(delta, samples_seen, attached, {_NEEDED: needed})

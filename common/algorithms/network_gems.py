@@ -138,7 +138,7 @@ class NetworkGems(SharedModel, GemsOptions):
             features = hidden_features(common, rest.inputs.flatten(1))
             above = widths[len(common) + 1 : -1]
             layer = self._retrained(rest, features, above, widths[-1], generator)[0]
-        inputs = hidden_features(common, held_out.inputs.flatten(1))
+        inputs = held_out.of_patients(hidden_features(common, held_out.inputs.flatten(1)))
         radii = measured_neurons(layer, inputs, self, generator)
         return LocalAnswer({_NEURONS: layer.neurons, _RADII: radii.float()}, keep=work.kept)
 

@@ -51,9 +51,9 @@ def good_enough_ball(
 
     features (n, d) and labels (n,) are patients that it was not trained on, directions (p, C d + C)
     unit vectors. With `axes` (C d + C,) it is an ellipsoid: parameter i moves by axes_i times what
-    it would move in a ball of the same radius. The radius is about `cell` rows along the direction
-    that allows least; it is 0 where fewer may be lost, or where `layer` itself is below epsilon.
-    Raises ValueError without patients.
+    it would move in a ball of the same radius. The radius is about `cell` patients along the
+    direction that allows least; it is 0 where fewer may be lost, or where `layer` itself is below
+    epsilon. Raises ValueError without patients.
     """
     if not len(labels):
         raise ValueError("no patient to measure a good-enough ball on")
@@ -90,10 +90,10 @@ def _margins(layer: Layer, features: Tensor, labels: Tensor) -> tuple[Tensor, Te
 def _smallest_radius(
     directions: Tensor, right: Tensor, targets: Tensor, inverse: Tensor, rank: int, cell: int
 ) -> float:
-    """The smallest radius at which `rank` rows are lost, over some directions (q, C d + C).
+    """The smallest radius at which `rank` patients are lost, over some directions (q, C d + C).
 
-    Of each direction it is the mean over the last `cell` of these rows, or the largest radius where
-    so many are never lost.
+    Of each direction it is the mean over the last `cell` of them, or the largest radius where so
+    many are never lost.
     """
     classes, width = inverse.shape[1], right.shape[1]
     weights = directions[:, : classes * width].reshape(-1, width)  # (q C, d)

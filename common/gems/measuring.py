@@ -29,7 +29,7 @@ def measured_ball(
 ) -> GoodEnough:
     """The ball of output layers around `layer`, on patients that it was not trained on.
 
-    With `axes` (C d + C,) it is an ellipsoid. The radius is about `cell` rows, or 0.
+    With `axes` (C d + C,) it is an ellipsoid. The radius is about `cell` patients, or 0.
     """
     epsilon = options.epsilon
     if options.epsilon_of == "own_accuracy":

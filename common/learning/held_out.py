@@ -14,21 +14,17 @@ def hold_out(
     patients: Tensor | None = None,
     fewest: int = 1,
 ) -> tuple[Tensor, Tensor]:
-    """Split rows by their strata (n,) at random: indices of the rest and of those held out.
+    """Split rows at random, patient by patient: indices of the rest and of those held out.
 
-    `patients`: (n,) equal for rows of one patient, which stay together, in the last stratum of
-    theirs; None: each row is another patient. About `share` of each stratum's patients is held
-    out, and at least one of two or more; a stratum never loses all its patients. Each part has
-    `fewest` patients at least: a model that is trained on a few, or measured on them, gives these
-    away. Where that cannot be, both parts are all rows.
+    `strata`: (patients,) by the patients' numbers, ascending. `patients`: (n,) the number of each
+    row's patient; None: each row is another. About `share` of each stratum's patients is held out,
+    and at least one of two or more; a stratum never loses all its patients. Each part has `fewest`
+    patients at least: a model that is trained on a few, or measured on them, gives these away.
+    Where that cannot be, both parts are all rows.
     """
     numbers = torch.arange(len(strata))
     if patients is not None:
         _, numbers = torch.unique(patients, return_inverse=True)
-        num_patients = int(numbers.max()) + 1
-        strata = strata.new_zeros(num_patients).scatter_reduce(
-            0, numbers, strata, "amax", include_self=False
-        )
     every = torch.arange(len(numbers))
     members = [torch.nonzero(strata == s).flatten() for s in sorted(set(strata.tolist()))]
     counts = _counts([len(each) for each in members], share, fewest)

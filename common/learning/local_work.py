@@ -66,13 +66,27 @@ class LocalWork:
         """How many samples there are, as others may know it."""
         return len(self.targets) if self.told_samples is None else self.told_samples
 
+    def of_patients(self, values: Tensor) -> Tensor:
+        """Each patient's mean of its rows' values (n, ...): (patients, ...)."""
+        if self._is_row_a_patient:
+            return values
+        _, numbers, counts = torch.unique(self.patients, return_inverse=True, return_counts=True)
+        numbers, counts = numbers.to(values.device), counts.to(values)
+        sums = values.new_zeros((len(counts), *values.shape[1:])).index_add_(0, numbers, values)
+        means: Tensor = sums / counts.reshape(-1, *(1,) * (values.dim() - 1))
+        return means
+
     @property
-    def rows_of_a_cell(self) -> int:
-        """So many rows are of `smallest_cell` patients at least, whichever they are."""
-        if self.patients is None:
-            return self.smallest_cell
-        most = int(torch.unique(self.patients, return_counts=True)[1].max())
-        return (self.smallest_cell - 1) * most + 1
+    def outcomes(self) -> Tensor:
+        """Each patient's target, in the same order: (patients, ...)."""
+        if self.patients is None or self._is_row_a_patient:
+            return self.targets
+        found = self.task.targets_of_patients(self.targets.cpu().numpy(), self.patients.numpy())
+        return torch.from_numpy(found).to(self.targets)
+
+    @property
+    def _is_row_a_patient(self) -> bool:
+        return self.patients is None or len(torch.unique(self.patients)) == len(self.patients)
 
     def randomness(self) -> torch.Generator:
         """The step's randomness from its start: asking again gives the same draws."""
@@ -184,14 +198,14 @@ class LocalWork:
         there are too few for that, both are all of them.
         """
         generator = round_generator(0 if self.secret else self.seed, self.agent, 0, self.secret)
-        strata = torch.from_numpy(self.task.strata(self.targets.cpu().numpy()))
+        strata = torch.from_numpy(self.task.strata(self.outcomes.cpu().numpy()))
         rest, held_out = hold_out(strata, share, generator, self.patients, self.smallest_cell)
         return self.only(rest), self.only(held_out)
 
     def loss(self, parameters: Tensor) -> float:
         """The task's mean loss of `parameters` (dim,) on the patients; infinite if diverged."""
         predictions = predictions_of(self.task, self.model, parameters, self.inputs)
-        return self.task.held_out_loss(predictions, self.targets)
+        return self.task.held_out_loss(self.of_patients(predictions), self.outcomes)
 
 
 def _halved(work: LocalWork, numbers: Tensor) -> tuple[LocalWork, LocalWork]:

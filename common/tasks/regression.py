@@ -12,7 +12,7 @@ from torch.nn.functional import mse_loss
 
 from erosion.common.tasks.features import NumberFeature, Range
 from erosion.common.tasks.metric import Metric
-from erosion.common.tasks.task import Floats, Loss, Targets, Task, weighted_means
+from erosion.common.tasks.task import Floats, Loss, Targets, Task, means_of_patients, weighted_means
 
 LARGEST_RESIDUAL = 4.0  # spreads; one patient far out must not outweigh all others in a verdict
 FARTHEST = 1e6  # spreads; a prediction beyond is a model that diverged
@@ -126,6 +126,10 @@ class Regression(Task):
     def strata(self, targets: Targets) -> NDArray[np.int64]:
         """Low, middle and high: more than half a spread below the centre, about it, above it."""
         return np.digitize(self._standardised(targets), [-0.5, 0.5]).astype(np.int64)
+
+    def targets_of_patients(self, targets: Targets, patients: NDArray[np.int64] | None) -> Targets:
+        """The mean of a patient's rows."""
+        return targets if patients is None else means_of_patients(targets, patients)
 
     def smallest_group(self, targets: Targets) -> int:
         """All patients."""

@@ -175,17 +175,22 @@ class Task(Settings):
         return self.strata(targets)
 
     def targets_of_patients(self, targets: Targets, patients: NDArray[np.int64] | None) -> Targets:
-        """Each patient's target, of those of its rows (n, ...): of several, the last stratum's.
+        """Each patient's target, of those of its rows (n, ...): the largest in the last stratum.
 
         `patients`: (n,) equal for rows of one patient; None: each row is of another.
         """
         if patients is None:
             return targets
-        _, patients = np.unique(patients, return_inverse=True)
-        order = np.lexsort((self.strata(targets), patients))
+        order = np.lexsort((*targets.reshape(len(targets), -1).T, self.strata(targets), patients))
         last = order[np.append(np.diff(patients[order]) > 0, True)]
         found: Targets = targets[last]
         return found
+
+    def predictions_of_patients(
+        self, predictions: Floats, patients: NDArray[np.int64] | None
+    ) -> Floats:
+        """Each patient's prediction, in the same order: the mean of its rows' (n, k)."""
+        return predictions if patients is None else means_of_patients(predictions, patients)
 
     @property
     def largest_difference(self) -> float:
@@ -300,6 +305,17 @@ def weighted_means(per_patient: Mapping[str, Floats], weights: Floats) -> dict[s
     """The mean of each metric that is a mean over patients (n,), for weights (resamples, n)."""
     total = weights.sum(axis=1)
     return {name: weights @ values / total for name, values in per_patient.items()}
+
+
+def means_of_patients(values: Floats, patients: NDArray[np.int64]) -> Floats:
+    """Each patient's mean of its rows' values (n, ...), by the patients' numbers (n,), ascending.
+
+    The value of a patient's only row stays as it is, to the last bit.
+    """
+    _, places, counts = np.unique(patients, return_inverse=True, return_counts=True)
+    sums = np.zeros((len(counts), *values.shape[1:]))
+    np.add.at(sums, places, values)
+    return sums / counts.reshape(-1, *(1,) * (values.ndim - 1))
 
 
 def as_tensor(targets: Targets) -> Tensor:

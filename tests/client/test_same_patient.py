@@ -254,15 +254,6 @@ def test_no_patient_is_on_both_sides(
                 assert 0 < len(patients & tested) < len(patients)
 
 
-def test_the_share_counts_rows_and_not_patients() -> None:
-    groups = np.arange(300) // 3
-    labels = groups % 2
-    rows = np.arange(300, dtype=float)[:, None]
-    study = make_study(evaluation={"test_share": 0.3})
-    split = split_patients(study, "a", rows, labels, groups)
-    assert abs(len(split.test) - 90) <= 3
-
-
 def doubled(num_patients: int = 40) -> str:
     rows, labels = continuous(num_patients)
     lines = [

@@ -1,11 +1,17 @@
 """The user's test part."""
 
+from collections.abc import Callable
+
 import numpy as np
+import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from erosion.client.dataset.split import split_patients
+from erosion.client.dataset.split import Split, split_patients
+from erosion.common.learning.held_out import hold_out
+from erosion.common.study.selection import Fold
 from tests.support.small_study import make_study
 
 STUDY = make_study()
@@ -125,3 +131,72 @@ def test_a_patient_s_rows_are_in_one_fold_of_a_declared_training_part() -> None:
         assert not set(groups[split.training]) & set(groups[split.test])
         held_out += split.test.tolist()
     assert sorted(held_out) == list(range(32))
+
+
+NUM_PATIENTS, OFTEN = 400, 128  # the first so many of them have four rows each, the others one
+OF_PATIENT = np.concatenate([np.repeat(np.arange(OFTEN), 4), np.arange(OFTEN, NUM_PATIENTS)])
+LABELS = (OF_PATIENT % 5 < 2).astype(np.int64)
+
+
+def visits(**changes: object) -> Split:
+    """The split of patients some of whom came four times."""
+    study = make_study(evaluation={"test_share": 0.3}, **changes)
+    return split_patients(study, "a", rows_of(LABELS), LABELS, OF_PATIENT)
+
+
+def set_aside(seed: int) -> Split:
+    """As a method does with a quarter of its training patients."""
+    generator = torch.Generator().manual_seed(seed)
+    strata = torch.from_numpy(np.arange(NUM_PATIENTS) % 5 < 2).long()
+    rest, held_out = hold_out(strata, 0.25, generator, torch.from_numpy(OF_PATIENT))
+    return Split(rest.numpy(), held_out.numpy())
+
+
+@pytest.mark.parametrize(
+    ("draw", "share"),
+    [
+        (lambda seed: visits(seed=seed), 0.3),
+        (lambda seed: visits(seed=seed, fold={"number": seed % 4, "of": 4}), 0.7 / 4),
+        (lambda seed: fold_of_all(seed, Fold(number=seed % 5, of=5, cut=seed % 2 + 1)), 0.2),
+        (set_aside, 0.25),
+    ],
+    ids=["test part", "fold of a selection", "fold of an evaluation", "set aside by a method"],
+)
+def test_who_came_often_is_tested_as_often_as_anybody(
+    draw: Callable[[int], Split], share: float
+) -> None:
+    of_often, tested = 0, 0
+    for seed in range(60):
+        patients = np.unique(OF_PATIENT[draw(seed).test])
+        assert abs(len(patients) - share * NUM_PATIENTS) <= 2  # the share is of patients
+        of_often += int((patients < OFTEN).sum())
+        tested += len(patients)
+    expected = OFTEN / NUM_PATIENTS
+    deviation = np.sqrt(expected * (1 - expected) / tested)
+    assert abs(of_often / tested - expected) < 4 * deviation
+
+
+def fold_of_all(seed: int, fold: Fold) -> Split:
+    """A fold of a cross-fitted evaluation of the same patients."""
+    study = make_study(evaluation={"folds": fold.of, "repeats": 2}, seed=seed)
+    asked = study.model_copy(update={"fold": fold})
+    return split_patients(asked, "a", rows_of(LABELS), LABELS, OF_PATIENT)
+
+
+@given(st.permutations(range(40)))
+def test_patients_who_share_rows_are_split_alike_in_any_order_of_the_table(
+    order: list[int],
+) -> None:
+    """Some came twice, and each of their rows is like that of somebody else."""
+    groups = np.array([*range(20), *range(20)]) % 25
+    labels = np.zeros(40, dtype=np.int64)
+    rows = rows_of(labels, distinct=10)
+
+    def tested(at: list[int]) -> list[tuple[float, ...]]:
+        test = split_patients(STUDY, "a", rows[at], labels[at], groups[at]).test
+        patients = [groups[at][row] for row in test]
+        return sorted(
+            tuple(sorted(rows[groups == patient, 0].tolist())) for patient in set(patients)
+        )
+
+    assert tested(order) == tested(list(range(40)))
