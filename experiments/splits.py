@@ -77,7 +77,7 @@ def _figures(study: Study, metrics: Sequence[Metrics]) -> dict[str, list[float]]
     }
     if "accuracy" in by_name:
         return {
-            "errors": [(1 - m["accuracy"]) * m.num_samples for m in metrics],
+            "errors": [(1 - m["accuracy"]) * m.num_patients for m in metrics],
             "log_loss": by_name["log_loss"],
             "auroc": by_name["auroc"],
         }

@@ -110,7 +110,8 @@ def leaving(site: Site, study: Study) -> Iterator[str]:
         if is_masked
         else "in the clear, all of it: the coordinator reads each of this hospital's updates"
     )
-    yield f"once: the number of training patients, and this program's version{_shape(study)}"
+    samples = "patients" if study.privacy is not None else "rows or images"
+    yield f"once: the number of training {samples}, and this program's version{_shape(study)}"
     if not is_private:
         yield f"if asked before training: {_described(study)}, rounded"
     if study.sends_sums(site.name):

@@ -14,7 +14,7 @@ from erosion.client.site_file import Site
 from erosion.common.errors import DataError
 from erosion.common.study.study import Study
 from erosion.common.tasks.inputs import ImageTask, TabularTask
-from erosion.common.tasks.task import Targets
+from erosion.common.tasks.task import Targets, Task
 
 SHOWN_ROWS = 5  # examples in a note
 
@@ -39,6 +39,10 @@ class Patients:
     def num_patients(self) -> int:
         """Patients, where several rows may be of one."""
         return int(self.groups.max()) + 1 if len(self.groups) else 0
+
+    def outcomes(self, task: Task) -> Targets:
+        """Each patient's target, by its index: (patients, ...)."""
+        return task.targets_of_patients(self.targets, self.groups)
 
 
 def load_patients(site: Site, study: Study) -> Patients:
@@ -172,9 +176,10 @@ def checked_for(study: Study, site: Site, patients: Patients) -> Patients:
             " (evaluation.split_column): figures of them are not of new patients"
         )
         patients = replace(patients, notes=(*patients.notes, note))
-    if doubt := study.task.doubt_about(patients.targets):
+    outcomes = patients.outcomes(study.task)
+    if doubt := study.task.doubt_about(outcomes):
         patients = replace(patients, notes=(*patients.notes, doubt))
-    what = study.task.why_unmeasurable(patients.targets)
+    what = study.task.why_unmeasurable(outcomes)
     if not what:
         return patients
     if site.name == study.user:

@@ -186,19 +186,28 @@ class LocalDataset:
         return self._patients.groups[self.split.test]
 
     @property
-    def patients(self) -> NDArray[np.int64]:
-        """The same of all samples: (n,)."""
-        return self._patients.groups
-
-    @property
-    def test_targets(self) -> Targets:
-        """Of the test patients: (n, ...)."""
-        return self._patients.targets[self.split.test]
-
-    @property
     def training_targets(self) -> Targets:
-        """Of the training patients: (n, ...)."""
+        """Of the training samples: (n, ...)."""
         return self._patients.targets[self.split.training]
+
+    @property
+    def tested_outcomes(self) -> Targets:
+        """Of the test patients, one each, by their numbers: (patients, ...)."""
+        return self._outcomes(self.split.test)
+
+    @property
+    def trained_outcomes(self) -> Targets:
+        """The same of the training patients."""
+        return self._outcomes(self.split.training)
+
+    @cached_property
+    def outcomes(self) -> Targets:
+        """The same of all patients."""
+        return self._patients.outcomes(self.study.task)
+
+    def _outcomes(self, rows: NDArray[np.int64]) -> Targets:
+        of = self._patients
+        return self.study.task.targets_of_patients(of.targets[rows], of.groups[rows])
 
     @property
     def fingerprint(self) -> str:
@@ -206,11 +215,6 @@ class LocalDataset:
         content = hashlib.sha256(np.ascontiguousarray(self._patients.rows).tobytes())
         content.update(np.ascontiguousarray(self._patients.targets).tobytes())
         return content.hexdigest()
-
-    @property
-    def targets(self) -> Targets:
-        """Of all patients: (n, ...)."""
-        return self._patients.targets
 
     def seed(self, purpose: str) -> int:
         """A seed that depends on the study, the hospital's part in it, and the purpose."""

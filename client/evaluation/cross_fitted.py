@@ -59,15 +59,15 @@ class FoldPredictions:
                     "This site's data have changed since the run began, so the folds' predictions"
                     " are of other patients. Start the run anew."
                 )
-            rows = kept[_name(fold, "patients")].numpy()
+            patients = kept[_name(fold, "patients")].numpy()
             parts = {arm: kept[_name(fold, arm)].numpy() for arm in arms}
-            others = np.delete(dataset.targets, rows, axis=0)
-            parts[BASE_RATE] = np.tile(dataset.study.task.base_rate(others), (len(rows), 1))
+            others = np.delete(dataset.outcomes, patients, axis=0)
+            parts[BASE_RATE] = np.tile(dataset.study.task.base_rate(others), (len(patients), 1))
             for arm, part in parts.items():
                 cuts = every[arm]
                 if fold.number == 0:
-                    cuts.append(np.full((len(dataset.targets), part.shape[1]), np.nan))
-                cuts[-1][rows] = part
+                    cuts.append(np.full((len(dataset.outcomes), part.shape[1]), np.nan))
+                cuts[-1][patients] = part
         return {arm: np.stack(cuts) for arm, cuts in every.items()}
 
     def _number_of(self, fold: Fold) -> int:
@@ -83,7 +83,7 @@ class FoldPredictions:
 def _tensors(fold: Fold, dataset: LocalDataset, predictions: Mapping[str, Floats]) -> Tensors:
     arms = {_name(fold, arm): torch.from_numpy(p.copy()) for arm, p in predictions.items()}
     return arms | {
-        _name(fold, "patients"): torch.from_numpy(dataset.split.test.copy()),
+        _name(fold, "patients"): torch.from_numpy(np.unique(dataset.test_patients)),
         _name(fold, "of"): _fingerprint(dataset),
     }
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from erosion.client.dataset.local_dataset import LocalDataset
 from erosion.client.evaluation.cross_fitted import BASE_RATE
@@ -25,15 +24,14 @@ def final_figures(
 ) -> EvaluateReply:
     """What the user's site tells at a study's end.
 
-    `predictions` are each arm's: of the test part, (n, k), or of all patients where each was
-    predicted with its fold, (cuts, n, k), and then the base rate's among them. `pooled` is the
-    scaling that the coordinator sent.
+    `predictions` are each arm's, one for each patient: of the test part, (n, k), or of all where
+    each was predicted with its fold, (cuts, n, k), and then the base rate's among them. `pooled`:
+    the scaling that the coordinator sent.
     """
     study, task = dataset.study, dataset.study.task
     # All patients, where each was predicted with its fold. What metrics take from them is the same
     # for every arm: the commonest class, and how long patients of a survival study were followed.
-    targets, training = _targets(dataset), dataset.training_targets
-    patients = _patients(dataset)
+    targets, training = _outcomes(dataset), dataset.trained_outcomes
     arms = {arm: predicted for arm, predicted in predictions.items() if arm != BASE_RATE}
     base_rate = predictions.get(BASE_RATE)
     if base_rate is None:
@@ -45,7 +43,6 @@ def final_figures(
             predicted,
             targets,
             training,
-            patients=patients,
             resamples=study.evaluation.bootstrap,
             seed=dataset.seed("bootstrap"),
         )
@@ -63,8 +60,7 @@ def final_figures(
         scaling=dataset.scaling(pooled),
         own_scaling=own_scaling,
         missing_means=dataset.missing_values,
-        num_patients=len(np.unique(patients)),
-        class_counts=dataset.cells.groups(task.groups(task.targets_of_patients(targets, patients))),
+        class_counts=dataset.cells.groups(task.groups(targets)),
     )
 
 
@@ -73,16 +69,10 @@ def no_figures_yet(user: str) -> EvaluateReply:
     return EvaluateReply(hospital=user, arms={}, comparison=None, scaling=None, class_counts={})
 
 
-def _targets(dataset: LocalDataset) -> Targets:
-    """Of whom the predictions are: (n, ...)."""
+def _outcomes(dataset: LocalDataset) -> Targets:
+    """Of the patients whom the predictions are of: (n, ...)."""
     is_cross_fitted = dataset.study.evaluation.folds is not None
-    return dataset.targets if is_cross_fitted else dataset.test_targets
-
-
-def _patients(dataset: LocalDataset) -> NDArray[np.int64]:
-    """Whose rows those are: (n,) equal for one patient's."""
-    is_cross_fitted = dataset.study.evaluation.folds is not None
-    return dataset.patients if is_cross_fitted else dataset.test_patients
+    return dataset.outcomes if is_cross_fitted else dataset.tested_outcomes
 
 
 def _verdict(
@@ -98,13 +88,12 @@ def _verdict(
         (arm, reference),
         (predictions[arm], predictions[reference]),
         targets,
-        patients=_patients(dataset),
         seed=dataset.seed("comparison"),
         level=significance_of(study),
         strict=study.evaluation.strict,
         comparisons=len(study.hospitals),  # each has one where all are users
     )
     smallest = dataset.cells.at_least(
-        found.smallest_class, FEWEST_OF_A_CLASS, total=found.num_samples
+        found.smallest_class, FEWEST_OF_A_CLASS, total=found.num_patients
     )
     return found.model_copy(update={"smallest_class": smallest})

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from math import isfinite
 
 import numpy as np
-from numpy.typing import NDArray
 
 from erosion.common.protocol.messages import LARGEST_FIGURE, FinalMetrics, Interval, Metrics
 from erosion.common.tasks.task import Bounds, Floats, Targets, Task
@@ -13,7 +12,7 @@ CHUNK = 2_000_000  # numbers of the bootstrap in memory at a time
 
 
 def measure(task: Task, predictions: Floats, targets: Targets, training: Targets) -> Metrics:
-    """The task's metrics of predictions (n, k) for targets (n, ...), at least one patient.
+    """The task's metrics of predictions (n, k) for targets (n, ...), one for each patient.
 
     `training` are the targets of the user's training part: the base rate comes from them. With
     several predictions of each patient, (m, n, k), a metric is its mean over them.
@@ -22,7 +21,7 @@ def measure(task: Task, predictions: Floats, targets: Targets, training: Targets
     figures = _figures(task, predictions, targets, weights, training)
     values = {metric.name: float(figures[metric.name][0]) for metric in task.metrics}
     defined = {name: told(value) if isfinite(value) else None for name, value in values.items()}
-    return Metrics.model_validate({"num_samples": len(targets), **defined})
+    return Metrics.model_validate({"num_patients": len(targets), **defined})
 
 
 def measure_with_intervals(
@@ -31,7 +30,6 @@ def measure_with_intervals(
     targets: Targets,
     training: Targets,
     *,
-    patients: NDArray[np.int64] | None = None,
     resamples: int,
     seed: int,
 ) -> FinalMetrics:
@@ -40,18 +38,15 @@ def measure_with_intervals(
     Where the task has a score interval of a metric, too, the ends are the outer ones of both: draws
     of patients on whom a model makes few errors, or none, hardly differ.
 
-    `patients`: (n,) equal for rows of one patient, which are drawn together. The same seed draws
-    the same patients for every arm. Draws in which a metric is undefined, such as AUROC where one
-    class is drawn, are left out of its interval; where all are, it has none.
+    The same seed draws the same patients for every arm. Draws in which a metric is undefined, such
+    as AUROC where one class is drawn, are left out of its interval; where all are, it has none.
     """
     gathered: dict[str, list[Floats]] = {}
-    own = np.arange(len(targets)) if patients is None else patients
-    _, patients = np.unique(own, return_inverse=True)
-    for weights in _draws(patients, resamples, seed):
+    for weights in _draws(len(targets), resamples, seed):
         for name, values in _figures(task, predictions, targets, weights, training).items():
             gathered.setdefault(name, []).append(values)
     point = measure(task, predictions, targets, training)
-    scores = _score_intervals(task, predictions, targets, training, patients)
+    scores = _score_intervals(task, predictions, targets, training)
     intervals = {}
     for name, parts in gathered.items():
         values = np.concatenate(parts)
@@ -78,31 +73,23 @@ def _figures(
 
 
 def _score_intervals(
-    task: Task,
-    predictions: Floats,
-    targets: Targets,
-    training: Targets,
-    patients: NDArray[np.int64],
+    task: Task, predictions: Floats, targets: Targets, training: Targets
 ) -> Mapping[str, Bounds]:
     """`task.score_intervals`, or their mean ends over several predictions of each patient."""
     if predictions.ndim == 2:
-        return task.score_intervals(predictions, targets, training, patients)
-    each = [task.score_intervals(one, targets, training, patients) for one in predictions]
+        return task.score_intervals(predictions, targets, training)
+    each = [task.score_intervals(one, targets, training) for one in predictions]
     names = set.intersection(*(set(found) for found in each))
     return {name: tuple(np.mean([found[name] for found in each], axis=0)) for name in names}
 
 
-def _draws(patients: NDArray[np.int64], resamples: int, seed: int) -> Iterator[Floats]:
-    """How often each row's patient is drawn in each resample: (some resamples, n) at a time.
-
-    `patients`: (n,) numbers from 0.
-    """
+def _draws(num_patients: int, resamples: int, seed: int) -> Iterator[Floats]:
+    """How often each patient is drawn in each resample: (some resamples, n) at a time."""
     generator = np.random.default_rng(seed)
-    num_patients = int(patients.max()) + 1
-    at_a_time = max(1, CHUNK // len(patients))
+    at_a_time = max(1, CHUNK // num_patients)
     for start in range(0, resamples, at_a_time):
         count = min(at_a_time, resamples - start)
         drawn = generator.integers(num_patients, size=(count, num_patients))
         drawn += np.arange(count)[:, None] * num_patients
         counts = np.bincount(drawn.ravel(), minlength=count * num_patients)
-        yield counts.reshape(count, num_patients).astype(np.float64)[:, patients]
+        yield counts.reshape(count, num_patients).astype(np.float64)

@@ -21,7 +21,6 @@ def compare(
     predictions: tuple[Floats, Floats],
     targets: Targets,
     *,
-    patients: NDArray[np.int64] | None = None,
     seed: int,
     level: float = SIGNIFICANCE,
     strict: bool = False,
@@ -29,9 +28,8 @@ def compare(
 ) -> Comparison:
     """The first arm against the second, by the task's loss of each test patient.
 
-    `predictions` are each (n, k); or (m, n, k), several of each row, whose losses are averaged
-    first. `patients`: (n,) equal for rows of one patient, whose differences are added up: rows of
-    one patient are wrong together, and are no evidence one by one. No difference is claimed unless
+    `predictions` are each (n, k); or (m, n, k), several of each patient, whose losses are averaged
+    first. No difference is claimed unless
     p <= `level` and the smallest group of patients that the task needs has at least five: those
     outside the commonest class, or events. If `strict`, the p-value is the larger one of these and
     of these with one patient more, on whom the better arm errs as badly as the loss allows: errors
@@ -39,19 +37,18 @@ def compare(
     `comparisons`: how many such p-values may be adjusted together, see `flips_for`.
     """
     arm, reference = (_losses(task, p, targets) for p in predictions)
-    by_row = arm - reference
-    differences = _of_patients(by_row, patients)
-    smallest = task.smallest_group(task.targets_of_patients(targets, patients))
-    mean = float(by_row.mean())
+    differences = arm - reference
+    smallest = task.smallest_group(targets)
+    mean = float(differences.mean())
     flips = flips_for(comparisons, level)
     p_value = sign_flip_p_value(differences, seed=seed, flips=flips)
     if strict:
-        worst = task.largest_difference * len(by_row) / len(differences)  # with as many rows
+        worst = task.largest_difference
         p_value = max(p_value, _p_value_with_one_more(differences, worst, seed=seed, flips=flips))
     return Comparison(
         arm=arms[0],
         reference=arms[1],
-        num_samples=len(differences),
+        num_patients=len(differences),
         smallest_class=smallest,
         mean_difference=told(mean),
         p_value=p_value,
@@ -66,14 +63,6 @@ def _losses(task: Task, predictions: Floats, targets: Targets) -> Floats:
         return task.patient_losses(predictions, targets)
     losses: Floats = np.mean([task.patient_losses(one, targets) for one in predictions], axis=0)
     return losses
-
-
-def _of_patients(differences: Floats, patients: NDArray[np.int64] | None) -> Floats:
-    """Each patient's sum of differences."""
-    if patients is None:
-        return differences
-    _, patients = np.unique(patients, return_inverse=True)
-    return np.bincount(patients, weights=differences).astype(np.float64)
 
 
 def _p_value_with_one_more(differences: Floats, worst: float, *, seed: int, flips: int) -> float:

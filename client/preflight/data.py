@@ -39,7 +39,7 @@ def check_study_here(site: Site, study: Study) -> Iterator[Finding]:
         yield _limits_before_data(site, study)
         return
     yield from _contract(site, study, patients)
-    yield ok("target", study.task.described(patients.targets))
+    yield ok("target", study.task.described(patients.outcomes(study.task)))
     yield from _cells(site, study, patients, split)
     counts = _counts_in(study, site, patients)
     try:
@@ -48,11 +48,11 @@ def check_study_here(site: Site, study: Study) -> Iterator[Finding]:
     except (Refusal, DataError) as problem:
         yield failed("limits", str(problem), "change the study or [limits]; it is your decision")
         return
-    samples = "images" if isinstance(study.task, ImageTask) else "patients"
+    samples = _samples(study, patients)
     steps = local_steps(study.training, len(split.training), site.limits.min_batch_size)
     work = f"{steps} steps of {study.training.batch_size} {samples} a round"
     if study.privacy is not None:
-        work = f"one step of all {samples} a round"
+        work = "one step of all patients a round"
     yield ok(
         "limits", f"kept: {counts.num_patients} training patients, {work}, {study.rounds} rounds"
     )
@@ -142,9 +142,14 @@ def _limits_before_data(site: Site, study: Study) -> Finding:
 
 def _count(study: Study, patients: Patients) -> str:
     """ "328 patients", or "400 images of 328 patients"."""
-    samples = "images" if isinstance(study.task, ImageTask) else "rows"
-    if patients.num_patients == len(patients.targets) and samples == "rows":
-        return f"{patients.num_patients} patients"
+    counted = f"{len(patients.targets)} {_samples(study, patients)}"
     if patients.num_patients == len(patients.targets):
-        return f"{len(patients.targets)} images"
-    return f"{len(patients.targets)} {samples} of {patients.num_patients} patients"
+        return counted
+    return f"{counted} of {patients.num_patients} patients"
+
+
+def _samples(study: Study, patients: Patients) -> str:
+    """What is trained on: rows, which are patients where each has one, or images."""
+    if isinstance(study.task, ImageTask):
+        return "images"
+    return "patients" if patients.num_patients == len(patients.targets) else "rows"

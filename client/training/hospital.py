@@ -410,15 +410,16 @@ class Hospital:
         """The metrics of the test part."""
         predicted = self._predictions(prepared, parameters, request.scaling, request.arm)
         task = request.study.task
-        return measure(task, predicted, prepared.test_targets, prepared.training_targets)
+        return measure(task, predicted, prepared.tested_outcomes, prepared.trained_outcomes)
 
     def _predictions(
         self, prepared: LocalDataset, parameters: Tensor, scaling: Scaling | None, arm: str
     ) -> Floats:
-        """Predictions for the test part: (n, k)."""
+        """Predictions for the patients of the test part, one for each: (n, k)."""
         task, (_, test) = prepared.study.task, prepared.parts(scaling, arm)
         predicted = predictions_of(task, prepared.model, parameters, test.inputs)
-        return task.usable(predicted.cpu().numpy())
+        of_rows = task.usable(predicted.cpu().numpy())
+        return task.predictions_of_patients(of_rows, prepared.test_patients)
 
 
 def _check_whole(study: Study) -> None:

@@ -71,7 +71,7 @@ class ModelShape(Settings):
 
 
 class DescribeReply(Settings):
-    """A hospital introduces itself: name, training patients, and its share of the scaling."""
+    """A hospital introduces itself: name, training samples, and its share of the scaling."""
 
     hospital: str
     num_samples: Count  # training rows or images, patients with privacy; a multiple of the cell
@@ -83,13 +83,13 @@ class DescribeReply(Settings):
 class Metrics(Settings):
     """How well one model predicts the user's test patients, by each of the task's metrics.
 
-    In JSON the metrics stand beside `num_samples` by their names, e.g. `"log_loss": 0.31`.
+    In JSON the metrics stand with `num_patients` by their names, e.g. `"log_loss": 0.31`.
     """
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, float | None] = Field(init=False)  # None where it is undefined
 
-    num_samples: Count
+    num_patients: Count  # whom it is measured on, each by one prediction
 
     @model_validator(mode="after")
     def _few(self) -> Self:
@@ -151,7 +151,7 @@ class Comparison(Settings):
 
     arm: str
     reference: str
-    num_samples: Count  # patients, several rows of whom count as one
+    num_patients: Count
     smallest_class: Count  # test patients outside the commonest class, or what else
     # the task needs; where they or the others are fewer than the site's smallest cell, only whether
     # they are enough
@@ -210,8 +210,6 @@ class EvaluateReply(Settings):
     missing_means: Numbers | None = None
     # per encoded column, what stands for a missing value where only patients can tell: the mean of
     # a number that is not scaled, the indicators of the commonest category
-    num_patients: Count | None = None
-    # whom the figures are of, a cell at least; None: of a fold, or of a site that does not tell
     class_counts: dict[str, Count | None]
     # test patients by class, or by what else the task counts; None: fewer than the site's smallest
     # cell, or what would give such a number away

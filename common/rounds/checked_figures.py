@@ -37,8 +37,8 @@ def problem_with_evaluation(
     if problem := _problem_with_comparison(header, study):
         return problem
     figures = [*header.arms.values(), *([header.base_rate] if header.base_rate else [])]
-    if any(found.num_samples < (header.num_patients or 0) for found in figures):
-        return "it tested more patients than they have rows"
+    if len({found.num_patients for found in figures}) > 1:
+        return "it tested its arms on different patients"
     if any(found.get(loss) is None for found in figures):
         return f"its figures lack the {loss} of an arm, or of the base rate"
     for found in figures:
@@ -99,10 +99,10 @@ def _problem_with_comparison(header: EvaluateReply, study: Study) -> str | None:
         return None
     if (found.level, found.strict) != (significance_of(study), study.evaluation.strict):
         return "it compared by another rule than the study's"
-    if not found.smallest_class <= found.num_samples <= header.arms[found.arm].num_samples:
-        return "it compared more patients than it tested"
-    if header.num_patients not in (None, found.num_samples):
+    if found.num_patients != header.arms[found.arm].num_patients:
         return "it compared other patients than it tested"
+    if found.smallest_class > found.num_patients:
+        return "a group of its patients is larger than all of them"
     most = study.task.largest_difference
     if not is_within(found.mean_difference, -most, most):
         return f"its arms differ by {found.mean_difference:g}, expected at most {most:g}"

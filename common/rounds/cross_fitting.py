@@ -54,12 +54,12 @@ def _mean(measured: Sequence[Metrics | None]) -> Metrics | None:
     found = [metrics for metrics in measured if metrics is not None]
     if not found or len(found) < len(measured):
         return None
-    patients = sum(metrics.num_samples for metrics in found)
-    names = found[0].model_dump(exclude={"num_samples"})
+    patients = sum(metrics.num_patients for metrics in found)
+    names = found[0].model_dump(exclude={"num_patients"})
     values: dict[str, float | None] = {}
     for name in names:
-        parts = [(metrics.get(name), metrics.num_samples) for metrics in found]
+        parts = [(metrics.get(name), metrics.num_patients) for metrics in found]
         known = [(value, count) for value, count in parts if value is not None]
         total = sum(count for _, count in known)
         values[name] = sum(v * n for v, n in known) / total if len(known) == len(parts) else None
-    return Metrics.model_validate({"num_samples": patients, **values})
+    return Metrics.model_validate({"num_patients": patients, **values})

@@ -76,7 +76,7 @@ class Member:
     """A hospital that introduced itself and takes part."""
 
     connection: Connection
-    num_samples: int  # training patients
+    num_samples: int  # rows or images to train on; patients with privacy
     sums: FeatureSums | None
     software: str
 
@@ -87,7 +87,7 @@ class Membership:
     def __init__(self, study: Study, transport: Transport, listener: MembershipListener) -> None:
         self._study, self._transport, self._listener = study, transport, listener
         self._members: dict[HospitalName, Member] = {}
-        self.described: dict[HospitalName, int] = {}  # training patients of all who were here
+        self.described: dict[HospitalName, int] = {}  # the same of all who were here
         self.declined: dict[HospitalName, str] = {}  # and why
         self.cohort: frozenset[HospitalName] | None = None  # who may join; None: every hospital
         self.undecided: dict[HospitalName, str] = {}  # declined for now, and why
@@ -170,7 +170,7 @@ class Membership:
         if self.cohort is not None and name not in self.cohort:
             return "the study has begun and is closed to newcomers (federation.join)"
         if described.num_samples < 1:
-            return f"it reports {described.num_samples} patients"
+            return f"it reports {described.num_samples} training samples"
         if described.model is not None and (wrong := self._problem_with_model(described.model)):
             return wrong
         if self._study.sends_sums(name) != (described.sums is not None):

@@ -101,8 +101,8 @@ def _mean_loss(folds: Sequence[Sequence[Metrics | None]], number: int, loss: str
     for metrics in measured:
         if metrics is None:
             return inf
-        total += metrics[loss] * metrics.num_samples
-        patients += metrics.num_samples
+        total += metrics[loss] * metrics.num_patients
+        patients += metrics.num_patients
     return total / patients
 
 

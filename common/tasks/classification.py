@@ -87,7 +87,7 @@ class Classification(Task):
         Metric(
             "accuracy",
             "accuracy",
-            "share of {all}",
+            "share of patients",
             "higher",
             beside="majority_accuracy",
             least=0.0,
@@ -96,7 +96,7 @@ class Classification(Task):
         Metric(
             "majority_accuracy",
             COMMONEST,
-            "share of {all}",
+            "share of patients",
             "higher",
             "majority",
             remark="“Commonest class” is the accuracy of always naming that of the training"
@@ -131,7 +131,7 @@ class Classification(Task):
         Metric(
             "log_loss",
             "log loss",
-            "nats per {one}",
+            "nats per patient",
             "lower",
             from_zero=True,
             caption="It also counts how sure a model was of a wrong answer.",
@@ -143,7 +143,6 @@ class Classification(Task):
     headline: ClassVar[tuple[str, ...]] = ("log_loss", "accuracy")
     in_progress: ClassVar[tuple[str, ...]] = ("accuracy", "log_loss")
     verdict_metric: ClassVar[str] = "log_loss"
-    any_row_group: ClassVar[int | None] = -1
     of_group: ClassVar[str] = "of the class {}"
     group_word: ClassVar[str] = "outside the commonest class"
     verdict_needs: ClassVar[str] = "at least {fewest} {tested} are not of the commonest class"
@@ -311,7 +310,7 @@ class Classification(Task):
         return {**means, "auroc": _auroc(predictions, targets, weights)}
 
     def score_intervals(
-        self, predictions: Floats, targets: Targets, training: Targets, patients: NDArray[np.int64]
+        self, predictions: Floats, targets: Targets, training: Targets
     ) -> dict[str, Bounds]:
         """Each patient could have been of the likeliest of the other classes.
 
@@ -321,14 +320,13 @@ class Classification(Task):
         rest[np.arange(len(targets)), targets] = -1
         seen = self._per_patient(predictions, targets)
         other = self._per_patient(predictions, rest.argmax(axis=1))
-        found = {name: of_mean(seen[name], other[name], patients) for name in seen}
+        found = {name: of_mean(seen[name], other[name]) for name in seen}
         majority = _in_majority(targets, training)
-        found["majority_accuracy"] = of_mean(majority, 1 - majority, patients)
+        found["majority_accuracy"] = of_mean(majority, 1 - majority)
         (area,) = _auroc(predictions, targets, np.ones((1, len(targets))))
         if isfinite(area) and np.ptp(predictions, axis=0).any():  # of one for everyone it is 1/2
-            of_patients = self.targets_of_patients(targets, patients)
-            fewer = max(1, self.smallest_group(of_patients))
-            found["auroc"] = of_ranking(area, fewer, max(1, len(of_patients) - fewer))
+            fewer = max(1, self.smallest_group(targets))
+            found["auroc"] = of_ranking(area, fewer, max(1, len(targets) - fewer))
         return found
 
     def _per_patient(self, predictions: Floats, targets: Targets) -> dict[str, Floats]:

@@ -13,7 +13,7 @@ class Metric:
 
     name: str  # in result.json and the journal
     label: str  # in a sentence or a table, e.g. "log loss"
-    unit: str  # on an axis, e.g. "nats per {one}", "share of {all}": patients, or their rows
+    unit: str  # on an axis, e.g. "nats per patient"
     better: Literal["higher", "lower", "near 1"]
     short: str = ""  # a narrow column's heading; "": the label
     from_zero: bool = False  # its axis begins at 0

@@ -8,7 +8,6 @@ true values would have shown what was seen.
 from math import sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
 from erosion.common.tasks.task import Bounds, Floats
 
@@ -16,15 +15,13 @@ Z = 1.959963984540054  # of the normal distribution's 97.5 %
 HALVINGS = 40
 
 
-def of_mean(seen: Floats, other: Floats, patients: NDArray[np.int64]) -> Bounds:
-    """Of a mean over rows (n,), of which some could have had the other value (n,).
+def of_mean(seen: Floats, other: Floats) -> Bounds:
+    """Of a mean over patients (n,), of which some could have had the other value (n,).
 
     The ends are those shares of patients with the largest or smallest of the two values that could
-    have gone unseen. For 0 and 1 this is the binomial share's interval (Wilson 1927). `patients`:
-    (n,) numbers from 0, equal for the rows of one patient.
+    have gone unseen. For 0 and 1 this is the binomial share's interval (Wilson 1927).
     """
-    mean, variance = float(seen.mean()), float(seen.var())
-    count = _independent(seen, patients)
+    mean, variance, count = float(seen.mean()), float(seen.var()), len(seen)
 
     def end(value: float) -> float:
         """Where `share` have this value, mean and variance are those of the mixture.
@@ -60,15 +57,3 @@ def of_ranking(chance: float, group: int, others: int) -> Bounds:
         return far
 
     return end(0.0), end(1.0)
-
-
-def _independent(seen: Floats, patients: NDArray[np.int64]) -> float:
-    """As how many independent rows these count: as many as patients where rows are alike."""
-    num_patients = int(patients.max()) + 1
-    deviations = seen - seen.mean()
-    of_patients = np.bincount(patients, deviations)
-    between = float(of_patients @ of_patients)
-    if between == 0:
-        return num_patients
-    alone = len(seen) * float(deviations @ deviations) / between
-    return min(max(alone, num_patients), len(seen))

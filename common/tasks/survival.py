@@ -115,7 +115,7 @@ class Survival(Task):
         Metric(
             "log_loss",
             "log loss",
-            "nats per {one}",
+            "nats per patient",
             "lower",
             from_zero=True,
             remark="The log loss is that of what was seen of a patient: the interval of the event,"
@@ -128,7 +128,6 @@ class Survival(Task):
     headline: ClassVar[tuple[str, ...]] = ("log_loss", "harrell_c")
     in_progress: ClassVar[tuple[str, ...]] = ("harrell_c", "log_loss")
     verdict_metric: ClassVar[str] = "log_loss"
-    any_row_group: ClassVar[int | None] = 0
     group_word: ClassVar[str] = "with the event"
     verdict_needs: ClassVar[str] = "at least {fewest} {tested} had the event"
     unmeasurable_remedy: ClassVar[str] = (
@@ -287,27 +286,26 @@ class Survival(Task):
         return {**weighted_means(losses, weights), "harrell_c": harrell_c, "uno_c": uno_c}
 
     def score_intervals(
-        self, predictions: Floats, targets: Targets, training: Targets, patients: NDArray[np.int64]
+        self, predictions: Floats, targets: Targets, training: Targets
     ) -> dict[str, Bounds]:
         """Of each patient the opposite of what was seen could have been seen.
 
         A concordance's is that of ranking those with the event among all.
         """
         chances = self._chances_of_seen(predictions, targets)
-        found = {"log_loss": of_mean(_log_losses(chances), _log_losses(1 - chances), patients)}
+        found = {"log_loss": of_mean(_log_losses(chances), _log_losses(1 - chances))}
         scores, opposite = (
             self._brier_scores(alive, targets, training) for alive in (predictions, 1 - predictions)
         )
         if np.isfinite(scores).all():
-            found["integrated_brier"] = of_mean(scores, opposite, patients)
+            found["integrated_brier"] = of_mean(scores, opposite)
         if np.ptp(predictions[:, -1]) == 0:  # one risk for everyone: exactly 1/2
             return found
-        of_patients = self.targets_of_patients(targets, patients)
-        events = max(1, self.smallest_group(of_patients))
+        events = max(1, self.smallest_group(targets))
         figures = self.figures(predictions, targets, np.ones((1, len(targets))), training)
         for name in ("harrell_c", "uno_c"):
             if np.isfinite(figures[name][0]):
-                found[name] = of_ranking(float(figures[name][0]), events, len(of_patients))
+                found[name] = of_ranking(float(figures[name][0]), events, len(targets))
         return found
 
     def _weights_of_events(self, targets: Targets, training: Targets) -> Floats:

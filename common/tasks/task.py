@@ -68,8 +68,6 @@ class Task(Settings):
     headline: ClassVar[tuple[str, ...]]  # metrics in the verdict's sentence
     in_progress: ClassVar[tuple[str, ...]]  # metrics in a line of progress
     verdict_metric: ClassVar[str]  # the mean of `patient_losses`; less is better
-    any_row_group: ClassVar[int | None] = None  # place in `groups` of the last stratum, if it is
-    # one of them: a patient with any row of it counts there
     of_group: ClassVar[str] = "{}"  # who is in one of `groups`, e.g. "of the class {}"
     group_word: ClassVar[str]  # what `smallest_group` counts, e.g. "outside the commonest class"
     verdict_needs: ClassVar[str]  # e.g. "at least {fewest} {tested} had the event"
@@ -286,14 +284,13 @@ class Task(Settings):
         """
 
     def score_intervals(
-        self, predictions: Floats, targets: Targets, training: Targets, patients: NDArray[np.int64]
+        self, predictions: Floats, targets: Targets, training: Targets
     ) -> dict[str, Bounds]:
         """95 % intervals of metrics that a few errors make or break, undefined ones left out.
 
-        Those of the bootstrap are widened to them. `patients`: (n,) numbers from 0, equal for the
-        rows of one patient. A metric without any limit has none.
+        Those of the bootstrap are widened to them. A metric without any limit has none.
         """
-        del predictions, targets, training, patients
+        del predictions, targets, training
         return {}
 
     def why_not_here(self) -> str:

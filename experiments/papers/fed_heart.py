@@ -79,7 +79,7 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     tick()
     return {
         arm: {name: metrics.get(name) for name in METRICS} for arm, metrics in found.items()
-    } | {"patients": found["majority"].num_samples}
+    } | {"patients": found["majority"].num_patients}
 
 
 def draw(cells: Mapping[str, Cell]) -> Page:

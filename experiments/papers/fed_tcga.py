@@ -91,7 +91,7 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
         arm: {name: metrics.get(name) for name in METRICS} for arm, metrics in found.items()
     }
     figures |= {
-        "patients": found[KAPLAN_MEIER].num_samples,
+        "patients": found[KAPLAN_MEIER].num_patients,
         "deaths": int(died.sum()),
         "pairs": comparable_pairs(days, died),
     }

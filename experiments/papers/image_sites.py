@@ -13,8 +13,9 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from erosion.client.dataset.load import read_patients
+from erosion.client.dataset.load import Patients, read_patients
 from erosion.client.dataset.sources.data_source import LabelledImages
 from erosion.client.dataset.split import split_patients
 from erosion.client.site_file import Site
@@ -114,8 +115,13 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
         LOCAL_STOPPED: _figures(alone, "local") | {"rounds": alone.choices["local"].rounds},
         POOLED: _figures(pooled, "local"),
         MAJORITY: _rounded(base_rate),
-        "pictures": base_rate.num_samples,
+        "pictures": len(_tested(study, read_patients(sites[study.user].data, study))),
     }
+
+
+def _tested(study: Study, own: Patients) -> NDArray[np.int64]:
+    """The user's test pictures, by their places."""
+    return split_patients(study, study.user, own.rows, own.targets, own.groups).test
 
 
 def in_one_place(study: Study, sites: Mapping[str, Site]) -> tuple[Study, Site]:
@@ -125,8 +131,8 @@ def in_one_place(study: Study, sites: Mapping[str, Site]) -> tuple[Study, Site]:
     """
     found = {name: read_patients(site.data, study) for name, site in sites.items()}
     own = found.pop(study.user)
-    tested = split_patients(study, study.user, own.rows, own.targets, own.groups).test
-    groups, is_test = [own.groups], np.isin(np.arange(len(own.targets)), tested)
+    is_test = np.isin(np.arange(len(own.targets)), _tested(study, own))
+    groups = [own.groups]
     for other in found.values():
         groups.append(other.groups + 1 + groups[-1].max())
     every = (own, *found.values())

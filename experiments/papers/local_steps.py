@@ -74,7 +74,7 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     return {
         arm: {"log_loss": found["log_loss"], "accuracy": found["accuracy"]}
         for arm, found in reply.arms.items()
-    } | {"patients": reply.arms[REFERENCE].num_samples}
+    } | {"patients": reply.arms[REFERENCE].num_patients}
 
 
 def draw(cells: Mapping[str, Cell]) -> Page:

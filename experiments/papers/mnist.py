@@ -126,7 +126,7 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     rounds = after_each_round(found, scheme)
     figures: dict[str, Any] = {
         "accuracy": [round(metrics["accuracy"], 5) for metrics in rounds],
-        "test_images": rounds[-1].num_samples,
+        "test_images": rounds[-1].num_patients,
     }
     if scheme == "weight_erosion":
         records = found.records[scheme]

@@ -62,7 +62,7 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     reply = one_split(study, data_dir)
     tick()
     return {
-        arm: {"log_loss": m["log_loss"], "accuracy": m["accuracy"], "patients": m.num_samples}
+        arm: {"log_loss": m["log_loss"], "accuracy": m["accuracy"], "patients": m.num_patients}
         for arm, m in reply.arms.items()
     }
 

@@ -69,7 +69,7 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     errors, losses, patients = [], [], 0
     for seed in config["seeds"]:
         found = one_split(Study.model_validate({**raw, "seed": seed}), data_dir).arms[arm]
-        patients = found.num_samples
+        patients = found.num_patients
         errors.append(round((1 - found["accuracy"]) * patients))
         losses.append(round(found["log_loss"], 6))
         tick()

@@ -89,8 +89,8 @@ def _measured(study: Study, folder: Path, data_dir: Path | None, config: Values)
         hospitals[hospital] = Hospital(site.model_copy(update={"limits": limits}), secret)
     found = simulate(study, hospitals, clock=timeless).evaluation.arms[ARM]
     return {
-        "errors": round((1 - found["accuracy"]) * found.num_samples),
-        "patients": found.num_samples,
+        "errors": round((1 - found["accuracy"]) * found.num_patients),
+        "patients": found.num_patients,
         "log_loss": round(found["log_loss"], 6),
     }
 

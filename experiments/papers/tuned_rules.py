@@ -123,7 +123,7 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     }
     for arm, choice in found.choices.items():
         figures[arm] |= {"settings": dict(choice.settings), "rounds": choice.rounds}
-    return {**figures, "patients": base_rate.num_samples}
+    return {**figures, "patients": base_rate.num_patients}
 
 
 def draw(cells: Mapping[str, Cell]) -> Page:

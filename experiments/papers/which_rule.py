@@ -94,7 +94,7 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     return {
         arm: {name: m.get(name) for name in ("log_loss", "accuracy", "auroc")}
         for arm, m in {**reply.arms, "base rate": reply.base_rate}.items()
-    } | {"patients": reply.base_rate.num_samples}
+    } | {"patients": reply.base_rate.num_patients}
 
 
 def draw(cells: Mapping[str, Cell]) -> Page:

@@ -68,7 +68,6 @@ def result_of(
         arms=arms,
         base_rate=evaluation.base_rate,
         comparison=evaluation.comparison,
-        num_patients=evaluation.num_patients,
         class_counts=evaluation.class_counts,
         contributions=contributions(study.hospitals, outcome.records[first_arm]),
         absent=absences(

@@ -62,7 +62,7 @@ def beside_verdict(result: Result, *, named_in: str) -> list[str]:
     """All that is said beside a verdict. `named_in`: what the result is called there."""
     unseen = []
     if result.comparison is not None and result.verdict.best_arm is not None:
-        num_patients = result.comparison.num_samples
+        num_patients = result.comparison.num_patients
         unseen = [what_may_be_unseen(num_patients, result.class_counts, result.task)]
     missing = absences(result.absent, named_in=f"{named_in}.absent")
     changed = recounts(result.recounts, named_in=f"{named_in}.recounts")
@@ -180,50 +180,14 @@ def means_of_fewer(overview: Overview, metrics: Sequence[Metric]) -> list[str]:
     return said
 
 
-def class_sizes(result: Result) -> str:
-    """How many test patients of each class, e.g. "57 benign, 34 malignant"."""
-    return class_sizes_of(result.class_counts, result.task, several_rows=result.has_several_rows)
-
-
-def class_sizes_of(
-    counts: Mapping[str, int | None], task: type[Task], *, several_rows: bool
-) -> str:
-    """The same of counts by class; None is what the hospital does not tell.
-
-    Where patients have several rows, it says of whom a patient is whose rows differ.
-    """
+def class_sizes(counts: Mapping[str, int | None]) -> str:
+    """How many test patients of each class, e.g. "57 benign, 34 malignant"; None is not told."""
     # A class that is called 0 would read as another number.
     names = [f"of class {name}" if name[:1].isdigit() else printable(name) for name in counts]
-    ending = ""
-    if several_rows and names and task.any_row_group is not None:
-        either = task.any_row_group % len(names)
-        if len(names) == 2:
-            rows = ("any" if place == either else "every" for place in range(2))
-            names = [f"{name} in {which} row" for name, which in zip(names, rows, strict=True)]
-        else:
-            ending = "; a patient whose rows differ counts for the last of these"
-    sizes = (
+    return ", ".join(
         f"{name}: not told" if count is None else f"{count} {name}"
         for name, count in zip(names, counts.values(), strict=True)
     )
-    return ", ".join(sizes) + ending
-
-
-def of_rows(metric: Metric, name: str, *, several_rows: bool) -> str:
-    """A heading; that of a share of the data says that it is of rows, where patients have several.
-
-    `name`: the metric's heading, long or short.
-    """
-    return f"{name} of rows" if several_rows and metric.of_data else name
-
-
-def unit_of(metric: Metric, tested: str, *, several_rows: bool) -> str:
-    """A metric's unit: it is a mean over rows where patients have several.
-
-    `tested`: what the patients are called.
-    """
-    one, every = ("row", "rows") if several_rows else ("patient", tested)
-    return metric.unit.format(one=one, all=every)
 
 
 def interval_text(metrics: FinalMetrics, metric: Metric) -> str:

@@ -23,7 +23,6 @@ from erosion.server.run.result import (
     Result,
     above_base_rate,
     not_better_sentence,
-    num_tested,
     p_value_text,
     ranks_wrong_way_round,
     worse_sentence,
@@ -45,7 +44,6 @@ class UserResult(Settings):
     """One hospital's line."""
 
     arms: dict[str, FinalMetrics]  # of its own model, on its own test patients
-    num_patients: int | None = None  # those; None: written by a version that did not tell
     class_counts: dict[str, int | None]  # of those patients
     cross_fitting: CrossFitting | None = None  # None: the figures are of a test part
     base_rate: FinalMetrics | None = None  # of its training part's base rate
@@ -57,24 +55,9 @@ class UserResult(Settings):
     stopped: dict[str, EarlyStop] = Field(default_factory=dict)  # by arm, those that ended early
 
     @property
-    def num_rows(self) -> int:
-        """How many rows, or images, its test patients have."""
-        return next(iter(self.arms.values())).num_samples
-
-    @property
-    def num_tested(self) -> int | None:
-        """How many test patients it has; None where it is not known."""
-        return num_tested(self.num_patients, self.comparison, self.class_counts)
-
-    @property
-    def has_several_rows(self) -> bool:
-        """Whether some of them are known to have several rows, each of which counts in a metric."""
-        return self.num_tested is not None and self.num_tested < self.num_rows
-
-    @property
-    def tested_size(self) -> str:
-        """How many they are, e.g. "40"; "93 rows" where only that is known."""
-        return f"{self.num_rows} rows" if self.num_tested is None else str(self.num_tested)
+    def num_patients(self) -> int:
+        """How many those are."""
+        return next(iter(self.arms.values())).num_patients
 
     @property
     def p_value_text(self) -> str:
@@ -114,11 +97,6 @@ class Overview(Settings):
         """What the patients are called whom the figures are of."""
         is_cross_fitted = any(line.cross_fitting is not None for line in self.users.values())
         return "patients" if is_cross_fitted else "test patients"
-
-    @property
-    def has_several_rows(self) -> bool:
-        """Whether some hospital's test patients are known to have several rows."""
-        return any(line.has_several_rows for line in self.users.values())
 
     @property
     def task(self) -> type[Task]:
@@ -175,7 +153,6 @@ def line_of(result: Result) -> UserResult:
     """A hospital's line, from its own result."""
     return UserResult(
         arms={arm: ended.metrics for arm, ended in result.arms.items()},
-        num_patients=result.num_patients,
         class_counts=result.class_counts,
         cross_fitting=result.cross_fitting,
         base_rate=result.base_rate,

@@ -100,8 +100,6 @@ class Result(Settings):
     base_rate: FinalMetrics | None = None  # of the training part's base rate as everyone's
     # prediction, cross-fitted with every fold; None: written by a version that did not measure it
     comparison: Comparison | None
-    num_patients: int | None = None  # whom the figures are of; None: written by a version that did
-    # not tell
     class_counts: dict[str, int | None]  # of the user's test patients; empty where none are
     # counted; None: not told
     cross_fitting: CrossFitting | None = None  # None: the figures are of a test part
@@ -130,27 +128,9 @@ class Result(Settings):
         return self.verdict.best_arm or next(iter(self.arms))
 
     @property
-    def num_rows(self) -> int:
-        """How many rows, or images, those have."""
-        return next(iter(self.arms.values())).metrics.num_samples
-
-    @property
-    def num_tested(self) -> int | None:
-        """How many those are; None where it is not known."""
-        return num_tested(self.num_patients, self.comparison, self.class_counts)
-
-    @property
-    def has_several_rows(self) -> bool:
-        """Whether some of them are known to have several rows, each of which counts in a metric."""
-        return self.num_tested is not None and self.num_tested < self.num_rows
-
-    @property
-    def tested_size(self) -> str:
-        """How many those are, and their rows where some have several."""
-        if self.num_tested is None:
-            return f"{self.num_rows} rows of {self.tested}"
-        rows = f"{self.num_rows} rows of " if self.has_several_rows else ""
-        return f"{rows}{self.num_tested} {self.tested}"
+    def num_patients(self) -> int:
+        """Whom the figures are of."""
+        return next(iter(self.arms.values())).metrics.num_patients
 
     @property
     def task(self) -> type[Task]:
@@ -169,23 +149,6 @@ def study_as_run(study: Study, result: Result) -> Study:
             for arm, ended in result.arms.items()
         },
     )
-
-
-def num_tested(
-    num_patients: int | None,
-    comparison: Comparison | None,
-    class_counts: Mapping[str, int | None],
-) -> int | None:
-    """How many patients a result's figures are of.
-
-    An earlier version's result says so by its comparison or by their classes, or not at all: None.
-    """
-    if num_patients is not None:
-        return num_patients
-    if comparison is not None:
-        return comparison.num_samples
-    told = [count for count in class_counts.values() if count is not None]
-    return sum(told) if told and len(told) == len(class_counts) else None
 
 
 def whom_it_tests(study: Study) -> str:
@@ -220,7 +183,7 @@ def verdict(
     if comparison is None:
         return Verdict(best_arm=None, text=warned(NOTHING_COMPARED, next(iter(arms))))
     arm, reference = comparison.arm, comparison.reference
-    size = f"{comparison.num_samples} {tested}"
+    size = f"{comparison.num_patients} {tested}"
     figures = beside_each_other(task, arms[arm], arms[reference], base_rate)
     best: str | None
     match comparison.conclusion:

@@ -498,7 +498,7 @@ MANY = {f"code {number:06d}": number for number in range(20_000)}
 MANY_CODES = ColumnSummary(name="sex", kind="category", count=120, missing=0, shares=MANY)
 AGE = ColumnSummary(name="age", kind="number", count=120, missing=0, mean=54.7, deviation=19.03)
 DESCRIBED = FeatureSums(count=(20, 0), total=(900.5, 0.0), squares=(41_000.25, 0.0))
-METRICS = {"num_samples": 30, "accuracy": 0.9375, "log_loss": 0.25}
+METRICS = {"num_patients": 30, "accuracy": 0.9375, "log_loss": 0.25}
 INTERVALS = {"intervals": {"accuracy": {"low": 0.8125, "high": 1.0}}}
 ANSWERS = {
     "describe": wire.encode_describe_reply(
@@ -545,7 +545,6 @@ ANSWERS = {
                 arms={"local": FinalMetrics.model_validate({**METRICS, **INTERVALS})},
                 comparison=None,
                 scaling=Scaling(mean=(51.5,), deviation=(16.0,)),
-                num_patients=30,
                 class_counts={"ill": 14},
             ),
             {"local": torch.tensor([[0.15625, -0.5], [2.0, 4.0]])},

@@ -135,7 +135,7 @@ def test_no_figure_of_a_test_part_tells_how_few_are_without_the_event(tmp_path: 
     user = Hospital(make_site(tmp_path, text, limits={"min_cell": 10}))
     told = user.evaluate(EvaluateRequest(study, parameters, None)).header
     assert told.comparison is not None
-    assert told.comparison.num_samples == 49
+    assert told.comparison.num_patients == 49
     assert not {8.0, 41.0} & set(numbers(told.model_dump()))
     assert told.comparison.smallest_class == 5
 

@@ -124,7 +124,11 @@ def test_training_repeats_exactly_whatever_came_before(tmp_path: Path) -> None:
 def test_the_user_measures_what_it_received_before_training(tmp_path: Path) -> None:
     metrics = Hospital(user_site(tmp_path)).train(request(make_study())).header.metrics
     assert metrics is not None
-    assert (metrics.num_samples, metrics["accuracy"], metrics["majority_accuracy"]) == (6, 0.5, 0.5)
+    assert (metrics.num_patients, metrics["accuracy"], metrics["majority_accuracy"]) == (
+        6,
+        0.5,
+        0.5,
+    )
     assert metrics["auroc"] == 0.5
     assert metrics["log_loss"] == pytest.approx(np.log(2))
 
@@ -323,9 +327,8 @@ def test_classes_are_counted_in_patients_and_not_in_their_rows(tmp_path: Path) -
     study = make_study(evaluation={"bootstrap": 100, "test_share": 0.5}, arms=["fedavg", "local"])
     parameters = {"fedavg": torch.zeros(DIM), "local": torch.zeros(DIM)}
     reply = hospital.evaluate(EvaluateRequest(study, parameters, None)).header
-    assert reply.arms["fedavg"].num_samples == 20
     assert reply.comparison is not None
-    assert (reply.comparison.num_samples, reply.num_patients) == (10, 10)
+    assert (reply.arms["fedavg"].num_patients, reply.comparison.num_patients) == (10, 10)
     assert reply.class_counts == {"healthy": 5, "ill": 5}
 
 
@@ -428,7 +431,7 @@ def test_images_are_trained_on(tmp_path: Path) -> None:
     assert hospital.describe(study.model_copy(update={"scaling": "none"})).num_samples == 12
     result = hospital.train(request(study, parameters=torch.zeros(34)))
     assert result.header.metrics is not None
-    assert result.header.metrics.num_samples == 4
+    assert result.header.metrics.num_patients == 4
 
 
 def test_a_hospital_is_warm_before_it_introduces_itself(tmp_path: Path) -> None:

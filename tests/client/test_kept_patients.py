@@ -149,7 +149,7 @@ def test_every_fold_of_a_run_has_the_patients_with_which_it_began(
     hospital.summarise(make_study(seed=5))  # as the data are now, between two folds
     later = hospital._prepare(third, "run")
     assert later.fingerprint == known[0].fingerprint
-    assert len(later.targets) == 20
+    assert len(later.outcomes) == 20
     assert len(hospital._patients.of(study, "another run").targets) == 21
 
 
@@ -159,7 +159,7 @@ def test_the_folds_have_what_a_run_took_over_from_an_earlier_one(tmp_path: Path)
     hospital._prepare(study, "first").begin()
     hospital._prepare(study, "second").begin()  # of data that have not changed
     add_a_patient(tmp_path, "file")
-    assert len(hospital._prepare(fold_studies(study)[0], "second").targets) == 20
+    assert len(hospital._prepare(fold_studies(study)[0], "second").outcomes) == 20
 
 
 @pytest.mark.parametrize("kind", ["file", "database"])
@@ -170,7 +170,7 @@ def test_the_runs_of_several_users_of_a_study_have_the_same_patients(
     study = make_study(user="all")
     hospital._prepare(study.for_user("a"), "run.a").begin()
     add_a_patient(tmp_path, kind)
-    assert len(hospital._prepare(study.for_user("b"), "run.b").targets) == 20
+    assert len(hospital._prepare(study.for_user("b"), "run.b").outcomes) == 20
     assert num_reads() == 1
 
 

@@ -33,7 +33,7 @@ def random_predictions(
 def test_metrics_of_a_case_by_hand() -> None:
     probabilities = np.array([[0.8, 0.2], [0.4, 0.6], [0.3, 0.7], [0.0, 1.0]])
     found = measure(classes_of(2), probabilities, np.array([0, 0, 1, 0]), MAJORITY)
-    assert found.num_samples == 4
+    assert found.num_patients == 4
     assert found["accuracy"] == pytest.approx(2 / 4)
     assert found["majority_accuracy"] == pytest.approx(3 / 4)
     assert found["auroc"] == pytest.approx(2 / 3)  # .7 is above .2 and .6, below 1
@@ -107,26 +107,6 @@ def test_intervals_are_percentiles_over_resampled_patients(
         low, high = np.quantile(values, [0.025, 0.975])
         assert final.intervals[name].low == pytest.approx(low)
         assert final.intervals[name].high == pytest.approx(high)
-
-
-def test_the_rows_of_one_patient_are_drawn_together() -> None:
-    probabilities, labels = random_predictions(3, 25, 2)
-
-    def loss_interval(times: int, patients: np.ndarray | None) -> Interval:
-        return measure_with_intervals(
-            classes_of(2),
-            np.repeat(probabilities, times, axis=0),
-            np.repeat(labels, times),
-            MAJORITY,
-            patients=patients,
-            resamples=150,
-            seed=5,
-        ).intervals["log_loss"]
-
-    once = loss_interval(1, None)
-    assert loss_interval(1, np.arange(25) + 3) == once
-    together = loss_interval(4, np.repeat(np.arange(25), 4))
-    assert (together.low, together.high) == pytest.approx((once.low, once.high))
 
 
 def test_intervals_hold_the_point_and_narrow_with_patients() -> None:
@@ -216,15 +196,7 @@ def test_with_many_patients_and_errors_intervals_are_the_bootstraps(metric: str)
 def test_the_score_interval_of_a_share_is_wilsons(count: int, errors: int) -> None:
     wrong = (np.arange(count) < errors).astype(float)
     expected = wilson(errors / count, count)
-    assert of_mean(wrong, 1 - wrong, np.arange(count)) == pytest.approx(expected)
-    # as many rows of each patient, alike, say no more
-    rows, patients = np.repeat(wrong, 5), np.repeat(np.arange(count), 5)
-    assert of_mean(rows, 1 - rows, patients) == pytest.approx(expected)
-
-
-def test_rows_of_a_patient_that_differ_count_as_rows() -> None:
-    wrong, patients = np.tile([1.0, 0, 0, 0, 0], 20), np.repeat(np.arange(20), 5)
-    assert of_mean(wrong, 1 - wrong, patients) == pytest.approx(wilson(0.2, 100))
+    assert of_mean(wrong, 1 - wrong) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("chance", "group", "others"), [(0.9, 8, 12), (0.6, 3, 50), (0.02, 10, 9)])

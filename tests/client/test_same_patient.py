@@ -324,16 +324,15 @@ def test_a_limit_of_patients_counts_patients_and_not_their_stays(tmp_path: Path)
 def test_a_verdict_counts_patients_and_not_their_stays(tmp_path: Path) -> None:
     site = make_site(tmp_path, stays(4), data={"patient": "pid"})
     prepared = LocalDataset(site, STUDY)
-    stays_tested, tested = len(prepared.test_targets), len(set(prepared.test_patients.tolist()))
+    stays_tested, tested = len(prepared.split.test), len(prepared.tested_outcomes)
     assert stays_tested == 4 * tested
     arms = {
-        arm: np.full((stays_tested, 2), [chance, 1 - chance])
+        arm: np.full((tested, 2), [chance, 1 - chance])
         for arm, chance in (("fedavg", 0.4), ("local", 0.5))
     }
     found = final_figures(prepared, arms, None)
     assert found.comparison is not None
-    assert found.comparison.num_samples == tested
-    assert found.arms["fedavg"].num_samples == stays_tested
+    assert found.comparison.num_patients == found.arms["fedavg"].num_patients == tested
 
 
 def test_a_patient_key_that_is_absent_or_empty_is_explained(tmp_path: Path) -> None:

@@ -295,7 +295,7 @@ def test_pictures_are_known_again_where_a_study_asks_for_another_size(tmp_path: 
     add_picture(tmp_path, 99)
     for shape in OTHER_SHAPES:
         after = hospital._prepare(of_pictures(*shape, name="other"))
-        assert len(after.targets) == 31
+        assert len(after.outcomes) == 31
         assert after.num_training == 30
 
 

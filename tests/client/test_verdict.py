@@ -85,7 +85,7 @@ def test_a_site_tests_for_as_many_comparisons_as_the_study_has_hospitals(
         evaluation={"test_share": 0.5, "strict": True},
     )
     dataset = LocalDataset(make_site(tmp_path, sixty_patients("a")), study)
-    right, wrong = (predictions(chance, dataset.test_targets) for chance in (0.99, 0.01))
+    right, wrong = (predictions(chance, dataset.tested_outcomes) for chance in (0.99, 0.01))
     found = final_figures(dataset, {"fedavg": right, "local": wrong}, None).comparison
     assert found is not None
     assert (found.p_value, found.conclusion) == (1 / (1 + flips), "better")
@@ -116,7 +116,7 @@ def test_conclusions(arm: float, reference: float, labels: np.ndarray, conclusio
         seed=0,
     )
     assert found.conclusion == conclusion
-    assert (found.arm, found.reference, found.num_samples) == ("new", "old", 20)
+    assert (found.arm, found.reference, found.num_patients) == ("new", "old", 20)
     assert found.smallest_class == min((labels == 0).sum(), (labels == 1).sum())
     assert found.mean_difference == pytest.approx(np.log(reference / arm))
 
@@ -157,42 +157,6 @@ def test_at_most_five_percent_of_claims_are_false_under_the_null(
         found = compare(classes_of(2), ("new", "old"), (arm, reference), labels, seed=study)
         claims += found.conclusion in ("better", "worse")
     assert 0 < claims / studies <= 0.05
-
-
-def test_rows_of_one_patient_are_no_evidence_one_by_one() -> None:
-    """A case by hand: two rows of each of six patients, five of whom speak for the first arm."""
-    gains = np.array([0.1, 0.2, 0.1, 0.3, 0.2, -0.1])
-    labels = np.repeat([0, 1, 0, 1, 0, 1], 2)
-    arm, reference = (np.zeros((12, 2)) for _ in range(2))
-    for row, gain in enumerate(np.repeat(gains, 2)):
-        arm[row, labels[row]], reference[row, labels[row]] = 0.5 * np.exp(gain), 0.5
-    found = compare(
-        classes_of(2),
-        ("new", "old"),
-        (arm, reference),
-        labels,
-        patients=np.repeat([7, 3, 5, 1, 9, 0], 2),
-        seed=0,
-    )
-    assert (found.num_samples, found.smallest_class) == (6, 3)
-    assert found.mean_difference == pytest.approx(-gains.mean())
-    assert found.p_value == sign_flip_p_value(gains, seed=0)
-
-
-def test_claims_about_patients_with_several_rows_are_no_more_often_false() -> None:
-    generator = np.random.default_rng(3)
-    patients = np.repeat(np.arange(30), 6)
-    claims = 0
-    for study in range(100):
-        truth = generator.uniform(0.1, 0.9, size=30)
-        labels = (generator.uniform(size=30) < truth).astype(np.int64)[patients]
-        noisy = np.clip(truth + generator.normal(0, 0.15, size=(2, 30)), 0, 1)[:, patients]
-        arm, reference = (np.stack([1 - p, p], axis=1) for p in noisy)
-        found = compare(
-            classes_of(2), ("new", "old"), (arm, reference), labels, patients=patients, seed=study
-        )
-        claims += found.conclusion in ("better", "worse")
-    assert claims <= 5
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_the_longest_honest_figures_fit(num_columns: int) -> None:
     bounds = {"low": LONGEST_NUMBER, "high": LONGEST_NUMBER}
     figures = FinalMetrics.model_validate(
         {
-            "num_samples": 10**9,
+            "num_patients": 10**9,
             "intervals": dict.fromkeys(names, bounds),
             **dict.fromkeys(names, LONGEST_NUMBER),
         }
@@ -103,7 +103,7 @@ def test_the_longest_honest_figures_fit(num_columns: int) -> None:
         comparison=Comparison(
             arm="fedavg",
             reference="local",
-            num_samples=10**9,
+            num_patients=10**9,
             smallest_class=10**9,
             mean_difference=LONGEST_NUMBER,
             p_value=0.5,

@@ -28,7 +28,7 @@ def curve(*losses: float | None, patients: int = 10) -> list[Metrics | None]:
     """A trial whose user had these log losses after 0, 1, 2, ... rounds."""
 
     def metrics(loss: float) -> Metrics:
-        return Metrics.model_validate({"num_samples": patients, "auroc": None, "log_loss": loss})
+        return Metrics.model_validate({"num_patients": patients, "auroc": None, "log_loss": loss})
 
     return [metrics(loss) if loss is not None else None for loss in losses]
 

@@ -360,7 +360,7 @@ def evaluated(
 
 
 def test_final_figures_have_the_loss_that_is_compared() -> None:
-    lossless = FinalMetrics.model_validate({"num_samples": 10, "auroc": 0.5, "intervals": {}})
+    lossless = FinalMetrics.model_validate({"num_patients": 10, "auroc": 0.5, "intervals": {}})
     undefined = lossless.model_validate({**lossless.model_dump(), "log_loss": None})
     assert evaluated(changes={"base_rate": None}) is None
     for changes in (
@@ -435,20 +435,16 @@ def test_patients_are_counted_by_the_classes_of_the_study() -> None:
     assert said == "it counted patients of '0\ufffd', which the study has not"
 
 
-def test_final_figures_are_of_no_more_patients_than_rows() -> None:
-    assert evaluated(changes={"num_patients": 10}) is None
-    assert evaluated(changes={"num_patients": 11}) == "it tested more patients than they have rows"
-    comparison = Comparison.model_validate(SHOWN)
-    changes = {"comparison": comparison, "num_patients": 9}
-    assert evaluated(arms=("x", "y"), changes=changes, study=BOTH) == (
-        "it compared other patients than it tested"
-    )
+def test_all_arms_are_measured_on_the_same_patients() -> None:
+    fewer = FinalMetrics.model_validate({"num_patients": 9, "log_loss": 0.5, "intervals": {}})
+    said = evaluated(changes={"base_rate": fewer})
+    assert said == "it tested its arms on different patients"
 
 
 SHOWN: Mapping[str, Any] = {
     "arm": "x",
     "reference": "y",
-    "num_samples": 10,
+    "num_patients": 10,
     "smallest_class": 5,
     "mean_difference": -0.1,
     "p_value": 0.01,
@@ -483,7 +479,7 @@ def test_final_figures_compare_what_the_study_declares_by_its_own_rule() -> None
         {"conclusion": "no clear difference"},
         {"conclusion": "too few patients"},
         {"smallest_class": 11},
-        {"num_samples": 11},
+        {"num_patients": 11},
         {"mean_difference": -4.7},
         {"mean_difference": -9e99},
     ):
@@ -493,7 +489,8 @@ def test_final_figures_compare_what_the_study_declares_by_its_own_rule() -> None
 
 
 @pytest.mark.parametrize(
-    "changes", [{"p_value": -1.0}, {"p_value": 1.5}, {"conclusion": "\x1b[2J"}, {"num_samples": -1}]
+    "changes",
+    [{"p_value": -1.0}, {"p_value": 1.5}, {"conclusion": "\x1b[2J"}, {"num_patients": -1}],
 )
 def test_a_comparison_that_nobody_can_make_is_not_read(changes: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
@@ -531,8 +528,8 @@ def test_a_count_that_is_no_number_of_patients_is_not_read(count: int) -> None:
         (StepReply, {"hospital": "a", "arm": "x", "round": count, "step": "s", "seconds": 1.0}),
         (DescribeReply, {"hospital": "a", "num_samples": count, "software": "1"}),
         (DescribeReply, {"hospital": "a", "num_samples": 9, "software": "1", "sums": sums}),
-        (FinalMetrics, {"num_samples": count, "intervals": {}}),
-        (Comparison, {**SHOWN, "num_samples": count}),
+        (FinalMetrics, {"num_patients": count, "intervals": {}}),
+        (Comparison, {**SHOWN, "num_patients": count}),
         (Comparison, {**SHOWN, "smallest_class": count}),
         (EvaluateReply, {**final, "class_counts": {"ill": count, "healthy": 9}}),
     ):
@@ -546,8 +543,8 @@ def test_a_count_that_is_no_number_of_patients_is_not_read(count: int) -> None:
 def test_a_metric_that_a_table_or_a_terminal_would_obey_is_not_read(name: str) -> None:
     """Its name gets into `metrics.csv`, which people open in a spreadsheet."""
     with pytest.raises(ValidationError, match="small letters, digits and _"):
-        Metrics.model_validate({"num_samples": 9, name: 1.0})
-    assert Metrics.model_validate({"num_samples": 9, "a" * 100: 1.0, "r2_x": 0.5}).get("r2_x")
+        Metrics.model_validate({"num_patients": 9, name: 1.0})
+    assert Metrics.model_validate({"num_patients": 9, "a" * 100: 1.0, "r2_x": 0.5}).get("r2_x")
 
 
 def test_seconds_that_add_up_to_no_number_are_refused() -> None:

@@ -185,7 +185,7 @@ def test_a_user_that_declines_ends_the_wait_at_once() -> None:
     [
         ("stranger", {}, "the study has no hospital 'stranger'"),
         ("b", {}, "already connected as 'b'"),
-        ("c", {"num_samples": 0}, "it reports 0 patients"),
+        ("c", {"num_samples": 0}, "it reports 0 training samples"),
         ("c", {"sums": {"count": [1], "total": [1], "squares": [1]}}, "does not fit the study's"),
     ],
 )
@@ -386,5 +386,5 @@ def test_who_reports_no_patients_takes_no_part() -> None:
     study_run(transport, kept).run()
     ((name, reason),) = transport.turned_away
     assert name == "c"
-    assert reason == "it reports 0 patients"
+    assert reason == "it reports 0 training samples"
     assert outcomes(kept, "c") == ["absent"] * 4

@@ -95,7 +95,7 @@ def test_a_cross_fitted_deployment_and_its_simulation_end_with_the_same_figures(
         simulated = federation.compare_with_simulation()
         assert result.comparison == simulated.evaluation.comparison
         assert result.comparison is not None
-        assert result.comparison.num_samples == 60
+        assert result.comparison.num_patients == 60
         assert result.cross_fitting is not None
         assert "60 patients, each predicted by models that never saw them" in result.verdict.text
         page = federation.run_folder.report.read_text()

@@ -111,15 +111,15 @@ def test_the_figures_are_those_of_predictions_made_fold_by_fold(tmp_path: Path) 
             },
         )
         losses.append(
-            {arm: (m["log_loss"], m.num_samples) for arm, m in ended.evaluation.arms.items()}
+            {arm: (m["log_loss"], m.num_patients) for arm, m in ended.evaluation.arms.items()}
         )
     for arm in ARMS:
         total = sum(loss * count for loss, count in (part[arm] for part in losses))
-        assert outcome.evaluation.arms[arm].num_samples == 20
+        assert outcome.evaluation.arms[arm].num_patients == 20
         assert outcome.evaluation.arms[arm]["log_loss"] == pytest.approx(total / 40, rel=1e-9)
     comparison = outcome.evaluation.comparison
     assert comparison is not None
-    assert (comparison.num_samples, comparison.smallest_class, comparison.level) == (20, 10, 0.005)
+    assert (comparison.num_patients, comparison.smallest_class, comparison.level) == (20, 10, 0.005)
     arms = outcome.evaluation.arms
     assert comparison.mean_difference == pytest.approx(
         arms["personal_intercept"]["log_loss"] - arms["local"]["log_loss"]
@@ -133,7 +133,7 @@ def test_the_base_rate_is_that_of_patients_outside_the_fold(tmp_path: Path) -> N
     # By 7 and 8 of the 15 others; by all 20 it would be log 2.
     expected = -(3 * np.log(7 / 15) + 2 * np.log(8 / 15)) / 5
     assert base_rate["log_loss"] == pytest.approx(expected)
-    assert base_rate.num_samples == 20
+    assert base_rate.num_patients == 20
     assert base_rate["log_loss"] > np.log(2)
 
 
@@ -144,7 +144,7 @@ def test_the_models_delivered_are_those_of_a_run_on_all_patients(tmp_path: Path)
         told = {record.hospitals["a"].num_samples for record in records}
         assert told <= {18, 21}  # 20, to a multiple of the smallest cell
         # The curve is that of the folds: all patients, once for each cut.
-        assert [r.user_metrics and r.user_metrics.num_samples for r in records] == [40, 40, 40]
+        assert [r.user_metrics and r.user_metrics.num_patients for r in records] == [40, 40, 40]
     assert set(outcome.personal) == {"personal_intercept"}
 
 
@@ -331,7 +331,7 @@ def test_a_fold_gives_no_figures_and_the_end_needs_all_of_them(tmp_path: Path) -
     with pytest.raises(Refusal, match="predictions of some folds are not here"):
         sites["a"].evaluate(EvaluateRequest(whole, parameters, None, "another run"))
     found = sites["a"].evaluate(EvaluateRequest(whole, parameters, None, "run"))
-    assert found.header.arms["local"].num_samples == 20
+    assert found.header.arms["local"].num_patients == 20
     assert found.header.arms["local"]["log_loss"] == pytest.approx(np.log(2))  # zeros: a half each
 
 
@@ -345,7 +345,7 @@ def test_a_cross_fitted_run_has_its_patients_to_its_end(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(f"{twenty_patients(1)}90,f,1\n")
     sites["a"].evaluate(EvaluateRequest(last, parameters, None, "run"))
     found = sites["a"].evaluate(EvaluateRequest(whole, parameters, None, "run"))
-    assert found.header.arms["local"].num_samples == 20
+    assert found.header.arms["local"].num_patients == 20
 
 
 def test_data_that_changed_before_a_restart_in_mid_run_are_noticed(tmp_path: Path) -> None:
@@ -363,7 +363,7 @@ def test_data_that_changed_before_a_restart_in_mid_run_are_noticed(tmp_path: Pat
     (tmp_path / "a.csv").write_text(twenty_patients())
     for asked in (last, whole):
         found = after.evaluate(EvaluateRequest(asked, parameters, None, "run"))
-    assert found.header.arms["local"].num_samples == 20
+    assert found.header.arms["local"].num_patients == 20
 
 
 def test_an_approved_study_leads_to_its_folds_alone() -> None:
@@ -432,7 +432,7 @@ def test_a_fold_whose_user_is_away_ends_the_run_with_a_reason(tmp_path: Path) ->
 def test_curves_are_means_over_patients_and_end_where_a_rule_stopped() -> None:
     def measured(*losses: float, patients: int) -> list[Metrics | None]:
         return [
-            Metrics.model_validate({"num_samples": patients, "log_loss": loss}) for loss in losses
+            Metrics.model_validate({"num_patients": patients, "log_loss": loss}) for loss in losses
         ]
 
     curves = mean_curves(

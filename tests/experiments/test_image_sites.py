@@ -210,7 +210,7 @@ def test_pooled_training_has_everybody_s_pictures_but_the_user_s_test_part(
     assert len(pooled.split.training) == PICTURES - PER_LESION - len(apart.split.test)
     test_images = [part.inputs for _, part in (apart.parts(None), pooled.parts(None))]
     assert np.array_equal(test_images[0].numpy(), test_images[1].numpy())
-    assert np.array_equal(apart.test_targets, pooled.test_targets)
+    assert np.array_equal(apart.tested_outcomes, pooled.tested_outcomes)
 
 
 def test_a_cell_measures_every_arm_on_the_same_pictures(

@@ -44,7 +44,7 @@ def line(
     figures = {
         arm: FinalMetrics.model_validate(
             {
-                "num_samples": 40,
+                "num_patients": 40,
                 "accuracy": 0.9,
                 "majority_accuracy": 0.6,
                 "auroc": None,
@@ -59,7 +59,7 @@ def line(
     comparison = Comparison(
         arm="weight_erosion",
         reference="local",
-        num_samples=40,
+        num_patients=40,
         smallest_class=10,
         mean_difference=log_loss - 0.4,
         p_value=p_value,
@@ -214,21 +214,8 @@ def test_without_a_comparison_nothing_is_claimed() -> None:
     assert "Holm" not in Page(render_overview(found, {})).text
 
 
-def test_rows_are_not_called_patients_where_nothing_was_compared() -> None:
-    alone = line(0.5).model_copy(update={"comparison": None})
-    several_rows = alone.model_copy(update={"class_counts": {"benign": 20, "malignant": 16}})
-    assert (several_rows.tested_size, alone.tested_size) == ("36", "40")
-    hidden = alone.model_copy(update={"class_counts": {"x": None, "y": None}})
-    assert hidden.model_copy(update={"num_patients": 25}).tested_size == "25"
-    assert hidden.tested_size == "40 rows"  # of a version that did not tell
-    assert "40 rows" in printed(of({"a": hidden}))
-    assert "40 rows" in Page(render_overview(of({"a": hidden}), {})).text
-    result = make_run().result.model_copy(update={"num_patients": 40})
-    assert line_of(result).tested_size == "40"
-
-
 def test_each_arm_that_is_worse_than_the_base_rate_is_named_with_its_hospitals() -> None:
-    base_rate = line(0.4).arms["local"].model_copy(update={"num_samples": 40})  # 0.4
+    base_rate = line(0.4).arms["local"].model_copy(update={"num_patients": 40})  # 0.4
     good = line(0.3).model_copy(update={"base_rate": base_rate})
     bad = line(0.5, log_loss=0.9).model_copy(update={"base_rate": base_rate})
     worse = "Predictions of weight_erosion are WORSE than the base rate alone for 1 (b) of 2"
@@ -320,7 +307,7 @@ def test_means_are_over_the_hospitals_where_every_arm_has_the_metric() -> None:
 
 def test_the_verdict_says_of_how_many_hospitals_its_means_are() -> None:
     def of_survival(harrell_c: float | None) -> UserResult:
-        figures = {"num_samples": 40, "log_loss": 0.5, "intervals": {}}
+        figures = {"num_patients": 40, "log_loss": 0.5, "intervals": {}}
         arms = {
             arm: FinalMetrics.model_validate({**figures, "harrell_c": value})
             for arm, value in (("weight_erosion", harrell_c), ("local", 0.6))

@@ -138,7 +138,7 @@ def test_every_plain_line_is_flushed_at_once() -> None:
     observer.notify(HospitalLeft("alike"))
     assert stream.flushes == 2
     assert stream.getvalue().splitlines() == [
-        "alike joined with 110 training patients; waiting for miscoded",
+        "alike joined with 110 training samples; waiting for miscoded",
         "alike lost its connection",
     ]
 

@@ -33,7 +33,6 @@ from erosion.server.output.report.write import write_report
 from erosion.server.output.result_words import absences as absence_sentences
 from erosion.server.output.result_words import (
     class_sizes,
-    class_sizes_of,
     interval_text,
     verdict_sentences,
     what_may_be_unseen,
@@ -99,19 +98,6 @@ def test_figures_have_their_intervals_and_the_majority_beside_them(folder: Path)
     assert "commonest class 0.626" in text  # in the figure, too
 
 
-def test_patients_with_several_rows_are_counted_once(folder: Path) -> None:
-    run = make_run()
-    assert run.result.comparison is not None
-    comparison = run.result.comparison.model_copy(update={"num_samples": 40})
-    result = run.result.model_copy(update={"comparison": comparison})
-    text = Page(written(replace(run, result=result), folder)).text
-    assert "Measured on 91 rows of 40 test patients of home" in text
-    assert "the same 40 test patients" in text
-    assert "Commonest class of rows" in text
-    assert "Every metric is over rows" in text
-    assert "of rows" not in Page(written(run, folder.with_name("one"))).text
-
-
 def test_the_headline_is_the_finding_and_its_figures_stand_below() -> None:
     text = (
         "Predictions of local are not better than the base rate alone, nor clearly worse (log loss"
@@ -127,46 +113,11 @@ def test_the_headline_is_the_finding_and_its_figures_stand_below() -> None:
     assert verdict_sentences("No difference.") == ("No difference.", "")
 
 
-def test_it_says_of_which_class_a_patient_is_whose_rows_differ(folder: Path) -> None:
-    run = make_run()
-    sizes = {"num_patients": 40, "comparison": None, "class_counts": {"no": 14, "yes": 26}}
-    two = run.result.model_copy(update=sizes)
-    assert class_sizes(two) == "14 no in every row, 26 yes in any row"
-    survival = {"outcome": "survival", "class_counts": {"with the event": 26, "censored": 14}}
-    assert class_sizes(two.model_copy(update=survival)) == (
-        "26 with the event in any row, 14 censored in every row"
-    )
-    three = two.model_copy(update={"class_counts": {"a": 14, "b": 13, "c": 13}})
-    assert class_sizes(three) == (
-        "14 a, 13 b, 13 c; a patient whose rows differ counts for the last of these"
-    )
-    text = Page(written(replace(run, result=two), folder)).text
-    assert "40 test patients of home (14 no in every row, 26 yes in any row)" in text
-    assert class_sizes(two.model_copy(update={"num_patients": 91})) == "14 no, 26 yes"
-    codes = {"num_patients": 91, "class_counts": {"0": 14, "1": None}}
-    assert class_sizes(two.model_copy(update=codes)) == "14 of class 0, of class 1: not told"
-    counts = {"with": 14, "without": 26}  # of a task that does not say which it is
-    assert (
-        class_sizes_of(counts, REGISTRY["regression"], several_rows=True) == "14 with, 26 without"
-    )
+def test_a_class_that_is_called_by_a_number_is_not_taken_for_one() -> None:
+    assert class_sizes({"0": 14, "1": None}) == "14 of class 0, of class 1: not told"
+    assert class_sizes({"no": 14, "yes": 26}) == "14 no, 26 yes"
 
 
-def test_rows_are_not_called_patients_where_nothing_was_compared(folder: Path) -> None:
-    run = make_run()
-    hidden = {"comparison": None, "class_counts": {"benign": None, "malignant": None}}
-    older = run.result.model_copy(update=hidden)
-    assert older.tested_size == "91 rows of test patients"
-    assert (
-        older.model_copy(update={"num_patients": 40}).tested_size == "91 rows of 40 test patients"
-    )
-    assert older.model_copy(update={"num_patients": 91}).tested_size == "91 test patients"
-    text = Page(written(replace(run, result=older), folder)).text
-    assert "Measured on 91 rows of test patients of home" in text
-
-
-@pytest.mark.parametrize(
-    ("best", "arm"), [(None, "weight_erosion"), ("local", "local"), ("fedavg", "fedavg")]
-)
 def test_it_says_which_arms_model_is_delivered(best: str | None, arm: str, folder: Path) -> None:
     run = make_run(rounds=1)
     found = run.result.verdict.model_copy(update={"best_arm": best})
@@ -230,7 +181,7 @@ def in_target_unit(run: Run, scale: float) -> Run:
     """The same of a regression, with an RMSE of .178 `scale` (.141 to .212)."""
     task = REGISTRY["regression"]
     raw: dict[str, Any] = dict.fromkeys(("r2", "calibration_slope", "squared_error"), 0.25)
-    raw |= {"num_samples": 91, "mae": 0.14 * scale}
+    raw |= {"num_patients": 91, "mae": 0.14 * scale}
     ends = {"rmse": {"low": 0.141 * scale, "high": 0.212 * scale}}
     figures = {
         name: FinalMetrics.model_validate({**raw, "rmse": rmse * scale, "intervals": ends})
@@ -279,7 +230,7 @@ def test_a_figure_in_the_targets_unit_has_four_digits_whatever_its_size(
 
 def test_nothing_in_the_targets_unit_is_written_as_nothing() -> None:
     rmse = REGISTRY["regression"].metric("rmse")
-    raw = {"num_samples": 9, "rmse": 0.0, "intervals": {"rmse": {"low": 0, "high": 0.0212}}}
+    raw = {"num_patients": 9, "rmse": 0.0, "intervals": {"rmse": {"low": 0, "high": 0.0212}}}
     assert rmse.text(0.0) == "0"
     assert interval_text(FinalMetrics.model_validate(raw), rmse) == "0.00000–0.02120"
 
@@ -731,7 +682,7 @@ def test_too_few_patients_is_said_without_a_winner(folder: Path) -> None:
     run = make_run()
     assert run.result.comparison is not None
     comparison = run.result.comparison.model_copy(
-        update={"conclusion": "too few patients", "smallest_class": 3, "num_samples": 12}
+        update={"conclusion": "too few patients", "smallest_class": 3, "num_patients": 12}
     )
     finals = {arm: result.metrics for arm, result in run.result.arms.items()}
     result = run.result.model_copy(
@@ -885,7 +836,7 @@ def test_what_rounds_to_nothing_has_no_sign(folder: Path) -> None:
     assert figure_text(-1e-9) == "0.000"
     assert figure_text(-0.001) == "-0.001"
     r2 = REGISTRY["regression"].metric("r2")
-    raw = {"num_samples": 9, "r2": -1e-9, "intervals": {"r2": {"low": -0.12, "high": -1e-9}}}
+    raw = {"num_patients": 9, "r2": -1e-9, "intervals": {"r2": {"low": -0.12, "high": -1e-9}}}
     assert interval_text(FinalMetrics.model_validate(raw), r2) == "-0.12–0.00"
     assert r2.text(-1e-9) == "0.000"
     assert "The mean difference is 0.000 (below 0" in with_difference(-1e-9, folder)
@@ -941,10 +892,7 @@ def test_a_count_that_is_not_told_is_not_called_small() -> None:
     """With the number of all, a larger one beside it would give the small one away."""
     task, survival = REGISTRY["classification"], REGISTRY["survival"]
     hidden = {"a": None, "b": 27, "c": None}
-    assert class_sizes_of(hidden, task, several_rows=False) == "a: not told, 27 b, c: not told"
-    two = {"no": 27, "yes": None}
-    several = class_sizes_of(two, task, several_rows=True)
-    assert several == "27 no in every row, yes in any row: not told"
+    assert class_sizes(hidden) == "a: not told, 27 b, c: not told"
     said = what_may_be_unseen(47, hidden, task)
     assert said.endswith(
         "of these 47. The hospital does not tell how many were of the class a or c: of one of these"

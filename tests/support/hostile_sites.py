@@ -69,7 +69,7 @@ def claims_patients(site: Abuse) -> None:
 
 
 def names_metrics(site: Abuse) -> None:
-    figures = {"num_samples": 1, **{"x" * 200 + str(number): 0.5 for number in range(500)}}
+    figures = {"num_patients": 1, **{"x" * 200 + str(number): 0.5 for number in range(500)}}
     site.reply(_with_header(wire.encode_train_result(site.result), metrics=figures))
 
 

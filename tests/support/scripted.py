@@ -48,7 +48,7 @@ Respond = Callable[[str, TrainRequest], Result | Absence | None]
 
 def metrics(log_loss: float = 0.5) -> Metrics:
     """A user's figures."""
-    return Metrics.model_validate({"num_samples": 10, "auroc": None, "log_loss": log_loss})
+    return Metrics.model_validate({"num_patients": 10, "auroc": None, "log_loss": log_loss})
 
 
 def trained(name: str, request: TrainRequest, value: float = 0.1) -> TrainResult:
@@ -179,7 +179,7 @@ def _evaluated(request: EvaluateRequest) -> EvaluateResult:
         comparison = Comparison(
             arm=study.comparison[0],
             reference=study.comparison[1],
-            num_samples=10,
+            num_patients=10,
             smallest_class=5,
             mean_difference=0.0,
             p_value=1.0,

@@ -118,7 +118,7 @@ def make_run(
         comparison = Comparison(
             arm=arms[0],
             reference=arms[-1],
-            num_samples=91,
+            num_patients=91,
             smallest_class=34,
             mean_difference=finals[arms[0]]["log_loss"] - finals[arms[-1]]["log_loss"],
             p_value=0.0061,
@@ -243,7 +243,7 @@ def metrics_after(arm: str, rounds: int, auroc: bool = True) -> Metrics:
     accuracy = round(91 * (1 - 0.28 * log_loss - 0.2 * math.exp(-rounds / 3))) / 91
     return Metrics.model_validate(
         {
-            "num_samples": 91,
+            "num_patients": 91,
             "accuracy": accuracy,
             "majority_accuracy": 57 / 91,
             "auroc": 1 - 0.07 * log_loss if auroc else None,
@@ -257,7 +257,7 @@ def base_rate_metrics() -> FinalMetrics:
     """Those of the base rate."""
     return FinalMetrics.model_validate(
         {
-            "num_samples": 91,
+            "num_patients": 91,
             "accuracy": 57 / 91,
             "majority_accuracy": 57 / 91,
             "auroc": 0.5,

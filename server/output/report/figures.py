@@ -7,7 +7,6 @@ from erosion.common.tasks.metric import Metric
 from erosion.server.output.plain_text import shortened, weight_text
 from erosion.server.output.report.chart import LONGEST_NAME, Chart, Line, draw
 from erosion.server.output.report.run_data import RunData
-from erosion.server.output.result_words import unit_of
 
 
 def metric_figure(run: RunData, metric: Metric) -> str:
@@ -16,8 +15,6 @@ def metric_figure(run: RunData, metric: Metric) -> str:
         Line(arm, metric_points(run, arm, metric.name), style)
         for style, arm in enumerate(run.result.arms)
     ]
-    tested, several_rows = run.result.tested, run.result.has_several_rows
-    unit = unit_of(metric, tested, several_rows=several_rows)
     called, beside = run.result.task.beside(metric)
     found = run.result.base_rate
     base_rate = None if found is None else found.get(beside)
@@ -25,7 +22,7 @@ def metric_figure(run: RunData, metric: Metric) -> str:
         title=f"{metric.label} of {run.result.user} after each round, one line for each arm",
         lines=lines,
         x_label="rounds finished",
-        y_label=f"{metric.label} ({unit})",
+        y_label=f"{metric.label} ({metric.unit})",
         last_round=max(x for line in lines for x, _ in line.points),
         written=metric.text,
         from_zero=metric.from_zero,

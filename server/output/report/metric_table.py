@@ -35,12 +35,9 @@ def how_to_read(result: Result, shifted_by: str) -> str:
             listed = " and ".join([", ".join(labels[:-1]), labels[-1]] if labels[1:] else labels)
             sentences.append(f"{direction} is better for {listed}.")
     sentences += [metric.remark for metric in task.metrics if metric.remark]
-    if result.num_tested == result.num_rows:  # else metrics are over rows, and groups of patients
-        of_first = next(iter(result.arms.values())).metrics.model_dump()
-        remark = task.remark_on(of_first, result.num_rows, result.class_counts)
-        sentences += [remark] if remark else []
-    if result.has_several_rows:
-        sentences.append("Every metric is over rows: a patient with several counts several times.")
+    of_first = next(iter(result.arms.values())).metrics.model_dump()
+    remark = task.remark_on(of_first, result.num_patients, result.class_counts)
+    sentences += [remark] if remark else []
     if result.base_rate:
         whom = "everyone in a fold" if result.cross_fitting else "everyone"
         whose = "the patients outside it" if result.cross_fitting else "the training patients alone"

@@ -14,7 +14,6 @@ from erosion.server.output.report.chart import (
     drawing,
     plain_axes,
 )
-from erosion.server.output.result_words import unit_of
 from erosion.server.run.overview import Overview
 
 WIDTH = 9.0  # inches; the SVG scales with the page
@@ -63,8 +62,7 @@ def loss_figure(overview: Overview) -> str:
             )
         axes.set_yticks(rows, names, parse_math=False)
         axes.set_ylim(len(names) - 0.4, -0.6)  # the first hospital on top
-        unit = unit_of(metric, overview.tested, several_rows=overview.has_several_rows)
-        axes.set_xlabel(f"{metric.label} ({unit}); less is better", color=INK)
+        axes.set_xlabel(f"{metric.label} ({metric.unit}); less is better", color=INK)
         plain_axes(axes, grid="x")
         figure.legend(
             loc="upper left",

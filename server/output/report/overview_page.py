@@ -6,16 +6,14 @@ from pathlib import Path
 from erosion.common.protocol.messages import FEWEST_OF_A_CLASS, SIGNIFICANCE
 from erosion.common.support.files import write_atomically
 from erosion.common.tasks.metric import Metric
-from erosion.common.tasks.task import Task
 from erosion.server.output.plain_text import metric_text, seconds_text, weight_text
 from erosion.server.output.report.html_table import Cell, table, text
 from erosion.server.output.report.overview_figures import loss_figure
 from erosion.server.output.report.whole_page import day, verdict_box, whole_page
 from erosion.server.output.result_words import (
     absences_by_user,
-    class_sizes_of,
+    class_sizes,
     means_of_fewer,
-    of_rows,
     stops_by_user,
 )
 from erosion.server.run.overview import Overview, UserResult
@@ -84,7 +82,7 @@ def _figures(overview: Overview, links: Mapping[str, str]) -> str:
     rows: list[tuple[str | Cell, ...]] = [
         (
             Cell(user, link=links.get(user, "")),
-            Cell(line.tested_size, _classes(line, task)),
+            Cell(str(line.num_patients), class_sizes(line.class_counts)),
             *(
                 metric_text(metric, line.arms[arm].get(metric.name))
                 for metric in task.of_patients()
@@ -99,7 +97,7 @@ def _figures(overview: Overview, links: Mapping[str, str]) -> str:
     headings = (
         "Hospital",
         overview.tested.capitalize(),
-        *(_heading(metric, overview) for metric in task.of_patients()),
+        *(metric.heading for metric in task.of_patients()),
         *(f"{metric.heading}, {arm}" for metric in shown),
         f"{loss.heading}, base rate",
         "p, adjusted",
@@ -125,14 +123,6 @@ def _beside(line: UserResult, arm: str, reference: str, metric: Metric) -> Cell:
         for name in (arm, reference)
     )
     return Cell(value, f"{reference} {beside}" if reference else "")
-
-
-def _classes(line: UserResult, task: type[Task]) -> str:
-    return class_sizes_of(line.class_counts, task, several_rows=line.has_several_rows)
-
-
-def _heading(metric: Metric, overview: Overview) -> str:
-    return of_rows(metric, metric.heading, several_rows=overview.has_several_rows)
 
 
 def _weights(overview: Overview) -> str:
@@ -193,7 +183,7 @@ def _means(overview: Overview) -> str:
         " figures describe; they prove nothing."
         f"{''.join(f' {text(said)}' for said in means_of_fewer(overview, metrics))}</p>\n"
         + table(
-            ("Arm", *(_heading(metric, overview) for metric in metrics)),
+            ("Arm", *(metric.heading for metric in metrics)),
             rows,
             numbers=range(1, len(metrics) + 1),
         )

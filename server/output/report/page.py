@@ -18,7 +18,6 @@ from erosion.server.output.report.whole_page import whole_page
 from erosion.server.output.result_words import (
     chosen_text,
     class_sizes,
-    of_rows,
     privacy,
     stops,
 )
@@ -49,10 +48,13 @@ def _key_figures(run: RunData) -> str:
     result = run.result
     arms = list(result.arms)
     best = arms.index(result.verdict.best_arm) if result.verdict.best_arm in arms else None
-    classes = f" ({text(class_sizes(result))})" if result.class_counts else ""
-    several_rows = result.has_several_rows
-    figures = (of_rows(m, m.heading, several_rows=several_rows) for m in result.task.metrics)
-    headings = ("Arm", *figures, "Rounds", "Time per round")
+    classes = f" ({text(class_sizes(result.class_counts))})" if result.class_counts else ""
+    headings = (
+        "Arm",
+        *(metric.heading for metric in result.task.metrics),
+        "Rounds",
+        "Time per round",
+    )
     return (
         "<h2>Key figures</h2>\n"
         f'<p class="note">{_measured_on(run, classes)} Small print: 95 %'
@@ -76,7 +78,11 @@ def _key_figures(run: RunData) -> str:
 def _measured_on(run: RunData, classes: str) -> str:
     """Whom the figures are of, and which model is delivered."""
     result = run.result
-    user, cross, size = text(result.user), result.cross_fitting, result.tested_size
+    user, cross, size = (
+        text(result.user),
+        result.cross_fitting,
+        f"{result.num_patients} {result.tested}",
+    )
     delivered = f" The run’s model (model.safetensors) is that of {text(result.delivered_arm)}."
     if cross is None:
         return f"Measured on {size} of {user}{classes} on whom nothing was trained.{delivered}"

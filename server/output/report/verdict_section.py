@@ -32,7 +32,7 @@ def _how_sure(result: Result) -> str:
     return (
         f'<p class="note">The verdict rests on one comparison, {text(comparison.arm)} with'
         f" {text(comparison.reference)}, declared before the run: a paired sign-flip test of the"
-        f" {text(loss)} on the same {comparison.num_samples} {result.tested}{_group(result)}. The"
+        f" {text(loss)} on the same {comparison.num_patients} {result.tested}{_group(result)}. The"
         f" mean difference is {_signed(comparison.mean_difference)} (below 0,"
         f" {text(comparison.arm)} is better)."
         f" {_what_chance_does(result, comparison)} A difference is claimed only where"
@@ -46,7 +46,7 @@ def _how_sure(result: Result) -> str:
 def _group(result: Result) -> str:
     """How many of them are of the group that the verdict needs, where that is not all."""
     comparison = result.comparison
-    if comparison is None or comparison.smallest_class == comparison.num_samples:
+    if comparison is None or comparison.smallest_class == comparison.num_patients:
         return ""
     return f", at least {comparison.smallest_class} of them {text(result.task.group_word)}"
 
@@ -71,7 +71,7 @@ def _what_is_assumed(result: Result, comparison: Comparison) -> str:
     """What the test cannot see."""
     return (
         " The test knows only patients like these."
-        f" {text(what_may_be_unseen(comparison.num_samples, result.class_counts, result.task))}"
+        f" {text(what_may_be_unseen(comparison.num_patients, result.class_counts, result.task))}"
     )
 
 

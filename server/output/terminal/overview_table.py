@@ -12,7 +12,6 @@ from erosion.server.output.plain_text import metric_text
 from erosion.server.output.result_words import (
     absences_by_user,
     means_of_fewer,
-    of_rows,
     stops_by_user,
     verdict_sentences,
 )
@@ -65,7 +64,7 @@ def _metrics_of_means(overview: Overview) -> list[Metric]:
 
 def _means(overview: Overview) -> RenderableType:
     metrics = _metrics_of_means(overview)
-    table = _table("arm", *(_heading(metric, overview) for metric in metrics))
+    table = _table("arm", *(metric.column for metric in metrics))
     for arm in overview.arms:
         table.add_row(arm, *(metric_text(m, overview.mean(arm, m.name)) for m in metrics))
     if _has_base_rates(overview):
@@ -78,14 +77,14 @@ def _lines(overview: Overview, arms: list[str]) -> RenderableType:
     task = overview.task
     given, shown = task.of_patients(), task.shown(task.in_progress)
     loss = task.metric(task.verdict_metric)
-    headings = [_heading(metric, overview) for metric in (*given, *shown)]
+    headings = [metric.column for metric in (*given, *shown)]
     base_rate = ["base rate"] if _has_base_rates(overview) else []
     table = _table("for", "test", *headings, *base_rate, "p", "")
     for user, line in overview.users.items():
         first = line.arms[arms[0]]
         table.add_row(
             user,
-            line.tested_size,
+            str(line.num_patients),
             *(metric_text(metric, first.get(metric.name)) for metric in given),
             *(_pair([line.arms[arm] for arm in arms], metric) for metric in shown),
             *(metric_text(loss, line.of_base_rate(loss.name)) for _ in base_rate),
@@ -93,10 +92,6 @@ def _lines(overview: Overview, arms: list[str]) -> RenderableType:
             _finding(line),
         )
     return table
-
-
-def _heading(metric: Metric, overview: Overview) -> str:
-    return of_rows(metric, metric.column, several_rows=overview.has_several_rows)
 
 
 def _has_base_rates(overview: Overview) -> bool:

@@ -14,7 +14,6 @@ from erosion.server.output.result_words import (
     chosen_text,
     class_sizes,
     interval_text,
-    of_rows,
     privacy,
     recounts,
     stops,
@@ -54,7 +53,9 @@ def print_summary(console: Console, result: Result, report: Path) -> None:
     console.print(Text(finding, style="bold"))
     console.print(Text(figures))
     if result.comparison is not None and result.verdict.best_arm is not None:
-        unseen = what_may_be_unseen(result.comparison.num_samples, result.class_counts, result.task)
+        unseen = what_may_be_unseen(
+            result.comparison.num_patients, result.class_counts, result.task
+        )
         console.print(Text(unseen, style="dim"))
     for sentence in (*absences(result.absent), *recounts(result.recounts)):
         console.print(Text(sentence, style="yellow"))
@@ -74,8 +75,8 @@ def user_first(weights: dict[str, float], user: str) -> dict[str, float | None]:
 
 
 def _heading(result: Result) -> Text:
-    return Text(f"{result.tested_size} of {result.user}").append(
-        f" ({class_sizes(result)})" if result.class_counts else "", style="dim"
+    return Text(f"{result.num_patients} {result.tested} of {result.user}").append(
+        f" ({class_sizes(result.class_counts)})" if result.class_counts else "", style="dim"
     )
 
 
@@ -121,10 +122,7 @@ def _sentence(columns: list[str], row: list[str]) -> Text:
 
 
 def _columns(result: Result) -> list[str]:
-    first, *others = (
-        of_rows(metric, metric.column, several_rows=result.has_several_rows)
-        for metric in result.task.metrics
-    )
+    first, *others = (metric.column for metric in result.task.metrics)
     return ["arm", first + INTERVAL, *others, "rounds", "per round"]
 
 

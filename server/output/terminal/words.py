@@ -28,10 +28,10 @@ def opening(study: Study, address: str, run_folder: Path) -> list[str]:
 
 def joined(hospital: str, num_samples: int, software: str = "") -> str:
     """A hospital came; versions are named where the two sides' differ."""
-    patients = "1 training patient" if num_samples == 1 else f"{num_samples} training patients"
+    samples = "1 training sample" if num_samples == 1 else f"{num_samples} training samples"
     ours = software_version()
     differing = f" (erosion {software}, here {ours})" if software not in ("", ours) else ""
-    return f"{_name(hospital)} joined with {patients}{differing}"
+    return f"{_name(hospital)} joined with {samples}{differing}"
 
 
 def waiting(missing: Sequence[str]) -> str:
