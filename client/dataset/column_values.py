@@ -33,7 +33,8 @@ _TRUTH = {"true": "1", "false": "0"}  # as which Parquet and a database give the
 _MAP = 'correct it, or map it under [data.values.{key}] ("" means missing)'
 REFUSED = Fault(
     "missing values, which the study refuses",
-    'fill them in or remove the patients; the study could say missing = "drop" or "impute"',
+    "fill them in or remove the patients (if they stand on other rows of the same patient,"
+    ' [data.rows] joins them); the study could say missing = "drop" or "impute"',
 )
 
 

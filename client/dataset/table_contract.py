@@ -3,7 +3,7 @@
 import difflib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +14,7 @@ from erosion.client.dataset.codes_for_unknown import CODES, to_be_asked_about
 from erosion.client.dataset.column_values import MISSING_MARKERS, REFUSED, Fault, toml_key
 from erosion.client.dataset.decimal_mark import groups_by_point
 from erosion.client.dataset.declared_maps import check_maps
+from erosion.client.dataset.joined_rows import REMEDY, on_other_rows, some, stand_apart
 from erosion.client.dataset.preparation import NOT_A_DATE
 from erosion.client.dataset.sources.data_source import TableSource
 from erosion.client.dataset.study_columns import StudyColumn, decimal_mark, study_columns
@@ -92,13 +93,17 @@ def check_table(
         check.notes.append(
             f"{dropped.sum()} of {len(dropped)} rows dropped, because a value is missing"
         )
+    if not check.problems:
+        recorded = {f.name: v for f, v in zip(task.features, columns, strict=True)}
+        check.features({n: v for n, v in recorded.items() if n not in source.absent}, dropped)
     if with_target and dropped.all() and not check.problems:
         named = zip(check.study, [*columns, *target_columns], strict=False)
         bare = [name for name, values in named if np.isnan(values).all()]
         where = f" (of {', '.join(bare)}: all)" if bare else ""
         check.problems.append(
             f"every patient lacks a value of a column whose missing values drop the patient{where};"
-            ' fill them in; for a feature the study could say missing = "impute"'
+            f" fill them in, or {REMEDY}; for a feature the study could say"
+            ' missing = "impute"'
         )
     if check.problems:
         raise DataError(_message(table, check.problems))
@@ -200,6 +205,30 @@ class _Check:
         if column.is_number:
             self._numbers(name, column.text, values)
         return values[column.text.codes]
+
+    def features(
+        self, recorded: Mapping[str, NDArray[np.float64]], dropped: NDArray[np.bool_]
+    ) -> None:
+        """Say where the rows that are not dropped (n,) lack nearly all features, each (n,)."""
+        if not recorded:
+            return
+        is_missing = np.isnan(np.stack([*recorded.values()], axis=1))
+        if bare := stand_apart(is_missing[~dropped]):
+            self.problems.append(
+                f"{bare} of the {(~dropped).sum()} rows that are used lack nearly every feature"
+                f" ({some(recorded)}), so a model would learn nothing from them: {REMEDY}; else"
+                " fill them in"
+            )
+        elif empty := int(is_missing[~dropped].all(axis=1).sum()):
+            self.notes.append(
+                f"{empty} of the {(~dropped).sum()} rows that are used have no feature at all:"
+                f" {REMEDY}"
+            )
+        elif names := on_other_rows([*recorded], is_missing, ~dropped):
+            self.notes.append(
+                f"{some(names)}: nearly no row that is used has a value, and most of those that are"
+                f" dropped have one: {REMEDY}"
+            )
 
     def patients(self) -> NDArray[np.int64] | None:
         """A number for the patient of each row: (n,); None where the site file names no key."""

@@ -1,11 +1,13 @@
 """A table as text, before the study gives the text a meaning."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+
+from erosion.common.settings.codes import canonical
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,14 @@ class TextColumn:
             return self
         kept, codes = np.unique(self.codes[rows], return_inverse=True)
         return TextColumn(tuple(self.texts[code] for code in kept.tolist()), codes, self.typed)
+
+    def without(self, missing: Collection[str]) -> "TextColumn":
+        """The column with "" for the texts that are `missing`, as codes are compared."""
+        texts = ["" if canonical(text) in missing else text for text in self.texts]
+        kept = list(dict.fromkeys(texts))
+        position = {text: index for index, text in enumerate(kept)}
+        merged = np.array([position[text] for text in texts], dtype=np.int64)
+        return TextColumn(tuple(kept), merged[self.codes], self.typed & frozenset(kept))
 
 
 @dataclass(frozen=True, slots=True)

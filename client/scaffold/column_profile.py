@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,9 +77,9 @@ class Profile:
     decimal: str = "."  # mark of a column of numbers, where any has one
 
 
-def read_whole(path: Path) -> tuple[TextTable, list[Profile]]:
-    """Every column of a table file; raises DataError."""
-    source = TableFile(path=path)
+def read_whole(path: Path, **written: Any) -> tuple[TextTable, list[Profile]]:
+    """Every column of a table file; raises DataError. `written`: keys of [data] that say how."""
+    source = TableFile(path=path, **written)
     header = source.read(()).header
     table = source.read(header)
     known = [t for name in header for t in table.columns[name].written]

@@ -1,6 +1,6 @@
 """`erosion site new`: a site file that maps a hospital's columns, as far as that can be told."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from erosion.client.scaffold.column_match import Match
@@ -22,11 +22,14 @@ def site_draft(
     address: str,
     outcome: Collection[str],
     accept: float,
+    written: Mapping[str, str],
+    joined_by: str | None,
 ) -> str:
     """The file's text. Proposals below `accept` are comments, for a person to decide.
 
     `notes` are what was found out in reading the table; `outcome` names the columns of the study
-    that a hospital must have.
+    that a hospital must have. `written`: keys that say how the file is to be read. `joined_by`: the
+    patient key, where the outcome stands on other rows than the features.
     """
     lines = [
         f"# The site of {name}, a first draft made from {data.name}.",
@@ -37,9 +40,11 @@ def site_draft(
         "",
         "[data]",
         f"path = {quoted(str(data))}",
+        *(f"{key} = {quoted(value)}" for key, value in written.items()),
         *_marks(matches, notes),
-        *_patient(profiles),
+        *_patient(profiles, joined_by),
         *_absent(matches, outcome),
+        *_rows(joined_by),
         *_columns(matches, accept),
         *_units(matches),
         *_values(matches, profiles, accept),
@@ -65,13 +70,26 @@ def _marks(matches: Sequence[Match], notes: Sequence[str]) -> list[str]:
     return lines
 
 
-def _patient(profiles: Sequence[Profile]) -> list[str]:
+def _rows(joined_by: str | None) -> list[str]:
+    if joined_by is None:
+        return []
+    return [
+        "",
+        "# The outcome stands on other rows than the features; joined, a patient has one row.",
+        "# ? [data.rows]",
+        '# ? take = "first"  # or "last", "mean", "max", "min"; or name the event (event_column,',
+        "# event), so that nothing is read that came after the outcome.",
+    ]
+
+
+def _patient(profiles: Sequence[Profile], joined_by: str | None) -> list[str]:
     """A key that repeats is written as it is: rows that are grouped wrongly cost power alone."""
     key = likely_key(profiles)
-    if key is None:
+    name = joined_by or (key.name if key else None)
+    if name is None:
         return []
-    line = f"patient = {quoted(key.name)}"
-    if repeats(key):
+    line = f"patient = {quoted(name)}"
+    if joined_by or repeats(key):
         return [f"{line}  # rows with the same value are of one patient"]
     return [f"# ? {line}  # if several rows can be of one patient"]
 

@@ -3,7 +3,9 @@
 import argparse
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from erosion.common.support.logs import LOG_FORMATS
 
@@ -73,6 +75,38 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="where the weights are that a study's model starts from (default: %(default)s/)",
     )
+
+
+HOW_WRITTEN = ("encoding", "separator")  # keys of [data] that are options, too
+
+
+def add_how_written(parser: argparse.ArgumentParser) -> None:
+    """Options that say how a table is written, where that is not worked out."""
+    for key, example in zip(HOW_WRITTEN, ("cp1252", ";"), strict=True):
+        parser.add_argument(
+            flag(key),
+            type=partial(_checked, key),
+            help=f'of the tables, such as "{example}" (default: worked out); it is {key} under'
+            " [data]",
+        )
+
+
+def how_written(options: argparse.Namespace) -> dict[str, Any]:
+    """Those of the options that were given, as keys of [data]."""
+    return {key: value for key in HOW_WRITTEN if (value := getattr(options, key)) is not None}
+
+
+def _checked(key: str, text: str) -> str:
+    """The option, if it could stand under [data]; for argparse."""
+    from pydantic import ValidationError
+
+    from erosion.client.dataset.sources.table_file import TableFile
+
+    try:
+        found: str = getattr(TableFile.model_validate({"path": "x.csv", key: text}), key)
+    except ValidationError as problem:
+        raise argparse.ArgumentTypeError(problem.errors()[0]["msg"]) from None
+    return found
 
 
 def add_supervised(parser: argparse.ArgumentParser) -> None:

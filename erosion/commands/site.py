@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 from erosion.commands.command import Command
+from erosion.commands.options import add_how_written, how_written
 from erosion.common.errors import DataError, SiteError, StudyError
 from erosion.common.support.plain_text import shown
 
@@ -46,6 +47,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the site file (default: sites/NAME.toml beside the study, where those of a folder"
         " always go)",
     )
+    add_how_written(new)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -73,8 +75,18 @@ def _run(options: argparse.Namespace) -> int:
     there = [str(path) for path in outputs.values() if path.exists()]
     if there:
         raise SiteError(f"{', '.join(there)} is there already. Remove it, or name another with -o.")
+    bad: dict[str, DataError] = {}  # of the others a draft is written all the same
     for name, table in tables.items():
-        _write(name, table, outputs[name], study.task, options)
+        try:
+            _write(name, table, outputs[name], study.task, options)
+        except DataError as problem:
+            if len(tables) == 1:
+                raise
+            bad[name] = problem
+    if bad:
+        many = "1 table cannot" if len(bad) == 1 else f"{len(bad)} tables cannot"
+        each = "".join(f"\n{name}: {problem}" for name, problem in bad.items())
+        raise DataError(f"Of {len(tables)}, {many} be drafted from:{each}")
     first = next(iter(outputs.values()))
     command = shlex.join(["erosion", "check", str(first), "--study", str(options.study)])
     print(f"See what is open: {command}")
@@ -85,14 +97,22 @@ def _write(name: str, table: Path, output: Path, task: object, options: argparse
     from erosion.client.scaffold.column_match import match_columns
     from erosion.client.scaffold.column_profile import read_whole
     from erosion.client.scaffold.patient_key import likely_key, repeats, rows_of_patients
+    from erosion.client.scaffold.rows_apart import FIRST, key_to_join_by
     from erosion.client.scaffold.site_draft import in_words, site_draft
     from erosion.client.site_file import load_site
     from erosion.common.support.files import write_atomically
     from erosion.common.tasks.inputs import TabularTask
 
     assert isinstance(task, TabularTask)
-    read, profiles = read_whole(table)
+    written = how_written(options)
+    read, profiles = read_whole(table, **written)
     matches = match_columns(task, profiles)
+    outcome = [column.name for column in task.target_columns]
+    found = [match.local for match in matches if match.column in outcome and match.local]
+    key = key_to_join_by(read, profiles, found) if found else None
+    if key is not None:
+        read, profiles = read_whole(table, **written, patient=key, rows=FIRST)
+        matches = match_columns(task, profiles)
     text = site_draft(
         name,
         table.resolve(),
@@ -100,8 +120,10 @@ def _write(name: str, table: Path, output: Path, task: object, options: argparse
         profiles,
         read.notes,
         address=options.address,
-        outcome=[column.name for column in task.target_columns],
+        outcome=outcome,
         accept=options.accept,
+        written=written,
+        joined_by=key,
     )
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(output, text)
@@ -113,8 +135,13 @@ def _write(name: str, table: Path, output: Path, task: object, options: argparse
     say(f"{output}: made from {table}")
     for note in read.notes:
         say(f"  {note}")
-    if (key := likely_key(profiles)) is not None and repeats(key):
-        say(f"  {rows_of_patients(key)}: written as patient under [data]")
+    if key is not None:
+        say(
+            f"  the outcome stands on other rows than the features: [data.rows] joins those of one"
+            f" {key}, proposed"
+        )
+    elif (numbered := likely_key(profiles)) is not None and repeats(numbered):
+        say(f"  {rows_of_patients(numbered)}: written as patient under [data]")
     for match in matches:
         for line in in_words(match, options.accept):
             say(f"  {line}")

@@ -3,12 +3,14 @@
 import argparse
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from erosion.commands.command import Command
+from erosion.commands.options import add_how_written, flag, how_written
 from erosion.common.errors import DataError, StudyError
 
 if TYPE_CHECKING:
@@ -47,11 +49,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     new.add_argument(
         "-o", "--output", type=Path, help="the study file (default: study.toml beside the tables)"
     )
+    add_how_written(new)
 
 
 def _run(options: argparse.Namespace) -> int:
     from erosion.client.dataset.sources.table_file import TableFile
     from erosion.client.scaffold.column_profile import read_whole
+    from erosion.client.scaffold.rows_apart import FIRST, key_to_join_by
     from erosion.client.scaffold.study_draft import study_draft
     from erosion.client.scaffold.table_folder import hospital_name, shared_rows, tables_in
     from erosion.client.scaffold.telling import telling
@@ -71,10 +75,20 @@ def _run(options: argparse.Namespace) -> int:
     output = options.output or (options.data if tables else options.data.parent) / "study.toml"
     if output.exists():
         raise StudyError(f"{output} is there already. Name another file with -o, or remove it.")
-    read, profiles = read_whole(table)
+    written = how_written(options)
+    read, profiles = read_whole(table, **written)
     for option, column in (("--target", options.target), ("--time", options.time)):
         if column is not None and column not in read.header:
-            raise DataError(_no_column(option, column, table, read, tables))
+            raise DataError(_no_column(option, column, table, read, tables, written))
+    joined_remarks = []
+    outcomes = [column for column in (options.target, options.time) if column is not None]
+    if (key := key_to_join_by(read, profiles, outcomes)) is not None:
+        read, profiles = read_whole(table, **written, patient=key, rows=FIRST)
+        joined_remarks = [
+            f"{' and '.join(outcomes)}: on other rows than the features, so the rows of one {key}"
+            " are read here as one, with the first value of each column; each site file says so,"
+            " or joins them otherwise ([data.rows]; `erosion site new` proposes it)"
+        ]
     name = options.name or hospital_name(options.data.resolve().stem)
     text, remarks = study_draft(
         profiles,
@@ -85,6 +99,7 @@ def _run(options: argparse.Namespace) -> int:
         file=table,
         time=options.time,
     )
+    remarks[:0] = joined_remarks
     remarks += [
         f"{column}: by it alone nearly every patient's {outcome} is told; make no feature of"
         " it if it is known only afterwards"
@@ -93,7 +108,9 @@ def _run(options: argparse.Namespace) -> int:
         for column in telling(read, profiles, outcome)
         if column not in (options.target, options.time)
     ]
-    sources = {name: TableFile(path=tables[name]) for name in hospitals if name in tables}
+    sources = {
+        name: TableFile(path=tables[name], **written) for name in hospitals if name in tables
+    }
     remarks += shared_rows(sources)
     write_atomically(output, text)
     study = load_study(output)
@@ -104,20 +121,28 @@ def _run(options: argparse.Namespace) -> int:
     print(f"{output}: {len(study.hospitals)} hospitals, made from {table}. Look at:")
     for remark in [*read.notes, *remarks, "the units of the numbers: fill them in"]:
         print(f"  - {remark}")
-    command = f"erosion site new --study {quote(str(output))} --data ITS-TABLE"
+    again = "".join(f" {flag(key)} {quote(value)}" for key, value in written.items())
+    command = f"erosion site new --study {quote(str(output))} --data ITS-TABLE{again}"
     print(f"Then, for each hospital: {command}")
     return 0
 
 
 def _no_column(
-    option: str, column: str, table: Path, read: "TextTable", tables: Mapping[str, Path]
+    option: str,
+    column: str,
+    table: Path,
+    read: "TextTable",
+    tables: Mapping[str, Path],
+    written: Mapping[str, Any],
 ) -> str:
     """What is said where the table has none of that name: what it has, and which other has it."""
     from erosion.client.dataset.sources.table_file import TableFile
 
-    others = [
-        name for name, path in tables.items() if column in TableFile(path=path).read(()).header
-    ]
+    others = []
+    for name, path in tables.items():
+        with suppress(DataError):  # `site new` says what is wrong with another hospital's table
+            if column in TableFile(path=path, **written).read(()).header:
+                others.append(name)
     near = get_close_matches(column, read.header, n=3)
     names = ", ".join([*near, *(name for name in read.header if name not in near)][:SHOWN])
     more = f" and {len(read.header) - SHOWN} more" if len(read.header) > SHOWN else ""

@@ -34,7 +34,7 @@ def num_reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
 
         def read(source: TableSource, wanted: Collection[str]) -> TextTable:
             reads.append(source.describe())
-            return original(source, wanted)  # type: ignore[arg-type]
+            return original(source, wanted)
 
         monkeypatch.setattr(kind, "read", read)
 

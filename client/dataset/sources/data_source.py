@@ -5,7 +5,7 @@ import os
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import Literal, NoReturn, Self
@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from erosion.client.dataset.decimal_mark import DecimalMark
-from erosion.client.dataset.preparation import Recoding, TimeBetween, Unit, ValueMap
+from erosion.client.dataset.joined_rows import JoinedRows, joined
+from erosion.client.dataset.preparation import (
+    Canonical,
+    Recoding,
+    TimeBetween,
+    Unit,
+    ValueMap,
+)
 from erosion.client.dataset.text_table import TextTable
 from erosion.client.finding import Finding, failed, ok, warning
 from erosion.common.errors import DataError
@@ -72,7 +79,7 @@ class DataSource(Settings, ABC):
 
 
 class TableSource(DataSource):
-    """A source that gives one row per patient."""
+    """A source that gives rows of patients; `rows` makes one of a patient's several."""
 
     decimal: DecimalMark | None = None  # in text that stands for numbers; None: found out
     thousands: Literal[",", ".", "'", " "] | None = None  # between groups of three digits
@@ -83,6 +90,8 @@ class TableSource(DataSource):
         default_factory=dict
     )  # study column -> the dates that it is made of
     absent: tuple[str, ...] = ()  # features of a study that this hospital does not record
+    missing: tuple[Canonical, ...] = ()  # values that mean "not known" in every column
+    rows: JoinedRows | None = None  # None: every row stands for itself
 
     @model_validator(mode="after")
     def _one_origin_each(self) -> Self:
@@ -94,6 +103,8 @@ class TableSource(DataSource):
         for name in self.absent:
             if name in self.columns or name in self.derive:
                 raise ValueError(f"{name} is absent and also under columns or derive; keep one")
+        if self.rows is not None and self.patient is None:
+            raise ValueError("rows joins the rows of a patient; name its column as patient")
         return self
 
     def value_map(self, column: str) -> ValueMap:
@@ -112,9 +123,41 @@ class TableSource(DataSource):
             return self.derive[column].columns
         return (self.local_name(column),)
 
-    @abstractmethod
     def read(self, wanted: Collection[str]) -> TextTable:
-        """The wanted columns, by their local names; raises DataError where there is no table."""
+        """The wanted columns, by their local names; raises DataError where there is no table.
+
+        Values that are `missing` are "", and with `rows` there is one row for each patient.
+        """
+        if self.rows is None:
+            return _without(self.read_rows(wanted), self.missing)
+        assert self.patient is not None
+        needed = [self.patient, *filter(None, [self.rows.event_column])]
+        table = joined(
+            _without(self.read_rows([*wanted, *needed]), self.missing),
+            self.rows,
+            self.patient,
+            decimal=self.decimal,
+            thousands=self.thousands or "",
+            meant=self._meant(),
+        )
+        return replace(table, columns={n: c for n, c in table.columns.items() if n in set(wanted)})
+
+    def _meant(self) -> dict[str, ValueMap]:
+        """What values mean, by columns in the data."""
+        named = dict.fromkeys([*self.values, *(n for r in self.recode for n in r.columns)])
+        return {local: self.value_map(name) for name in named for local in self.needed(name)}
+
+    @abstractmethod
+    def read_rows(self, wanted: Collection[str]) -> TextTable:
+        """The wanted columns as the source has them; raises DataError where there is no table."""
+
+
+def _without(table: TextTable, missing: Collection[str]) -> TextTable:
+    """The table with "" in place of the values that mean "not known"."""
+    if not missing:
+        return table
+    columns = {name: column.without(missing) for name, column in table.columns.items()}
+    return replace(table, columns=columns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ class DuckdbFiles(TableSource):
         is_database = self.path.suffix.lower() not in READERS and not self.path.is_dir()
         return None if self.query or is_database else revision_of(self.path)
 
-    def read(self, wanted: Collection[str]) -> TextTable:
+    def read_rows(self, wanted: Collection[str]) -> TextTable:
         """The wanted columns of the query's rows, or of all files."""
         try:
             import duckdb

@@ -107,7 +107,7 @@ class SqlQuery(TableSource):
             return
         yield ok("data", f"{self.describe()[13:]} lets us in")
 
-    def read(self, wanted: Collection[str]) -> TextTable:
+    def read_rows(self, wanted: Collection[str]) -> TextTable:
         """The wanted columns of the query's rows."""
         from sqlalchemy.exc import SQLAlchemyError
 

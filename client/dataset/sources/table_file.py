@@ -76,7 +76,7 @@ class TableFile(TableSource):
         """Of the file."""
         return revision_of(self.path)
 
-    def read(self, wanted: Collection[str]) -> TextTable:
+    def read_rows(self, wanted: Collection[str]) -> TextTable:
         """The wanted columns of the file."""
         return _read_table(self, wanted)
 
