@@ -123,8 +123,9 @@ class Classification(Task):
             "lower",
             "Brier",
             from_zero=True,
-            remark="The Brier score sums over all classes, as Brier (1950) does: with two classes"
-            " it is twice that of the positive class alone.",
+            remark="The Brier score of two classes is the mean squared distance of the positive"
+            " class's probability from 0 or 1; with more classes it is the sum over all of them"
+            " (Brier 1950), from 0 to 2.",
             least=0.0,
             most=2.0,
         ),
@@ -331,9 +332,10 @@ class Classification(Task):
 
     def _per_patient(self, predictions: Floats, targets: Targets) -> dict[str, Floats]:
         truth = np.eye(predictions.shape[1])[targets]
+        squares = np.square(predictions - truth)
         return {
             "accuracy": (predictions.argmax(axis=1) == targets).astype(np.float64),
-            "brier": np.square(predictions - truth).sum(axis=1),
+            "brier": squares[:, 1] if predictions.shape[1] == 2 else squares.sum(axis=1),
             "log_loss": self.patient_losses(predictions, targets),
         }
 

@@ -32,12 +32,13 @@ from erosion.experiments.testbed import study_path
 
 SPLITS = (FLAMBY_SEED, *(split for split in range(101) if split != FLAMBY_SEED))
 METRICS = ("accuracy", "auroc", "brier")
+BRIER_IN_CELLS = 2  # cells hold the sum over both classes, twice the score of the positive one
 ROWS = ("majority", POOLED, *ARMS)
 OTHER_SPLITS = OtherSplits(
     rows=ROWS,
     columns={"accuracy": "accuracy", "auroc": "AUROC", "brier": "Brier score"},
     remark=(
-        "error over splits. The Brier score is the sum over both classes: from 0 to 2, less is",
+        "error over splits. The Brier score is that of the positive class: from 0 to 1, less is",
         "better.",
     ),
     compared={"accuracy": "accuracy", "auroc": "auroc"},
@@ -77,14 +78,20 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     with tempfile.TemporaryDirectory() as folder:
         found = arms_and_pooled(study, make_hospitals(study, Path(folder), data_dir), "majority")
     tick()
-    return {
+    figures: Values = {
         arm: {name: metrics.get(name) for name in METRICS} for arm, metrics in found.items()
-    } | {"patients": found["majority"].num_patients}
+    }
+    for of_arm in figures.values():
+        of_arm["brier"] *= BRIER_IN_CELLS
+    return {**figures, "patients": found["majority"].num_patients}
 
 
 def draw(cells: Mapping[str, Cell]) -> Page:
     """FLamby's split beside its table; the other splits for each hospital; ours against others."""
-    found = by_user(cells, _users())
+    found = {
+        user: {split: _with_usual_brier(figures) for split, figures in by_split.items()}
+        for user, by_split in by_user(cells, _users()).items()
+    }
     others = {
         user: [figures for split, figures in by_split.items() if split != FLAMBY_SEED]
         for user, by_split in found.items()
@@ -107,6 +114,14 @@ def draw(cells: Mapping[str, Cell]) -> Page:
     for user, figures in measured.items():
         lines += OTHER_SPLITS.of_user(user, figures)
     return Page("\n".join(lines))
+
+
+def _with_usual_brier(figures: Values) -> Values:
+    of_arms = {arm: figures[arm] for arm in ROWS if arm in figures}
+    return {
+        **figures,
+        **{arm: {**of, "brier": of["brier"] / BRIER_IN_CELLS} for arm, of in of_arms.items()},
+    }
 
 
 def _on_flambys_split(found: Mapping[str, Values], again: Sequence[Values]) -> list[str]:

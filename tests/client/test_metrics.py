@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import brier_score_loss, roc_auc_score
 
 from erosion.client.evaluation.metrics import measure, measure_with_intervals, told
 from erosion.common.protocol.messages import LARGEST_FIGURE, Interval
@@ -37,9 +37,22 @@ def test_metrics_of_a_case_by_hand() -> None:
     assert found["accuracy"] == pytest.approx(2 / 4)
     assert found["majority_accuracy"] == pytest.approx(3 / 4)
     assert found["auroc"] == pytest.approx(2 / 3)  # .7 is above .2 and .6, below 1
-    assert found["brier"] == pytest.approx((0.08 + 0.72 + 0.18 + 2) / 4)
+    assert found["brier"] == pytest.approx((0.04 + 0.36 + 0.09 + 1) / 4)
     losses = -np.log([0.8, 0.4, 0.7, 0.01])  # the last one is clipped
     assert found["log_loss"] == pytest.approx(losses.mean())
+
+
+@given(st.integers(0, 1000), st.integers(2, 40))
+def test_the_brier_score_of_two_classes_is_that_of_scikit_learn(seed: int, num: int) -> None:
+    probabilities, labels = random_predictions(seed, num, 2)
+    found = measure(TWO, probabilities, labels, MAJORITY)["brier"]
+    assert found == pytest.approx(brier_score_loss(labels, probabilities[:, 1]))
+
+
+def test_with_more_classes_the_brier_score_is_the_sum_over_them() -> None:
+    probabilities = np.array([[0.5, 0.3, 0.2], [0.0, 0.0, 1.0]])
+    found = measure(classes_of(3), probabilities, np.array([0, 1]), MAJORITY)["brier"]
+    assert found == pytest.approx((0.25 + 0.09 + 0.04 + 2) / 2)
 
 
 def test_a_certain_hit_costs_as_much_as_099() -> None:
@@ -144,9 +157,7 @@ def test_a_model_without_an_error_is_not_told_to_be_without_one_in_further_patie
     # what 11.35 % of patients of the other class would cost
     assert found["log_loss"].low == pytest.approx(-np.log(0.99))
     assert found["log_loss"].high == pytest.approx(-np.log(0.99) + 0.1135 * np.log(99), abs=1e-3)
-    assert found["brier"].high == pytest.approx(
-        2 * 0.01**2 + 0.1135 * 2 * (0.99**2 - 0.01**2), abs=1e-3
-    )
+    assert found["brier"].high == pytest.approx(0.01**2 + 0.1135 * (0.99**2 - 0.01**2), abs=1e-3)
 
 
 def test_a_prediction_for_everyone_ranks_as_chance_does_whoever_comes() -> None:

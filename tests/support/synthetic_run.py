@@ -247,7 +247,7 @@ def metrics_after(arm: str, rounds: int, auroc: bool = True) -> Metrics:
             "accuracy": accuracy,
             "majority_accuracy": 57 / 91,
             "auroc": 1 - 0.07 * log_loss if auroc else None,
-            "brier": log_loss / 2.4,
+            "brier": log_loss / 4.8,
             "log_loss": log_loss,
         }
     )
@@ -261,7 +261,7 @@ def base_rate_metrics() -> FinalMetrics:
             "accuracy": 57 / 91,
             "majority_accuracy": 57 / 91,
             "auroc": 0.5,
-            "brier": 0.468,
+            "brier": 0.234,
             "log_loss": 0.661,
             "intervals": {},
         }
