@@ -1,6 +1,6 @@
 """The state of an arm between two rounds, and what a round leaves in the journal."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -102,3 +102,19 @@ class RoundRecord:
     steps: tuple[StepRecord, ...] = ()
     # the round's exchanges; empty where there was one, of which `hospitals` says everything
     undoes: int | None = None  # the earlier round that this one took back, for the harm it did
+
+    @property
+    def measured_after(self) -> int:
+        """How many rounds the model of `user_metrics` had been through; 0: the untrained one."""
+        return self.round - 1
+
+
+def curve_of(
+    records: Sequence[RoundRecord], rounds: int, final: Metrics
+) -> list[tuple[int, Metrics | None]]:
+    """The user's metrics of an arm, each with the rounds that the measured model had been through.
+
+    They begin with the untrained model, at 0. `final`: those of the model that the arm ended with,
+    after `rounds`.
+    """
+    return [*((record.measured_after, record.user_metrics) for record in records), (rounds, final)]

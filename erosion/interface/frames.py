@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from erosion.common.errors import ErosionError
 from erosion.common.protocol.messages import FinalMetrics
-from erosion.common.rounds.records import RoundRecord
+from erosion.common.rounds.records import RoundRecord, curve_of
 from erosion.common.support.software import install_command
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from erosion.server.run.result import ArmResult
 
 
 def pandas() -> Any:
@@ -24,24 +26,31 @@ def pandas() -> Any:
     return pd
 
 
-def rounds_frame(records: Sequence[RoundRecord]) -> "pd.DataFrame":
-    """One row for each round of each arm.
+def rounds_frame(records: Sequence[RoundRecord], arms: Mapping[str, "ArmResult"]) -> "pd.DataFrame":
+    """One row for each round of each arm, and one for its start, round 0.
 
-    The metrics are the user's, of the parameters that the round started from.
+    The metrics are the user's, of the model after the round; those of the last are the final ones.
     """
-    rows = [
-        {
-            "arm": record.arm,
-            "round": record.round,
-            "outcome": record.outcome,
-            "note": record.note,
-            "seconds": record.seconds,
-            "num_accepted": sum(e.outcome == "accepted" for e in record.hospitals.values()),
-            **(record.user_metrics.model_dump() if record.user_metrics else {}),
-        }
-        for record in records
-    ]
+    rows = []
+    for arm, ended in arms.items():
+        of_arm = [record for record in records if record.arm == arm]
+        found = {record.round: _of_round(record) for record in of_arm}
+        for number, metrics in curve_of(of_arm, ended.rounds, ended.metrics):
+            measured = {} if metrics is None else metrics.model_dump(exclude={"intervals"})
+            rows.append({"arm": arm, "round": number, **found.get(number, _START), **measured})
     return pandas().DataFrame(rows)
+
+
+_START = {"outcome": "start", "note": "", "seconds": 0.0, "num_accepted": 0}
+
+
+def _of_round(record: RoundRecord) -> dict[str, Any]:
+    return {
+        "outcome": record.outcome,
+        "note": record.note,
+        "seconds": record.seconds,
+        "num_accepted": sum(e.outcome == "accepted" for e in record.hospitals.values()),
+    }
 
 
 def weights_frame(records: Sequence[RoundRecord]) -> "pd.DataFrame":

@@ -56,8 +56,12 @@ class Run:
 
     @cached_property
     def rounds(self) -> "pd.DataFrame":
-        """One row for each round of each arm: outcome, seconds, and the user's metrics."""
-        return rounds_frame(self.records)
+        """One row for each round of each arm: outcome, seconds, and the metrics of its model.
+
+        The metrics are the user's, of the model after the round. Round 0 is the start, before any
+        training; the last round's are the final ones, which `arms` has with their intervals.
+        """
+        return rounds_frame(self.records, self.result.arms)
 
     @cached_property
     def weights(self) -> "pd.DataFrame":

@@ -1,7 +1,8 @@
 """`metrics.csv` in the run's folder: a line for every figure of every round, while it runs.
 
-For `tail -f`, a spreadsheet or a dashboard. The journal is the record that counts: a coordinator
-that was killed may have left this file a round short.
+A metric's round is that after which the measured model is: 0 is the untrained one, and the last is
+that of the final figures. For `tail -f`, a spreadsheet or a dashboard. The journal is the record
+that counts: a coordinator that was killed may have left this file a round short.
 """
 
 import csv
@@ -9,9 +10,9 @@ from datetime import UTC, datetime
 from typing import TextIO
 
 from erosion.common.support.files import cut_to_whole_lines
-from erosion.server.output.events import RoundFinished, RunEvent, StudyStarted
+from erosion.server.output.events import RoundFinished, RunEvent, RunFinished, StudyStarted
 from erosion.server.output.observer import Observer
-from erosion.server.output.round_figures import figures_of
+from erosion.server.output.round_figures import figures_of, final_figures_of
 
 NAME = "metrics.csv"
 COLUMNS = ("time", "arm", "trial", "round", "outcome", "quantity", "hospital", "value")
@@ -32,7 +33,7 @@ class MetricsCsv:
         self._file: TextIO | None = None
 
     def notify(self, event: RunEvent) -> None:
-        """Write a round's figures."""
+        """Write a round's figures, and the final ones."""
         match event:
             case StudyStarted(_, _, run_folder):
                 self.close()
@@ -43,8 +44,11 @@ class MetricsCsv:
                     self._write([COLUMNS])
             case RoundFinished(record, is_trial):
                 now = datetime.now(UTC).isoformat(timespec="milliseconds")
-                head = (now, record.arm, int(is_trial), record.round, record.outcome)
+                head = (now, record.arm, int(is_trial))
                 self._write([(*head, *figure) for figure in figures_of(record)])
+            case RunFinished(result):
+                now = datetime.now(UTC).isoformat(timespec="milliseconds")
+                self._write([(now, arm, 0, *figure) for arm, figure in final_figures_of(result)])
 
     def close(self) -> None:
         """Close the file."""

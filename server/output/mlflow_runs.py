@@ -24,7 +24,7 @@ from erosion.server.output.events import (
     StudyStarted,
 )
 from erosion.server.output.observer import Observer
-from erosion.server.output.round_figures import figures_in, figures_of
+from erosion.server.output.round_figures import Figure, figures_of, final_figures_of
 from erosion.server.run.result import Result, study_as_run
 from erosion.server.run.run_folder import RunFolder
 
@@ -108,22 +108,16 @@ class MlflowRuns:
             self._log_params(run, self._study.arms[arm].model_dump(mode="json"))
 
     def _log_round(self, record: RoundRecord) -> None:
-        figures = {
-            f"{figure.quantity}/{figure.hospital}" if figure.hospital else figure.quantity: (
-                figure.value
-            )
-            for figure in figures_of(record)
-        }
-        self._log_metrics(self._arm_runs[record.arm], figures, record.round)
+        self._log_metrics(self._arm_runs[record.arm], figures_of(record))
 
     def _finish(self, result: Result, folder: RunFolder) -> None:
         assert self._study is not None
         settings = study_as_run(self._study, result).arms
-        for arm, ended in result.arms.items():
+        for arm in result.arms:
             if arm in self._arm_runs:
                 self._log_params(self._arm_runs[arm], settings[arm].model_dump(mode="json"))
-                final = {f"final/{name}": value for name, value in figures_in(ended.metrics)}
-                self._log_metrics(self._arm_runs[arm], final, ended.rounds)
+                final = [figure for of, figure in final_figures_of(result) if of == arm]
+                self._log_metrics(self._arm_runs[arm], final)
         self._client.set_tag(self._study_run, "erosion.verdict", result.verdict.text)
         for path in (
             *(folder.study, folder.result, folder.report, folder.contributions),
@@ -161,11 +155,14 @@ class MlflowRuns:
         for start in range(0, len(params), AT_ONCE):
             self._client.log_batch(run, params=params[start : start + AT_ONCE])
 
-    def _log_metrics(self, run: str, figures: Mapping[str, float], step: int) -> None:
+    def _log_metrics(self, run: str, figures: Iterable[Figure]) -> None:
         from mlflow.entities import Metric
 
         now = round(time.time() * 1000)
-        metrics = [Metric(name, value, now, step) for name, value in figures.items()]
+        metrics = [
+            Metric("/".join(filter(None, (what, hospital))), value, now, step)
+            for step, _, what, hospital, value in figures
+        ]
         for start in range(0, len(metrics), AT_ONCE):
             self._client.log_batch(run, metrics=metrics[start : start + AT_ONCE])
 

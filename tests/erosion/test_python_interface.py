@@ -23,7 +23,13 @@ from erosion.experiments.testbed import study_path
 from erosion.interface.replaced import told_of_replaced
 from tests.support.patience import PATIENCE
 from tests.support.saved_model import run_folder
-from tests.support.small_study import TASK, make_study, with_missing
+from tests.support.small_study import (
+    TASK,
+    TEN_NUMBERS,
+    make_study,
+    sixty_patients,
+    with_missing,
+)
 from tests.support.synthetic_run import make_run
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "python.md"
@@ -48,7 +54,7 @@ def test_the_page_runs_from_top_to_bottom_and_its_models_predict(
     run, simulated = page["run"], page["simulated"]
     assert list(run.arms.index) == ["weight_erosion", "fedavg", "local"]
     pd.testing.assert_frame_equal(run.arms, simulated.arms)  # a deployment and a simulation
-    assert len(run.rounds) == 3 * 5
+    assert len(run.rounds) == 3 * (1 + 5)
     shared = ["arm", "round", "log_loss", "accuracy", "num_accepted"]
     pd.testing.assert_frame_equal(run.rounds[shared], simulated.rounds[shared])
     assert run.verdict == simulated.verdict == run.result.verdict.text
@@ -185,6 +191,28 @@ def test_a_part_of_a_run_for_every_user_says_that_its_verdict_is_its_own(tmp_pat
     told = erosion.read_run(part).notes[-1]
     assert told.startswith("This verdict looks at its own comparison alone.")
     assert told.endswith(f"{tmp_path}/run/report.html.")
+
+
+def test_a_round_in_the_frame_is_the_model_after_it(tmp_path: Path) -> None:
+    """As if the study had ended there; round 0 is the untrained model."""
+    sites = {}
+    for name in "ab":
+        sites[name] = tmp_path / f"{name}.csv"
+        sites[name].write_text(sixty_patients(name))
+    arms = ["weight_erosion", "fedavg", "local", "apfl", "personal_intercept"]
+
+    def after(rounds: int) -> erosion.Run:
+        study = make_study(task=TEN_NUMBERS, rounds=rounds, arms=arms)
+        return erosion.simulate(study, sites, progress=False)
+
+    longest = after(3)
+    metrics = ["log_loss", "accuracy", "num_patients"]
+    for rounds in (1, 2, 3):
+        found = longest.rounds[longest.rounds["round"] == rounds].set_index("arm")[metrics]
+        pd.testing.assert_frame_equal(found, after(rounds).arms[metrics], check_names=False)
+    start = longest.rounds[longest.rounds["round"] == 0].set_index("arm")
+    assert start.loc["fedavg", "log_loss"] == start.loc["local", "log_loss"]
+    assert set(start["outcome"]) == {"start"}
 
 
 def test_a_simulation_on_own_files(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import erosion
 from erosion.command_line import main
 from erosion.common.errors import RunError
 from erosion.common.study.study import Study
@@ -21,8 +23,10 @@ from erosion.server.output.events import (
 from erosion.server.output.metrics_csv import MetricsCsv
 from erosion.server.output.mlflow_runs import MlflowRuns, flattened
 from erosion.server.output.registry import OUTPUTS, open_outputs
+from erosion.server.output.report.figures import metric_points
+from erosion.server.output.report.run_data import read_run
 from erosion.server.run.result import Selected
-from erosion.server.run.run_folder import open_run_folder
+from erosion.server.run.run_folder import RunFolder, open_run_folder
 from tests.support.synthetic_run import make_run, play
 
 RUN = make_run(rounds=4)
@@ -91,16 +95,78 @@ def test_metrics_csv_has_every_figure_of_every_round(tmp_path: Path) -> None:
     lines = list(csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines()))
     assert {line["arm"] for line in lines} == set(RUN.study.arms)
     record = RUN.records[2]
-    of_round = {
-        (line["quantity"], line["hospital"]): float(line["value"])
-        for line in lines
-        if (line["arm"], line["round"]) == (record.arm, str(record.round))
-    }
+
+    def of_round(number: int) -> dict[tuple[str, str], float]:
+        return {
+            (line["quantity"], line["hospital"]): float(line["value"])
+            for line in lines
+            if (line["arm"], line["round"]) == (record.arm, str(number))
+        }
+
     assert record.user_metrics is not None
-    assert of_round["log_loss", ""] == record.user_metrics.model_dump()["log_loss"]
-    assert of_round["weight", "alike"] == record.hospitals["alike"].weight_after
-    assert of_round["num_accepted", ""] == 5
+    measured_before = of_round(record.round - 1)
+    assert measured_before["log_loss", ""] == record.user_metrics["log_loss"]
+    assert of_round(record.round)["weight", "alike"] == record.hospitals["alike"].weight_after
+    assert of_round(record.round)["num_accepted", ""] == 5
     assert {line["trial"] for line in lines} == {"0"}
+
+
+def curve_in_csv(folder: Path, tracking: str, arm: str) -> dict[int, float]:
+    del tracking
+    lines = csv.DictReader((folder / "metrics.csv").read_text().splitlines())
+    return {
+        int(line["round"]): float(line["value"])
+        for line in lines
+        if (line["arm"], line["quantity"]) == (arm, "log_loss")
+    }
+
+
+def curve_in_mlflow(folder: Path, tracking: str, arm: str) -> dict[int, float]:
+    from mlflow import MlflowClient
+
+    del folder
+    history = MlflowClient(tracking).get_metric_history(
+        runs_of(tracking)[arm].info.run_id, "log_loss"
+    )
+    assert len({point.step for point in history}) == len(history)
+    return {point.step: point.value for point in history}
+
+
+def curve_in_python(folder: Path, tracking: str, arm: str) -> dict[int, float]:
+    del tracking
+    frame = erosion.read_run(folder).rounds.query("arm == @arm")
+    return dict(zip(frame["round"].tolist(), frame["log_loss"].tolist(), strict=True))
+
+
+def curve_in_the_report(folder: Path, tracking: str, arm: str) -> dict[int, float]:
+    del tracking
+    points = metric_points(read_run(RunFolder(folder)), arm, "log_loss")
+    return {number: value for number, value in points if value is not None}
+
+
+@pytest.mark.parametrize(
+    "read", [curve_in_csv, curve_in_mlflow, curve_in_python, curve_in_the_report]
+)
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_a_curve_goes_from_the_untrained_model_to_the_final_figures(
+    read: Callable[[Path, str, str], dict[int, float]], rounds: int, tmp_path: Path, tracking: str
+) -> None:
+    run = make_run(rounds=rounds)
+    folder = run.write(tmp_path / "run")
+    for observer in (MetricsCsv(), MlflowRuns(tracking)):
+        with closing(observer):
+            play(observer, run, folder)
+    for arm, ended in run.result.arms.items():
+        points = read(folder, tracking, arm)
+        assert points[ended.rounds] == ended.metrics["log_loss"]
+        assert max(points) == ended.rounds == rounds
+        measured = {
+            record.round - 1: record.user_metrics["log_loss"]
+            for record in run.records
+            if record.arm == arm and record.user_metrics is not None
+        }
+        assert points == measured | {rounds: ended.metrics["log_loss"]}
+        assert 0 in points
 
 
 def test_metrics_csv_can_be_followed_and_goes_on_after_a_resume(tmp_path: Path) -> None:
@@ -112,7 +178,7 @@ def test_metrics_csv_can_be_followed_and_goes_on_after_a_resume(tmp_path: Path) 
         assert path.read_text().endswith("\n")  # whole lines, before it is closed
         observer.close()
     rounds = [line["round"] for line in csv.DictReader(path.read_text().splitlines())]
-    assert sorted(set(rounds)) == ["1", "2"]
+    assert sorted(set(rounds)) == ["0", "1", "2"]
 
 
 def test_a_line_that_a_killed_coordinator_began_is_taken_off(tmp_path: Path) -> None:
@@ -144,7 +210,7 @@ def test_mlflow_has_a_run_for_each_arm_with_the_curves(tmp_path: Path, tracking:
     assert arm.data.tags["mlflow.parentRunId"] == whole.info.run_id
     assert float(arm.data.params["distance_penalty"]) > 0
     final = RUN.result.arms["weight_erosion"].metrics.model_dump()
-    assert arm.data.metrics["final/log_loss"] == final["log_loss"]
+    assert arm.data.metrics["log_loss"] == final["log_loss"]
     client = MlflowClient(tracking)
     curve = client.get_metric_history(arm.info.run_id, "weight/miscoded")
     own = [record for record in RUN.records if record.arm == "weight_erosion"]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from erosion.common.rounds.records import HospitalRecord, RoundRecord
+from erosion.common.rounds.records import HospitalRecord, RoundRecord, curve_of
 from erosion.common.tasks.metric import Metric
 from erosion.server.output.plain_text import shortened, weight_text
 from erosion.server.output.report.chart import LONGEST_NAME, Chart, Line, draw
@@ -32,16 +32,11 @@ def metric_figure(run: RunData, metric: Metric) -> str:
 
 
 def metric_points(run: RunData, arm: str, metric: str) -> list[tuple[int, float | None]]:
-    """(rounds finished, value).
-
-    A round's metrics are of the parameters that it started from, so round r's stand at r - 1; the
-    result's stand after the last round.
-    """
-    measured = [(record.round - 1, record.user_metrics) for record in run.of(arm)]
-    result = run.result.arms[arm]
+    """(rounds finished, value)."""
+    ended = run.result.arms[arm]
     return [
         (number, None if metrics is None else metrics.get(metric))
-        for number, metrics in [*measured, (result.rounds, result.metrics)]
+        for number, metrics in curve_of(run.of(arm), ended.rounds, ended.metrics)
     ]
 
 

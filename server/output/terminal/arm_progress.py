@@ -40,7 +40,7 @@ class ArmProgress:
         self.seconds += record.seconds
         insort(self._sorted_seconds, record.seconds)
         if record.user_metrics is not None:
-            self.metrics, self.metrics_after = record.user_metrics, record.round - 1
+            self.metrics, self.metrics_after = record.user_metrics, record.measured_after
         present = [*self._hospitals, *(h for h in record.hospitals if h not in self._hospitals)]
         entries = {name: record.hospitals[name] for name in present if name in record.hospitals}
         self.weights = {
