@@ -55,6 +55,7 @@ def _line(study: Study, user: str, found: Simulation) -> UserResult:
         cross_fitting=None if folds is None else CrossFitting(folds=folds, repeats=repeats),
         base_rate=found.evaluation.base_rate,
         comparison=found.evaluation.comparison,
+        data_check=found.data_check,
         weights=mean_weights(ledger, user),
         stopped={
             arm: EarlyStop(round=final.round, reason=found.records[arm][-1].note)

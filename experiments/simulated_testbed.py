@@ -10,11 +10,12 @@ from rich.text import Text
 
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import StudyError
+from erosion.common.rounds.data_check import DataCheck
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.simulator import Simulation, simulate
 from erosion.experiments.testbed_sites import sites_of_testbed
 from erosion.server.output.plain_text import metric_text
-from erosion.server.output.result_words import absences
+from erosion.server.output.result_words import absences, data_check
 from erosion.server.run.absences import absences as absent
 from erosion.server.run.result import verdict, whom_it_tests
 
@@ -47,11 +48,17 @@ def simulate_testbed(
             hospitals,
             lambda _: bar.advance(task),
             weights,
+            on_check=lambda compared: _say(bar.console, compared),
             workers=workers,
             stacked=stacked,
         )
     _print(console or Console(highlight=False), study, found)
     return found
+
+
+def _say(console: Console, found: DataCheck) -> None:
+    for sentence in data_check(found):
+        console.print(Text(sentence, style="bold yellow"), soft_wrap=True)
 
 
 def _print(console: Console, study: Study, found: Simulation) -> None:
@@ -61,6 +68,7 @@ def _print(console: Console, study: Study, found: Simulation) -> None:
     lines = {**ended.arms, **({"base rate": ended.base_rate} if ended.base_rate else {})}
     for arm, metrics in lines.items():
         table.add_row(arm, *(metric_text(m, metrics.get(m.name)) for m in task.metrics))
+    _say(console, found.data_check)
     console.print(table)
     console.print()
     tested = whom_it_tests(study)

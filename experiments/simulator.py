@@ -7,6 +7,7 @@ from pathlib import Path
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import StudyError
 from erosion.common.rounds.cross_fitting import Curves
+from erosion.common.rounds.data_check import DataCheck
 from erosion.common.rounds.membership import NobodyListening
 from erosion.common.rounds.records import RoundRecord, RunState
 from erosion.common.rounds.study_run import Outcome, StudyRun, play_in_turn
@@ -31,6 +32,7 @@ def simulate(
     on_round: Callable[[RoundRecord], None] = lambda _record: None,
     weights: Path | None = None,
     *,
+    on_check: Callable[[DataCheck], None] = lambda _found: None,
     clock: Callable[[], float] = time.monotonic,
     workers: int | None = 1,
     stacked: bool | None = None,
@@ -60,7 +62,7 @@ def simulate(
     with InProcess(study, hospitals, clock, workers=workers, stacked=stacked) as transport:
         surroundings = Surroundings(
             transport,
-            _Nobody(),
+            _Nobody(on_check),
             _TellsOfRounds(on_round),
             play_in_turn(transport),
             weights=weights or (user.site.compute.weights if user is not None else None),
@@ -128,7 +130,14 @@ class _TellsOfRounds:
 
 
 class _Nobody(NobodyListening):
-    """Has no use for what happens: the transport logs what goes wrong."""
+    """Has no use for most that happens: the transport logs what goes wrong."""
+
+    def __init__(self, on_check: Callable[[DataCheck], None]) -> None:
+        self._on_check = on_check
+
+    def checked(self, found: DataCheck) -> None:
+        """Hand it on."""
+        self._on_check(found)
 
     def arm_started(
         self, arm: str, rounds: int, *, is_trial: bool = False, title: str = ""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from erosion.client.cells.cell_book import CellBook
 from erosion.client.cells.column_figures import ColumnFigures, column_figures, sums_of
-from erosion.client.cells.rounding import draw, rounded_count
+from erosion.client.cells.rounding import draw, rounded_count, rounded_parts
 from erosion.client.cells.sketch import (
     Hashes,
     hashes_of_patients,
@@ -64,11 +64,11 @@ class Cells:
         groups: Groups,
         identified: Groups | None = None,
         whole_rows: Hashes | None = None,
-    ) -> tuple[int, int]:
-        """How many samples there are, and how many patients, to a multiple of the cell.
+    ) -> tuple[int, int, int]:
+        """How many samples there are, identified patients, and patients; multiples of the cell.
 
         `identified`: (n,) as `groups`, by the rows' identifiers alone; None: they have none.
-        `whole_rows`: see `check_test_part`. Both are noted, whichever is told.
+        `whole_rows`: see `check_test_part`. All are noted, whichever is told.
         """
         patients = patient_hashes(rows, groups, self._keys)
         kinds = {PATIENTS: patients}
@@ -78,16 +78,16 @@ class Cells:
 
         def compute() -> str:
             at = draw(self._secret, "number", self._name_of(patients))
-            counts = len(rows), len(np.unique(groups if identified is None else identified))
-            told = [rounded_count(count, self.cell, at) for count in counts]
-            return " ".join(map(str, dict.fromkeys(told)))  # one number where both are the same
+            sets = groups if identified is None else identified, groups
+            counts = len(rows), *(len(np.unique(patients)) for patients in sets)
+            return " ".join(str(rounded_count(count, self.cell, at)) for count in counts)
 
         told = self._book.tell(kinds, PATIENTS, self.cell, _ANY_NUMBER, compute)
         try:
-            numbers = [int(number) for number in told.split(" ")]
+            num_samples, num_identified, num_patients = map(int, told.split(" "))
         except ValueError:
             raise self._book.damaged("what was told of all patients") from None
-        return numbers[0], numbers[-1]
+        return num_samples, num_identified, num_patients
 
     def column(
         self, name: str, values: NDArray[np.float64], groups: Groups, *, is_told: bool = True
@@ -125,6 +125,8 @@ class Cells:
     ) -> dict[str, int]:
         """`counts` of patients by category of a column (n,), or by another property, rounded.
 
+        Each patient counts in one of them at most, and they are rounded together: `rounded_parts`.
+
         `texts`: of each category, in the order of the column's codes, what it is in the data: by it
         patients are known again, whatever the study's order. None: the column is of numbers.
         """
@@ -137,14 +139,10 @@ class Cells:
             rows = mixed(text_hashes([*texts.values(), ""])[codes] ^ self._keys[0])
             by_text = hashes_of_patients(rows, groups, self._keys)
             kinds = {f"{COUNTS}: categories of {column}": by_text}
-        kinds[f"{COUNTS} {name}"] = patients  # as earlier versions know them again
 
         def compute() -> str:
-            of = self._name_of(patients)
-            told = {
-                what: rounded_count(count, self.cell, draw(self._secret, name, what, of))
-                for what, count in counts.items()
-            }
+            at = draw(self._secret, name, "counts", self._name_of(patients))
+            told = rounded_parts(counts, self.cell, at)
             return json.dumps(told | {text: told[what] for what, text in (texts or {}).items()})
 
         told = self._book.tell(kinds, name, self.cell, self._most, compute)

@@ -11,16 +11,10 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.client.cells.rounding import (
-    draw,
-    relative_step,
-    rounded,
-    rounded_count,
-    rounded_deviation,
-)
+from erosion.client.cells.rounding import draw, rounded, rounded_count, rounded_deviation
+from erosion.common.protocol.summary import QUANTILES, relative_step
 from erosion.common.settings.base import Settings
 
-QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 FENCE = 1.5
 CONSTANT = 1e-6  # of the mean; a deviation so small is rounding
 

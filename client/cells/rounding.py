@@ -11,7 +11,10 @@ Every step is a power of two, so that the grids of different n lie within each o
 
 import hashlib
 import hmac
-from math import ceil, floor, log2
+from collections.abc import Mapping
+from math import floor, log2
+
+from erosion.common.protocol.summary import relative_step
 
 
 def draw(secret: bytes, *words: str | bytes) -> float:
@@ -29,14 +32,22 @@ def rounded_count(count: int, cell: int, at: float) -> int:
     return cell * floor(count / cell + at) if count >= cell else 0
 
 
+def rounded_parts(parts: Mapping[str, int], cell: int, at: float) -> dict[str, int]:
+    """Each part as `rounded_count` has it, so that their sum is that of all parts of a cell.
+
+    They are rounded as the running total passes the multiples of the cell.
+    """
+    total, told = 0, {}
+    for name, count in parts.items():
+        before = floor(total / cell + at)
+        total += count if count >= cell else 0
+        told[name] = cell * (floor(total / cell + at) - before)
+    return told
+
+
 def rounded(value: float, step: float, at: float) -> float:
     """The multiple of `step` below or above; the value itself where there is no step."""
     return step * floor(value / step + at) if step > 0 else value
-
-
-def relative_step(count: int, cell: int) -> float:
-    """cell / n as a power of two, at most 1: how finely n patients' figures are told."""
-    return min(1.0, 2.0 ** ceil(log2(cell / count)))
 
 
 def rounded_deviation(deviation: float, count: int, cell: int, at: float) -> float:

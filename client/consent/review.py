@@ -113,7 +113,7 @@ def leaving(site: Site, study: Study) -> Iterator[str]:
     samples = "patients" if study.privacy is not None else "rows or images"
     yield f"once: the number of training {samples}, and this program's version{_shape(study)}"
     if not is_private:
-        yield f"if asked before training: {_described(study)}, rounded"
+        yield f"before training, for a comparison with the others: {_described(study)}, rounded"
     if study.sends_sums(site.name):
         columns = study.task.input_shape[0]
         whose = "the pooled" if study.scaling == "federated" else "this hospital's"
@@ -160,11 +160,11 @@ def _shape(study: Study) -> str:
 
 
 def _described(study: Study) -> str:
-    """What `erosion describe` is told."""
+    """What the hospitals are compared by before the first round, and by `erosion describe`."""
     if isinstance(study.task, TabularTask):
         return (
-            "of each column patients with and without a value, mean, deviation, quantiles, and"
-            " patients by category; of the outcome the same"
+            "patients and rows; of each column patients with and without a value, mean, deviation,"
+            " quantiles, and patients by category; of the outcome the same"
         )
     return "patients by what the study predicts"
 

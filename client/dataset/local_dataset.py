@@ -30,7 +30,7 @@ from erosion.common.learning.trainable import named_trained_parameters
 from erosion.common.learning.work_size import PatientCounts
 from erosion.common.protocol.messages import FeatureSums, ModelShape, Scaling
 from erosion.common.protocol.scaling import CUT, NOT_FOUND, pool
-from erosion.common.protocol.summary import ColumnSummary
+from erosion.common.protocol.summary import Summary
 from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study
 from erosion.common.tasks.features import NumberFeature
@@ -108,11 +108,11 @@ class LocalDataset:
         training = self.split.training
         keys = None if patients.keys is None else patients.keys[training]
         hashes = None if patients.row_hashes is None else patients.row_hashes[training]
-        num_samples, num_patients = cells.numbers(
+        num_samples, num_identified, self._told_patients = cells.numbers(
             patients.rows[training], patients.groups[training], keys, hashes
         )
         # A private step is over patients, so with privacy the number is that of patients.
-        self.told_samples = num_samples if study.privacy is None else num_patients
+        self.told_samples = num_samples if study.privacy is None else num_identified
         self.missing_values = self._missing_values()
 
     def begin(self) -> None:
@@ -137,15 +137,22 @@ class LocalDataset:
         shapes = {n: tuple(p.shape) for n, p in named_trained_parameters(self.model)}
         return ModelShape(num_parameters=self.dim, digest=shapes_digest(shapes))
 
-    def summaries(self) -> Iterator[ColumnSummary]:
-        """The training patients' columns, as this site tells them."""
+    @cached_property
+    def summary(self) -> Summary:
+        """The training patients and their columns, as this site tells of them. Raises Refusal."""
         training = self.split.training
-        return column_summaries(
+        columns = column_summaries(
             self.cells,
             self.study.task,
             self._patients.rows[training],
             self._patients.targets[training],
             self._patients.groups[training],
+        )
+        return Summary(
+            min_cell=self.cells.cell,
+            num_samples=self.told_samples,
+            num_patients=self._told_patients,
+            columns=tuple(columns),
         )
 
     @property

@@ -5,7 +5,8 @@ from math import isfinite
 
 import numpy as np
 
-from erosion.common.protocol.messages import LARGEST_FIGURE, FinalMetrics, Interval, Metrics
+from erosion.common.protocol.figures import LARGEST_FIGURE
+from erosion.common.protocol.messages import FinalMetrics, Interval, Metrics
 from erosion.common.tasks.task import Bounds, Floats, Targets, Task
 
 CHUNK = 2_000_000  # numbers of the bootstrap in memory at a time

@@ -54,7 +54,7 @@ from erosion.common.protocol.messages import (
     TrainRequest,
     TrainResult,
 )
-from erosion.common.protocol.summary import SummaryReply
+from erosion.common.protocol.summary import Summary, SummaryReply
 from erosion.common.sealed.legs import HelloKeys
 from erosion.common.study.study import Study
 from erosion.common.support.software import software_version
@@ -142,24 +142,31 @@ class Hospital:
             sums=prepared.sums if study.sends_sums(self.name) else None,
             model=prepared.model_shape,
             software=software_version(),
+            summary=self._summary(study, prepared),
         )
 
-    def summarise(self, study: Study) -> SummaryReply:
-        """This hospital's description of its columns as they are now, before any training."""
-        _check_whole(study)
+    def _summary(self, study: Study, prepared: LocalDataset) -> Summary | None:
+        """The description that the hospitals are compared by, where one may be given."""
+        try:
+            self._check_describes(study)
+            return prepared.summary
+        except Refusal as problem:
+            self._tell(study, [f"its columns are not compared with other hospitals': {problem}"])
+            return None
+
+    def _check_describes(self, study: Study) -> None:
         if study.privacy is not None and self.name != study.user:
             raise Refusal(
                 f"Study {study.name!r} promises differential privacy to the patients here, and"
                 f" figures of columns have no noise: {self.name} gives none for it."
             )
-        prepared = self._prepare(study, None)
-        return SummaryReply(
-            hospital=self.name,
-            software=software_version(),
-            min_cell=self._cells.cell,
-            num_samples=prepared.told_samples,
-            columns=tuple(prepared.summaries()),
-        )
+
+    def summarise(self, study: Study) -> SummaryReply:
+        """This hospital's description of its columns as they are now, before any training."""
+        _check_whole(study)
+        self._check_describes(study)
+        summary = self._prepare(study, None).summary
+        return SummaryReply(hospital=self.name, software=software_version(), **summary.model_dump())
 
     def keeps(self, request: Request) -> Tensors:
         """What is kept here of the run and an answer starts from, as tensors by arm and name."""

@@ -13,6 +13,8 @@ from pydantic import ConfigDict, Field, JsonValue, model_validator
 from torch import Tensor
 
 from erosion.common.compression.codec import Packed
+from erosion.common.protocol.figures import LARGEST_FIGURE, MOST_COLUMNS, Count, Figure
+from erosion.common.protocol.summary import Summary
 from erosion.common.sealed.legs import HelloKeys
 from erosion.common.settings.base import Settings
 from erosion.common.study.study import Study
@@ -25,8 +27,6 @@ MOST_SECONDS = 1e9  # of one answer; those of a round's answers are added up
 MOST_LOSS = 1e30  # what stands for a loss that is infinite
 MOST_METRICS, LONGEST_METRIC = 64, 100  # of one model; characters of a name
 _METRIC_NAME = re.compile(rf"[a-z][a-z0-9_]{{,{LONGEST_METRIC - 1}}}")
-LARGEST_FIGURE = 1e100  # beyond what a float32 model can err by; pages are drawn of figures
-LARGEST_COUNT = 2**53  # beyond, a count is no longer exact as a float64
 
 PROTOCOL = 6  # raised when a message changes its meaning
 
@@ -36,8 +36,6 @@ def significance_of(study: Study) -> float:
     return SIGNIFICANCE if study.evaluation.folds is None else CROSS_FITTED_SIGNIFICANCE
 
 
-MOST_COLUMNS = 100_000  # encoded ones; their sums and means travel in a head
-Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
 Counts = Annotated[tuple[Count, ...], Field(max_length=MOST_COLUMNS, fail_fast=True)]
 Numbers = Annotated[tuple[float, ...], Field(max_length=MOST_COLUMNS, fail_fast=True)]
 
@@ -78,6 +76,7 @@ class DescribeReply(Settings):
     sums: FeatureSums | None = None  # only where the study is scaled by them
     software: str  # version of this program at the site
     model: ModelShape | None = None  # only where the study's model is not one of the program's own
+    summary: Summary | None = None  # of its columns; None: it gives none for this study
 
 
 class Metrics(Settings):
@@ -114,9 +113,6 @@ class Metrics(Settings):
         if value is None:
             raise KeyError(name)
         return value
-
-
-Figure = Annotated[float, Field(ge=-LARGEST_FIGURE, le=LARGEST_FIGURE)]
 
 
 class Interval(Settings):

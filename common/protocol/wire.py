@@ -16,10 +16,10 @@ from torch import Tensor
 from erosion.common.compression.codec import KINDS, Compression, Packed, unpack
 from erosion.common.errors import ErosionError
 from erosion.common.line.frames import LARGEST_HEAD_BYTES
+from erosion.common.protocol.figures import LARGEST_COUNT
 from erosion.common.protocol.flower_arrays import buffer_of, to_array, to_record, to_tensor
 from erosion.common.protocol.flower_identity import identify
 from erosion.common.protocol.messages import (
-    LARGEST_COUNT,
     PROTOCOL,
     DescribeReply,
     EvaluateReply,

@@ -9,6 +9,8 @@ from erosion.common.aggregation.cohort import HospitalName
 from erosion.common.learning.layout import parameter_shapes, shapes_digest
 from erosion.common.protocol.messages import DescribeReply, FeatureSums, ModelShape
 from erosion.common.protocol.scaling import problem_with_sums
+from erosion.common.protocol.summary import Summary
+from erosion.common.rounds.data_check import DataCheck
 from erosion.common.rounds.transport import (
     Away,
     Connection,
@@ -49,6 +51,9 @@ class MembershipListener(Protocol):
     def begun_without(self, absent: Mapping[str, str]) -> None:
         """The study begins, or goes on, while these are not there, and why."""
 
+    def checked(self, found: DataCheck) -> None:
+        """The hospitals' figures of their columns were compared, before the first round."""
+
 
 class NobodyListening:
     """A `MembershipListener` that has no use for it."""
@@ -70,6 +75,9 @@ class NobodyListening:
     def begun_without(self, absent: Mapping[str, str]) -> None:
         """Nothing is done."""
 
+    def checked(self, found: DataCheck) -> None:
+        """Nothing is done."""
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -79,6 +87,7 @@ class Member:
     num_samples: int  # rows or images to train on; patients with privacy
     sums: FeatureSums | None
     software: str
+    summary: Summary | None = None
 
 
 class Membership:
@@ -158,7 +167,9 @@ class Membership:
         self._away.pop(name, None)
         software = printable(described.software, at_most=LONGEST_VERSION)
         self.described[name] = described.num_samples
-        self._members[name] = Member(connection, described.num_samples, described.sums, software)
+        self._members[name] = Member(
+            connection, described.num_samples, described.sums, software, described.summary
+        )
         self._listener.joined(name, described.num_samples, self.missing, software)
 
     def _problem_with(self, described: DescribeReply) -> str | None:

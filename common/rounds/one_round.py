@@ -239,6 +239,7 @@ def _conclude(
             else dict(zip(cohort.peers, cohort.distances_to_own().tolist(), strict=True))
         )
         distances[cohort.own.agent] = 0.0
+    directions = _directions(cohort) if cohort is not None and state.round == 0 else {}
     advanced = step.outcome == "done"
     params = state.params + step.delta if advanced else state.params
     if not is_finite(params):
@@ -253,7 +254,9 @@ def _conclude(
         stopped=step.outcome == "stopped",
     )
     records = {
-        agent: replace(record, distance=_finite(distances.get(agent)))
+        agent: replace(
+            record, distance=_finite(distances.get(agent)), direction=directions.get(agent)
+        )
         for agent, record in _records(
             {**answers, **{name: Rejection(why) for name, why in step.rejected.items()}},
             state.weights,
@@ -261,6 +264,19 @@ def _conclude(
         ).items()
     }
     return after, RoundRecord(arm, after.round, step.outcome, step.note, records)
+
+
+def _directions(cohort: Cohort) -> dict[HospitalName, float]:
+    """The cosine of every peer's update with the user's, where both are seen and not 0."""
+    if any(update.hello is not None for update in cohort.updates):
+        return {}  # nobody sees those of a sealed round
+    own, *norms = cohort.norms().tolist()
+    relative = cohort.distances_to_own().tolist()
+    return {
+        name: max(-1.0, min(1.0, (norm**2 + own**2 - (apart * own) ** 2) / (2 * norm * own)))
+        for name, norm, apart in zip(cohort.peers, norms, relative, strict=True)
+        if own > 0 and norm > 0
+    }
 
 
 def undo(

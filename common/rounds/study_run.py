@@ -16,6 +16,7 @@ from erosion.common.rounds.arm_algorithm import Sealing, algorithm_of
 from erosion.common.rounds.arm_run import ArmRun, play
 from erosion.common.rounds.arrival import Arrival
 from erosion.common.rounds.checked_figures import problem_with_evaluation
+from erosion.common.rounds.data_check import DataCheck, completed, data_check
 from erosion.common.rounds.fold_runs import FoldRuns
 from erosion.common.rounds.membership import Membership
 from erosion.common.rounds.model_selection import SelectedSettings, choose, chosen
@@ -43,6 +44,7 @@ class Outcome:
     records: Mapping[str, list[RoundRecord]]  # by arm
     evaluated: EvaluateResult
     choices: Mapping[str, SelectedSettings]  # by arm
+    data_check: DataCheck
 
     @property
     def evaluation(self) -> EvaluateReply:
@@ -86,8 +88,11 @@ class StudyRun:
             self.membership.cohort = decisions.cohort
         Arrival(self.study, self.membership, self.surroundings).wait(resumed=decisions is not None)
         if decisions is None:
-            decisions = Decisions(self._pooled_scaling(), {}, self.membership.cohort)
+            compared = self._data_check()
+            decisions = Decisions(self._pooled_scaling(), {}, self.membership.cohort, compared)
             keeper.decide(self.study, decisions)
+        else:
+            self.surroundings.listener.checked(decisions.data_check)
         if not decisions.choices:
             decisions = replace(decisions, choices=self._choices(decisions.scaling))
             keeper.decide(self.study, decisions)
@@ -95,7 +100,21 @@ class StudyRun:
         curves = self._fold_runs(decisions).curves(study)
         finals, records = self._run_arms(study, decisions, curves)
         evaluated = self._evaluate(study, finals, decisions.scaling)
-        return Outcome(study, finals, records, evaluated, decisions.choices)
+        compared = completed(decisions.data_check, study, records, evaluated.header.arms)
+        return Outcome(study, finals, records, evaluated, decisions.choices, compared)
+
+    def _data_check(self) -> DataCheck:
+        """Compare what the hospitals tell of their columns. Raises RunError if it is to end so."""
+        members = self.membership.members
+        found = data_check(self.study, {name: m.summary for name, m in members.items()})
+        self.surroundings.listener.checked(found)
+        if self.study.federation.stop_on_misfit and found.misfits:
+            raise RunError(
+                "Hospitals' figures do not fit the others', and the study ends there"
+                f" (federation.stop_on_misfit): {' '.join(found.sentences)} Correct the data or"
+                f" the site files, or leave stop_on_misfit out.{self.surroundings.remedy}"
+            )
+        return found
 
     def _pooled_scaling(self) -> Scaling | None:
         if self.study.scaling not in ("federated", "user"):

@@ -9,6 +9,7 @@ from erosion.common.aggregation.cohort import HospitalName
 from erosion.common.protocol.messages import Scaling
 from erosion.common.rounds.arm_run import ArmRun, Storage
 from erosion.common.rounds.cross_fitting import Curves
+from erosion.common.rounds.data_check import DataCheck
 from erosion.common.rounds.membership import MembershipListener
 from erosion.common.rounds.model_selection import SelectedSettings
 from erosion.common.rounds.records import RoundRecord, RunState
@@ -42,6 +43,7 @@ class Decisions:
     scaling: Scaling | None  # pooled over the hospitals that were there
     choices: Mapping[str, SelectedSettings]  # by arm
     cohort: frozenset[HospitalName] | None = None  # who takes part in every arm; None: anybody
+    data_check: DataCheck = field(default_factory=DataCheck)
 
 
 class ArmsKeeper(Protocol):

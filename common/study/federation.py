@@ -24,4 +24,6 @@ class Federation(Settings):
     # then the run stops
     compression: Compression = "none"  # of parameters and updates, for slow lines: 2 bytes a number
     # or 1 in place of 4; the figures are then no longer exactly those without
+    stop_on_misfit: bool = False  # ends before the first round where a hospital's figures of its
+    # columns do not fit the others'
     sealed: bool = False  # nobody sees a single update; see `sealing`

@@ -1,6 +1,7 @@
 """`erosion describe`."""
 
 import argparse
+import json
 from pathlib import Path
 
 from erosion.commands.command import CHECK_FAILED, Command
@@ -34,6 +35,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("description.html"),
         help="the page (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="also write the figures as JSON, with their ranges",
     )
     add_data_dir(parser)
 
@@ -81,14 +88,16 @@ def _run(options: argparse.Namespace) -> int:
         finally:
             link.stop()
     show(found, console)
-    try:
-        write_atomically(options.output, description_page(found))
-    except OSError as problem:
-        raise RunError(
-            f"The page cannot be written to {options.output}: {problem}. Give another --output."
-        ) from None
+    written = {options.output: description_page(found)}
+    if options.json is not None:
+        written[options.json] = json.dumps(found.figures, indent=2) + "\n"
+    for path, content in written.items():
+        try:
+            write_atomically(path, content)
+        except OSError as problem:
+            raise RunError(f"{path} cannot be written: {problem}. Name another file.") from None
     console.print(f"The page: {options.output}", markup=False)
-    return CHECK_FAILED if found.findings or len(found.replies) < len(found.study.hospitals) else 0
+    return CHECK_FAILED if found.misfits or len(found.replies) < len(found.study.hospitals) else 0
 
 
 COMMAND = Command(

@@ -9,7 +9,8 @@ from flwr.app import Message, MetricRecord
 from torch import Tensor
 
 from erosion.common.algorithms.base import ArmBase, Brings
-from erosion.common.protocol.messages import LARGEST_COUNT, TrainReply, TrainResult
+from erosion.common.protocol.figures import LARGEST_COUNT
+from erosion.common.protocol.messages import TrainReply, TrainResult
 from erosion.common.rounds.records import Answer, Rejection
 from erosion.common.rounds.screening import Expected, screen
 from erosion.flower.arrangement import Arrangement, Values

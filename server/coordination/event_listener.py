@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
+from erosion.common.rounds.data_check import DataCheck
 from erosion.common.rounds.records import RoundRecord
 from erosion.server.output.events import (
     ArmFinished,
@@ -10,6 +11,7 @@ from erosion.server.output.events import (
     HospitalDeclined,
     HospitalJoined,
     HospitalLeft,
+    HospitalsCompared,
     RoundFinished,
     RunEvent,
     StudyBegunWithout,
@@ -49,6 +51,10 @@ class EventListener:
     def begun_without(self, absent: Mapping[str, str]) -> None:
         """The study begins without hospitals."""
         self._notify(StudyBegunWithout(dict(absent)))
+
+    def checked(self, found: DataCheck) -> None:
+        """The hospitals' figures were compared."""
+        self._notify(HospitalsCompared(found))
 
     def arm_started(
         self, arm: str, rounds: int, *, is_trial: bool = False, title: str = ""

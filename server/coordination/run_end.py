@@ -70,6 +70,7 @@ def result_of(
         comparison=evaluation.comparison,
         class_counts=evaluation.class_counts,
         contributions=contributions(study.hospitals, outcome.records[first_arm]),
+        data_check=outcome.data_check,
         absent=absences(
             study.hospitals,
             study.user,

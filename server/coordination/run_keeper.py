@@ -68,7 +68,7 @@ class RunKeeper(ArmFiles):
         if earlier is None:
             return None
         cohort = None if earlier.cohort is None else frozenset(earlier.cohort)
-        return Decisions(earlier.scaling, earlier.chosen(), cohort)
+        return Decisions(earlier.scaling, earlier.chosen(), cohort, earlier.data_check)
 
     def check(self, study: Study, weights: Path | None = None) -> None:
         """Raise CheckpointError where the run cannot be gone on with, before anybody is waited for.

@@ -1,14 +1,20 @@
 """All hospitals' descriptions of one study, and who gave none."""
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from erosion.common.protocol.summary import ColumnSummary, SummaryReply
+from erosion.common.protocol.summary import (
+    QUANTILES,
+    ColumnSummary,
+    Range,
+    Summary,
+    SummaryReply,
+    count_range,
+)
+from erosion.common.rounds.misfits import Misfit, misfits, problem_with_summary
 from erosion.common.study.study import Study
 from erosion.common.support.plain_text import printable
-from erosion.common.tasks.features import CategoryFeature
-from erosion.server.description.misfits import Finding, findings
 
 MOST_SHOWN = 300  # characters of a hospital's words
 
@@ -41,30 +47,68 @@ class Description:
         }
 
     @property
-    def findings(self) -> list[Finding]:
+    def figures(self) -> dict[str, Any]:
+        """All of it as JSON, each figure with the range that it lies in."""
+        return {
+            "study": self.study.name,
+            "hospitals": {name: _figures(reply) for name, reply in self.replies.items()},
+            "declined": dict(self.declined),
+            "missing": self.missing,
+            "misfits": [found.model_dump() for found in self.misfits],
+        }
+
+    @property
+    def misfits(self) -> list[Misfit]:
         """Everything that looks wrong."""
-        return [finding for column in self.columns for finding in findings(self.of(column))]
+        return misfits(self.replies)
+
+
+def _figures(reply: Summary) -> dict[str, Any]:
+    cell = reply.min_cell
+    return {
+        "min_cell": cell,
+        "patients": _figure(reply.num_patients, count_range(reply.num_patients, cell)),
+        "rows": _figure(reply.num_samples, count_range(reply.num_samples, cell)),
+        "columns": {column.name: _column(column, cell) for column in reply.columns},
+    }
+
+
+def _column(column: ColumnSummary, cell: int) -> dict[str, Any]:
+    off = column.off_by(cell)
+    figures: dict[str, Any] = {
+        "kind": column.kind,
+        "patients": _figure(column.count, column.count_range(cell)),
+        "missing": _figure(column.missing, count_range(column.missing, cell)),
+    }
+    if column.mean is not None:
+        figures["mean"] = _figure(column.mean, Range(column.mean - off, column.mean + off))
+    if column.deviation is not None:
+        figures["deviation"] = _figure(column.deviation, column.deviation_range(cell))
+    if column.quantiles:
+        figures["quantiles"] = {
+            str(level): None if q is None else _figure(q, Range(q - off, q + off))
+            for level, q in zip(QUANTILES, column.quantiles, strict=False)
+        }
+    if column.shares:
+        figures["categories"] = {
+            category: {
+                "patients": _figure(told, count_range(told, cell)),
+                "share": _figure(
+                    told / column.count if column.count else 0.0,
+                    column.share_range(category, cell),
+                ),
+            }
+            for category, told in column.shares.items()
+        }
+    return figures
+
+
+def _figure(told: float, found: Range) -> dict[str, float]:
+    return {"told": told, "low": found.low, "high": found.high}
 
 
 def problem_with(reply: SummaryReply, study: Study, hospital: str) -> str | None:
     """Why a description cannot be used; None where it can."""
     if reply.hospital != hospital:
         return f"it answered as {printable(reply.hospital, at_most=50)!r}"
-    known = {feature.name for feature in getattr(study.task, "features", ())}
-    known |= {column.name for column in study.task.target_columns}
-    described = Counter(column.name for column in reply.columns)
-    if strange := sorted(described.keys() - known):
-        return f"it described {printable(strange[0], at_most=50)!r}, which the study has not"
-    groups = {
-        feature.name: frozenset(feature.categories)
-        for feature in getattr(study.task, "features", ())
-        if isinstance(feature, CategoryFeature)
-    }
-    groups[study.task.target_columns[0].name] = study.task.group_names
-    for column in reply.columns:
-        if strange := sorted(column.shares.keys() - groups.get(column.name, frozenset())):
-            what = f"{printable(strange[0], at_most=50)!r} of {column.name!r}"
-            return f"it counted patients with {what}, which the study has not"
-    if twice := sorted(name for name, times in described.items() if times > 1):
-        return f"it described {printable(twice[0], at_most=50)!r} more than once"
-    return None
+    return problem_with_summary(reply, study)

@@ -2,12 +2,24 @@
 
 from collections.abc import Mapping
 
-from erosion.common.protocol.summary import QUANTILES, ColumnSummary
+from erosion.common.protocol.summary import (
+    QUANTILES,
+    ColumnSummary,
+    Range,
+    Summary,
+    count_range,
+)
+from erosion.common.rounds.misfits import middle_of, share_text
 from erosion.server.description.description import Description
-from erosion.server.description.misfits import middle_of, share_text
 from erosion.server.output.report.html_table import Cell, table, text
 from erosion.server.output.report.whole_page import whole_page
 
+ROUNDED = (
+    "Counts, means and quantiles are rounded by the hospitals themselves; in small print: between"
+    " which two numbers the truth lies, or how far off it is. A patient counts once: with the mean"
+    " of its rows' numbers, or with its commonest category. Far values are moved to a fence before"
+    " means are taken, and a quantile is the mean of the values around it."
+)
 WIDTH, HEIGHT, LEFT = 760, 24, 130  # of a picture: each hospital has a line
 
 
@@ -26,7 +38,7 @@ def description_page(found: Description) -> str:
 
 def _head(found: Description) -> str:
     number = len(found.replies)
-    off = len({finding.column for finding in found.findings})
+    off = len({finding.column for finding in found.misfits})
     first = "No column stands out." if not off else f"{off} columns do not fit."
     if off == 1:
         first = "1 column does not fit."
@@ -38,12 +50,12 @@ def _head(found: Description) -> str:
         f"<header><p>Study {text(found.study.name)}, before any training</p></header>\n"
         f'<div class="{"verdict" if off or number < 2 else "verdict found"}"><h1>{text(first)}</h1>'
         f"<p>{number} of {len(found.study.hospitals)} hospitals described their training patients."
-        f"{fewest} Counts, means and quantiles are rounded by the hospitals themselves.</p></div>\n"
+        f"{fewest} {ROUNDED}</p></div>\n"
     )
 
 
 def _warnings(found: Description) -> str:
-    rows = [[f.column, f.hospital, f.text] for f in found.findings]
+    rows = [[f.column, f.hospital, f.text] for f in found.misfits]
     if not rows:
         return ""
     return "<h2>Look at these first</h2>\n" + table(("Column", "Hospital", "What"), rows)
@@ -51,14 +63,23 @@ def _warnings(found: Description) -> str:
 
 def _hospitals(found: Description) -> str:
     rows: list[list[str | Cell]] = [
-        [name, str(found.replies[name].num_samples), "described"]
+        [name, *_numbers(found.replies[name]), "described"]
         if name in found.replies
-        else [name, "", f"declined: {found.declined[name]}"]
+        else [name, "", "", f"declined: {found.declined[name]}"]
         if name in found.declined
-        else [name, "", "did not connect in time"]
+        else [name, "", "", "did not connect in time"]
         for name in found.study.hospitals
     ]
-    return "<h2>Hospitals</h2>\n" + table(("Hospital", "Patients", ""), rows, numbers=(1,))
+    return "<h2>Hospitals</h2>\n" + table(
+        ("Hospital", "Patients", "Rows or images", ""), rows, numbers=(1, 2)
+    )
+
+
+def _numbers(reply: Summary) -> tuple[Cell, Cell]:
+    """Patients and rows."""
+    told = reply.num_patients, reply.num_samples
+    patients, rows = (counted(n, count_range(n, reply.min_cell)) for n in told)
+    return patients, rows
 
 
 def _column(name: str, found: Description) -> str:
@@ -68,42 +89,76 @@ def _column(name: str, found: Description) -> str:
     )
     title = f"<h2>{text(name)}{f' <small>{text(unit)}</small>' if unit else ''}</h2>\n"
     if all(column.kind == "category" or column.shares for column in columns.values()):
-        return title + _shares(columns)
-    off = {f.hospital: f.text for f in found.findings if f.column == name}
-    headings = ("Hospital", "Missing", "Mean", "Deviation", *(f"{q:.0%}" for q in QUANTILES), "")
-    rows = [
-        [
-            hospital,
-            missing_share(column),
-            number(column.mean),
-            number(column.deviation),
-            *(number(q) for q in (*column.quantiles, *[None] * 5)[: len(QUANTILES)]),
-            off.get(hospital, ""),
-        ]
-        for hospital, column in columns.items()
-    ]
+        return title + _shares(columns, found)
+    off = {f.hospital: f.text for f in found.misfits if f.column == name}
+    quantiles = [f"{q:.0%}" for q in QUANTILES]
+    headings = ("Hospital", "Patients", "Missing", "Mean", "Deviation", *quantiles, "")
+    rows = []
+    for hospital, column in columns.items():
+        cell = found.replies[hospital].min_cell
+        told = (*column.quantiles, *[None] * len(QUANTILES))[: len(QUANTILES)]
+        rows.append(
+            [
+                hospital,
+                counted(column.count, column.count_range(cell)),
+                _missing(column, cell),
+                _about(column.mean, column, cell),
+                Cell(number(column.deviation), _between(column.deviation_range(cell)))
+                if column.deviation
+                else number(column.deviation),
+                *(_about(q, column, cell) for q in told),
+                off.get(hospital, ""),
+            ]
+        )
     numbers = range(1, len(headings) - 1)
     return title + _picture(columns) + table(headings, rows, numbers=numbers)
 
 
-def _shares(columns: Mapping[str, ColumnSummary]) -> str:
+def _shares(columns: Mapping[str, ColumnSummary], found: Description) -> str:
     categories = list(dict.fromkeys(c for column in columns.values() for c in column.shares))
     rows = [
         [
             hospital,
-            missing_share(column),
-            *(_share_of(column, category) for category in categories),
+            counted(column.count, column.count_range(found.replies[hospital].min_cell)),
+            _missing(column, found.replies[hospital].min_cell),
+            *(
+                _share_of(column, category, found.replies[hospital].min_cell)
+                for category in categories
+            ),
         ]
         for hospital, column in columns.items()
     ]
-    headings = ("Hospital", "Missing", *categories)
+    headings = ("Hospital", "Patients", "Missing", *categories)
     return table(headings, rows, numbers=range(1, len(headings)))
 
 
-def _share_of(column: ColumnSummary, category: str) -> str:
+def _share_of(column: ColumnSummary, category: str, cell: int) -> str | Cell:
     """The share of those of a category, in words where their number is not told."""
-    found = column.shares.get(category, 0)
-    return share_text(found / column.count) if column.count and found else "few or none"
+    if category not in column.shares:
+        return ""
+    told, (low, high) = column.shares[category], column.share_range(category, cell)
+    said = share_text(told / column.count) if column.count and told else "few or none"
+    return Cell(said, f"({100 * low:.0f}–{100 * high:.0f}%)")
+
+
+def _missing(column: ColumnSummary, cell: int) -> Cell:
+    low, high = count_range(column.missing, cell)
+    return Cell(missing_share(column), f"({low:.0f}–{high:.0f})")
+
+
+def _about(value: float | None, column: ColumnSummary, cell: int) -> str | Cell:
+    """A mean or a quantile, and how far off it can be."""
+    off = column.off_by(cell)
+    return Cell(number(value), f"±{off:.2g}") if off and value is not None else number(value)
+
+
+def _between(found: Range) -> str:
+    return f"({number(found.low)}–{number(found.high)})"
+
+
+def counted(told: int, found: Range) -> Cell:
+    """A number of patients, and between which two it lies."""
+    return Cell(str(told or "few or none"), f"({found.low:.0f}–{found.high:.0f})")
 
 
 def missing_share(column: ColumnSummary) -> str:

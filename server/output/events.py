@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from erosion.common.rounds.data_check import DataCheck
 from erosion.common.rounds.records import RoundRecord
 from erosion.common.study.study import Study
 from erosion.server.run.overview import Overview
@@ -61,6 +62,13 @@ class StudyBegunWithout:
     """The study begins, or goes on, while hospitals are not there."""
 
     absent: Mapping[str, str]  # and why, completing "the hospital ..."
+
+
+@dataclass(frozen=True, slots=True)
+class HospitalsCompared:
+    """What the hospitals tell of their columns was compared, before the first round."""
+
+    found: DataCheck
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +147,7 @@ RunEvent = (
     | HospitalLeft
     | WaitsFor
     | StudyBegunWithout
+    | HospitalsCompared
     | ArmStarted
     | RoundFinished
     | ArmFinished

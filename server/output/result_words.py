@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from erosion.common.protocol.messages import FEWEST_OF_A_CLASS, FinalMetrics
+from erosion.common.rounds.data_check import DataCheck
 from erosion.common.tasks.metric import Metric
 from erosion.common.tasks.task import Task
 from erosion.server.output.plain_text import printable
@@ -14,6 +15,7 @@ from erosion.server.run.recounts import Recount
 from erosion.server.run.result import Result, Selected
 
 MOST_ABSENT = 6  # hospitals named, of each kind
+MOST_MISFITS = 12  # columns of hospitals
 
 
 def verdict_sentences(text: str) -> tuple[str, str]:
@@ -66,7 +68,31 @@ def beside_verdict(result: Result, *, named_in: str) -> list[str]:
         unseen = [what_may_be_unseen(num_patients, result.class_counts, result.task)]
     missing = absences(result.absent, named_in=f"{named_in}.absent")
     changed = recounts(result.recounts, named_in=f"{named_in}.recounts")
-    return [*stops(result), *unseen, *missing, *changed, *privacy(result)]
+    compared = data_check(result.data_check, named_in=f"{named_in}.data_check")
+    return [*compared, *stops(result), *unseen, *missing, *changed, *privacy(result)]
+
+
+def data_check(found: DataCheck, *, named_in: str = "") -> list[str]:
+    """Hospitals whose figures do not fit the others', and those that were not compared.
+
+    `named_in`: where all of it is; "" for nowhere.
+    """
+    where = f"; {named_in} has them" if named_in else ""
+    said = [
+        f"Look at {printable(misfit.hospital, at_most=48)}, {printable(misfit.column)}:"
+        f" {printable(misfit.text)}"
+        for misfit in found.misfits[:MOST_MISFITS]
+    ]
+    if (more := len(found.misfits) - MOST_MISFITS) > 0:
+        said.append(f"Columns of this kind, besides: {more}{where}.")
+    by_reason: dict[str, list[str]] = {}
+    for name, why in found.unchecked.items():
+        by_reason.setdefault(why, []).append(printable(name, at_most=48))
+    for why, names in by_reason.items():
+        more = len(names) - MOST_ABSENT
+        listed = ", ".join(names[:MOST_ABSENT]) + (f" and {more} more" if more > 0 else "")
+        said.append(f"Columns of {listed} were not checked: {printable(why)}.")
+    return said
 
 
 def stops(result: Result) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Final
 from pydantic import Field
 
 from erosion.common.protocol.messages import Comparison, FinalMetrics
+from erosion.common.rounds.data_check import DataCheck
 from erosion.common.settings.base import Settings
 from erosion.common.study.study import Study
 from erosion.common.support.holm import adjusted_p_values
@@ -50,6 +51,7 @@ class UserResult(Settings):
     comparison: Comparison | None
     adjusted_p_value: float | None = None  # Holm's, over all hospitals that were compared
     conclusion: str = ""  # by the adjusted p-value
+    data_check: DataCheck = DataCheck()
     absent: tuple[Absent, ...] = ()  # hospitals that rounds of its part went without
     weights: dict[str, float]  # of each hospital in the first arm: see `mean_weights`
     stopped: dict[str, EarlyStop] = Field(default_factory=dict)  # by arm, those that ended early
@@ -91,6 +93,14 @@ class Overview(Settings):
     def arms(self) -> list[str]:
         """The arms' names, in their order."""
         return list(next(iter(self.users.values())).arms)
+
+    @property
+    def data_check(self) -> DataCheck:
+        """What any part of the study found of a hospital's column, each once."""
+        found = [line.data_check for line in self.users.values()]
+        each = {(m.hospital, m.column): m for part in reversed(found) for m in part.misfits}
+        unchecked = {name: why for part in found for name, why in part.unchecked.items()}
+        return DataCheck(misfits=tuple(each.values()), unchecked=unchecked)
 
     @property
     def tested(self) -> str:
@@ -157,6 +167,7 @@ def line_of(result: Result) -> UserResult:
         cross_fitting=result.cross_fitting,
         base_rate=result.base_rate,
         comparison=result.comparison,
+        data_check=result.data_check,
         absent=result.absent,
         weights=mean_weights(result.contributions, result.user),
         stopped={

@@ -14,6 +14,7 @@ from erosion.common.protocol.messages import (
     FinalMetrics,
     Metrics,
 )
+from erosion.common.rounds.data_check import DataCheck
 from erosion.common.rounds.model_selection import SelectedSettings, chosen
 from erosion.common.settings.base import Settings
 from erosion.common.study.study import Study
@@ -104,6 +105,7 @@ class Result(Settings):
     # counted; None: not told
     cross_fitting: CrossFitting | None = None  # None: the figures are of a test part
     contributions: dict[str, Contribution]
+    data_check: DataCheck = DataCheck()  # hospitals whose figures do not fit the others'
     absent: tuple[Absent, ...] = ()  # hospitals that rounds went without
     recounts: tuple[Recount, ...] = ()  # hospitals that came back with other numbers of patients
     privacy: PrivacySpent | None = None  # None: the study promised none

@@ -8,6 +8,7 @@ from pydantic import AliasChoices, Field
 from erosion.common.errors import CheckpointError
 from erosion.common.formats.json_file import read_json, write_json
 from erosion.common.protocol.messages import Scaling
+from erosion.common.rounds.data_check import DataCheck
 from erosion.common.rounds.model_selection import SelectedSettings, chosen
 from erosion.common.rounds.surroundings import Decisions
 from erosion.common.settings.base import Settings
@@ -34,6 +35,7 @@ class RunDecisions(Settings):
     choices: dict[str, _SelectedSettings]  # by arm; empty until the trials have ended
 
     cohort: tuple[Name, ...] | None = None  # hospitals that may take part; None: all of the study
+    data_check: DataCheck = DataCheck()
     study: str | None = None  # digest; None: written by a version that did not keep it
     run: str | None = None  # what the sites know the run by; None: as above
 
@@ -50,6 +52,7 @@ class RunDecisions(Settings):
             scaling=decisions.scaling,
             choices=kept,
             cohort=cohort,
+            data_check=decisions.data_check,
             study=study.digest,
             run=run,
         )

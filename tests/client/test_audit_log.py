@@ -506,7 +506,12 @@ ANSWERS = {
     ),
     "summary": wire.encode_summary_reply(
         SummaryReply(
-            hospital="b", software="1", min_cell=10, num_samples=120, columns=(AGE, MANY_CODES)
+            hospital="b",
+            software="1",
+            min_cell=10,
+            num_samples=120,
+            num_patients=120,
+            columns=(AGE, MANY_CODES),
         )
     ),
     "train": wire.encode_train_result(

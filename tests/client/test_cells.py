@@ -17,7 +17,6 @@ from erosion.client.cells.cells import Cells
 from erosion.client.cells.column_figures import ColumnFigures, column_figures, sums_of
 from erosion.client.cells.rounding import (
     draw,
-    relative_step,
     rounded,
     rounded_count,
     rounded_deviation,
@@ -26,6 +25,7 @@ from erosion.client.cells.sketch import keys_of, num_differing, patient_hashes, 
 from erosion.client.site_file import Limits, Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal, SiteError
+from erosion.common.protocol.summary import relative_step
 from erosion.common.study.study import Study
 from tests.support.small_study import TASK, make_site, make_study, twenty_patients
 
@@ -176,7 +176,7 @@ def test_samples_and_patients_are_told_of_one_set() -> None:
     of_ten = np.repeat(np.arange(60), 10)
     fewer, fewer_of_ten = rows[:-3], of_ten[:-3]
     cells = Cells(site(), SECRET)
-    assert cells.numbers(rows, of_ten) == cells.numbers(fewer, fewer_of_ten) == (600, 60)
+    assert cells.numbers(rows, of_ten) == cells.numbers(fewer, fewer_of_ten) == (600, 60, 60)
     assert Cells(site(), SECRET).numbers(rows, of_ten, np.arange(600))[1] == 600
 
 
@@ -354,34 +354,6 @@ def test_the_number_of_patients_is_the_same_whatever_columns_a_study_asks_for() 
     stamped = whole + np.uint64(1)  # by another export no row is known as a whole
     assert cells.numbers(normal(115)[:, None], each, None, stamped)[0] in told
     assert cells.numbers(normal(115, 9)[:, None], each, None, stamped)[0] in told
-
-
-def test_what_the_version_before_told_is_told_again(tmp_path: Path) -> None:
-    """It knew patients again by the place of their category, and by the study's columns alone."""
-    where, keys = site(tmp_path), keys_of(SECRET)
-    rows, each = np.arange(60.0)[:, None], np.arange(60)
-    whole = np.arange(60, dtype=np.uint64) * np.uint64(7919)
-    sex = (each % 3 == 0).astype(float)
-    kinds = {
-        "patients": patient_hashes(rows, each, keys),
-        "counts sex": patient_hashes(sex, each, keys),
-    }
-    book = CellBook(tmp_path / "a")
-    book.tell({"patients": kinds["patients"]}, "patients", CELL, 9, lambda: "70")
-    figures = '{"woman": 50, "man": 30, "": 0}'  # which no draw gives
-    book.tell({"counts sex": kinds["counts sex"]}, "sex", CELL, 9, lambda: figures)
-    book.close()
-    cells = Cells(where, SECRET)
-    assert cells.numbers(rows, each, None, whole)[0] == 70
-    assert cells.numbers(rows * 2, each, None, whole)[0] == 70
-    counts = {"woman": 40, "man": 20, "": 0}
-    texts = {"woman": "f", "man": "m"}
-    for order in (1, -1, 1):
-        codes = sex if order == 1 else 1 - sex
-        asked = dict(list(texts.items())[::order])
-        told = cells.counts("sex", counts, codes, each, asked)
-        assert told == {"woman": 50, "man": 30, "": 0}
-        assert cells.counts("sex", counts, codes[1:], each[1:], asked) == told
 
 
 def test_sets_of_patients_are_a_budget() -> None:

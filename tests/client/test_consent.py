@@ -891,7 +891,7 @@ def test_the_review_says_which_means_and_deviations_leave(tmp_path: Path) -> Non
         assert "of each column patients with and without a value, mean, deviation, quant" in text
     images = {"kind": "image", "shape": [1, 28, 28], "classes": ["a", "b"]}
     text = leaves(study(task=images, model={"name": "mnist_cnn"}, scaling="none"), site(tmp_path))
-    assert "if asked before training: patients by what the study predicts, rounded" in text
+    assert "with the others: patients by what the study predicts, rounded" in text
     assert "quantiles" not in text
 
 

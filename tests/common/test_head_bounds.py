@@ -11,10 +11,10 @@ from erosion.common.errors import StudyError
 from erosion.common.line.envelope import describe
 from erosion.common.line.frames import LARGEST_HEAD_BYTES, Kind, json_frame
 from erosion.common.protocol import wire
+from erosion.common.protocol.figures import MOST_COLUMNS
 from erosion.common.protocol.messages import (
     CROSS_FITTED_SIGNIFICANCE,
     LONGEST_METRIC,
-    MOST_COLUMNS,
     MOST_METRICS,
     Comparison,
     DescribeReply,
@@ -25,7 +25,7 @@ from erosion.common.protocol.messages import (
     Scaling,
     TrainRequest,
 )
-from erosion.common.protocol.summary import QUANTILES, ColumnSummary, SummaryReply
+from erosion.common.protocol.summary import QUANTILES, ColumnSummary, Summary
 from erosion.common.protocol.wire import WireError
 from erosion.common.rounds.head_bounds import check_heads, most_head_bytes, problem_with_heads
 from erosion.common.settings.base import MOST_MISTAKES
@@ -60,9 +60,6 @@ def test_a_study_of_few_columns_needs_much_less_than_what_a_frame_can_have() -> 
 def test_the_longest_honest_introduction_and_description_fit(num_columns: int) -> None:
     study = study_of(num_columns)
     each = numbers(study)
-    sums = FeatureSums(count=(10**9,) * len(each), total=each, squares=each)
-    reply = DescribeReply(hospital="a", num_samples=10**9, software="9" * 40, sums=sums)
-    assert head_bytes(wire.encode_describe_reply(reply)) <= most_head_bytes(study)
     columns = [
         ColumnSummary(
             name=feature.name,
@@ -76,10 +73,12 @@ def test_the_longest_honest_introduction_and_description_fit(num_columns: int) -
         )
         for feature in study.task.features  # type: ignore[attr-defined]
     ]
-    told = SummaryReply(
-        hospital="a", software="x", min_cell=5, num_samples=10**9, columns=tuple(columns)
+    summary = Summary(min_cell=5, num_samples=10**9, num_patients=10**9, columns=tuple(columns))
+    sums = FeatureSums(count=(10**9,) * len(each), total=each, squares=each)
+    reply = DescribeReply(
+        hospital="a", num_samples=10**9, software="9" * 40, sums=sums, summary=summary
     )
-    assert head_bytes(wire.encode_summary_reply(told)) <= most_head_bytes(study)
+    assert head_bytes(wire.encode_describe_reply(reply)) <= most_head_bytes(study)
 
 
 @pytest.mark.parametrize("num_columns", [3, 30, 1000])

@@ -29,7 +29,7 @@ def test_hospitals_are_compared_before_any_training_and_who_declines_is_named(
     assert "limits.studies" in found.declined["carol"]
     assert found.missing == []
     assert found.replies["bob"].min_cell == 10
-    assert {(f.column, f.hospital) for f in found.findings} >= {("age", "bob")}
+    assert {(f.column, f.hospital) for f in found.misfits} >= {("age", "bob")}
     page = Page(description_page(found)).text
     assert "2 of 3 hospitals described" in page
     assert "limits.studies" in page

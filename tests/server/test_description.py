@@ -19,19 +19,23 @@ from erosion.client.training.hospital import Hospital
 from erosion.command_line import main
 from erosion.common.errors import Refusal
 from erosion.common.protocol import wire
+from erosion.common.protocol.figures import LARGEST_COUNT, LARGEST_FIGURE
 from erosion.common.protocol.flower_messages import ReplyMessage, RequestMessage
-from erosion.common.protocol.messages import LARGEST_COUNT, LARGEST_FIGURE
 from erosion.common.protocol.summary import ColumnSummary, SummaryReply
+from erosion.common.rounds.misfits import Misfit, misfits_of
 from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study
 from erosion.server.description.ask import ask_all
 from erosion.server.description.description import Description, problem_with
-from erosion.server.description.misfits import findings
 from erosion.server.description.page import description_page
 from erosion.server.description.terminal import show
 from tests.support.html_page import Page
 from tests.support.patience import PATIENCE
 from tests.support.small_study import make_site, make_study
+
+
+def findings(columns: dict[str, ColumnSummary]) -> list[Misfit]:
+    return misfits_of(columns, dict.fromkeys(columns, 10))
 
 
 def column(middle: float, deviation: float, name: str = "glucose") -> ColumnSummary:
@@ -191,18 +195,22 @@ def test_what_is_not_told_is_not_shown_as_none_nor_the_rest_as_all() -> None:
     nobody = ColumnSummary(name="dose", kind="number", count=0, missing=30)
     replies = {
         name: SummaryReply(
-            hospital=name, software="", min_cell=10, num_samples=40, columns=(told, nobody)
+            hospital=name,
+            software="",
+            min_cell=10,
+            num_samples=40,
+            num_patients=40,
+            columns=(told, nobody),
         )
         for name in ("a", "b")
     }
     found = Description(make_study(), replies, {})
     page = Page(description_page(found)).text
-    assert "a few or none nearly all few or none" in page
-    assert "100%" not in page
+    assert "a 30 (21–48) few or none (0–9) nearly all (70–100%) few or none (0–30%)" in page
     stream = io.StringIO()
     show(found, Console(file=stream, width=100))
     (row,) = [row.split() for row in stream.getvalue().splitlines() if " dose " in row]
-    assert row == ["dose", "a", "few", "nearly", "all"]
+    assert row == ["dose", "a", "few", "(0–9)", "nearly", "all"]
 
 
 def test_a_value_that_one_hospital_lacks_is_pointed_out() -> None:
@@ -295,6 +303,7 @@ def number_reply(hospital: str, **figures: Any) -> dict[str, Any]:
     told = column(70, 10, "age").model_dump(mode="json")
     return {
         "hospital": hospital, "software": "1", "min_cell": 10, "num_samples": 60,
+        "num_patients": 60,
         "columns": [{**told, **figures}],
     }  # fmt: skip
 
@@ -346,7 +355,7 @@ def test_a_typical_value_next_to_nothing_is_pointed_out_without_a_factor() -> No
         for name, changed in (("a", {}), ("b", {}), ("c", figures), ("d", {}))
     }
     found = Description(make_study(hospitals=["a", "b", "c", "d"]), replies, {})
-    (off,) = found.findings
+    (off,) = found.misfits
     assert off.hospital == "c"
     assert off.text == "4.94e-324 for everybody; the others' differ: is it recorded there?"
     assert "4.94e-324" in shown(found)
@@ -400,6 +409,7 @@ def test_a_hospital_that_declined_and_was_mended_in_time_gave_a_description() ->
             software="1",
             min_cell=10,
             num_samples=60,
+            num_patients=60,
             columns=(column(50, 9, "age"),),
         )
         for name in ("a", "b")
@@ -419,7 +429,12 @@ def test_a_trial_is_not_described(tmp_path: Path) -> None:
 
 def test_a_summary_survives_the_wire_and_strange_ones_are_named() -> None:
     reply = SummaryReply(
-        hospital="a", software="1", min_cell=10, num_samples=60, columns=(column(50, 9, "age"),)
+        hospital="a",
+        software="1",
+        min_cell=10,
+        num_samples=60,
+        num_patients=60,
+        columns=(column(50, 9, "age"),),
     )
     assert wire.decode_summary_reply(wire.encode_summary_reply(reply)) == reply
     assert problem_with(reply, make_study(), "a") is None
@@ -443,7 +458,7 @@ def test_the_page_shows_everybody_and_what_is_off() -> None:
     study = make_study(hospitals=["a", "b", "c", "d"])
     replies = {
         name: SummaryReply(
-            hospital=name, software="1", min_cell=10, num_samples=60,
+            hospital=name, software="1", min_cell=10, num_samples=60, num_patients=60,
             columns=(column(middle, middle / 5, "age"),
                      ColumnSummary(name="sex", kind="category", count=60, missing=10,
                                    shares={"f": 40, "m": 20})),
@@ -480,5 +495,5 @@ def test_a_page_that_cannot_be_written_is_told_of_below_what_it_was_to_show(
     assert main(["describe", "study.toml", "--simulate", "-o", str(tmp_path)]) == 7
     told = capsys.readouterr()
     assert "b gave no description: nobody has approved it" in told.out
-    assert f"The page cannot be written to {tmp_path}" in told.err
+    assert f"{tmp_path} cannot be written" in told.err
     assert "fault of this program" not in told.err

@@ -7,13 +7,8 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
-from erosion.common.protocol.messages import (
-    LARGEST_FIGURE,
-    Comparison,
-    Conclusion,
-    FinalMetrics,
-    Interval,
-)
+from erosion.common.protocol.figures import LARGEST_FIGURE
+from erosion.common.protocol.messages import Comparison, Conclusion, FinalMetrics, Interval
 from erosion.server.output.report.overview_page import render_overview, write_overview
 from erosion.server.output.result_words import absences_by_user
 from erosion.server.output.terminal.overview_table import print_overview

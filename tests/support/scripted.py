@@ -23,6 +23,7 @@ from erosion.common.protocol.messages import (
 )
 from erosion.common.rounds.arm_run import ArmRun, Storage
 from erosion.common.rounds.cross_fitting import Curves
+from erosion.common.rounds.data_check import DataCheck
 from erosion.common.rounds.membership import Membership, NobodyListening
 from erosion.common.rounds.records import Absence, RoundRecord, RunState
 from erosion.common.rounds.requests import Terms
@@ -265,6 +266,9 @@ class Kept:
 
     def begun_without(self, absent: Mapping[str, str]) -> None:
         self.events.append(("begun_without", dict(absent)))
+
+    def checked(self, found: DataCheck) -> None:
+        self.data_check = found
 
     def arm_started(
         self, arm: str, rounds: int, *, is_trial: bool = False, title: str = ""

@@ -13,6 +13,7 @@ from erosion.server.output.report.whole_page import day, verdict_box, whole_page
 from erosion.server.output.result_words import (
     absences_by_user,
     class_sizes,
+    data_check,
     means_of_fewer,
     stops_by_user,
 )
@@ -69,7 +70,9 @@ def _verdict(overview: Overview) -> str:
         " hospital’s own report looks at its own comparison alone.</p>"
     )
     away = "".join(f'<p class="note">{text(line)}</p>\n' for line in absences_by_user(overview))
-    return verdict_box(heading, overview.verdict, found=found) + away + (note if tested else "")
+    cautions = data_check(overview.data_check, named_in="result.json")
+    box = verdict_box(heading, overview.verdict, found=found, cautions=cautions)
+    return box + away + (note if tested else "")
 
 
 def _figures(overview: Overview, links: Mapping[str, str]) -> str:

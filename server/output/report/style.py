@@ -34,6 +34,8 @@ p { margin: 0.5rem 0; max-width: 50rem; }
 .verdict { margin: 1.4rem 0 0; padding: 1.2rem 1.5rem 1.1rem; background: var(--panel);
   border-left: 5px solid var(--faint); border-radius: 4px; }
 .verdict.found { border-color: var(--accent); }
+.verdict.caution { border-color: var(--series-1); }
+.verdict.caution h2 { margin: 0; }
 .verdict p { margin: 0.6rem 0 0; font-size: 1.08rem; }
 .note, figcaption, caption { color: var(--faint); font-size: 0.9rem; }
 .scroll { overflow-x: auto; }

@@ -3,7 +3,12 @@
 from erosion.common.protocol.messages import FEWEST_OF_A_CLASS, Comparison
 from erosion.server.output.report.html_table import text
 from erosion.server.output.report.whole_page import day, verdict_box
-from erosion.server.output.result_words import absences, recounts, what_may_be_unseen
+from erosion.server.output.result_words import (
+    absences,
+    data_check,
+    recounts,
+    what_may_be_unseen,
+)
 from erosion.server.run.result import Result, digits_beyond
 
 ONE_MORE = (
@@ -20,7 +25,9 @@ def verdict_section(result: Result) -> str:
         f'<p class="note">{text(sentence)}</p>\n'
         for sentence in (*absences(result.absent), *recounts(result.recounts))
     )
-    return verdict_box(heading, result.verdict.text, found=found) + away + _how_sure(result)
+    cautions = data_check(result.data_check, named_in="result.json")
+    box = verdict_box(heading, result.verdict.text, found=found, cautions=cautions)
+    return box + away + _how_sure(result)
 
 
 def _how_sure(result: Result) -> str:

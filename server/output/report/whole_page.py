@@ -23,11 +23,16 @@ def whole_page(title: str, sections: Sequence[str]) -> str:
     )
 
 
-def verdict_box(heading: str, verdict: str, *, found: bool) -> str:
-    """The answer: the first sentence large, the figures below it. `heading` is HTML."""
+def verdict_box(heading: str, verdict: str, *, found: bool, cautions: Sequence[str] = ()) -> str:
+    """The answer: the first sentence large, the figures below it. `heading` is HTML.
+
+    `cautions`: what must be read before it.
+    """
     finding, figures = verdict_sentences(verdict)
+    listed = "".join(f"<li>{text(caution)}</li>\n" for caution in cautions)
+    before = '<div class="verdict caution"><h2>Look at these first</h2>\n<ul>{}</ul></div>\n'
     return (
-        f"<header><p>{heading}</p></header>\n"
+        f"<header><p>{heading}</p></header>\n{before.format(listed) if listed else ''}"
         f'<div class="{"verdict found" if found else "verdict"}">'
         f"<h1>{text(finding)}</h1><p>{text(figures)}</p></div>\n"
     )

@@ -13,6 +13,7 @@ from erosion.server.output.events import (
     HospitalDeclined,
     HospitalJoined,
     HospitalLeft,
+    HospitalsCompared,
     ObserverDropped,
     RoundFinished,
     RunEvent,
@@ -62,6 +63,8 @@ class JsonProgress:
                 )
             case StudyBegunWithout(absent):
                 self._say("begun_without", absent=dict(absent))
+            case HospitalsCompared(found):
+                self._say("compared", **found.model_dump(mode="json"))
             case ArmStarted():
                 self._say("arm_started", arm=event.title, rounds=event.rounds)
             case RoundFinished(record):

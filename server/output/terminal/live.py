@@ -20,6 +20,7 @@ from erosion.server.output.events import (
     HospitalDeclined,
     HospitalJoined,
     HospitalLeft,
+    HospitalsCompared,
     RoundFinished,
     RunEvent,
     RunFinished,
@@ -29,6 +30,7 @@ from erosion.server.output.events import (
     WaitsFor,
 )
 from erosion.server.output.plain_text import shortened
+from erosion.server.output.result_words import data_check
 from erosion.server.output.terminal import words
 from erosion.server.output.terminal.arm_progress import ArmProgress
 from erosion.server.output.terminal.overview_table import print_overview
@@ -84,6 +86,9 @@ class LiveProgress:
                 self._say(words.stands_still(hospitals, since), style="yellow")
             case StudyBegunWithout(absent):
                 self._say(words.begun_without(absent), style="yellow")
+            case HospitalsCompared(found):
+                for sentence in data_check(found):
+                    self._say(sentence, style="bold yellow")
             case ArmStarted():
                 self._waiting = ""
                 self._arm = ArmProgress(event.title, event.rounds, self._hospitals, self._shown)

@@ -11,6 +11,7 @@ from erosion.common.tasks.metric import Metric
 from erosion.server.output.plain_text import metric_text
 from erosion.server.output.result_words import (
     absences_by_user,
+    data_check,
     means_of_fewer,
     stops_by_user,
     verdict_sentences,
@@ -45,6 +46,8 @@ def print_overview(console: Console, overview: Overview, report: Path | None) ->
         console.print()
     for user, reason in overview.without_model.items():
         console.print(Text(f"No model for {user}: {reason}", style="yellow"))
+    for sentence in data_check(overview.data_check):
+        console.print(Text(sentence, style="bold yellow"), soft_wrap=True)
     finding, figures = verdict_sentences(overview.verdict)
     console.print(Text(finding, style="bold"))
     console.print(Text(figures))

@@ -16,6 +16,7 @@ from erosion.server.output.events import (
     HospitalDeclined,
     HospitalJoined,
     HospitalLeft,
+    HospitalsCompared,
     RoundFinished,
     RunEvent,
     RunFinished,
@@ -25,6 +26,7 @@ from erosion.server.output.events import (
     WaitsFor,
 )
 from erosion.server.output.plain_text import printable, weight_text
+from erosion.server.output.result_words import data_check
 from erosion.server.output.terminal import words
 from erosion.server.output.terminal.arm_progress import ArmProgress
 from erosion.server.output.terminal.overview_table import print_overview
@@ -69,6 +71,9 @@ class PlainProgress:
                 self._say(words.stands_still(hospitals, since))
             case StudyBegunWithout(absent):
                 self._say(words.begun_without(absent))
+            case HospitalsCompared(found):
+                for sentence in data_check(found):
+                    self._say(sentence)
             case ArmStarted():
                 self._arm = ArmProgress(event.title, event.rounds, self._hospitals, self._shown)
                 self._silent_seconds = 0.0

@@ -13,6 +13,7 @@ from erosion.server.output.result_words import (
     absences,
     chosen_text,
     class_sizes,
+    data_check,
     interval_text,
     privacy,
     recounts,
@@ -29,6 +30,8 @@ INTERVAL = " (95 %)"  # the first metric is shown with its interval
 def print_summary(console: Console, result: Result, report: Path) -> None:
     """Print the table, the first arm's weights, the verdict and where the report is."""
     console.print()
+    for sentence in data_check(result.data_check, named_in="result.json"):
+        console.print(Text(sentence, style="bold yellow"), soft_wrap=True)
     console.print(_heading(result))
     console.print()
     console.print(_figures(result, console.width))

@@ -1,25 +1,40 @@
 """Finds hospitals whose figures of a column do not fit the others': another unit, most likely.
 
-Or numbers that stand for missing values, such as a cholesterol of 0; categories that are written
-the other way round; values that only one hospital lacks.
+Or numbers that stand for missing values, such as a cholesterol of 0; categories and outcomes that
+are coded the other way round; values that only one hospital lacks.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import inf, isinf, log
 from statistics import median
 
-from erosion.common.protocol.summary import QUANTILES, ColumnSummary
+import numpy as np
+from numpy.typing import NDArray
+
+from erosion.common.protocol.summary import QUANTILES, ColumnSummary, Summary
+from erosion.common.settings.base import Settings
+from erosion.common.study.study import Study
+from erosion.common.support.plain_text import printable
+from erosion.common.tasks.features import CategoryFeature
 
 OFF_BY = 2.0  # times the others' typical value, either way
 FAR = 3.0  # deviations of a column; what is nearer may be other patients
 NEAR_FACTOR = 0.12  # relative; the figures are rounded
 MOST, FEW = 0.8, 0.2  # of a hospital's patients, and of the others': other patients are more alike
+HALF = 0.5  # however far off the counts are
 ROUNDING = 0.5  # deviations by which a figure may be off
 NOTHING = 1e-9  # of a value: less is what sums of equal numbers leave over
 ABOVE_ZERO = 0.3  # of the others' middle: where their lowest tenth is, a measured 0 is far
 MANY = 200  # patients: of fewer, those of another category may be too few to be told
 LACKING, COMPLETE = 0.5, 0.1  # of whom a value is missing: here, and at the others
+COMMON, EXPECTED = 0.25, 3  # share at the others, and smallest cells of patients that it makes here
+MOVED, MATCHED = 0.5, 0.15  # of the patients in other classes than the others', before and after
+# the classes are exchanged
+FEWEST_CELLS = 4  # of patients, whose shares can be compared with others'
+MIRRORED, TWICE = 0.5, 2.0  # deviations between a value and the others' with its sign changed, and
+# between the two as they are
+MOST_OTHERS = 30  # that a hospital is compared with
 _LOWEST, _FIRST, _MIDDLE, _THIRD, _HIGHEST = range(len(QUANTILES))  # the places in it
 
 # What one unit's number is in another's: only hints, by the size of the factor.
@@ -37,8 +52,7 @@ KNOWN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Misfit(Settings):
     """One hospital's column that does not fit the others'."""
 
     hospital: str
@@ -46,15 +60,67 @@ class Finding:
     text: str
 
 
-def findings(columns: Mapping[str, ColumnSummary]) -> list[Finding]:
-    """Of one column, by hospital: whose figures are far from what is usual of the others."""
+def problem_with_summary(summary: Summary, study: Study) -> str | None:
+    """Why a hospital's description cannot be used; None where it can."""
+    features = getattr(study.task, "features", ())
+    known = {feature.name for feature in features}
+    known |= {column.name for column in study.task.target_columns}
+    described = Counter(column.name for column in summary.columns)
+    if strange := sorted(described.keys() - known):
+        return f"it described {printable(strange[0], at_most=50)!r}, which the study has not"
+    groups = {
+        feature.name: frozenset(feature.categories)
+        for feature in features
+        if isinstance(feature, CategoryFeature)
+    }
+    groups[study.task.target_columns[-1].name] = study.task.group_names
+    for column in summary.columns:
+        if strange := sorted(column.shares.keys() - groups.get(column.name, frozenset())):
+            what = f"{printable(strange[0], at_most=50)!r} of {column.name!r}"
+            return f"it counted patients with {what}, which the study has not"
+    if twice := sorted(name for name, times in described.items() if times > 1):
+        return f"it described {printable(twice[0], at_most=50)!r} more than once"
+    return None
+
+
+def misfits(summaries: Mapping[str, Summary]) -> list[Misfit]:
+    """Of every column, by hospital: all that looks wrong."""
+    cells = {hospital: summary.min_cell for hospital, summary in summaries.items()}
+    by_column: dict[str, dict[str, ColumnSummary]] = {}
+    for hospital, summary in summaries.items():
+        for column in summary.columns:
+            by_column.setdefault(column.name, {})[hospital] = column
+    return [found for columns in by_column.values() for found in misfits_of(columns, cells)]
+
+
+def misfits_of(columns: Mapping[str, ColumnSummary], cells: Mapping[str, int]) -> list[Misfit]:
+    """Of one column, by hospital: whose figures are far from what is usual of the others.
+
+    `cells`: each hospital's smallest cell.
+    """
     off = _values_off(columns)
     for name, column in columns.items():
-        others = [other for hospital, other in columns.items() if hospital != name]
-        text = off.get(name) or _which_category_is_off(column, others) or _lacks(column, others)
+        others = _others(name, columns)
+        text = (
+            off.get(name)
+            or _which_category_is_off(column, others, cells[name])
+            or _are_relabelled(column, others, cells[name])
+            or _lacks_category(column, others, cells[name])
+            or _lacks(column, others)
+        )
         if text:
             off[name] = text
-    return [Finding(name, columns[name].name, off[name]) for name in columns if name in off]
+    return [
+        Misfit(hospital=name, column=columns[name].name, text=off[name])
+        for name in columns
+        if name in off
+    ]
+
+
+def _others(name: str, columns: Mapping[str, ColumnSummary]) -> list[ColumnSummary]:
+    """Of very many hospitals some, evenly over their order: they are as usual as all."""
+    names = [*columns][:: 1 + len(columns) // MOST_OTHERS]
+    return [columns[hospital] for hospital in names if hospital != name]
 
 
 def _values_off(columns: Mapping[str, ColumnSummary]) -> dict[str, str]:
@@ -82,8 +148,10 @@ def _values_off(columns: Mapping[str, ColumnSummary]) -> dict[str, str]:
 def _one_value(name: str, columns: Mapping[str, ColumnSummary]) -> str:
     """All patients here have the same number, and others' have not."""
     value = middle_of(columns[name])
-    varying = [column for column in columns.values() if _varies(column)]
-    if value is None or columns[name].deviation is None or columns[name] in varying or not varying:
+    if value is None or columns[name].deviation is None or _varies(columns[name]):
+        return ""
+    varying = [column for column in _others(name, columns) if _varies(column)]
+    if not varying:
         return ""
     quarters = [
         median(found)
@@ -128,7 +196,7 @@ def _middle_off(name: str, columns: Mapping[str, ColumnSummary]) -> str:
 
 def _beside(name: str, columns: Mapping[str, ColumnSummary]) -> tuple[float, float, float, float]:
     """Its typical value and that of the others, and the same of the deviations."""
-    others = [column for hospital, column in columns.items() if hospital != name]
+    others = _others(name, columns)
     middles = [value for column in others if (value := middle_of(column)) is not None]
     value = middle_of(columns[name])
     assert value is not None
@@ -140,7 +208,9 @@ def _beside(name: str, columns: Mapping[str, ColumnSummary]) -> tuple[float, flo
     )
 
 
-def _which_category_is_off(column: ColumnSummary, others: Sequence[ColumnSummary]) -> str:
+def _which_category_is_off(
+    column: ColumnSummary, others: Sequence[ColumnSummary], cell: int
+) -> str:
     """One that nearly all patients here have and hardly any of the others', or everybody here."""
     told = [other for other in others if other.shares and other.count]
     if not told or not column.count:
@@ -149,10 +219,61 @@ def _which_category_is_off(column: ColumnSummary, others: Sequence[ColumnSummary
         share = number / column.count
         usual = median(other.shares.get(category, 0) / other.count for other in told)
         of_others = f"of the others {f'{usual:.0%}' if usual else 'few'}"
-        if share >= MOST and usual <= FEW:
+        at_least = column.share_range(category, cell).low
+        if share >= MOST and at_least >= HALF and usual <= FEW:
             return f"{share_text(share)} are {category!r}, {of_others}: is it coded otherwise?"
         if share == 1 and column.count >= MANY and usual <= MOST:
             return f"nearly all are {category!r}, {of_others}: is it recorded there?"
+    return ""
+
+
+def _are_relabelled(column: ColumnSummary, others: Sequence[ColumnSummary], cell: int) -> str:
+    """An outcome of several classes that fits the others' once these are exchanged.
+
+    First as if their order were turned round, then as any of them may be exchanged. Of two classes
+    other patients may well have three quarters here and one there.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    told = [other for other in others if other.count]
+    if column.kind != "outcome" or len(column.shares) < 3 or not told:
+        return ""
+    if column.count < FEWEST_CELLS * cell:
+        return ""
+    classes = [*column.shares]
+    own = np.array([column.shares[name] / column.count for name in classes])
+    usual = np.array([median(o.shares.get(name, 0) / o.count for o in told) for name in classes])
+    if usual.sum() == 0 or np.abs(own - usual / usual.sum()).sum() < 2 * MOVED:
+        return ""
+    usual /= usual.sum()
+    _, exchanged = linear_sum_assignment(np.abs(own[:, None] - usual[None, :]))
+    for order, how in (
+        (np.arange(len(classes))[::-1], "the other way round"),
+        (exchanged, "with classes exchanged"),
+    ):
+        if np.abs(own - usual[order]).sum() <= 2 * MATCHED:
+            return (
+                f"{_listed(classes, own)}, of the others {_listed(classes, usual)}: is it coded"
+                f" {how}?"
+            )
+    return ""
+
+
+def _listed(classes: Sequence[str], shares: NDArray[np.float64]) -> str:
+    return ", ".join(
+        f"{share:.0%} {name!r}" for name, share in zip(classes, shares.tolist(), strict=True)
+    )
+
+
+def _lacks_category(column: ColumnSummary, others: Sequence[ColumnSummary], cell: int) -> str:
+    """A category that is common elsewhere, and of which fewer than a cell are here."""
+    told = [other for other in others if other.shares and other.count]
+    for category, number in column.shares.items():
+        if number or not told:
+            continue
+        usual = median(other.shares.get(category, 0) / other.count for other in told)
+        if usual >= COMMON and usual * column.count >= EXPECTED * cell:
+            return f"few or none are {category!r}, of the others {usual:.0%}: is it recorded there?"
     return ""
 
 
@@ -192,7 +313,8 @@ def _what_is_off(value: float, usual: float, own: float, spread: float) -> str:
     """A wrong unit moves a column by many of its own deviations; other patients do not."""
     apart = abs(value - usual)
     typical = min(own, spread) or max(own, spread)
-    if apart <= FAR * typical:
+    is_mirrored = abs(value + usual) <= MIRRORED * typical and apart >= TWICE * typical > 0
+    if apart <= FAR * typical and not is_mirrored:
         return ""
     if 0 in (value, usual):  # of which there is no factor; where all have it, it may be no value
         whose, varies = ("0", own) if value == 0 else ("theirs", spread)
@@ -219,7 +341,7 @@ def _which_end_is_off(name: str, columns: Mapping[str, ColumnSummary]) -> str:
 
     The other half stays where the others' is: other patients are different on both sides.
     """
-    others = [column for hospital, column in columns.items() if hospital != name]
+    others = _others(name, columns)
     own = [_quantile(columns[name], place) for place in range(len(QUANTILES))]
     told = [
         [found for column in others if (found := _quantile(column, place)) is not None]
