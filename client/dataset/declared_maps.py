@@ -97,6 +97,11 @@ def _check_values(
     name: str, column: StudyColumn, meant: dict[str, str], found: MapFindings
 ) -> None:
     texts = {canonical(text) for text in column.text.texts} if column.text else set()
+    for value, one, other in () if column.is_number else _merged(meant, texts):
+        found.notes.append(
+            f"column {name}: {one!r} and {other!r} are both read as {value!r}, by the map for it;"
+            " correct it, if they are two"
+        )
     if any(key in texts for key in meant):
         return
     # What the study itself understands, without the map: the map's left sides, if it is reversed.
@@ -110,6 +115,15 @@ def _check_values(
         found.notes.append(
             f"no value that is mapped for {name} ({', '.join(list(meant)[:5])}) is in the data"
         )
+
+
+def _merged(meant: dict[str, str], texts: set[str]) -> Iterator[tuple[str, str, str]]:
+    """A value of the study that a map makes of a text, and that stands in the data, too."""
+    for key, value in meant.items():
+        is_other = key.casefold() != value.casefold()
+        is_itself = value in texts and meant.get(value, value) == value
+        if value and is_other and key in texts and is_itself:
+            yield value, key, value
 
 
 def _example(meant: dict[str, str], texts: set[str]) -> str:

@@ -3,7 +3,7 @@
 import difflib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import starmap
 from typing import Literal
@@ -19,13 +19,11 @@ from erosion.client.scaffold.known_words import (
     BEGIN,
     BIRTH,
     END,
-    MEANS_NO,
-    MEANS_YES,
     MISSING_WORDS,
-    SAME_VALUES,
     SAME_WORDS,
 )
-from erosion.client.scaffold.spellings import one_spelling, plain_value
+from erosion.client.scaffold.spellings import NO, YES, one_spelling
+from erosion.client.scaffold.value_words import Spelt, ValueMap, plain_value, value_map
 from erosion.common.tasks.features import CategoryFeature, NumberFeature
 from erosion.common.tasks.inputs import TabularTask
 from erosion.common.tasks.task import CodedColumn
@@ -57,7 +55,9 @@ class Match:
     column: str  # the study's
     local: str | None  # the data's; None: nothing seems to fit
     confidence: float = 0.0  # from 0 to 1
-    values: Mapping[str, str] = field(default_factory=dict)  # spellings: data's -> study's
+    values: Spelt = field(default_factory=dict)  # spellings: data's -> study's
+    asked: frozenset[str] = frozenset()  # those of `values` that a person must confirm
+    others: tuple[Spelt, ...] = ()  # what else `values` may mean
     unknown: tuple[str, ...] = ()  # values that no spelling is known for
     unit: UnitChange | None = None  # to the study's unit
     unsaid: tuple[str, ...] = ()  # values that seem to stand for "not known"
@@ -100,7 +100,7 @@ def match_columns(task: TabularTask, profiles: Sequence[Profile]) -> list[Match]
 
 def _match(column: NumberFeature | CategoryFeature | CodedColumn, profile: Profile) -> Match:
     names = max(_alike(column.name, profile.name), _by_its_values(column, profile.name))
-    spelt: Mapping[str, str] = {}
+    spelt = ValueMap()
     unknown: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     unit = None
@@ -108,7 +108,7 @@ def _match(column: NumberFeature | CategoryFeature | CodedColumn, profile: Profi
         fits, unit = _number_fit(column, profile)
     else:
         fits, spelt, unknown = _code_fit(column, profile)
-        words = tuple(text for text in unknown if text.lower() in MISSING_WORDS)
+        words = tuple(text for text in unknown if _is_unknown(text))
         unknown = tuple(text for text in unknown if text not in words)
     if fits == 0 and not (names >= SAME and unknown):
         return Match(column.name, profile.name)
@@ -121,7 +121,9 @@ def _match(column: NumberFeature | CategoryFeature | CodedColumn, profile: Profi
         column.name,
         profile.name,
         confidence,
-        spelt,
+        spelt.values,
+        spelt.asked,
+        spelt.others,
         unknown,
         unit,
         unsaid,
@@ -228,41 +230,40 @@ def _from_dates(
 
 def _code_fit(
     column: CategoryFeature | CodedColumn, profile: Profile
-) -> tuple[float, Mapping[str, str], tuple[str, ...]]:
+) -> tuple[float, ValueMap, tuple[str, ...]]:
     """The share of rows understood, the spellings that need a map, and what is not understood."""
     known = column.categories if isinstance(column, CategoryFeature) else tuple(column.codes)
     parse = feature_parser(column) if isinstance(column, CategoryFeature) else target_parser(column)
     if len(set(one_spelling(profile.counts).values())) > 3 * len(known) + 3:
-        return 0.0, {}, ()
-    spelt: dict[str, str] = {}
-    unknown: list[str] = []
-    understood = 0  # rows
-    for text, count in profile.counts.items():
-        if not isinstance(parse(text), Fault):
-            understood += count
-        elif (meant := _same_value(text, known, profile.name)) is not None:
-            spelt[text] = meant
-            understood += count
-        else:
-            unknown.append(text)
-    return understood / max(sum(profile.counts.values()), 1), spelt, tuple(unknown)
+        return 0.0, ValueMap(), ()
+    understood = {text for text in profile.counts if not isinstance(parse(text), Fault)}
+    told = [text for text in profile.counts if text in understood or not _is_unknown(text)]
+    spelt = value_map(told, known, understood)
+    if not spelt.values and len(understood) < len(told):
+        spelt = _yes_to(profile.name, told, known)
+    unknown = [t for t in profile.counts if t not in understood and t not in spelt.values]
+    rows = sum(n for text, n in profile.counts.items() if text not in unknown)
+    if any(t.isdecimal() for t in unknown) and all(value.isdecimal() for value in known):
+        # 1 and 2 where the study has 0 and 1: its 1 may be another.
+        unknown = [t for t in profile.counts if t in unknown or t.isdecimal()]
+    return rows / max(sum(profile.counts.values()), 1), spelt, tuple(unknown)
 
 
-def _same_value(text: str, known: Sequence[str], column: str) -> str | None:
-    """The study's value that a spelling means; None where none or several could be meant."""
-    plain = plain_value(text)
-    alike = [value for value in known if plain_value(value) == plain]
-    for words in SAME_VALUES:
-        if plain in words:
-            alike += [value for value in known if plain_value(value) in words]
-    distinct = list(dict.fromkeys(alike)) or _yes_to(column, plain, known)
-    return distinct[0] if len(distinct) == 1 else None
+def _is_unknown(text: str) -> bool:
+    return text.lower() in MISSING_WORDS
 
 
-def _yes_to(column: str, answer: str, known: Sequence[str]) -> list[str]:
-    """What yes or no means in a column that is called like one of two values: "death", "yes"."""
+def _yes_to(column: str, texts: Sequence[str], known: Sequence[str]) -> ValueMap:
+    """What yes and no mean in a column that is called like one of two values: "death", "yes"."""
     named = [v for v in known if _alike(v, column) >= SAME]
     other = [v for v in known if v not in named]
     if len(named) != 1 or len(other) != 1:
-        return []
-    return named if answer in MEANS_YES else other if answer in MEANS_NO else []
+        return ValueMap()
+    answers = {text: plain_value(text) for text in texts}
+    spelt = {
+        text: named[0] if answer in YES else other[0]
+        for text, answer in answers.items()
+        if answer in YES | NO
+    }
+    is_sure = len(set(spelt.values())) == len(spelt)
+    return ValueMap(spelt, frozenset(t for t in spelt if not is_sure or t.isdecimal()))

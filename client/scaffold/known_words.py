@@ -119,55 +119,6 @@ SAME_WORDS: tuple[frozenset[str], ...] = tuple(
     )
 )
 
-# Spellings of a category, without case and accents.
-SAME_VALUES: tuple[frozenset[str], ...] = tuple(
-    map(
-        frozenset,
-        (
-            (
-                *("yes", "y", "ja", "j", "oui", "si", "true", "wahr", "vrai", "1"),
-                *("present", "positive", "pos"),
-            ),
-            (
-                *("no", "n", "nein", "non", "nee", "false", "falsch", "faux", "0"),
-                *("absent", "negative", "neg"),
-            ),
-            (
-                *("male", "m", "man", "mann", "mannlich", "maennlich", "homme", "h", "masculin"),
-                *("hombre", "varon", "masculino", "uomo", "maschio"),
-            ),
-            ("alive", "lebend", "lebt", "vivant", "vivante", "survived", "vivo", "viva", "living"),
-            (
-                *("dead", "died", "death", "verstorben", "tot", "gestorben", "decede", "decedee"),
-                *("deceased", "muerto", "muerta", "fallecido", "fallecida", "deceduto", "deceduta"),
-            ),
-            *((roman, str(n)) for n, roman in enumerate(("i", "ii", "iii", "iv", "v"), start=1)),
-            (
-                *("female", "f", "w", "woman", "frau", "weiblich", "femme", "feminin"),
-                *("mujer", "femenino", "donna", "femmina"),
-            ),
-            # Smoking, and other habits.
-            ("never", "nie", "niemals", "jamais", "nunca", "mai"),
-            (
-                *("former", "ex", "previous", "fruher", "frueher", "ehemalig", "ehemals", "ancien"),
-                *("exsmoker", "exraucher", "exfumeur", "exfumador"),
-            ),
-            (
-                *("current", "aktuell", "derzeit", "actuel", "actual", "attuale"),
-                *("smoker", "raucher", "fumeur", "fumador"),
-            ),
-            # How much, and how badly.
-            ("low", "niedrig", "faible", "bajo", "basso"),
-            ("medium", "mittel", "moyen", "medio"),
-            ("high", "hoch", "eleve", "alto"),
-            ("mild", "leicht", "leger", "leve", "lieve"),
-            ("moderate", "massig", "maessig", "mittelschwer", "modere", "moderado", "moderato"),
-            ("severe", "schwer", "grave"),
-        ),
-    )
-)
-MEANS_YES, MEANS_NO, _MALE, MEANS_ALIVE = SAME_VALUES[:4]
-
 # What people write for "not known", beyond what programs do.
 MISSING_WORDS = frozenset(
     [

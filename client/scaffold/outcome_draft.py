@@ -10,14 +10,14 @@ from erosion.client.dataset.codes_for_unknown import CODES
 from erosion.client.scaffold.column_profile import Profile
 from erosion.client.scaffold.draft_text import FEWEST, missing_line, quoted, short
 from erosion.client.scaffold.known_units import header_unit
-from erosion.client.scaffold.known_words import MEANS_ALIVE, MEANS_NO, MISSING_WORDS
+from erosion.client.scaffold.known_words import MISSING_WORDS
 from erosion.client.scaffold.left_out import why_not
-from erosion.client.scaffold.spellings import plain_value
+from erosion.client.scaffold.value_words import plain_value, words_for
 from erosion.common.errors import DataError
 from erosion.common.settings.codes import canonical
 
 MOST_CLASSES = 10
-NO = MEANS_NO | MEANS_ALIVE
+NO = words_for("answer", "no") | words_for("life", "alive")
 
 
 def outcome_lines(target: Profile) -> tuple[str, list[str]]:

@@ -1,6 +1,6 @@
 """`erosion site new`: a site file that maps a hospital's columns, as far as that can be told."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from erosion.client.scaffold.column_match import Match
@@ -10,6 +10,7 @@ from erosion.client.scaffold.known_units import unit_text
 from erosion.client.scaffold.patient_key import likely_key, repeats
 
 MOST_ODD = 10  # values of a number that are none, listed one by one
+OPEN = "WHAT IT MEANS"  # is no value of a study, so that nothing is read by it
 
 
 def site_draft(
@@ -161,6 +162,7 @@ def _values(matches: Sequence[Match], profiles: Sequence[Profile], accept: float
             f"{'' if is_written(match, text, accept) else '# ? '}{quoted(text)} = {quoted(meant)}"
             for text, meant in match.values.items()
         ]
+        lines += [f"# or: {_pairs(other, quoted)}" for other in match.others]
         for text in match.unsaid:
             times = counts[str(match.local)].get(text)  # of what may as well be measured
             often = f" {times} rows" if times else ""
@@ -168,15 +170,20 @@ def _values(matches: Sequence[Match], profiles: Sequence[Profile], accept: float
         lines += [f'# ? {quoted(text)} = ""  # no number' for text in match.odd[:MOST_ODD]]
         if len(match.odd) > MOST_ODD:
             lines.append(f"# and {len(match.odd) - MOST_ODD} more that are no numbers")
-        lines += [f'# ? {quoted(text)} = ""  # what does it mean?' for text in match.unknown]
+        lines += [
+            f'# ? {quoted(text)} = "{OPEN}"  # one of the study\'s, or "" if it is missing'
+            for text in match.unknown
+        ]
     return lines
+
+
+def _pairs(values: Mapping[str, str], form: Callable[[str], str] = str) -> str:
+    return ", ".join(f"{form(text)} = {form(meant)}" for text, meant in values.items())
 
 
 def is_written(match: Match, text: str, accept: float) -> bool:
     """Whether a spelling is written as it is, and is no proposal."""
-    # What a code such as 1 means, only the hospital knows.
-    is_code = text.isdecimal() and not match.values[text].isdecimal()
-    return match.confidence >= accept and not is_code
+    return match.confidence >= accept and text not in match.asked
 
 
 def _mark(match: Match, accept: float) -> str:
@@ -207,6 +214,8 @@ def _values_in_words(match: Match, accept: float) -> Iterator[str]:
         spelt.setdefault(how, []).append(f"{local} = {meant}")
     for how, values in spelt.items():
         yield f"values, {how}: {', '.join(values)}"
+    for other in match.others:
+        yield f"or, in another language: {_pairs(other)}"
     if match.unknown:
         yield f"not understood: {', '.join(match.unknown[:8])}"
     if match.odd:

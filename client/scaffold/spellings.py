@@ -1,31 +1,26 @@
-"""Spellings of one category: yes, Yes and YES are the same to people, and beside them y and 1."""
+"""Spellings of one category: yes, Yes and YES are the same to people, and so are y and 1."""
 
-import unicodedata
 from collections.abc import Iterable
 from dataclasses import replace
 
 from erosion.client.scaffold.column_profile import Profile
-from erosion.client.scaffold.known_words import MEANS_NO, MEANS_YES
+from erosion.client.scaffold.value_words import plain_value, words_for
 from erosion.common.settings.codes import canonical
 
-# What tests find is no answer: beside "negative", "no" may mean that none was made.
-RESULTS = frozenset(["present", "positive", "pos", "absent", "negative", "neg"])
-YES, NO = MEANS_YES - RESULTS, MEANS_NO - RESULTS
-
-
-def plain_value(text: str) -> str:
-    """Small letters without accents and spaces around: "Sí " is si."""
-    letters = unicodedata.normalize("NFKD", canonical(text).casefold())
-    return " ".join("".join(c for c in letters if not unicodedata.combining(c)).split())
+# What tests find is no answer: next to "negative", "no" may mean that none was made.
+RESULTS = words_for("finding", "negative", "positive")
+YES, NO = words_for("answer", "yes") - RESULTS, words_for("answer", "no") - RESULTS
 
 
 def one_spelling(texts: Iterable[str]) -> dict[str, str]:
-    """Each text with the first of those that mean the same, as codes of a study.
+    """Each text with the first of those that seem to mean the same, as codes of a study.
 
     Case, accents and spaces make no other category, nor do the words for yes and no where there
-    are no others.
+    are no others. Where they alone tell values apart, as those of AA, Aa and aa, each stays.
     """
     plain = {text: plain_value(text) for text in texts}
+    if len(set(plain.values())) == 1:
+        return {text: canonical(text) for text in plain}
     if all(text in YES | NO for text in plain.values()):
         plain = {text: "yes" if answer in YES else "no" for text, answer in plain.items()}
     first: dict[str, str] = {}

@@ -136,8 +136,8 @@ def test_values_are_told_as_written_or_proposed_as_they_stand_in_the_file(
     trial: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     drafted(trial)
-    rows: list[list[object]] = [[age, "fm"[age % 2], "01"[age % 3 == 0]] for age in range(30, 90)]
-    write(trial / "beta.csv", ["age", "sex", "smoker"], [*rows, [40, "W", 0]])
+    rows: list[list[object]] = [[age, "Wm"[age % 2], "01"[age % 3 == 0]] for age in range(30, 90)]
+    write(trial / "beta.csv", ["age", "sex", "smoker"], rows)
     command = ["site", "new", "--study", str(trial / "study.toml")]
     assert main([*command, "--data", str(trial / "beta.csv")]) == 0
     said = capsys.readouterr().out

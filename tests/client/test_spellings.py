@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from erosion.client.dataset.load import load_patients
+from erosion.client.scaffold.site_draft import OPEN, is_written
 from erosion.client.scaffold.spellings import one_spelling
 from erosion.client.site_file import load_site
+from erosion.common.errors import DataError
 from erosion.common.tasks.features import CategoryFeature
 from tests.support.drafts import column, drafted, features_of, one_match, site_of
 
@@ -57,6 +59,69 @@ def test_the_site_file_that_is_proposed_for_it_has_the_same_patients(tmp_path: P
     site = site_of(tmp_path)
     site.write_text(site.read_text(encoding="utf-8").replace("# ? ", ""), encoding="utf-8")
     assert len(load_patients(load_site(site), study).rows) == 240
+
+
+@pytest.mark.parametrize(
+    ("categories", "cells", "meant", "is_certain"),
+    [
+        (["F", "M"], "H M", {"H": "M", "M": "F"}, False),  # hombre, mujer
+        (["H", "M"], "F M", {"F": "M", "M": "H"}, False),
+        (["F", "M"], "F H", {"H": "M"}, True),  # femme, homme
+        (["F", "M"], "W M", {"W": "F"}, True),
+        (["F", "M"], "K M", {"K": "F"}, True),
+        (["F", "M"], "V M", {"V": "F"}, False),  # vrouw, man; or varón, mujer
+        (["F", "M"], "F N", {"F": "M", "N": "F"}, False),  # férfi, nő
+        (["F", "M"], "F M W", {"W": "F"}, False),
+        (["female", "male"], "M F", {"M": "male", "F": "female"}, True),
+        (["female", "male"], "Male male Female", {"Male": "male", "Female": "female"}, False),
+        (["no", "yes"], "ja Ja nein", {"ja": "yes", "Ja": "yes", "nein": "no"}, False),
+        (["no", "yes"], "1 0", {"1": "yes", "0": "no"}, False),
+        (["no", "yes"], "1 2", {}, True),
+        (["AA", "Aa", "aa"], "aa Aa AA", {}, True),
+    ],
+)
+def test_a_map_that_makes_one_value_of_two_or_has_two_meanings_is_only_proposed(
+    tmp_path: Path, categories: list[str], cells: str, meant: dict[str, str], is_certain: bool
+) -> None:
+    match = one_match(
+        tmp_path, {"name": "sex", "categories": categories}, column("sex", cells.split() * 9)
+    )
+    assert match.values == meant
+    written = {text for text in meant if is_written(match, text, 0.9)}
+    proposed = [text for text in meant if text not in written]
+    assert (written == {*meant}) == is_certain
+    merged = [text for text in meant if [*meant.values()].count(meant[text]) > 1]
+    assert {*merged} <= {*proposed}
+
+
+def test_women_do_not_become_men_at_a_hospital_with_the_same_letters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = drafted(tmp_path, column("sex", ["F", "M"] * 20), "ill")
+    (tmp_path / "trial.csv").write_text(column("sex", ["H", "M"] * 20), encoding="utf-8")
+    path = site_of(tmp_path)
+    with pytest.raises(DataError, match="not among the categories F, M"):
+        load_patients(load_site(path), study)
+    text = path.read_text(encoding="utf-8")
+    assert '\n# ? "H" = "M"\n# ? "M" = "F"\n' in text
+    path.write_text(text.replace('# ? "H"', '"H"'), encoding="utf-8")  # the wrong half of it
+    (note,) = load_patients(load_site(path), study).notes
+    assert "'H' and 'M' are both read as 'M'" in note
+
+
+def test_codes_that_are_no_others_subset_are_all_asked_about(tmp_path: Path) -> None:
+    """1 and 2 here, 0 and 1 in the study: its 1 may be another."""
+    study = drafted(tmp_path, column("smoker", [0, 1] * 20), "ill")
+    (tmp_path / "trial.csv").write_text(column("smoker", [1, 2] * 20), encoding="utf-8")
+    path = site_of(tmp_path)
+    text = path.read_text(encoding="utf-8")
+    assert [line.split(" =")[0] for line in text.splitlines() if OPEN in line] == [
+        '# ? "1"',
+        '# ? "2"',
+    ]
+    path.write_text(text.replace("# ? ", ""), encoding="utf-8")
+    with pytest.raises(DataError, match="not among the categories 0, 1"):
+        load_patients(load_site(path), study)
 
 
 def test_an_event_may_be_spelt_in_several_ways(tmp_path: Path) -> None:

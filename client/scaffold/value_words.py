@@ -1,0 +1,179 @@
+"""Reads the values of a column in one language and maps them to a study's. Always only proposed."""
+
+import tomllib
+import unicodedata
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from erosion.common.settings.codes import canonical
+
+FILE = Path(__file__).with_name("value_words.toml")
+FEWEST_MEANINGS = 2  # of a study's values, that a topic has words for
+Coding = Mapping[str, str]  # word -> what it means
+Spelt = Mapping[str, str]  # value in the data -> value in the study
+
+
+@dataclass(frozen=True, slots=True)
+class ValueMap:
+    """What a column's values seem to mean in the study."""
+
+    values: Spelt = field(default_factory=dict)  # of those that need a map
+    asked: frozenset[str] = frozenset()  # those of them that a person must confirm
+    others: tuple[Spelt, ...] = ()  # what else they may mean
+
+
+def plain_value(text: str) -> str:
+    """Small letters without accents and spaces around: "Sí " is si."""
+    letters = unicodedata.normalize("NFKD", canonical(text).casefold())
+    return " ".join("".join(c for c in letters if not unicodedata.combining(c)).split())
+
+
+@cache
+def codings() -> Mapping[str, Mapping[str, Coding]]:
+    """The words by topic and language."""
+    found = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    return {
+        topic: {
+            language: {plain_value(w): meant for meant, words in coding.items() for w in words}
+            for language, coding in languages.items()
+        }
+        for topic, languages in found.items()
+    }
+
+
+def words_for(topic: str, *meanings: str) -> frozenset[str]:
+    """The words for a meaning in every language, as `plain_value` leaves them."""
+    return frozenset(
+        word
+        for coding in codings()[topic].values()
+        for word, meant in coding.items()
+        if meant in meanings
+    )
+
+
+def value_map(texts: Sequence[str], known: Sequence[str], understood: Collection[str]) -> ValueMap:
+    """The study's values (`known`) that a column's texts mean.
+
+    A map is certain where the column can be read in one way alone, keeps distinct values distinct
+    and leaves what the study understands as it is (`understood`). All else is to be asked.
+    """
+    spelt = _by_spelling(texts, known, understood)
+    readings, is_whole = _readings(texts, known)
+    # What the study understands as it is needs no map, unless the others contradict it.
+    maps = [{**spelt, **reading} for reading in readings] or [spelt]
+    maps = list({tuple(sorted(found.items())): found for found in maps}.values())
+    maps.sort(key=lambda found: _doubts(found, texts, understood))
+    chosen = _needed(maps[0], understood)
+    if not chosen:
+        return ValueMap()
+    others = tuple(other for found in maps[1:] if (other := _needed(found, understood)) != chosen)
+    contradicts = any(text in understood for text in chosen)
+    if others or contradicts or not is_whole:
+        return ValueMap(chosen, frozenset(chosen), others)
+    meant = Counter(chosen.get(text, canonical(text)) for text in texts)
+    # What a code such as 1 or 01 means, only the hospital knows.
+    asked = {text for text, value in chosen.items() if meant[value] > 1 or text.isdecimal()}
+    return ValueMap(chosen, frozenset(asked))
+
+
+def _doubts(found: Spelt, texts: Sequence[str], understood: Collection[str]) -> tuple[int, int]:
+    """How many texts become one of others', and how many become other than the study has them."""
+    values = [found.get(text, canonical(text)) for text in texts]
+    changed = sum(canonical(found.get(text, text)) != canonical(text) for text in understood)
+    return len(values) - len(set(values)), changed
+
+
+def _needed(found: Spelt, understood: Collection[str]) -> dict[str, str]:
+    return {
+        text: value
+        for text, value in found.items()
+        if canonical(text) != canonical(value) or text not in understood
+    }
+
+
+def _by_spelling(
+    texts: Sequence[str], known: Sequence[str], understood: Collection[str]
+) -> dict[str, str]:
+    """The texts that differ from one of the study's values by case, accents or leading zeros."""
+    found = {}
+    for text in texts:
+        if text in understood:
+            continue
+        plain = plain_value(text)
+        same = [value for value in known if plain_value(value) == plain]
+        if plain.isdecimal():
+            same = [v for v in known if v.isdecimal() and int(v) == int(plain)] or same
+        if len(same) == 1:
+            found[text] = same[0]
+    return found
+
+
+def _readings(texts: Sequence[str], known: Sequence[str]) -> tuple[list[dict[str, str]], bool]:
+    """Every way to read texts as values of the study; whether each is in one language throughout.
+
+    In one language: it has a word for every value of the study, and means by a single letter what
+    most others do.
+    """
+    plain = {text: plain_value(text) for text in texts}
+    wanted = {value: plain_value(value) for value in known}
+    whole: list[dict[str, str]] = []
+    mixed: list[dict[str, str]] = []
+    for languages in codings().values():
+        usual = _in_any(languages)
+        here, there = (_by_language(words, languages, usual) for words in (plain, wanted))
+        there = [coding for coding in there if len(set(coding.values())) >= FEWEST_MEANINGS]
+        found = [_composed(one, other) for one in here for other in there]
+        is_usual = all(
+            len(plain[text]) > 1 or meant == usual.get(plain[text])
+            for coding in here
+            for text, meant in coding.items()
+        )
+        is_whole = is_usual and all(len(coding) == len(known) for coding in there)
+        (whole if is_whole else mixed).extend(reading for reading in found if reading)
+    found = whole or mixed
+    parts = [one for one in found if any(one.items() < other.items() for other in found)]
+    return [reading for reading in found if reading not in parts], bool(whole) or not mixed
+
+
+def _by_language(
+    plain: Mapping[str, str], languages: Mapping[str, Coding], usual: Coding
+) -> list[Coding]:
+    """What the texts mean in each language that has all those that any has; else in most of them.
+
+    A number that none has a word for, such as 2 next to 1, says that all numbers are other codes.
+    """
+    vocabulary = set().union(*languages.values())
+    read = {text: word for text, word in plain.items() if word in vocabulary}
+    if any(word.isdecimal() for word in plain.values() if word not in vocabulary):
+        read = {text: word for text, word in read.items() if not word.isdecimal()}
+    if not read:
+        return []
+    found = [coding for coding in languages.values() if coding.keys() >= set(read.values())]
+    return [
+        {text: coding[word] for text, word in read.items() if word in coding}
+        for coding in found or [usual]
+    ]
+
+
+def _in_any(languages: Mapping[str, Coding]) -> Coding:
+    """What most languages mean by each word; a word on which they are divided has no meaning."""
+    votes: dict[str, Counter[str]] = {}
+    for coding in languages.values():
+        for word, meant in coding.items():
+            votes.setdefault(word, Counter())[meant] += 1
+    return {
+        word: counted.most_common(1)[0][0]
+        for word, counted in votes.items()
+        if len(counted) == 1 or counted.most_common(2)[0][1] > counted.most_common(2)[1][1]
+    }
+
+
+def _composed(here: Mapping[str, str], there: Mapping[str, str]) -> dict[str, str]:
+    """The study's value with the same meaning as each text, where there is one alone."""
+    values: dict[str, list[str]] = {}
+    for value, meant in there.items():
+        values.setdefault(meant, []).append(value)
+    return {text: values[m][0] for text, m in here.items() if len(values.get(m, [])) == 1}
