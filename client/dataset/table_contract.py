@@ -10,16 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from erosion.client.dataset.checked_targets import checked_targets
-from erosion.client.dataset.codes_for_unknown import CODES, to_be_asked_about
 from erosion.client.dataset.column_values import MISSING_MARKERS, REFUSED, Fault, toml_key
 from erosion.client.dataset.decimal_mark import groups_by_point
 from erosion.client.dataset.declared_maps import check_maps
+from erosion.client.dataset.isolated_values import to_be_asked_about
 from erosion.client.dataset.joined_rows import REMEDY, on_other_rows, some, stand_apart
 from erosion.client.dataset.preparation import NOT_A_DATE
 from erosion.client.dataset.sources.data_source import TableSource
 from erosion.client.dataset.study_columns import StudyColumn, decimal_mark, study_columns
 from erosion.client.dataset.text_table import TextColumn, TextTable
-from erosion.client.scaffold.known_units import change_of_header, header_unit, unit_text
+from erosion.client.scaffold.known_units import (
+    change_of_header,
+    header_unit,
+    mixed_units,
+    unit_text,
+)
 from erosion.common.errors import DataError
 from erosion.common.tasks.features import CategoryMissing, NumberMissing
 from erosion.common.tasks.inputs import TabularTask
@@ -27,6 +32,7 @@ from erosion.common.tasks.task import Targets
 
 MAX_PROBLEMS = 30  # a message longer than a screen is not read
 SHOWN_VALUES = 3  # examples of each problem
+SHOWN_CODES = 8  # values of a column that lie far from all others
 ALIKE = 0.8  # of two columns' names, from 0 to 1, for one to be asked about
 MOST_UNFIT = 0.05  # of the values of such a column
 FEWEST_FOR_TYPICAL = 20  # values, for their median to be compared with the study's `typical`
@@ -265,16 +271,19 @@ class _Check:
             )
         self._typical(name, values[column.codes])
         self._unit(name)
-        if not np.isin(values, [0, *CODES]).any():
-            return
-        known = {
-            text: v for text, v in zip(texts, values.tolist(), strict=True) if not math.isnan(v)
-        }
-        if codes := to_be_asked_about(known):
+        rows = np.bincount(column.codes, minlength=len(texts))
+        known = {text: v for text, v in zip(texts, values.tolist(), strict=True) if v == v}
+        counts = dict(zip(texts, rows.tolist(), strict=True))
+        mixed = mixed_units(name, values[column.codes][~np.isnan(values[column.codes])])
+        if mixed is not None:
+            self.notes.append(f"column {name}: {mixed}; if they are, export the column in one unit")
+            known = {t: v for t, v in known.items() if (v < mixed.cut) == mixed.main_is_below}
+        if apart := to_be_asked_about(known, counts):
+            more = f" and {len(apart) - SHOWN_CODES} more" if len(apart) > SHOWN_CODES else ""
             self.notes.append(
-                f"column {name}: {', '.join(map(repr, codes))} is taken for a measurement, and lies"
-                " far from all others; if it stands for “not known”, write"
-                f' "{codes[0]}" = "" under [data.values.{toml_key(name)}]'
+                f"column {name}: {', '.join(map(repr, apart[:SHOWN_CODES]))}{more} is taken for a"
+                " measurement, and lies far from all others; if it stands for “not known”, write"
+                f' "{apart[0]}" = "" under [data.values.{toml_key(name)}]'
             )
 
     def _typical(self, name: str, values: NDArray[np.float64]) -> None:

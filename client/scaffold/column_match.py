@@ -2,7 +2,6 @@
 
 import difflib
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import starmap
@@ -10,8 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from erosion.client.dataset.codes_for_unknown import CODES, to_be_asked_about
 from erosion.client.dataset.column_values import Fault, feature_parser, target_parser
+from erosion.client.dataset.isolated_values import is_code, to_be_asked_about
 from erosion.client.dataset.preparation import TimeBetween, UnitChange
 from erosion.client.scaffold.column_profile import Profile
 from erosion.client.scaffold.known_units import changes, header_unit, mentions, plain_name
@@ -195,13 +194,13 @@ def _sentinels(
     """Numbers that may stand for "not known": 0 far from the others, 999 out of the range."""
     if not isinstance(column, NumberFeature) or profile.kind != "number":
         return []
-    odd = list(to_be_asked_about(profile.values))
+    odd = list(to_be_asked_about(profile.values, profile.counts))
     if column.range is None:
         return odd
     low, high = column.range
     for text in profile.counts:
-        value = float(text) if re.fullmatch(r"[+-]?\d+(\.0*)?", text) else math.nan
-        if value in CODES and not low <= value * unit.factor + unit.offset <= high:
+        value = profile.values.get(text, 0.0)
+        if is_code(value) and not low <= value * unit.factor + unit.offset <= high:
             odd.append(text)
     return odd
 

@@ -11,9 +11,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.client.dataset.codes_for_unknown import standing_apart
 from erosion.client.dataset.column_values import MISSING_MARKERS, NumberMarks
 from erosion.client.dataset.decimal_mark import found_decimal, groups_by_point, points_may_group
+from erosion.client.dataset.isolated_values import standing_apart
 from erosion.client.dataset.preparation import TIME
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.dataset.text_table import TextColumn, TextTable
@@ -26,6 +26,7 @@ from erosion.client.scaffold.column_names import (
     is_person,
     is_place,
 )
+from erosion.client.scaffold.known_units import MixedUnits, mixed_units
 from erosion.client.scaffold.known_words import MISSING_WORDS
 
 Kind = Literal["number", "category", "identifier", "date", "text", "constant", "empty"]
@@ -75,6 +76,8 @@ class Profile:
     # of a number also codes such as 999 that stand apart from the other values
     values: Mapping[str, float] = field(default_factory=dict)  # of the texts that are numbers
     decimal: str = "."  # mark of a column of numbers, where any has one
+    mixed: MixedUnits | None = None  # two units in a column of numbers; `numbers` are of the one
+    # that most rows are in
 
 
 def read_whole(path: Path, **written: Any) -> tuple[TextTable, list[Profile]]:
@@ -128,12 +131,19 @@ def profile(name: str, column: TextColumn, decimal: str = ".") -> Profile:
     values = [parsed[text] for text in said if text not in odd]
     kind = _kind(name, said, values if numeric else None, sum(said.values()))
     is_number = numeric and kind == "number"
+    mixed, main = None, {text: parsed[text] for text in said if text not in odd}
     if is_number:
-        apart = standing_apart({text: parsed[text] for text in said if text not in odd})
+        mixed = mixed_units(name, _rows(main, said))
+        if mixed is not None:
+            main = {t: v for t, v in main.items() if (v < mixed.cut) == mixed.main_is_below}
+        apart = standing_apart(main, said)
+        main = {text: value for text, value in main.items() if text not in apart}
         measured = {text: count for text, count in said.items() if text not in apart}
         distinct = [parsed[text] for text in measured if text not in odd]
-        if _kind(name, measured, distinct, sum(measured.values())) == "number":
-            said, unsaid = measured, (*unsaid, *apart)
+        left = _kind(name, measured, distinct, sum(measured.values()))
+        if left == "number" or (left == "category" and not odd):
+            kind, said, unsaid = left, measured, (*unsaid, *apart)
+            is_number = kind == "number"
     else:  # among other words, "unknown" may be a category
         said, unsaid = counts, ()
         kind = _kind(name, counts, values if not no_numbers else None, sum(counts.values()))
@@ -143,16 +153,20 @@ def profile(name: str, column: TextColumn, decimal: str = ".") -> Profile:
         said,
         len(column.codes),
         len(column.codes) - sum(said.values()),
-        np.array([parsed[t] for t in said if t not in odd for _ in range(said[t])])
-        if is_number
-        else np.zeros(0),
+        _rows(main, said) if is_number else np.zeros(0),
         odd if is_number else (),
         date_formats=_date_formats(said) if kind in ("date", "constant") else (),
         thousands=thousands if is_number else "",
         unsaid=unsaid,
         values={t: parsed[t] for t in said if t not in no_numbers} if numeric else {},
         decimal=decimal,
+        mixed=mixed if is_number else None,
     )
+
+
+def _rows(values: Mapping[str, float], counts: Mapping[str, int]) -> NDArray[np.float64]:
+    """The value of every row that has one."""
+    return np.repeat([*values.values()], [counts[text] for text in values])
 
 
 def _kind(

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from erosion.client.dataset.codes_for_unknown import CODES
+from erosion.client.dataset.isolated_values import is_code
 from erosion.client.scaffold.column_profile import Profile
 from erosion.client.scaffold.draft_text import FEWEST, missing_line, quoted, short
 from erosion.client.scaffold.known_units import header_unit
@@ -99,9 +99,9 @@ def _is_unknown(text: str, texts: Iterable[str]) -> bool:
     if text.lower() in MISSING_WORDS:
         return True
     codes = {float(t) for t in texts if re.fullmatch(r"-?\d+(\.0*)?", t)}
-    others = codes - CODES - {9}
-    is_code = re.fullmatch(r"-?\d+(\.0*)?", text) is not None and float(text) not in others
-    return is_code and len(others) > 1 and others <= {0, 1, 2, 3}
+    others = {code for code in codes if not is_code(code) and code != 9}
+    is_other = re.fullmatch(r"-?\d+(\.0*)?", text) is not None and float(text) not in others
+    return is_other and len(others) > 1 and others <= {0, 1, 2, 3}
 
 
 def _in_order(texts: Iterable[str]) -> list[str]:

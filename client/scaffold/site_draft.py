@@ -47,7 +47,7 @@ def site_draft(
         *_absent(matches, outcome),
         *_rows(joined_by),
         *_columns(matches, accept),
-        *_units(matches),
+        *_units(matches, profiles),
         *_values(matches, profiles, accept),
         *_derived(matches),
         "",
@@ -121,12 +121,18 @@ def _columns(matches: Sequence[Match], accept: float) -> list[str]:
     return lines
 
 
-def _units(matches: Sequence[Match]) -> list[str]:
+def _units(matches: Sequence[Match], profiles: Sequence[Profile]) -> list[str]:
     """Always for a person to confirm: only the values, or a header, speak for a unit."""
     converted = [match for match in matches if match.unit is not None]
+    read = [match.local for match in matches]
+    mixed = [
+        f"# {escaped(p.name)}: {p.mixed}; if they are, export the column in one unit"
+        for p in profiles
+        if p.mixed is not None and p.name in read
+    ]
     if not converted:
-        return []
-    lines = ["", "[data.units]  # the study's unit = the data's x factor (+ offset)"]
+        return mixed
+    lines = [*mixed, "", "[data.units]  # the study's unit = the data's x factor (+ offset)"]
     lines += [
         f"# ? {quoted(m.column)} = {unit_text(m.unit)}"
         f"  # {escaped(str(m.local))} seems to be in another unit"

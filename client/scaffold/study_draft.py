@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from erosion.client.dataset.codes_for_unknown import to_be_asked_about
 from erosion.client.dataset.column_values import toml_key
+from erosion.client.dataset.isolated_values import to_be_asked_about
 from erosion.client.scaffold.column_profile import Profile
 from erosion.client.scaffold.draft_text import FEWEST, escaped, missing_line, quoted, short
 from erosion.client.scaffold.known_units import header_unit
@@ -86,6 +86,9 @@ def study_draft(
         outcome, remarks = outcome_lines(by_name[target])
     else:
         outcome, remarks = survival_lines(by_name[target], by_name[time])
+    for name_of_number in filter(None, (target, time)):
+        if by_name[name_of_number].kind == "number":
+            remarks += _remarks(by_name[name_of_number])
     spelt = [remark for profile in profiles if (remark := _spelt(profile))]
     profiles = [*by_name.values()]
     features: list[str] = []
@@ -184,7 +187,7 @@ def rounded_outwards(low: float, high: float) -> tuple[float, float]:
     It tells nobody's value and leaves room for other hospitals' patients. What is never negative
     stays so.
     """
-    width = high - low
+    width = high - low or abs(high) or 1.0
     step = 10.0 ** math.floor(math.log10(width / 4))
     wide_low, wide_high = low - width / 4, high + width / 4
     start = math.floor(wide_low / step) * step
@@ -200,19 +203,7 @@ def _remarks(profile: Profile) -> list[str]:
             f"{profile.name}: {some} are no numbers; each site file maps them to numbers, or says"
             f" that they are missing ({missing_line(profile.not_numbers[0], profile.name)})"
         )
-    if profile.unsaid:
-        some = ", ".join(map(repr, profile.unsaid[:5]))
-        found.append(
-            f"{profile.name}: {some} is taken for “not known”; each site file says so"
-            f" ({missing_line(profile.unsaid[0], profile.name)}), or widen the range"
-        )
-    if profile.kind == "number" and (zeros := to_be_asked_about(profile.values)):
-        found.append(
-            f"{profile.name}: {zeros[0]!r} ({sum(profile.counts[text] for text in zeros)} of"
-            f" {profile.num_rows} rows) lies far from all other values; if it stands for “not"
-            f" known”, each site file says so ({missing_line(zeros[0], profile.name)}), else it is"
-            " taken for a measurement"
-        )
+    found += remarks_on_values(profile)
     if profile.thousands:
         found.append(
             f'{profile.name}: digits seem to be grouped by "{profile.thousands}"; declare it as'
@@ -227,6 +218,32 @@ def _remarks(profile: Profile) -> list[str]:
             )
         if all(re.fullmatch(r"-?\d+", text) for text in profile.counts):
             found.append(f"{profile.name}: taken for codes; if it is a measurement, give a range")
+    return found
+
+
+def remarks_on_values(profile: Profile) -> list[str]:
+    """What may be no measurement: codes, values far from all others, and those of another unit."""
+    found = []
+    if profile.mixed is not None:
+        found.append(
+            f"{profile.name}: {profile.mixed}; if they are, export the column in one unit. The"
+            " range is that of the others"
+        )
+    if profile.unsaid:
+        some = ", ".join(map(repr, profile.unsaid[:SHOWN]))
+        found.append(
+            f"{profile.name}: {some} is taken for “not known”; each site file says so"
+            f" ({missing_line(profile.unsaid[0], profile.name)}), or widen the range"
+        )
+    asked = to_be_asked_about(profile.values, profile.counts) if profile.mixed is None else ()
+    if profile.kind in ("number", "category") and asked:
+        rows = sum(profile.counts[text] for text in asked)
+        taken = "a measurement" if profile.kind == "number" else "a category"
+        found.append(
+            f"{profile.name}: {', '.join(map(repr, asked))} ({rows} of {profile.num_rows} rows)"
+            " lies far from all other values; if it stands for “not known”, each site file says so"
+            f" ({missing_line(asked[0], profile.name)}), else it is taken for {taken}"
+        )
     return found
 
 

@@ -142,6 +142,9 @@ def _write(name: str, table: Path, output: Path, task: object, options: argparse
         )
     elif (numbered := likely_key(profiles)) is not None and repeats(numbered):
         say(f"  {rows_of_patients(numbered)}: written as patient under [data]")
+    for profile in profiles:
+        if profile.mixed is not None:
+            say(f"  {profile.name}: {profile.mixed}")
     for match in matches:
         for line in in_words(match, options.accept):
             say(f"  {line}")

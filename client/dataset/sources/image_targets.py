@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.client.dataset.codes_for_unknown import to_be_asked_about
 from erosion.client.dataset.column_values import (
     PLAIN_MARKS,
     Fault,
@@ -16,6 +15,7 @@ from erosion.client.dataset.column_values import (
     toml_key,
 )
 from erosion.client.dataset.decimal_mark import found_decimal, groups_by_point
+from erosion.client.dataset.isolated_values import to_be_asked_about
 from erosion.client.dataset.sources.data_source import DataSource, entries_of
 from erosion.common.errors import DataError
 from erosion.common.settings.codes import canonical

@@ -1,0 +1,149 @@
+"""Numbers far from all others of a column, by its quartiles: codes for "not known", and slips."""
+
+import re
+from collections.abc import Mapping
+from statistics import quantiles
+
+import numpy as np
+from numpy.typing import NDArray
+
+FEWEST_MEASURED = 20  # different values of what is measured; of fewer, 0 may be one like the others
+FAR = 2.0  # deviations: a measured 0 is nearer to the middle of the others
+GAP = 1.0  # deviations from a 0 that was not measured to the next value, at least
+QUARTILES_APART = 1.35  # deviations, of a normal distribution
+FEWEST_ROWS = 20  # to judge a distribution by
+FEWEST_DISTINCT = 8
+MANY_ROWS = 60
+LONG_TAILS = 2.6  # quartile ranges from the 5th to the 95th percentile; of a normal one 2.4
+MOST_FAR = 0.1  # of the rows, of values that are no codes
+MOST_NEGATIVE = 0.2  # of the rows; with more, a column has measured values below 0
+FEW_NEGATIVE = 0.05
+MOST_NEGATIVE_CODES = 6  # different ones
+ONE_VALUE = 0.4  # of the rows: a value that stands apart from a distribution, mostly 0
+FENCES = 3.0  # quartile ranges beyond a quartile
+SKEWED = 1.5  # the upper part is so many times as wide as the lower one
+SHARE_OF_LOGARITHM = 0.8  # of the way from the middle, that a gap takes in a skewed column
+_CODE = re.compile(r"(7{2,}|8{2,}|9{2,}|9+[5-8])")
+_LEAST_NEGATIVE_CODE = -10
+
+
+def is_code(value: float) -> bool:
+    """Whether people write this number for "not known" or "refused": 77, 999, 9998, 99.9, -1."""
+    if value < 0 and value == int(value) and value >= _LEAST_NEGATIVE_CODE:
+        return True
+    return _CODE.fullmatch(f"{abs(value):.10g}".replace(".", "")) is not None
+
+
+def standing_apart(
+    values: Mapping[str, float], counts: Mapping[str, int] | None = None
+) -> tuple[str, ...]:
+    """The texts of a column of numbers (text -> value) that seem to be no measurements.
+
+    Codes farther from all other values than those are from one another, values far outside of the
+    distribution, and negative ones where hardly any other is. `counts`: rows of each text; else 1.
+    """
+    times = counts or {}
+    left = {text: (value, times.get(text, 1)) for text, value in values.items()}
+    found: list[str] = []
+    while apart := [*_codes(left), *_far(left)] or _negative(left, codes=True):
+        found += apart
+        left = {text: pair for text, pair in left.items() if text not in apart}
+    return tuple(text for text in values if text in set(found))
+
+
+def to_be_asked_about(
+    values: Mapping[str, float], counts: Mapping[str, int] | None = None
+) -> tuple[str, ...]:
+    """The texts of a column of numbers (text -> value) that may stand for "not known"."""
+    apart = standing_apart(values, counts)
+    others = {text: value for text, value in values.items() if text not in apart}
+    counted = {text: (value, (counts or {}).get(text, 1)) for text, value in others.items()}
+    return (*apart, *_negative(counted, codes=False), *_zero_standing_apart(others))
+
+
+_Counted = Mapping[str, tuple[float, int]]  # text -> value, rows
+
+
+def _codes(values: _Counted) -> list[str]:
+    """Codes beyond all other values by more than their whole range."""
+    codes = {text: value for text, (value, _) in values.items() if is_code(value)}
+    if sum(value < 0 for value, _ in values.values()) > MOST_NEGATIVE_CODES // 2:
+        codes = {text: value for text, value in codes.items() if abs(value) > -_LEAST_NEGATIVE_CODE}
+    others = [value for text, (value, _) in values.items() if text not in codes]
+    if not codes or not others:
+        return []
+    low, high = min(others), max(others)
+    width = high - low
+    return [text for text, value in codes.items() if not low - width <= value <= high + width]
+
+
+def _negative(values: _Counted, *, codes: bool) -> list[str]:
+    """Those below 0, where hardly any value is: a few whole numbers (`codes`), or others."""
+    below = {text: pair for text, pair in values.items() if pair[0] < 0}
+    rows, all_rows = sum(n for _, n in below.values()), sum(n for _, n in values.values())
+    are_codes = len(below) <= MOST_NEGATIVE_CODES and all(v.is_integer() for v, _ in below.values())
+    if are_codes != codes or rows > (MOST_NEGATIVE if codes else FEW_NEGATIVE) * all_rows:
+        return []
+    return [*below] if codes or not _is_a_tail(values, below) else []
+
+
+def _is_a_tail(values: _Counted, below: _Counted) -> bool:
+    """Whether values below 0 are the end of a distribution that is as wide on both sides."""
+    x, rows = _sorted(values)
+    each = np.repeat(x, rows)
+    tenth, quarter, middle, last_tenth = np.percentile(each, (10, 25, 50, 90))
+    is_skewed = last_tenth - middle > SKEWED * (middle - tenth)
+    reach = middle - FENCES * (middle - quarter) * 2 / QUARTILES_APART
+    return len(below) >= 3 and not is_skewed and min(v for v, _ in below.values()) >= reach
+
+
+def _far(values: _Counted) -> list[str]:
+    """Those outside of the others' distribution, with a gap as wide as its half."""
+    x, rows = _sorted(values)
+    if len(x) and rows.max() > ONE_VALUE * rows.sum():
+        x, rows = np.delete(x, rows.argmax()), np.delete(rows, rows.argmax())
+    if len(x) < FEWEST_DISTINCT or rows.sum() < FEWEST_ROWS:
+        return []
+    above, below = _first_far(x, rows), -_first_far(-x[::-1], rows[::-1])
+    # A 0 is far from all others where no dose was given, and is asked about by itself.
+    return [t for t, (value, _) in values.items() if value >= above or (value <= below and value)]
+
+
+def _sorted(values: _Counted) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    pairs = [pair for pair in values.values() if pair[1]]
+    x, position = np.unique([value for value, _ in pairs], return_inverse=True)
+    return x, np.bincount(position, [n for _, n in pairs], len(x)).astype(np.int64)
+
+
+def _first_far(x: NDArray[np.float64], rows: NDArray[np.int64]) -> float:
+    """The least of sorted values (n,) that lies far above those below it; infinity where none."""
+    share_from = np.cumsum(rows[::-1])[::-1] / rows.sum()
+    end = max(FEWEST_DISTINCT, int((share_from > MOST_FAR).sum()))
+    each = np.repeat(x[:end], rows[:end])
+    tenth, quarter, middle, third, last_tenth = np.percentile(each, (10, 25, 50, 75, 90))
+    value, last = x[end:], x[end - 1 : -1]
+    is_far = value > third + FENCES * (third - quarter)
+    # Of long tails, and of few rows, the last value is by chance as far from the one before it.
+    tails = np.percentile(np.repeat(x, rows), (5, 95))
+    is_sure = len(each) >= MANY_ROWS and np.ptp(tails) < LONG_TAILS * (third - quarter)
+    is_far &= value - last > (1 if is_sure else 2) * (last - middle)
+    if last_tenth - middle > SKEWED * (middle - tenth):
+        # As long as such tails are, the next value lies a part of the logarithm further.
+        start = 0.0 if x[0] >= 0 and middle > 0 else 1.5 * x[0] - 0.5 * middle
+        done = np.log((last - start) / (middle - start))
+        is_far &= np.log((value - start) / (last - start)) > SHARE_OF_LOGARITHM * done
+    return float(value[is_far][0]) if is_far.any() else np.inf
+
+
+def _zero_standing_apart(values: Mapping[str, float]) -> tuple[str, ...]:
+    """The texts of 0 in a column of numbers (text -> value) whose other values lie far above it.
+
+    As with a blood pressure or a cholesterol. A dose may well be 0, so it is only to be asked.
+    """
+    zeros = tuple(text for text, value in values.items() if value == 0)
+    others = {value for value in values.values() if value != 0}
+    if not zeros or len(others) < FEWEST_MEASURED:
+        return ()
+    first, middle, third = quantiles(others)
+    deviation = (third - first) / QUARTILES_APART
+    return zeros if min(others) >= GAP * deviation and middle >= FAR * deviation else ()
