@@ -1,7 +1,7 @@
 """A table as text, before the study gives the text a meaning."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -55,6 +55,23 @@ class TextTable:
     positions: NDArray[np.int64] | None = None  # (n,) of the rows among all of the file from 0,
     # those left out included; None: none is
     row_hashes: NDArray[np.uint64] | None = None  # (n,) of every column of the row; None: unknown
+    footer: int = 0  # of the last rows, that seem to hold totals and no patients
+
+    def without_last(self, num: int) -> "TextTable":
+        """The table without its last rows."""
+        if not num:
+            return self
+        rows = np.arange(self.num_rows - num)
+        columns = {name: column.take(rows) for name, column in self.columns.items()}
+        each = {
+            name: None if values is None else values[rows]
+            for name, values in (
+                ("numbers", self.numbers),
+                ("positions", self.positions),
+                ("row_hashes", self.row_hashes),
+            )
+        }
+        return replace(self, columns=columns, num_rows=len(rows), **each)
 
     def place(self, index: int) -> str:
         """Where the patient with this index (from 0) stands in the file."""

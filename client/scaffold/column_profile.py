@@ -85,6 +85,7 @@ def read_whole(path: Path, **written: Any) -> tuple[TextTable, list[Profile]]:
     source = TableFile(path=path, **written)
     header = source.read(()).header
     table = source.read(header)
+    table = table.without_last(table.footer)
     known = [t for name in header for t in table.columns[name].written]
     decimal = found_decimal(text for text in known if NUMBER.fullmatch(text))
     # A code such as 250.01 in one column does not make text of 1,5 in another, and 7.345 is seven

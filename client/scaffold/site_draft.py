@@ -25,6 +25,7 @@ def site_draft(
     accept: float,
     written: Mapping[str, str],
     joined_by: str | None,
+    footer: int,
 ) -> str:
     """The file's text. Proposals below `accept` are comments, for a person to decide.
 
@@ -42,7 +43,7 @@ def site_draft(
         "[data]",
         f"path = {quoted(str(data))}",
         *(f"{key} = {quoted(value)}" for key, value in written.items()),
-        *_marks(matches, notes),
+        *_marks(matches, notes, footer),
         *_patient(profiles, joined_by),
         *_absent(matches, outcome),
         *_rows(joined_by),
@@ -60,10 +61,10 @@ def site_draft(
     return "\n".join(lines) + "\n"
 
 
-def _marks(matches: Sequence[Match], notes: Sequence[str]) -> list[str]:
+def _marks(matches: Sequence[Match], notes: Sequence[str], footer: int) -> list[str]:
     lines = [f"# {note}" for note in notes]
-    if any("footer_lines" in note for note in notes):
-        lines.append("# ? footer_lines = 1")
+    if footer:
+        lines.append(f"# ? footer_lines = {footer}")
     lines += [
         f'# ? thousands = "{mark}"  # 198{mark}000 is a hundred and ninety-eight thousand'
         for mark in dict.fromkeys(m.thousands for m in matches if m.thousands)

@@ -124,6 +124,7 @@ def _write(name: str, table: Path, output: Path, task: object, options: argparse
         accept=options.accept,
         written=written,
         joined_by=key,
+        footer=read.footer,
     )
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(output, text)

@@ -16,6 +16,7 @@ from erosion.client.consent.dataset_name import dataset_of
 from erosion.client.dataset.load import Patients, load_patients
 from erosion.client.dataset.sources.delimited import CHUNK
 from erosion.client.dataset.sources.table_file import TableFile
+from erosion.client.scaffold.column_profile import read_whole
 from erosion.client.site_file import Site
 from erosion.common.errors import DataError
 from tests.support.small_study import make_site, make_study
@@ -133,6 +134,55 @@ def test_a_last_line_of_totals_is_asked_about_and_can_be_left_out(
     found = load(tmp_path, text, footer_lines=1)
     assert ages(found) == [40, 50, 60]
     assert found.notes == ()
+
+
+MEASURED = [
+    (i, 30 + 7 * i % 50, "fm"[i % 2], round(13 + i % 7 * 0.3, 1), i % 2) for i in range(1, 41)
+]
+SUM, MEAN = (
+    f"{sum(row[1] for row in MEASURED)},,{sum(row[3] for row in MEASURED):.1f},20",
+    f"{sum(row[1] for row in MEASURED) / 40:.2f},,{sum(row[3] for row in MEASURED) / 40:.2f},0.5",
+)
+
+
+@pytest.mark.parametrize(
+    ("tail", "num"),
+    [
+        (f"Grand Total,{SUM}\n", 1),
+        (f"Gesamtergebnis,{SUM}\n,,,,\n , ,,,\n", 1),
+        ("Total général,2400,,,20\nSource: export of Monday,,,,\n", 2),
+        (",Mittelwert: 61,,,\n,SD 12,,,\n,n = 40,,,\n", 3),
+        ("Mean,61.2,,14.1,0.5\nSD,12.1,,1.5,0.51\nn,40,40,40,40\n", 3),
+        ("Итого,2400,,,20\n", 1),
+        ("Suma końcowa,2400,,,20\n", 1),
+        ("Total (all wards),,,,\n", 1),
+        (f",{SUM}\n", 1),  # without a word
+        (f"41,{SUM}\n", 1),
+        (f",{MEAN}\n", 1),
+    ],
+)
+def test_rows_of_totals_and_statistics_at_the_end_are_patients_to_nobody(
+    tmp_path: Path, tail: str, num: int
+) -> None:
+    body = "".join(",".join(map(str, row)) + "\n" for row in MEASURED)
+    path = tmp_path / "a.csv"
+    path.write_text("id,age,sex,hb,ill\n" + body + tail, encoding="utf-8")
+    whole, profiles = read_whole(path)
+    assert (whole.num_rows, whole.footer) == (40, num)
+    (said,) = [note for note in whole.notes if "totals" in note]
+    assert f"write footer_lines = {num} under [data]" in said
+    assert max(profiles[1].numbers) < 80
+    left = TableFile(path=path, footer_lines=num).read(["age"])
+    assert (left.num_rows, [note for note in left.notes if "totals" in note]) == (40, [])
+
+
+def test_a_word_for_totals_in_a_patients_row_makes_no_totals_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    rows = "".join(f"{i},{i % 50},{'total knee' if i % 3 else 'hip'},M. Sum\n" for i in range(40))
+    for last in ("", "40,50,Total shoulder,A. Total\n", "40,,mean,M. Sum\n41,,mean,M. Sum\n"):
+        earlier = "x,9,mean,M. Sum\n" if "mean" in last else ""
+        path.write_text(f"id,age,operation,doctor\n{earlier}{rows}{last}", encoding="utf-8")
+        assert TableFile(path=path).read(["age"]).footer == 0
 
 
 def test_lines_at_the_end_may_have_other_columns(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import csv
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
@@ -17,22 +17,16 @@ from numpy.typing import NDArray
 
 from erosion.client.dataset.row_hashes import hashes_of_table
 from erosion.client.dataset.text_table import TextColumn, TextTable, text_column
+from erosion.client.dataset.total_rows import total_rows, totals_found
 from erosion.common.errors import DataError
 
 SNIFFED_LINES = 20  # from which the separator is found out
 CHUNK = 1 << 20  # bytes
 LARGEST_BLOCK = 1 << 30  # bytes
-TAIL = 1 << 16  # bytes at the end, in which the last line is
 NO_PATIENTS = "Data file {path} has a header and no patients. Export them into it."
-FEWEST_FOR_TOTALS = 3  # rows of a table whose last one may be of totals
 SHOWN_LINES = 5  # of those that are at fault
 IF_TITLE = ": if it is a title, remove what stands above the columns' names"
 SEPARATOR_LINE = re.compile(r"sep=([\t !#-~])\s*", re.I)  # Excel's own, before the header
-TOTALS = re.compile(
-    r"(sub)?(total|sum|summe|gesamt|somme|suma|totale|mean|mittelwert|moyenne|average|count|anzahl)"
-    r"\W*",
-    re.I,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +71,8 @@ def read_delimited(path: Path, origin: str, marks: Marks, wanted: Collection[str
     found = {name: table.column(name) for name in table.column_names}
     columns = {name: text_column(name, found[name]) for name in looked_at}
     lines = _lines(path, layout, columns, footer_lines)
-    if not marks.footer_lines:
-        lines = _with_totals(path, layout, lines)
+    totals = None if marks.footer_lines else total_rows(found, columns, lines.kept)
+    footer, said = totals_found(totals, lines.numbers[lines.kept], "line")
     return TextTable(
         origin,
         tuple(layout.header),
@@ -86,10 +80,11 @@ def read_delimited(path: Path, origin: str, marks: Marks, wanted: Collection[str
         len(lines.kept),
         "line",
         layout.header_lines + 1,
-        (*layout.notes, *lines.notes),
+        (*layout.notes, *lines.notes, *said),
         lines.numbers[lines.kept],
         None if lines.positions is None else lines.positions[lines.kept],
         hashes_of_table(found, table.num_rows)[lines.kept],
+        footer,
     )
 
 
@@ -364,15 +359,6 @@ def _lines(
     return _Lines(numbers, kept[: max(0, len(kept) - footer_lines)], positions, tuple(notes))
 
 
-def _with_totals(path: Path, layout: _Layout, lines: _Lines) -> _Lines:
-    """The lines with a note where the last one seems to hold totals."""
-    said = _totals(path, layout, len(lines.kept))
-    if not said:
-        return lines
-    note = f"line {lines.numbers[lines.kept[-1]]} {said}"
-    return replace(lines, notes=(*lines.notes, note))
-
-
 def _strange(rows: Sequence[_Row], num_empty: int) -> Iterator[str]:
     if num_empty:
         many = "1 line holds" if num_empty == 1 else f"{num_empty} lines hold"
@@ -404,23 +390,3 @@ def _count_lines(path: Path, encoding: str) -> int:
             count += chunk.count(b"\n")
             last = chunk[-1:].decode("latin-1")
     return count + (last not in ("", "\n"))
-
-
-def _totals(path: Path, layout: _Layout, num_rows: int) -> str:
-    """What is said of a last line that seems to hold totals; "" of any other."""
-    if num_rows < FEWEST_FOR_TOTALS:
-        return ""
-    with path.open("rb") as raw:
-        raw.seek(max(0, path.stat().st_size - TAIL))
-        if layout.encoding.startswith("utf-16") and raw.tell() % 2:
-            raw.read(1)
-        encoding = "utf-16-le" if layout.encoding == "utf-16" else layout.encoding
-        tail = raw.read().decode(encoding, errors="replace").strip()
-    cells = next(csv.reader(tail.splitlines()[-1:], delimiter=layout.separator), [])
-    named = next((cell.strip() for cell in cells if TOTALS.fullmatch(cell.strip())), "")
-    if not named:
-        return ""
-    return (
-        f"seems to hold totals ({named!r}) and no patient: if so, write footer_lines = 1 under"
-        " [data]"
-    )

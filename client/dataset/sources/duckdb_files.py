@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 from pydantic import Field
@@ -21,6 +22,7 @@ from erosion.client.dataset.sources.data_source import (
 from erosion.client.dataset.sources.deadline import within
 from erosion.client.dataset.sources.delimited import distinct
 from erosion.client.dataset.text_table import TextTable, text_column
+from erosion.client.dataset.total_rows import total_rows, totals_found
 from erosion.client.finding import Finding
 from erosion.common.errors import DataError
 from erosion.common.support.software import install_command
@@ -168,6 +170,9 @@ class DuckdbFiles(TableSource):
         found = {name: table.column(name) for name in header}
         columns = {name: text_column(name, found[name]) for name in header if name in wanted}
         hashes = hashes_of_table(found, table.num_rows)
+        rows = np.arange(table.num_rows)
+        totals = total_rows(found, columns, rows)
+        said = totals_found(totals, rows + 1, "row", can_be_left_out=False)[1]
         return TextTable(
             self.describe(),
             header,
@@ -175,7 +180,7 @@ class DuckdbFiles(TableSource):
             table.num_rows,
             "row",
             1,
-            () if self.query else tuple(self._not_read()),
+            said if self.query else (*self._not_read(), *said),
             row_hashes=hashes,
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 from pydantic import AfterValidator, Field, model_validator
@@ -19,6 +20,7 @@ from erosion.client.dataset.sources.data_source import (
 )
 from erosion.client.dataset.sources.delimited import NO_PATIENTS, Marks, distinct, read_delimited
 from erosion.client.dataset.text_table import TextTable, text_column
+from erosion.client.dataset.total_rows import total_rows, totals_found
 from erosion.client.finding import Finding
 from erosion.common.errors import DataError
 
@@ -143,9 +145,15 @@ def _read_parquet(source: TableFile, wanted: Collection[str]) -> TextTable:
     # Opened here, as pyarrow takes no name that is not UTF-8.
     with source.path.open("rb") as opened, pyarrow.parquet.ParquetFile(opened) as file:
         header = distinct(source.path, list(file.schema_arrow.names))
-        table, num_rows = file.read(), file.metadata.num_rows
-    found = {name: table.column(name) for name in header}
+        read, num_rows = file.read(), file.metadata.num_rows
+    found = {name: read.column(name) for name in header}
     columns = {name: text_column(name, found[name]) for name in header if name in set(wanted)}
     hashes = hashes_of_table(found, num_rows)
+    rows = np.arange(num_rows)
+    totals = None if source.footer_lines else total_rows(found, columns, rows)
+    footer, notes = totals_found(totals, rows + 1, "row")
     origin = source.describe()
-    return TextTable(origin, tuple(header), columns, num_rows, "row", 1, row_hashes=hashes)
+    table = TextTable(
+        origin, tuple(header), columns, num_rows, "row", 1, notes, row_hashes=hashes, footer=footer
+    )
+    return table.without_last(source.footer_lines)
