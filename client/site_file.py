@@ -11,10 +11,10 @@ from pydantic import AfterValidator, Field, model_validator
 from erosion.client.audit.log_files import LEAST_KEEP_DAYS
 from erosion.client.dataset.sources import AnySource
 from erosion.common.errors import SiteError
-from erosion.common.learning.pretrained import FOLDER, Sha256
+from erosion.common.learning.pretrained import FOLDER
 from erosion.common.sealed import pinned_keys
 from erosion.common.settings.base import Settings, read_toml, validate
-from erosion.common.settings.names import Name
+from erosion.common.settings.names import Name, Sha256
 from erosion.common.support.network import is_name
 
 

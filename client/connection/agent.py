@@ -227,14 +227,17 @@ class Agent:
         connection.reply(request, reply, log_head)
         self._has_answered = True
         kind = request.metadata.message_type
+        asks_again = not reply.has_error() and wire.asks_for_study(reply.content)
         if kind == wire.DESCRIBE:
             # Of a study with every hospital as its user, a site may decline a part.
             self._takes_part = self._takes_part or not reply.has_error()
-        elif kind not in _PACED and not reply.has_error():  # an app's run asks nobody before
+        elif kind not in _PACED and not reply.has_error() and not asks_again:
+            # An app's run asks nobody before.
             self._takes_part = True
-        is_paced = reply.has_error() or kind in _PACED
+        is_paced = reply.has_error() or kind in _PACED or asks_again
         if is_paced or self._is_repeated():
-            self.stop.wait(self._pace.seconds_to_wait(time.monotonic()))
+            words = (reply.error.reason or "").encode() if reply.has_error() else b""
+            self.stop.wait(self._pace.seconds_to_wait(time.monotonic(), len(words)))
 
 
 def _in_few_words(request: Message, reply: Message) -> Message:

@@ -19,6 +19,8 @@ from erosion.common.support.plain_text import printable
 
 logger = logging.getLogger("erosion.site")
 
+LONGEST_LOGGED = 1000  # characters of why a request was refused
+
 Respond = Callable[[RecordDict], RecordDict]
 
 
@@ -78,7 +80,8 @@ def _handler(name: str, answer: Respond) -> Callable[[Message, Context], Message
         except wire.UnknownStudy as problem:
             return Message(wire.encode_unknown_study(problem), reply_to=message)
         except ErosionError as problem:
-            logger.error("%s: %s", message.metadata.message_type, problem)
+            kind = printable(message.metadata.message_type, at_most=60)
+            logger.error("%s: %s", kind, printable(str(problem), at_most=LONGEST_LOGGED))
             reason = problem.public
             code = UNDECIDED if isinstance(problem, Undecided) else code
         except Exception as problem:

@@ -9,8 +9,8 @@ from torch import nn
 
 from erosion.common.learning.installed_models import failed, load_factory
 from erosion.common.learning.model_base import ModelBase
-from erosion.common.learning.pretrained import Sha256
 from erosion.common.learning.trainable import check_trainable
+from erosion.common.settings.names import Sha256
 
 Option = bool | int | float | str
 Options = dict[str, Option | list[Option]]

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Annotated
 
 import torch
-from pydantic import AfterValidator, StringConstraints
+from pydantic import AfterValidator
 from torch import Tensor, nn
 
 from erosion.common.errors import ModelError
 from erosion.common.formats.tensor_file import read_tensors
 from erosion.common.settings.base import Settings
+from erosion.common.settings.names import Sha256
 from erosion.common.support.files import open_named
 
 FOLDER = "weights"  # where files of weights are looked for, unless another folder is named
@@ -27,8 +28,6 @@ TORCH, SAFETENSORS = (".pt", ".pth"), (".safetensors",)
 SHAPES = "shapes"  # in the metadata of a run's model: [[name, [length, ...]], ...] in its order
 MAX_BYTES = 16 * 2**30
 SHOWN = 6  # names in a message
-
-Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
 def _checked_file(value: str) -> str:

@@ -9,14 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, JsonValue, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from torch import Tensor
 
 from erosion.common.compression.codec import Packed
 from erosion.common.protocol.figures import LARGEST_FIGURE, MOST_COLUMNS, Count, Figure
 from erosion.common.protocol.summary import Summary
 from erosion.common.sealed.legs import HelloKeys
-from erosion.common.settings.base import Settings
+from erosion.common.settings.base import PlainValues, Settings
+from erosion.common.settings.names import Said
 from erosion.common.study.study import Study
 
 SIGNIFICANCE = 0.02  # of a comparison on a test part; docs/evaluation.md says what it assumes
@@ -71,10 +72,10 @@ class ModelShape(Settings):
 class DescribeReply(Settings):
     """A hospital introduces itself: name, training samples, and its share of the scaling."""
 
-    hospital: str
+    hospital: Said
     num_samples: Count  # training rows or images, patients with privacy; a multiple of the cell
     sums: FeatureSums | None = None  # only where the study is scaled by them
-    software: str  # version of this program at the site
+    software: Said  # version of this program at the site
     model: ModelShape | None = None  # only where the study's model is not one of the program's own
     summary: Summary | None = None  # of its columns; None: it gives none for this study
 
@@ -145,8 +146,8 @@ def conclude(
 class Comparison(Settings):
     """The declared comparison of two arms on the same test patients, by the task's loss."""
 
-    arm: str
-    reference: str
+    arm: Said
+    reference: Said
     num_patients: Count
     smallest_class: Count  # test patients outside the commonest class, or what else
     # the task needs; where they or the others are fewer than the site's smallest cell, only whether
@@ -162,10 +163,10 @@ class Comparison(Settings):
 class TrainReply(Settings):
     """The header of a trained update; the update itself travels beside it as one float32 array."""
 
-    hospital: str
-    arm: str
+    hospital: Said
+    arm: Said
     round: Count
-    step: str = "train"
+    step: Said = "train"
     num_samples: Count
     samples_seen: Count
     seconds: float = Field(ge=0, le=MOST_SECONDS)  # of local work
@@ -181,12 +182,12 @@ class TrainReply(Settings):
 class StepReply(Settings):
     """The header of an answer that brings no update; its tensors travel beside it."""
 
-    hospital: str
-    arm: str
+    hospital: Said
+    arm: Said
     round: Count
-    step: str
+    step: Said
     seconds: float = Field(ge=0, le=MOST_SECONDS)  # of local work
-    values: dict[str, JsonValue] = Field(default_factory=dict, max_length=64)  # the method's, small
+    values: PlainValues = Field(default_factory=dict, max_length=64)  # the method's, small
 
 
 class EvaluateReply(Settings):
@@ -195,7 +196,7 @@ class EvaluateReply(Settings):
     Where a fold of a cross-fitted evaluation was predicted there are none yet, for any arm.
     """
 
-    hospital: str
+    hospital: Said
     arms: dict[str, FinalMetrics]
     base_rate: FinalMetrics | None = (
         None  # of the training part's as everyone's prediction, or of each fold's as its patients'
@@ -216,13 +217,13 @@ class TrainRequest:
     """Take one step of a round, from `parameters`, by the study's rules."""
 
     study: Study
-    arm: str
+    arm: Said
     round: int  # from 1
     parameters: Tensor | None  # (dim,) float32; None where the step does without
     scaling: Scaling | None  # pooled, or the user's; None where the study has neither
     run: str = ""  # which run of the study; what a site keeps between rounds belongs to one
     enclosed: Mapping[str, Tensor] = field(default_factory=dict)  # the algorithm's, for the site
-    step: str = "train"
+    step: Said = "train"
     exchange: int = 1  # the step's place in its round, from 1
     wants_update: bool = True  # the step's answer is a TrainResult; the coordinator's to know
     values: Mapping[str, Any] = field(default_factory=dict)  # the algorithm's, small, as JSON

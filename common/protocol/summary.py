@@ -10,6 +10,7 @@ from pydantic import Field
 
 from erosion.common.protocol.figures import LARGEST_FIGURE, MOST_COLUMNS, Count, Figure
 from erosion.common.settings.base import Settings
+from erosion.common.settings.names import Said
 
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
@@ -39,7 +40,7 @@ class ColumnSummary(Settings):
     Of several rows a patient counts with the mean of its numbers, or with its commonest category.
     """
 
-    name: str
+    name: Said
     kind: Literal["number", "category", "outcome"]
     count: Count  # who have a value, to a multiple of the site's smallest cell
     missing: Count  # who have none in any row, likewise
@@ -90,5 +91,5 @@ class Summary(Settings):
 class SummaryReply(Summary):
     """A hospital describes its patients."""
 
-    hospital: str
-    software: str
+    hospital: Said
+    software: Said

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field, ValidationError
 from torch import Tensor
 
 from erosion.common.compression.codec import KINDS, Compression, Packed, unpack
@@ -33,7 +33,8 @@ from erosion.common.protocol.messages import (
     TrainResult,
 )
 from erosion.common.protocol.summary import SummaryReply
-from erosion.common.settings.base import Settings, first_mistake
+from erosion.common.settings.base import PlainValues, Settings, first_mistake
+from erosion.common.settings.names import Said, Sha256
 from erosion.common.study.study import Study, study_from_values
 
 identify()  # whoever makes or reads our messages imports this module
@@ -69,28 +70,28 @@ class UnknownStudy(ErosionError):  # noqa: N818 - a state that passes, not a mis
 
 class _StudyHeader(Settings):
     protocol: int
-    digest: str
-    study: dict[str, JsonValue] | None  # None where the site is known to have it
+    digest: Sha256
+    study: PlainValues | None  # None where the site is known to have it
 
 
 class _DescribeHeader(_StudyHeader):
-    run: str | None
+    run: Said | None
 
 
 class _TrainHeader(_StudyHeader):
-    arm: str
+    arm: Said
     round: int = Field(ge=1, le=LARGEST_COUNT)
     scaling: Scaling | None
-    run: str
-    step: str
+    run: Said
+    step: Said
     exchange: int = Field(ge=1, le=LARGEST_COUNT)
-    values: dict[str, JsonValue] = Field(default_factory=dict)
+    values: PlainValues = Field(default_factory=dict)
 
 
 class _EvaluateHeader(_StudyHeader):
-    arms: tuple[str, ...]
+    arms: tuple[Said, ...] = Field(max_length=MAX_ARRAYS)
     scaling: Scaling | None
-    run: str
+    run: Said
 
 
 H = TypeVar("H", bound=Settings)
@@ -300,7 +301,7 @@ def decode_evaluate(record: RecordDict, known: KnownStudies) -> EvaluateRequest:
 
 
 class _UnknownStudy(Settings):
-    unknown_study: str  # digest
+    unknown_study: Sha256  # the study's digest
 
 
 def encode_unknown_study(problem: UnknownStudy) -> RecordDict:

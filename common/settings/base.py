@@ -1,34 +1,62 @@
 """Reading TOML files into pydantic models, with errors that a person can act on."""
 
 import difflib
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    JsonValue,
+    ValidationError,
+    field_validator,
+)
 from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema
 
 from erosion.common.errors import ErosionError
+from erosion.common.settings.bounds import LONGEST_TEXT, bounded, checked_size, problem_with_size
 from erosion.common.support.files import read_named
+from erosion.common.support.plain_text import printable
 
 
 class Settings(BaseModel):
-    """A frozen group of settings that refuses keys it does not know."""
+    """A frozen group of settings that refuses keys it does not know.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    Every text, list, table and whole number in it has a bound, also where a field names none.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, str_max_length=LONGEST_TEXT
+    )
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: type[BaseModel], handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Bound what the fields leave open."""
+        return bounded(handler(source))
 
     @field_validator("*")
     @classmethod
-    def _is_no_path_with_nul(cls, value: Any) -> Any:
+    def _is_a_possible_path(cls, value: Any) -> Any:
         if isinstance(value, Path) and "\0" in str(value):
             raise ValueError("a path has no NUL character (\\u0000) in it; remove it")
+        if isinstance(value, Path) and len(str(value)) > LONGEST_TEXT:
+            raise ValueError(f"a path has at most {LONGEST_TEXT} characters")
         return value
 
 
+PlainValues = Annotated[dict[str, JsonValue], AfterValidator(checked_size)]  # JSON, of a message
 M = TypeVar("M", bound=BaseModel)
-MOST_MISTAKES = 1000  # that are named; pydantic makes a mapping of each, also to name the first
+MOST_MISTAKES = 1000  # beyond, none is named: pydantic makes a mapping of each
+MOST_NAMED = 30  # of them
+LONGEST_SENTENCE = 1000  # characters about one
+LONGEST_NAMED = 60  # characters of a key or a value in a message
 
 
 def first_mistake(problem: ValidationError, whole: str) -> str:
@@ -36,7 +64,8 @@ def first_mistake(problem: ValidationError, whole: str) -> str:
     if problem.error_count() > MOST_MISTAKES:
         return f"{whole} is wrong in {problem.error_count()} places"
     first = problem.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(str(part) for part in first['loc']) or whole} is wrong: {first['msg']}"
+    where = ".".join(_key(part) for part in first["loc"]) or whole
+    return f"{printable(where, at_most=200)} is wrong: {printable(first['msg'])}"
 
 
 def read_toml(
@@ -73,19 +102,25 @@ def _hint(problem: str) -> str:
     """What is mostly behind a mistake in TOML, where people write names and values as they are."""
     if "Invalid value" in problem:
         return ' Text stands in quotes, such as "yes"; numbers, true and false do not.'
-    if re.search("after a key|key part|table declaration|Invalid statement", problem):
+    beginnings = ("after a key", "key part", "table declaration", "Invalid statement")
+    if any(beginning in problem for beginning in beginnings):
         return ' A name with a space, an accent or a mark in it stands in quotes, such as "Größe".'
     return ""
 
 
 def validate(model: type[M], raw: Mapping[str, Any], where: str, error: type[ErosionError]) -> M:
     """Validate `raw`; `where` opens the message, e.g. "Study file x.toml"."""
+    if too_large := problem_with_size(raw):
+        raise error(f"{where}: {too_large}")
     try:
         return model.model_validate(raw)
     except ValidationError as problem:
         if problem.error_count() > MOST_MISTAKES:
             raise error(f"{where}: it is wrong in {problem.error_count()} places.") from None
-        lines = [_sentence(model, raw, d) for d in problem.errors() if not _is_echo(d)]
+        details = [detail for detail in problem.errors() if not _is_echo(detail)]
+        lines = [_sentence(model, raw, detail) for detail in details[:MOST_NAMED]]
+        if len(details) > MOST_NAMED:
+            lines.append(f"and {len(details) - MOST_NAMED} more")
         raise error(f"{where}:\n" + "\n".join(f"  {line}" for line in lines)) from None
 
 
@@ -98,6 +133,7 @@ _PLAIN_WORDS = {
     "finite_number": "it must be a finite number",
     "string_type": "it must be text in quotes",
     "string_too_short": "it must not be empty",
+    "string_too_long": "it must have at most {max_length} characters",
     "tuple_type": "it must be a list in [ ]",
     "dict_type": "it must be a table of keys and values",
     "model_type": "it must be a table of keys and values",
@@ -114,13 +150,18 @@ _PLAIN_WORDS = {
 
 def _sentence(model: type[BaseModel], raw: Mapping[str, Any], detail: Any) -> str:
     """One problem as `key = value; what would be right`."""
+    sentence = _whole_sentence(model, raw, detail)
+    return sentence if len(sentence) <= LONGEST_SENTENCE else f"{sentence[:LONGEST_SENTENCE]}..."
+
+
+def _whole_sentence(model: type[BaseModel], raw: Mapping[str, Any], detail: Any) -> str:
     kind, value = detail["type"], detail["input"]
     place = _place(model, raw, detail["loc"])
     context = {name: _plain(limit) for name, limit in detail.get("ctx", {}).items()}
     if kind == "missing":
         return f"{place.key} is missing; add it"
     if kind == "extra_forbidden":
-        near = difflib.get_close_matches(str(detail["loc"][-1]), place.known_keys, n=1)
+        near = difflib.get_close_matches(_key(detail["loc"][-1]), place.known_keys, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(place.known_keys)}"
         return f"{place.key} is not a known key; {hint}"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
@@ -153,10 +194,23 @@ def _plain(limit: Any) -> Any:
 
 def _shown(value: object) -> str:
     # What stands before the @ of an address may be a password, and messages get into logs.
-    if isinstance(value, str):
-        value = re.sub(r".*:.*@", "...@", value, flags=re.DOTALL)
-    text = re.sub(r"(?<=['\"/])[^'\"/]*:[^'\"]*@", "...@", repr(value))
+    text = repr(_without_passwords(value))
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _without_passwords(value: object) -> object:
+    if isinstance(value, str):
+        before, at, after = value.rpartition("@")
+        return f"...@{after}" if at and ":" in before else value
+    if isinstance(value, Mapping):
+        return {_without_passwords(k): _without_passwords(inner) for k, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_without_passwords, value))
+    return value
+
+
+def _key(part: object) -> str:
+    return printable(str(part), at_most=LONGEST_NAMED)
 
 
 class _Place(NamedTuple):
@@ -197,9 +251,9 @@ def _place(model: type[BaseModel], raw: Any, location: Sequence[Any]) -> _Place:
         numbered = in_list and isinstance(part, int) and part < len(value)
         value = value[part] if in_table or numbered else None
         if in_list:
-            key += f"[{value['name']}]" if _is_named(value) else f"[{part}]"
+            key += f"[{_key(value['name'])}]" if _is_named(value) else f"[{_key(part)}]"
         else:
-            key += f".{part}" if key else str(part)
+            key += f".{_key(part)}" if key else _key(part)
     return _Place(key, known_keys, models)
 
 

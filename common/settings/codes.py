@@ -3,7 +3,7 @@
 import re
 from typing import Annotated
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 
 def canonical(value: object) -> str:
@@ -20,4 +20,8 @@ def canonical(value: object) -> str:
     return str(int(number)) if number.is_integer() else repr(number)
 
 
-Code = Annotated[str, BeforeValidator(canonical, json_schema_input_type=str | int | float | bool)]
+Code = Annotated[
+    str,
+    Field(max_length=200),
+    BeforeValidator(canonical, json_schema_input_type=str | int | float | bool),
+]

@@ -1,9 +1,9 @@
-"""Names of hospitals, studies and arms that are safe in files and on terminals."""
+"""Names, and other short texts of studies and messages, each with its longest length."""
 
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 
 def is_name(value: str) -> bool:
@@ -21,3 +21,8 @@ def checked_name(value: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(checked_name)]
+
+ColumnName = Annotated[str, Field(min_length=1, max_length=200)]  # of a table, a class, a tag
+Unit = Annotated[str, Field(max_length=100)]
+Said = Annotated[str, Field(max_length=200)]  # a name, a version or a step in a message
+Sha256 = Annotated[str, Field(max_length=64, pattern=r"^[0-9a-f]{64}$")]

@@ -5,6 +5,7 @@ from collections.abc import Collection
 from pydantic import Field, field_validator
 
 from erosion.common.settings.base import Settings
+from erosion.common.settings.names import ColumnName
 from erosion.common.tasks import AnyTask
 from erosion.common.tasks.inputs import TabularTask
 
@@ -13,7 +14,7 @@ class Evaluation(Settings):
     """How the user's hospital measures the models, on patients that no model was trained on."""
 
     test_share: float = Field(default=0.3, gt=0, lt=1)  # of the user's patients
-    split_column: str | None = Field(default=None, min_length=1)  # of the table, with "train" or
+    split_column: ColumnName | None = None  # of the table, with "train" or
     # "test" for each patient, in place of test_share; nobody trains on any hospital's "test"
     folds: int | None = Field(default=None, ge=2, le=20)  # in place of test_share: the user's
     # patients are cut into so many folds, and each is predicted by runs of every arm without it

@@ -4,7 +4,7 @@ import logging
 import os
 from typing import Literal
 
-from erosion.common.support.log_lines import JsonLines
+from erosion.common.support.log_lines import JsonLines, short
 
 # Read by Flower and gRPC when they are imported, so they are set here, which is imported first.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -14,7 +14,6 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it writes past every format t
 
 LogFormat = Literal["text", "json"]
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-LONGEST_LINE = 10_000  # characters
 LOG_FORMATS: tuple[LogFormat, ...] = ("text", "json")
 
 
@@ -23,13 +22,12 @@ class SafeText(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Further lines of a message are indented, so that none looks like a record of its own."""
-        lines = super().format(record).split("\n")
+        lines = short(super().format(record)).split("\n")
         return "\n    ".join(_shown(line) for line in lines)
 
 
 def _shown(line: str) -> str:
-    clean = "".join(c if c.isprintable() else "\ufffd" for c in line.replace("\t", "    "))
-    return clean if len(clean) <= LONGEST_LINE else clean[: LONGEST_LINE - 1] + "…"
+    return "".join(c if c.isprintable() else "\ufffd" for c in line.replace("\t", "    "))
 
 
 def configure_logging(verbosity: int, log_format: LogFormat = "text") -> None:

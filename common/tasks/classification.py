@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from erosion.common.settings.base import Settings
 from erosion.common.settings.codes import Code, canonical
+from erosion.common.settings.names import ColumnName
 from erosion.common.tasks.metric import Metric
 from erosion.common.tasks.score_intervals import of_mean, of_ranking
 from erosion.common.tasks.task import (
@@ -28,13 +29,14 @@ from erosion.common.tasks.task import (
 
 PROBABILITY_FLOOR = 0.01  # one certain mistake must not outweigh all other patients
 MOST_SHOWN = 20  # classes in a message
+MOST_CLASSES = 1000
 COMMONEST = "commonest class"
 
 
 class ClassLabel(Settings):
     """One class of the target, and the values of the target column that mean it."""
 
-    name: str = Field(min_length=1)
+    name: ColumnName
     values: tuple[Code, ...] = Field(min_length=1)
 
 
@@ -61,12 +63,12 @@ Class = Annotated[
 ]
 Classes = Annotated[
     tuple[Class, ...],
-    Field(min_length=2),
+    Field(min_length=2, max_length=MOST_CLASSES),
     AfterValidator(_distinct_classes),
 ]
 
 
-ClassWeight = Annotated[float, Field(gt=0)]
+ClassWeights = Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(max_length=MOST_CLASSES)]
 
 
 class Classification(Task):
@@ -79,9 +81,9 @@ class Classification(Task):
     """
 
     outcome: Literal["classification"] = "classification"
-    target: str = Field(min_length=1)  # column
+    target: ColumnName  # column
     classes: Classes
-    class_weights: Literal["none", "balanced"] | tuple[ClassWeight, ...] = "none"
+    class_weights: Literal["none", "balanced"] | ClassWeights = "none"
 
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(

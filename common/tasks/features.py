@@ -7,6 +7,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
 from erosion.common.settings.base import Settings
 from erosion.common.settings.codes import Code
+from erosion.common.settings.names import ColumnName, Unit
 
 MissingPolicy = Literal["refuse", "drop", "impute"]  # of a whole task
 NumberMissing = Literal["refuse", "drop", "impute"]  # "impute": the mean
@@ -25,9 +26,9 @@ Range = Annotated[tuple[float, float], AfterValidator(_ascending)]  # both ends 
 class NumberFeature(Settings):
     """A measured quantity: one input column."""
 
-    name: str = Field(min_length=1)
+    name: ColumnName
     type: Literal["number"] = "number"
-    unit: str = ""
+    unit: Unit = ""
     range: Range | None = None  # both ends included; a value outside is refused
     missing: NumberMissing | None = None  # None: the task's policy
     typical: Range | None = None  # about the middle half of the values at one hospital; nothing is
@@ -41,9 +42,9 @@ class CategoryFeature(Settings):
     input column of its own ("indicator"), which serves hospitals that never recorded it, too.
     """
 
-    name: str = Field(min_length=1)
+    name: ColumnName
     type: Literal["category"] = "category"
-    unit: str = ""
+    unit: Unit = ""
     categories: tuple[Code, ...] = Field(min_length=2)
     missing: CategoryMissing | None = None  # None: the task's policy, "indicator" for "impute"
 

@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
+from erosion.common.settings.names import ColumnName, Unit
 from erosion.common.tasks.features import NumberFeature, Range
 from erosion.common.tasks.metric import Metric
 from erosion.common.tasks.task import Floats, Loss, Targets, Task, means_of_patients, weighted_means
@@ -29,8 +30,8 @@ class Regression(Task):
     """
 
     outcome: Literal["regression"] = "regression"
-    target: str = Field(min_length=1)  # column
-    unit: str = ""
+    target: ColumnName  # column
+    unit: Unit = ""
     range: Range | None = None
     centre: float
     spread: float = Field(gt=0)

@@ -23,6 +23,7 @@ from torch.nn.functional import softplus
 
 from erosion.common.settings.base import Settings
 from erosion.common.settings.codes import Code
+from erosion.common.settings.names import ColumnName, Unit
 from erosion.common.support.software import install_command
 from erosion.common.tasks.concordance import concordances
 from erosion.common.tasks.features import NumberFeature
@@ -52,9 +53,9 @@ _through_softplus = torch.ops.aten.softplus_backward.default
 class SurvivalTarget(Settings):
     """The two columns: how long a patient was followed, and whether the event ended that."""
 
-    time: str = Field(min_length=1)
-    event: str = Field(min_length=1)
-    unit: str = ""  # of the time
+    time: ColumnName
+    event: ColumnName
+    unit: Unit = ""  # of the time
     happened: tuple[Code, ...] = ("1",)  # values of the column `event`
     censored: tuple[Code, ...] = ("0",)  # followed until then, without the event
 

@@ -192,7 +192,7 @@ def test_what_no_budget_bounds_is_answered_at_a_pace(
     counted: list[float] = []
 
     class Pace:
-        def seconds_to_wait(self, now: float) -> float:
+        def seconds_to_wait(self, now: float, num_bytes: int = 0) -> float:
             counted.append(now)
             return 0.0
 

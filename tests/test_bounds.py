@@ -1,0 +1,117 @@
+"""Nothing that is read from a file or another machine is without a bound."""
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+import erosion.client
+import erosion.common
+import erosion.server
+from erosion.client.audit.audit_entry import AuditEntry
+from erosion.common.errors import StudyError
+from erosion.common.settings.base import Settings
+from erosion.common.study.study import study_from_json, study_from_values
+
+LONG = "x" * 2_000_000
+TOO_LARGE: dict[str, Any] = {
+    "a text": LONG,
+    "a number": 10**4000,
+    "a list with a long text": [LONG],
+    "a table with a long key": {LONG: "x"},
+    "a table with a long text": {"k": LONG},
+    "a table in tables": {"k": {"k": {"k": LONG}}},
+}
+
+
+def all_settings() -> list[type[Settings]]:
+    for package in (erosion.common, erosion.client, erosion.server):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+    found: dict[str, type[Settings]] = {}
+    todo: list[type[Settings]] = [Settings]
+    while todo:
+        todo += (kinds := todo.pop().__subclasses__())
+        found |= {
+            f"{kind.__module__}.{kind.__name__}": kind
+            for kind in kinds
+            if kind.__module__.startswith("erosion.")
+        }
+    return [found[name] for name in sorted(found)]
+
+
+def accepted(kind: type[Settings], field: str, value: object) -> bool:
+    """Whether the field alone has nothing against the value; the others are missing."""
+    try:
+        kind.model_validate({field: value})
+    except ValidationError as problem:
+        if problem.error_count() > len(kind.model_fields):  # one for each item of the value
+            return False
+        return all(error["loc"][:1] != (field,) for error in problem.errors(include_input=False))
+    return True
+
+
+@pytest.mark.parametrize("kind", all_settings(), ids=lambda kind: kind.__name__)
+def test_no_field_of_a_file_or_message_takes_a_value_without_a_bound(kind: type[Settings]) -> None:
+    found = [
+        f"{kind.__name__}.{field}: {what}"
+        for field in kind.model_fields.keys() & inspect.get_annotations(kind)
+        for what, value in TOO_LARGE.items()
+        if (kind, field) != (AuditEntry, "figures")  # a whole reply, as the line bounds it
+        and accepted(kind, field, value)
+    ]
+    assert not found
+
+
+def endless(schema: object) -> Iterator[object]:
+    """The lists and tables of a JSON schema that may have any number of items."""
+    if isinstance(schema, list):
+        for each in schema:
+            yield from endless(each)
+    if not isinstance(schema, dict):
+        return
+    if schema.get("type") == "array" and "maxItems" not in schema:
+        yield schema
+    # Beside keys of its own only `Metrics` has others, and counts them itself.
+    is_table = isinstance(schema.get("additionalProperties"), dict) and "properties" not in schema
+    if is_table and "maxProperties" not in schema:
+        yield schema
+    for each in schema.values():
+        yield from endless(each)
+
+
+@pytest.mark.parametrize("kind", all_settings(), ids=lambda kind: kind.__name__)
+def test_no_list_or_table_of_a_file_or_message_is_endless(kind: type[Settings]) -> None:
+    assert not [*endless(kind.model_json_schema())]
+
+
+@pytest.mark.parametrize(
+    "study",
+    [
+        {"name": ":" * 60_000},
+        {"name": "a@" * 30_000},
+        {"name": "'/:" * 20_000},
+        {":" * 60_000: 1},
+        {"task": {"kind": "table", ":@" * 30_000: 1}},
+        {"hospitals": [":" * 60_000] * 60},
+        {f"{number}" + "x" * 60_000: ":" * 60_000 for number in range(30)},
+        {"seed": 10**4000},
+        {"name": LONG},
+        {"arms": {"a": {"algorithm": "x" * 60_000}}},
+    ],
+    ids=range(10),
+)
+def test_a_study_that_cannot_be_read_is_refused_in_few_words(study: dict[str, Any]) -> None:
+    with pytest.raises(StudyError) as refusal:
+        study_from_values(study)
+    assert len(str(refusal.value)) < 20_000
+
+
+def test_a_study_nested_without_end_is_refused() -> None:
+    for text in ('{"a":' * 100_000, '{"task":' + "[" * 500 + "]" * 500 + "}"):
+        with pytest.raises(StudyError):
+            study_from_json(text)
