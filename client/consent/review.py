@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from erosion.client.consent.decisions import decision_about, too_many_approved
 from erosion.client.consent.forecast import too_little, used_by_a_run
@@ -13,15 +12,19 @@ from erosion.client.dataset.preprocessing import stands_in
 from erosion.client.privacy.privacy_words import promised
 from erosion.client.site_file import Site
 from erosion.client.training.limits import check_study, part_asked, problem_with_code
+from erosion.common.algorithms import REGISTRY
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import ModelError, Refusal
 from erosion.common.learning.installed import Installed
 from erosion.common.rounds.cross_fitting import folds_of
 from erosion.common.study.study import Study
-from erosion.common.support.plain_text import printable
+from erosion.common.support.look_alikes import looking_alike, marked, skeleton
 from erosion.common.tasks.inputs import TabularTask
 
-_MOST_CHANGES = 40  # lines
+_METHODS = {skeleton(name) for name in REGISTRY}
+# Keys by how much they say of what is asked of a hospital; then all others.
+_FIRST = ("user", "hospitals", "rounds", "arms", "training", "federation", "privacy", "evaluation",
+          "selection", "model", "scaling", "seed", "task")  # fmt: skip
 _MANY_CATEGORIES = 20  # of a column
 
 
@@ -29,10 +32,14 @@ def review(site: Site, study: Study, store: ConsentStore) -> list[str]:
     """The whole text, line by line."""
     part = part_asked(site, study)
     return [
-        f"Study {study.name}",
+        f"Study {study.name}{_like_another(study, store)}",
         f"  digest      {study.digest}",
         f"  for         {_whom(site, study)}",
         f"  hospitals   {', '.join(study.hospitals)}{_unnamed(site, study)}",
+        *_looking_alike(study),
+        "",
+        "Its arms, by name",
+        *(f"  - {line}" for line in _arms(study)),
         "",
         "What it asks of this hospital",
         *(f"  - {line}" for line in asked(site, part)),
@@ -50,6 +57,51 @@ def review(site: Site, study: Study, store: ConsentStore) -> list[str]:
         *_refused(site, part),
         *_decided(study, store),
         *_changed(study, store),
+        "",
+        *_every_key(study),
+    ]
+
+
+def _arms(study: Study) -> Iterator[str]:
+    """Each with its method and of whom it asks anything."""
+    for name in sorted(study.arms):
+        arm = study.arms[name]
+        asked_ones = "the user's hospital alone" if arm.user_only else "every hospital"
+        other = ""
+        if name != arm.algorithm and skeleton(name) in _METHODS:
+            other = f" (the name is that of another method: it is {arm.algorithm})"
+        yield f"{name}: the method {arm.algorithm}, in rounds that ask {asked_ones}{other}"
+
+
+def _like_another(study: Study, store: ConsentStore) -> str:
+    """A name that could be taken for that of another study here."""
+    names = {entry.name for entry in store.studies()} - {study.name}
+    like = sorted(name for name in names if skeleton(name) == skeleton(study.name))
+    return f" (looks like {', '.join(like)}, which is another study here)" if like else ""
+
+
+def _looking_alike(study: Study) -> Iterator[str]:
+    """Names of one kind that could be taken for each other."""
+    task = study.task
+    features = getattr(task, "features", ())
+    kinds = {
+        "hospitals": study.hospitals,
+        "arms": study.arms,
+        "columns": [column.name for column in (*features, *task.target_columns)],
+    }
+    for feature in features:
+        kinds[f"categories of {_column(feature.name)}"] = getattr(feature, "categories", ())
+    for kind, names in kinds.items():
+        for group in looking_alike(names):
+            yield f"  look alike  {kind}: {' and '.join(map(_column, group))}"
+
+
+def _every_key(study: Study) -> list[str]:
+    """All that the digest is of, by key: what has a heading above, and what has none."""
+    values = _by_place(study.canonical_json())
+    return [
+        f"Every setting of the study: {len(values)}",
+        *(f"  {place} = {_word(values, place)}" for place in sorted(values, key=_order)),
     ]
 
 
@@ -310,9 +362,11 @@ def _many(categories: int) -> str:
 
 
 def _column(name: str) -> str:
-    """In quotes where it could be taken for more than a name."""
-    shown = printable(name, at_most=80)
-    return shown if re.fullmatch(r"[\w.-]+", shown) else json.dumps(shown, ensure_ascii=False)
+    """In quotes where it could be taken for more than a name, marked where for another one."""
+    shown = marked(name)
+    if shown != name or re.fullmatch(r"[\w.-]+", name):
+        return shown
+    return json.dumps(shown, ensure_ascii=False)
 
 
 def _one_study_more(site: Site, study: Study, store: ConsentStore) -> Iterator[str]:
@@ -345,39 +399,61 @@ def _decided(study: Study, store: ConsentStore) -> list[str]:
 def _changed(study: Study, store: ConsentStore) -> list[str]:
     earlier = _last_approved(study, store)
     if earlier is None:
-        return ["Nobody here has approved another study of this name."]
-    before = dict(_flat(json.loads(earlier.content)))
-    after = dict(_flat(json.loads(study.canonical_json())))
+        return ["Nobody here has approved another study."]
+    before, after = _by_place(earlier.content), _by_place(study.canonical_json())
+    places = [place for place in {*before, *after} if before.get(place) != after.get(place)]
     lines = [
         f"  {place}: {_word(before, place)} -> {_word(after, place)}"
-        for place in sorted({*before, *after})
-        if before.get(place) != after.get(place)
+        for place in sorted(places, key=_order)
     ]
-    more = [f"  ... and {len(lines) - _MOST_CHANGES} more"] if len(lines) > _MOST_CHANGES else []
-    heading = f"Changed since {earlier.digest[:12]}, approved {earlier.decided}"
-    return [heading, *(lines[:_MOST_CHANGES] or ["  nothing"]), *more]
+    other = "" if earlier.name == study.name else f" of another name, {earlier.name}"
+    return [
+        f"Changed since {earlier.digest[:12]}{other}, approved {earlier.decided}:"
+        f" {_many_of(len(lines), 'setting')}",
+        *(lines or ["  nothing"]),
+    ]
 
 
 def _last_approved(study: Study, store: ConsentStore) -> StudyEntry | None:
-    entries = [
-        entry
-        for entry in store.studies("approved")
-        if entry.name == study.name and entry.digest != study.digest
-    ]
-    return max(entries, key=lambda entry: entry.decided, default=None)
+    """The last one of its name; else the one that it differs least from."""
+    entries = [entry for entry in store.studies("approved") if entry.digest != study.digest]
+    if named := [entry for entry in entries if entry.name == study.name]:
+        return max(named, key=lambda entry: entry.decided)
+    after = _by_place(study.canonical_json()).items()
+    return max(
+        entries, key=lambda entry: len(after & _by_place(entry.content).items()), default=None
+    )
 
 
-def _word(values: Mapping[str, Any], place: str) -> str:
-    return json.dumps(values[place]) if place in values else "(not there)"
+def _word(values: Mapping[str, str], place: str) -> str:
+    return values.get(place, "(not there)")
 
 
-def _flat(value: object, place: str = "") -> Iterator[tuple[str, Any]]:
-    """A study's values by their place: `arms.fedavg.weighting`."""
+def _order(place: str) -> tuple[int, str]:
+    """What says how much is asked comes first, and nothing stands where a study's words put it."""
+    first = place.partition(".")[0]
+    return (_FIRST.index(first) if first in _FIRST else len(_FIRST), place)
+
+
+def _by_place(content: str) -> dict[str, str]:
+    """A study's values in JSON by their place: `arms.fedavg.weighting`."""
+    return {place: json.dumps(value) for place, value in _flat(json.loads(content))}
+
+
+def _flat(value: object, place: str = "") -> Iterator[tuple[str, object]]:
     if isinstance(value, dict) and value:
         for key, inner in value.items():
-            yield from _flat(inner, f"{place}.{key}" if place else str(key))
+            yield from _flat(inner, f"{place}.{_key(key)}" if place else str(key))
     elif isinstance(value, list) and value and isinstance(value[0], dict):
+        names = [inner.get("name") for inner in value]
+        is_named = all(isinstance(name, str) for name in names) and len({*names}) == len(names)
         for number, inner in enumerate(value):
-            yield from _flat(inner, f"{place}.{inner.get('name', number)}")
+            yield from _flat(inner, f"{place}.{_key(names[number]) if is_named else number}")
     else:
         yield place, value
+
+
+def _key(name: object) -> str:
+    """In quotes where a name could be taken for several keys."""
+    text = str(name)
+    return text if re.fullmatch(r"[A-Za-z0-9_-]+", text) else json.dumps(text)

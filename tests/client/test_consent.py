@@ -797,6 +797,80 @@ def test_the_review_says_what_leaves_and_what_changed(tmp_path: Path, store: Con
     assert "never: a patient's row" in text
 
 
+def last_keys(value: object, place: str = "") -> list[tuple[str, object]]:
+    """The last keys of a study, with their values."""
+    if isinstance(value, dict) and value:
+        return [leaf for key, inner in value.items() for leaf in last_keys(inner, str(key))]
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return [leaf for inner in value for leaf in last_keys(inner, place)]
+    return [(place, value)]
+
+
+def test_the_review_shows_every_key_of_a_study_with_its_value(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    asked = study(training={"steps": 2, "batch_size": 4, "learning_rate": 0.0375}, seed=77)
+    lines = review(site(tmp_path), asked, store)
+    for key, value in last_keys(json.loads(asked.canonical_json())):
+        assert any(line.endswith(f"{key} = {json.dumps(value)}") for line in lines), key
+
+
+def test_the_review_names_each_arms_method_and_whom_it_asks(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    arms = {
+        "fedavg": {"algorithm": "fedlin"},
+        "local": {"algorithm": "fedavg"},
+        "mine": {"algorithm": "local"},
+    }
+    text = "\n".join(review(site(tmp_path), study(arms=arms), store))
+    for name, method, whom in (
+        ("fedavg", "fedlin", "every hospital"),
+        ("local", "fedavg", "every hospital"),
+        ("mine", "local", "the user's hospital alone"),
+    ):
+        (line,) = [line for line in text.splitlines() if line.startswith(f"  - {name}: the method")]
+        assert method in line
+        assert whom in line
+        assert ("another method" in line) == (name != "mine")
+
+
+def test_no_change_hides_behind_others(tmp_path: Path, store: ConsentStore) -> None:
+    """A hundred columns were renamed, and the learning rate is another one."""
+    columns = {**STUDY["task"], "features": [f"a{number}" for number in range(100)]}  # type: ignore[dict-item]
+    approve(store, study(task=columns))
+    renamed = {**columns, "features": [f"aa{number}" for number in range(100)]}
+    training = {"steps": 2, "batch_size": 4, "learning_rate": 5.0}
+    for name in ("small", "other"):
+        asked = study(name=name, task=renamed, training=training)
+        lines = review(site(tmp_path), asked, store)
+        (at,) = [at for at, line in enumerate(lines) if line.startswith("Changed since")]
+        assert "training.learning_rate: 0.1 -> 5.0" in "\n".join(lines[at : at + 3])
+        gone = [line for line in lines if "-> (not there)" in line and ".name" in line]
+        assert len(gone) == 100
+
+
+def test_letters_that_pass_for_others_are_marked(tmp_path: Path, store: ConsentStore) -> None:
+    names = ["age", "\u0430ge", "weight\u200b", "weight", "gr\u00f6\u00dfe", "p\u0430in"]
+    task = {**STUDY["task"], "features": names}  # type: ignore[dict-item]
+    arms = {"local": {}, "loca1": {"algorithm": "fedavg"}}
+    text = "\n".join(review(site(tmp_path), study(task=task, arms=arms), store))
+    for marked in ("\\u0430ge", "weight\\u200b", "p\\u0430in"):
+        assert marked in text
+    assert "gr\u00f6\u00dfe," in text
+    alike = [line for line in text.splitlines() if line.startswith("  look alike")]
+    assert any("local" in line and "loca1" in line for line in alike)
+    assert any("age" in line and "\\u0430ge" in line for line in alike)
+    assert any("weight" in line for line in alike)
+
+
+def test_names_that_are_long_are_shown_whole(tmp_path: Path, store: ConsentStore) -> None:
+    names = ["x" * 150 + end for end in ("1", "2")]
+    task = {**STUDY["task"], "features": names}  # type: ignore[dict-item]
+    text = "\n".join(review(site(tmp_path), study(task=task), store))
+    assert all(name in text for name in names)
+
+
 def test_the_review_says_who_decided_what_and_a_repeated_decision_changes_nothing(
     tmp_path: Path, store: ConsentStore
 ) -> None:
@@ -812,7 +886,7 @@ def test_the_review_says_who_decided_what_and_a_repeated_decision_changes_nothin
     ]
     lines = review(site(tmp_path), study(), store)
     assert f"Approved by Dr. A, {first.decided}" in lines
-    assert "Nobody here has approved another study of this name." in lines
+    assert "Nobody here has approved another study." in lines
 
 
 def test_the_review_says_that_this_hospital_is_not_asked(
@@ -911,7 +985,7 @@ def test_the_review_says_that_mini_batches_come_in_the_files_order(
     assert "mini-batches of 4 patients in the file's order" in "\n".join(
         review(site(tmp_path), fixed, store)
     )
-    assert "order" not in "\n".join(review(site(tmp_path), study(), store))
+    assert "file's order" not in "\n".join(review(site(tmp_path), study(), store))
 
 
 def test_the_review_names_every_column_that_is_asked_for(
@@ -923,7 +997,8 @@ def test_the_review_names_every_column_that_is_asked_for(
     asked = study(task=task, user="b", evaluation={"split_column": "ward"})
     text = "\n".join(review(site(tmp_path), asked, store))
     assert "32 columns (x0, x1, " in text
-    assert 'x29, hiv_status, "a, b) and nothing else"), the outcome (pregnant), and ward' in text
+    assert 'x29, hiv_status, "a, b) and nothing else"' in text
+    assert "the outcome (pregnant), and ward" in text
     assert "those are set aside" in text
     assert "30%" not in text
 
