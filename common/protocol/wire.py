@@ -140,7 +140,7 @@ class Encoder:
 
     def train(self, request: TrainRequest, *, with_study: bool) -> RecordDict:
         """One record for all who get the same, so that its arrays are stored and hashed once."""
-        header = _TrainHeader(
+        header = _TrainHeader.model_construct(  # our own: whoever receives it checks it
             **_of_study(request.study, with_study=with_study),
             arm=request.arm,
             round=request.round,
@@ -155,7 +155,7 @@ class Encoder:
 
     def evaluate(self, request: EvaluateRequest, *, with_study: bool) -> RecordDict:
         """The final parameters of every arm."""
-        header = _EvaluateHeader(
+        header = _EvaluateHeader.model_construct(
             **_of_study(request.study, with_study=with_study),
             arms=tuple(request.parameters),
             scaling=request.scaling,
@@ -179,7 +179,9 @@ class Encoder:
 
 def encode_describe(study: Study, run: str | None = None) -> RecordDict:
     """Ask a hospital to introduce itself for a run, or to describe its columns before any."""
-    return _record(_DescribeHeader(**_of_study(study, with_study=True), run=run), {})
+    return _record(
+        _DescribeHeader.model_construct(**_of_study(study, with_study=True), run=run), {}
+    )
 
 
 def decode_describe(record: RecordDict, known: KnownStudies) -> tuple[Study, str | None]:
@@ -353,7 +355,7 @@ def decode_evaluate_result(record: RecordDict) -> EvaluateResult:
 class Notice(Settings):
     """Something that the coordinator tells a site."""
 
-    text: str
+    text: str = Field(max_length=2**20)  # of which a site looks at the beginning
     final: bool  # the site is turned away and should not come back as it is
     study_ended: bool = False
 

@@ -60,12 +60,12 @@ def bounded(schema: CoreSchema) -> CoreSchema:
         made.setdefault("max_length", LONGEST_TEXT)
     elif schema["type"] == "any":
         return core_schema.no_info_after_validator_function(checked_size, schema)
-    return made  # type: ignore[return-value]
+    return made
 
 
 def _bounded_inside(value: Any) -> Any:
     if isinstance(value, dict):
-        return bounded(value) if isinstance(value.get("type"), str) else _each(value)  # type: ignore[arg-type]
+        return bounded(value) if isinstance(value.get("type"), str) else _each(value)
     if isinstance(value, list):
         return [_bounded_inside(each) for each in value]
     return value

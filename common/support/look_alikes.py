@@ -53,6 +53,6 @@ def looking_alike(texts: Iterable[str]) -> list[tuple[str, ...]]:
 def _is_plain(letter: str) -> bool:
     if letter.isascii():
         return letter.isprintable()
-    base, *marks = unicodedata.normalize("NFD", letter)
-    has_marks = bool(marks) and all(map(unicodedata.combining, marks))
-    return letter in _OWN_LETTERS or (base.isascii() and has_marks)
+    apart = unicodedata.normalize("NFD", letter)
+    has_marks = len(apart) > 1 and all(map(unicodedata.combining, apart[1:]))
+    return letter in _OWN_LETTERS or (apart[0].isascii() and has_marks)
