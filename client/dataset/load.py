@@ -1,7 +1,7 @@
 """Reads a hospital's patients and validates them against the study's data contract."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from erosion.client.dataset.same_patient import same_patient
 from erosion.client.dataset.sources.data_source import DataSource, ImageSource, TableSource
 from erosion.client.dataset.study_columns import columns_of, study_column_names
 from erosion.client.dataset.table_contract import candidates, check_table, missing_columns
+from erosion.client.dataset.text_table import TextTable
 from erosion.client.site_file import Site
 from erosion.common.errors import DataError
 from erosion.common.study.study import Study
@@ -34,6 +35,9 @@ class Patients:
     # the columns that the study does not ask for too, an image as it is stored; None: unknown
     keys: NDArray[np.int64] | None = None  # (n,) equal for rows of one identifier; None: they have
     # none
+    labels: NDArray[np.object_] = field(default_factory=lambda: np.empty(0, dtype=object))
+    # (n,) what the hospital calls them: texts
+    label_word: str = "row"  # what a label is
 
     @property
     def num_patients(self) -> int:
@@ -96,8 +100,20 @@ def _load_table(source: TableSource, task: TabularTask, split_column: str | None
         places,
         checked.notes,
         None if table.row_hashes is None else table.row_hashes[checked.places],
+        *_labels_of_table(source, table, checked.places),
     )
     return _grouped(source, read, checked.is_test)
+
+
+def _labels_of_table(
+    source: TableSource, table: TextTable, kept: NDArray[np.int64]
+) -> tuple[NDArray[np.object_], str]:
+    """The patient key of these rows, or without one their numbers in the table, from 1."""
+    if source.patient is not None:
+        key = table.columns[source.patient]
+        return np.array(key.texts, dtype=object)[key.codes[kept]], "patient"
+    rows = np.arange(table.num_rows) if table.positions is None else table.positions
+    return (rows[kept] + 1).astype(str).astype(object), "row"
 
 
 def _load_images(source: ImageSource, task: ImageTask) -> Patients:
@@ -110,6 +126,8 @@ def _load_images(source: ImageSource, task: ImageTask) -> Patients:
         found.places,
         found.notes,
         found.row_hashes,
+        np.array(found.places, dtype=object),
+        "image",
     )
     return _grouped(source, read, found.is_test)
 
@@ -124,7 +142,9 @@ class _Read:
     keys: NDArray[np.int64] | None  # (n,) equal for the rows of one patient, where known
     places: Sequence[str]  # (n,) how people find each row
     notes: tuple[str, ...]
-    row_hashes: NDArray[np.uint64] | None = None  # (n,)
+    row_hashes: NDArray[np.uint64] | None  # (n,)
+    labels: NDArray[np.object_]  # (n,) what the hospital calls each
+    label_word: str
 
 
 def _grouped(source: DataSource, read: _Read, is_test: NDArray[np.bool_] | None) -> Patients:
@@ -156,6 +176,8 @@ def _grouped(source: DataSource, read: _Read, is_test: NDArray[np.bool_] | None)
         None if is_test is None else is_test[kept],
         None if read.row_hashes is None else read.row_hashes[kept],
         None if read.keys is None else read.keys[kept],
+        read.labels[kept],
+        read.label_word,
     )
 
 

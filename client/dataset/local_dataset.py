@@ -1,7 +1,7 @@
 """One study at one hospital: its patients, split and scaled, and its model, kept between rounds."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -36,6 +36,15 @@ from erosion.common.study.study import Study
 from erosion.common.tasks.features import NumberFeature
 from erosion.common.tasks.inputs import ImageTask, TabularTask
 from erosion.common.tasks.task import Targets, as_tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NamedPatients:
+    """Patients as their hospital knows them, each with its outcome."""
+
+    word: str  # what a label is: "patient", or the "row" or "image" that is the patient's first
+    labels: Sequence[str]
+    outcomes: Targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +220,22 @@ class LocalDataset:
     def outcomes(self) -> Targets:
         """The same of all patients."""
         return self._patients.outcomes(self.study.task)
+
+    @property
+    def measured_patients(self) -> NamedPatients:
+        """Whom the final figures are of: the test part, or everybody where each has a fold."""
+        of, rows = self._patients, self.split.test
+        if self.study.evaluation.folds is not None:
+            rows = np.arange(len(of.targets))
+        first = np.unique(of.groups[rows], return_index=True)[1]
+        return NamedPatients(of.label_word, of.labels[rows[first]].tolist(), self._outcomes(rows))
+
+    @property
+    def training_rows(self) -> NDArray[np.float64] | None:
+        """The table's rows that are trained on, as the study sees them: (n, features)."""
+        if not isinstance(self.study.task, TabularTask):
+            return None
+        return self._patients.rows[self.split.training].astype(np.float64, copy=False)
 
     def _outcomes(self, rows: NDArray[np.int64]) -> Targets:
         of = self._patients

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from erosion.client.dataset.local_dataset import LocalDataset
 from erosion.client.training.kept_state import ACROSS_FOLDS, KeptState, Moment, StateKey
@@ -69,6 +70,16 @@ class FoldPredictions:
                     cuts.append(np.full((len(dataset.outcomes), part.shape[1]), np.nan))
                 cuts[-1][patients] = part
         return {arm: np.stack(cuts) for arm, cuts in every.items()}
+
+    def places(self, dataset: LocalDataset) -> NDArray[np.int64]:
+        """In which fold of each cut every patient was, (cuts, n), from 1; after `gathered`."""
+        kept = self._kept.before(self._place, Moment(len(self._folds) + 1))
+        cuts: list[NDArray[np.int64]] = []
+        for fold in self._folds:
+            if fold.number == 0:
+                cuts.append(np.zeros(len(dataset.outcomes), dtype=np.int64))
+            cuts[-1][kept[_name(fold, "patients")].numpy()] = fold.number + 1
+        return np.stack(cuts)
 
     def _number_of(self, fold: Fold) -> int:
         """The fold's place among all, from 1."""

@@ -31,7 +31,7 @@ def final_figures(
     study, task = dataset.study, dataset.study.task
     # All patients, where each was predicted with its fold. What metrics take from them is the same
     # for every arm: the commonest class, and how long patients of a survival study were followed.
-    targets, training = _outcomes(dataset), dataset.trained_outcomes
+    targets, training = dataset.measured_patients.outcomes, dataset.trained_outcomes
     arms = {arm: predicted for arm, predicted in predictions.items() if arm != BASE_RATE}
     base_rate = predictions.get(BASE_RATE)
     if base_rate is None:
@@ -67,12 +67,6 @@ def final_figures(
 def no_figures_yet(user: str) -> EvaluateReply:
     """What the user's site tells at the end of a fold, whose predictions it keeps."""
     return EvaluateReply(hospital=user, arms={}, comparison=None, scaling=None, class_counts={})
-
-
-def _outcomes(dataset: LocalDataset) -> Targets:
-    """Of the patients whom the predictions are of: (n, ...)."""
-    is_cross_fitted = dataset.study.evaluation.folds is not None
-    return dataset.outcomes if is_cross_fitted else dataset.tested_outcomes
 
 
 def _verdict(

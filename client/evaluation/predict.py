@@ -21,11 +21,18 @@ from erosion.client.dataset.sources.data_source import TableSource
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.dataset.study_columns import columns_of
 from erosion.client.dataset.table_contract import check_table
+from erosion.client.evaluation.held_out_table import (
+    TrainedOn,
+    read_trained_on,
+    run_folder_at,
+    testbed_site,
+)
 from erosion.common.errors import CheckpointError, DataError
 from erosion.common.formats.model_card import ModelCard, read_model
 from erosion.common.learning.local_sgd import predictions_of
 from erosion.common.learning.models import build_model, load_flat_parameters
 from erosion.common.support.files import write_atomically
+from erosion.common.support.spreadsheet import harmless
 from erosion.common.tasks.inputs import TabularTask
 
 NEEDS_SITE = "[data"  # in what is said of a table: a part of a site file is the remedy
@@ -40,6 +47,7 @@ class SavedModel:
     task: TabularTask
     network: nn.Module
     parameters: Tensor  # (dim,), or (m, dim) for the mean of m models
+    trained_on: TrainedOn | None = None  # None: it is not kept where one could look
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +60,7 @@ class Applied:
     key_name: str  # column that says who a patient is; "" where the source names none
     keys: Mapping[int, str]  # what it says, by row
     notes: tuple[str, ...]  # what was found out, imputed, left out, cut or unlike in training
+    note_of_trained: str = ""  # that some of them were trained on; "": none, or it is not known
 
 
 def predict(
@@ -63,6 +72,7 @@ def predict(
     hospital: str | None = None,
     arm: str | None = None,
     weights: Path | None = None,
+    site_folder: Path | None = None,
 ) -> None:
     """Write one line per patient: who it is, where a patient key is known, and the prediction.
 
@@ -70,14 +80,16 @@ def predict(
     has them; their columns are named as in the study, or as `source` maps them. They need no target
     column. `output` is a CSV file, or None for the standard output. `hospital`: whose patients they
     are, where a site file says so. `arm`: another than the one that the run ended with. `weights`:
-    the folder with the file that the model started from, where parts of it are frozen. A patient
+    the folder with the file that the model started from, where parts of it are frozen.
+    `site_folder`: where the user's site keeps its state, by which patients are known whom the model
+    was trained on; None: where a testbed's site does. A patient
     who lacks a value that the study drops patients for gets empty cells. What was found out in
     reading, imputed, left out or cut, that the model was made for another hospital, and where the
     patients are unlike those whom it learned from, is told on the standard error. Raises
     CheckpointError for the run folder, ModelError for its model's code or weights, and DataError
     for the data.
     """
-    saved = load_saved_model(run_folder, arm, weights)
+    saved = load_saved_model(run_folder, arm, weights, site_folder)
     patients = _source(data_path, source)
     if output is not None and isinstance(patients, TableFile) and _are_one(output, patients.path):
         raise DataError(f"{output} is the patients' own file. Give --output another name.")
@@ -93,8 +105,9 @@ def predict(
             " patients were not measured",
             file=sys.stderr,
         )
-    for note in applied.notes:
-        print(f"Noted: {note}", file=sys.stderr)
+    for note in (applied.note_of_trained, *applied.notes):
+        if note:
+            print(f"Noted: {note}", file=sys.stderr)
     if source is None and any(NEEDS_SITE in note for note in applied.notes):
         print(f"Noted: {GIVE_SITE}", file=sys.stderr)
     text = _as_csv(saved.task, applied)
@@ -141,13 +154,28 @@ def apply_model(saved: SavedModel, source: TableSource) -> Applied:
         source.patient or "",
         keys,
         notes,
+        _note_of_trained(saved, checked.rows),
+    )
+
+
+def _note_of_trained(saved: SavedModel, rows: NDArray[np.float64]) -> str:
+    known = 0 if saved.trained_on is None else int(saved.trained_on.knows(rows).sum())
+    if not known:
+        return ""
+    return (
+        f"the model was trained on {known} of these {len(rows)} rows, or on rows with the same"
+        " values: how well it predicts them says little about new patients (the run's held-out"
+        " predictions do)"
     )
 
 
 def load_saved_model(
-    run_folder: Path, arm: str | None = None, weights: Path | None = None
+    run_folder: Path,
+    arm: str | None = None,
+    weights: Path | None = None,
+    site_folder: Path | None = None,
 ) -> SavedModel:
-    """The model of `arm`, or of the arm that the run ended with.
+    """The model of `arm`, or of the arm that the run ended with; `site_folder` as of `predict`.
 
     Raises CheckpointError, and ModelError where its code or its weights are not here.
     """
@@ -157,7 +185,8 @@ def load_saved_model(
             f"{run_folder} holds a model of images; predicting reads tables only."
         )
     network = _network(card, card.task, parameters, run_folder, weights)
-    return SavedModel(card, card.task, network, parameters)
+    at_site = run_folder_at(site_folder or testbed_site(run_folder, card.user), card.run)
+    return SavedModel(card, card.task, network, parameters, read_trained_on(at_site))
 
 
 def _network(
@@ -219,18 +248,6 @@ def _as_csv(task: TabularTask, applied: Applied) -> str:
         line = [applied.keys.get(row, ""), *cells] if applied.key_name else cells
         writer.writerow(map(harmless, line))
     return text.getvalue()
-
-
-def harmless(cell: object) -> str:
-    """A cell that no spreadsheet takes for a formula: one that looks like one begins with '."""
-    text = str(cell)
-    if not text.startswith(("=", "+", "-", "@", "\t", "\r")):
-        return text
-    try:
-        float(text)
-    except ValueError:
-        return f"'{text}"
-    return text
 
 
 def _are_one(output: Path, patients: Path) -> bool:

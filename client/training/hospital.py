@@ -2,11 +2,14 @@
 
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from time import perf_counter
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from erosion.client.cells.cells import Cells
@@ -14,6 +17,7 @@ from erosion.client.dataset.kept_patients import KeptPatients
 from erosion.client.dataset.local_dataset import LocalDataset
 from erosion.client.evaluation.cross_fitted import FoldPredictions
 from erosion.client.evaluation.final_figures import final_figures, no_figures_yet
+from erosion.client.evaluation.held_out_table import run_folder_at, write_held_out
 from erosion.client.evaluation.metrics import measure
 from erosion.client.privacy.private_rounds import PrivateRounds
 from erosion.client.sealed.identity import Identity
@@ -83,11 +87,18 @@ class Hospital:
     request at a time.
     """
 
-    def __init__(self, site: Site, secret: bytes = b"", noise_secret: bytes = b"") -> None:
+    def __init__(
+        self,
+        site: Site,
+        secret: bytes = b"",
+        noise_secret: bytes = b"",
+        held_out: Path | None = None,
+    ) -> None:
         """Take the machine's resources that the site file grants; raises SiteError.
 
         `secret`: what the hospital's randomness is drawn from; empty in a simulation.
-        `noise_secret`: what noise for privacy is drawn from, where that is another one.
+        `noise_secret`: what noise for privacy is drawn from, where that is another one. `held_out`:
+        the folder for held-out predictions as the user; None: by the site file, where that has one.
         """
         self.site, self._secret = site, secret
         self.trainer: Trainer = train_locally  # a simulation may train hospitals together
@@ -95,6 +106,7 @@ class Hospital:
         self._private = PrivateRounds(site, noise_secret or secret)
         folder = site.compute.state
         self._kept = KeptState(None if folder is None else folder / site.name)
+        self._held_out = held_out or (None if folder is None else folder / site.name)
         self._cells = Cells(site, secret)
         self._patients = KeptPatients(site, self._kept)
         self._prepared: OrderedDict[str, _Prepared] = OrderedDict()  # by study digest, oldest first
@@ -201,7 +213,7 @@ class Hospital:
         They are of the test part, or of all patients where each was predicted with its fold. Of a
         fold, the predictions are kept and there are no figures yet.
         """
-        study = request.study
+        study, places = request.study, None
         if self.name != study.user:
             raise Refusal(
                 f"{self.name} has no test part in study {study.name!r}; ask its user, {study.user}."
@@ -220,15 +232,41 @@ class Hospital:
             else:
                 folds = FoldPredictions(self._kept, study, request.run)
                 predictions = folds.gathered(list(personal), prepared)
+                places = folds.places(prepared)
         if fold is not None:
             FoldPredictions(self._kept, study, request.run).keep(fold, prepared, predictions)
             return EvaluateResult(no_figures_yet(self.name))
+        of_arms = {arm: predictions[arm] for arm in personal}
+        self._write_held_out(prepared, request.run, of_arms, places)
         differing = {
             arm: parameters.cpu()
             for arm, parameters in personal.items()
             if not torch.equal(parameters.cpu(), request.parameters[arm])
         }
         return EvaluateResult(final_figures(prepared, predictions, request.scaling), differing)
+
+    def _write_held_out(
+        self,
+        prepared: LocalDataset,
+        run: str,
+        predictions: Mapping[str, Floats],
+        places: NDArray[np.int64] | None,
+    ) -> None:
+        """Keep the predictions here; that they cannot be kept ends no run."""
+        if self._held_out is None:
+            return
+        folder = run_folder_at(self._held_out, run)
+        try:
+            write_held_out(folder, prepared, predictions, places)
+        except SiteError as problem:
+            logger.error("%s, study %s: %s", self.name, prepared.study.name, problem)
+        else:
+            logger.info(
+                "%s, study %s: the held-out predictions are in %s, for this site alone",
+                self.name,
+                prepared.study.name,
+                folder,
+            )
 
     def _take_step(self, request: TrainRequest) -> TrainResult | StepResult:
         started = perf_counter()

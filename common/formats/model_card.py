@@ -32,6 +32,7 @@ class ModelCard(Settings):
     study: str
     arm: str
     user: str
+    run: str = ""  # what the user's site knows the run by
     task: AnyTask
     model: ModelSettings
     seed: int = 0  # the study's, by which frozen parameters are drawn that no file gives

@@ -283,6 +283,10 @@ class Classification(Task):
         likeliest = self.classes[int(np.argmax(prediction))].name
         return [*(repr(float(value)) for value in prediction), likeliest]
 
+    def outcome_cells(self, target: Targets) -> list[str]:
+        """The class's name."""
+        return [self.classes[int(target)].name]
+
     def usable(self, predictions: Floats) -> Floats:
         """Every class as likely where outputs overflowed."""
         return np.where(np.isnan(predictions), 1 / predictions.shape[1], predictions)

@@ -259,6 +259,16 @@ class Task(Settings):
     def prediction_cells(self, prediction: Sequence[float]) -> list[str]:
         """One patient's prediction (k,) under those headings, its numbers in all their digits."""
 
+    def outcome_columns(self) -> list[str]:
+        """Headings of what a patient's outcome was, beside its prediction."""
+        names = [column.name for column in self.target_columns]
+        return ["outcome"] if len(names) == 1 else [f"outcome_{name}" for name in names]
+
+    def outcome_cells(self, target: Targets) -> list[str]:
+        """One patient's target, () or (c,), under those headings."""
+        values = np.reshape(target, -1).tolist()
+        return [repr(value).removesuffix(".0") for value in values]
+
     # --- measuring
 
     @abstractmethod

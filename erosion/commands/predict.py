@@ -21,7 +21,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="SITE.toml",
         help="a site file, whose names, maps and units hold for the table; its patient key is"
-        " written beside each prediction",
+        " written beside each prediction; patients whom the model was trained on are known by it",
     )
     parser.add_argument("--arm", help="use this arm's model (default: the run's own)")
     add_weights(parser)
@@ -32,13 +32,14 @@ def _run(options: argparse.Namespace) -> int:
     with imports_for_good():
         from erosion.client.evaluation.predict import predict
 
-    source = hospital = None
+    source = hospital = folder = None
     if options.site is not None:
         from erosion.client.dataset.load import table_source
         from erosion.client.site_file import load_site
 
         site = load_site(options.site)
         source, hospital = table_source(site.data), site.name
+        folder = site.consent_folder
     predict(
         options.run,
         options.data,
@@ -47,6 +48,7 @@ def _run(options: argparse.Namespace) -> int:
         hospital=hospital,
         arm=options.arm,
         weights=options.weights,
+        site_folder=folder,
     )
     return 0
 

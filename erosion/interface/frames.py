@@ -1,5 +1,6 @@
 """A run's records as pandas frames."""
 
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -76,4 +77,10 @@ def arms_frame(metrics: Mapping[str, FinalMetrics]) -> "pd.DataFrame":
         rows[arm] = row
     frame = pandas().DataFrame.from_dict(rows, orient="index")
     frame.index.name = "arm"
+    return frame
+
+
+def predictions_frame(text: str) -> "pd.DataFrame":
+    """The held-out predictions of a CSV file."""
+    frame: pd.DataFrame = pandas().read_csv(io.StringIO(text))
     return frame

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -22,19 +23,31 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+def site_folder_of(site: str | os.PathLike[str] | None) -> Path | None:
+    """Where the site of that file keeps its state; None for None. Raises ErosionError."""
+    from erosion.client.site_file import load_site
+
+    check_path("site", site, or_none=True)
+    return None if site is None else load_site(Path(site)).consent_folder
+
+
 @told_of_replaced()
 def load_model(
     run_folder: str | os.PathLike[str],
     arm: str | None = None,
     weights: str | os.PathLike[str] = "weights",
+    site: str | os.PathLike[str] | None = None,
 ) -> "Model":
     """The model of a finished run.
+
+    It warns where it predicts patients whom it was trained on: the user's site knows them.
 
     Args:
         run_folder: For example runs/20260101T120000-mine.
         arm: Which arm's; by default the one that the verdict favours, or else the study's first.
 
         weights: The folder with the file that the model started from, where it has one.
+        site: The user's site file; by default that of a testbed's run.
 
     Raises:
         ErosionError: Where there is no such model, or one of another version.
@@ -42,7 +55,7 @@ def load_model(
     check_path("run_folder", run_folder)
     check("arm", arm, "an arm's name or None", str, type(None))
     check_path("weights", weights)
-    saved = load_saved_model(Path(run_folder), arm, Path(weights))
+    saved = load_saved_model(Path(run_folder), arm, Path(weights), site_folder_of(site))
     of_a_number = len(saved.task.prediction_columns()) == 1
     return ESTIMATORS.get(saved.task.outcome, Regressor if of_a_number else Model)(saved)
 
@@ -112,6 +125,8 @@ class Model(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
                 told = str(problem).replace(f"Data file {path}", "The frame")
                 remedy = "(A frame has no site file: rename columns and replace values in it.)"
                 raise DataError(f"{told}\n  {remedy}") from None
+        if applied.note_of_trained:
+            warnings.warn(applied.note_of_trained, stacklevel=3)
         predictions = np.full((len(frame), applied.predictions.shape[1]), np.nan)
         predictions[applied.rows] = applied.predictions
         return predictions

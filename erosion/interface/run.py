@@ -1,5 +1,6 @@
 """A run, simulated or read from its folder."""
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -8,7 +9,12 @@ from typing import TYPE_CHECKING
 from erosion.common.errors import CheckpointError
 from erosion.common.rounds.records import RoundRecord
 from erosion.common.study.study import Study
-from erosion.interface.frames import arms_frame, rounds_frame, weights_frame
+from erosion.interface.frames import (
+    arms_frame,
+    predictions_frame,
+    rounds_frame,
+    weights_frame,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,6 +37,7 @@ class Run:
         result: What `result.json` holds.
         folder: The run's folder; None for a simulation.
         records: Every round of every arm.
+        held_out: Of a simulation: the table of `predictions`, as CSV.
         overview: Where the run is one user's part of a study with every hospital as its user: the
             report on all of them.
     """
@@ -40,6 +47,7 @@ class Run:
     folder: Path | None
     records: tuple[RoundRecord, ...] = ()
     overview: Path | None = None
+    held_out: str = ""  # of a simulation: the table of `predictions`, as CSV
 
     @property
     def verdict(self) -> str:
@@ -72,6 +80,43 @@ class Run:
     def arms(self) -> "pd.DataFrame":
         """One row for each arm: the final metrics with their 95 % intervals."""
         return arms_frame({arm: ended.metrics for arm, ended in self.result.arms.items()})
+
+    def predictions(self, site: str | os.PathLike[str] | None = None) -> "pd.DataFrame":
+        """Each arm's held-out predictions: of every patient by a model that never saw it.
+
+        One row for each patient, arm, and cut into folds, with the outcome. They are kept at the
+        user's site alone. Metrics of them are the run's own.
+
+        Args:
+            site: The user's site file, of a run that was deployed; by default those of a testbed
+                or a simulation are read.
+
+        Raises:
+            ErosionError: Where they are not there.
+        """
+        return predictions_frame(self._held_out(site))
+
+    def _held_out(self, site: str | os.PathLike[str] | None) -> str:
+        from erosion.client.evaluation.held_out_table import (
+            PREDICTIONS,
+            run_folder_at,
+            testbed_site,
+        )
+        from erosion.interface.models import site_folder_of
+        from erosion.server.run.run_folder import RunFolder
+
+        if self.folder is None:
+            return self.held_out
+        at_site = site_folder_of(site) or testbed_site(self.folder, self.study.user)
+        path = run_folder_at(at_site, RunFolder(self.folder).run) / PREDICTIONS
+        try:
+            return path.read_text(encoding="utf-8")
+        except OSError as problem:
+            raise CheckpointError(
+                f"The held-out predictions cannot be read from {path} ({problem.strerror}). They"
+                f" are at the site of {self.study.user} alone: give its site file (site=...), on a"
+                " machine that can read what it keeps."
+            ) from None
 
     def model(self, arm: str | None = None) -> "Model":
         """The model of `arm`, or the run's best; see `erosion.load_model`."""

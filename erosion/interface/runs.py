@@ -145,6 +145,7 @@ def simulate(
     Raises:
         ErosionError: Also, before anything is read, for a study with every hospital as its user.
     """
+    from erosion.client.evaluation.held_out_table import PREDICTIONS
     from erosion.client.training.hospital import Hospital
     from erosion.experiments import simulator
     from erosion.server.coordination.run_end import result_of
@@ -172,7 +173,8 @@ def simulate(
             found = _sites_of_study(study, checked, Path(made), _data_dir(data_dir), start)
         else:
             found = _sites_given(checked, sites, start)
-        hospitals = {name: Hospital(site) for name, site in found.items()}
+        kept = Path(made) / "held-out"
+        hospitals = {name: Hospital(site, held_out=kept) for name, site in found.items()}
         with _bar(checked, shown=progress) as advance:
             outcome = simulator.simulate(
                 checked,
@@ -182,9 +184,12 @@ def simulate(
                 workers=workers,
                 stacked=stacked,
             )
+        # In a folder of its own, for a worker process may have written it.
+        (table,) = kept.glob(f"*/*/{PREDICTIONS}")
+        held_out = table.read_text(encoding="utf-8")
     result = result_of(outcome, began.isoformat("T", "seconds"), time.monotonic() - clock)
     records = tuple(record for arm in outcome.records.values() for record in arm)
-    return Run(checked, result, None, records)
+    return Run(checked, result, None, records, held_out=held_out)
 
 
 def _data_dir(given: AnyPath | None) -> Path:

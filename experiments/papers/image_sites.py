@@ -104,6 +104,7 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
         together, site = in_one_place(study, sites)
         pooled = _simulated(together, {study.user: site})
         tick()
+        tested = _tested(study, read_patients(sites[study.user].data, study))
     base_rate = apart.evaluation.base_rate
     assert base_rate is not None
     figures: dict[str, Any] = {arm: _figures(apart, arm) for arm in config["arms"]}
@@ -115,7 +116,7 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
         LOCAL_STOPPED: _figures(alone, "local") | {"rounds": alone.choices["local"].rounds},
         POOLED: _figures(pooled, "local"),
         MAJORITY: _rounded(base_rate),
-        "pictures": len(_tested(study, read_patients(sites[study.user].data, study))),
+        "pictures": len(tested),
     }
 
 

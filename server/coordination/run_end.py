@@ -99,22 +99,24 @@ def write(folder: RunFolder, result: Result, outcome: Outcome) -> None:
     finals, study = outcome.finals, outcome.study
     arm = result.delivered_arm
     parameters = {name: outcome.personal.get(name, s.params) for name, s in finals.items()}
-    write_model(folder.path, _card(study, arm, outcome.evaluation), parameters[arm])
+    write_model(folder.path, _card(folder, study, arm, outcome.evaluation), parameters[arm])
     for name, own in parameters.items():
-        write_model(folder.of_arm(name).path, _card(study, name, outcome.evaluation), own)
+        card = _card(folder, study, name, outcome.evaluation)
+        write_model(folder.of_arm(name).path, card, own)
     write_json(folder.result, result)
     ledgers = {a: contributions(study.hospitals, r) for a, r in outcome.records.items()}
     write_atomically(folder.contributions, as_csv(ledgers))
     write_report(folder.path)
 
 
-def _card(study: Study, arm: str, evaluation: EvaluateReply) -> ModelCard:
+def _card(folder: RunFolder, study: Study, arm: str, evaluation: EvaluateReply) -> ModelCard:
     own = evaluation.own_scaling
     scaling = own if own is not None and study.arms[arm].user_only else evaluation.scaling
     return ModelCard(
         study=study.name,
         arm=arm,
         user=study.user,
+        run=folder.run,
         task=study.task,
         model=study.model,
         seed=study.seed,

@@ -12,12 +12,12 @@ from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.evaluation.metrics import measure
 from erosion.client.evaluation.predict import (
     apply_model,
-    harmless,
     load_saved_model,
     predict,
 )
 from erosion.command_line import main
 from erosion.common.errors import CheckpointError, DataError
+from erosion.common.support.spreadsheet import harmless
 from tests.support.saved_model import PARAMETERS, run_folder
 from tests.support.small_study import TASK, make_study, with_missing
 

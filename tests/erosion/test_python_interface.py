@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.base import RegressorMixin, clone
+from sklearn.metrics import brier_score_loss, roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.validation import check_is_fitted
 
@@ -44,9 +45,9 @@ def patients() -> pd.DataFrame:
 
 
 def test_the_page_runs_from_top_to_bottom_and_its_models_predict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert len(BLOCKS) == 6
+    assert len(BLOCKS) == 7
     page: dict[str, Any] = {}
     monkeypatch.chdir(tmp_path)
     for block in BLOCKS:
@@ -59,6 +60,28 @@ def test_the_page_runs_from_top_to_bottom_and_its_models_predict(
     pd.testing.assert_frame_equal(run.rounds[shared], simulated.rounds[shared])
     assert run.verdict == simulated.verdict == run.result.verdict.text
     assert (run.folder / "metrics.csv").exists()
+
+    pd.testing.assert_frame_equal(run.predictions(), simulated.predictions())
+    for arm, own in page["held_out"].groupby("arm"):
+        found = run.arms.loc[arm]
+        chances, is_ill = own["probability_malignant"], own["outcome"] == "malignant"
+        assert len(own) == found["num_patients"]
+        assert (own["predicted"] == own["outcome"]).mean() == pytest.approx(found["accuracy"])
+        assert roc_auc_score(is_ill, chances) == pytest.approx(found["auroc"])
+        assert brier_score_loss(is_ill, chances) == pytest.approx(found["brier"])
+    table = page["table"]
+    assert (table["diagnosis"].iloc[own["row"] - 1] == own["outcome"].to_numpy()).all()
+    others = table.drop(table.index[page["own"]["row"] - 1])
+    assert len(others) > 10
+    with pytest.warns(UserWarning, match=rf"trained on {len(others)} of these {len(table)} rows"):
+        page["model"].predict(table)
+    path = run.folder / "testbed" / "home" / "patients.csv"
+    capsys.readouterr()
+    assert main(["predict", str(run.folder), str(path), "-o", "all.csv"]) == 0
+    assert f"trained on {len(others)} of these {len(table)} rows" in capsys.readouterr().err
+    page["patients"].to_csv("new.csv", index=False)
+    assert main(["predict", str(run.folder), "new.csv", "-o", "predicted.csv"]) == 0
+    assert "trained on" not in capsys.readouterr().err
 
     model, fedavg, patients = page["model"], page["fedavg"], page["patients"]
     probabilities = model.predict_proba(patients)

@@ -318,18 +318,6 @@ def test_the_verdict_says_of_how_many_hospitals_its_means_are() -> None:
     assert "The means of Harrell's C are over 1 of 2 hospitals" in " ".join(printed(found).split())
 
 
-def test_classes_are_those_of_patients_and_the_commonest_one_of_their_rows() -> None:
-    several = of({"a": line(0.3).model_copy(update={"num_patients": 25}), "b": line(0.4)})
-    page = Page(render_overview(several, {})).text
-    assert "24 benign in every row, 16 malignant in any row" in page
-    assert "24 benign, 16 malignant" in page  # of b
-    assert "Commonest class of rows" in page
-    assert "majority of rows" in printed(several)
-    assert "of rows" not in printed(of({"b": line(0.4)}))
-    assert "log loss (nats per row)" in page
-    assert "log loss (nats per patient)" in Page(render_overview(of({"b": line(0.4)}), {})).text
-
-
 def test_a_round_without_a_hospital_counts_as_weight_zero() -> None:
     given = {
         "a": Contribution(rounds=4, weight_sum=4.0, samples_seen=1),

@@ -294,7 +294,7 @@ def test_the_summary_has_figures_weights_verdict_and_path(
     summary = text[text.index("91 test patients") :]
     words = " ".join(summary.split())
     assert "(57 benign, 34 malignant)" in words
-    for figure in ("0.967", "(0.93–0.99)", "0.626", "0.992", "0.046", "0.111", "31 ms"):
+    for figure in ("0.967", "(0.93–0.99)", "0.626", "0.992", "0.023", "0.111", "31 ms"):
         assert figure in words
     assert "Last weights of weight_erosion, relative to home's own" in words
     assert re.search(r"home +████████ 1\.00", summary)
