@@ -12,12 +12,11 @@ from erosion.client.scaffold.draft_text import FEWEST, missing_line, quoted, sho
 from erosion.client.scaffold.known_units import header_unit
 from erosion.client.scaffold.known_words import MISSING_WORDS
 from erosion.client.scaffold.left_out import why_not
-from erosion.client.scaffold.value_words import plain_value, words_for
+from erosion.client.scaffold.outcome_direction import Direction, direction
 from erosion.common.errors import DataError
 from erosion.common.settings.codes import canonical
 
 MOST_CLASSES = 10
-NO = words_for("answer", "no") | words_for("life", "alive")
 
 
 def outcome_lines(target: Profile) -> tuple[str, list[str]]:
@@ -25,16 +24,17 @@ def outcome_lines(target: Profile) -> tuple[str, list[str]]:
     key = f"target = {quoted(target.name)}  # what is predicted"
     if target.kind == "category" and len(target.counts) <= MOST_CLASSES:
         told = [text for text in target.counts if not _is_unknown(text, target.counts)]
-        classes = _in_order(told if len(told) > 1 else target.counts)
-        listed = ", ".join(map(quoted, classes))
+        classes = sorted(dict.fromkeys(map(canonical, told if len(told) > 1 else target.counts)))
         remarks: list[str] = []
-        which = ""
+        which = before = ""
         if len(classes) == 2:
+            order = direction(target.name, classes)
+            classes = [*order.codes]
             which = "  # the last is the positive one"
-            remarks.append(
-                f"{target.name}: the last class, {classes[-1]!r}, counts as the positive one;"
-                " change the order in `classes` if it is another"
-            )
+            remarks.append(_positive(target.name, order))
+            if not order.is_sure:
+                before = f"# ? {remarks[0]}\n"
+        listed = ", ".join(map(quoted, classes))
         unsaid = [text for text in target.counts if canonical(text) not in classes]
         if unsaid:
             listed_words = ", ".join(map(repr, unsaid))
@@ -48,7 +48,7 @@ def outcome_lines(target: Profile) -> tuple[str, list[str]]:
                 f"{target.name}: {', '.join(map(repr, rare[:5]))} are of fewer than {FEWEST}"
                 " patients, too few to measure a model on; see whether classes can be joined"
             )
-        return f"{key}\nclasses = [{listed}]{which}", remarks
+        return f"{key}\n{before}classes = [{listed}]{which}", remarks
     if target.kind == "number":
         centre, spread = float(target.numbers.mean()), float(target.numbers.std())
         return (
@@ -67,12 +67,14 @@ def survival_lines(event: Profile, time: Profile) -> tuple[str, list[str]]:
     """The lines of the task where a time until an event is predicted."""
     if time.kind == "date" or not time.values:
         raise DataError(f"--time {time.name!r} must be a number; {why_not(time)}.")
-    codes = _in_order(event.counts)
-    if len(codes) != 2:
+    found = list(dict.fromkeys(map(canonical, event.counts)))
+    if len(found) != 2:
         raise DataError(
             f"The target {event.name!r} must say whether the event happened: two values. It has"
-            f" {len(codes)}."
+            f" {len(found)}."
         )
+    order = direction(event.name, found)
+    codes = order.codes
     times = [value for text, value in time.values.items() for _ in range(time.counts[text])]
     cuts = sorted({_nice(float(np.quantile(times, share))) for share in (0.2, 0.4, 0.6, 0.8)})
     cuts = [cut for cut in cuts if cut > 0]  # many may have died at once
@@ -88,7 +90,8 @@ def survival_lines(event: Profile, time: Profile) -> tuple[str, list[str]]:
         f" censored = [{quoted(codes[0])}] }}"
     )
     remarks = [
-        f"{event.name}: {codes[1]!r} is taken for the event; change `happened` if it is not",
+        f"{event.name}: {codes[1]!r} is taken for the event; change `happened` if it is not"
+        + ("" if order.is_sure else ", since the words do not tell it"),
         f"{time.name}: the intervals were made from this hospital's times; look at `cut_points`",
     ]
     return text, remarks
@@ -104,10 +107,19 @@ def _is_unknown(text: str, texts: Iterable[str]) -> bool:
     return is_other and len(others) > 1 and others <= {0, 1, 2, 3}
 
 
-def _in_order(texts: Iterable[str]) -> list[str]:
-    """Codes as a study has them, the one that means no or alive first: the last is positive."""
-    return sorted(
-        dict.fromkeys(map(canonical, texts)), key=lambda code: (plain_value(code) not in NO, code)
+def _positive(name: str, order: Direction) -> str:
+    """The remark about the class that counts as the positive one, and what a person has to do."""
+    last = repr(order.codes[1])
+    if not order.is_sure:
+        return (
+            f"{name}: neither its name nor its values tell which of {order.codes[0]!r} and {last}"
+            f" is the event; {last} counts as the positive one: change the order in `classes` if"
+            " it is the other"
+        )
+    turned = ", because of the column's name" if order.is_turned else ""
+    return (
+        f"{name}: the last class, {last}, counts as the positive one{turned}; change the order in"
+        " `classes` if it is another"
     )
 
 

@@ -18,6 +18,7 @@ from erosion.client.scaffold.column_match import match_columns
 from erosion.client.scaffold.column_profile import Profile, profile
 from erosion.client.scaffold.known_units import changes, header_unit, plain_name
 from erosion.client.scaffold.left_out import why_no_feature
+from erosion.client.scaffold.outcome_direction import direction
 from erosion.client.scaffold.patient_key import is_numbered, likely_key, repeats
 from erosion.client.scaffold.study_draft import study_draft
 from erosion.client.site_file import load_site
@@ -389,15 +390,73 @@ def test_a_code_for_not_known_is_no_class(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "positive"),
-    [("ja nein", "ja"), ("dead survived", "dead"), ("0 1", "1"), ("benign malignant", "malignant")],
+    ("name", "no", "event"),
+    [
+        *(
+            ("ill", *pair.split("|"))
+            for pair in ("nein|ja", "0|1", "survived|dead", "-|+", "Non|Oui")
+        ),
+        *(("result", *pair.split("|")) for pair in ("No disease|Disease", "benign|malignant")),
+        *(("result", *pair.split("|")) for pair in ("kein Befund|Befund", "disease-free|disease")),
+        *(("result", *pair.split("|")) for pair in ("Non-diabetic|Diabetic", "normal|abnormal")),
+        *(("result", *pair.split("|")) for pair in ("survived|not survived", "control|case")),
+        *(("result", *pair.split("|")) for pair in ("sans récidive|récidive", "ohne|mit")),
+        ("readmission", "not readmitted", "readmitted"),
+        ("survival", "alive", "dead"),
+        ("os_status", "0:LIVING", "1:DECEASED"),
+        ("no_disease", "No disease", "Disease"),
+        *(
+            (name, "1", "0")
+            for name in ("survived", "Überlebt", "disease_free", "no event", "alive")
+        ),
+        *((name, "yes", "no") for name in ("event-free", "healthy", "non_smoker", "censored")),
+        *((name, "0", "1") for name in ("no_of_events", "free T4 high", "died")),
+    ],
 )
-def test_the_last_class_is_not_the_one_that_means_no(
-    tmp_path: Path, values: str, positive: str
+def test_the_event_is_the_last_class_whatever_the_words_for_it(
+    name: str, no: str, event: str
 ) -> None:
-    rows = "".join(f"{30 + i},{values.split()[i % 2]}\n" for i in range(40))
-    study = drafted(tmp_path, "age,ill\n" + rows, "ill")
-    assert getattr(study.task, "classes")[-1].name == positive  # noqa: B009
+    for codes in ((no, event), (event, no)):
+        found = direction(name, codes)
+        assert (found.codes, found.is_sure) == ((no, event), True)
+
+
+@pytest.mark.parametrize(
+    ("name", "codes"),
+    [
+        *(("status", pair) for pair in ("1 2", "A B", "low high", "m f")),
+        *((name, "0 1") for name in ("remission", "survival", "response", "cured", "vital_status")),
+    ],
+)
+def test_where_words_do_not_tell_the_event_a_draft_asks(
+    tmp_path: Path, name: str, codes: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = "".join(f"{30 + i},{codes.split()[i % 2]}\n" for i in range(40))
+    drafted(tmp_path, f"age,{name}\n" + rows, name)
+    assert "tell which of" in capsys.readouterr().out
+    text = (tmp_path / "study.toml").read_text(encoding="utf-8")
+    assert any(line.startswith("# ? ") and name in line for line in text.splitlines())
+
+
+def test_an_outcome_is_drafted_by_its_name_and_its_negations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def classes(name: str, values: str, *more: str) -> list[str]:
+        (tmp_path / "study.toml").unlink(missing_ok=True)
+        cells = values.split("|")
+        rows = "".join(f"{30 + i},{cells[i % 2]},{3 * i + 1}\n" for i in range(60))
+        task = drafted(tmp_path, f"age,{name},days\n" + rows, name, *more).task
+        if more:
+            return [*getattr(task, "target").happened]  # noqa: B009
+        return [label.name for label in getattr(task, "classes")]  # noqa: B009
+
+    assert classes("result", "Disease|No disease") == ["No disease", "Disease"]
+    assert classes("survived", "yes|no") == ["yes", "no"]
+    assert "'no', counts as the positive one, because of the column's name" in (
+        capsys.readouterr().out
+    )
+    assert classes("alive", "1|0", "--time", "days") == ["0"]
+    assert classes("died", "1|0", "--time", "days") == ["1"]
 
 
 def test_the_number_of_a_row_is_no_feature(tmp_path: Path) -> None:
