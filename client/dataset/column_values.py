@@ -5,14 +5,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from erosion.client.dataset.missing_words import MISSING_MARKERS
 from erosion.client.dataset.preparation import UnitChange
 from erosion.common.settings.codes import canonical
 from erosion.common.tasks.features import CategoryFeature, NumberFeature
 from erosion.common.tasks.task import TargetColumn
 
-MISSING_MARKERS = frozenset(
-    {"", "na", "n/a", "#n/a", "<na>", "nan", "nat", "?", "null"}
-)  # in small letters
 LARGEST_NUMBER = 1e30  # far beyond medicine, and sums of squares stay finite
 
 

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from erosion.client.dataset.column_values import MISSING_MARKERS, NumberMarks
+from erosion.client.dataset.column_values import NumberMarks
 from erosion.client.dataset.decimal_mark import DecimalMark, found_decimal
+from erosion.client.dataset.missing_words import MISSING_MARKERS
 from erosion.client.dataset.preparation import ValueMap
 from erosion.client.dataset.text_table import TextColumn, TextTable
 from erosion.common.errors import DataError

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from erosion.client.dataset.missing_words import MISSING_MARKERS
 from erosion.client.dataset.text_table import TextColumn, TextTable
 from erosion.common.settings.base import Settings
 from erosion.common.settings.codes import canonical
@@ -122,7 +123,7 @@ def _as_date(text: str, date_format: str, unknown: Collection[str]) -> date | st
     """The date, or the text as it is; "" is missing."""
     if canonical(text) in unknown:
         return ""
-    if text.lower() in ("", "na", "n/a", "#n/a", "<na>", "nan", "nat", "?", "null"):
+    if text.lower() in MISSING_MARKERS:
         return ""
     iso = text[:10] if text[10:11] in ("T", " ") else text  # whatever a database writes behind it
     for written, known in ((text, date_format), (TIME.sub("", text), date_format), (iso, ISO)):

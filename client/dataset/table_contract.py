@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from erosion.client.dataset.checked_targets import checked_targets
-from erosion.client.dataset.column_values import MISSING_MARKERS, REFUSED, Fault, toml_key
+from erosion.client.dataset.column_values import REFUSED, Fault, toml_key
 from erosion.client.dataset.decimal_mark import groups_by_point
 from erosion.client.dataset.declared_maps import check_maps
 from erosion.client.dataset.isolated_values import to_be_asked_about
 from erosion.client.dataset.joined_rows import REMEDY, on_other_rows, some, stand_apart
+from erosion.client.dataset.missing_words import MISSING_MARKERS
 from erosion.client.dataset.preparation import NOT_A_DATE
 from erosion.client.dataset.sources.data_source import TableSource
 from erosion.client.dataset.study_columns import StudyColumn, decimal_mark, study_columns

@@ -18,11 +18,16 @@ from erosion.client.scaffold.known_words import (
     BEGIN,
     BIRTH,
     END,
-    MISSING_WORDS,
     SAME_WORDS,
 )
 from erosion.client.scaffold.spellings import NO, YES, one_spelling
-from erosion.client.scaffold.value_words import Spelt, ValueMap, plain_value, value_map
+from erosion.client.scaffold.value_words import (
+    Spelt,
+    ValueMap,
+    plain_value,
+    seems_unknown,
+    value_map,
+)
 from erosion.common.tasks.features import CategoryFeature, NumberFeature
 from erosion.common.tasks.inputs import TabularTask
 from erosion.common.tasks.task import CodedColumn
@@ -107,7 +112,7 @@ def _match(column: NumberFeature | CategoryFeature | CodedColumn, profile: Profi
         fits, unit = _number_fit(column, profile)
     else:
         fits, spelt, unknown = _code_fit(column, profile)
-        words = tuple(text for text in unknown if _is_unknown(text))
+        words = tuple(text for text in unknown if seems_unknown(text, profile.counts))
         unknown = tuple(text for text in unknown if text not in words)
     if fits == 0 and not (names >= SAME and unknown):
         return Match(column.name, profile.name)
@@ -236,7 +241,11 @@ def _code_fit(
     if len(set(one_spelling(profile.counts).values())) > 3 * len(known) + 3:
         return 0.0, ValueMap(), ()
     understood = {text for text in profile.counts if not isinstance(parse(text), Fault)}
-    told = [text for text in profile.counts if text in understood or not _is_unknown(text)]
+    told = [
+        text
+        for text in profile.counts
+        if text in understood or not seems_unknown(text, profile.counts)
+    ]
     spelt = value_map(told, known, understood)
     if not spelt.values and len(understood) < len(told):
         spelt = _yes_to(profile.name, told, known)
@@ -246,10 +255,6 @@ def _code_fit(
         # 1 and 2 where the study has 0 and 1: its 1 may be another.
         unknown = [t for t in profile.counts if t in unknown or t.isdecimal()]
     return rows / max(sum(profile.counts.values()), 1), spelt, tuple(unknown)
-
-
-def _is_unknown(text: str) -> bool:
-    return text.lower() in MISSING_WORDS
 
 
 def _yes_to(column: str, texts: Sequence[str], known: Sequence[str]) -> ValueMap:

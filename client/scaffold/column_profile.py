@@ -11,9 +11,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.client.dataset.column_values import MISSING_MARKERS, NumberMarks
+from erosion.client.dataset.column_values import NumberMarks
 from erosion.client.dataset.decimal_mark import found_decimal, groups_by_point, points_may_group
 from erosion.client.dataset.isolated_values import standing_apart
+from erosion.client.dataset.missing_words import MISSING_MARKERS, MISSING_WORDS
 from erosion.client.dataset.preparation import TIME
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.dataset.text_table import TextColumn, TextTable
@@ -27,7 +28,6 @@ from erosion.client.scaffold.column_names import (
     is_place,
 )
 from erosion.client.scaffold.known_units import MixedUnits, mixed_units
-from erosion.client.scaffold.known_words import MISSING_WORDS
 
 Kind = Literal["number", "category", "identifier", "date", "text", "constant", "empty"]
 

@@ -119,42 +119,6 @@ SAME_WORDS: tuple[frozenset[str], ...] = tuple(
     )
 )
 
-# What people write for "not known", beyond what programs do.
-MISSING_WORDS = frozenset(
-    [
-        "k.a.",
-        "ka",
-        "k. a.",
-        "keine angabe",
-        "unbekannt",
-        "nicht bekannt",
-        "fehlt",
-        "unknown",
-        "unk",
-        "not known",
-        "not recorded",
-        "not done",
-        "missing",
-        "inconnu",
-        "desconocido",
-        "sconosciuto",
-        "n.a.",
-        "nd",
-        "n.d.",
-        "n/d",
-        "nr",
-        "x",
-        "-",
-        "--",
-        "---",
-        ".",
-        "#wert!",
-        "#value!",
-        "#div/0!",
-        "#ref!",
-    ]
-)
-
 # Words in the name of a column of dates.
 BIRTH = ("birth", "born", "geb", "gebdat", "geburt", "naiss", "dob", "nacim", "nascita")
 BEGIN = (

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from erosion.client.scaffold.column_names import is_person, is_place
-from erosion.client.scaffold.column_profile import MEASURED, Kind, Profile
+from erosion.client.scaffold.column_profile import MEASURED, NUMBER, Kind, Profile
 from erosion.client.scaffold.patient_key import is_numbered
 
 WHY: Mapping[Kind, str] = {
@@ -33,6 +33,10 @@ WITH_UNITS = (
     "it seems to hold numbers with a unit or a second number beside them (export it as numbers"
     " alone)"
 )
+NUMBERS_AND_WORDS = (
+    "it holds numbers, and words in many rows, such as {words} (write what they mean as numbers, or"
+    " leave these cells empty)"
+)
 MOSTLY = 0.9  # of a column's rows
 
 
@@ -58,6 +62,10 @@ def why_not(profile: Profile) -> str:
         return CODES_OF_MANY
     if profile.kind == "text" and _begin_with_numbers(profile.counts):
         return WITH_UNITS
+    words = [text for text in profile.counts if not NUMBER.fullmatch(text)]
+    rows = sum(profile.counts[text] for text in words)
+    if profile.kind == "text" and 2 * rows < sum(profile.counts.values()):
+        return NUMBERS_AND_WORDS.format(words=", ".join(map(repr, words[:3])))
     if profile.kind == "constant" and profile.num_missing:
         return ONE_OR_NONE
     return WHY[profile.kind]

@@ -2,19 +2,20 @@
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from erosion.client.dataset.missing_words import DASHES
 from erosion.client.scaffold.column_names import words_of
 from erosion.client.scaffold.value_words import plain_value, words_for
 
 FILE = Path(__file__).with_name("outcome_words.toml")
 NUMBERED = re.compile(r"^\d+\s*[:=)-]\s*(?=\D)")  # "0:LIVING"
 LONG = 7  # letters of a word that another one may be part of: "diseasefree"
-NO = words_for("answer", "no") | {"-"}
-YES = words_for("answer", "yes") | {"+"}
+NO = words_for("answer", "no") | words_for("finding", "negative") | DASHES
+YES = words_for("answer", "yes") | words_for("finding", "positive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,10 @@ def direction(name: str, codes: Sequence[str]) -> Direction:
     if {plain[first] in NO, plain[second] in NO} == {True, False}:
         no, yes = (first, second) if plain[first] in NO else (second, first)
         turned, is_sure = _turns(name)
-        is_sure = is_sure and (plain[yes] in YES or plain[no] in ("no", "-"))
+        is_dash = plain[no] == "-"  # next to "yes" it may be missing
+        is_sure = is_sure and (
+            "+" in plain[yes] if is_dash else plain[yes] in YES or plain[no] == "no"
+        )
         return Direction((yes, no) if turned else (no, yes), is_sure, turned)
     without = [code for code in (first, second) if _is_without_event(plain[code])]
     if len(without) == 1:
@@ -41,6 +45,14 @@ def direction(name: str, codes: Sequence[str]) -> Direction:
         yes = second if no == first else first
         return Direction((no, yes), not any(w in _words("unsure") for w in words_of(plain[yes])))
     return Direction((first, second), is_sure=False)
+
+
+def in_order(codes: Iterable[str]) -> list[str]:
+    """Several codes, those that say that nothing happened first."""
+    plain = {code: NUMBERED.sub("", plain_value(code)) for code in codes}
+    return sorted(
+        plain, key=lambda code: (plain[code] not in NO and not _is_without_event(plain[code]), code)
+    )
 
 
 @cache

@@ -10,9 +10,9 @@ from erosion.client.dataset.isolated_values import is_code
 from erosion.client.scaffold.column_profile import Profile
 from erosion.client.scaffold.draft_text import FEWEST, missing_line, quoted, short
 from erosion.client.scaffold.known_units import header_unit
-from erosion.client.scaffold.known_words import MISSING_WORDS
 from erosion.client.scaffold.left_out import why_not
-from erosion.client.scaffold.outcome_direction import Direction, direction
+from erosion.client.scaffold.outcome_direction import Direction, direction, in_order
+from erosion.client.scaffold.value_words import seems_unknown
 from erosion.common.errors import DataError
 from erosion.common.settings.codes import canonical
 
@@ -24,7 +24,7 @@ def outcome_lines(target: Profile) -> tuple[str, list[str]]:
     key = f"target = {quoted(target.name)}  # what is predicted"
     if target.kind == "category" and len(target.counts) <= MOST_CLASSES:
         told = [text for text in target.counts if not _is_unknown(text, target.counts)]
-        classes = sorted(dict.fromkeys(map(canonical, told if len(told) > 1 else target.counts)))
+        classes = in_order(map(canonical, told if len(told) > 1 else target.counts))
         remarks: list[str] = []
         which = before = ""
         if len(classes) == 2:
@@ -99,7 +99,7 @@ def survival_lines(event: Profile, time: Profile) -> tuple[str, list[str]]:
 
 def _is_unknown(text: str, texts: Iterable[str]) -> bool:
     """Whether a value of the target says that it is not known: a word, or 9 beside 0 and 1."""
-    if text.lower() in MISSING_WORDS:
+    if seems_unknown(text, [*texts]):
         return True
     codes = {float(t) for t in texts if re.fullmatch(r"-?\d+(\.0*)?", t)}
     others = {code for code in codes if not is_code(code) and code != 9}

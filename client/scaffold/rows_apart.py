@@ -5,8 +5,8 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.client.dataset.column_values import MISSING_MARKERS
 from erosion.client.dataset.joined_rows import on_other_rows, stand_apart
+from erosion.client.dataset.missing_words import MISSING_MARKERS
 from erosion.client.dataset.text_table import TextTable
 from erosion.client.scaffold.column_profile import Profile
 from erosion.client.scaffold.left_out import why_no_feature

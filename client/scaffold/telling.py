@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from erosion.client.dataset.column_values import MISSING_MARKERS
+from erosion.client.dataset.missing_words import MISSING_MARKERS
 from erosion.client.dataset.text_table import TextColumn, TextTable
 from erosion.client.scaffold.column_profile import Profile
 from erosion.client.scaffold.spellings import one_spelling

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from erosion.client.dataset.missing_words import DASHES, MISSING_WORDS
 from erosion.common.settings.codes import canonical
 
 FILE = Path(__file__).with_name("value_words.toml")
@@ -52,6 +53,19 @@ def words_for(topic: str, *meanings: str) -> frozenset[str]:
         for word, meant in coding.items()
         if meant in meanings
     )
+
+
+def seems_unknown(text: str, texts: Collection[str]) -> bool:
+    """Whether one of a column's texts is a word for "not known".
+
+    A dash is the negative finding next to +, and next to "positive" where nothing else is that.
+    """
+    if text in DASHES:
+        others = {plain_value(other) for other in texts} - DASHES
+        is_positive = others & words_for("finding", "positive")
+        is_sign = any(other.strip("(+)/-±") == "" and "+" in other for other in others)
+        return not is_sign and not (is_positive and not others & words_for("finding", "negative"))
+    return text.lower() in MISSING_WORDS
 
 
 def value_map(texts: Sequence[str], known: Sequence[str], understood: Collection[str]) -> ValueMap:

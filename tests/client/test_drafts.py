@@ -135,6 +135,53 @@ def test_what_people_write_for_not_known_is_proposed_as_missing(tmp_path: Path) 
     assert match.is_plain  # to this study it is a category
 
 
+@pytest.mark.parametrize("values", ["- + ++", "- +", "(-) (+)", "-- + ++", "- pos", "- +/- +"])
+def test_a_dash_next_to_a_plus_is_the_negative_finding(
+    tmp_path: Path, values: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = values.split()
+    rows = "".join(f"{40 + 7 * i % 41},{cells[i % len(cells)]},{i % 2}\n" for i in range(60))
+    study = drafted(tmp_path, "age,protein,ill\n" + rows, "protein")
+    classes = [label.name for label in getattr(study.task, "classes")]  # noqa: B009
+    assert classes[0] == cells[0]
+    assert {*classes} == {*cells}
+    assert "is no class" not in capsys.readouterr().out
+    site = site_of(tmp_path)
+    assert "-" not in {line.split(" =")[0] for line in site.read_text().splitlines()}
+    site.write_text(site.read_text().replace("# ? ", ""))
+    assert len(load_patients(load_site(site), study).targets) == 60
+    match = one_match(
+        tmp_path,
+        {"name": "protein", "categories": ["neg", "pos"]},
+        column("protein", ["-", "+"] * 9),
+    )
+    assert match.values == {"-": "neg", "+": "pos"}
+
+
+def test_a_dash_next_to_neg_and_pos_or_numbers_is_asked_about(tmp_path: Path) -> None:
+    feature = {"name": "protein", "categories": ["neg", "pos"]}
+    found = one_match(tmp_path, feature, column("protein", ["neg", "pos", "-"] * 9))
+    assert found.unsaid == ("-",)
+
+
+def test_nulls_of_other_programs_keep_no_number_out_of_a_study(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nulls = ["\\N", "(null)", ".", "#DIV/0!"]
+    rows = "".join(
+        f"{nulls[i % 4] if i % 3 == 0 else 40 + 7 * i % 41},{['yes', 'no', nulls[0]][i % 3]},"
+        f"{['high', 'low', 5 + i][i % 7 % 3] if i % 2 else 1.5 * i},{i % 2}\n"
+        for i in range(90)
+    )
+    study = drafted(tmp_path, "age,smoker,score,ill\n" + rows, "ill")
+    age, smoker = features_of(study)
+    assert isinstance(age, NumberFeature)
+    assert isinstance(smoker, CategoryFeature)
+    assert smoker.categories == ("no", "yes")
+    told = capsys.readouterr().out
+    assert "score: left out, it holds numbers, and words in many rows, such as " in told
+
+
 def test_ages_and_stays_are_proposed_from_dates(tmp_path: Path) -> None:
     rows = "".join(
         f"0{1 + i % 9}.05.19{40 + i},01.02.2020,1{i % 9}.02.2020,{i % 2}\n" for i in range(30)

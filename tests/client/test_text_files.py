@@ -341,7 +341,13 @@ def test_a_text_that_is_no_number_has_its_own_remedy(
     assert f"not a number: {cell!r} on line 3; {remedy}" in message
 
 
-@pytest.mark.parametrize("marker", ["N/A", "#N/A", "<NA>", "NaT", "NULL", "NaN", "na", "?", " "])
+@pytest.mark.parametrize(
+    "marker",
+    [
+        *("N/A", "#N/A", "<NA>", "NaT", "NULL", "NaN", "na", "?", " ", "\\N", "(null)", ".", ".a"),
+        *("._", "#DIV/0!", "#VALUE!", "#WERT!", "#NV", "1.#QNAN", "NA_integer_"),
+    ],
+)
 def test_what_programs_write_for_nothing_is_missing(tmp_path: Path, marker: str) -> None:
     site = site_of(tmp_path, ROWS.replace("50", marker))
     task = make_study().task.model_dump(mode="json")

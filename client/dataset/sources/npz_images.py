@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from erosion.client.dataset.checked_targets import checked_targets
-from erosion.client.dataset.column_values import MISSING_MARKERS
+from erosion.client.dataset.missing_words import MISSING_MARKERS
 from erosion.client.dataset.row_hashes import hashes_of_arrays
 from erosion.client.dataset.sources.data_source import ImageSource, LabelledImages
 from erosion.client.dataset.sources.image_targets import faults, read_target, target_names
