@@ -105,9 +105,11 @@ class Limits(Settings):
     # Refuses plain rounds. In sealed ones, too, all but updates leaves in the clear, and a user's
     # own updates: see `as_user`.
     sealed_only: bool = False
-    min_summed: int = Field(default=3, ge=3, le=65_536)  # hospitals in a sealed sum, this one
-    # included
-    largest_share: float = Field(default=0.5, gt=0, le=0.5)  # of one hospital in a sealed sum
+    # Of what is left of a sealed sum when any one hospital in it, which may help the coordinator,
+    # has taken its own update off: hospitals with a tenth of the largest weight or more, this one
+    # included, and the share of the largest of them.
+    min_summed: int = Field(default=3, ge=3, le=65_536)
+    largest_share: float = Field(default=0.5, gt=0, le=0.5)
     # Hospitals that people here know. Both limits above are then kept among these and this one: a
     # coordinator could have enrolled others itself, and take off what it knows. Empty: all count.
     summed_with: tuple[Name, ...] = ()

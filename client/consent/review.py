@@ -223,11 +223,16 @@ def _described(study: Study) -> str:
 
 def _masked(site: Site, arm: str, number: str, noise: str) -> Iterator[str]:
     """A peer's update in a sealed round."""
-    fewest = site.limits.min_summed
+    fewest, share = site.limits.min_summed, site.limits.largest_share
     yield (
         f"{arm}: under masks, in every round that asks it, a model update of {number}, {noise}times"
-        f" its weight: nobody reads it, and the coordinator the sum of {fewest} hospitals' or more"
-        " (limits.min_summed)"
+        f" its weight: nobody reads it, and the coordinator the sum of {fewest + 1} hospitals' or"
+        " more (limits.min_summed + 1)"
+    )
+    yield (
+        f"{arm}: with the help of one hospital in the sum, the coordinator reads the sum of"
+        f" {fewest} others' or more, none with above {share:g} of it (limits.largest_share); with"
+        f" that of {fewest} it may read this hospital's update"
     )
 
 

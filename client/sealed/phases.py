@@ -1,9 +1,14 @@
-"""Where a site is in a sealed round, and what leaves it in the last two legs."""
+"""Where a site is in a sealed round, and what leaves it in the last two legs.
+
+Each phase holds what the one before it had, so that a coordinator that was killed and asks the same
+again gets the same answer.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from gmpy2 import mpz
 from numpy.typing import NDArray
 
 from erosion.common.algorithms.sealed_measure import SealedMeasure
@@ -36,10 +41,13 @@ class Measured:
     greeted: Greeted
     roster: Roster
     roster_hash: bytes
+    asked: bytes  # hash of the whole question
     seed: bytes  # b_i, of the self mask
     own_shares: Shares
     dealt: Mapping[str, tuple[bytes, bytes]]  # commitments to everybody's shares
     paillier: PaillierKey  # of the user's coordinator
+    answer: mpz  # the sealed distance that was given
+    envelopes: Mapping[str, bytes]  # that went with it
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -51,7 +59,16 @@ class Masked:
     shares: Mapping[str, Shares]  # held of everybody, the site itself included
 
 
-Phase = Greeted | Measured | Masked | None
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Unmasked:
+    """After leg 4, until the next round."""
+
+    masked: Masked  # without shares
+    delivered: tuple[str, ...]  # by name
+    released: "Released"
+
+
+Phase = Greeted | Measured | Masked | Unmasked | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,11 +1,14 @@
-"""A site in sealed rounds: idle -> hello -> distance -> masked -> done, each once.
+"""A site in sealed rounds: idle -> hello -> distance -> masked -> unmasked, each once.
 
-It keeps its rules whoever asks. A request that breaks one raises Refusal, and nothing leaves.
+It keeps its rules whoever asks. A request that breaks one raises Refusal, and nothing leaves. The
+same request as before gets the same answer as before: a coordinator that was killed and resumes the
+round asks again.
 """
 
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -20,6 +23,7 @@ from erosion.client.sealed.phases import (
     Measured,
     Phase,
     Released,
+    Unmasked,
     Values,
 )
 from erosion.client.sealed.sum_ledger import Place, SumLedger
@@ -35,7 +39,7 @@ from erosion.common.sealed.distances.sketch import BUCKETS
 from erosion.common.sealed.masks import key_agreement, ring, shamir
 from erosion.common.sealed.masks.mask import norm_of
 from erosion.common.sealed.masks.masked_update import masked_words
-from erosion.common.sealed.masks.released_shares import commitment
+from erosion.common.sealed.masks.released_shares import KEY, SEED, commitment
 from erosion.common.sealed.masks.share_envelope import Channel, Shares
 from erosion.common.sealed.pinned_keys import problem_with_owners
 from erosion.common.sealed.roster import (
@@ -70,19 +74,12 @@ class SealedSite:
     @property
     def context(self) -> RoundContext:
         """The attempt that it is at. Raises Refusal."""
-        match self._phase:
-            case Greeted() as greeted:
-                return greeted.context
-            case Measured() as measured:
-                return measured.greeted.context
-            case Masked() as masked:
-                return masked.measured.greeted.context
-        return self._expect(Greeted).context
+        return self._past(Greeted).context
 
     @property
-    def roster_hash(self) -> bytes:
-        """That of the round that a distance was given in. Raises Refusal."""
-        return self._expect(Measured).roster_hash
+    def asked(self) -> bytes:
+        """Hash of what leg 2 asked. Raises Refusal."""
+        return self._past(Measured).asked
 
     def identify(self, identity: Identity) -> None:
         """Take these keys from the next leg 1 on."""
@@ -95,6 +92,12 @@ class SealedSite:
         """
         if not np.isfinite(update.sum()):
             raise Refusal("The update of this site has a value that is not finite.")
+        update_hash = digest("update", update.data.cast("B"))
+        if self._phase is not None:
+            known = self._past(Greeted)
+            if (known.context, known.update_hash, known.measure) == (context, update_hash, measure):
+                self._note(context, TRAIN)
+                return known.hello
         # From parameters that differ by a hair it would be nearly the same update, in another sum.
         with self._ledger.transaction():
             self._ledger.answer(_place(context), TRAIN)
@@ -107,7 +110,6 @@ class SealedSite:
         name = self._identity.name
         (mask_key, mask), (seal_key, seal) = key_agreement.new_pair(), key_agreement.new_pair()
         hello = roster.sign_hello(self._identity.node_key, context, name, mask, seal)
-        update_hash = digest("update", update.data.cast("B"))
         self._phase = Greeted(context, update, measure, update_hash, mask_key, seal_key, hello)
         return hello
 
@@ -115,19 +117,30 @@ class SealedSite:
         self, everyone: Roster, question: distance.Question, modulus_proof: Sequence[mpz]
     ) -> tuple[mpz, dict[str, bytes]]:
         """Leg 2: the sealed distance, and for each other site an envelope with its shares."""
-        greeted = self._expect(Greeted)
+        greeted = self._past(Greeted)
         self._check_roster(greeted, everyone)
         problem = problem_with_modulus(
-            question.key, modulus_proof
+            question.key, modulus_proof, greeted.context.run_hash
         ) or distance.problem_with_question(question, min(len(greeted.update), BUCKETS))
         if problem:
             raise Refusal(f"The question for a distance cannot be answered: {problem}.")
+        hash_ = roster.roster_hash(greeted.context, everyone)
+        asked = question.hash(hash_)
+        if not isinstance(self._phase, Greeted):
+            known = self._past(Measured)
+            if asked != known.asked:
+                raise Refusal("This site has given its distance of this round already.")
+            self._note(greeted.context, legs.DISTANCE)
+            return known.answer, dict(known.envelopes)
         with self._ledger.transaction():
             self._ledger.answer(_place(greeted.context), legs.DISTANCE)
             for what in _known_as(greeted):
-                self._ledger.count_distance(what)
+                # With its own fresh keys in the roster, no other question has this hash.
+                self._ledger.commit(
+                    digest("distance", what), asked, "This update's distance was given already."
+                )
         self._phase = None  # once: a question that fails from here on is not put again
-        name, hash_ = self._identity.name, roster.roster_hash(greeted.context, everyone)
+        name = self._identity.name
         measured = greeted.measure.scaled(greeted.update)
         values = distance.own_values(question, measured, roster.sketch_seed(hash_))
         if not distance.is_fine(values):
@@ -145,19 +158,36 @@ class SealedSite:
             for other in places
             if other != name
         }
-        dealt = {n: (commitment(held.seed), commitment(held.key)) for n, held in shares.items()}
-        self._phase = Measured(greeted, everyone, hash_, seed, shares[name], dealt, question.key)
+        dealt = {
+            n: (
+                commitment(hash_, name, n, SEED, held.seed),
+                commitment(hash_, name, n, KEY, held.key),
+            )
+            for n, held in shares.items()
+        }
+        self._phase = Measured(
+            greeted,
+            everyone,
+            hash_,
+            asked,
+            seed,
+            shares[name],
+            dealt,
+            question.key,
+            answer,
+            envelopes,
+        )
         return answer, envelopes
 
     @property
     def dealt(self) -> Mapping[str, tuple[bytes, bytes]]:
         """Which shares are in the envelopes, and its own, as commitments."""
-        return self._expect(Measured).dealt
+        return self._past(Measured).dealt
 
     @property
     def lengths(self) -> legs.Lengths | None:
         """Of the update that a distance was given of, where its method needs them."""
-        greeted = self._expect(Measured).greeted
+        greeted = self._past(Measured).greeted
         if not greeted.measure.needs_lengths:
             return None
         whole, scaled = greeted.update, greeted.measure.scaled(greeted.update)
@@ -167,32 +197,40 @@ class SealedSite:
         self, weights: Mapping[str, float], scale: float, envelopes: Mapping[str, bytes]
     ) -> MaskedUpdate:
         """Leg 3: the update times its weight under masks that only the whole sum takes off."""
-        measured = self._expect(Measured)
-        self._phase = None  # once
-        greeted, name = measured.greeted, self._identity.name
-        told = View(measured.roster_hash, weights, scale)
-        members = told.members
-        if name not in members:
+        measured = self._past(Measured)
+        told = View(measured.asked, weights, scale)
+        if isinstance(self._phase, Measured):
+            self._phase = None  # once
+            self._mask(measured, told, envelopes)
+        elif self._past(Masked).told.hash != told.hash:
+            raise Refusal("The update of this site was in another sum already.")
+        else:
+            self._note(measured.greeted.context, legs.MASKED)
+        greeted, name, key = measured.greeted, self._identity.name, self._identity.node_key
+        try:
+            words = masked_words(
+                told, measured.roster, name, greeted.update, (measured.seed, greeted.mask_key)
+            )
+        except ValueError:
+            raise Refusal("A mask key in the roster is no key.") from None
+        rules = self._rules.among(measured.roster)
+        receipt = roster.sign_receipt(key, told, name, words_hash(words), rules)
+        opening = Opening(name, told.hash.hex(), greeted.update, measured.seed, greeted.mask_key)
+        return MaskedUpdate(words, receipt, seed_hash(told, name, measured.seed), opening)
+
+    def _mask(self, measured: Measured, told: View, envelopes: Mapping[str, bytes]) -> None:
+        """Check that the update may be in that sum, and note that it is."""
+        update, name = measured.greeted.update, self._identity.name
+        if name not in told.members:
             raise Refusal("This site has no weight in the sum that it is asked for.")
         self._check_view(measured, told)
         shares = self._opened(measured, envelopes)
-        with self._ledger.transaction():
-            self._ledger.answer(_place(greeted.context), legs.MASKED)
-            self._commit(measured, told)  # the range, too, before it is tried
-        if not ring.fits(greeted.update, scale):
+        self._note(measured.greeted.context, legs.MASKED)
+        if not ring.fits(update, told.scale):
             raise Refusal("The update of this site is outside of the sum's range.")
-        if not ring.is_fine(greeted.update, scale, weights):
+        if not ring.is_fine(update, told.scale, told.weights[name]):
             raise Refusal("The sum's range is so wide that this site's update is lost in it.")
-        secrets_ = (measured.seed, greeted.mask_key)
-        try:
-            words = masked_words(told, measured.roster, name, greeted.update, secrets_)
-        except ValueError:
-            raise Refusal("A mask key in the roster is no key.") from None
         self._phase = Masked(measured, told, shares)
-        rules = self._rules.among(measured.roster)
-        receipt = roster.sign_receipt(self._identity.node_key, told, name, words_hash(words), rules)
-        opening = Opening(name, told.hash.hex(), greeted.update, measured.seed, greeted.mask_key)
-        return MaskedUpdate(words, receipt, seed_hash(measured.seed), opening)
 
     def unmask(
         self,
@@ -203,12 +241,14 @@ class SealedSite:
 
         A site without weight learns only now what the members `told` were, and gets the envelopes.
         """
+        names = sorted(delivered)
+        if isinstance(self._phase, Unmasked):
+            return self._released_again(self._phase, names, told)
         if isinstance(self._phase, Measured):
             phase = self._as_helper(self._phase, told)
         else:
-            phase = self._expect(Masked)
+            phase = self._past(Masked)
         view, measured = phase.told, phase.measured
-        names = sorted(delivered)
         if strangers := set(names) - set(view.members):
             raise Refusal(f"{', '.join(sorted(strangers))} cannot have delivered: no weight.")
         if self._identity.name in set(view.members) - set(names):
@@ -223,18 +263,8 @@ class SealedSite:
         for other in names:  # enough of the rest could do without it
             if problem := delivered[other].rules.problem_with(weights):
                 raise Refusal(f"{other} would be in no sum of those who delivered: {problem}.")
-        with self._ledger.transaction():
-            self._ledger.answer(_place(measured.greeted.context), legs.UNMASK)
-            self._commit(measured, view)  # of a helper, which has only now been told
-            for what in _known_as(measured.greeted):
-                self._ledger.commit(
-                    digest("delivered", what),
-                    digest("names", *names),
-                    "The update of this site was in another sum already, of other hospitals.",
-                )
-        self._phase = None
-        self._noise.prepare(measured.paillier)  # for the next round
-        return Released(
+        self._note(measured.greeted.context, legs.UNMASK)
+        released = Released(
             {other: phase.shares[other].seed for other in names if other in phase.shares},
             {
                 other: phase.shares[other].key
@@ -242,6 +272,18 @@ class SealedSite:
                 if other not in delivered and other in phase.shares
             },
         )
+        self._phase = Unmasked(replace(phase, shares={}), tuple(names), released)
+        self._noise.prepare(measured.paillier)  # for the next round
+        return released
+
+    def _released_again(
+        self, phase: Unmasked, names: Sequence[str], told: tuple[View, Mapping[str, bytes]] | None
+    ) -> Released:
+        view = phase.masked.told
+        if tuple(names) != phase.delivered or (told is not None and told[0].hash != view.hash):
+            raise Refusal("The update of this site was in another sum already, of other hospitals.")
+        self._note(phase.masked.measured.greeted.context, legs.UNMASK)
+        return phase.released
 
     def _as_helper(
         self, measured: Measured, told: tuple[View, Mapping[str, bytes]] | None
@@ -249,7 +291,7 @@ class SealedSite:
         if told is None:
             raise Refusal("This site was not told whose sum it should help to unmask.")
         view, envelopes = told
-        if view.roster_hash != measured.roster_hash:
+        if view.asked != measured.asked:
             raise Refusal("The sum is of another attempt.")
         if self._identity.name in view.members:
             raise Refusal("This site has weight in the sum and was not asked for its part.")
@@ -270,9 +312,10 @@ class SealedSite:
                     f" pinned here. If {name} has a new key, ask {name} itself for its fingerprint,"
                     f" then `erosion enroll pin FILE SITE.toml --replace {name}`."
                 )
-        keys = [key for hello in everyone.values() for key in (hello.mask, hello.seal)]
-        if len(set(keys)) < len(keys):
-            raise Refusal("A key stands twice in the roster.")
+        if bad := sorted(everyone.keys() - roster.usable(everyone).keys()):
+            raise Refusal(
+                f"The keys of {', '.join(bad)} in the roster are no keys, or as good as another's."
+            )
         if problem := self._rules.problem_with_holders(everyone):
             raise Refusal(
                 f"The round would show too much: {problem}. Name more there that people here know."
@@ -283,21 +326,6 @@ class SealedSite:
             raise Refusal(f"{', '.join(sorted(unknown))} are not in this round's roster.")
         if problem := self._rules.problem_with(view.weights):
             raise Refusal(f"The sum would show too much: {problem}.")
-
-    def _commit(self, measured: Measured, view: View) -> None:
-        """One sum for an update and one arm for a start."""
-        greeted, context = measured.greeted, measured.greeted.context
-        entries = [part for n in sorted(view.weights) for part in (n, float(view.weights[n]))]
-        self._ledger.commit(
-            digest("from", context.study, context.run, context.received),
-            digest("arm", context.arm),
-            "Updates from these parameters are in the sums of another arm.",
-        )
-        use = digest("view", *sorted(measured.roster), "weights", *entries, float(view.scale))
-        for what in _known_as(greeted):
-            self._ledger.commit(
-                digest("sum", what), use, "The update of this site was in another sum already."
-            )
 
     def _opened(self, measured: Measured, envelopes: Mapping[str, bytes]) -> dict[str, Shares]:
         name = self._identity.name
@@ -331,10 +359,27 @@ class SealedSite:
             )
         return key
 
-    def _expect(self, due: type[P]) -> P:
-        if isinstance(self._phase, due):
-            return self._phase
-        raise Refusal("A leg of a sealed round that is not due at this site now.")
+    def _past(self, due: type[P]) -> P:
+        """What is known since that phase. Raises Refusal before it."""
+        at: object = self._phase
+        while at is not None and not isinstance(at, due):
+            match at:
+                case Unmasked():
+                    at = at.masked
+                case Masked():
+                    at = at.measured
+                case Measured():
+                    at = at.greeted
+                case _:
+                    at = None
+        if at is None:
+            raise Refusal("A leg of a sealed round that is not due at this site now.")
+        return at
+
+    def _note(self, context: RoundContext, step: str) -> None:
+        """Before it is answered, once more or for the first time."""
+        with self._ledger.transaction():
+            self._ledger.answer(_place(context), step)
 
 
 def _place(context: RoundContext) -> Place:

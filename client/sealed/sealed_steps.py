@@ -120,8 +120,8 @@ class SealedSteps:
         asked = _read(legs.UnmaskAsked, request)
         told = None
         if asked.told is not None:
-            roster_hash = self._rounds.roster_hash
-            told = (View(roster_hash, asked.told.weights, asked.told.scale), asked.told.envelopes)
+            view = View(self._rounds.asked, asked.told.weights, asked.told.scale)
+            told = (view, asked.told.envelopes)
         delivered = {name: receipt.receipt for name, receipt in asked.delivered.items()}
         released = self._rounds.unmask(delivered, told)
         said = legs.UnmaskSaid(seeds=dict(released.seeds), keys=dict(released.keys))

@@ -8,12 +8,10 @@ from typing import NamedTuple
 from erosion.common.errors import Refusal
 from erosion.common.support.private_database import PrivateDatabase
 
-MOST_DISTANCES = 3  # of one update, and in one round
 NAME = "sealed-sums.sqlite"
 
 _TABLES = """
 create table if not exists uses (what blob primary key, use blob);
-create table if not exists distances (of_update blob primary key, given integer);
 create table if not exists answers (
   study text not null,
   run text not null,
@@ -59,18 +57,6 @@ class SumLedger:
         ((known,),) = self._file.execute("select use from uses where what = ?", (what,))
         if known != use:
             raise Refusal(why_not)
-
-    def count_distance(self, of: bytes) -> None:
-        """Note one more answer about an update, or in a round. Raises Refusal beyond the last."""
-        ((given,),) = self._file.execute(
-            "insert into distances values (?, 1)"
-            " on conflict (of_update) do update set given = given + 1 returning given",
-            (of,),
-        )
-        if given > MOST_DISTANCES:
-            raise Refusal(
-                f"{MOST_DISTANCES} distances of this update were given already; it takes no more."
-            )
 
     def answer(self, place: Place, step: str) -> None:
         """Note that a leg of a round is about to be answered.

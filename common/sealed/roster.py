@@ -4,7 +4,6 @@ All of it goes into the masks' keys, so that sites that were told different thin
 unmasked.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from torch import Tensor
 
 from erosion.common.sealed.digest import Part, digest
-from erosion.common.sealed.masks.key_agreement import agree, derive, new_pair
+from erosion.common.sealed.masks.key_agreement import derive, doubtful
 from erosion.common.sealed.masks.mask import Words
 from erosion.common.sealed.sums.sum_rules import SumRules
 from erosion.common.support.keys import PrivateKey, PublicKey
@@ -39,6 +38,11 @@ class RoundContext:
     def parts(self) -> tuple[Part, ...]:
         """What goes into a hash of it."""
         return (self.study, self.run, self.arm, self.round, self.attempt, self.received)
+
+    @property
+    def run_hash(self) -> bytes:
+        """Of the run and its arm."""
+        return digest("run", self.study, self.run, self.arm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +77,13 @@ def roster_hash(context: RoundContext, roster: Roster) -> bytes:
 
 def usable(roster: Roster) -> dict[str, Hello]:
     """Those whose keys are keys and nobody else's; with any other no site would go on."""
-    keys = Counter(key for hello in roster.values() for key in (hello.mask, hello.seal))
-    probe, _ = new_pair()
-    return {
-        name: hello
-        for name, hello in roster.items()
-        if all(keys[key] == 1 and _is_key(probe, key) for key in (hello.mask, hello.seal))
-    }
+    bad = doubtful([key for hello in roster.values() for key in (hello.mask, hello.seal)])
+    return {name: h for name, h in roster.items() if not bad & {h.mask, h.seal}}
 
 
 def sketch_seed(roster_hash: bytes) -> bytes:
     """What the sketch's signs and buckets are drawn from: nobody can choose it."""
-    return derive(roster_hash, b"sketch")
+    return derive(roster_hash, digest("sketch"))
 
 
 def places(roster: Roster) -> dict[str, int]:
@@ -96,7 +95,7 @@ def places(roster: Roster) -> dict[str, int]:
 class View:
     """What the sites of one sum were told."""
 
-    roster_hash: bytes
+    asked: bytes  # hash of leg 2: of the attempt, everybody in it, and the question for a distance
     weights: Mapping[str, float]  # the peers' factors; with the user's own they add up to 1
     scale: float
 
@@ -109,7 +108,7 @@ class View:
     def hash(self) -> bytes:
         """All of it."""
         entries = [part for n in sorted(self.weights) for part in (n, float(self.weights[n]))]
-        return digest("view", self.roster_hash, *entries, float(self.scale))
+        return digest("view", self.asked, *entries, float(self.scale))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +128,9 @@ def words_hash(words: Words) -> bytes:
     return digest("words", words.data.cast("B"))
 
 
-def seed_hash(seed: bytes) -> bytes:
-    """Of the random seed of a self mask: it says nothing of the seed."""
-    return digest("seed", seed)
+def seed_hash(view: View, name: str, seed: bytes) -> bytes:
+    """Of the random seed of a site's self mask: it says nothing of the seed."""
+    return digest("seed", view.hash, name, seed)
 
 
 def received_hash(parameters: Tensor, scaling: str, enclosed: Mapping[str, Tensor]) -> bytes:
@@ -159,14 +158,6 @@ def is_receipt(key: PublicKey, view: View, name: str, receipt: Receipt) -> bool:
     """Whether the site of that name delivered, and was told the same view."""
     signed = _delivered(view, name, receipt.words, receipt.rules)
     return _verify(key, receipt.signature, signed)
-
-
-def _is_key(probe: bytes, key: bytes) -> bool:
-    try:
-        agree(probe, key)
-    except ValueError:
-        return False
-    return True
 
 
 def _signed(context: RoundContext, name: str, mask: bytes, seal: bytes) -> bytes:

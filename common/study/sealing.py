@@ -2,7 +2,7 @@
 
 Training is the same in every arm and trial that starts alike, so two sums of the same updates with
 other weights would give single updates away: one arm asks the other hospitals, and nothing is tried
-out before. Every sum is of three other hospitals or more.
+out before. Every sum is of four other hospitals or more.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from erosion.common.algorithms.base import ArmBase, Layout
 from erosion.common.algorithms.personal_layers import OUTPUT_LAYER, own_places
 from erosion.common.learning.training import Training
 
-FEWEST = 4  # the user and three others
+FEWEST = 5  # the user and four others
 FEWEST_VALUES = 8  # of an update, that its distance is of: of one value it tells all but the sign
 LENGTHS = 2  # numbers told beside the distance, where a method needs lengths
 NOTHING = 1e-6  # of an update's largest value: less does not show in a distance
@@ -27,7 +27,8 @@ def problem_with_federation(
     if quorum < FEWEST:
         return (
             f"federation.quorum = {quorum}; it must be {FEWEST} or more, because a sum of fewer"
-            " than three other hospitals shows too much of each"
+            " than four other hospitals shows too much of each to one of them that helps the"
+            " coordinator"
         )
     if every_user:
         return 'user = "all" would put the same updates into many sums; name one user'

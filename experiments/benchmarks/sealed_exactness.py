@@ -1,11 +1,11 @@
 """Compares a sealed run with the plain one: parameters, weights, distances and figures.
 
-    python -m experiments.benchmarks.sealed_exactness breast-cancer --json sealed_exactness.json
+    python -m experiments.benchmarks.sealed_exactness sealed --json sealed_exactness.json
 
 One arm of a study and `local` are simulated twice, with plain and with sealed rounds, from the same
-seed. Pooled scaling is replaced by "local", which sealed studies need. Sealed sums are of three
-hospitals or more, none with above half of the weight: where a method wants others, the runs part,
-and the first such round is told.
+seed. Pooled scaling is replaced by "local", which sealed studies need. Sealed sums are of four
+hospitals or more, none with above half of what is left without any other: where a method wants
+others, the runs part, and the first such round is told.
 """
 
 import argparse
@@ -52,13 +52,16 @@ def one_arm(
     """That arm, with these options, and `local`, in plain or in sealed rounds."""
     content = study.model_dump(mode="json", exclude_none=True)
     content |= {
-        "arms": {arm: {**content["arms"][arm], **options}, "local": content["arms"]["local"]},
+        "arms": {
+            arm: {**content["arms"].get(arm, {}), **options},
+            "local": {},
+        },
         **changes,
     }
     if study.scaling == "federated":
         content["scaling"] = "local"
     content["evaluation"] = {**content["evaluation"], "compare": [arm, "local"]}
-    content["federation"] = {**content["federation"], "sealed": sealed, "quorum": 4}
+    content["federation"] = {**content["federation"], "sealed": sealed, "quorum": 5}
     return Study.model_validate(content)
 
 

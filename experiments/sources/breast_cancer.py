@@ -4,7 +4,7 @@ scikit-learn carries the 569 patients, so nothing is downloaded. They come from 
 truth; the five are made so that each asks another question of an algorithm.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from erosion.experiments.sources.source import (
 HOME, ALIKE, MISCODED = "home", "alike", "miscoded"
 SMALL, LARGE = "small-tumours", "large-tumours"
 HOSPITALS = (HOME, ALIKE, SMALL, LARGE, MISCODED)
+MORE_ALIKE = tuple(f"{ALIKE}-{number}" for number in (2, 3, 4))  # if a study names them
 
 NUM_PATIENTS = 569
 TARGET = "diagnosis"
@@ -33,7 +34,7 @@ class BreastCancer(SourceBase):
     """Which of the 569 patients go to which hospital. The options are numbers of patients."""
 
     home: int = Field(default=130, ge=10)  # most are meant for the test part
-    alike: int = Field(default=110, ge=10)
+    alike: int = Field(default=110, ge=10)  # at each of those
     miscoded: int = Field(default=110, ge=10)
     split_seed: int | None = Field(default=None, ge=0)  # None: the study's seed
 
@@ -47,32 +48,38 @@ class BreastCancer(SourceBase):
             )
         return self
 
-    def split(self, seed: int) -> dict[str, NDArray[np.int64]]:
+    def split(self, seed: int, more_alike: Sequence[str] = ()) -> dict[str, NDArray[np.int64]]:
         """Row numbers of every hospital's patients; every patient is at exactly one.
 
-        The patients are shuffled. `home`, `alike` and `miscoded` take theirs in turn, so all three
-        see the same population. Those left are ordered by tumour size: the smaller half goes to
-        `small-tumours`, where few are malignant, the larger half to `large-tumours`.
+        The patients are shuffled. `home`, `alike`, `miscoded` and further ones like `alike` take
+        theirs in turn, so all of them see the same population. Those left are ordered by tumour
+        size: the smaller half goes to `small-tumours`, where few are malignant, the larger half to
+        `large-tumours`.
         """
         order = np.random.default_rng(seed).permutation(NUM_PATIENTS)
-        cuts = np.cumsum([self.home, self.alike, self.miscoded])
-        home, alike, miscoded, rest = np.split(order, cuts)
+        cuts = np.cumsum([self.home, self.alike, self.miscoded, *[self.alike] * len(more_alike)])
+        home, alike, miscoded, *others, rest = np.split(order, cuts)
         table = load_breast_cancer()
         size = table.data[:, table.feature_names.tolist().index(SIZE)]
         rest = rest[np.argsort(size[rest], kind="stable")]
         small, large = np.array_split(rest, 2)
-        return {HOME: home, ALIKE: alike, SMALL: small, LARGE: large, MISCODED: miscoded}
+        known = {HOME: home, ALIKE: alike, SMALL: small, LARGE: large, MISCODED: miscoded}
+        return known | dict(zip(more_alike, others, strict=True))
 
     def write(
         self, study: Study, folder: Path, data_dir: Path | None
     ) -> Mapping[str, HospitalFiles]:
         """One CSV per hospital: 30 features and the diagnosis."""
         del data_dir  # nothing is downloaded
-        check_hospitals(study, HOSPITALS)
+        check_hospitals(study, (*HOSPITALS, *MORE_ALIKE))
+        more_alike = [name for name in MORE_ALIKE if name in study.hospitals]
+        if len(more_alike) * self.alike > NUM_PATIENTS - self.home - self.alike - self.miscoded:
+            raise ValueError(f"{NUM_PATIENTS} patients are too few; lower home, alike or miscoded")
         table = load_breast_cancer()
         features = table.data
         malignant = table.target == 0  # so scikit-learn codes it
-        parts = self.split(study.seed if self.split_seed is None else self.split_seed)
+        seed = study.seed if self.split_seed is None else self.split_seed
+        parts = self.split(seed, more_alike)
         files = {}
         for hospital in study.hospitals:
             rows = parts[hospital]

@@ -938,7 +938,9 @@ def test_the_review_says_what_of_a_sealed_study_leaves_under_masks_and_what_in_t
     peer, user = (site(tmp_path, name=name) for name in ("bob", "alice"))
     text = leaves(sealed, peer)
     assert f"{ARM}: under masks, in every round that asks it, a model update of 22 numbers" in text
-    assert "the sum of 3 hospitals' or more (limits.min_summed)" in text
+    assert "the sum of 4 hospitals' or more (limits.min_summed + 1)" in text
+    assert f"{ARM}: with the help of one hospital in the sum" in text
+    assert "the sum of 3 others' or more, none with above 0.5" in text
     assert f"{ARM}: sealed for the coordinator, which reads it: in every such round how far" in text
     assert f"{ARM}: in the clear, in every such round: public keys, signatures" in text
     assert "all but what is said to be masked" in text

@@ -105,7 +105,6 @@ OF_THE_SITES_LIMITS = {
     "'; '.join(problems)",  # what budgets lack for the study
     "'; '.join(reasons)",  # each of them in limits.py
     "LONGEST_STUDY",
-    "MOST_DISTANCES",
     "MOST_PENDING",
     "_MOST_EXCHANGES",
     "after",  # epsilon

@@ -1,6 +1,6 @@
 """A rogue coordinator of sealed rounds against a site's program, over TLS.
 
-Two more hospitals are the test's own; they forget what they answered. Each test is a row of
+Three more hospitals are the test's own; they forget what they answered. Each test is a row of
 docs/threat-model.md.
 """
 
@@ -27,11 +27,11 @@ from tests.support.rogue import RealSite, Rogue, rogue_coordinator
 from tests.support.sealed_study import sealed_study
 from tests.support.small_study import sixty_patients
 
-KEYS = {name: new_private_key() for name in ("carol", "dave")}
+KEYS = {name: new_private_key() for name in ("carol", "dave", "erin")}
 PUBLIC = {name: key.public_key() for name, key in KEYS.items()}
 UPDATE = f32([0.1, -0.1, 0.2, -0.2, *[0.1, -0.1] * 9])
 NUMBERS = count()
-EQUAL = dict.fromkeys(["bob", "carol", "dave"], 0.2)
+EQUAL = dict.fromkeys(["bob", "carol", "dave", "erin"], 0.2)
 
 
 def prepare(site: RealSite) -> None:
@@ -48,7 +48,7 @@ def rogue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rogue]:
 
 
 def round_of(rogue: Rogue, run: str, attempt: int = 0, number: int = 1) -> Script:
-    """A round at bob's program, and at carol and dave."""
+    """A round at bob's program, and at the others."""
     bob = load_private_key(rogue.site.folder / "node.key", EnrolmentError).public_key()
     study = sealed_study()
     sites = {

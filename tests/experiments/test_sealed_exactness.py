@@ -1,4 +1,4 @@
-"""The default study's method in sealed rounds: after all its rounds the same as in plain ones."""
+"""Weight Erosion in sealed rounds: after all its rounds the same as in plain ones."""
 
 import dataclasses
 import json
@@ -13,10 +13,11 @@ from erosion.experiments.testbed import study_path
 RESULTS = Path(sealed_exactness.__file__).parent / "results"
 
 
-def test_the_default_study_is_the_plain_one_after_thirty_rounds() -> None:
-    """One hospital loses its weight on the way, and three are summed until the end."""
-    study = load_study(study_path("breast-cancer"))
-    found = sealed_exactness.compare(study, "weight_erosion")
+def test_a_sealed_study_is_the_plain_one_after_thirty_rounds() -> None:
+    """All four others keep weight until the end."""
+    study = load_study(study_path("sealed"))
+    options = {"preset": "recommended"}
+    found = sealed_exactness.compare(study, "weight_erosion", options, rounds=30)
     assert (found.rounds, found.parted) == (30, None)
     assert found.parameter < 1e-6
     assert found.weight < 1e-6  # of weights up to 5

@@ -142,12 +142,12 @@ def test_a_hospital_that_does_not_help_to_unmask_is_in_the_sum(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("trouble", "note"),
     [
-        (Trouble(2, TRAIN, lost=["bob", "carol"]), "3 usable updates, 4 are needed"),
+        (Trouble(2, TRAIN, lost=["bob", "carol"]), "4 usable updates, 5 are needed"),
         (
             Trouble(2, MASKED, lost=["bob", "carol"]),
-            "2 usable answers to 'sealed_masked', 3 are needed",
+            "3 usable answers to 'sealed_masked', 4 are needed",
         ),
-        (Trouble(2, UNMASK, lost=["bob", "carol"]), "2 hospitals answered to unmask the sum, 3"),
+        (Trouble(2, UNMASK, lost=["bob", "carol"]), "3 hospitals answered to unmask the sum, 4"),
     ],
 )
 def test_with_too_few_the_round_is_skipped_and_the_next_goes_on(
@@ -160,7 +160,7 @@ def test_with_too_few_the_round_is_skipped_and_the_next_goes_on(
     assert [r.outcome for r in sealed.records[ARM]] == ["done", "skipped", "done", "done"]
 
 
-def test_the_user_goes_on_alone_for_good_when_fewer_than_three_have_weight(
+def test_the_user_goes_on_alone_for_good_when_fewer_than_four_have_weight(
     tmp_path: Path,
 ) -> None:
     arms = {ARM: {"distance_penalty": 3.0}, "local": {}}

@@ -205,7 +205,7 @@ def another_study() -> Study:
 
 LEFT = [
     *("beginning.json", "rounds.jsonl", "trials.jsonl", "folds.json", "result.json"),
-    *("checkpoints/fedavg.safetensors", "folds/0/rounds.jsonl", "sealed/sum"),
+    *("checkpoints/fedavg.safetensors", "folds/0/rounds.jsonl", "sealed/round"),
     "users/a/beginning.json",
 ]
 

@@ -1,4 +1,4 @@
-"""A sealed study of five hospitals in this process, over a line that loses what a test says."""
+"""A sealed study of six hospitals in this process, over a line that loses what a test says."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,14 +26,14 @@ from erosion.server.run.run_folder import RunFolder, new_run_folder
 from tests.common.sealed.keys import paillier_key
 from tests.support.small_study import TEN_NUMBERS, make_site, make_study, sixty_patients
 
-USER, PEERS = "alice", ("bob", "carol", "dave", "erin")
+USER, PEERS = "alice", ("bob", "carol", "dave", "erin", "frank")
 HOSPITALS = (USER, *PEERS)
 ARM = "weight_erosion"
 
 
 def sealed_study(**changes: Any) -> Study:
     """Ten features and a few rounds; `sealed` and `quorum` are the federation's."""
-    federation = {"sealed": changes.pop("sealed", True), "quorum": changes.pop("quorum", 4)}
+    federation = {"sealed": changes.pop("sealed", True), "quorum": changes.pop("quorum", 5)}
     values: dict[str, Any] = {
         "user": USER,
         "hospitals": list(HOSPITALS),
@@ -49,7 +49,7 @@ def sealed_study(**changes: Any) -> Study:
 
 
 def hospitals(folder: Path, kind: type[Hospital] = Hospital, **keys: Any) -> dict[str, Hospital]:
-    """All five, who know each other's keys; keyword arguments replace keys of the site files."""
+    """All six, who know each other's keys; keyword arguments replace keys of the site files."""
     made = {
         name: kind(make_site(folder, sixty_patients(name), name=name, file=f"{name}.csv", **keys))
         for name in HOSPITALS
@@ -59,7 +59,7 @@ def hospitals(folder: Path, kind: type[Hospital] = Hospital, **keys: Any) -> dic
 
 
 def hospitals_of(folder: Path) -> dict[str, Hospital]:
-    """All five of site files that are there already: those of `sealed` processes, say."""
+    """All six, of site files that are there already: those of `sealed` processes, say."""
     return {name: Hospital(load_site(folder / name / "site.toml")) for name in HOSPITALS}
 
 

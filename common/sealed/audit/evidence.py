@@ -46,9 +46,10 @@ class ContextOf(Settings):
 class Evidence(Settings):
     """One round. The user's own update lies beside it."""
 
-    version: Literal[2] = 2
+    version: Literal[3] = 3
     context: ContextOf
     roster: dict[str, HelloKeys]
+    asked: fields.Hash  # of leg 2
     weights: dict[str, fields.ExactFloat]
     scale: fields.ExactFloat
     distances: dict[str, fields.ExactFloat]  # as they were claimed
@@ -59,9 +60,10 @@ class Evidence(Settings):
     lengths: dict[str, Lengths] = Field(default_factory=dict)  # as they were claimed
     places: list[tuple[int, int, float]] = Field(default_factory=list)  # of the measure
 
-    def view(self, roster_hash: bytes) -> View:
+    @property
+    def view(self) -> View:
         """What the hospitals were told."""
-        return View(roster_hash, self.weights, self.scale)
+        return View(self.asked, self.weights, self.scale)
 
     @property
     def measure(self) -> SealedMeasure:

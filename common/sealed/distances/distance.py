@@ -14,6 +14,7 @@ import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
+from erosion.common.sealed.digest import digest
 from erosion.common.sealed.distances.paillier import PrivateKey, PublicKey, product_of_powers
 from erosion.common.sealed.distances.sketch import sketch
 
@@ -32,6 +33,13 @@ class Question:
     key: PublicKey
     sealed_own: Sequence[mpz]  # Enc(u_j): min(dim, k) of them
     scale: float  # s, a power of 2
+
+    def hash(self, roster_hash: bytes) -> bytes:
+        """Of all that leg 2 asks of everybody. It is in the masks, so all must be asked alike."""
+        num_bytes = self.key.modulus_bytes
+        sealed = [int(value).to_bytes(2 * num_bytes) for value in self.sealed_own]
+        modulus = int(self.key.n).to_bytes(num_bytes)
+        return digest("asked", roster_hash, modulus, float(self.scale), *sealed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +96,8 @@ def problem_with_question(question: Question, num_values: int) -> str | None:
 
 def own_values(question: Question, update: Values, seed: bytes) -> Whole:
     """v of a site; of an update far beyond the user's, 2^30 and nothing else."""
-    values = question.scale * sketch(update, seed)
+    with np.errstate(over="ignore"):  # infinitely far is far, too
+        values = question.scale * sketch(update, seed)
     if float(np.linalg.norm(values)) >= 2.0**MOST_BITS:
         far = np.zeros(len(values), np.int64)
         far[0] = 1 << MOST_BITS

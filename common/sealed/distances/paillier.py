@@ -80,7 +80,11 @@ class NoiseMaker:
 def new_private_key(bits: int = MODULUS_BITS) -> PrivateKey:
     """A fresh key."""
     numbers = rsa.generate_private_key(public_exponent=65537, key_size=bits).private_numbers()
-    p, q = mpz(numbers.p), mpz(numbers.q)
+    return private_key_of(mpz(numbers.p), mpz(numbers.q))
+
+
+def private_key_of(p: mpz, q: mpz) -> PrivateKey:
+    """The key with these primes."""
     n = p * q
     return PrivateKey(
         p=p,

@@ -1,10 +1,19 @@
-"""Secrets that two sites share: X25519, and HKDF-SHA256 for each purpose."""
+"""Secrets that two sites share: X25519, and HKDF-SHA256 for each purpose.
+
+X25519 gives the same secret for several keys: for both values of the top bit, for a number and the
+same plus 2^255 - 19, for a point and the same plus one of small order. So only one form of a number
+is a key, and two keys are compared by the secrets that they give.
+"""
+
+from collections import Counter
+from collections.abc import Collection
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 KEY_BYTES = 32  # of every key, public, private or derived
+_PRIME = 2**255 - 19
 
 
 def new_pair() -> tuple[bytes, bytes]:
@@ -19,7 +28,12 @@ def public_half(private: bytes) -> bytes:
 
 
 def agree(private: bytes, public: bytes) -> bytes:
-    """The secret of two pairs, the same from either side. Raises ValueError for a weak key."""
+    """The secret of two pairs, the same from either side.
+
+    Raises ValueError for a key that is none: of small order, or not in its one form.
+    """
+    if int.from_bytes(public, "little") >= _PRIME:
+        raise ValueError("a public key that is not in its one form")
     return X25519PrivateKey.from_private_bytes(private).exchange(
         X25519PublicKey.from_public_bytes(public)
     )
@@ -28,3 +42,18 @@ def agree(private: bytes, public: bytes) -> bytes:
 def derive(secret: bytes, purpose: bytes) -> bytes:
     """A key for one purpose: 32 bytes that say nothing of the keys for others."""
     return HKDF(hashes.SHA256(), KEY_BYTES, salt=None, info=purpose).derive(secret)
+
+
+def doubtful(keys: Collection[bytes]) -> set[bytes]:
+    """Those of some public keys that are none, and those that give the secrets of another one."""
+    probe, _ = new_pair()
+    effects = {key: _effect(probe, key) for key in keys}
+    number = Counter(effects[key] for key in keys)
+    return {key for key, effect in effects.items() if effect is None or number[effect] > 1}
+
+
+def _effect(probe: bytes, public: bytes) -> bytes | None:
+    try:
+        return agree(probe, public)
+    except ValueError:
+        return None

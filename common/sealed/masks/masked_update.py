@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from erosion.common.sealed.digest import digest
 from erosion.common.sealed.masks import ring
 from erosion.common.sealed.masks.key_agreement import agree, derive
 from erosion.common.sealed.masks.mask import Mask, Words, chunks
@@ -18,10 +19,10 @@ def masked_words(
     is none.
     """
     seed, mask_key = secrets
-    masks = [self_mask(view, seed, +1)]
+    masks = [self_mask(view, name, seed, +1)]
     for other in view.members:
         if other != name:
-            masks.append(pair_mask(view, mask_key, roster[other].mask, +1 if name < other else -1))
+            masks.append(pair_mask(view, roster, (name, other), mask_key, +1))
     # Never in the memory of an earlier answer: that may still be on its way, and would for a moment
     # show what is not under its masks yet.
     words = np.empty(len(update), np.uint32)
@@ -34,11 +35,18 @@ def masked_words(
     return words
 
 
-def self_mask(view: View, seed: bytes, sign: int) -> Mask:
+def self_mask(view: View, name: str, seed: bytes, sign: int) -> Mask:
     """The mask that comes off with shares of the seed."""
-    return Mask(derive(seed, b"self" + view.hash), sign)
+    return Mask(derive(seed, digest("self", view.hash, name)), sign)
 
 
-def pair_mask(view: View, private: bytes, public: bytes, sign: int) -> Mask:
-    """The mask that two hospitals share, and which cancels in their sum. Raises ValueError."""
-    return Mask(derive(agree(private, public), b"pair" + view.hash), sign)
+def pair_mask(view: View, roster: Roster, pair: tuple[str, str], private: bytes, sign: int) -> Mask:
+    """The mask of the first of a pair, of which the second has the opposite. Raises ValueError.
+
+    `private`: the first one's key. Names and keys are in its key, so no other pair has this mask.
+    """
+    name, other = pair
+    first, second = sorted(pair)
+    bound = digest("pair", view.hash, first, second, roster[first].mask, roster[second].mask)
+    secret = agree(private, roster[other].mask)
+    return Mask(derive(secret, bound), sign if name < other else -sign)

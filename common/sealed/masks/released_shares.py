@@ -31,15 +31,16 @@ class CannotUnmask(Exception):  # noqa: N818 - ends the round, not the run
         self.culprit, self.contradicts = culprit, contradicts
 
 
-def commitment(share: bytes) -> bytes:
+def commitment(roster_hash: bytes, dealer: str, holder: str, which: int, share: bytes) -> bytes:
     """Of a share, which is as random as a key: it tells nothing of it, and fits no other."""
-    return digest("share", share)[:COMMITMENT_BYTES]
+    return digest("share", roster_hash, dealer, holder, which, share)[:COMMITMENT_BYTES]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReleasedShares:
     """Of one round."""
 
+    roster_hash: bytes
     released: Mapping[str, Pair]  # by who released them
     dealt: Mapping[str, Dealt]  # by who dealt
     places: Mapping[str, int]  # where each site's shares are taken
@@ -78,7 +79,7 @@ class ReleasedShares:
 
     def _is_right(self, which: int, of: str, site: str) -> bool:
         share = self.released[site][which][of]
-        return commitment(share) == self.dealt[of][site][which]
+        return commitment(self.roster_hash, of, site, which, share) == self.dealt[of][site][which]
 
 
 def does_not_fit(of: str) -> CannotUnmask:

@@ -4,7 +4,6 @@ Factors add up to at most 1 and no update is longer than `bound`, so |sum| <= 2^
 """
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from erosion.common.sealed.masks.mask import CHUNK, Words, chunks, norm_of
 
 LARGEST = 2.0**30  # of a scaled value
-STEPS = 4.0  # of a member's root mean square: members that are lost have then little weight
+STEPS = 4.0  # of an update's root mean square, so that it is not lost in rounding
 
 
 def scale_for(own_norm: float, largest_distance: float) -> float:
@@ -30,16 +29,13 @@ def fits(update: NDArray[np.float32], scale: float) -> bool:
     return scale > 0 and largest * scale <= LARGEST  # never where one of them is NaN
 
 
-def is_fine(update: NDArray[np.float32], scale: float, weights: Mapping[str, float]) -> bool:
-    """Whether rounding leaves of the update what makes up the others' part of a sum.
+def is_fine(update: NDArray[np.float32], scale: float, weight: float) -> bool:
+    """Whether rounding leaves of an update with that weight what hides the others in a sum.
 
-    In a range that is far too wide, updates with small weights round to zeros, and the sum is of
-    those with large ones alone. So at the mean weight of a member an update's values must be STEPS
-    whole numbers large, as a root mean square.
+    In a range that is far too wide it rounds to zeros, and the sum is of the others alone. So its
+    values must be STEPS whole numbers large, as a root mean square.
     """
-    members = [weight for weight in weights.values() if weight > 0]
-    mean = sum(members) / len(members)
-    return norm_of(update) * mean * scale >= STEPS * math.sqrt(len(update))
+    return norm_of(update) * weight * scale >= STEPS * math.sqrt(len(update))
 
 
 class Encoder:

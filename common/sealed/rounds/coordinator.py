@@ -68,6 +68,7 @@ class Attempt:
 
     def view(
         self,
+        asked: bytes,
         told: Mapping[str, float],
         distances: Mapping[str, float],
         lengths: Mapping[str, legs.Lengths],
@@ -78,7 +79,7 @@ class Attempt:
             for name, weight in told.items()
             if weight > 0
         )
-        return View(self.hash, told, ring.scale_for(self.own_norm, farthest))
+        return View(asked, told, ring.scale_for(self.own_norm, farthest))
 
     def shares(self, released: Mapping[str, Pair], dealt: Mapping[str, Dealt]) -> ReleasedShares:
         """What the sites gave to take the masks off. Raises CannotUnmask where too few did."""
@@ -86,7 +87,7 @@ class Attempt:
             raise CannotUnmask(
                 f"{len(released)} hospitals answered to unmask the sum, {self.needed} are needed"
             )
-        return ReleasedShares(released, dealt, places(self.roster), self.needed)
+        return ReleasedShares(self.hash, released, dealt, places(self.roster), self.needed)
 
     def unmasked(
         self, view: View, total: Words, delivered: Mapping[str, bytes], shares: ReleasedShares
@@ -98,17 +99,14 @@ class Attempt:
         masks = []
         for name, hash_ in delivered.items():
             seed = shares.secret(SEED, name)
-            if seed_hash(seed) != hash_:
+            if seed_hash(view, name, seed) != hash_:
                 raise does_not_fit(name)
-            masks.append(self_mask(view, seed, -1))
+            masks.append(self_mask(view, name, seed, -1))
         for gone in sorted(set(view.members) - set(delivered)):
             private = shares.secret(KEY, gone)
             if public_half(private) != self.roster[gone].mask:
                 raise does_not_fit(gone)
-            masks += [
-                pair_mask(view, private, self.roster[name].mask, -1 if name < gone else +1)
-                for name in delivered
-            ]
+            masks += [pair_mask(view, self.roster, (gone, name), private, +1) for name in delivered]
         apply_masks(total, masks)
         return ring.decode(total, view.scale)
 

@@ -23,7 +23,7 @@ from erosion.common.algorithms.sealed_measure import WHOLE, SealedMeasure
 from erosion.common.learning.local_work import Tensors
 from erosion.common.sealed import legs
 from erosion.common.sealed.distances.coordinator_keys import CoordinatorKeys
-from erosion.common.sealed.distances.distance import Asker
+from erosion.common.sealed.distances.distance import Asker, Question
 from erosion.common.sealed.distances.numbers import from_rows, to_rows
 from erosion.common.sealed.distances.paillier import PublicKey as PublicPaillierKey
 from erosion.common.sealed.masks.mask import norm_of
@@ -32,7 +32,7 @@ from erosion.common.sealed.roster import Roster, RoundContext, is_signed, receiv
 from erosion.common.sealed.rounds.coordinator import Attempt
 from erosion.common.sealed.rounds.faults import Faults, Skipped
 from erosion.common.sealed.sums.cohort import SealedCohort, SealedSum
-from erosion.common.sealed.sums.sum_records import PendingSum, SumRecords
+from erosion.common.sealed.sums.sum_records import PendingRound, SumRecords
 from erosion.common.sealed.sums.sum_rules import SumRules
 from erosion.common.support.keys import PublicKey
 
@@ -63,6 +63,7 @@ class Sent:
 
     attempt: bytes
     tensors: Tensors  # the method's
+    earlier: PendingRound | None  # the same round, as it was before an interruption
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,6 +77,7 @@ class Trained:
     sites: Mapping[HospitalName, PublicKey]  # node keys, of those that are enrolled
     faults: Faults
     longest_noise: Mapping[HospitalName, float]  # for privacy, in the norm of each one's update
+    earlier: PendingRound | None
 
     @classmethod
     def of(
@@ -99,15 +101,22 @@ class Trained:
             terms.study, terms.run, terms.arm, begun.round, sent.attempt, received
         )
         hellos = {update.agent: update.hello for update in others if update.hello is not None}
-        roster = _roster(context, hellos, sites, faults)
-        peers = {update.agent: update for update in others if update.agent in roster}
-        if len(peers) < RULES.min_summed:
-            raise Skipped(f"{len(peers)} hospitals answered; a sealed sum needs {RULES.min_summed}")
+        if sent.earlier is None:
+            roster = _roster(context, hellos, sites, faults)
+        else:
+            roster = {name: keys.hello for name, keys in sent.earlier.roster.items()}
+            for name in sorted(hellos):
+                if hellos[name] != roster.get(name):
+                    faults.reject(name, "its keys are not those of before the interruption")
+        there = roster.keys() - faults.rejected.keys()
+        peers = {update.agent: update for update in others if update.agent in there}
+        if len(peers) < RULES.fewest:
+            raise Skipped(f"{len(peers)} hospitals answered; a sealed sum needs {RULES.fewest}")
         made = Attempt(context, roster, values, own_norm, terms.measure, measured_norm)
         noise = {
             n: terms.longest_noise(peer.samples_seen, len(values)) for n, peer in peers.items()
         }
-        return cls(begun, own, peers, made, sites, faults, noise)
+        return cls(begun, own, peers, made, sites, faults, noise, sent.earlier)
 
 
 def _roster(
@@ -137,7 +146,8 @@ class Measured:
     lengths: Mapping[HospitalName, legs.Lengths]  # empty where the method asks for none
     envelopes: Mapping[HospitalName, Mapping[HospitalName, bytes]]  # by sender, then receiver
     dealt: Mapping[HospitalName, Dealt]  # commitments to the shares in them
-    earlier: PendingSum | None  # the sum of this round that was begun before an interruption
+    asked: bytes  # hash of the question
+    pending: PendingRound  # with the sum that was begun before an interruption
 
     def inbox(self, name: HospitalName) -> dict[HospitalName, bytes]:
         """The envelopes for one site."""
@@ -160,19 +170,33 @@ class Measured:
 def measure(trained: Trained, keys: CoordinatorKeys, records: SumRecords) -> Leg[Measured]:
     """Leg 2. Raises Skipped."""
     attempt, public = trained.attempt, keys.key.public
-    asker = attempt.asker(keys.key)
-    question = attempt.question(asker, keys.pool.take)
+    asker, num_bytes = attempt.asker(keys.key), public.modulus_bytes
+    if trained.earlier is None:
+        question = attempt.question(asker, keys.pool.take)
+        rows = to_rows(question.sealed_own, 2 * num_bytes)
+        pending = PendingRound(
+            round=trained.begun.round,
+            attempt=attempt.context.attempt,
+            roster={n: legs.HelloKeys.of(h) for n, h in attempt.roster.items()},
+            primes=(_as_bytes(keys.key.p), _as_bytes(keys.key.q)),
+            sealed_own=rows.numpy().tobytes(),
+        )
+        records.begin(pending)  # before anybody is asked, who would answer nothing else
+    else:
+        pending = trained.earlier
+        kept = bytearray(pending.sealed_own)
+        rows = torch.frombuffer(kept, dtype=torch.uint8).reshape(-1, 2 * num_bytes)
+        question = Question(public, from_rows(rows), asker.scale)
     keys.pool.prepare(len(question.sealed_own))  # for the next round, from now on
-    num_bytes = public.modulus_bytes
     answered = yield Ask(
         legs.DISTANCE,
         Payload(
             {
-                legs.SEALED_OWN: to_rows(question.sealed_own, 2 * num_bytes),
-                legs.MODULUS_PROOF: to_rows(keys.proof, num_bytes),
+                legs.SEALED_OWN: rows,
+                legs.MODULUS_PROOF: to_rows(keys.proof(attempt.context.run_hash), num_bytes),
             },
             legs.DistanceAsked(
-                roster={n: legs.HelloKeys.of(h) for n, h in attempt.roster.items()},
+                roster=pending.roster,
                 modulus=int(public.n).to_bytes(num_bytes),
                 scale=question.scale,
             ).model_dump(mode="json"),
@@ -181,7 +205,7 @@ def measure(trained: Trained, keys: CoordinatorKeys, records: SumRecords) -> Leg
             tensors={legs.SEALED_DISTANCE: TensorTerms((2 * num_bytes,), torch.uint8)},
             values=legs.DistanceSaid,
         ),
-        hospitals=sorted(attempt.roster),
+        hospitals=sorted(trained.peers),
         sends_parameters=False,
     )
     said = _usable_answers(answered.replies, trained, public)
@@ -192,17 +216,19 @@ def measure(trained: Trained, keys: CoordinatorKeys, records: SumRecords) -> Leg
     lengths = {name: values.lengths for name, (_, values) in said.items() if values.lengths}
     envelopes = {name: values.envelopes for name, (_, values) in said.items()}
     dealt = {name: values.dealt for name, (_, values) in said.items()}
-    earlier = records.pending()
-    if earlier is None or earlier.round != trained.begun.round:
-        return Measured(trained, asker, distances, lengths, envelopes, dealt, None)
-    if earlier.roster != tuple(sorted(attempt.roster)) or earlier.distances.keys() != (
-        distances.keys()
-    ):
-        raise Skipped(
-            "a sum of this round was begun before an interruption, with other hospitals; no update"
-            " enters a second sum"
-        )
-    return Measured(trained, asker, earlier.distances, lengths, envelopes, dealt, earlier)
+    if pending.told is not None:
+        if pending.distances.keys() != distances.keys():
+            raise Skipped(
+                "a sum of this round was begun before an interruption, with other hospitals; no"
+                " update enters a second sum"
+            )
+        distances = pending.distances
+    asked = question.hash(attempt.hash)
+    return Measured(trained, asker, distances, lengths, envelopes, dealt, asked, pending)
+
+
+def _as_bytes(number: mpz) -> bytes:
+    return int(number).to_bytes((number.bit_length() + 7) // 8)
 
 
 def _usable_answers(

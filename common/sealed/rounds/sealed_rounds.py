@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from gmpy2 import mpz
 
 from erosion.common.aggregation.cohort import Cohort, HospitalName
 from erosion.common.algorithms.base import (
@@ -109,10 +110,15 @@ class _SealedRounds:
             alone = yield Ask(TRAIN, Payload(inner.broadcast(state.inner)), to_user)
             step = inner.update(state.inner, alone.cohort)
             return replace(step, state=replace(state, inner=step.state))
+        earlier = self.records.pending()
+        if earlier is not None and earlier.round == begun.round:
+            self.keys.take_up(*(mpz(int.from_bytes(prime)) for prime in earlier.primes))
+            attempt = earlier.attempt
+        else:
+            earlier, attempt = None, secrets.token_bytes(ATTEMPT_BYTES)
         self.keys.pool.prepare(min(len(begun.parameters), BUCKETS))
-        attempt = secrets.token_bytes(ATTEMPT_BYTES)
         said = legs.Attempt(attempt=attempt).model_dump(mode="json")
-        sent = Sent(attempt, inner.broadcast(state.inner))
+        sent = Sent(attempt, inner.broadcast(state.inner), earlier)
         answered = yield Ask(
             TRAIN,
             Payload(sent.tensors, said),
@@ -140,9 +146,7 @@ class _SealedRounds:
             note += f"; {', '.join(gone)} is not asked any more"
             alone = self._too_few_left(state.inner, spoilt)
         if alone:
-            note += (
-                f"; with fewer than {RULES.min_summed} others the user trains alone from here on"
-            )
+            note += f"; with fewer than {RULES.fewest} others the user trains alone from here on"
         after = SealedState(state.inner, alone, spoilt)
         return Step(nothing, {}, after, outcome="skipped", note=note, distances={})
 
@@ -180,7 +184,7 @@ class _SealedRounds:
         notes = [step.note] if step.note else []
         if wanted.capped:
             lowered = ", ".join(sorted(wanted.capped))
-            notes.append(f"the weight of {lowered} was lowered to half of the others' sum")
+            notes.append(f"the weight of {lowered} was lowered, so that others hide it in the sum")
         return replace(
             step,
             note="; ".join(notes),
@@ -202,11 +206,11 @@ class _SealedRounds:
         step = self.algorithm.update(state.inner, lone)
         if not self._too_few_left(step.state, state.spoilt):
             raise Skipped(
-                f"fewer than {RULES.min_summed} of the hospitals that are there have weight, which"
+                f"fewer than {RULES.fewest} of the hospitals that are there have weight, which"
                 " a sealed sum needs"
             )
         note = (
-            f"fewer than {RULES.min_summed} hospitals have weight left, which a sealed sum needs:"
+            f"fewer than {RULES.fewest} hospitals have weight left, which a sealed sum needs:"
             " from here on the user trains alone"
         )
         return replace(
@@ -219,7 +223,7 @@ class _SealedRounds:
 
     def _too_few_left(self, inner: Any, spoilt: Spoilt) -> bool:
         asked = sum(self._is_asked(inner, spoilt, peer) for peer in self.terms.peers)
-        return asked < RULES.min_summed
+        return asked < RULES.fewest
 
     def _is_asked(self, inner: Any, spoilt: Spoilt, peer: HospitalName) -> bool:
         return spoilt.get(peer, 0) < MOST_SPOILT and self.algorithm.asks(inner, peer)

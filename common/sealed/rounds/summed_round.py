@@ -18,7 +18,7 @@ from erosion.common.sealed.rounds.measured_round import RULES, Leg, Measured
 from erosion.common.sealed.sums.cohort import SumWanted
 from erosion.common.sealed.sums.running_sum import RunningSum
 from erosion.common.sealed.sums.sum_check import SumCheck
-from erosion.common.sealed.sums.sum_records import PendingSum, SumRecords
+from erosion.common.sealed.sums.sum_records import PendingRound, SumRecords
 from erosion.common.support.plain_text import most_said
 
 
@@ -63,7 +63,7 @@ def sum_up(measured: Measured, wanted: Wanted, records: SumRecords) -> Leg[Summe
     """Both legs. Raises Skipped."""
     attempt, told = measured.trained.attempt, wanted.told
     pending = _begun(measured, told, records)
-    view = attempt.view(told, measured.distances, measured.lengths)
+    view = attempt.view(measured.asked, told, measured.distances, measured.lengths)
     running = RunningSum(_taker(measured, view), pending.delivered)
     yield _masked(measured, view, running)
     delivered = sorted(running.receipts)
@@ -102,18 +102,12 @@ def sum_up(measured: Measured, wanted: Wanted, records: SumRecords) -> Leg[Summe
 
 def _begun(
     measured: Measured, told: Mapping[HospitalName, float], records: SumRecords
-) -> PendingSum:
+) -> PendingRound:
     """The sum, written down before anybody is asked for it."""
-    trained, earlier = measured.trained, measured.earlier
-    if earlier is not None and earlier.told != told:
+    known = measured.pending
+    if known.told is not None and known.told != told:
         raise Skipped("another sum of this round was begun before an interruption")
-    pending = PendingSum(
-        round=trained.begun.round,
-        roster=tuple(sorted(trained.attempt.roster)),
-        distances=dict(measured.distances),
-        told=dict(told),
-        delivered=None if earlier is None else earlier.delivered,
-    )
+    pending = known.model_copy(update={"distances": dict(measured.distances), "told": dict(told)})
     records.begin(pending)
     return pending
 
@@ -190,6 +184,7 @@ def _evidence(
     return Evidence(
         context=ContextOf.of(attempt.context),
         roster={n: legs.HelloKeys.of(h) for n, h in attempt.roster.items()},
+        asked=measured.asked,
         weights=dict(view.weights),
         scale=view.scale,
         distances=dict(measured.distances),

@@ -1,4 +1,4 @@
-"""A coordinator's records of sealed sums: the one it is at, and those that did not fit."""
+"""A coordinator's records of sealed rounds: the one it is at, and sums that did not fit."""
 
 import json
 from dataclasses import dataclass, field
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 import safetensors.torch
+from pydantic import Field
 from torch import Tensor
 
 from erosion.common.errors import CheckpointError
@@ -13,34 +14,39 @@ from erosion.common.formats.json_file import without_checksum, write_json
 from erosion.common.formats.tensor_file import metadata, read_with_header
 from erosion.common.sealed import fields
 from erosion.common.sealed.audit.evidence import Evidence
+from erosion.common.sealed.legs import HelloKeys
 from erosion.common.settings.base import Settings
 from erosion.common.support.files import MOST_KEPT_BYTES, read_named, write_atomically
 
 _EVIDENCE = "-evidence.json"
 
 
-class PendingSum(Settings):
-    """The sum of one round: no update, and nothing that takes off a mask.
+class PendingRound(Settings):
+    """A round from its leg 2 on: no update of another hospital, and nothing that takes off a mask.
 
-    Sites put an update into one sum only. A coordinator that was killed and comes back asks for the
-    same sum again, of the same hospitals with the same weights; nothing else would be answered.
+    A site gives one distance in a round and puts its update into one sum. A coordinator that was
+    killed and comes back asks the same again, and gets the same answers; nothing else would be
+    answered.
     """
 
     round: int
-    roster: tuple[str, ...]  # by name
-    distances: dict[str, fields.ExactFloat]
-    told: dict[str, fields.ExactFloat]  # weights
+    attempt: fields.Attempt
+    roster: dict[str, HelloKeys]
+    primes: tuple[fields.Hexadecimal, fields.Hexadecimal]  # of the user's Paillier key
+    sealed_own: fields.Hexadecimal  # the question, one value after the other
+    distances: dict[str, fields.ExactFloat] = Field(default_factory=dict)
+    told: dict[str, fields.ExactFloat] | None = None  # weights; None: leg 3 was not begun
     delivered: tuple[str, ...] | None = None  # None: leg 4 was not begun
 
 
 class SumRecords(Protocol):
     """Keeps them for one arm."""
 
-    def pending(self) -> PendingSum | None:
-        """The sum of the newest round that began one."""
+    def pending(self) -> PendingRound | None:
+        """The newest round that asked for distances."""
         ...
 
-    def begin(self, pending: PendingSum) -> None:
+    def begin(self, pending: PendingRound) -> None:
         """Kept when this returns."""
         ...
 
@@ -53,14 +59,14 @@ class SumRecords(Protocol):
 class RecordsInMemory:
     """For simulations."""
 
-    last: PendingSum | None = None
+    last: PendingRound | None = None
     suspected: list[tuple[Evidence, Tensor]] = field(default_factory=list)
 
-    def pending(self) -> PendingSum | None:
+    def pending(self) -> PendingRound | None:
         """The newest."""
         return self.last
 
-    def begin(self, pending: PendingSum) -> None:
+    def begin(self, pending: PendingRound) -> None:
         """Until the program ends."""
         self.last = pending
 
@@ -76,11 +82,11 @@ class RecordFiles:
     folder: Path
     arm: str
 
-    def pending(self) -> PendingSum | None:
+    def pending(self) -> PendingRound | None:
         """The newest. Raises CheckpointError."""
-        return _read(self._pending, PendingSum)
+        return _read(self._pending, PendingRound)
 
-    def begin(self, pending: PendingSum) -> None:
+    def begin(self, pending: PendingRound) -> None:
         """On disk when this returns."""
         write_json(self._pending, pending, mode=0o600)
 
@@ -106,7 +112,7 @@ class RecordFiles:
 
     @property
     def _pending(self) -> Path:
-        return self.folder / f"{self.arm}-sum.json"
+        return self.folder / f"{self.arm}-round.json"
 
     @property
     def _evidence(self) -> Path:

@@ -1,19 +1,25 @@
 """Limits on a sum's weights, so that nobody can take it apart."""
 
-import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from erosion.common.sealed.digest import Part
 from erosion.common.sealed.masks import shamir
 
+REAL_SHARE = 0.1  # of the largest weight: with less a hospital hides nobody, and does not count
+ALLIES = 1  # members that may take off what they know of a sum
+
 
 @dataclass(frozen=True, slots=True)
 class SumRules:
-    """A site's own, from its limits; the coordinator keeps to the defaults."""
+    """A site's own, from its limits; the coordinator keeps to the defaults.
 
-    min_summed: int = 3  # with 2, the coordinator and one of them see the other
-    largest_share: float = 0.5  # of the largest weight in the peers' sum
+    They are about what is left of a sum when any one of its hospitals, which works with the
+    coordinator and knows its own update, has taken that off.
+    """
+
+    min_summed: int = 3  # that are left: of 2 each sees the other
+    largest_share: float = 0.5  # of the largest weight in what is left
     known: frozenset[str] | None = None  # who may be counted on to hide others; None: everybody
 
     @property
@@ -21,6 +27,11 @@ class SumRules:
         """What goes into a hash of them."""
         known = ("all",) if self.known is None else ("known", *sorted(self.known))
         return (self.min_summed, float(self.largest_share), *known)
+
+    @property
+    def fewest(self) -> int:
+        """Hospitals in a sum."""
+        return self.min_summed + ALLIES
 
     def among(self, names: Collection[str]) -> "SumRules":
         """The same where only those are there, so that no others need be named."""
@@ -56,15 +67,22 @@ class SumRules:
     def _problem_with(self, weights: Mapping[str, float]) -> str | None:
         if not all(0 <= weight <= 1 for weight in weights.values()):
             return "a weight outside of 0 to 1"
-        used = [weight for weight in weights.values() if weight > 0]
-        if len(used) < self.min_summed:
-            return f"{len(used)} hospitals in the sum; limits.min_summed = {self.min_summed}"
-        total = sum(used)
+        total = sum(weights.values())
         if total > 1 + 1e-9:
             return f"weights that add up to {total:g}"
-        if max(used) > self.largest_share * total * (1 + 1e-9):
+        ordered = sorted(weights.values(), reverse=True)
+        largest = ordered[0] if ordered else 0.0
+        num_real = sum(weight >= REAL_SHARE * largest > 0 for weight in ordered)
+        if num_real < self.fewest:
             return (
-                f"one hospital has {max(used) / total:.3g} of the sum;"
+                f"{num_real} hospitals in the sum with a tenth of the largest weight or more;"
+                f" without any one of them limits.min_summed = {self.min_summed} must be left"
+            )
+        # The largest part of what is left is largest where the second largest is taken off.
+        left = total - sum(ordered[1 : 1 + ALLIES])
+        if largest > self.largest_share * left * (1 + 1e-9):
+            return (
+                f"without one other, one hospital has {largest / left:.3g} of the sum;"
                 f" limits.largest_share = {self.largest_share:g}"
             )
         return None
@@ -72,18 +90,23 @@ class SumRules:
     def capped(self, weights: Mapping[str, float]) -> dict[str, float] | None:
         """The same weights with the largest lowered until they may be summed, or None.
 
-        Those above the cap get the same weight, `largest_share` of the new sum each.
+        Those that are lowered get the same weight: as much as the rules allow.
         """
         order = sorted((n for n in weights if weights[n] > 0), key=lambda n: -weights[n])
-        if len(order) < max(self.min_summed, math.ceil(1 / self.largest_share)):
-            return None
         for num_lowered in range(len(order)):
-            others = sum(weights[name] for name in order[num_lowered:])
-            left = 1 - num_lowered * self.largest_share
-            if left <= 0:
-                break
-            cap = self.largest_share * others / left
-            if weights[order[num_lowered]] <= cap or math.isclose(weights[order[num_lowered]], cap):
-                lowered = dict.fromkeys(order[:num_lowered], cap)
-                return {**weights, **lowered}
+            below = [weights[name] for name in order[num_lowered:]]
+            cap = self._cap(num_lowered, below)
+            if cap >= below[0] * (1 - 1e-12):
+                lowered = {n: min(weights[n], cap) for n in order[:num_lowered]}
+                capped = {**weights, **lowered}
+                return None if self.problem_with(capped) else capped
         return None
+
+    def _cap(self, num_lowered: int, below: Sequence[float]) -> float:
+        """The largest weight that so many may have together with these smaller ones."""
+        share, others = self.largest_share, sum(below)
+        if num_lowered == 0:
+            return share * (others - sum(below[1:2]))
+        if num_lowered == 1:
+            return share * (others - below[0]) / (1 - share)
+        return share * others / (1 - share * (num_lowered - 1))

@@ -27,8 +27,8 @@ from tests.common.sealed.vectors import f32
 Values = NDArray[np.float32]
 CONTEXT = RoundContext("study", "run", "we", 1, bytes(16), b"\1" * 32)
 OWN = f32([3, 4])
-OTHERS = [f32([8, 4]), f32([3, 9]), f32([-3, -4])]  # at 1, 1 and 2
-FACTORS = {"s0": 0.25, "s1": 0.25, "s2": 0.8 / 3.6}
+OTHERS = [f32([8, 4]), f32([3, 9]), f32([-3, -4]), f32([3, -1])]  # at 1, 1, 2 and 1
+FACTORS = {"s0": 0.2, "s1": 0.2, "s2": 0.8 / 4.5, "s3": 0.2}
 NAMES = [f"s{place}" for place in range(16)]
 
 
@@ -75,12 +75,14 @@ class Script:
         self.attempt = Attempt(self.context, roster, self.own, norms[0], measure, norms[1])
         key = paillier_key()
         self.asker = self.attempt.asker(key)
-        question, proof = self.attempt.question(self.asker, noise), prove(key)
+        self.question = self.attempt.question(self.asker, noise)
+        self.proof = prove(key, self.context.run_hash)
+        self.asked = self.question.hash(self.attempt.hash)
         self.envelopes: dict[str, dict[str, bytes]] = {}
         self.dealt: dict[str, Dealt] = {}
         for name in self.there("distance", names):
-            asked = self.tamper("distance", name, roster)
-            answer, self.envelopes[name] = self.sites[name].distance(asked, question, proof)
+            everyone, asked = self.tamper("distance", name, (roster, self.question))
+            answer, self.envelopes[name] = self.sites[name].distance(everyone, asked, self.proof)
             self.distances[name] = self.asker.distance(answer)
             self.dealt[name] = self.sites[name].dealt
             if (lengths := self.sites[name].lengths) is not None:
@@ -93,7 +95,7 @@ class Script:
 
     def mask(self, told: Mapping[str, float]) -> dict[str, MaskedUpdate]:
         """Leg 3."""
-        self.view = self.attempt.view(told, self.distances, self.lengths)
+        self.view = self.attempt.view(self.asked, told, self.distances, self.lengths)
         masked = {}
         for name in self.there("masked", self.view.members):
             weights = self.tamper("masked", name, self.view.weights)
@@ -129,9 +131,9 @@ class Script:
         )
 
 
-def by_hand(number: int = 3, **options: Any) -> Script:
+def by_hand(number: int = 4, **options: Any) -> Script:
     """The values of the hand-sized round, at as many sites."""
-    updates = dict(zip(NAMES, [*OTHERS, *[f32([1, 1])] * 13], strict=False))
+    updates = dict(zip(NAMES, [*OTHERS, *[f32([1, 1])] * 12], strict=False))
     chosen = {name: updates[name] for name in NAMES[:number]}
     return Script(options.pop("at", None) or sites(number), OWN, chosen, **options)
 

@@ -19,13 +19,14 @@ from erosion.common.sealed.distances.modulus_proof import prove
 from erosion.common.sealed.distances.numbers import to_rows
 from erosion.common.sealed.masks.key_agreement import new_pair
 from erosion.common.sealed.pinned_keys import as_text
-from erosion.common.sealed.roster import sign_hello
+from erosion.common.sealed.roster import RoundContext, sign_hello
 from erosion.common.support.keys import new_private_key, private_pem
 from tests.common.sealed.keys import noise, paillier_key
 from tests.support.sealed_study import ARM, hospitals, sealed_study
 from tests.support.small_study import counts, make_site, sixty_patients
 
 ATTEMPT = {"attempt": "00" * 16}
+RUN = RoundContext(sealed_study().digest, "run", ARM, 1, bytes(16), b"").run_hash
 
 
 def request(step: str = "train", **changes: Any) -> TrainRequest:
@@ -81,7 +82,7 @@ def question(**changes: Any) -> TrainRequest:
         "values": with_roster("bob", "carol", "dave"),
         "enclosed": {
             legs.SEALED_OWN: to_rows(sealed, 512),
-            legs.MODULUS_PROOF: to_rows(prove(key), 256),
+            legs.MODULUS_PROOF: to_rows(prove(key, RUN), 256),
         },
     }
     return request(legs.DISTANCE, **{**options, **changes})

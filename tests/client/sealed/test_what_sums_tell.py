@@ -4,9 +4,11 @@ from pathlib import Path
 
 import gmpy2
 import numpy as np
+import pytest
 import torch
 
 from erosion.client.training.hospital import Hospital
+from erosion.common.errors import Refusal
 from erosion.common.protocol.messages import TrainRequest
 from erosion.common.sealed.distances.distance import Question
 from erosion.common.sealed.distances.modulus_proof import prove
@@ -23,7 +25,7 @@ ROUNDS = 40
 def test_rounds_that_all_begin_from_the_same_parameters_tell_each_ones_typical_update(
     tmp_path: Path,
 ) -> None:
-    """A weakness that the threat model names: three hospitals with weight, others each round."""
+    """A weakness that the threat model names: others have weight in each round."""
     study = sealed_study(sealed=False, rounds=ROUNDS, task=TWO_NUMBERS)
     updates = np.array(
         [
@@ -39,7 +41,7 @@ def test_rounds_that_all_begin_from_the_same_parameters_tell_each_ones_typical_u
             )
         ]
     )  # (hospital, round, dim)
-    weights = np.array([np.roll([0.5, 0.25, 0.25, 0], number) for number in range(ROUNDS)])
+    weights = np.array([np.roll([0.25] * 4 + [0], number) for number in range(ROUNDS)])
     assert all(
         SumRules().problem_with(dict(zip(PEERS, row.tolist(), strict=True))) is None
         for row in weights
@@ -51,33 +53,37 @@ def test_rounds_that_all_begin_from_the_same_parameters_tell_each_ones_typical_u
     cosines /= np.linalg.norm(typical, axis=1)
     assert min(cosines) > 0.9
     of_two = sums[:2].mean(axis=0)  # what two rounds tell is about everybody alike
-    assert np.linalg.norm(of_two - typical[0]) > np.linalg.norm(found[0] - typical[0])
+    assert np.linalg.norm(of_two - typical) > np.linalg.norm(found - typical)
 
 
-def test_three_crafted_questions_read_an_update_of_eight_values() -> None:
-    """A weakness that the threat model names: each answer is 64 bits of a function that is chosen.
+def test_a_crafted_question_reads_two_of_eight_values_and_there_is_no_second_one() -> None:
+    """A weakness that the threat model names: an answer is 64 bits of a function that is chosen.
 
-    The first is |v|^2; the others are four values of 15 bits each, v_j 2^(15 j), beside it. The
-    longest is 2^14 whole numbers long, which is as few digits as a site gives a distance of.
+    Here |v|^2, and two values of 15 bits above it. The update is 2^14 whole numbers long, which is
+    as few digits as a site gives a distance of.
     """
-    at, key = sites(3), paillier_key()
-    updates = dict.fromkeys(NAMES[:3], f32([0.3, -0.1, 0.25, 0.02, -0.4, 0.15, 0.05, -0.2]))
+    at, key = sites(4), paillier_key()
+    updates = dict.fromkeys(NAMES[:4], f32([0.3, -0.1, 0.25, 0.02, -0.4, 0.15, 0.05, -0.2]))
     scale = 2.0**14 / float(np.linalg.norm(updates["s0"])) * 1.01
     half = int(gmpy2.invert(2, key.public.n))
+    context = attempt(1)
+    proof = prove(key, context.run_hash)
+    roster = {n: at[n].hello(context, update) for n, update in updates.items()}
 
-    def asked(number: int, factors: dict[int, int]) -> int:
-        roster = {n: at[n].hello(attempt(number), update) for n, update in updates.items()}
+    def asked(factors: dict[int, int]) -> int:
         crafted = [-half * factors.get(place, 0) for place in range(8)]
         sealed = [key.public.encrypt(value, noise()) for value in crafted]
-        answer, _ = at["s0"].distance(roster, Question(key.public, sealed, scale), prove(key))
+        answer, _ = at["s0"].distance(roster, Question(key.public, sealed, scale), proof)
         return key.decrypt(answer) % 2**64
 
-    square = asked(1, {})
-    read = []
-    for number, first in ((2, 0), (3, 4)):
-        packed = asked(number, {first + j: 2 ** (15 * j) for j in range(4)}) - square
-        for _ in range(4):
-            digit = (packed + 2**14) % 2**15 - 2**14
-            read.append(digit / scale)
-            packed = (packed - digit) // 2**15
-    assert np.abs(np.array(read) - updates["s0"]).max() < 1e-4
+    packed, read = asked({0: 2**30, 1: 2**46}) >> 30, []
+    for _ in range(2):
+        digit = (packed + 2**15) % 2**16 - 2**15
+        read.append(digit / scale)
+        packed = (packed - digit) // 2**16
+    assert np.abs(np.array(read) - updates["s0"][:2]).max() < 1e-4
+    with pytest.raises(Refusal, match="given its distance of this round already"):
+        asked({2: 2**30, 3: 2**46})
+    roster = {n: at[n].hello(attempt(2), update) for n, update in updates.items()}
+    with pytest.raises(Refusal, match="distance was given already"):
+        asked({2: 2**30, 3: 2**46})

@@ -149,12 +149,13 @@ def test_an_honest_question_is_about_values_with_many_digits() -> None:
 
 def test_an_honest_modulus_has_a_proof_and_others_have_none() -> None:
     key = paillier_key()
-    roots = prove(key)
-    assert problem_with_modulus(key.public, roots) is None
-    assert "proof" in str(problem_with_modulus(key.public, [*roots[:-1], roots[-1] + 1]))
-    assert "proof" in str(problem_with_modulus(key.public, roots[:-1]))
-    assert "bits" in str(problem_with_modulus(PublicKey(mpz(3233)), roots))
-    assert "small factor" in str(problem_with_modulus(PublicKey(key.public.n * 3), roots))
+    roots = prove(key, b"run")
+    assert problem_with_modulus(key.public, roots, b"run") is None
+    assert "proof" in str(problem_with_modulus(key.public, roots, b"another run"))
+    assert "proof" in str(problem_with_modulus(key.public, [*roots[:-1], roots[-1] + 1], b"run"))
+    assert "proof" in str(problem_with_modulus(key.public, roots[:-1], b"run"))
+    assert "bits" in str(problem_with_modulus(PublicKey(mpz(3233)), roots, b"run"))
+    assert "small factor" in str(problem_with_modulus(PublicKey(key.public.n * 3), roots, b"run"))
 
 
 def test_a_square_modulus_cannot_be_proved() -> None:
@@ -163,7 +164,7 @@ def test_a_square_modulus_cannot_be_proved() -> None:
     q = p
     n = p * q
     guessed = [gmpy2.powmod(mpz(2 + i), n, n) for i in range(11)]
-    assert "proof" in str(problem_with_modulus(PublicKey(n), guessed))
+    assert "proof" in str(problem_with_modulus(PublicKey(n), guessed, b"run"))
 
 
 @pytest.mark.parametrize(

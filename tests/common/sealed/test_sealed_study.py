@@ -20,7 +20,7 @@ def test_the_base_of_these_tests_can_be_sealed() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"quorum": 3}, "quorum = 3; it must be 4"),
+        ({"quorum": 4}, "quorum = 4; it must be 5"),
         ({"user": "all"}, "name one user"),
         ({"scaling": "federated"}, 'use "user" .* or "local"'),
         ({"selection": {"folds": 2}}, "selection tries settings on the same updates"),
@@ -81,7 +81,7 @@ def test_enough_values_are_sealed() -> None:
 
 
 def test_a_bound_on_norms_cannot_be_kept() -> None:
-    federation = {"sealed": True, "quorum": 4, "max_update_norm": 1.0}
+    federation = {"sealed": True, "quorum": 5, "max_update_norm": 1.0}
     with pytest.raises(ValidationError, match="max_update_norm"):
         sealed_study(federation=federation)
 

@@ -27,6 +27,7 @@ def audited(folder: Path, claimed: float) -> list[Path]:
     evidence = Evidence(
         context=ContextOf.of(CONTEXT),
         roster={n: HelloKeys.of(h) for n, h in script.attempt.roster.items()},
+        asked=script.asked,
         weights=FACTORS,
         scale=script.view.scale,
         distances={**script.distances, "s2": claimed},
@@ -59,7 +60,7 @@ def test_without_openings_it_says_whom_to_ask(
 ) -> None:
     paths = audited(tmp_path, claimed=2.0)
     assert main(["audit", str(tmp_path), str(paths[0])]) == 0
-    assert "Not opened yet: s1, s2." in capsys.readouterr().out
+    assert "Not opened yet: s1, s2, s3." in capsys.readouterr().out
 
 
 def test_another_opening_than_what_was_sent_is_seen(

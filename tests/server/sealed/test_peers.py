@@ -22,7 +22,7 @@ from erosion.server.sealed.peers_file import write_peers
 from tests.support.enrolled import make_federation
 from tests.support.sealed_study import sealed_study
 
-NAMES = ("alice", "bob", "carol", "dave", "erin")
+NAMES = ("alice", "bob", "carol", "dave", "erin", "frank")
 
 
 def test_the_enrolled_keys_are_what_a_site_pins(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_check_shows_the_fingerprints_to_compare(tmp_path: Path) -> None:
 def test_a_sealed_study_needs_everybodys_key(tmp_path: Path) -> None:
     _, missing = check_sealed(site_with(tmp_path, peers=keys_of("carol", "dave")), sealed_study())
     assert missing.outcome is Outcome.FAILED
-    assert "the keys of erin are not in" in missing.text
+    assert "the keys of erin, frank are not in" in missing.text
 
 
 def test_only_a_sealed_study_needs_keys(tmp_path: Path) -> None:
@@ -120,10 +120,11 @@ def test_only_a_sealed_study_needs_keys(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limits", "reason"),
     [
-        ({"summed_with": ["carol"]}, "2 of its 4 hospitals are not in limits.summed_with"),
-        ({"min_summed": 5}, "4 hospitals in the sum; limits.min_summed = 5"),
+        ({"summed_with": ["carol"]}, "3 of its 5 hospitals are not in limits.summed_with"),
+        ({"summed_with": ["carol", "dave"]}, "3 hospitals in the sum"),
+        ({"min_summed": 5}, "5 hospitals in the sum"),
         ({"largest_share": 0.2}, "one hospital has 0.25 of the sum"),
-        ({"summed_with": ["carol", "dave"]}, ""),
+        ({"summed_with": ["carol", "dave", "erin"]}, ""),
     ],
 )
 def test_a_check_says_where_a_sites_own_limits_keep_it_out_of_every_sum(
