@@ -14,6 +14,8 @@ from erosion.common.formats.json_file import without_checksum, write_json
 from erosion.common.formats.tensor_file import metadata, read_with_header
 from erosion.common.sealed import fields
 from erosion.common.sealed.audit.evidence import Evidence
+from erosion.common.sealed.distances.modulus_proof import MOST_BITS
+from erosion.common.sealed.distances.sketch import BUCKETS
 from erosion.common.sealed.legs import HelloKeys
 from erosion.common.settings.base import Settings
 from erosion.common.support.files import MOST_KEPT_BYTES, read_named, write_atomically
@@ -33,7 +35,8 @@ class PendingRound(Settings):
     attempt: fields.Attempt
     roster: dict[str, HelloKeys]
     primes: tuple[fields.Hexadecimal, fields.Hexadecimal]  # of the user's Paillier key
-    sealed_own: fields.Hexadecimal  # the question, one value after the other
+    # The question, one value after the other: as many as a sketch, twice as long as a modulus.
+    sealed_own: fields.Hexadecimal = Field(max_length=BUCKETS * 2 * MOST_BITS // 8)
     distances: dict[str, fields.ExactFloat] = Field(default_factory=dict)
     told: dict[str, fields.ExactFloat] | None = None  # weights; None: leg 3 was not begun
     delivered: tuple[str, ...] | None = None  # None: leg 4 was not begun
