@@ -1,10 +1,9 @@
-"""A table as a grid of cells: each cell is one run, kept in a small JSON file of its own.
+"""A table as a grid of cells: each cell is one run, and one line of the experiment's file.
 
-Running and drawing are separate. A run that was cut off goes on with the cells that are missing; a
-folder with cells of another configuration is refused, so that no table mixes two programs.
+Running and drawing are separate. A run that was cut off continues with the cells that are missing,
+and does those again that would come out otherwise today.
 """
 
-import hashlib
 import json
 import os
 import signal
@@ -12,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from errno import EACCES
 from multiprocessing import active_children, get_context
 from pathlib import Path
@@ -32,12 +31,13 @@ from rich.progress import (
 from erosion.common.errors import ErosionError
 from erosion.common.support.files import MOST_KEPT_BYTES, held, read_named, write_atomically
 from erosion.common.support.parent_process import end_with_parent
+from erosion.experiments.basis import Basis, digest_of
 from erosion.experiments.notes import notes_once
 from erosion.server.run import provenance
 
-FORMAT = 1  # of a cell's file
-_KEPT = "The cells that ended are kept, and the same command goes on with the others"
-_UNKNOWN_MACHINE = "a machine that was not written down"
+FILE_NAME = "cells.jsonl"
+_KEPT = "The cells that ended are kept, and the same command continues with the others"
+_CHANGED = "made by a checkout with changes that no commit holds"
 
 Values = Mapping[str, Any]  # what JSON can hold
 Tick = Callable[[], None]  # called after every round of a cell
@@ -53,14 +53,9 @@ class ExperimentError(ErosionError):
 class CellPlan:
     """One run of an experiment: all that decides its figures."""
 
-    name: str  # of its file; letters, digits, dots and hyphens
+    name: str  # letters, digits, dots and hyphens
     config: Values  # the seed included
     rounds: int  # how often the run ticks
-
-    @property
-    def config_hash(self) -> str:
-        """First 16 hexadecimal digits of the SHA-256 of the configuration."""
-        return _hash_of(self.config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,70 +67,122 @@ class Cell:
     commit: str
     command: str
     seconds: float  # of a processor; of a clock in the first cells
-    machine: str = _UNKNOWN_MACHINE  # the processor, as the first cells did not say
+    machine: str = "a machine that was not written down"  # the processor, where it was
+    basis: Basis = field(default_factory=Basis)
+    stale: str = ""  # why it would come out otherwise today
 
-
-def _hash_of(config: Values) -> str:
-    text = json.dumps(config, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    @property
+    def key(self) -> str:
+        """Of all that decides its figures."""
+        return digest_of({"config": self.plan.config, "basis": self.basis.digest})
 
 
 _Ended = tuple[Values, float, list[str]]  # of a cell: figures, seconds, what hospitals noted
 
 # (configuration, data folder, tick) -> figures. A module's function, so that a process can call it.
 RunCell = Callable[[Values, Path | None, Tick], Values]
+BasisOf = Callable[[Values], Basis]  # what a cell of this configuration rests on today
 
 
-def cell_path(folder: Path, plan: CellPlan) -> Path:
-    """Where a cell's result lies."""
-    return folder / "cells" / f"{plan.name}.json"
+def _on_nothing_else(_config: Values) -> Basis:
+    return Basis()
 
 
-def read_cells(folder: Path, plans: Iterable[CellPlan]) -> dict[str, Cell]:
-    """The cells that were run, by name. Raises ExperimentError for one of another configuration."""
-    found = {}
-    for plan in plans:
-        path = cell_path(folder, plan)
-        if not path.exists():
-            continue
+@dataclass(slots=True)
+class CellFile:
+    """The cells of one experiment, sorted by name; what they rest on stands before them."""
+
+    path: Path
+    bases: dict[str, Basis]  # by digest
+    cells: dict[str, Cell]
+
+    @classmethod
+    def read(cls, folder: Path) -> "CellFile":
+        """All cells of a folder; raises ExperimentError."""
+        found = cls(folder / FILE_NAME, {}, {})
+        if not found.path.exists():
+            return found
+        number = 0
         try:
-            raw = json.loads(read_named(path, most_bytes=MOST_KEPT_BYTES).decode())
-            known = raw["format"] == FORMAT
-            planned = known and raw["config_hash"] == _hash_of(raw["config"]) == plan.config_hash
-            cell = _cell_of(raw, plan) if planned else None
+            text = read_named(found.path, most_bytes=MOST_KEPT_BYTES).decode()
+            for number, line in enumerate(text.splitlines(), start=1):  # noqa: B007 - it is told
+                found._take(json.loads(line))
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
             raise ExperimentError(
-                f"{path} cannot be read ({type(problem).__name__}: {problem}). Delete it: the cell"
-                " is then run again."
+                f"{found.path}, line {number}: it cannot be read ({type(problem).__name__}:"
+                f" {problem}). Delete that line: the cell is then run again."
             ) from None
-        if not known:
-            raise ExperimentError(
-                f"{path} has format {raw['format']}; this program writes {FORMAT}. Use the program"
-                " that wrote it, or another folder (--results)."
+        return found
+
+    def _take(self, raw: Values) -> None:
+        """A line; raises ValueError, KeyError or TypeError."""
+        if "cell" not in raw:
+            basis = Basis.read(raw)
+            self.bases[basis.digest] = basis
+            return
+        figures = dict(raw["figures"])
+        if not figures:
+            raise ValueError("it has no figures")
+        json.dumps(figures, allow_nan=False)  # no figure may be "not a number"
+        cell = Cell(
+            CellPlan(str(raw["cell"]), dict(raw["config"]), 1),
+            figures,
+            str(raw["commit"]),
+            str(raw["command"]),
+            float(raw["seconds"]),
+            str(raw["machine"]),
+            self.bases[raw["basis"]],
+        )
+        if raw["key"] != cell.key:
+            raise ValueError("its configuration was edited")
+        self.cells[cell.plan.name] = cell
+
+    def write(self) -> None:
+        """Replace the file; raises OSError."""
+        cells = [self.cells[name] for name in sorted(self.cells)]
+        bases = {
+            cell.basis.digest: {"basis": cell.basis.digest, **cell.basis.values} for cell in cells
+        }
+        lines = [bases[digest] for digest in sorted(bases)]
+        for cell in cells:
+            lines.append(
+                {
+                    "cell": cell.plan.name,
+                    "key": cell.key,
+                    "config": cell.plan.config,
+                    "basis": cell.basis.digest,
+                    "commit": cell.commit,
+                    "command": cell.command,
+                    "seconds": cell.seconds,
+                    "machine": cell.machine,
+                    "figures": cell.figures,
+                }
             )
-        if cell is None:
-            raise ExperimentError(
-                f"{path} was run with another configuration. Give another folder (--results), or"
-                " delete that one to run its cells anew."
+        text = (json.dumps(line, separators=(",", ":"), allow_nan=False) for line in lines)
+        write_atomically(self.path, "".join(f"{line}\n" for line in text))
+
+
+def read_cells(
+    folder: Path, plans: Iterable[CellPlan], basis_of: BasisOf | None = None
+) -> dict[str, Cell]:
+    """The planned cells that were run, by name; raises ExperimentError.
+
+    A cell with other settings than the plan's was not run. `basis_of` says which are stale; without
+    it none is.
+    """
+    kept, found = CellFile.read(folder).cells, {}
+    for plan in plans:
+        cell = kept.get(plan.name)
+        if cell is None or cell.plan.config != json.loads(json.dumps(plan.config)):
+            continue
+        stale = ""
+        if basis_of is not None:
+            is_committed = not cell.commit.endswith(provenance.CHANGES)
+            stale = (
+                cell.basis.stale(basis_of(plan.config), plan.config) if is_committed else _CHANGED
             )
-        found[plan.name] = cell
+        found[plan.name] = replace(cell, plan=plan, stale=stale)
     return found
-
-
-def _cell_of(raw: Values, plan: CellPlan) -> Cell:
-    """What a file holds; raises ValueError, KeyError or TypeError."""
-    figures = dict(raw["figures"])
-    if not figures:
-        raise ValueError("it has no figures")
-    json.dumps(figures, allow_nan=False)  # no figure may be "not a number"
-    return Cell(
-        plan,
-        figures,
-        str(raw["commit"]),
-        str(raw["command"]),
-        float(raw["seconds"]),
-        str(raw.get("machine", _UNKNOWN_MACHINE)),
-    )
 
 
 def run_cells(
@@ -145,42 +192,67 @@ def run_cells(
     *,
     title: str,
     data_dir: Path | None,
+    basis_of: BasisOf = _on_nothing_else,
     jobs: int = 1,
     console: Console | None = None,
 ) -> dict[str, Cell]:
-    """Run the cells that the folder lacks, in `jobs` processes, and return all of them by name.
+    """Run the cells that are missing or stale, in `jobs` processes, and return all by name.
 
     Each is written as soon as it has ended. There are no more processes than cores. Raises
-    ExperimentError for a folder of another configuration, one that cannot be written to or that
-    another run writes to, a disk that is full, and a process that was ended.
+    ExperimentError for a checkout with changes, a folder that cannot be written to or that another
+    run writes to, a disk that is full, and a process that was ended.
     """
-    done = read_cells(folder, plans)
-    if len(done) < len(plans):
-        with _folder_of_its_own(folder / "cells"):
-            return _run_missing(folder, plans, run, title, data_dir, jobs, console)
-    return done
+    if _to_run(folder, plans, basis_of):
+        commit = committed()
+        with _folder_of_its_own(folder):
+            missing = _to_run(folder, plans, basis_of)  # another run may have ended meanwhile
+            _run_missing(
+                folder, plans, missing, run, title, data_dir, basis_of, jobs, console, commit
+            )
+    return read_cells(folder, plans, basis_of)
+
+
+def committed() -> str:
+    """The commit that makes figures; raises ExperimentError where the checkout has changes."""
+    commit = provenance.commit()
+    if commit.endswith(provenance.CHANGES):
+        raise ExperimentError(
+            "This checkout holds changes that no commit has (`git status` lists them), so nobody"
+            " could say later which program the figures are of. Commit them, or put them aside with"
+            " `git stash -u`; then give the same command."
+        )
+    return commit
+
+
+def _to_run(folder: Path, plans: Sequence[CellPlan], basis_of: BasisOf) -> list[CellPlan]:
+    fresh = {name for name, c in read_cells(folder, plans, basis_of).items() if not c.stale}
+    return [plan for plan in plans if plan.name not in fresh]
 
 
 def _run_missing(
     folder: Path,
     plans: Sequence[CellPlan],
+    missing: Sequence[CellPlan],
     run: RunCell,
     title: str,
     data_dir: Path | None,
+    basis_of: BasisOf,
     jobs: int,
     console: Console | None,
-) -> dict[str, Cell]:
-    done = read_cells(folder, plans)
-    missing = [plan for plan in plans if plan.name not in done]
-    commit, command, machine = provenance.commit(), provenance.command(), provenance.machine()
+    commit: str,
+) -> None:
+    file = CellFile.read(folder)
+    command, machine = provenance.command(), provenance.machine()
 
     def keep(plan: CellPlan, figures: Values, seconds: float) -> None:
-        cell = Cell(plan, figures, commit, command, round(seconds, 3), machine)
-        _write(cell_path(folder, plan), cell)
-        done[plan.name] = cell
+        seconds = round(seconds, 3)
+        basis = basis_of(plan.config)
+        file.cells[plan.name] = Cell(plan, figures, commit, command, seconds, machine, basis)
+        _write(file, plan)
 
     with _bar(console) as progress, notes_once() as told:
-        cells = progress.add_task(f"{title}: cells", total=len(plans), completed=len(done))
+        done = len(plans) - len(missing)
+        cells = progress.add_task(f"{title}: cells", total=len(plans), completed=done)
         rounds = progress.add_task("rounds", total=sum(plan.rounds for plan in missing))
         if jobs == 1:
             for plan in missing:
@@ -197,7 +269,6 @@ def _run_missing(
                     keep(plan, figures, seconds)
                     progress.advance(cells)
                     progress.advance(rounds, plan.rounds)
-    return {plan.name: done[plan.name] for plan in plans}
 
 
 def _bar(console: Console | None) -> Progress:
@@ -260,30 +331,18 @@ def _begin_process() -> None:
     end_with_parent()
 
 
-def _write(path: Path, cell: Cell) -> None:
-    content = {
-        "format": FORMAT,
-        "config": cell.plan.config,
-        "config_hash": cell.plan.config_hash,
-        "commit": cell.commit,
-        "command": cell.command,
-        "seconds": cell.seconds,
-        "machine": cell.machine,
-        "figures": cell.figures,
-    }
+def _write(file: CellFile, plan: CellPlan) -> None:
     try:
-        text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        file.write()
     except ValueError:
         raise ExperimentError(
-            f"The cell {cell.plan.name} ended with a figure that is not a finite number, and was"
+            f"The cell {plan.name} ended with a figure that is not a finite number, and was"
             f" not kept: its training went astray. {_KEPT}; name those with --cells."
         ) from None
-    try:
-        write_atomically(path, f"{text}\n")
     except OSError as problem:
         raise ExperimentError(
-            f"{path} cannot be written ({problem.strerror or problem}). {_KEPT}; free some space or"
-            " give another folder (--results)."
+            f"{file.path} cannot be written ({problem.strerror or problem}). {_KEPT}; free some"
+            " space or give another folder (--results)."
         ) from None
 
 

@@ -1,23 +1,33 @@
 """An experiment: a grid of cells, and the page of tables and figures that is drawn from them."""
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from erosion.common.settings.base import Settings
+from erosion.common.study.study import Study
 from erosion.common.support.files import write_atomically
+from erosion.experiments.basis import Basis, Resolved, digest_of
 from erosion.experiments.cells import (
+    FILE_NAME,
+    BasisOf,
     Cell,
+    CellFile,
     CellPlan,
     ExperimentError,
     RunCell,
+    Values,
     read_cells,
     run_cells,
 )
+from erosion.experiments.data_files import data_hashes
 
 RESULTS = Path("experiments/results")
+ONE_SEED = {"seed": 1, "seeds": [1], "split": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +48,38 @@ class Experiment:
     plans: Callable[[], Sequence[CellPlan]]
     run: RunCell
     draw: Callable[[Mapping[str, Cell]], Page]  # from the cells there are, by name
+    # What decides a cell's figures beside its own configuration: the studies or the rules with all
+    # their settings, and the data sets that no study names.
+    settings: Callable[[Values], Sequence[Settings]] = lambda _config: ()
+    data_sets: Callable[[Values], Sequence[str]] = lambda _config: ()
     # Where a caller may give constants: the cells with these; raises ExperimentError.
     plans_with: Callable[[Mapping[str, Any]], Sequence[CellPlan]] | None = None
+
+    def basis_of(self, data_dir: Path | None) -> BasisOf:
+        """What its cells rest on today; files that `data_dir` lacks are left out."""
+        made: dict[str, Basis] = {}
+
+        def basis(config: Values) -> Basis:
+            # Seeds stand in the configuration; without them many cells rest on one basis.
+            same = {
+                key: one if type(value) is type(one := ONE_SEED.get(key)) else value
+                for key, value in config.items()
+            }
+            name = digest_of(same)
+            if name not in made:
+                settings = self.settings(same)
+                sources = {
+                    each.testbed.source.replace("_", "-")
+                    for each in settings
+                    if isinstance(each, Study) and each.testbed
+                }
+                data_sets = sorted(sources | set(self.data_sets(same)))
+                made[name] = Basis(
+                    [Resolved.of(each) for each in settings], data_hashes(data_sets, data_dir)
+                )
+            return made[name]
+
+        return basis
 
 
 def with_constants(experiment: Experiment, given: Sequence[str]) -> Experiment:
@@ -47,7 +87,7 @@ def with_constants(experiment: Experiment, given: Sequence[str]) -> Experiment:
     if experiment.plans_with is None:
         raise ExperimentError(
             f"{experiment.name} takes no constants; leave --set out. What its cells are made of"
-            " stands in each cell's file."
+            " stands in the line of each."
         )
     constants: dict[str, Any] = {}
     for text in given:
@@ -85,25 +125,30 @@ def carry_out(
     jobs: int = 1,
     draw_only: bool = False,
 ) -> Path:
-    """Run the cells that are missing, draw the page from all there are, and say where it is."""
+    """Run the cells that are missing or stale, draw the page from all, and say where it is."""
     folder = folder or RESULTS / experiment.name
     _refuse_strangers(experiment, folder)
     if not draw_only:
-        plans = chosen_plans(experiment, pattern)
         run_cells(
-            folder, plans, experiment.run, title=experiment.title, data_dir=data_dir, jobs=jobs
+            folder,
+            chosen_plans(experiment, pattern),
+            experiment.run,
+            title=experiment.title,
+            data_dir=data_dir,
+            basis_of=experiment.basis_of(data_dir),
+            jobs=jobs,
         )
-    return draw(experiment, folder)
+    return draw(experiment, folder, data_dir)
 
 
-def draw(experiment: Experiment, folder: Path) -> Path:
+def draw(experiment: Experiment, folder: Path, data_dir: Path | None = None) -> Path:
     """Write the page and its pictures.
 
-    The page begins with how many cells are missing, if any are, and ends with what made it. Raises
-    ExperimentError where no cell was run, or one was edited.
+    The page begins with how many cells are missing and which are stale, if any are, and ends with
+    what made it. Raises ExperimentError where no cell was run, or one was edited.
     """
     plans = experiment.plans()
-    cells = read_cells(folder, plans)
+    cells = read_cells(folder, plans, experiment.basis_of(data_dir))
     if not cells:
         raise ExperimentError(
             f"{folder} holds no cell of {experiment.name} yet. Run"
@@ -113,7 +158,7 @@ def draw(experiment: Experiment, folder: Path) -> Path:
         page = experiment.draw(cells)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as problem:
         raise ExperimentError(
-            f"The page cannot be drawn from {folder / 'cells'} ({type(problem).__name__}:"
+            f"The page cannot be drawn from {folder / FILE_NAME} ({type(problem).__name__}:"
             f" {problem}): a cell's figures are not those that this program writes. Delete a cell"
             " that was edited; the same command runs it again."
         ) from problem
@@ -121,7 +166,7 @@ def draw(experiment: Experiment, folder: Path) -> Path:
     try:
         for name, content in page.pictures.items():
             write_atomically(folder / name, content)
-        write_atomically(path, _with_origin(page.text, cells.values(), len(plans)))
+        write_atomically(path, _with_origin(experiment, page.text, cells.values(), len(plans)))
     except OSError as problem:
         raise ExperimentError(
             f"The page cannot be written to {folder} ({problem.strerror or problem}). All cells are"
@@ -131,22 +176,41 @@ def draw(experiment: Experiment, folder: Path) -> Path:
 
 
 def _refuse_strangers(experiment: Experiment, folder: Path) -> None:
-    """No page is drawn over that of another experiment, nor over cells of other plans."""
-    known = {plan.name for plan in experiment.plans()}
-    strangers = sorted({path.stem for path in (folder / "cells").glob("*.json")} - known)
+    """No page is drawn over that of another experiment, nor over cells of a caller's constants."""
+    known = {plan.name: plan.config for plan in experiment.plans()}
+    strangers = sorted(
+        name
+        for name, cell in CellFile.read(folder).cells.items()
+        if name not in known or (experiment.plans_with and cell.plan.config != known[name])
+    )
     if strangers:
         raise ExperimentError(
-            f"{folder / 'cells'} holds {_shortened(strangers)}, not planned by {experiment.name}."
-            " Give a folder of its own (--results), or delete what is left of older plans."
+            f"{folder / FILE_NAME} holds {_shortened(strangers)}, not planned by {experiment.name}."
+            " Give a folder of its own (--results), or delete the lines that older plans left."
         )
 
 
-def _with_origin(text: str, cells: Collection[Cell], planned: int) -> str:
-    """The page with what it rests on: below its title where cells are missing, and at its end."""
+def _with_origin(experiment: Experiment, text: str, cells: Collection[Cell], planned: int) -> str:
+    """The page with what it rests on: below its title what is missing or stale, and at its end."""
+    title, _, rest = text.partition("\n")
+    remarks = []
     if len(cells) < planned:
-        title, _, rest = text.partition("\n")
-        text = f"{title}\n\n**{len(cells)} of {planned} planned cells have been run.**\n{rest}"
-    return f"{text.rstrip()}\n\n{_made_by(cells)}\n"
+        remarks.append(f"**{len(cells)} of {planned} planned cells have been run.**")
+    if stale := {cell.plan.name: cell.stale for cell in cells if cell.stale}:
+        remarks.append(
+            f"**{len(stale)} of {len(cells)} cells would come out otherwise today:**"
+            f" {'; '.join(_by_reason(stale))}. `erosion experiment {experiment.name}` computes them"
+            " again."
+        )
+    above = "".join(f"\n{remark}\n" for remark in remarks)
+    return f"{title}\n{above}{rest}".rstrip() + f"\n\n{_made_by(cells)}\n"
+
+
+def _by_reason(stale: Mapping[str, str]) -> Iterator[str]:
+    """For each reason, how many cells and which."""
+    for reason, many in Counter(stale.values()).most_common():
+        names = [name for name, why in stale.items() if why == reason]
+        yield f"{many} {reason} ({_shortened(names)})"
 
 
 def _made_by(cells: Collection[Cell]) -> str:
@@ -158,7 +222,7 @@ def _made_by(cells: Collection[Cell]) -> str:
     return (
         f"Made by {_shortened(commands, rest='every cell names its own')} at {', '.join(commits)}"
         f" on {'; '.join(machines)}: {len(cells)} cells, {seconds:.0f} s of computing. The figures"
-        " of every cell, its configuration and its seed are in `cells/`."
+        f" of every cell, its configuration and its seed are in `{FILE_NAME}`."
     )
 
 

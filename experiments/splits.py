@@ -20,6 +20,7 @@ from erosion.client.training.hospital import Hospital
 from erosion.common.protocol.messages import EvaluateReply, Metrics
 from erosion.common.study.study import Study, load_study
 from erosion.common.support.files import write_atomically
+from erosion.experiments.cells import committed
 from erosion.experiments.curves import after_each_round
 from erosion.experiments.data_dir import add_data_dir
 from erosion.experiments.notes import notes_once
@@ -123,6 +124,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.seeds < 2:
         parser.error(f"--seeds {options.seeds}; a standard error needs at least 2")
+    commit = committed() if options.json else ""
     study_file = study_path(options.study)
     study = drawn(load_study(study_file))
     folder = study_file.resolve().parent
@@ -157,7 +159,7 @@ def main() -> None:
     if options.json:
         result = {
             "command": provenance.command(),
-            "commit": provenance.commit(),
+            "commit": commit,
             "study": study.name,
             "seeds": options.seeds,
             "arms": arms,

@@ -12,7 +12,7 @@ import pytest
 
 from erosion.common.algorithms.weight_erosion import PRESETS
 from erosion.common.study.study import Study, load_study
-from erosion.experiments.cells import read_cells
+from erosion.experiments.cells import CellFile, read_cells
 from erosion.experiments.papers import local_steps, mnist
 from erosion.experiments.papers.gems.published import PUBLISHED, SIZES
 from erosion.experiments.papers.gems.reasons import LOWER
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LOCAL_STEPS = list(
     read_cells(ROOT / "experiments" / "results" / "local-steps", local_steps.plans()).values()
 )
-VERDICT = ROOT / "experiments" / "results" / "verdict" / "cells"
+VERDICT = CellFile.read(ROOT / "experiments" / "results" / "verdict").cells
 
 
 def flowing(path: str) -> str:
@@ -37,9 +37,9 @@ def flowing(path: str) -> str:
 
 def claims(kind: str, patients: int, rule: str) -> float:
     """In percent of the simulated studies of one cell of the verdict's experiment."""
-    cell = json.loads((VERDICT / f"simulated-{kind}-{patients}.json").read_text())
-    found = cell["figures"][rule]
-    count, studies = found["first"] + found["second"], cell["config"]["studies"]
+    cell = VERDICT[f"simulated-{kind}-{patients}"]
+    found = cell.figures[rule]
+    count, studies = found["first"] + found["second"], cell.plan.config["studies"]
     return float(100 * count / studies)
 
 
@@ -183,7 +183,7 @@ def test_on_data_not_looked_at_three_rules_are_ahead() -> None:
 @pytest.mark.parametrize("name", ["which-rule", "confirmation", "tuned-rules"])
 def test_a_picture_of_differences_says_over_how_many_splits_it_is(name: str) -> None:
     folder = ROOT / "experiments" / "results" / name
-    settings = Counter(path.stem.rpartition("-")[0] for path in folder.glob("cells/*.json"))
+    settings = Counter(cell.rpartition("-")[0] for cell in CellFile.read(folder).cells)
     picture = (folder / "differences.svg").read_text()
     told = Counter(re.findall(r"\((\d+) splits\)", picture))
     assert told == Counter(str(splits) for splits in settings.values())
@@ -282,10 +282,8 @@ def test_the_page_about_choosing_ranks_methods_as_the_tables_do() -> None:
 
 
 def test_for_the_practice_unlike_the_others_the_rules_lie_as_the_text_says() -> None:
-    cells = (ROOT / "experiments" / "results" / "image-sites" / "cells").glob(
-        "ham10000-rosendahl-*.json"
-    )
-    figures = [json.loads(cell.read_text())["figures"] for cell in cells]
+    cells = CellFile.read(ROOT / "experiments" / "results" / "image-sites").cells
+    figures = [c.figures for name, c in cells.items() if name.startswith("ham10000-rosendahl-")]
     arms = ("majority", "local", "fedavg", "weight_erosion_recommended", "evidence_erosion")
     majority, local, fedavg, recommended, evidence = (
         fmean(split[arm]["log_loss"] for split in figures) for arm in arms
@@ -716,7 +714,7 @@ def test_the_quadratic_and_good_enough_models_came_to_what_the_text_says() -> No
 
 def test_mnists_further_cells_are_counted_and_come_to_what_the_text_says() -> None:
     text, results = flowing("experiments/README.md"), ROOT / "experiments" / "results" / "mnist"
-    run = {path.stem for path in (results / "cells").glob("*.json")}
+    run = set(CellFile.read(results).cells)
     planned = [plan.name for plan in mnist.further_plans()]
 
     assert run.issuperset(planned)

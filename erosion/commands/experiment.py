@@ -8,7 +8,7 @@ from erosion.experiments.data_dir import add_data_dir
 
 EXAMPLES = """\
   erosion experiment                               list them
-  erosion experiment titanic                       run what is missing, then draw
+  erosion experiment titanic                       run what is missing or stale, then draw
   erosion experiment mnist --cells 'C-10-*'        only some cells
   erosion experiment titanic --draw-only           draw again, train nothing
   erosion experiment quadratic --set zeta=3 --set beta=0.05 --results mine
@@ -21,7 +21,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cells", default="*", metavar="PATTERN", help="only cells whose name matches (* and ?)"
     )
-    parser.add_argument("--list", action="store_true", help="list the cells and run nothing")
+    parser.add_argument(
+        "--list", action="store_true", help="list the cells, say which are stale, and run none"
+    )
     parser.add_argument(
         "--draw-only", action="store_true", help="draw all the cells there are, and run none"
     )
@@ -47,8 +49,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from erosion.experiments.cells import ExperimentError
-    from erosion.experiments.experiment import carry_out, chosen_plans, with_constants
+    from erosion.experiments.cells import ExperimentError, read_cells
+    from erosion.experiments.experiment import RESULTS, carry_out, chosen_plans, with_constants
     from erosion.experiments.papers import EXPERIMENTS, named
 
     if options.name is None:
@@ -64,8 +66,12 @@ def _run(options: argparse.Namespace) -> int:
                 " --results FOLDER."
             )
     if options.list:
-        for plan in chosen_plans(experiment, options.cells):
-            print(plan.name)
+        plans = chosen_plans(experiment, options.cells)
+        folder = options.results or RESULTS / experiment.name
+        kept = read_cells(folder, plans, experiment.basis_of(options.data_dir))
+        for plan in plans:
+            stale = kept[plan.name].stale if plan.name in kept else ""
+            print(f"{plan.name}: would come out otherwise today, {stale}" if stale else plan.name)
         return 0
     if options.draw_only and options.cells != "*":
         raise ExperimentError("--draw-only draws all the cells there are: leave --cells out.")

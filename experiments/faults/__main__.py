@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 from erosion.common.support.logs import configure_logging
+from erosion.experiments.cells import committed
 from erosion.experiments.faults import page
 from erosion.experiments.faults.scenes import SCENES, play
 from erosion.experiments.program import output_file, run_program
-from erosion.server.run import provenance
 
 
 def main() -> int:
@@ -24,7 +24,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # taking everything down, as Ctrl-C does
     configure_logging(0)
     rows = page.read(options.json) if options.json and options.json.exists() else {}
-    failed, commit = 0, provenance.commit()
+    failed, commit = 0, committed()
     for name in options.faults or SCENES:
         scene = SCENES[name]
         if reason := scene.why_not():

@@ -21,6 +21,7 @@ from statistics import median
 from typing import Any
 
 from erosion.common.support.logs import configure_logging
+from erosion.experiments.cells import committed
 from erosion.experiments.faults.patience import PATIENCE_SECONDS
 from erosion.experiments.faults.scenes import SHORT_WAIT
 from erosion.experiments.faults.stage import Stage, small_study
@@ -28,7 +29,6 @@ from erosion.experiments.hostile_load.attackers import BY_A_SITE, BY_STRANGERS
 from erosion.experiments.program import output_file, run_program
 from erosion.experiments.unpacked_kit import unpack_kit
 from erosion.server.enrolment.enrolment import enrol_site
-from erosion.server.run import provenance
 
 MODULE = "erosion.experiments.hostile_load.attackers"
 BEFORE_SECONDS, SETTLE_SECONDS, UNDER_SECONDS = 10.0, 5.0, 20.0
@@ -120,7 +120,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     configure_logging(0)
     kept = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
-    failed = 0
+    failed, commit = 0, committed()
     for kind in options.kinds or kinds:
         try:
             with tempfile.TemporaryDirectory(prefix="erosion-hostile-") as folder:
@@ -130,7 +130,7 @@ def main() -> int:
             print(f"{kind}: NOT WITHSTOOD: {problem}", file=sys.stderr, flush=True)
             continue
         print(json.dumps(asdict(row)), flush=True)
-        kept[kind] = {**asdict(row), "commit": provenance.commit()}
+        kept[kind] = {**asdict(row), "commit": commit}
         if options.json:
             options.json.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
     return 1 if failed else 0

@@ -31,6 +31,7 @@ from erosion.experiments.papers import (
     tuned_rules,
     which_rule,
 )
+from erosion.experiments.papers.gems.cell_runs import options_of as gems_options
 from erosion.experiments.papers.gems.cell_runs import run_cell as run_gems
 from erosion.experiments.papers.gems.grid import plans as gems_plans
 from erosion.experiments.papers.gems.page import draw as draw_gems
@@ -61,6 +62,8 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             titanic.plans,
             titanic.run,
             titanic_page.draw,
+            settings=lambda config: (titanic.rule_of(config),),
+            data_sets=lambda _config: ("titanic",),
         ),
         Experiment(
             "quadratic",
@@ -71,6 +74,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             lambda: _quadratic_plans({}),
             _run_quadratic,
             quadratic_page.draw,
+            settings=lambda config: (quadratic.rule_of(config),) if "rule" in config else (),
             plans_with=_quadratic_plans,
         ),
         Experiment(
@@ -91,6 +95,8 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             mnist.plans,
             mnist.run,
             mnist_page.draw,
+            settings=lambda config: (mnist.study_of(config),),
+            data_sets=lambda _config: ("mnist",),
         ),
         Experiment(
             "gems",
@@ -101,6 +107,8 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             gems_plans,
             run_gems,
             draw_gems,
+            settings=gems_options,
+            data_sets=lambda config: (config["dataset"],),
         ),
         Experiment(
             "one-round",
@@ -111,6 +119,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             one_round.plans,
             one_round.run,
             one_round.draw,
+            settings=lambda config: (one_round.study_of(config),),
         ),
         Experiment(
             "which-rule",
@@ -120,6 +129,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             which_rule.plans,
             which_rule.run,
             which_rule.draw,
+            settings=lambda config: (which_rule.study_of(config),),
         ),
         Experiment(
             "odd-one-out",
@@ -129,6 +139,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             odd_one_out.plans,
             which_rule.run,
             odd_one_out.draw,
+            settings=lambda config: (which_rule.study_of(config),),
         ),
         Experiment(
             "tuned-rules",
@@ -139,6 +150,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             tuned_rules.plans,
             tuned_rules.run,
             tuned_rules.draw,
+            settings=lambda config: (tuned_rules.study_of(config),),
         ),
         Experiment(
             "inference",
@@ -148,6 +160,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             inference.plans,
             inference.run,
             inference.draw,
+            settings=lambda config: (inference.study_of(config),),
         ),
         Experiment(
             "protections",
@@ -157,6 +170,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             protections.plans,
             protections.run,
             protections.draw,
+            settings=lambda config: (protections.study_of(config),),
         ),
         Experiment(
             "privacy",
@@ -166,6 +180,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             privacy.plans,
             privacy.run,
             privacy.draw,
+            settings=privacy.studies_of,
         ),
         Experiment(
             "fed-heart",
@@ -175,6 +190,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             fed_heart.plans,
             fed_heart.run,
             fed_heart.draw,
+            settings=lambda config: (fed_heart.study_of(config),),
         ),
         Experiment(
             "fed-tcga",
@@ -184,6 +200,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             fed_tcga.plans,
             fed_tcga.run,
             fed_tcga.draw,
+            settings=lambda config: (fed_tcga.study_of(config),),
         ),
         Experiment(
             "image-sites",
@@ -194,6 +211,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             image_sites.plans,
             image_sites.run,
             image_sites_page.draw,
+            settings=lambda config: (image_sites.study_of(config),),
         ),
         Experiment(
             "slow-erosion",
@@ -203,6 +221,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             slow_erosion.plans,
             which_rule.run,
             slow_erosion.draw,
+            settings=lambda config: (which_rule.study_of(config),),
         ),
         Experiment(
             "local-steps",
@@ -213,6 +232,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             local_steps.plans,
             local_steps.run,
             local_steps.draw,
+            settings=lambda config: (local_steps.study_of(config),),
         ),
         Experiment(
             "verdict",
@@ -223,6 +243,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             verdict.plans,
             verdict.run,
             draw_verdict,
+            data_sets=lambda config: (config["data"],) if "data" in config else (),
         ),
         Experiment(
             "confirmation",
@@ -233,6 +254,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             confirmation.plans,
             which_rule.run,
             confirmation.draw,
+            settings=lambda config: (which_rule.study_of(config),),
         ),
         Experiment(
             "robustness",
@@ -242,6 +264,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             robustness.plans,
             robustness.run,
             draw_robustness,
+            settings=lambda config: (robustness.study_of(config),),
         ),
     )
 }

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from erosion.common.study.study import load_study
+from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
 from erosion.experiments.experiment import Page
 from erosion.experiments.papers import fed_heart_published
@@ -32,7 +32,6 @@ from erosion.experiments.testbed import study_path
 
 SPLITS = (FLAMBY_SEED, *(split for split in range(101) if split != FLAMBY_SEED))
 METRICS = ("accuracy", "auroc", "brier")
-BRIER_IN_CELLS = 2  # cells hold the sum over both classes, twice the score of the positive one
 ROWS = ("majority", POOLED, *ARMS)
 OTHER_SPLITS = OtherSplits(
     rows=ROWS,
@@ -70,28 +69,29 @@ def _plan(user: str, split: int) -> CellPlan:
     return CellPlan(f"{user}-split{split}", config, rounds=1)
 
 
+def study_of(config: Values) -> Study:
+    """The shipped study for the cell's user and split, or that whose patients FLamby trains on."""
+    if "kind" in config:
+        return fed_heart_published.study()
+    return study_for("heart-disease", config, split_seed=config["split"], bootstrap=100)
+
+
 def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     """All arms of one user on one split, or FLamby's own training."""
     if "kind" in config:
         return fed_heart_published.run(config, data_dir, tick)
-    study = study_for("heart-disease", config, split_seed=config["split"], bootstrap=100)
+    study = study_of(config)
     with tempfile.TemporaryDirectory() as folder:
         found = arms_and_pooled(study, make_hospitals(study, Path(folder), data_dir), "majority")
     tick()
-    figures: Values = {
+    return {
         arm: {name: metrics.get(name) for name in METRICS} for arm, metrics in found.items()
-    }
-    for of_arm in figures.values():
-        of_arm["brier"] *= BRIER_IN_CELLS
-    return {**figures, "patients": found["majority"].num_patients}
+    } | {"patients": found["majority"].num_patients}
 
 
 def draw(cells: Mapping[str, Cell]) -> Page:
     """FLamby's split beside its table; the other splits for each hospital; ours against others."""
-    found = {
-        user: {split: _with_usual_brier(figures) for split, figures in by_split.items()}
-        for user, by_split in by_user(cells, _users()).items()
-    }
+    found = by_user(cells, _users())
     others = {
         user: [figures for split, figures in by_split.items() if split != FLAMBY_SEED]
         for user, by_split in found.items()
@@ -114,14 +114,6 @@ def draw(cells: Mapping[str, Cell]) -> Page:
     for user, figures in measured.items():
         lines += OTHER_SPLITS.of_user(user, figures)
     return Page("\n".join(lines))
-
-
-def _with_usual_brier(figures: Values) -> Values:
-    of_arms = {arm: figures[arm] for arm in ROWS if arm in figures}
-    return {
-        **figures,
-        **{arm: {**of, "brier": of["brier"] / BRIER_IN_CELLS} for arm, of in of_arms.items()},
-    }
 
 
 def _on_flambys_split(found: Mapping[str, Values], again: Sequence[Values]) -> list[str]:

@@ -58,14 +58,18 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     return {arm: {hospital: of[arm] for hospital, of in found.items()} for arm in ARMS}
 
 
-def _parts(data_dir: Path | None) -> Mapping[str, tuple[Part, Part]]:
-    """Training and test part of each hospital, scaled by its training part."""
+def study() -> Study:
+    """The shipped study with FLamby's split of the patients."""
     raw = load_study(study_path("heart-disease")).model_dump(mode="json")
     raw["testbed"]["options"]["split_seed"] = FLAMBY_SEED
-    study = Study.model_validate(raw)
+    return Study.model_validate(raw)
+
+
+def _parts(data_dir: Path | None) -> Mapping[str, tuple[Part, Part]]:
+    """Training and test part of each hospital, scaled by its training part."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
-        for hospital, file in make_hospitals(study, Path(folder), data_dir).items():
+        for hospital, file in make_hospitals(study(), Path(folder), data_dir).items():
             with file.data.open(newline="", encoding="utf-8") as text:
                 found[hospital] = _scaled(list(csv.DictReader(text)))
     return found

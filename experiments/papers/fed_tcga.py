@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from erosion.common.study.study import load_study
+from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
 from erosion.experiments.experiment import Page
 from erosion.experiments.papers import flamby
@@ -73,15 +73,20 @@ def plans() -> Sequence[CellPlan]:
     ]
 
 
-def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
-    """All arms of one user on one split; of FLamby's also an interval."""
+def study_of(config: Values) -> Study:
+    """The shipped study for the cell's user and split."""
     flambys = config["split"] == FLAMBYS
-    study = flamby.study_for(
+    return flamby.study_for(
         STUDY,
         config,
         split_seed=None if flambys else config["split"],
         bootstrap=1000 if flambys else 100,
     )
+
+
+def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+    """All arms of one user on one split; of FLamby's also an interval."""
+    study, flambys = study_of(config), config["split"] == FLAMBYS
     with tempfile.TemporaryDirectory() as folder:
         files = make_hospitals(study, Path(folder), data_dir)
         found = flamby.arms_and_pooled(study, files, KAPLAN_MEIER)

@@ -71,7 +71,7 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     """How many of the patients' records are found."""
     del data_dir
     patients = _patients(config["patients"], config["seed"])
-    study = _study(config)
+    study = study_of(config)
     with tempfile.TemporaryDirectory() as folder:
         hospital = _hospital(Path(folder), patients, config)
         starts: list[Tensor] = []
@@ -92,7 +92,8 @@ def _patients(num: int, seed: int) -> NDArray[np.float64]:
     return np.column_stack([values, ill])
 
 
-def _study(config: Values) -> Study:
+def study_of(config: Values) -> Study:
+    """The made-up hospital's study."""
     training = dict(TRAINING[config["attack"]])
     if config["attack"] == "cuts-whole":
         training |= {"epochs": config["steps"], "batch_size": config["patients"]}

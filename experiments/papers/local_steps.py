@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from erosion.common.algorithms.weight_erosion import PRESETS
-from erosion.common.study.study import load_study
+from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
 from erosion.experiments.experiment import Page
 from erosion.experiments.papers.paired import (
@@ -59,17 +59,21 @@ def plans() -> Sequence[CellPlan]:
     ]
 
 
-def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
-    """All arms on one split."""
+def study_of(config: Values) -> Study:
+    """The shipped study with the cell's arms, seed, rounds and steps a round."""
     training = load_study(study_path(config["study"])).training.model_dump(mode="json")
-    study = shipped_study(
+    return shipped_study(
         config["study"],
         arms=config["arms"],
         seed=config["seed"],
         rounds=config["rounds"],
         training=training | {"steps": config["steps"]},
     )
-    reply = one_split(study, data_dir, min_local_steps=config["steps"])
+
+
+def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+    """All arms on one split."""
+    reply = one_split(study_of(config), data_dir, min_local_steps=config["steps"])
     tick()
     return {
         arm: {"log_loss": found["log_loss"], "accuracy": found["accuracy"]}

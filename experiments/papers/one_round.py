@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from erosion.common.study.study import load_study
+from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
 from erosion.experiments.experiment import Page
 from erosion.experiments.papers.paired import INTERVALS, LEVEL, one_or_range, paired_difference
@@ -56,10 +56,14 @@ def arms(rounds: int) -> dict[str, dict[str, Any]]:
     }
 
 
+def study_of(config: Values) -> Study:
+    """The shipped study with the cell's arms and seed."""
+    return shipped_study(config["study"], arms=config["arms"], seed=config["seed"])
+
+
 def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     """Simulate one split."""
-    study = shipped_study(config["study"], arms=config["arms"], seed=config["seed"])
-    reply = one_split(study, data_dir)
+    reply = one_split(study_of(config), data_dir)
     tick()
     return {
         arm: {"log_loss": m["log_loss"], "accuracy": m["accuracy"], "patients": m.num_patients}

@@ -57,18 +57,22 @@ def _plan(name: str, arm: str, privacy: Values | None, seeds: Sequence[int]) -> 
     return CellPlan(name, config, len(seeds))
 
 
-def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
-    """Errors and log loss of the user's test patients, for each of the splits."""
-    study = load_study(study_path(config["study"]))
-    raw = study.model_dump(mode="json")
+def studies_of(config: Values) -> list[Study]:
+    """The shipped study with the cell's one arm and its privacy, for each of the seeds."""
+    raw = load_study(study_path(config["study"])).model_dump(mode="json")
     arm = config["arm"]
     raw["arms"] = {arm: raw["arms"][arm] | config["settings"]}
     raw["evaluation"] = {**raw["evaluation"], "compare": None}
     if config["privacy"] is not None:
         raw |= {"privacy": config["privacy"], "scaling": "user", "rounds": config["rounds"]}
+    return [Study.model_validate({**raw, "seed": seed}) for seed in config["seeds"]]
+
+
+def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+    """Errors and log loss of the user's test patients, for each of the splits."""
     errors, losses, patients = [], [], 0
-    for seed in config["seeds"]:
-        found = one_split(Study.model_validate({**raw, "seed": seed}), data_dir).arms[arm]
+    for study in studies_of(config):
+        found = one_split(study, data_dir).arms[config["arm"]]
         patients = found.num_patients
         errors.append(round((1 - found["accuracy"]) * patients))
         losses.append(round(found["log_loss"], 6))

@@ -62,13 +62,25 @@ def plans() -> Sequence[CellPlan]:
     return [*found, *timed]
 
 
+def study_of(config: Values) -> Study:
+    """The shipped study with the cell's seed, and what is measured or timed of it."""
+    study = load_study(study_path(config["study"]))
+    raw = {**study.model_dump(), "seed": config["seed"]}
+    if "timed" in config:
+        return Study.model_validate({**raw, "rounds": config["timed"], "scaling": "none"})
+    compression = {**study.federation.model_dump(), "compression": config.get("compress", "none")}
+    raw |= {"arms": {ARM: study.arms[ARM]}, "federation": compression}
+    raw["evaluation"] = {**study.evaluation.model_dump(), "compare": None}
+    return Study.model_validate(raw)
+
+
 def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     """Errors and log loss of the user's test patients, or seconds of an answer."""
-    study = load_study(study_path(config["study"])).model_copy(update={"seed": config["seed"]})
+    study = study_of(config)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if "timed" in config:
-            figures = _timed(study, folder, data_dir, config["timed"])
+            figures = _timed(study, folder, data_dir)
         else:
             figures = _measured(study, folder, data_dir, config)
     tick()
@@ -76,10 +88,6 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
 
 
 def _measured(study: Study, folder: Path, data_dir: Path | None, config: Values) -> Values:
-    compression = {**study.federation.model_dump(), "compression": config.get("compress", "none")}
-    raw = {**study.model_dump(), "arms": {ARM: study.arms[ARM]}, "federation": compression}
-    raw["evaluation"] = {**study.evaluation.model_dump(), "compare": None}
-    study = Study.model_validate(raw)
     files = make_hospitals(study, folder, data_dir)
     hospitals = {}
     for hospital, file in files.items():
@@ -95,9 +103,8 @@ def _measured(study: Study, folder: Path, data_dir: Path | None, config: Values)
     }
 
 
-def _timed(study: Study, folder: Path, data_dir: Path | None, rounds: int) -> Values:
+def _timed(study: Study, folder: Path, data_dir: Path | None) -> Values:
     """Median seconds of an answer, without and with the records that a site keeps."""
-    study = Study.model_validate({**study.model_dump(), "rounds": rounds, "scaling": "none"})
     name = next(hospital for hospital in study.hospitals if hospital != study.user)
     site = site_of(name, make_hospitals(study, folder, data_dir)[name])
     return {"alone": _seconds(site, study, None), "with_records": _seconds(site, study, folder)}

@@ -15,7 +15,7 @@ import torch
 from pydantic import Field, model_validator
 
 from erosion.common.aggregation.cohort import MemoryCohort, Update
-from erosion.common.algorithms.base import Algorithm, BuildContext
+from erosion.common.algorithms.base import ArmBase, BuildContext
 from erosion.common.algorithms.bias_correction import BiasCorrection
 from erosion.common.algorithms.local import Local
 from erosion.common.algorithms.weighted_gradient import WeightedGradient
@@ -116,7 +116,7 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     rounds, trials = int(config["rounds"]), int(config["trials"])
     a, eta, sigma, count = (config[k] for k in ("a", "eta", "sigma", "collaborators"))
     optimum = config["zeta"] / a
-    rule = _rule(config)
+    rule = rule_of(config).build(BuildContext(int(config["rounds"]), 2, dict))
     state = rule.init(trials)
     generator = torch.Generator().manual_seed(int(config["seed"]))
     x = torch.full((trials,), float(config["start"]))
@@ -155,17 +155,15 @@ def _update(name: str, number: int, delta: torch.Tensor) -> Update:
     return Update(name, number, delta, num_samples=1, samples_seen=1)
 
 
-def _rule(config: Values) -> Algorithm[Any]:
-    context = BuildContext(int(config["rounds"]), 2, dict)
+def rule_of(config: Values) -> ArmBase:
+    """This program's rule with the cell's settings."""
     match config["rule"]:
         case "alone":
-            return Local().build(context)
+            return Local()
         case "wga":
-            return WeightedGradient(alpha=config["alpha"]).build(context)
+            return WeightedGradient(alpha=config["alpha"])
         case _:
-            return BiasCorrection(alpha=config["alpha"], beta=config["beta"], warm_up=False).build(
-                context
-            )
+            return BiasCorrection(alpha=config["alpha"], beta=config["beta"], warm_up=False)
 
 
 RULES = ("alone", "wga", "bc")

@@ -68,6 +68,16 @@ def plans() -> list[CellPlan]:
     ]
 
 
+def rule_of(config: Values) -> WeightErosion:
+    """This program's Weight Erosion with the cell's settings."""
+    return WeightErosion(
+        distance_penalty=config["distance_penalty"],
+        size_penalty=config["size_penalty"],
+        size_unit="completed_passes",
+        batch_size=BATCH_SIZE[config["split"]],
+    )
+
+
 def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     """Train every scheme for every user."""
     split: Split = config["split"]
@@ -90,13 +100,9 @@ def _train(
 ) -> Values:
     """One scheme for one user: accuracy and weights after every round."""
     batch_size = BATCH_SIZE[config["split"]]
+    context = BuildContext(config["rounds"], len(hospitals), _no_layout)
     rate, reference = config["rates"][scheme], config["mode"] == "reference"
-    erosion = WeightErosion(
-        distance_penalty=config["distance_penalty"],
-        size_penalty=config["size_penalty"],
-        size_unit="completed_passes",
-        batch_size=batch_size,
-    ).build(BuildContext(config["rounds"], len(hospitals), _no_layout))
+    erosion = rule_of(config).build(context)
     state = erosion.init(DIM)
     parameters = _first_parameters(config["seed"])
     accuracies, weights, distances = [], [], []

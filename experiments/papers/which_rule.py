@@ -8,7 +8,7 @@ share patients, so an interval is about splits of these patients, not about othe
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from erosion.common.study.study import load_study
+from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
 from erosion.experiments.experiment import Page
 from erosion.experiments.papers.rule_page import Arms, RulePage, Setting
@@ -85,10 +85,14 @@ def plans_of(chosen: Sequence[Setting], seeds: Sequence[int], arms: Arms) -> Seq
     ]
 
 
+def study_of(config: Values) -> Study:
+    """The shipped study with the cell's user, arms and seed."""
+    return shipped_study(config["study"], **{key: config[key] for key in ("user", "arms", "seed")})
+
+
 def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     """Simulate one split."""
-    chosen = {key: config[key] for key in ("user", "arms", "seed")}
-    reply = one_split(shipped_study(config["study"], **chosen), data_dir)
+    reply = one_split(study_of(config), data_dir)
     tick()
     assert reply.base_rate is not None
     return {

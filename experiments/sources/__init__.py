@@ -17,7 +17,7 @@ from erosion.experiments.sources.source import HospitalFiles, SourceBase
 from erosion.experiments.sources.tcga_brca import TcgaBrca
 from erosion.experiments.sources.titanic import Titanic
 
-__all__ = ["REGISTRY", "HospitalFiles", "make_hospitals"]
+__all__ = ["REGISTRY", "HospitalFiles", "make_hospitals", "source_of"]
 
 REGISTRY: Mapping[str, type[SourceBase]] = {
     "breast_cancer": BreastCancer,
@@ -39,6 +39,12 @@ def make_hospitals(study: Study, folder: Path, data_dir: Path | None) -> dict[st
     be downloaded, one folder each. The same study gives the same files. Raises StudyError for a
     source, option or hospital that does not exist, and DataError for data that are not there.
     """
+    files = source_of(study).write(study, folder, data_dir)
+    return {hospital: files[hospital] for hospital in study.hospitals}
+
+
+def source_of(study: Study) -> SourceBase:
+    """The source that `study.testbed` names, with its options; raises StudyError."""
     if study.testbed is None:
         raise StudyError(
             f"Study {study.name} has no [testbed], so there are no hospitals to start. Add"
@@ -51,6 +57,4 @@ def make_hospitals(study: Study, folder: Path, data_dir: Path | None) -> dict[st
             f" {', '.join(REGISTRY)}."
         )
     where = f"Study {study.name}: testbed.options of the source {name}"
-    source = validate(REGISTRY[name], study.testbed.options, where, StudyError)
-    files = source.write(study, folder, data_dir)
-    return {hospital: files[hospital] for hospital in study.hospitals}
+    return validate(REGISTRY[name], study.testbed.options, where, StudyError)

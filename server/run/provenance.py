@@ -9,13 +9,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 COMMIT_VARIABLE = "EROSION_COMMIT"  # set in an image, which holds no checkout
+NOT_PROGRAM = ("docs", "experiments/results", "tests")  # folders that change no figure
+CHANGES = "+changes"  # behind the commit of a checkout that holds something else
 COMMAND_VARIABLE = "EROSION_COMMAND"  # set by a program that starts the coordinator for somebody
 
 
 def commit() -> str:
     """This program's git commit, "+changes" where its files differ from it, or "unknown".
 
-    What experiments have written beside the program, their cells and pages, is no part of it.
+    Documentation, tests and what experiments have written beside the program are no part of it.
     """
     if built_from := os.environ.get(COMMIT_VARIABLE):
         return built_from
@@ -34,8 +36,9 @@ def commit() -> str:
     try:
         if Path(git("rev-parse", "--show-toplevel")) != folder:
             return "unknown"  # installed somewhere inside another project's checkout
-        changes = git("status", "--porcelain", "--", ":/", ":(top,exclude)experiments/results")
-        return git("rev-parse", "HEAD") + ("+changes" if changes else "")
+        others = (f":(top,exclude){name}" for name in NOT_PROGRAM)
+        changes = git("status", "--porcelain", "--", ":/", *others)
+        return git("rev-parse", "HEAD") + (CHANGES if changes else "")
     except (OSError, subprocess.SubprocessError):
         return "unknown"
 

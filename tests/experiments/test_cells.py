@@ -1,4 +1,4 @@
-"""Grids of cells: resumed after an interruption, refused where the configuration differs."""
+"""Grids of cells: resumed after an interruption, and run again where they would differ today."""
 
 import errno
 import json
@@ -15,25 +15,33 @@ from dataclasses import replace
 from errno import ENOSPC
 from multiprocessing import active_children
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from erosion import command_line
+from erosion.common.study.study import Study, load_study
 from erosion.common.support.files import write_atomically
 from erosion.ending import INTERRUPTED
+from erosion.experiments import basis as basis_module
 from erosion.experiments import cells as cells_module
 from erosion.experiments import experiment as experiment_module
+from erosion.experiments.basis import Basis, Resolved
 from erosion.experiments.cells import (
+    FILE_NAME,
     Cell,
     CellPlan,
     ExperimentError,
     Tick,
     Values,
-    cell_path,
     read_cells,
     run_cells,
 )
 from erosion.experiments.experiment import Experiment, Page, carry_out, chosen_plans
+from erosion.experiments.numerics import NUMERICS, Change
+from erosion.experiments.papers import EXPERIMENTS
+from erosion.experiments.testbed import study_path
+from erosion.server.run import provenance
 from tests.support.patience import wait_until
 
 
@@ -104,18 +112,41 @@ def test_an_interrupted_run_loses_the_cell_under_way_and_no_other(tmp_path: Path
     assert values(cells) == {"seed-0": 0, "seed-1": 2, "seed-2": 4}
 
 
-def test_cells_of_another_configuration_are_refused(tmp_path: Path) -> None:
+def test_cells_of_another_configuration_are_run_again_and_not_shown(tmp_path: Path) -> None:
     run_cells(tmp_path, plans(), double, title="t", data_dir=None)
-    with pytest.raises(ExperimentError, match=r"seed-0\.json was run with another configuration"):
-        run_cells(tmp_path, plans(offset=1), double, title="t", data_dir=None)
+    assert read_cells(tmp_path, plans(offset=1)) == {}
+    cells = run_cells(tmp_path, plans(offset=1), double, title="t", data_dir=None)
+    assert values(cells) == {"seed-0": 1, "seed-1": 3, "seed-2": 5}
+
+
+def edit(folder: Path, old: str, new: str) -> None:
+    """In the file of the cells."""
+    path = folder / FILE_NAME
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
 
 
 def test_a_cell_whose_configuration_was_edited_is_refused(tmp_path: Path) -> None:
     run_cells(tmp_path, plans(), double, title="t", data_dir=None)
-    path = cell_path(tmp_path, plans()[0])
-    path.write_text(path.read_text().replace('"offset":0', '"offset":1'))
-    with pytest.raises(ExperimentError, match=r"seed-0\.json was run with another configuration"):
-        read_cells(tmp_path, plans())
+    edit(tmp_path, '"offset":0', '"offset":1')
+    with pytest.raises(ExperimentError, match=r"line 2: .*edited.*Delete that line"):
+        read_cells(tmp_path, plans(offset=1))
+
+
+def test_the_file_of_the_cells_is_sorted_and_the_same_in_whatever_order_they_end(
+    tmp_path: Path,
+) -> None:
+    texts = []
+    for number, some in enumerate((plans(), plans()[::-1])):
+        folder = tmp_path / str(number)
+        run_cells(folder, some, double, title="t", data_dir=None)
+        lines = [json.loads(line) for line in (folder / FILE_NAME).read_text().splitlines()]
+        assert [line.get("cell") for line in lines] == [None, "seed-0", "seed-1", "seed-2"]
+        texts.append([line | {"seconds": 0} for line in lines])
+        for line in lines[1:]:
+            assert {"key", "config", "commit", "command", "machine"} <= line.keys()
+    assert texts[0] == texts[1]
 
 
 @pytest.mark.parametrize("figures", ['{"other":1}', '{"value":"x"}', '{"value":null}'])
@@ -127,8 +158,7 @@ def test_a_cell_whose_figures_were_edited_is_told_in_a_sentence(
 
     drawn = replace(experiment(), draw=draw)
     assert carry_out(drawn, folder=tmp_path).read_text().startswith("# 6\n")
-    path = cell_path(tmp_path, plans()[0])
-    path.write_text(path.read_text().replace('{"value":0}', figures))
+    edit(tmp_path, '{"value":0}', figures)
     with pytest.raises(ExperimentError, match=r"cannot be drawn from .*Delete a cell"):
         carry_out(drawn, folder=tmp_path)
 
@@ -136,21 +166,18 @@ def test_a_cell_whose_figures_were_edited_is_told_in_a_sentence(
 @pytest.mark.parametrize(
     "content",
     [
-        "",
         "[]",
         "{}",
-        '{"format": 99}',
+        '{"cell": "seed-0"}',
         "\x00",
-        '{"format": 1, "config": {"offset": 0',
-        '{"format":1,"config":{"seed":0,"offset":0},"config_hash":"","figures":[1],"commit":""}',
+        '{"cell": "seed-0", "config": {"offset": 0',
+        '{"basis":"","settings":[1],"data":{},"numerics":1}',
         "[" * 100_000,
     ],
 )
-def test_a_damaged_cell_is_named_with_its_remedy(tmp_path: Path, content: str) -> None:
-    path = cell_path(tmp_path, plans()[0])
-    path.parent.mkdir(parents=True)
-    path.write_text(content)
-    with pytest.raises(ExperimentError, match=r"seed-0\.json"):
+def test_a_damaged_line_is_named_with_its_remedy(tmp_path: Path, content: str) -> None:
+    (tmp_path / FILE_NAME).write_text(content)
+    with pytest.raises(ExperimentError, match=rf"{FILE_NAME}, line 1: .*Delete that line"):
         run_cells(tmp_path, plans(), double, title="t", data_dir=None)
 
 
@@ -161,26 +188,23 @@ def test_the_seconds_of_a_cell_are_a_processor_s(tmp_path: Path) -> None:
         assert cell.seconds < cell.figures["seconds"]  # of a clock, by as much as it slept
 
 
-@pytest.mark.parametrize("figure", ["NaN", "-Infinity", "1e999"])
-def test_a_cell_with_a_figure_that_is_no_number_is_refused(tmp_path: Path, figure: str) -> None:
-    run_cells(tmp_path, plans(), double, title="t", data_dir=None)
-    path = cell_path(tmp_path, plans()[0])
-    path.write_text(path.read_text().replace('{"value":0}', f'{{"value":{figure}}}'))
-    with pytest.raises(ExperimentError, match=r"seed-0\.json cannot be read .*Delete it"):
-        read_cells(tmp_path, plans())
-
-
 @pytest.mark.parametrize(
-    ("field", "value"), [("seconds", '"x"'), ("figures", "[1]"), ("figures", "{}")]
+    ("kept", "edited"),
+    [
+        ('{"value":0}', '{"value":NaN}'),
+        ('{"value":0}', '{"value":-Infinity}'),
+        ('{"value":0}', '{"value":1e999}'),
+        ('{"value":0}', "[1]"),
+        ('{"value":0}', "{}"),
+        ('"seconds":', '"seconds":"x'),
+    ],
 )
-def test_a_cell_with_a_field_of_another_kind_is_refused(
-    tmp_path: Path, field: str, value: str
+def test_a_cell_with_a_figure_that_is_no_number_is_refused(
+    tmp_path: Path, kept: str, edited: str
 ) -> None:
     run_cells(tmp_path, plans(), double, title="t", data_dir=None)
-    path = cell_path(tmp_path, plans()[0])
-    kept = json.loads(path.read_text())
-    path.write_text(path.read_text().replace(json.dumps(kept[field], separators=(",", ":")), value))
-    with pytest.raises(ExperimentError, match=r"seed-0\.json cannot be read"):
+    edit(tmp_path, kept, edited)
+    with pytest.raises(ExperimentError, match=r"line 2: it cannot be read .*Delete"):
         read_cells(tmp_path, plans())
 
 
@@ -229,20 +253,21 @@ def test_a_folder_of_another_experiment_is_left_alone(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_to_is_found_before_anything_is_computed(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "cells").write_text("a file where the folder should be")
+    folder = tmp_path / "folder"
+    folder.write_text("a file where the folder should be")
 
     def never(config: Values, data_dir: Path | None, tick: Tick) -> Values:
         raise AssertionError("this cell was computed in vain")
 
     with pytest.raises(ExperimentError, match=r"cannot be written to .*another folder"):
-        run_cells(tmp_path, plans(), never, title="t", data_dir=None)
+        run_cells(folder, plans(), never, title="t", data_dir=None)
 
 
 def test_a_disk_that_is_full_says_what_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path, content: str | bytes) -> None:
-        if path.name == "seed-1.json":
+        if b"seed-1" in (content if isinstance(content, bytes) else content.encode()):
             raise OSError(ENOSPC, "No space left on device")
         write_atomically(path, content)
 
@@ -390,18 +415,102 @@ def test_the_page_is_drawn_from_the_cells_there_are(tmp_path: Path) -> None:
     assert (tmp_path / "picture.svg").read_bytes() == b"<svg/>"
 
 
-def test_a_page_says_that_its_checkout_had_changes_and_what_machine_it_was(tmp_path: Path) -> None:
+def resting_on(study: Study, **more: Any) -> Experiment:
+    """The same, on a study of that kind."""
+
+    def some() -> Sequence[CellPlan]:
+        return [CellPlan(f"{kind}-0", {"kind": kind, "seed": 0, "offset": 0}, 1) for kind in "ab"]
+
+    return replace(
+        experiment(),
+        plans=some,
+        settings=lambda config: (study.model_copy(update={"name": config["kind"]}),),
+        **more,
+    )
+
+
+def stale_in(page: Path) -> str:
+    """What a page says below its title of cells that would come out otherwise."""
+    lines = [line for line in page.read_text().splitlines() if "otherwise today" in line]
+    return "".join(lines)
+
+
+def test_a_changed_study_makes_cells_stale_which_the_page_names_and_a_run_computes_again(
+    tmp_path: Path,
+) -> None:
+    study = load_study(study_path("breast-cancer"))
+    assert stale_in(carry_out(resting_on(study), folder=tmp_path)) == ""
+    assert stale_in(carry_out(resting_on(study), folder=tmp_path, draw_only=True)) == ""
+    training = study.training.model_copy(update={"learning_rate": 5.0})
+    faster = resting_on(study.model_copy(update={"training": training}))
+    said = stale_in(carry_out(faster, folder=tmp_path, draw_only=True))
+    assert "2 of 2 cells" in said
+    assert "a-0, b-0" in said
+    assert "training.learning_rate" in said
+    assert "(today 5.0)" in said
+    said = stale_in(carry_out(faster, folder=tmp_path, pattern="a-*"))
+    assert "1 of 2 cells" in said
+    assert "(b-0)" in said
+    assert stale_in(carry_out(faster, folder=tmp_path)) == ""
+    assert "2 of 2 cells" in stale_in(carry_out(resting_on(study), folder=tmp_path, draw_only=True))
+
+
+def test_what_a_cell_rests_on_has_every_default() -> None:
+    which_rule = EXPERIMENTS["which-rule"]
+    (found,) = which_rule.basis_of(None)(which_rule.plans()[0].config).settings
+    assert found.full["arms"]["fedprox"]["proximal_weight"] > 0  # of a method
+    assert found.full["source"]["alike"] == 110  # of a source
+    assert found.full["limits"]["min_cell"] == 10  # of a site
+    assert found.full["training"]["momentum"] == 0
+
+
+def test_a_key_that_a_later_program_adds_makes_no_cell_stale_unless_it_is_given_a_value() -> None:
+    then = Resolved({"rounds": 3, "model": {"name": "a"}}, {"rounds": 3})
+    later = {"rounds": 3, "model": {"name": "a", "width": 1}, "extra": {"on": False}}
+    left = Resolved(later, {"rounds": 3})
+    given = Resolved({**later, "extra": {"on": True}}, {"rounds": 3, "extra": {"on": True}})
+    assert Basis([then]).stale(Basis([left]), {}) == ""
+    assert Basis([left]).stale(Basis([then]), {}) == ""
+    assert "extra" in Basis([then]).stale(Basis([given]), {})
+    arm = Resolved({"arms": {"a": {"share": 1}}}, {"arms": {"a": {}}})
+    more = Resolved({"arms": {"a": {"share": 1}, "b": {"share": 1}}}, {"arms": {"a": {}, "b": {}}})
+    assert "arms.b" in Basis([arm]).stale(Basis([more]), {})
+
+
+def test_other_data_make_cells_stale_and_absent_data_do_not(tmp_path: Path) -> None:
+    on_data = replace(experiment(), data_sets=lambda _config: ("titanic",))
+    table = tmp_path / "data" / "titanic" / "titanic3.csv"
+    table.parent.mkdir(parents=True)
+    table.write_text("1\n")
+    folder, data = tmp_path / "cells", tmp_path / "data"
+    assert stale_in(carry_out(on_data, folder=folder, data_dir=data)) == ""
+    assert stale_in(carry_out(on_data, folder=folder, draw_only=True)) == ""
+    table.write_text("2\n")
+    said = stale_in(carry_out(on_data, folder=folder, data_dir=data, draw_only=True))
+    assert "3 of 3 cells" in said
+    assert "titanic3.csv" in said
+
+
+def test_a_change_of_the_numerics_makes_the_cells_that_it_concerns_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     carry_out(experiment(), folder=tmp_path)
-    for plan, changes in ((plans()[0], "+changes"), (plans()[1], "")):
-        path = cell_path(tmp_path, plan)
-        raw = json.loads(path.read_text()) | {"commit": f"{'c0ffee' * 7}{changes}"}
-        if not changes:
-            del raw["machine"]  # as the first cells were written
-        path.write_text(json.dumps(raw))
-    text = carry_out(experiment(), folder=tmp_path, draw_only=True).read_text()
-    assert "c0ffeec0ffee, c0ffeec0ffee with changes" in text
-    assert "cores" in text or "1 core" in text
-    assert "a machine that was not written down" in text
+    change = Change("sums are taken in double precision", lambda config: config["seed"] == 1)
+    monkeypatch.setattr(basis_module, "NUMERICS", (*NUMERICS, change))
+    said = stale_in(carry_out(experiment(), folder=tmp_path, draw_only=True))
+    assert "1 of 3 cells" in said
+    assert "made before sums are taken in double precision (seed-1)" in said
+
+
+def test_a_checkout_with_changes_computes_nothing_and_draws_what_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carry_out(experiment(), pattern="seed-0", folder=tmp_path)
+    monkeypatch.setenv(provenance.COMMIT_VARIABLE, f"{'c0ffee' * 7}{provenance.CHANGES}")
+    with pytest.raises(ExperimentError, match=r"changes that no commit has.*git stash"):
+        carry_out(experiment(), folder=tmp_path)
+    assert set(read_cells(tmp_path, plans())) == {"seed-0"}
+    assert carry_out(experiment(), folder=tmp_path, draw_only=True).exists()
 
 
 def test_nothing_to_draw_says_what_to_run(tmp_path: Path) -> None:

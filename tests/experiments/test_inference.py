@@ -33,7 +33,7 @@ def test_a_fit_to_few_rounds_ends() -> None:
 def test_the_one_patient_between_two_cuts_by_hand() -> None:
     """Of (1.5, 4) and (9, 2), who are ill or not, the first is between 1 and 2."""
     config = {"attack": "cuts-whole", "rounds": 2, "patients": 2, "steps": 1, "seed": 0}
-    study = inference._study(config)
+    study = inference.study_of(config)
     records = np.array([[1.5, 4.0, 1.0], [9.0, 2.0, 0.0]])
     deltas = []
     for cut in (1.0, 2.0):

@@ -1,12 +1,11 @@
 """The cost of differential privacy, as an experiment."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from erosion.experiments.cells import Cell, Values
+from erosion.experiments.cells import Cell, CellFile, Values
 from erosion.experiments.papers import privacy
 
 KEPT = Path(__file__).parents[2] / "experiments" / "results" / "privacy"
@@ -54,6 +53,5 @@ def test_the_setting_with_the_fewest_errors_over_the_trial_splits_is_used(epsilo
     errors = {}
     for rate, clip in privacy.TRIED:
         name = f"trial-epsilon{epsilon:g}-rate{rate:g}-clip{clip:g}"
-        cell = json.loads((KEPT / "cells" / f"{name}.json").read_text())
-        errors[rate, clip] = sum(cell["figures"]["errors"])
+        errors[rate, clip] = sum(CellFile.read(KEPT).cells[name].figures["errors"])
     assert min(errors, key=lambda setting: errors[setting]) == privacy.CHOSEN[epsilon]

@@ -98,6 +98,16 @@ def _nodes(config: Values, pool: Pool, widths: list[int], count: int, trial: int
     return figures
 
 
+def options_of(config: Values) -> list[ConvexOptions | GemsOptions]:
+    """Every variant's options."""
+    kind = ConvexOptions if not config["hidden"] else GemsOptions
+    variants = config.get("variants", {})
+    groups = [variants] if "compares" in config else [variants[k] for k in sorted(variants)]
+    return [
+        kind.model_validate(group[name]["options"]) for group in groups for name in sorted(group)
+    ]
+
+
 def _compared(
     config: Values, pool: Pool, widths: list[int], count: int, trial: int
 ) -> dict[str, Any]:

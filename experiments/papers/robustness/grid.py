@@ -59,11 +59,15 @@ def plans() -> Sequence[CellPlan]:
     return found
 
 
+def study_of(config: Values) -> Study:
+    """The shipped study with the cell's one arm and seed."""
+    (method,) = config["arm"]
+    return one_arm_study(config["study"], method, config["seed"])
+
+
 def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     """What each attack makes of the user's model."""
-    (method,) = config["arm"]
-    study = one_arm_study(config["study"], method, config["seed"])
-    found = {}
+    study, found = study_of(config), {}
     for attack in config["attacks"]:
         found[attack] = run_attack(study, attack, data_dir)
         tick()

@@ -1,0 +1,130 @@
+"""What a cell's figures rest on besides its own settings, and what of it is otherwise today."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+from erosion.client.site_file import Limits
+from erosion.common.settings.base import Settings
+from erosion.common.study.study import Study
+from erosion.experiments.numerics import NUMERICS
+from erosion.experiments.sources import source_of
+
+Values = Mapping[str, Any]  # what JSON can hold
+_MOST_NAMED = 3  # keys that a reason names
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A study or a rule with every default; with a study what its simulated hospitals allow."""
+
+    full: Values
+    chosen: Values  # the part of it that is otherwise than the defaults
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Resolved":
+        """All that it says, and all that it leaves to the program. Raises StudyError."""
+        full, chosen = (
+            settings.model_dump(mode="json", exclude_defaults=defaults)
+            for defaults in (False, True)
+        )
+        if isinstance(settings, Study):
+            parts: dict[str, Settings] = {"limits": Limits()}
+            if settings.testbed is not None:
+                parts["source"] = source_of(settings)
+            for name, part in parts.items():
+                full[name] = part.model_dump(mode="json")
+                chosen[name] = part.model_dump(mode="json", exclude_defaults=True)
+        return cls(full, chosen)
+
+
+@dataclass(frozen=True)
+class Basis:
+    """The settings, the data and the program of a cell."""
+
+    settings: Sequence[Resolved] = ()
+    data: Mapping[str, str] = field(default_factory=dict)  # file -> SHA-256
+    # How many changes of the figures the program had.
+    numerics: int = field(default_factory=lambda: len(NUMERICS))
+
+    @classmethod
+    def read(cls, raw: Values) -> "Basis":
+        """From a file's line. Raises KeyError, TypeError."""
+        settings = [Resolved(dict(each["full"]), dict(each["chosen"])) for each in raw["settings"]]
+        return cls(settings, dict(raw["data"]), int(raw["numerics"]))
+
+    @property
+    def values(self) -> Values:
+        """For a file's line."""
+        return asdict(self)
+
+    @cached_property
+    def digest(self) -> str:
+        """First 16 hexadecimal digits of the SHA-256."""
+        return digest_of(self.values)
+
+    def stale(self, today: "Basis", config: Values) -> str:
+        """Why a cell with this basis would come out otherwise today; "" where it would not."""
+        if self.numerics == 0:  # nobody can say what else is otherwise
+            return f"made before {NUMERICS[0].reason}"
+        reasons = [
+            f"made before {change.reason}"
+            for change in NUMERICS[self.numerics : today.numerics]
+            if change.concerns(config)
+        ]
+        if len(self.settings) != len(today.settings):
+            reasons.append("made with other studies or rules")
+        else:
+            pairs = zip(self.settings, today.settings, strict=True)
+            changed = [text for then, now in pairs for text in _differences(then, now)]
+            more = ", ..." if len(changed) > _MOST_NAMED else ""
+            if changed:
+                reasons.append(f"made with {', '.join(changed[:_MOST_NAMED])}{more}")
+        both = self.data.keys() & today.data.keys()  # a page is drawn where no data are, too
+        if files := sorted(name for name in both if self.data[name] != today.data[name]):
+            reasons.append(f"made from another {', '.join(files)}")
+        return "; ".join(reasons)
+
+
+def digest_of(values: Values) -> str:
+    """First 16 hexadecimal digits of the SHA-256 of values as JSON."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _differences(then: Resolved, now: Resolved) -> Iterator[str]:
+    """Every key whose value is another today.
+
+    A key that one program has and the other lacks counts where it was given a value: left at its
+    default it changes nothing, or else the change of the figures stands in `NUMERICS`.
+    """
+    was, is_now = dict(_flat(then.full)), dict(_flat(now.full))
+    given = dict(_flat(then.chosen)).keys() | dict(_flat(now.chosen)).keys()
+    for key in sorted(was.keys() | is_now.keys()):
+        if key in was and key in is_now:
+            if was[key] != is_now[key]:
+                yield f"{key} = {_short(was[key])} (today {_short(is_now[key])})"
+        elif key in given:
+            yield (
+                f"{key} = {_short(was[key])} (today without)"
+                if key in was
+                else (f"no {key} (today {_short(is_now[key])})")
+            )
+
+
+def _flat(values: object, place: str = "") -> Iterator[tuple[str, str]]:
+    """Every key with its value, and every table with the mark of one."""
+    if isinstance(values, Mapping):
+        yield place, "a table"
+        for key, value in values.items():
+            yield from _flat(value, f"{place}.{key}" if place else str(key))
+    elif isinstance(values, list) and any(isinstance(value, Mapping) for value in values):
+        yield from _flat({str(number): value for number, value in enumerate(values)}, place)
+    else:
+        yield place, json.dumps(values, sort_keys=True)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:40]}..."
