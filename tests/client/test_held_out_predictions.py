@@ -14,22 +14,24 @@ from sklearn.metrics import log_loss
 
 import erosion
 from erosion.client.training.hospital import Hospital
+from erosion.command_line import main
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import EvaluateRequest
+from tests.support.saved_model import run_folder
 from tests.support.small_study import make_site, make_study
 
 TASK = {"kind": "tabular", "target": "ill", "classes": ["no", "yes"], "features": ["age"]}
 
 
 def table(num_patients: int = 60) -> str:
-    """Every third patient came twice."""
+    """Every third patient came twice; no two rows are nearly alike."""
     draws = np.random.default_rng(4)
     lines = ["key,age,ill"]
     for patient in range(num_patients):
-        age = draws.normal(60, 10)
-        ill = "yes" if age + draws.normal(0, 8) > 60 else "no"
+        age = 20 + 1.1 * patient
+        ill = "yes" if age + draws.normal(0, 15) > 55 else "no"
         for visit in range(1 + (patient % 3 == 0)):
-            lines.append(f"patient-{patient},{age + 3 * visit:.3f},{ill}")
+            lines.append(f"patient-{patient},{age + 0.55 * visit:.2f},{ill}")
     return "\n".join(lines) + "\n"
 
 
@@ -128,3 +130,38 @@ def test_the_figures_can_be_had_from_the_table(
             check_names=False,
         )
     assert not (tmp_path / "state").exists()
+
+
+def test_the_users_site_knows_whom_a_deployed_model_was_trained_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run's folder is elsewhere, and knows nobody."""
+    hospital = user(tmp_path, patient="key")
+    evaluate(hospital, "mine")
+    tested = {
+        row["patient"]
+        for row in csv.DictReader((written(tmp_path) / "predictions.csv").read_text().splitlines())
+    }
+    head, *lines = table().splitlines()
+    new = [line for line in lines if line.partition(",")[0] in tested]
+    (tmp_path / "new.csv").write_text("\n".join([head, *new]) + "\n")
+    site = tmp_path / "site.toml"
+    site.write_text(
+        'name = "a"\n[coordinator]\naddress = "127.0.0.1:9092"\n'
+        '[data]\npath = "a.csv"\npatient = "key"\n'
+    )
+    run = tmp_path / "run"
+    run.mkdir()
+    run_folder(run, make_study(task=TASK), torch.zeros(4), user="a", run="mine", scaling=None)
+
+    def said(*arguments: str) -> str:
+        assert main(["predict", str(run), *arguments, "-o", str(tmp_path / "out.csv")]) == 0
+        return capsys.readouterr().err
+
+    trained = len(lines) - len(new)
+    assert f"trained on {trained} of these {len(lines)} rows" in said("--site", str(site))
+    assert "trained on" not in said(str(tmp_path / "new.csv"), "--site", str(site))
+    assert "trained on" not in said(str(tmp_path / "a.csv"))
+    model = erosion.load_model(run, site=site)
+    with pytest.warns(UserWarning, match=f"trained on {trained} of these {len(lines)} rows"):
+        model.predict(pd.read_csv(tmp_path / "a.csv"))
