@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from erosion.client.dataset.missing_words import MISSING_MARKERS
 from erosion.client.dataset.preparation import UnitChange
@@ -25,7 +26,8 @@ class Fault:
 
 Parse = Callable[[str], float | Fault]  # NaN where the value is missing
 
-_LIMIT = re.compile(r"[<>≤≥]=?\s*[\d.,]+")  # of detection
+Limit = Literal["half", "limit"]  # what is read of a value below one; above it, always the limit
+LIMIT = re.compile(r"([<>≤≥])=?\s*([\d.,' \u00a0\u202f]*\d)")  # of detection
 _WITH_UNIT = re.compile(r"[+-]?\d[\d.,]*\s*[^\W\d_].*")
 _TRUTH = {"true": "1", "false": "0"}  # as which Parquet and a database give them
 _MAP = 'correct it, or map it under [data.values.{key}] ("" means missing)'
@@ -42,6 +44,7 @@ class NumberMarks:
 
     decimal: str = "."
     thousands: str = ""  # between groups of three digits; "": nothing is
+    limit: Limit | None = None  # what "<0.5" is read as; None: it is no number
 
     def plain(self, text: str) -> str | None:
         """The text as `float` reads it; None where the marks do not stand as they should."""
@@ -126,9 +129,11 @@ def _number_parser(feature: NumberFeature, marks: NumberMarks, unit: UnitChange 
             # With a decimal comma a point may group thousands: 1.234 could be either number.
             hint = 'if the point groups thousands, set thousands = "." under [data]; '
             return Fault("a point, where the decimal mark is a comma", hint + _MAP)
-        plain = marks.plain(text)
+        found = LIMIT.fullmatch(text) if marks.limit else None
+        is_halved = found is not None and marks.limit == "half" and found[1] in "<≤"
+        plain = marks.plain(found[2] if found else text)
         try:
-            value = math.nan if plain is None else float(plain)
+            value = math.nan if plain is None else float(plain) / (2 if is_halved else 1)
         except ValueError:
             value = math.nan
         if math.isnan(value):
@@ -154,8 +159,11 @@ def _number_parser(feature: NumberFeature, marks: NumberMarks, unit: UnitChange 
 
 def _hint(text: str, marks: NumberMarks) -> str:
     """What a text that is no number may be meant as, with the remedy."""
-    if _LIMIT.fullmatch(text):
-        return "for a value beyond a limit the hospitals should agree on a number; "
+    if LIMIT.fullmatch(text):
+        return (
+            "for a value beyond a limit the hospitals should agree on a number, half the limit or"
+            ' the limit: {key} = "half" or "limit" under [data.limits]; '
+        )
     if _WITH_UNIT.fullmatch(text):
         return "write the number without its unit, all in one unit; "
     if marks.decimal == "." and "," in text and not marks.thousands:

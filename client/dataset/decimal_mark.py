@@ -6,6 +6,7 @@ from typing import Literal
 
 DecimalMark = Literal[".", ","]
 
+_NUMBER = re.compile(r"[<>≤≥=~\s]*([+-]?\d[\d.,]*(?:[eE][+-]?\d+)?|[+-]?\.\d+)")
 _COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
 _BY_POINT = re.compile(r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+")
 _HUNDREDS = re.compile(r"[+-]?[1-9]\d{2}")
@@ -20,9 +21,14 @@ def found_decimal(texts: Iterable[str]) -> DecimalMark:
     """
     commas = False
     for text in texts:
-        if "." in text and any(letter.isdigit() for letter in text):
+        # Of "<0,05" and "1,33 (haem.)" the number.
+        found = _NUMBER.match(text)
+        number = found[1] if found else ""
+        if "." in number:
             return "."
-        commas = commas or (_COMMA.fullmatch(text) is not None and _GROUPED.fullmatch(text) is None)
+        commas = commas or (
+            _COMMA.fullmatch(number) is not None and _GROUPED.fullmatch(number) is None
+        )
     return "," if commas else "."
 
 

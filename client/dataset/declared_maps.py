@@ -68,6 +68,7 @@ def _declared(source: TableSource) -> Iterator[tuple[str, str]]:
     for where, names in (
         ("[data.columns]", source.columns),
         ("[data.units]", source.units),
+        ("[data.limits]", source.limits),
         ("[data.derive]", source.derive),
     ):
         yield from ((where, name) for name in names)

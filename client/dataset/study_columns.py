@@ -1,7 +1,7 @@
 """The study's columns as a hospital's table has them, by what its site file declares."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from erosion.client.dataset.column_values import (
@@ -53,7 +53,8 @@ def study_columns(
 
     def add(name: str, parser: Callable[[NumberMarks], Parse]) -> None:
         texts[name] = text = _text(table, source, name)
-        parsers[name] = parser(PLAIN_MARKS if name in source.derive else marks)
+        written = replace(marks, limit=source.limits.get(name))
+        parsers[name] = parser(PLAIN_MARKS if name in source.derive else written)
         if text is not None and text.typed:
             parsers[name] = _by_origin(text.typed, parser(PLAIN_MARKS), parsers[name])
 

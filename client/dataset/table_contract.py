@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from erosion.client.dataset.checked_targets import checked_targets
-from erosion.client.dataset.column_values import REFUSED, Fault, toml_key
+from erosion.client.dataset.column_values import LIMIT, REFUSED, Fault, toml_key
 from erosion.client.dataset.decimal_mark import groups_by_point
 from erosion.client.dataset.declared_maps import check_maps
 from erosion.client.dataset.isolated_values import to_be_asked_about
@@ -272,6 +272,7 @@ class _Check:
             )
         self._typical(name, values[column.codes])
         self._unit(name)
+        self._limits(name, column)
         rows = np.bincount(column.codes, minlength=len(texts))
         known = {text: v for text, v in zip(texts, values.tolist(), strict=True) if v == v}
         counts = dict(zip(texts, rows.tolist(), strict=True))
@@ -299,6 +300,16 @@ class _Check:
                 f"column {name}: typically {median:.3g}, in the study {low:g} to {high:g}; if it is"
                 f" in another unit, write the factor under [data.units]: {toml_key(name)} = FACTOR"
             )
+
+    def _limits(self, name: str, column: TextColumn) -> None:
+        """Say how many values beyond a limit are read as what the site file declares."""
+        if (limit := self.source.limits.get(name)) is None:
+            return
+        found = [i for i, text in enumerate(column.texts) if LIMIT.fullmatch(text)]
+        rows = int(np.isin(column.codes, found).sum())
+        read = "half of it below, and as it above" if limit == "half" else "the limit"
+        if rows:
+            self.notes.append(f"column {name}: {rows} values beyond a limit are read as {read}")
 
     def _unit(self, name: str) -> None:
         """Say where a column's header has another unit than the study."""

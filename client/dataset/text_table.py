@@ -62,16 +62,14 @@ class TextTable:
         if not num:
             return self
         rows = np.arange(self.num_rows - num)
-        columns = {name: column.take(rows) for name, column in self.columns.items()}
-        each = {
-            name: None if values is None else values[rows]
-            for name, values in (
-                ("numbers", self.numbers),
-                ("positions", self.positions),
-                ("row_hashes", self.row_hashes),
-            )
-        }
-        return replace(self, columns=columns, num_rows=len(rows), **each)
+        return replace(
+            self,
+            columns={name: column.take(rows) for name, column in self.columns.items()},
+            num_rows=len(rows),
+            numbers=None if self.numbers is None else self.numbers[rows],
+            positions=None if self.positions is None else self.positions[rows],
+            row_hashes=None if self.row_hashes is None else self.row_hashes[rows],
+        )
 
     def place(self, index: int) -> str:
         """Where the patient with this index (from 0) stands in the file."""

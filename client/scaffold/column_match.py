@@ -66,13 +66,14 @@ class Match:
     unit: UnitChange | None = None  # to the study's unit
     unsaid: tuple[str, ...] = ()  # values that seem to stand for "not known"
     odd: tuple[str, ...] = ()  # values of a number that are none
+    limits: tuple[str, ...] = ()  # those that lie beyond a limit, such as "<0.5"
     thousands: str = ""  # mark between groups of three digits
     between: TimeBetween | None = None  # dates that it may be made of
 
     @property
     def is_plain(self) -> bool:
         """Nothing but the name is to be written."""
-        open_ends = (self.values, self.unknown, self.unsaid, self.odd, self.thousands)
+        open_ends = (self.values, self.unknown, self.unsaid, self.odd, self.limits, self.thousands)
         return not any((*open_ends, self.unit, self.between))
 
 
@@ -132,6 +133,7 @@ def _match(column: NumberFeature | CategoryFeature | CodedColumn, profile: Profi
         unit,
         unsaid,
         profile.not_numbers,
+        profile.limits if isinstance(column, NumberFeature) else (),
         profile.thousands if isinstance(column, NumberFeature) else "",
     )
 

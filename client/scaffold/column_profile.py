@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.client.dataset.column_values import NumberMarks
+from erosion.client.dataset.column_values import LIMIT, NumberMarks
 from erosion.client.dataset.decimal_mark import found_decimal, groups_by_point, points_may_group
 from erosion.client.dataset.isolated_values import standing_apart
 from erosion.client.dataset.missing_words import MISSING_MARKERS, MISSING_WORDS
@@ -70,6 +70,7 @@ class Profile:
     num_missing: int
     numbers: NDArray[np.float64]  # (rows,) of a number; empty for other kinds
     not_numbers: tuple[str, ...] = ()  # texts in a column of numbers
+    limits: tuple[str, ...] = ()  # values beyond a limit in a column of numbers, such as "<0.5"
     date_formats: tuple[str, ...] = ()  # that all values of a column of dates fit
     thousands: str = ""  # mark between groups of three digits in a column of numbers
     unsaid: tuple[str, ...] = ()  # texts by which people say that a value is not known: words, and
@@ -123,10 +124,11 @@ def profile(name: str, column: TextColumn, decimal: str = ".") -> Profile:
     unsaid = tuple(text for text in no_numbers if text.lower() in MISSING_WORDS)
     odd = tuple(text for text in no_numbers if text not in unsaid)
     said = {text: count for text, count in counts.items() if text not in unsaid}
+    limits = {t: v for t in odd if (v := _limit(t, decimal, thousands)) is not None}
     strange = [t for t in odd if not MEASURED.match(t)]
     numeric = (
         sum(said[t] for t in strange) <= MOST_NOT_NUMBERS * sum(said.values())
-        and sum(said[t] for t in odd) <= MOST_MEASURED * sum(said.values())
+        and sum(said[t] for t in odd if t not in limits) <= MOST_MEASURED * sum(said.values())
         and len(said) > len(odd)
     )
     values = [parsed[text] for text in said if text not in odd]
@@ -154,15 +156,23 @@ def profile(name: str, column: TextColumn, decimal: str = ".") -> Profile:
         said,
         len(column.codes),
         len(column.codes) - sum(said.values()),
-        _rows(main, said) if is_number else np.zeros(0),
-        odd if is_number else (),
+        np.concatenate([_rows(main, said), _rows(limits, said)]) if is_number else np.zeros(0),
+        tuple(text for text in odd if text not in limits) if is_number else (),
         date_formats=_date_formats(said) if kind in ("date", "constant") else (),
         thousands=thousands if is_number else "",
         unsaid=unsaid,
         values={t: parsed[t] for t in said if t not in no_numbers} if numeric else {},
         decimal=decimal,
         mixed=mixed if is_number else None,
+        limits=tuple(limits) if is_number else (),
     )
+
+
+def _limit(text: str, decimal: str, thousands: str) -> float | None:
+    """What a value beyond a limit is read as, half of a lower limit; None for any other text."""
+    found = LIMIT.fullmatch(text)
+    value = _number(found[2], decimal, thousands) if found else math.nan
+    return None if found is None or math.isnan(value) else value / (2 if found[1] in "<≤" else 1)
 
 
 def _rows(values: Mapping[str, float], counts: Mapping[str, int]) -> NDArray[np.float64]:

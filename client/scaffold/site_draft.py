@@ -3,13 +3,16 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from erosion.client.dataset.missing_words import BELOW_A_LIMIT
 from erosion.client.scaffold.column_match import Match
-from erosion.client.scaffold.column_profile import Profile
+from erosion.client.scaffold.column_profile import NUMBER, Profile
 from erosion.client.scaffold.draft_text import escaped, quoted
 from erosion.client.scaffold.known_units import unit_text
 from erosion.client.scaffold.patient_key import likely_key, repeats
 
 MOST_ODD = 10  # values of a number that are none, listed one by one
+SHOWN = 4  # limits in a comment
+OPEN_NUMBER = "A NUMBER"  # is none
 OPEN = "WHAT IT MEANS"  # is no value of a study, so that nothing is read by it
 
 
@@ -49,6 +52,7 @@ def site_draft(
         *_rows(joined_by),
         *_columns(matches, accept),
         *_units(matches, profiles),
+        *_limits(matches),
         *_values(matches, profiles, accept),
         *_derived(matches),
         "",
@@ -174,7 +178,7 @@ def _values(matches: Sequence[Match], profiles: Sequence[Profile], accept: float
             times = counts[str(match.local)].get(text)  # of what may as well be measured
             often = f" {times} rows" if times else ""
             lines.append(f'# ? {quoted(text)} = ""  # not known?{often}')
-        lines += [f'# ? {quoted(text)} = ""  # no number' for text in match.odd[:MOST_ODD]]
+        lines += map(_odd_line, match.odd[:MOST_ODD])
         if len(match.odd) > MOST_ODD:
             lines.append(f"# and {len(match.odd) - MOST_ODD} more that are no numbers")
         lines += [
@@ -182,6 +186,28 @@ def _values(matches: Sequence[Match], profiles: Sequence[Profile], accept: float
             for text in match.unknown
         ]
     return lines
+
+
+def _odd_line(text: str) -> str:
+    """The proposal for a value of a number that is none: the number in it, or missing."""
+    if (found := NUMBER.match(text)) is not None:
+        rest = text[found.end() :].strip()
+        return f"# ? {quoted(text)} = {quoted(found[0])}  # without {escaped(rest)!r}?"
+    if text.casefold() in BELOW_A_LIMIT:
+        return f'# ? {quoted(text)} = "{OPEN_NUMBER}"  # below a limit: half of it?'
+    return f'# ? {quoted(text)} = ""  # no number'
+
+
+def _limits(matches: Sequence[Match]) -> list[str]:
+    """What a value below a limit is, only the hospitals can agree on."""
+    found = [match for match in matches if match.limits]
+    if not found:
+        return []
+    what = '"half": half the limit of one below it; "limit": the limit'
+    return ["", f"[data.limits]  # values beyond a limit. {what}"] + [
+        f'# ? {quoted(m.column)} = "half"  # {", ".join(map(escaped, m.limits[:SHOWN]))}'
+        for m in found
+    ]
 
 
 def _pairs(values: Mapping[str, str], form: Callable[[str], str] = str) -> str:
@@ -225,6 +251,8 @@ def _values_in_words(match: Match, accept: float) -> Iterator[str]:
         yield f"or, in another language: {_pairs(other)}"
     if match.unknown:
         yield f"not understood: {', '.join(match.unknown[:8])}"
+    if match.limits:
+        yield f"beyond a limit: {', '.join(map(repr, match.limits[:4]))}; half of it? proposed"
     if match.odd:
         yield f"no numbers: {', '.join(map(repr, match.odd[:4]))}"
     if match.unsaid:

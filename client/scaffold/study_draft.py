@@ -203,6 +203,15 @@ def _remarks(profile: Profile) -> list[str]:
             f"{profile.name}: {some} are no numbers; each site file maps them to numbers, or says"
             f" that they are missing ({missing_line(profile.not_numbers[0], profile.name)})"
         )
+    if profile.limits:
+        some = ", ".join(map(repr, profile.limits[:3]))
+        rows = sum(profile.counts[text] for text in profile.limits)
+        found.append(
+            f"{profile.name}: {some} ({rows} of {profile.num_rows} rows) lie beyond a limit; each"
+            f' site file says what is read: {toml_key(profile.name)} = "half" or "limit" under'
+            " [data.limits], or, where they are to be missing,"
+            f" {missing_line(profile.limits[0], profile.name)}, and so on"
+        )
     found += remarks_on_values(profile)
     if profile.thousands:
         found.append(

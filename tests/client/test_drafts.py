@@ -430,6 +430,35 @@ def test_what_a_draft_says_of_missing_values_holds_in_a_site_file(
     assert len(found.targets) == 80
 
 
+def test_a_value_beyond_a_limit_is_never_proposed_as_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its mean would be imputed, the opposite end."""
+    cells = [
+        *("<0.05" if i % 3 == 0 else f"{0.1 + i % 37 / 10:.1f}" for i in range(90)),
+        *("> 9", "1.3 (haem.)", "2.1 ng/ml", "undetectable", "typo"),
+    ]
+    study = drafted(tmp_path, column("troponin", cells), "ill")
+    assert "troponin: '<0.05', '> 9' (31 of 95 rows) lie beyond a limit" in (
+        capsys.readouterr().out
+    )
+    site = site_of(tmp_path)
+    text = site.read_text(encoding="utf-8")
+    missing = [line for line in text.splitlines() if line.endswith('""') or '= ""  #' in line]
+    assert [line.partition(" =")[0] for line in missing] == ['# ? "typo"']
+    assert '# ? "1.3 (haem.)" = "1.3"' in text
+    assert '# ? "2.1 ng/ml" = "2.1"' in text
+    assert '\n# ? "troponin" = "half"' in text
+    confirmed = text.replace("# ? ", "").replace("A NUMBER", "0.02")
+    for limit, low in (("half", 0.025), ("limit", 0.05)):
+        site.write_text(confirmed.replace('= "half"', f'= "{limit}"'), encoding="utf-8")
+        found = load_patients(load_site(site), study)
+        values = found.rows[:, 0]
+        assert values[0] == values[87] == low
+        assert values[90:94].tolist() == [9, 1.3, 2.1, 0.02]
+        assert any("31 values beyond a limit are read as" in note for note in found.notes)
+
+
 def test_a_code_for_not_known_is_no_class(tmp_path: Path) -> None:
     rows = "".join(f"{30 + i % 50},{[1, 2, 1, 2, 9][i % 5]}\n" for i in range(100))
     study = drafted(tmp_path, "age,ill\n" + rows, "ill")
@@ -632,7 +661,7 @@ def test_names_of_things_and_yes_and_no_are_categories(tmp_path: Path) -> None:
 
 
 def test_rows_are_of_a_patient_where_a_column_is_called_patient_alone(tmp_path: Path) -> None:
-    rows = "".join(f"{1 + i // 3},{40 + 7 * i % 41},{i % 2}\n" for i in range(120))
+    rows = "".join(f"{1 + i // 3},{40 + 7 * i % 41},{i // 3 % 2}\n" for i in range(120))
     study = drafted(tmp_path, "patient,age,ill\n" + rows, "ill")
     assert [feature.name for feature in features_of(study)] == ["age"]
     assert load_patients(load_site(site_of(tmp_path)), study).num_patients == 40

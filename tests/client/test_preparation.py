@@ -51,6 +51,17 @@ def test_numbers_are_brought_to_the_studys_unit(tmp_path: Path) -> None:
         load(tmp_path, text, units={"cholesterol": 0})
 
 
+@pytest.mark.parametrize("mark", [".", ","])
+def test_values_beyond_a_limit_are_read_as_the_site_file_says(tmp_path: Path, mark: str) -> None:
+    text = "age;sex;ill\n<0.5;f;0\n≥ 89.5;m;1\n<=4;m;1\n60.5;f;0\n".replace(".", mark)
+    task = {**TASK, "features": [{"name": "age"}, *TASK["features"][1:]]}
+    half = load(tmp_path, text, task, limits={"age": "half"})
+    assert half.rows[:, 0].tolist() == [0.25, 89.5, 2, 60.5]
+    whole = load(tmp_path, text, task, limits={"age": "limit"}, units={"age": 2.0})
+    assert whole.rows[:, 0].tolist() == [1, 179, 8, 121]
+    assert "[data.limits]" in problem_of(tmp_path, text, task)
+
+
 def test_one_map_serves_several_columns_and_a_columns_own_goes_first(tmp_path: Path) -> None:
     text = HEADER + "50,200,ja,ja,0\n51,200,nein,weiss nicht,1\n"
     found = load(

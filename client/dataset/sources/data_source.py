@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from erosion.client.dataset.column_values import Limit
 from erosion.client.dataset.decimal_mark import DecimalMark
 from erosion.client.dataset.joined_rows import JoinedRows, joined
 from erosion.client.dataset.preparation import (
@@ -86,6 +87,9 @@ class TableSource(DataSource):
     recode: tuple[Recoding, ...] = ()  # maps of values that several columns share
     units: dict[str, Unit] = Field(default_factory=dict)  # study column -> factor, or
     # {factor, offset}, from the data's unit to the study's
+    limits: dict[str, Limit] = Field(
+        default_factory=dict
+    )  # study column -> what of a value such as "<0.05" is read
     derive: dict[str, TimeBetween] = Field(
         default_factory=dict
     )  # study column -> the dates that it is made of
