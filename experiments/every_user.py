@@ -28,6 +28,7 @@ from erosion.experiments.testbed import study_path
 from erosion.experiments.testbed_limits import testbed_limits
 from erosion.server.output.report.overview_page import write_overview
 from erosion.server.output.terminal.overview_table import print_overview
+from erosion.server.run.leak import leak_of
 from erosion.server.run.ledger import contributions
 from erosion.server.run.overview import EarlyStop, Overview, UserResult, mean_weights, overview
 from erosion.server.run.result import CrossFitting
@@ -56,6 +57,7 @@ def _line(study: Study, user: str, found: Simulation) -> UserResult:
         base_rate=found.evaluation.base_rate,
         comparison=found.evaluation.comparison,
         data_check=found.data_check,
+        leak=leak_of(type(study.task), found.evaluation.arms, found.evaluation.best_column),
         weights=mean_weights(ledger, user),
         stopped={
             arm: EarlyStop(round=final.round, reason=found.records[arm][-1].note)

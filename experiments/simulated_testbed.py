@@ -17,6 +17,7 @@ from erosion.experiments.testbed_sites import sites_of_testbed
 from erosion.server.output.plain_text import metric_text
 from erosion.server.output.result_words import absences, data_check
 from erosion.server.run.absences import absences as absent
+from erosion.server.run.leak import leak_of
 from erosion.server.run.result import verdict, whom_it_tests
 
 
@@ -69,6 +70,8 @@ def _print(console: Console, study: Study, found: Simulation) -> None:
     for arm, metrics in lines.items():
         table.add_row(arm, *(metric_text(m, metrics.get(m.name)) for m in task.metrics))
     _say(console, found.data_check)
+    if (leak := leak_of(task, ended.arms, ended.best_column)) is not None:
+        console.print(Text(leak.sentence(task), style="bold yellow"), soft_wrap=True)
     console.print(table)
     console.print()
     tested = whom_it_tests(study)
@@ -79,6 +82,7 @@ def _print(console: Console, study: Study, found: Simulation) -> None:
         ended.base_rate,
         tested=tested,
         shifted_by=study.task.shifted_by,
+        leak=leak,
     )
     console.print(Text(said.text))
     missing = absent(study.hospitals, study.user, found.records)

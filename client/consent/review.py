@@ -264,6 +264,7 @@ def _as_user(study: Study, cell: int) -> Iterator[str]:
     if not study.federation.sealed and not all(arm.user_only for arm in study.arms.values()):
         yield "as the user: in every round its mean loss on the training patients"
     if isinstance(study.task, TabularTask):
+        yield "as the user: at the end which column predicts best by itself, and how well"
         is_scaled = study.scaling != "none"
         if is_scaled:
             yield (

@@ -21,6 +21,7 @@ from erosion.client.dataset.preprocessing import (
     stands_in,
     table_inputs,
 )
+from erosion.client.dataset.single_column import columns_of
 from erosion.client.dataset.split import Split, split_patients
 from erosion.client.site_file import Site
 from erosion.common.errors import DataError, Refusal, SiteError
@@ -33,9 +34,9 @@ from erosion.common.protocol.scaling import CUT, NOT_FOUND, pool
 from erosion.common.protocol.summary import Summary
 from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study
-from erosion.common.tasks.features import NumberFeature
+from erosion.common.tasks.features import Feature, NumberFeature
 from erosion.common.tasks.inputs import ImageTask, TabularTask
-from erosion.common.tasks.task import Targets, as_tensor
+from erosion.common.tasks.task import Floats, Targets, as_tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,6 +164,24 @@ class LocalDataset:
             num_patients=self._told_patients,
             columns=tuple(columns),
         )
+
+    def columns(self, *, every: bool) -> Iterator[tuple[Feature, Floats]]:
+        """A table's features, and of each the value of every patient (patients,).
+
+        First the training patients and then those tested; `every`: all, by their numbers.
+        """
+        of, task = self._patients, self.study.task
+        if not isinstance(task, TabularTask):
+            return
+        if every:
+            yield from columns_of(task, of.rows, of.groups)
+            return
+        parts = (
+            columns_of(task, of.rows[part], of.groups[part])
+            for part in (self.split.training, self.split.test)
+        )
+        for (feature, trained), (_, tested) in zip(*parts, strict=True):
+            yield feature, np.concatenate([trained, tested])
 
     @property
     def num_training(self) -> int:

@@ -5,17 +5,21 @@ from collections.abc import Mapping
 import numpy as np
 
 from erosion.client.dataset.local_dataset import LocalDataset
+from erosion.client.dataset.single_column import outcome_of, strength, strength_held_out
 from erosion.client.evaluation.cross_fitted import BASE_RATE
-from erosion.client.evaluation.metrics import measure_with_intervals
+from erosion.client.evaluation.metrics import measure_with_intervals, told
 from erosion.client.evaluation.verdict import compare
 from erosion.common.protocol.messages import (
     FEWEST_OF_A_CLASS,
+    BestColumn,
     Comparison,
     EvaluateReply,
     FinalMetrics,
     Scaling,
     significance_of,
 )
+from erosion.common.tasks.features import CategoryFeature
+from erosion.common.tasks.inputs import TabularTask
 from erosion.common.tasks.task import Floats, Targets
 
 
@@ -60,8 +64,33 @@ def final_figures(
         scaling=dataset.scaling(pooled),
         own_scaling=own_scaling,
         missing_means=dataset.missing_values,
+        best_column=_best_column(dataset),
         class_counts=dataset.cells.groups(task.groups(targets)),
     )
+
+
+def _best_column(dataset: LocalDataset) -> BestColumn | None:
+    """Which feature predicts best by itself: learnt and measured on the patients of the models."""
+    task = dataset.study.task
+    if not isinstance(task, TabularTask):
+        return None
+    is_cross_fitted = dataset.study.evaluation.folds is not None
+    if is_cross_fitted:
+        outcome = outcome_of(task, dataset.outcomes)
+    else:
+        parts = dataset.trained_outcomes, dataset.tested_outcomes
+        outcome = outcome_of(task, np.concatenate(parts))
+        trained = np.arange(len(outcome)) < len(parts[0])
+    found: dict[str, float] = {}
+    for feature, values in dataset.columns(every=is_cross_fitted):
+        is_category = isinstance(feature, CategoryFeature)
+        found[feature.name] = (
+            strength(values, outcome, is_category=is_category)
+            if is_cross_fitted
+            else strength_held_out(values, outcome, trained, is_category=is_category)
+        )
+    name = max(found, key=found.__getitem__)
+    return BestColumn(name=name, measure=told(found[name])) if found[name] else None
 
 
 def no_figures_yet(user: str) -> EvaluateReply:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from erosion.client.dataset.load import Patients, load_patients
+from erosion.client.dataset.single_column import columns_of, outcome_of, suspicion
 from erosion.client.dataset.split import Split, for_more_tested, split_patients
 from erosion.client.finding import Finding, failed, ok, skipped, warning
 from erosion.client.privacy.privacy_words import has_begun, problem_with_cost, promised
@@ -14,6 +15,7 @@ from erosion.client.scaffold.patient_key import (
     rows_of_patients,
     undeclared_key,
 )
+from erosion.client.scaffold.telling import BY_NAME, is_known_afterwards
 from erosion.client.site_file import Site
 from erosion.client.training.folds import check_parts
 from erosion.client.training.limits import check_limits, check_study, local_steps
@@ -22,7 +24,8 @@ from erosion.common.learning.work_size import PatientCounts
 from erosion.common.rounds.model_selection import folds_ahead
 from erosion.common.study.selection import fewest_held_out, folds_key
 from erosion.common.study.study import Study
-from erosion.common.tasks.inputs import ImageTask
+from erosion.common.tasks.features import CategoryFeature
+from erosion.common.tasks.inputs import ImageTask, TabularTask
 
 
 def check_study_here(site: Site, study: Study) -> Iterator[Finding]:
@@ -40,6 +43,7 @@ def check_study_here(site: Site, study: Study) -> Iterator[Finding]:
         return
     yield from _contract(site, study, patients)
     yield ok("target", study.task.described(patients.outcomes(study.task)))
+    yield from _leaks(site, study, patients)
     yield from _cells(site, study, patients, split)
     counts = _counts_in(study, site, patients)
     try:
@@ -78,6 +82,24 @@ def _contract(site: Site, study: Study, patients: Patients) -> Iterator[Finding]
             " updates may tell whose numbers it has",
             "ask the coordinator to take it out of the study's features, if it does",
         )
+
+
+def _leaks(site: Site, study: Study, patients: Patients) -> Iterator[Finding]:
+    """Columns that may be known only after the outcome, for they tell it or their name says so."""
+    task = study.task
+    if not isinstance(task, TabularTask):
+        return
+    outcome = outcome_of(task, patients.outcomes(task))
+    for feature, values in columns_of(task, patients.rows, patients.groups):
+        why = suspicion(values, outcome, is_category=isinstance(feature, CategoryFeature))
+        names = {feature.name, site.data.local_name(feature.name)}
+        if why or any(map(is_known_afterwards, names)):
+            yield warning(
+                "leak",
+                f"column {feature.name}: {why or BY_NAME}",
+                "ask the coordinator to take it out of the study's features, if it is known only"
+                " after the outcome",
+            )
 
 
 def _cells(site: Site, study: Study, patients: Patients, split: Split) -> Iterator[Finding]:

@@ -2,8 +2,9 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -75,8 +76,11 @@ def study_draft(
     user: str,
     file: Path,
     time: str | None = None,
+    telling: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[str, list[str]]:
     """The file's text, and what a person should look at. Raises DataError.
+
+    `telling`: columns that may be known only after the outcome, and why that is thought.
 
     `target` and `time` are columns that there are. With `time`, which says how long patients were
     followed, `target` is whether the event happened.
@@ -99,12 +103,19 @@ def study_draft(
         if why := why_no_feature(profile):
             left_out.setdefault(why, []).append(profile.name)
         else:
+            if profile.name in telling:
+                line = f"  # ? {escaped(profile.name)}: {telling[profile.name]}; take it out if it"
+                features.append(f"{line} is known only after the outcome")
             features.append(_feature(profile))
             remarks += _remarks(profile)
     remarks += [
         f"{_some(names)}: left out, {why if len(names) == 1 else why.replace('it', 'each', 1)}"
         for why, names in left_out.items()
         if why not in PLAINLY_NONE
+    ]
+    remarks += [
+        f"{name}: {why}; make no feature of it if it is known only afterwards"
+        for name, why in telling.items()
     ]
     remarks += spelt
     remarks += _two_marks([p for p in profiles if p.kind == "number" and not why_no_feature(p)])

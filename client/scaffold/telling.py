@@ -1,96 +1,112 @@
-"""Columns that tell the outcome by themselves: mostly such as are known only afterwards."""
+"""Columns that may be known only after the outcome: they tell it by themselves, or say so."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from erosion.client.dataset.missing_words import MISSING_MARKERS
-from erosion.client.dataset.text_table import TextColumn, TextTable
+from erosion.client.dataset.single_column import Outcome, suspicion
+from erosion.client.dataset.text_table import TextTable
+from erosion.client.scaffold.column_names import words_of
 from erosion.client.scaffold.column_profile import Profile
-from erosion.client.scaffold.spellings import one_spelling
+from erosion.client.scaffold.left_out import why_no_feature
+from erosion.client.scaffold.outcome_draft import NO
+from erosion.client.scaffold.spellings import one_spelling, plain_value
+from erosion.common.tasks.task import Floats
 
-FEWEST = 10  # patients outside the commonest class, to judge by
-MOST_WRONG = 0.05  # of those, by the column alone
-LEAST_FOLLOWING = 0.98  # rank correlation with a number, from which a column tells it
-FEWEST_FOLLOWING = 20  # patients with both
+WORDS = Path(__file__).with_name("known_afterwards.txt")
+BY_NAME = "its name says that it is known only afterwards"
 
 
-def telling(table: TextTable, profiles: Sequence[Profile], target: str) -> list[str]:
-    """The columns by which alone nearly every patient's class is told, or the number that it is.
+def telling(
+    table: TextTable, profiles: Sequence[Profile], target: str, time: str | None = None
+) -> dict[str, str]:
+    """Columns that may be known only after the outcome, and why that is thought.
 
-    Also by whether they have a value at all: a cause of death, or its date, says who died.
+    Also by whether they have a value at all: a cause of death, or its date, says who died. `time`:
+    how long patients were followed, where `target` is whether the event happened.
     """
-    outcome = next(profile for profile in profiles if profile.name == target)
-    others = [profile for profile in profiles if profile.name != target]
-    if outcome.kind == "category":
-        return _telling_class(table, others, target)
-    numbers = _numbers(table, outcome)
-    return [
-        profile.name
-        for profile in others
-        if outcome.kind == profile.kind == "number"
-        and _rank_correlation(_numbers(table, profile), numbers) >= LEAST_FOLLOWING
-    ]
+    by_name = {profile.name: profile for profile in profiles}
+    kept, outcome = _outcome(table, by_name, target, time)
+    found: dict[str, str] = {}
+    for profile in profiles:
+        if profile.name in (target, time):
+            continue
+        values, is_category = _values(table, profile)
+        why = suspicion(values[kept], outcome, is_category=is_category)
+        if why or (is_known_afterwards(profile.name) and not why_no_feature(profile)):
+            found[profile.name] = why or BY_NAME
+    return found
 
 
-def _numbers(table: TextTable, profile: Profile) -> NDArray[np.float64]:
+def is_known_afterwards(name: str) -> bool:
+    """Whether a column's name says so, in one of several languages."""
+    said = f" {' '.join(words_of(name))} "
+    wanted, unwanted = _patterns()
+    return wanted.search(said) is not None and unwanted.search(said) is None
+
+
+@cache
+def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    lines = [line.strip() for line in WORDS.read_text(encoding="utf-8").splitlines()]
+    words = [line for line in lines if line and not line.startswith("#")]
+
+    def any_of(listed: Sequence[str]) -> re.Pattern[str]:
+        each = (re.escape(word).replace(r"\*", "[a-z0-9]*") for word in listed)
+        return re.compile(f" (?:{'|'.join(each)})(?= )")
+
+    before = [word.removeprefix("not ") for word in words if word.startswith("not ")]
+    return any_of([word for word in words if not word.startswith("not ")]), any_of(before)
+
+
+def _outcome(
+    table: TextTable, profiles: Mapping[str, Profile], target: str, time: str | None
+) -> tuple[NDArray[np.bool_], Outcome]:
+    """Which rows (n,) have the outcome, and what it is there."""
+    column = profiles[target]
+    if time is not None:
+        times, events = _numbers(table, profiles[time]), _codes(table, target)
+        kept = ~np.isnan(times) & ~np.isnan(events)
+        return kept, Outcome("survival", np.column_stack([times, events > 0])[kept])
+    if column.kind == "number":
+        numbers = _numbers(table, column)
+        return (kept := ~np.isnan(numbers)), Outcome("regression", numbers[kept])
+    codes = _codes(table, target)
+    return (kept := ~np.isnan(codes)), Outcome("classification", codes[kept])
+
+
+def _numbers(table: TextTable, profile: Profile) -> Floats:
     """(n,) of a column's rows, NaN where it has no number."""
     column = table.columns[profile.name]
     return np.array([profile.values.get(text, np.nan) for text in column.texts])[column.codes]
 
 
-def _rank_correlation(ones: NDArray[np.float64], others: NDArray[np.float64]) -> float:
-    """From 0 to 1, whichever way it goes; 0 where too few have both, or all have the same."""
-    both = ~np.isnan(ones) & ~np.isnan(others)
-    ranks = [rankdata(values[both]) for values in (ones, others)]
-    if both.sum() < FEWEST_FOLLOWING or any(np.ptp(of_column) == 0 for of_column in ranks):
-        return 0.0
-    return float(abs(np.corrcoef(*ranks)[0, 1]))
+def _codes(table: TextTable, name: str) -> Floats:
+    """(n,) of a column's rows: which of its words, however spelt; NaN where none is."""
+    column = table.columns[name]
+    known = [text.lower() not in MISSING_MARKERS for text in column.texts]
+    said = [text for text, is_known in zip(column.texts, known, strict=True) if is_known]
+    spelt = one_spelling(said)
+    texts = [spelt.get(text, "") for text in column.texts]
+    ordered = sorted({*texts}, key=lambda text: (plain_value(text) not in NO, text))
+    codes = np.array([ordered.index(text) for text in texts], dtype=np.float64)
+    codes[~np.array(known, dtype=bool)] = np.nan
+    return codes[column.codes]
 
 
-def _telling_class(table: TextTable, profiles: Sequence[Profile], target: str) -> list[str]:
-    raw = table.columns[target].texts
-    known = np.array([text.lower() not in MISSING_MARKERS for text in raw])
-    spelt = one_spelling(text for text, is_known in zip(raw, known, strict=True) if is_known)
-    texts = [spelt.get(text, "") for text in raw]
-    codes = np.unique(texts, return_inverse=True)[1][table.columns[target].codes]
-    kept = known[table.columns[target].codes]
-    is_other = codes != np.bincount(codes[kept]).argmax()
-    num_others = int(is_other[kept].sum())
-    if num_others < FEWEST:
-        return []
-    return [
-        profile.name
-        for profile in profiles
-        if _wrong(profile, table.columns[profile.name], is_other, kept) <= MOST_WRONG * num_others
-    ]
+def _values(table: TextTable, profile: Profile) -> tuple[Floats, bool]:
+    """(n,) of a column's rows, and whether they are categories.
 
-
-def _wrong(
-    profile: Profile, column: TextColumn, is_other: NDArray[np.bool_], kept: NDArray[np.bool_]
-) -> int:
-    """Patients whom a rule by this column alone takes for the wrong side.
-
-    The rule may name a side for each category, for values below and above one number, and for
-    missing values. Of dates and free text it knows only whether they are there.
+    Of dates, free text and identifiers that are no numbers it counts only whether they are there.
     """
-    num_texts = len(column.texts)
-    others = np.bincount(column.codes[kept & is_other], minlength=num_texts)
-    rest = np.bincount(column.codes[kept & ~is_other], minlength=num_texts)
+    if profile.kind in ("number", "identifier") and profile.values:
+        return _numbers(table, profile), False
     if profile.kind == "category":
-        has_value = np.array([text in profile.counts for text in column.texts])
-        wrong = int(np.minimum(others, rest)[has_value].sum())
-    elif profile.kind != "number":
-        has_value = np.array([text in profile.counts for text in column.texts])
-        wrong = int(min(others[has_value].sum(), rest[has_value].sum()))
-    else:
-        has_value = np.array([text in profile.values for text in column.texts])
-        by_size = sorted(
-            np.flatnonzero(has_value).tolist(), key=lambda i: profile.values[column.texts[i]]
-        )
-        above = np.cumsum([0, *others[by_size]]) - np.cumsum([0, *rest[by_size]])
-        # Below a cut the rest and above it the others, or the other way round.
-        wrong = int(min((above + rest[by_size].sum()).min(), (others[by_size].sum() - above).min()))
-    return wrong + int(min(others[~has_value].sum(), rest[~has_value].sum()))
+        return _codes(table, profile.name), True
+    column = table.columns[profile.name]
+    is_there = np.array([text in profile.counts for text in column.texts], dtype=np.float64)
+    return is_there[column.codes], True

@@ -190,6 +190,13 @@ class StepReply(Settings):
     values: PlainValues = Field(default_factory=dict, max_length=64)  # the method's, small
 
 
+class BestColumn(Settings):
+    """The column that predicts best by itself, measured as the models are."""
+
+    name: str
+    measure: Figure  # AUROC, R² or concordance
+
+
 class EvaluateReply(Settings):
     """The user's final figures: they leave the site, the patients' rows do not.
 
@@ -207,6 +214,7 @@ class EvaluateReply(Settings):
     missing_means: Numbers | None = None
     # per encoded column, what stands for a missing value where only patients can tell: the mean of
     # a number that is not scaled, the indicators of the commonest category
+    best_column: BestColumn | None = None  # of a table, where it can be measured
     class_counts: dict[str, Count | None]
     # test patients by class, or by what else the task counts; None: fewer than the site's smallest
     # cell, or what would give such a number away

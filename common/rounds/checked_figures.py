@@ -49,6 +49,10 @@ def problem_with_evaluation(
     if strange := sorted(header.class_counts.keys() - study.task.group_names):
         named = printable(strange[0], at_most=50)
         return f"it counted patients of {named!r}, which the study has not"
+    features = {feature.name for feature in getattr(study.task, "features", ())}
+    if header.best_column is not None and header.best_column.name not in features:
+        named = printable(header.best_column.name, at_most=50)
+        return f"it measured the column {named!r}, which the study has not"
     for arm, personal in result.personal.items():
         dim = len(finals[arm].params)
         if personal.dtype != torch.float32 or personal.dim() not in (1, 2):

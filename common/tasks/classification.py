@@ -145,6 +145,7 @@ class Classification(Task):
     curves: ClassVar[tuple[str, ...]] = ("accuracy", "log_loss")
     headline: ClassVar[tuple[str, ...]] = ("log_loss", "accuracy")
     in_progress: ClassVar[tuple[str, ...]] = ("accuracy", "log_loss")
+    leak_metric: ClassVar[str] = "auroc"
     verdict_metric: ClassVar[str] = "log_loss"
     of_group: ClassVar[str] = "of the class {}"
     group_word: ClassVar[str] = "outside the commonest class"

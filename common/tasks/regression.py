@@ -89,6 +89,7 @@ class Regression(Task):
     curves: ClassVar[tuple[str, ...]] = ("rmse", "squared_error")
     headline: ClassVar[tuple[str, ...]] = ("squared_error", "rmse")
     in_progress: ClassVar[tuple[str, ...]] = ("rmse", "squared_error")
+    leak_metric: ClassVar[str] = "r2"
     verdict_metric: ClassVar[str] = "squared_error"
     group_word: ClassVar[str] = "in all"
     verdict_needs: ClassVar[str] = "there are at least {fewest} {tested}"

@@ -128,6 +128,7 @@ class Survival(Task):
     curves: ClassVar[tuple[str, ...]] = ("harrell_c", "log_loss")
     headline: ClassVar[tuple[str, ...]] = ("log_loss", "harrell_c")
     in_progress: ClassVar[tuple[str, ...]] = ("harrell_c", "log_loss")
+    leak_metric: ClassVar[str] = "harrell_c"
     verdict_metric: ClassVar[str] = "log_loss"
     group_word: ClassVar[str] = "with the event"
     verdict_needs: ClassVar[str] = "at least {fewest} {tested} had the event"

@@ -67,6 +67,7 @@ class Task(Settings):
     curves: ClassVar[tuple[str, ...]]  # metrics that are drawn over the rounds
     headline: ClassVar[tuple[str, ...]]  # metrics in the verdict's sentence
     in_progress: ClassVar[tuple[str, ...]]  # metrics in a line of progress
+    leak_metric: ClassVar[str] = ""  # by which a single column is compared with the models
     verdict_metric: ClassVar[str]  # the mean of `patient_losses`; less is better
     of_group: ClassVar[str] = "{}"  # who is in one of `groups`, e.g. "of the class {}"
     group_word: ClassVar[str]  # what `smallest_group` counts, e.g. "outside the commonest class"

@@ -98,16 +98,9 @@ def _run(options: argparse.Namespace) -> int:
         user=user,
         file=table,
         time=options.time,
+        telling=telling(read, profiles, options.target, options.time),
     )
     remarks[:0] = joined_remarks
-    remarks += [
-        f"{column}: by it alone nearly every patient's {outcome} is told; make no feature of"
-        " it if it is known only afterwards"
-        for outcome in (options.target, options.time)
-        if outcome is not None
-        for column in telling(read, profiles, outcome)
-        if column not in (options.target, options.time)
-    ]
     sources = {
         name: TableFile(path=tables[name], **written) for name in hospitals if name in tables
     }

@@ -19,6 +19,7 @@ from erosion.common.support.memory import peak_megabytes
 from erosion.server.output.report.write import write_report
 from erosion.server.run import provenance
 from erosion.server.run.absences import absences
+from erosion.server.run.leak import leak_of
 from erosion.server.run.ledger import as_csv, contributions
 from erosion.server.run.privacy_spent import privacy_spent
 from erosion.server.run.recounts import recounts
@@ -55,6 +56,7 @@ def result_of(
         for arm, state in outcome.finals.items()
     }
     first_arm = next(iter(outcome.finals))
+    leak = leak_of(type(study.task), evaluation.arms, evaluation.best_column)
     folds, repeats = study.evaluation.folds, study.evaluation.repeats
     return Result(
         study=study.name,
@@ -71,6 +73,7 @@ def result_of(
         class_counts=evaluation.class_counts,
         contributions=contributions(study.hospitals, outcome.records[first_arm]),
         data_check=outcome.data_check,
+        leak=leak,
         absent=absences(
             study.hospitals,
             study.user,
@@ -90,6 +93,7 @@ def result_of(
             evaluation.base_rate,
             tested=whom_it_tests(study),
             shifted_by=study.task.shifted_by,
+            leak=leak,
         ),
     )
 

@@ -20,11 +20,12 @@ MOST_MISFITS = 12  # columns of hospitals
 
 def verdict_sentences(text: str) -> tuple[str, str]:
     """The finding, and the figures behind it."""
-    finding, stop, figures = text.partition(". ")
+    finding, *rest = re.split(r"(?<=[.?]) ", text, maxsplit=1)
+    figures = " ".join(rest)
     if (beside := re.search(r" \(([^()]* 95 % interval [^()]*)\)", finding)) is not None:
         finding = finding.replace(beside[0], "")
         figures = f"{figures} {beside[1][:1].upper()}{beside[1][1:]}.".lstrip()
-    return finding + stop.strip(), figures
+    return finding, figures
 
 
 def what_may_be_unseen(
@@ -69,7 +70,8 @@ def beside_verdict(result: Result, *, named_in: str) -> list[str]:
     missing = absences(result.absent, named_in=f"{named_in}.absent")
     changed = recounts(result.recounts, named_in=f"{named_in}.recounts")
     compared = data_check(result.data_check, named_in=f"{named_in}.data_check")
-    return [*compared, *stops(result), *unseen, *missing, *changed, *privacy(result)]
+    leak = [] if result.leak is None else [printable(result.leak.sentence(result.task))]
+    return [*leak, *compared, *stops(result), *unseen, *missing, *changed, *privacy(result)]
 
 
 def data_check(found: DataCheck, *, named_in: str = "") -> list[str]:

@@ -17,6 +17,7 @@ from erosion.common.tasks.metric import Metric
 from erosion.common.tasks.task import Task
 from erosion.server.run import provenance
 from erosion.server.run.absences import Absent
+from erosion.server.run.leak import Leak
 from erosion.server.run.result import (
     NOTHING_COMPARED,
     Contribution,
@@ -52,6 +53,7 @@ class UserResult(Settings):
     adjusted_p_value: float | None = None  # Holm's, over all hospitals that were compared
     conclusion: str = ""  # by the adjusted p-value
     data_check: DataCheck = DataCheck()
+    leak: Leak | None = None  # where the figures are too good
     absent: tuple[Absent, ...] = ()  # hospitals that rounds of its part went without
     weights: dict[str, float]  # of each hospital in the first arm: see `mean_weights`
     stopped: dict[str, EarlyStop] = Field(default_factory=dict)  # by arm, those that ended early
@@ -168,6 +170,7 @@ def line_of(result: Result) -> UserResult:
         base_rate=result.base_rate,
         comparison=result.comparison,
         data_check=result.data_check,
+        leak=result.leak,
         absent=result.absent,
         weights=mean_weights(result.contributions, result.user),
         stopped={
@@ -284,7 +287,16 @@ def _with_warnings(text: str, overview: Overview, first: str, shifted_by: str) -
     ]
     if turned:
         after.append(wrong_way_sentence(f"Models rank patients{where(turned)}"))
-    return " ".join([*before, text, *warnings.values(), *after])
+    leaks: dict[str | None, list[str]] = {}
+    for user, line in overview.users.items():
+        if line.leak is not None:
+            leaks.setdefault(line.leak.column, []).append(user)
+    too_good = [
+        f"For {_counted(users)}: {leak.sentence(overview.task)}"
+        for users in leaks.values()
+        if (leak := overview.users[users[0]].leak) is not None
+    ]
+    return " ".join([*too_good, *before, text, *warnings.values(), *after])
 
 
 def _concluded(line: UserResult, p_value: float | None) -> UserResult:

@@ -22,6 +22,7 @@ from erosion.common.tasks import DEFAULT, REGISTRY
 from erosion.common.tasks.metric import Metric
 from erosion.common.tasks.task import Task
 from erosion.server.run.absences import Absent
+from erosion.server.run.leak import Leak
 from erosion.server.run.privacy_spent import PrivacySpent
 from erosion.server.run.recounts import Recount
 
@@ -106,6 +107,7 @@ class Result(Settings):
     cross_fitting: CrossFitting | None = None  # None: the figures are of a test part
     contributions: dict[str, Contribution]
     data_check: DataCheck = DataCheck()  # hospitals whose figures do not fit the others'
+    leak: Leak | None = None  # where the figures are too good
     absent: tuple[Absent, ...] = ()  # hospitals that rounds went without
     recounts: tuple[Recount, ...] = ()  # hospitals that came back with other numbers of patients
     privacy: PrivacySpent | None = None  # None: the study promised none
@@ -171,16 +173,19 @@ def verdict(
     *,
     tested: str = "test patients",
     shifted_by: str = "",
+    leak: Leak | None = None,
 ) -> Verdict:
     """The finding of the declared comparison, and the figures behind it.
 
-    `tested`: what the patients are called whom the figures are of. `shifted_by`: as the task says.
+    A leak comes first. `tested`: what the patients are called whom the figures are of.
+    `shifted_by`: as the task says.
     Which arms predict worse than the base rate, or not better, is the headline where the delivered
     one does, whatever was compared, and else stands at the end.
     """
 
     def warned(text: str, delivered: str) -> str:
-        return _with_warnings(text, task, arms, base_rate, delivered, shifted_by)
+        said = _with_warnings(text, task, arms, base_rate, delivered, shifted_by)
+        return f"{leak.sentence(task)} {said}" if leak else said
 
     if comparison is None:
         return Verdict(best_arm=None, text=warned(NOTHING_COMPARED, next(iter(arms))))

@@ -887,7 +887,7 @@ def test_what_tells_a_number_or_a_time_is_pointed_out(
     (tmp_path / "study.toml").unlink()
     drafted(tmp_path, table, "dead", "--time", "days")
     told = capsys.readouterr().out
-    assert [line.split(":")[0] for line in told.splitlines() if "by it alone" in line] == [
+    assert {line.split(":")[0] for line in told.splitlines() if "by it alone" in line} == {
         "  - died on",
         "  - hours",
-    ]
+    }

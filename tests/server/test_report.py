@@ -722,7 +722,7 @@ def test_every_arm_that_is_worse_than_the_base_rate_is_named() -> None:
     finals = {arm: found.metrics for arm, found in result.arms.items()}
     assert result.base_rate is not None
 
-    def said(*worse: str, **keys: str) -> str:
+    def said(*worse: str, **keys: Any) -> str:
         clearly = {"log_loss": 0.7, "intervals": {"log_loss": {"low": 0.67, "high": 0.73}}}
         bad = {arm: clearly if arm in worse else {} for arm in finals}
         arms = {
@@ -778,7 +778,7 @@ def test_an_arm_whose_interval_holds_the_base_rate_is_not_called_worse() -> None
     result = make_run().result
     finals = {arm: found.metrics for arm, found in result.arms.items()}
 
-    def said(*above: str, **keys: str) -> str:
+    def said(*above: str, **keys: Any) -> str:
         near = {"log_loss": 0.666, "intervals": {"log_loss": {"low": 0.601, "high": 0.7312}}}
         arms = {
             arm: FinalMetrics.model_validate(
