@@ -29,8 +29,8 @@ ABOVE_ZERO = 0.3  # of the others' middle: where their lowest tenth is, a measur
 MANY = 200  # patients: of fewer, those of another category may be too few to be told
 LACKING, COMPLETE = 0.5, 0.1  # of whom a value is missing: here, and at the others
 COMMON, EXPECTED = 0.25, 3  # share at the others, and smallest cells of patients that it makes here
-MOVED, MATCHED = 0.5, 0.15  # of the patients in other classes than the others', before and after
-# the classes are exchanged
+TURNED, EXCHANGED, MATCHED = 0.35, 0.5, 0.15  # of the patients in other classes than the others':
+# before the order of the classes is turned round, before classes are exchanged, and after either
 FEWEST_CELLS = 4  # of patients, whose shares can be compared with others'
 MIRRORED, TWICE = 0.5, 2.0  # deviations between a value and the others' with its sign changed, and
 # between the two as they are
@@ -243,15 +243,16 @@ def _are_relabelled(column: ColumnSummary, others: Sequence[ColumnSummary], cell
     classes = [*column.shares]
     own = np.array([column.shares[name] / column.count for name in classes])
     usual = np.array([median(o.shares.get(name, 0) / o.count for o in told) for name in classes])
-    if usual.sum() == 0 or np.abs(own - usual / usual.sum()).sum() < 2 * MOVED:
+    if usual.sum() == 0:
         return ""
     usual /= usual.sum()
+    moved = np.abs(own - usual).sum() / 2
     _, exchanged = linear_sum_assignment(np.abs(own[:, None] - usual[None, :]))
-    for order, how in (
-        (np.arange(len(classes))[::-1], "the other way round"),
-        (exchanged, "with classes exchanged"),
+    for order, how, least in (
+        (np.arange(len(classes))[::-1], "the other way round", TURNED),
+        (exchanged, "with classes exchanged", EXCHANGED),
     ):
-        if np.abs(own - usual[order]).sum() <= 2 * MATCHED:
+        if moved >= least and np.abs(own - usual[order]).sum() / 2 <= MATCHED:
             return (
                 f"{_listed(classes, own)}, of the others {_listed(classes, usual)}: is it coded"
                 f" {how}?"

@@ -7,7 +7,7 @@ from erosion.common.settings.base import Settings
 from erosion.common.tasks.task import Task
 
 TOO_GOOD = 0.99  # AUROC, R² or concordance that no model of patients reaches
-STRONG, NEAR = 0.85, 0.01  # of a column by itself, and how near it comes to the models
+STRONG, NEAR = 0.9, 0.01  # of a column by itself, and how near it comes to the models
 
 
 class Leak(Settings):
