@@ -1,7 +1,8 @@
 """Columns that may be known only after the outcome: they tell it by themselves, or say so."""
 
 import re
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -14,11 +15,11 @@ from erosion.client.dataset.text_table import TextTable
 from erosion.client.scaffold.column_names import words_of
 from erosion.client.scaffold.column_profile import Profile
 from erosion.client.scaffold.left_out import why_no_feature
-from erosion.client.scaffold.outcome_draft import NO
-from erosion.client.scaffold.spellings import one_spelling, plain_value
+from erosion.client.scaffold.outcome_direction import in_order
+from erosion.client.scaffold.spellings import one_spelling
 from erosion.common.tasks.task import Floats
 
-WORDS = Path(__file__).with_name("known_afterwards.txt")
+WORDS = Path(__file__).with_name("known_afterwards.toml")
 BY_NAME = "its name says that it is known only afterwards"
 
 
@@ -52,15 +53,14 @@ def is_known_afterwards(name: str) -> bool:
 
 @cache
 def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    lines = [line.strip() for line in WORDS.read_text(encoding="utf-8").splitlines()]
-    words = [line for line in lines if line and not line.startswith("#")]
+    words = tomllib.loads(WORDS.read_text(encoding="utf-8"))
 
-    def any_of(listed: Sequence[str]) -> re.Pattern[str]:
+    def any_of(listed: Iterable[str]) -> re.Pattern[str]:
         each = (re.escape(word).replace(r"\*", "[a-z0-9]*") for word in listed)
         return re.compile(f" (?:{'|'.join(each)})(?= )")
 
-    before = [word.removeprefix("not ") for word in words if word.startswith("not ")]
-    return any_of([word for word in words if not word.startswith("not ")]), any_of(before)
+    afterwards = [word for language in words["afterwards"].values() for word in language]
+    return any_of(afterwards), any_of(words["before"]["words"])
 
 
 def _outcome(
@@ -92,7 +92,7 @@ def _codes(table: TextTable, name: str) -> Floats:
     said = [text for text, is_known in zip(column.texts, known, strict=True) if is_known]
     spelt = one_spelling(said)
     texts = [spelt.get(text, "") for text in column.texts]
-    ordered = sorted({*texts}, key=lambda text: (plain_value(text) not in NO, text))
+    ordered = in_order(texts)  # those without the event come first
     codes = np.array([ordered.index(text) for text in texts], dtype=np.float64)
     codes[~np.array(known, dtype=bool)] = np.nan
     return codes[column.codes]

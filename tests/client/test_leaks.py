@@ -1,6 +1,7 @@
 """Columns that are known only after the outcome are asked about, repeated and named first."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,8 +101,8 @@ def test_names_say_in_several_languages_that_a_column_is_known_afterwards(
     assert is_known_afterwards(name) == is_one
 
 
-def study_of(task: str, *features: str, **changes: object) -> Study:
-    tasks = {
+def study_of(task: str, *features: str, **changes: Any) -> Study:
+    tasks: dict[str, dict[str, Any]] = {
         "died": {"target": "died", "classes": ["no", "yes"]},
         "risk": {"outcome": "regression", "target": "risk", "centre": 10.0, "spread": 2.2},
         "days": {
@@ -109,7 +110,7 @@ def study_of(task: str, *features: str, **changes: object) -> Study:
             "target": {"time": "days", "event": "died", "happened": ["yes"], "censored": ["no"]},
         },
     }  # fmt: skip
-    kinds = {"form": {"name": "form", "categories": ["A1", "A2", "B17"]}}
+    kinds: dict[str, Any] = {"form": {"name": "form", "categories": ["A1", "A2", "B17"]}}
     return make_study(
         task={
             "kind": "tabular",

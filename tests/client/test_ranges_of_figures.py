@@ -111,7 +111,10 @@ def fenced(values: np.ndarray[Any, Any], cell: int) -> np.ndarray[Any, Any]:
     ordered = np.sort(values)
     reach = min(cell, max(1, len(ordered) // 4))
     low, high = ordered[reach - 1], ordered[-reach]
-    return np.clip(ordered, low - 1.5 * (high - low), high + 1.5 * (high - low))
+    clipped: np.ndarray[Any, Any] = np.clip(
+        ordered, low - 1.5 * (high - low), high + 1.5 * (high - low)
+    )
+    return clipped
 
 
 def test_a_patient_with_many_rows_is_one_in_every_count(tmp_path: Path) -> None:
