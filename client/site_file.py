@@ -14,7 +14,7 @@ from erosion.common.errors import SiteError
 from erosion.common.learning.pretrained import FOLDER
 from erosion.common.sealed import pinned_keys
 from erosion.common.settings.base import Settings, read_toml, validate
-from erosion.common.settings.names import Name, Sha256
+from erosion.common.settings.names import HospitalName, Name, Sha256
 from erosion.common.support.network import is_name
 
 
@@ -91,6 +91,7 @@ class Limits(Settings):
     min_local_steps: int = Field(default=2, ge=1)  # mini-batches of a round
     min_batch_size: int = Field(default=2, ge=1)
     max_rounds: int | None = Field(default=None, ge=1)
+    max_parameters: int = Field(default=200_000_000, ge=1, le=1_000_000_000)
     studies: tuple[str, ...] = Field(default=("*",), min_length=1)  # names, * is a wildcard
     models: tuple[str, ...] = Field(default=("*",), min_length=1)
     # Code of a package that was installed here runs for a study only if its entry point and the
@@ -183,7 +184,7 @@ AppConfig = dict[str, str | int | float | bool]
 class Site(Settings):
     """One hospital. See `erosion schema site` for the same as a JSON schema."""
 
-    name: Name
+    name: HospitalName
     data: AnySource
     coordinator: CoordinatorAddress
     limits: Limits = Limits()
@@ -209,7 +210,7 @@ class Site(Settings):
 class AppSite(Settings):
     """What connecting needs of a site file, for an app and for installing keys; see `Site`."""
 
-    name: Name
+    name: HospitalName
     coordinator: CoordinatorAddress
     log: Log = Log()
     records: Path = Path("records")

@@ -3,6 +3,7 @@
 import argparse
 import os
 import re
+import resource
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -52,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def run() -> int:
         # Models, figures and logs are for this account alone, unless the person says otherwise.
         os.umask(_umask(os.environ.get("EROSION_UMASK", "077")))
+        # Memory holds patients and keys: a fault must not leave it on the disk.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         return handler(options)
 
     return in_words(run, options)

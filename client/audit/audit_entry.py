@@ -16,7 +16,7 @@ class AuditEntry(Settings):
     number: int  # from 1
     time: str  # ISO 8601, UTC
     kind: str  # of the request that this answers: query.describe, train, evaluate, query.notice
-    study: str | None  # its name, where the request brought the study
+    study: str | None  # the name of the approved study that the request is of
     digest: str | None = None  # SHA-256 of the study
     run: str | None
     arm: str | None

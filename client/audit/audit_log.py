@@ -111,9 +111,12 @@ class AuditLog:
         """Hash of the last line: with a note of it, lines missing after it can be noticed."""
         return self._head
 
-    def record(self, request: Message, reply: Message) -> None:
-        """Write down what `reply` is about to send. Raises NotLogged; then it must not be sent."""
-        line = _line(self._number + 1, self._head, request, reply)
+    def record(self, request: Message, reply: Message, study: str | None = None) -> None:
+        """Write down what `reply` is about to send. Raises NotLogged; then it must not be sent.
+
+        `study`: the name of the approved study that the request is of; a request names any.
+        """
+        line = _line(self._number + 1, self._head, request, reply, study)
         text = line.text.encode() + b"\n"
         try:
             self._make_room()
@@ -195,15 +198,16 @@ def _opened(path: Path) -> FileIO:
     return file
 
 
-def _line(number: int, previous: str, request: Message, reply: Message) -> AuditEntry:
+def _line(
+    number: int, previous: str, request: Message, reply: Message, study: str | None
+) -> AuditEntry:
     # The request is only quoted here: whether it makes sense is the app's to say.
     asked = wire.header_of(request.content)
-    study = asked.get("study")
     line = AuditEntry(
         number=number,
         time=datetime.now(UTC).isoformat(timespec="milliseconds"),
         kind=printable(request.metadata.message_type, at_most=LONGEST_QUOTE),
-        study=_quoted(study, "name", str) if isinstance(study, dict) else None,
+        study=study,
         digest=_quoted(asked, "digest", str),
         run=_quoted(asked, "run", str),
         arm=_quoted(asked, "arm", str),

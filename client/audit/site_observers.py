@@ -8,6 +8,7 @@ from pathlib import Path
 from flwr.app import Message
 
 from erosion.client.audit.audit_log import AuditLog
+from erosion.common.protocol import wire
 from erosion.common.support.status_file import StatusFile
 
 STATUS_NAME = "status.json"
@@ -26,11 +27,14 @@ class SiteObservers:
         coordinator: str,
         budgets: Callable[[], Sequence[str]] = lambda: (),
         site_file: Callable[[], str] = lambda: "",
+        study_named: Callable[[str], str | None] = lambda _digest: None,
     ) -> None:
         """Keep `folder`/status.json.
 
-        `budgets` says what is used up, in lines; `site_file` what has changed in it.
+        `budgets` says what is used up, in lines; `site_file` what has changed in it;
+        `study_named` the name of the approved study that a digest is of.
         """
+        self._study_named = study_named
         self._audit_log, self._budgets, self._site_file = audit_log, budgets, site_file
         self._looked = float("-inf")  # when the budgets were looked at
         self._sign = StatusFile(
@@ -64,7 +68,9 @@ class SiteObservers:
 
         Raises NotLogged; then it must not be sent.
         """
-        self._audit_log.record(request, reply)
+        digest = wire.header_of(request.content).get("digest")
+        name = self._study_named(digest) if isinstance(digest, str) else None
+        self._audit_log.record(request, reply, name)
         self._sent += 1
         self._sign.show(
             sent=self._sent,

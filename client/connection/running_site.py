@@ -80,6 +80,10 @@ class RunningSite:
         """What is used up, in lines for people here."""
         return [*used_up(self._site, self._store), *self._hospital.told()]
 
+    def study_named(self, digest: str) -> str | None:
+        """The name of the approved study that a digest is of, itself or by a part of it."""
+        return self._consent.study_named(digest)
+
     def has_changed(self) -> bool:
         """Whether the site file says something else than was read last, or cannot be read."""
         version = version_of(self._path)

@@ -53,6 +53,7 @@ def serve(path: Path, until: Until) -> None:
             coordinator=line.address,
             budgets=running.budgets,
             site_file=lambda: running.news,
+            study_named=running.study_named,
         )
         agent = Agent(
             running.connect,

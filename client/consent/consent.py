@@ -16,6 +16,7 @@ from erosion.client.consent.decisions import (
     most_runs_of,
     too_many_approved,
 )
+from erosion.client.consent.declined import declined_before
 from erosion.client.consent.needs import lacking, needs_of, rounds_asked
 from erosion.client.consent.question_hash import hash_of_evaluation, hash_of_step
 from erosion.client.consent.store import (
@@ -68,6 +69,11 @@ class Consent:
         self._hold(study, approved)
         return approved
 
+    def study_named(self, digest: str) -> str | None:
+        """The name of the approved study that a digest is of; None: of none that is known here."""
+        entry = self._store.study(self._approved.get(digest, digest))
+        return entry.name if entry is not None and entry.state == "approved" else None
+
     def _approved_by(self, study: Study) -> str:
         if (decisions := self._store.num_decisions()) != self._decisions:
             self._decisions = decisions
@@ -79,6 +85,8 @@ class Consent:
             return self._ask(study)
         if entry.state == "declined":
             raise Refusal(f"{self._site.name} declined study {study.name!r} ({entry.digest[:12]}).")
+        if entry.decided_by == WITHIN_LIMITS:
+            self._check_declined(study)
         if len(self._approved) == _KNOWN:
             self._approved.clear()
         known_as = (book_entry_of(study, self._store) or entry).digest
@@ -297,6 +305,11 @@ class Consent:
         check_study(self._site, part_asked(self._site, study))
         entry = entry_of(study, self._store, self._coordinator)
         if self._site.approval.automatic == "within_limits" and study.fold is None:
+            try:
+                self._check_declined(study)
+            except Refusal:
+                self._keep_for_a_person(entry)  # who may look at it after all
+                raise
             if full := too_many_approved(self._site, self._store):
                 remedy = self._site.budget.used_up("studies").partition(". ")[2]
                 raise Refusal(f"{self._site.name} approves no further study: {full}. {remedy}")
@@ -312,6 +325,15 @@ class Consent:
             f"nobody at {self._site.name} has approved study {study.name!r} ({_short(study)}) yet;"
             " somebody there decides with `erosion review SITE.toml`"
         )
+
+    def _check_declined(self, study: Study) -> None:
+        """No rule approves what a person declined under another name."""
+        if (declined := declined_before(self._site, study, self._store)) is not None:
+            raise Refusal(
+                f"{self._site.name} declined study {declined.name!r} ({declined.digest[:12]}), and"
+                f" {study.name!r} ({_short(study)}) asks no less of it. Ask the hospital to look at"
+                " it with `erosion review SITE.toml`, or ask for fewer columns."
+            )
 
     def _keep_for_a_person(self, entry: StudyEntry) -> None:
         if len(entry.content) > LONGEST_STUDY:

@@ -37,7 +37,7 @@ def too_many_approved(site: Site, store: ConsentStore) -> str | None:
 def most_runs_of(site: Site, digest: str, store: ConsentStore) -> int:
     """Runs that are answered of the study that the book knows by this digest."""
     entry = store.study(digest)
-    own = None if entry is None else _read(entry)
+    own = None if entry is None else study_of(entry)
     return site.budget.runs_per_study if own is None else most_runs(site, own)
 
 
@@ -75,18 +75,18 @@ def book_entry_of(study: Study, store: ConsentStore) -> StudyEntry | None:
 def leading(study: Study, entries: Iterable[StudyEntry]) -> Iterator[StudyEntry]:
     """Those of the entries that lead to `study`, in their order."""
     for entry in entries:
-        if (own := _read(entry)) is not None and leads_to(own, study):
+        if (own := study_of(entry)) is not None and leads_to(own, study):
             yield entry
 
 
 def decision_that_holds(entry: StudyEntry, store: ConsentStore) -> StudyEntry | None:
     """The same for the study of an entry; None also where that cannot be read any more."""
-    own = _read(entry)
+    own = study_of(entry)
     return None if own is None else decision_about(own, store)
 
 
-def _read(entry: StudyEntry) -> Study | None:
-    """None for one of another version of this program, which nobody can ask for any more."""
+def study_of(entry: StudyEntry) -> Study | None:
+    """The study of an entry; None for one that this version cannot read, nor anybody ask for."""
     return _read_text(entry.content)
 
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from erosion.client.consent.decisions import decision_about, too_many_approved
+from erosion.client.consent.declined import declined_before
 from erosion.client.consent.forecast import too_little, used_by_a_run
 from erosion.client.consent.needs import longest_arm, num_trials
 from erosion.client.consent.store import ConsentStore, StudyEntry
@@ -55,7 +56,7 @@ def review(site: Site, study: Study, store: ConsentStore) -> list[str]:
         *(f"  - {line}" for line in _one_study_more(site, study, store)),
         "",
         *_refused(site, part),
-        *_decided(study, store),
+        *_decided(site, study, store),
         *_changed(study, store),
         "",
         *_every_key(study),
@@ -389,7 +390,7 @@ def _refused(site: Site, study: Study) -> Iterator[str]:
         yield f"Refused in any case, also once approved: {problem}"
 
 
-def _decided(study: Study, store: ConsentStore) -> list[str]:
+def _decided(site: Site, study: Study, store: ConsentStore) -> list[str]:
     """What was decided of this very study."""
     entry, decisions = store.study(study.digest), store.decisions(study.digest)
     if entry is not None and entry.decided and not decisions:  # by an earlier program
@@ -399,6 +400,12 @@ def _decided(study: Study, store: ConsentStore) -> list[str]:
     if holds is not None and holds.digest != study.digest:
         which = f"{holds.state.capitalize()} with study {holds.digest[:12]}, which leads to it,"
         lines.append(f"{which} by {holds.decided_by}, {holds.decided}: that holds")
+    before = declined_before(site, study, store)
+    if before is not None and before.digest != study.digest:
+        lines.append(
+            f"It asks no less than study {before.name} ({before.digest[:12]}), declined by"
+            f" {before.decided_by}, {before.decided}"
+        )
     return lines
 
 

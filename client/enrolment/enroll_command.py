@@ -6,6 +6,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from erosion.common.errors import SiteError
 from erosion.common.support.keys import fingerprint
 
 Handler = Callable[[argparse.Namespace], None]
@@ -94,7 +95,8 @@ def _request(options: argparse.Namespace) -> None:
 
 def _install(options: argparse.Namespace) -> None:
     from erosion.client.enrolment.install import install
-    from erosion.client.site_file import load_app_site
+    from erosion.client.preflight.weaker import weaker_values
+    from erosion.client.site_file import load_app_site, load_site
 
     site = load_app_site(options.site)
     made = install(options.kit, site, own_key=options.key, new_authority=options.new_authority)
@@ -114,6 +116,13 @@ def _install(options: argparse.Namespace) -> None:
         print(f"The key is in {made.key_file} now: delete {options.key}.")
     if made.pinned is not None:
         print("\n".join(made.pinned.lines()))
+    try:
+        whole = load_site(options.site)
+    except SiteError:  # it need not be complete for this
+        whole = site
+    if weaker := [f"  {key} = {value}" for key, value in weaker_values(whole)]:
+        print(f"In {options.site} these values protect patients less than the defaults:")
+        print("\n".join(weaker))
 
 
 def _pin(options: argparse.Namespace) -> None:

@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import NameOID
 
 from erosion.common.errors import EnrolmentError
-from erosion.common.settings.names import checked_name
+from erosion.common.settings.names import checked_hospital
 from erosion.common.support.files import write_atomically
 from erosion.common.support.keys import PublicKey, new_private_key, private_pem
 from erosion.common.support.private_files import write_private
@@ -18,7 +18,7 @@ MOST_COMMON_NAME = 64  # characters, by X.520
 def make_request(hospital: str, key_file: Path) -> tuple[Path, PublicKey]:
     """Write a new key to `key_file` and its request beside it. Raises EnrolmentError."""
     try:
-        checked_name(hospital)
+        checked_hospital(hospital)
     except ValueError as problem:
         raise EnrolmentError(f"The site's name {hospital!r}: {problem}.") from None
     if len(hospital) > MOST_COMMON_NAME:

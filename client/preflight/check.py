@@ -20,6 +20,7 @@ from erosion.client.preflight.network import check_network
 from erosion.client.preflight.overview import ColumnCounts, column_counts
 from erosion.client.preflight.sealed import check_sealed
 from erosion.client.preflight.state import check_state
+from erosion.client.preflight.weaker import check_weaker
 from erosion.client.site_file import AppSite, Site, is_for_app, load_app_site, load_site
 from erosion.client.training.limits import part_asked
 from erosion.common.errors import DataError, SiteError
@@ -78,6 +79,7 @@ def _told(findings: Sequence[Finding], console: Console) -> bool:
 
 def _findings_of_app(site: AppSite, site_file: Path) -> Iterator[Finding]:
     yield check_site_file(site, site_file)
+    yield from check_weaker(site)
     yield from check_keys(site)
     yield from check_network(site)
 
@@ -86,6 +88,7 @@ def _findings(
     site: Site, site_file: Path, study: Study | None, study_file: Path | None
 ) -> Iterator[Finding]:
     yield check_site_file(site, site_file)
+    yield from check_weaker(site)
     yield from check_proposals(site_file)
     yield from check_keys(site)
     yield from site.data.check()

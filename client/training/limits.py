@@ -7,6 +7,7 @@ from erosion.client.consent.needs import longest_arm
 from erosion.client.site_file import Limits, Site
 from erosion.common.errors import Refusal
 from erosion.common.learning.installed import Installed
+from erosion.common.learning.layout import num_built
 from erosion.common.learning.training import Training
 from erosion.common.learning.work_size import PatientCounts, WorkSize
 from erosion.common.privacy.accountant import ROUNDING, epsilon_of
@@ -189,6 +190,13 @@ def _study_reasons(site: Site, study: Study) -> list[str]:
         )
     if isinstance(study.model, Installed) and (problem := problem_with_code(study.model, limits)):
         reasons.append(problem)
+    if study.model.has_free_shapes:  # of an installed one its own code alone knows
+        shape = tuple(study.task.input_shape)
+        built = num_built(study.model, shape, study.task.num_outputs)
+        if built > limits.max_parameters:
+            reasons.append(
+                f"a model of {built:,} parameters; limits.max_parameters = {limits.max_parameters}"
+            )
     if limits.sealed_only and not study.federation.sealed:
         reasons.append("its rounds are not sealed (federation.sealed); limits.sealed_only = true")
     if limits.epsilon is not None and (problem := _problem_with_privacy(site, study)):

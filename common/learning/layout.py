@@ -55,6 +55,14 @@ def check_size(settings: ModelBase, input_shape: tuple[int, ...], num_outputs: i
         )
 
 
+def num_built(settings: ModelBase, input_shape: tuple[int, ...], num_outputs: int) -> int:
+    """How many parameters the model has, frozen ones too; no memory is taken for them.
+
+    Only of models whose shapes can be had so (`has_free_shapes`).
+    """
+    return _built(type(settings), settings.model_dump_json(), input_shape, num_outputs)
+
+
 def shapes_digest(shapes: Mapping[str, Shape]) -> str:
     """SHA-256 of names and shapes: two models with the same can exchange flat vectors."""
     text = json.dumps([[name, list(shape)] for name, shape in shapes.items()])
@@ -68,6 +76,14 @@ def model_of_shapes(
     # On "meta" no memory is taken, and no random number drawn. Others' code may not bear it.
     with torch.device("meta") if settings.has_free_shapes else nullcontext():
         return unweighted_model(settings, input_shape, num_outputs)
+
+
+@lru_cache(maxsize=32)
+def _built(
+    kind: type[ModelBase], settings: str, input_shape: tuple[int, ...], num_outputs: int
+) -> int:
+    model = model_of_shapes(kind.model_validate_json(settings), input_shape, num_outputs)
+    return sum(p.numel() for p in model.parameters())
 
 
 @lru_cache(maxsize=32)

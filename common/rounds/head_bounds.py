@@ -3,9 +3,11 @@
 import json
 
 from erosion.common.errors import StudyError
+from erosion.common.learning.layout import num_built
 from erosion.common.line.frames import LARGEST_HEAD_BYTES
 from erosion.common.protocol import wire
 from erosion.common.study.study import Study
+from erosion.common.support.memory import memory_bytes
 from erosion.common.tasks.inputs import TabularTask
 
 # A number takes at most 25 characters, and every name of a reply is in the study, too.
@@ -14,6 +16,7 @@ COLUMN_BYTES = 2**9  # sums, means, deviations; of a description quantiles, too
 ARM_BYTES = 2**13  # its final figures, with their intervals
 HOSPITAL_BYTES = 2**12  # what is sealed for it
 TIMES_STUDY = 4
+MODELS_HELD = 4  # with updates on the disk: a model, what is sent, an update and their sum
 SCALING_BYTES = 52  # of an encoded column in a request: its mean and its deviation
 FIGURES_BYTES = 130  # in the final figures: two scalings, and what stands for a missing value
 
@@ -30,8 +33,17 @@ def most_head_bytes(study: Study) -> int:
     )
 
 
-def check_heads(study: Study) -> None:
-    """Raise StudyError where a message of the study is too large, before anybody waits for it."""
+def check_sizes(study: Study) -> None:
+    """Raise StudyError where a message or the model is too large, before anybody waits for it."""
+    if study.model.has_free_shapes:
+        shape = tuple(study.task.input_shape)
+        needed = MODELS_HELD * 4 * num_built(study.model, shape, study.task.num_outputs)
+        if needed > (memory := memory_bytes()):
+            raise StudyError(
+                f"Study {study.name}: the coordinator needs {needed / 2**30:.1f} GiB of memory for"
+                f" a model of this size, and this machine has {memory / 2**30:.1f} GiB. Take a"
+                " smaller model, or a larger machine."
+            )
     if problem := problem_with_heads(study):
         what, remedy = problem
         raise StudyError(f"Study {study.name}: {what}. {remedy}.")

@@ -22,6 +22,22 @@ def checked_name(value: str) -> str:
 
 Name = Annotated[str, AfterValidator(checked_name)]
 
+# What stands for several hospitals, for none or for the other side; and what Windows opens as a
+# device in place of a file, where records and kits are files by a hospital's name.
+_RESERVED = frozenset({"all", "none", "user", "coordinator", "con", "prn", "aux", "nul"}) | {
+    f"{device}{number}" for device in ("com", "lpt") for number in range(10)
+}
+
+
+def checked_hospital(value: str) -> str:
+    """A hospital's name itself; raises ValueError with what is allowed."""
+    if checked_name(value) in _RESERVED:
+        raise ValueError(f"{value!r} means something else here; give the hospital another name")
+    return value
+
+
+HospitalName = Annotated[str, AfterValidator(checked_hospital)]
+
 ColumnName = Annotated[str, Field(min_length=1, max_length=200)]  # of a table, a class, a tag
 Unit = Annotated[str, Field(max_length=100)]
 Said = Annotated[str, Field(max_length=200)]  # a name, a version or a step in a message

@@ -22,7 +22,7 @@ from erosion.common.learning.training import Training
 from erosion.common.privacy.accountant import strength_of
 from erosion.common.privacy.clipped_gradients import problem_with_layers
 from erosion.common.settings.base import Settings, read_toml, validate
-from erosion.common.settings.names import Name
+from erosion.common.settings.names import HospitalName, Name
 from erosion.common.study import privacy, sealing
 from erosion.common.study.evaluation import Evaluation
 from erosion.common.study.federation import Federation
@@ -61,7 +61,7 @@ class Study(Settings):
 
     name: Name
     user: Name  # whom the model is for; "all": every hospital in turn, one model each
-    hospitals: tuple[Name, ...] = Field(min_length=1)
+    hospitals: tuple[HospitalName, ...] = Field(min_length=1)
     rounds: int = Field(ge=1, le=100_000)
     seed: int = Field(default=0, ge=0, lt=2**63)
     task: AnyTask
@@ -96,10 +96,6 @@ class Study(Settings):
         twice = sorted(name for name, times in Counter(self.hospitals).items() if times > 1)
         if twice:
             raise ValueError(f"hospitals: {', '.join(twice)} named twice; name each hospital once")
-        if EVERY_USER in self.hospitals:
-            raise ValueError(
-                f"hospitals: {EVERY_USER!r} stands for every hospital; give that one another name"
-            )
         if self.user not in (*self.hospitals, EVERY_USER):
             raise ValueError(
                 f"user = {self.user!r} is not among the hospitals"

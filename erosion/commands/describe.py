@@ -69,13 +69,13 @@ def _run(options: argparse.Namespace) -> int:
 
         found = describe_here(study_file, options.data_dir)
     else:
-        from erosion.common.rounds.head_bounds import check_heads
+        from erosion.common.rounds.head_bounds import check_sizes
         from erosion.server.description.ask import ask_all
         from erosion.server.enrolment.federation_folder import FederationFolder
         from erosion.server.link.open_link import federation_or_none, make_link
 
         study = load_study(study_file)
-        check_heads(study)
+        check_sizes(study)
         folder = FederationFolder(options.federation)
         link = make_link(
             study, options.address, federation_or_none(folder, insecure=options.insecure)

@@ -42,11 +42,17 @@ def held_against(
 ) -> "Verified":
     """Verify a log against what a coordinator keeps of it; raises SiteError.
 
-    Lines that are younger than any site may remove must all be there.
+    Without a `head` it is held against the one that the site's status file beside it has. Lines
+    that are younger than any site may remove must all be there.
     """
     from erosion.client.audit.audit_check import verify
     from erosion.client.audit.log_files import LEAST_KEEP_DAYS
+    from erosion.client.audit.site_observers import STATUS_NAME
+    from erosion.common.support.status_file import read_status_file
 
+    status = log.parent / STATUS_NAME
+    if head is None and (seen := read_status_file(status)) is not None:
+        head = str(seen.values.get("log_head") or "") or None
     since = datetime.now(UTC) - timedelta(days=LEAST_KEEP_DAYS)
     heads = [noted.head for noted in witnessed]
     young = [noted.head for noted in witnessed if noted.time >= since]

@@ -128,7 +128,7 @@ def _run(options: argparse.Namespace) -> int:
     keep_freed_memory()
     configure_logging(options.verbose, options.log_format)
     with imports_for_good():
-        from erosion.common.rounds.head_bounds import check_heads
+        from erosion.common.rounds.head_bounds import check_sizes
         from erosion.common.rounds.study_run import check_start
         from erosion.common.study.study import load_study
         from erosion.common.support.parent_process import end_with_stdin
@@ -153,7 +153,7 @@ def _run(options: argparse.Namespace) -> int:
     outputs = open_outputs(options.output)
     study = load_study(options.study or resumed_run_folder(options.resume).study)
     setup = _setup(options)
-    check_heads(study)  # before a folder is made for a run that cannot begin
+    check_sizes(study)  # before a folder is made for a run that cannot begin
     check_start(study, options.weights)
     if options.resume:
         folder = resumed_run_folder(options.resume, study)

@@ -8,7 +8,7 @@ from shlex import quote
 from typing import Literal
 
 from erosion.common.errors import DiskError, HopelessError, RunError
-from erosion.common.rounds.head_bounds import check_heads
+from erosion.common.rounds.head_bounds import check_sizes
 from erosion.common.rounds.study_run import check_start
 from erosion.common.rounds.waiting import HospitalsAwayError
 from erosion.common.study.study import Study
@@ -127,7 +127,7 @@ def run_queue(
 
 def _check(study: Study, setup: Setup) -> None:
     """Raise StudyError or ModelError where a run could not begin, before anybody waits for it."""
-    check_heads(study)
+    check_sizes(study)
     check_start(study, setup.weights)
 
 

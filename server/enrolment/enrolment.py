@@ -7,7 +7,7 @@ from pathlib import Path
 from shlex import quote
 
 from erosion.common.errors import EnrolmentError
-from erosion.common.settings.names import checked_name
+from erosion.common.settings.names import checked_hospital
 from erosion.common.support import expiry
 from erosion.common.support.keys import (
     PrivateKey,
@@ -253,14 +253,9 @@ def _current(
 
 def _check_name(hospital: str) -> None:
     try:
-        checked_name(hospital)
+        checked_hospital(hospital)
     except ValueError as problem:
         raise EnrolmentError(f"The site's name {hospital!r}: {problem}.") from None
-    if hospital == COORDINATOR:
-        raise EnrolmentError(
-            f"A site cannot be called {COORDINATOR!r}, because `erosion enroll renew` means the"
-            " coordinator by it. Give the hospital another name."
-        )
 
 
 def _end(days: float) -> datetime:

@@ -21,10 +21,12 @@ from erosion.client.audit import audit_log as audit_log_module
 from erosion.client.audit.audit_check import verify
 from erosion.client.audit.audit_log import AuditLog, NotLogged
 from erosion.client.audit.log_files import full_files, last_line, remove_old
+from erosion.client.audit.site_observers import SiteObservers
 from erosion.client.connection import agent, running_site
 from erosion.client.connection import serve as serving
 from erosion.client.connection.line import Welcome
 from erosion.client.consent.consent import Consent
+from erosion.command_line import main
 from erosion.common.compression.codec import Compression, compress
 from erosion.common.errors import SiteError
 from erosion.common.line.frames import LONGEST_REASON
@@ -639,3 +641,42 @@ def test_a_pipe_in_the_logs_place_is_told_of(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "sent.jsonl")
     with pytest.raises(SiteError, match=r"sent\.jsonl, cannot be (opened|read) .*no ordinary file"):
         AuditLog(tmp_path)
+
+
+def test_a_log_whose_last_lines_were_cut_off_does_not_verify(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also those that no coordinator has the hash of: the site's status file has the last one."""
+    asked = Message(wire.encode_describe(make_study()), 1, wire.DESCRIBE)
+    with AuditLog(tmp_path) as log:
+        watch = SiteObservers(tmp_path, log, name="b", coordinator="c")
+        for _ in range(3):
+            watch.sending(asked, Message(Error(0, "no"), reply_to=asked))
+        watch.end("the program ended")
+    path = tmp_path / "sent.jsonl"
+    assert main(["log", "verify", str(path)]) == 0
+    whole = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(whole[:-1]))
+    assert main(["log", "verify", str(path)]) != 0
+    assert "removed" in capsys.readouterr().err
+
+
+def test_the_log_names_the_approved_study_and_not_what_a_request_calls_it(tmp_path: Path) -> None:
+    study = make_study()
+    called = json.loads(wire.header_text(wire.encode_describe(study)))
+    called["study"]["name"] = "another"
+    request = RecordDict({"header": ConfigRecord({"json": json.dumps(called)})})
+    asked = Message(request, 1, wire.DESCRIBE)
+    with AuditLog(tmp_path) as log:
+        watch = SiteObservers(
+            tmp_path,
+            log,
+            name="b",
+            coordinator="c",
+            study_named={study.digest: study.name}.get,
+        )
+        watch.sending(asked, Message(Error(0, "no"), reply_to=asked))
+        watch.end("the program ended")
+    line = json.loads((tmp_path / "sent.jsonl").read_text())
+    assert line["study"] == study.name
+    assert line["digest"] == study.digest

@@ -181,6 +181,56 @@ def test_what_a_person_declined_no_rule_approves_in_another_shape(
         Consent(automatic, store, "c").check(shape)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seed": 7},
+        {"name": "another"},
+        {"rounds": 5},
+        {"arms": {"we": {"algorithm": "weight_erosion"}, "local": {}}},
+        {"arms": {"fedavg": {}}},
+        {"hospitals": ["a", "b", "c"]},
+        {"task": {**STUDY["task"], "features": ["x2", "x1", "x3"]}},  # type: ignore[dict-item]
+        {"user": "b"},
+    ],
+    ids=str,
+)
+def test_what_a_person_declined_no_rule_approves_where_it_asks_no_less(
+    tmp_path: Path, store: ConsentStore, changes: dict[str, Any]
+) -> None:
+    automatic = site(tmp_path, approval={"automatic": "within_limits"})
+    entry = entry_of(study(), store)
+    decide(store, entry, approve=False, by="somebody")
+    again = study(**changes)
+    for _ in range(2):
+        with pytest.raises(Refusal, match=f"declined study 'small' .{entry.digest[:12]}"):
+            Consent(automatic, store, "c").check(again)
+    assert any("asks no less" in line for line in review(automatic, again, store))
+    approve(store, again)  # by a person, who may see it otherwise
+    Consent(automatic, store, "c").check(again)
+
+
+def test_what_a_rule_approved_ends_once_a_person_declines_what_asks_no_more(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    automatic = site(tmp_path, approval={"automatic": "within_limits"})
+    consent = Consent(automatic, store, "c")
+    consent.check(study(seed=1))
+    decide(store, entry_of(study(), store), approve=False, by="somebody")
+    with pytest.raises(Refusal, match="asks no less"):
+        consent.check(study(seed=1))
+
+
+def test_a_rule_approves_what_asks_less_than_was_declined(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    automatic = site(tmp_path, approval={"automatic": "within_limits"})
+    decide(store, entry_of(study(user="b"), store), approve=False, by="somebody")
+    fewer = {**STUDY["task"], "features": ["x1"]}  # type: ignore[dict-item]
+    Consent(automatic, store, "c").check(study(user="b", task=fewer))
+    Consent(automatic, store, "c").check(study(user="a"))
+
+
 def test_of_several_decisions_that_lead_to_a_study_a_persons_latest_holds(
     tmp_path: Path, store: ConsentStore
 ) -> None:
@@ -1220,3 +1270,14 @@ def test_what_a_study_calls_its_columns_rewrites_no_screen(
     said = capsys.readouterr()
     assert "dose\ufffd[2J" in (said.out + said.err).replace("\n", "")
     assert all(line.isprintable() for line in (said.out + said.err).splitlines())
+
+
+def test_a_model_larger_than_the_site_allows_is_refused_before_it_is_built(
+    tmp_path: Path, store: ConsentStore
+) -> None:
+    large = study(model={"name": "mlp", "hidden": [30_000, 30_000]}, arms={"fedavg": {}})
+    with pytest.raises(Refusal, match=r"limits\.max_parameters = 200000000"):
+        Consent(site(tmp_path), store, "c").check(large)
+    allowed = site(tmp_path, limits={"max_parameters": 10**9})
+    with pytest.raises(Undecided):
+        Consent(allowed, store, "c").check(large)

@@ -27,7 +27,7 @@ from erosion.common.protocol.messages import (
 )
 from erosion.common.protocol.summary import QUANTILES, ColumnSummary, Summary
 from erosion.common.protocol.wire import WireError
-from erosion.common.rounds.head_bounds import check_heads, most_head_bytes, problem_with_heads
+from erosion.common.rounds.head_bounds import check_sizes, most_head_bytes, problem_with_heads
 from erosion.common.settings.base import MOST_MISTAKES
 from erosion.common.study.study import Study
 from tests.support.small_study import TASK, make_study
@@ -146,7 +146,7 @@ def test_a_study_of_too_many_columns_is_refused_with_their_number_and_the_remedy
     task = {**TASK, "features": [f"cg{number:08d}" for number in range(40_000)]}
     study = make_study(task=task, scaling="federated")
     with pytest.raises(StudyError, match=r"with 40,000 columns.* 4 MiB are the most.*Leave"):
-        check_heads(study)
+        check_sizes(study)
     _, remedy = problem_with_heads(study) or ("", "")
     fit = int(remedy.split("about ")[1].removesuffix(" fit").replace(",", ""))
     fewer = make_study(task={**task, "features": task["features"][:fit]}, scaling="federated")

@@ -176,7 +176,7 @@ def test_an_empty_file_is_told_what_it_needs(tmp_path: Path) -> None:
         (
             '"b", "c"]',
             '"b", "all"]',
-            "hospitals: 'all' stands for every hospital; give that one another name",
+            "hospitals[2] = 'all'; 'all' means something else here; give the hospital another name",
         ),
         ('"b", "c"]', '"b", "b"]', "hospitals: b named twice; name each hospital once"),
         ('["a", "b", "c"]', "[]", "hospitals = []; give at least 1"),

@@ -30,11 +30,12 @@ from erosion.client.connection.credentials import credentials_for, known_as
 from erosion.client.connection.running_site import RunningSite
 from erosion.client.consent.store import ConsentStore
 from erosion.client.enrolment.install import MOST_MEMBERS, install
-from erosion.client.site_file import load_site
+from erosion.client.site_file import Site, load_site
 from erosion.command_line import main
 from erosion.common.errors import EnrolmentError, SiteError
 from erosion.common.protocol.admission_terms import Reason
 from erosion.common.sealed.pinned_keys import read_pinned_keys
+from erosion.common.settings.names import checked_hospital
 from erosion.common.study.study import Study
 from erosion.common.support import expiry
 from erosion.common.support.files import version_of
@@ -1187,3 +1188,12 @@ def test_a_certificate_that_cannot_be_made_leaves_no_half_of_a_federation(tmp_pa
         init_federation(folder, place, days=1e9)
     init_federation(folder, place)
     assert folder.place.exists()
+
+
+@pytest.mark.parametrize("name", ["all", "none", "user", "coordinator", "nul", "com1"])
+def test_no_hospital_has_a_name_that_means_something_else(name: str) -> None:
+    with pytest.raises(ValueError, match="another name"):
+        checked_hospital(name)
+    values = {"name": name, "data": {"path": "b.csv"}, "coordinator": {"address": "h:1"}}
+    with pytest.raises(ValueError, match="another name"):
+        Site.model_validate(values)

@@ -32,7 +32,7 @@ def sent(folder: Path, lines: int) -> Path:
     with AuditLog(folder) as audit_log:
         for number in range(1, lines + 1):
             asked = request(number)
-            audit_log.record(asked, reply(asked, number))
+            audit_log.record(asked, reply(asked, number), "small")
         return audit_log.path
 
 
@@ -42,6 +42,6 @@ def long_log(folder: Path, lines: int) -> list[str]:
     with AuditLog(folder, file_bytes=2000) as audit_log:
         for number in range(1, lines + 1):
             asked = request(number)
-            audit_log.record(asked, reply(asked, number))
+            audit_log.record(asked, reply(asked, number), "small")
             heads.append(audit_log.head)
     return heads
