@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from erosion.client.audit.log_files import LEAST_KEEP_DAYS
+from erosion.client.consent.account import state_folder
 from erosion.client.dataset.sources import AnySource
 from erosion.common.errors import SiteError
 from erosion.common.learning.pretrained import FOLDER
@@ -169,8 +170,10 @@ class Compute(Settings):
 
     threads: int = Field(default=1, ge=1, le=1024)
     device: Annotated[str, AfterValidator(_checked_device)] = "cpu"
-    state: Path | None = None  # folder for what methods keep here between rounds; None: "state"
-    # beside the site file (and in memory for a site that has no file)
+    # Folder for approvals, budgets and what methods keep here, in a folder of the hospital's name.
+    # None: where another kit of this hospital keeps them for the same data, or "state" in the site
+    # file's folder.
+    state: Path | None = None
     # Local randomness without this site's secret, so that whoever knows the study can repeat it,
     # and mini-batches in the file's order where a study asks for them: for a testbed, whose runs
     # are to be the same again.
@@ -191,7 +194,9 @@ class Site(Settings):
     approval: Approval = Approval()
     budget: Budget = Budget()
     log: Log = Log()
-    records: Path = Path("records")  # folder for the log of what was sent, and the status
+    # Folder for the log of what was sent, and the status; None: "records/NAME" in the site file's
+    # folder.
+    records: Path | None = None
     compute: Compute = Compute()
     sealed: Sealed = Sealed()
     app: AppConfig = Field(default_factory=dict)  # of an app that is served in this site's place
@@ -203,8 +208,13 @@ class Site(Settings):
 
     @property
     def consent_folder(self) -> Path:
-        """Where approvals and budgets are kept; beside what methods keep here."""
+        """Where approvals and budgets are kept; with what methods keep here."""
         return (self.compute.state or Path("state")) / self.name
+
+    @property
+    def records_folder(self) -> Path:
+        """Where the log of what was sent is, and the status."""
+        return self.records or Path("records") / self.name
 
 
 class AppSite(Settings):
@@ -213,9 +223,14 @@ class AppSite(Settings):
     name: HospitalName
     coordinator: CoordinatorAddress
     log: Log = Log()
-    records: Path = Path("records")
+    records: Path | None = None
     sealed: Sealed = Sealed()
     app: AppConfig = Field(default_factory=dict)  # its `context.node_config`, beside "name"
+
+    @property
+    def records_folder(self) -> Path:
+        """Where the log of what was sent is, and the status."""
+        return self.records or Path("records") / self.name
 
 
 def load_site(path: Path) -> Site:
@@ -254,20 +269,22 @@ def _homes_known(path: Path) -> Iterator[None]:
 
 
 def _beside(site: Site, folder: Path) -> Site:
+    data, stated = site.data.beside(folder), site.compute.state
+    state = state_folder(site.name, data, stated and _path_beside(folder, stated), folder / "state")
     compute = site.compute.model_copy(
         update={
-            "state": _path_beside(folder, site.compute.state or Path("state")),
+            "state": state,
             "weights": _path_beside(folder, site.compute.weights or Path(FOLDER)),
         }
     )
-    changes = {"data": site.data.beside(folder), "compute": compute}
+    changes = {"data": data, "compute": compute}
     return site.model_copy(update={**_common_beside(site, folder), **changes})
 
 
 def _common_beside(site: Site | AppSite, folder: Path) -> dict[str, Any]:
     own_key = site.sealed.private_key
     return {
-        "records": _path_beside(folder, site.records),
+        "records": _path_beside(folder, site.records_folder),
         "coordinator": site.coordinator.beside(folder),
         "sealed": Sealed(
             peers=_path_beside(folder, site.sealed.peers or Path(pinned_keys.NAME)),

@@ -97,6 +97,8 @@ class _Parts:
             "PYTHONUNBUFFERED": "1",
             provenance.COMMAND_VARIABLE: provenance.command(),
         }
+        if log is not None:  # its hospitals' budgets are this run's, whatever ran before
+            environment["XDG_STATE_HOME"] = str(log.parent / "home")
         output: IO[bytes] | None = log.open("wb") if log else None
         try:
             # A session of its own, so that Ctrl-C reaches only the testbed, which then ends the

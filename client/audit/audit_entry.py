@@ -15,6 +15,8 @@ class AuditEntry(Settings):
 
     number: int  # from 1
     time: str  # ISO 8601, UTC
+    hospital: str = ""  # that sent it
+    dataset: str = ""  # what its account calls the data that it answered from; "" for an app
     kind: str  # of the request that this answers: query.describe, train, evaluate, query.notice
     study: str | None  # the name of the approved study that the request is of
     digest: str | None = None  # SHA-256 of the study

@@ -14,6 +14,7 @@ import hashlib
 import json
 import math
 import os
+from collections.abc import Callable
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
@@ -55,13 +56,21 @@ class AuditLog:
     """Appends to one log; use as a context manager. Only one program at a time may."""
 
     def __init__(
-        self, folder: Path, *, file_bytes: int = FILE_BYTES, keep_days: int = KEEP_DAYS
+        self,
+        folder: Path,
+        *,
+        hospital: str = "",
+        dataset: Callable[[], str] = str,
+        file_bytes: int = FILE_BYTES,
+        keep_days: int = KEEP_DAYS,
     ) -> None:
         """Open `folder`/sent.jsonl, making both if need be. Raises SiteError.
 
-        A file of `file_bytes` is full; full ones are kept for `keep_days`.
+        The log is that of `hospital` alone; `dataset` names the data that it answers from at the
+        time. A file of `file_bytes` is full; full ones are kept for `keep_days`.
         """
         self.path = folder / FILE_NAME
+        self._hospital, self._dataset = hospital, dataset
         self._file_bytes, self._keep_days = file_bytes, keep_days
         try:
             if not folder.exists():
@@ -111,12 +120,20 @@ class AuditLog:
         """Hash of the last line: with a note of it, lines missing after it can be noticed."""
         return self._head
 
+<<<<<<< HEAD
     def record(self, request: Message, reply: Message, study: str | None = None) -> None:
         """Write down what `reply` is about to send. Raises NotLogged; then it must not be sent.
 
         `study`: the name of the approved study that the request is of; a request names any.
         """
         line = _line(self._number + 1, self._head, request, reply, study)
+=======
+    def record(self, request: Message, reply: Message) -> None:
+        """Write down what `reply` is about to send. Raises NotLogged; then it must not be sent."""
+        line = _line(self._number + 1, self._head, request, reply).model_copy(
+            update={"hospital": self._hospital, "dataset": self._dataset()}
+        )
+>>>>>>> a2750d63 (Keep a hospital's records and budgets apart from every other's)
         text = line.text.encode() + b"\n"
         try:
             self._make_room()
@@ -176,12 +193,18 @@ class AuditLog:
             return 0, FIRST
         last = text.decode(errors="replace")
         try:
-            return AuditEntry.model_validate_json(last).number, hash_of(last)
+            entry = AuditEntry.model_validate_json(last)
         except ValueError:
             raise SiteError(
                 f"The last line of {path} is damaged. Examine it with `erosion log verify"
                 f" {self.path}`, keep the file, and move it away to begin another."
             ) from None
+        if self._hospital and entry.hospital not in ("", self._hospital):
+            raise SiteError(
+                f"{self.path} is the log of {entry.hospital}, and this is {self._hospital}. Name"
+                f" a folder of its own with `records` in the site file of {self._hospital}."
+            )
+        return entry.number, hash_of(last)
 
     def _first_number(self) -> int:
         """The number of this file's first line."""

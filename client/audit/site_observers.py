@@ -4,12 +4,17 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from flwr.app import Message
 
 from erosion.client.audit.audit_log import AuditLog
+<<<<<<< HEAD
 from erosion.common.protocol import wire
 from erosion.common.support.status_file import StatusFile
+=======
+from erosion.common.support.status_file import StatusFile, certificate_shown
+>>>>>>> a2750d63 (Keep a hospital's records and budgets apart from every other's)
 
 STATUS_NAME = "status.json"
 BUDGETS_SECONDS = 5.0  # between two looks at the budgets
@@ -27,41 +32,57 @@ class SiteObservers:
         coordinator: str,
         budgets: Callable[[], Sequence[str]] = lambda: (),
         site_file: Callable[[], str] = lambda: "",
+<<<<<<< HEAD
         study_named: Callable[[str], str | None] = lambda _digest: None,
+=======
+        certificate_expires: Callable[[], datetime | None] = lambda: None,
+>>>>>>> a2750d63 (Keep a hospital's records and budgets apart from every other's)
     ) -> None:
         """Keep `folder`/status.json.
 
         `budgets` says what is used up, in lines; `site_file` what has changed in it;
+<<<<<<< HEAD
         `study_named` the name of the approved study that a digest is of.
+=======
+        `certificate_expires` when the site's certificate ends, None where it has none.
+>>>>>>> a2750d63 (Keep a hospital's records and budgets apart from every other's)
         """
         self._study_named = study_named
         self._audit_log, self._budgets, self._site_file = audit_log, budgets, site_file
         self._looked = float("-inf")  # when the budgets were looked at
         self._sign = StatusFile(
             folder / STATUS_NAME,
+            live=lambda: certificate_shown(certificate_expires()),
             site=name,
             coordinator=coordinator,
             connected=False,
             trouble="not connected yet",
+            disconnected_since=_now(),
             sent=0,
             last_sent=None,
             log_head=audit_log.head,
         )
-        self._sent = 0
+        self._sent, self._is_connected = 0, False
 
     def connected(self) -> None:
         """The coordinator let this site in."""
+        self._is_connected = True
         self._looked = time.monotonic()
         self._sign.show(
             connected=True,
             trouble=None,
+            disconnected_since=None,
             budgets=list(self._budgets()),
             site_file=self._site_file(),
         )
 
     def disconnected(self, why: str) -> None:
         """The connection is down."""
-        self._sign.show(connected=False, trouble=why)
+        values: dict[str, Any] = {"connected": False, "trouble": why}
+        if self._is_connected:
+            values["disconnected_since"] = _now()
+        self._is_connected = False
+        self._sign.show(**values)
 
     def sending(self, request: Message, reply: Message) -> str:
         """Write it down before it is sent; the hash of its line goes with it.
@@ -74,7 +95,7 @@ class SiteObservers:
         self._sent += 1
         self._sign.show(
             sent=self._sent,
-            last_sent=datetime.now(UTC).isoformat(timespec="seconds"),
+            last_sent=_now(),
             log_head=self._audit_log.head,
             **self._news_of_budgets(),
         )
@@ -90,3 +111,7 @@ class SiteObservers:
         """The program ends."""
         self._sign.show(budgets=list(self._budgets()))
         self._sign.end(connected=False, trouble=why, ended=True)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 from cryptography import x509
@@ -30,6 +31,13 @@ class Credentials:
     address: str
     tls: Tls | None = None  # None: the line is not encrypted
     proxy: str | None = field(default=None, repr=False)  # may hold a password
+
+    @property
+    def expires(self) -> datetime | None:
+        """When the site's certificate ends; None: it has none."""
+        return (
+            None if self.tls is None else certificate_in(self.tls.certificate).not_valid_after_utc
+        )
 
     def connect(self) -> SiteLine:
         """A connection that is not open yet."""

@@ -14,6 +14,7 @@ from flwr.clientapp import ClientApp
 from erosion.client.connection.app import make_app
 from erosion.client.connection.credentials import credentials_for, known_as
 from erosion.client.connection.line import SiteLine
+from erosion.client.consent.account import claim, dataset_of
 from erosion.client.consent.consent import Consent
 from erosion.client.consent.review_list import used_up
 from erosion.client.consent.store import ConsentStore
@@ -57,6 +58,7 @@ class RunningSite:
         if self.has_changed():
             self._read_again()
         credentials = credentials_for(self._site.coordinator)
+        self.certificate_expires = credentials.expires
         if known_as(credentials) != self.coordinator:  # another authority was installed
             self._take(self._site)
         return credentials.connect()
@@ -110,6 +112,7 @@ class RunningSite:
             kept = [key for key in differing if key.startswith(_KEPT)]
             if kept:
                 raise SiteError(f"{', '.join(kept)}: start `erosion client` anew for that.")
+            claim(site)
             self._take(site)
         except SiteError as problem:
             raise SiteError(
@@ -120,12 +123,15 @@ class RunningSite:
         logger.info("%s and holds from now on: %s", was_changed, ", ".join(differing))
 
     def _take(self, site: Site) -> None:
-        self.coordinator = known_as(credentials_for(site.coordinator))  # as the book has it
+        credentials = credentials_for(site.coordinator)
+        self.coordinator = known_as(credentials)  # as the book has it
+        self.certificate_expires = credentials.expires
         secret = b"" if site.compute.public_order else self._secret
         hospital = Hospital(site, secret, noise_secret=self._secret)
         consent = Consent(site, self._store, self.coordinator)
         self._app: ClientApp = make_app(hospital, consent)
         self._site, self._hospital, self._consent = site, hospital, consent
+        self.dataset = dataset_of(site)
 
 
 def _settled(path: Path) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """`erosion client`: serve a site until told to stop."""
 
 import logging
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from erosion.client.connection.agent import Agent, Until
 from erosion.client.connection.credentials import credentials_for, known_as
 from erosion.client.connection.installed_app import InstalledApp
 from erosion.client.connection.running_site import RunningSite
-from erosion.client.consent.dataset_name import dataset_of
+from erosion.client.consent.account import claim, dataset_of
 from erosion.client.consent.recovery import recover_answers
 from erosion.client.consent.site_secret import site_secret
 from erosion.client.consent.store import ConsentStore
@@ -33,27 +34,32 @@ def serve(path: Path, until: Until) -> None:
     version = version_of(path)  # before reading: what changes meanwhile is newer
     site = load_site(path)
     line = credentials_for(site.coordinator)
+    claim(site)
     folder = site.consent_folder
     secret = site_secret(folder)
     store = ConsentStore(folder)
     running = RunningSite(path, site, store, secret=secret, version=version)
     with (
         closing(store),
-        _audit_log(site) as audit_log,
+        _audit_log(site, lambda: running.dataset) as audit_log,
     ):
         recover_answers(store, known_as(line), dataset_of(site), audit_log.path)
         with closing(PrivacyLedger(folder)) as ledger:
             recover_releases(ledger, dataset_of(site), audit_log.path)
         with closing(SumLedger(folder / SEALED)) as sums:
-            recover_sums(sums, audit_log.path)
+            recover_sums(sums, dataset_of(site), audit_log.path)
         watch = SiteObservers(
-            site.records,
+            site.records_folder,
             audit_log,
             name=site.name,
             coordinator=line.address,
             budgets=running.budgets,
             site_file=lambda: running.news,
+<<<<<<< HEAD
             study_named=running.study_named,
+=======
+            certificate_expires=lambda: running.certificate_expires,
+>>>>>>> a2750d63 (Keep a hospital's records and budgets apart from every other's)
         )
         agent = Agent(
             running.connect,
@@ -71,8 +77,14 @@ def serve(path: Path, until: Until) -> None:
 def serve_app(site: AppSite, app: ClientApp, until: Until) -> None:
     """Serve an app that is installed here until interrupted. Raises SiteError, LinkError."""
     line = credentials_for(site.coordinator)
-    with _audit_log(site) as audit_log:
-        watch = SiteObservers(site.records, audit_log, name=site.name, coordinator=line.address)
+    with _audit_log(site, str) as audit_log:
+        watch = SiteObservers(
+            site.records_folder,
+            audit_log,
+            name=site.name,
+            coordinator=line.address,
+            certificate_expires=lambda: line.expires,
+        )
         agent = Agent(
             lambda: credentials_for(site.coordinator).connect(),
             InstalledApp(app, site),
@@ -84,9 +96,11 @@ def serve_app(site: AppSite, app: ClientApp, until: Until) -> None:
         _run(agent, watch)
 
 
-def _audit_log(site: Site | AppSite) -> AuditLog:
+def _audit_log(site: Site | AppSite, dataset: Callable[[], str]) -> AuditLog:
     return AuditLog(
-        site.records,
+        site.records_folder,
+        hospital=site.name,
+        dataset=dataset,
         file_bytes=site.log.file_megabytes * 2**20,
         keep_days=site.log.keep_days,
     )

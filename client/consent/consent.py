@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from erosion.client.consent.account import dataset_of
 from erosion.client.consent.contracts import contracts_at, contracts_of, local_name
-from erosion.client.consent.dataset_name import dataset_of
 from erosion.client.consent.decisions import (
     WITHIN_LIMITS,
     book_entry_of,

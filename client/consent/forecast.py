@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from erosion.client.connection.credentials import credentials_for, known_as
-from erosion.client.consent.dataset_name import dataset_of
+from erosion.client.consent.account import dataset_of
 from erosion.client.consent.decisions import book_entry_of, most_runs_of
 from erosion.client.consent.needs import lacking, needs_of
 from erosion.client.consent.store import ConsentStore

@@ -24,14 +24,14 @@ logger = logging.getLogger("erosion.site")
 
 def recover_answers(store: ConsentStore, coordinator: str, dataset: str, log: Path) -> int:
     """How many answers the log at `log` has and the book lacked. Raises SiteError."""
-    read_to = store.log_was_read_to()
+    read_to = store.log_was_read_to(log)
     sent: set[LoggedAnswer] = set()
     for entry in entries_since(log, read_to):
         read_to = entry.number
-        if (answer := _answer_of(entry)) is not None:
+        if entry.dataset in ("", dataset) and (answer := _answer_of(entry)) is not None:
             sent.add(answer)
     lacking = sent - store.logged_answers() if sent else set()
-    store.recover(coordinator, dataset, lacking, read_to, _came_of(store, lacking))
+    store.recover(coordinator, dataset, lacking, log, read_to, _came_of(store, lacking))
     if lacking:
         logger.warning(
             "%s has %d answers that %s lacks, which was restored or replaced: they are counted as"

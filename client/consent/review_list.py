@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from erosion.client.cells.cells import Cells
-from erosion.client.consent.dataset_name import dataset_of
+from erosion.client.consent.account import dataset_of
 from erosion.client.consent.decisions import decision_that_holds
 from erosion.client.consent.store import ConsentStore, StudyEntry
 from erosion.client.privacy.privacy_words import spent_here

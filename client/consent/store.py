@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
-from erosion.common.support.private_database import PrivateDatabase
+from erosion.common.support.private_database import PrivateDatabase, log_read, note_log_read
 
 VERSION = 1
 FILE_NAME = "consent.sqlite"
@@ -91,7 +91,7 @@ create view if not exists given as
   union all
   select coordinator, dataset, coalesce(study, variant), run, variant, arm, round
   from recovered left join came_of using (variant);
-create table if not exists log_read (only integer primary key check (only = 1), line integer);
+create table if not exists log_read (log text primary key, line integer not null);
 """
 
 
@@ -325,10 +325,11 @@ class ConsentStore:
         coordinator: str,
         dataset: str,
         answers: Collection[LoggedAnswer],
+        log: Path,
         read_to: int,
         came_of: Mapping[str, str] | None = None,
     ) -> None:
-        """Count answers that the log has and this file lacks; it was read up to this line.
+        """Count answers that this log has and this file lacks; it was read up to this line.
 
         `came_of`: by a variant's digest, that of the approved study, as far as it is known.
         """
@@ -340,7 +341,7 @@ class ConsentStore:
             self._file.execute_many(
                 "insert or ignore into came_of values (?,?)", list((came_of or {}).items())
             )
-            self._file.execute("insert or replace into log_read values (1, ?)", (read_to,))
+            note_log_read(self._file, log, read_to)
 
     def note_origin(self, variant: str, study: str) -> None:
         """Count answers of a variant that the log alone knows as the approved study's."""
@@ -350,10 +351,9 @@ class ConsentStore:
             (variant, study, variant),
         )
 
-    def log_was_read_to(self) -> int:
-        """The last line of the log that was held against this file; 0: none."""
-        found = self._file.execute("select line from log_read")
-        return int(found[0][0]) if found else 0
+    def log_was_read_to(self, log: Path) -> int:
+        """The last line of this log that was held against this file; 0: none."""
+        return log_read(self._file, log)
 
     def is_recovered(self, coordinator: str, dataset: str, answer: Answer) -> bool:
         """Whether the log alone knows of this answer, and so nobody knows what was asked."""

@@ -64,7 +64,7 @@ def check_keys(site: Site | AppSite) -> Iterator[Finding]:
             "none are named, so the connection would be neither encrypted nor signed",
             "name coordinator.root_certificate, .certificate and .private_key; they are in the kit",
         )
-    yield _records(site.records)
+    yield _records(site.records_folder)
 
 
 def _private_key(path: Path) -> Finding:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from erosion.client.consent.store import now
 from erosion.common.errors import Refusal
-from erosion.common.support.private_database import PrivateDatabase
+from erosion.common.support.private_database import PrivateDatabase, log_read, note_log_read
 
 VERSION = 1
 FILE_NAME = "privacy.sqlite"
@@ -29,7 +29,7 @@ create table if not exists releases (
   released text not null,
   primary key (dataset, study, run, arm, round)
 );
-create table if not exists log_read (one integer primary key, line integer not null);
+create table if not exists log_read (log text primary key, line integer not null);
 """
 
 
@@ -110,34 +110,23 @@ class PrivacyLedger:
             ),
         )
 
-    def recover(self, releases: Sequence[Release], read_to: int) -> int:
-        """Count what the site's log has and this file lacks, and say how many that were.
+    def recover(self, releases: Sequence[Release], log: Path, read_to: int) -> int:
+        """Count what a log has and this file lacks, and return how many that were.
 
-        The log does not say of which data an update was: what was paid of any others is not lacking
-        here. It was read up to the line `read_to`.
+        The log was read up to the line `read_to`.
         """
         with self._file.transaction():
             lacking = 0
             for release in releases:
-                if not self._was_paid(release):
+                if self.reply_of(release) is None:
                     self.pay(release, _RECOVERED)
                     lacking += 1
-            self._file.execute("insert or replace into log_read values (1, ?)", (read_to,))
+            note_log_read(self._file, log, read_to)
         return lacking
 
-    def _was_paid(self, release: Release) -> bool:
-        """Of whatever data."""
-        return bool(
-            self._file.execute(
-                "select 1 from releases where study = ? and run = ? and arm = ? and round = ?",
-                (release.study, release.run, release.arm, release.round),
-            )
-        )
-
-    def log_was_read_to(self) -> int:
-        """The last line of the log that was held against this file; 0: none."""
-        found = self._file.execute("select line from log_read")
-        return int(found[0][0]) if found else 0
+    def log_was_read_to(self, log: Path) -> int:
+        """The last line of this log that was held against this file; 0: none."""
+        return log_read(self._file, log)
 
     def close(self) -> None:
         """Let go of the file."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from math import inf
 
-from erosion.client.consent.dataset_name import dataset_of
+from erosion.client.consent.account import dataset_of
 from erosion.client.privacy.privacy_ledger import FILE_NAME, PrivacyLedger, Spent
 from erosion.client.privacy.private_rounds import ledger_folder
 from erosion.client.site_file import Site

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from erosion.client.consent.dataset_name import dataset_of
+from erosion.client.consent.account import dataset_of
 from erosion.client.privacy.privacy_ledger import PrivacyLedger, Release, refusal_of_another
 from erosion.client.site_file import Site
 from erosion.common.algorithms.base import TRAIN

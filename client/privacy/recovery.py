@@ -18,13 +18,13 @@ logger = logging.getLogger("erosion.site")
 
 def recover_releases(ledger: PrivacyLedger, dataset: str, log: Path) -> int:
     """How many updates the log has and the ledger lacked. Raises SiteError."""
-    read_to = ledger.log_was_read_to()
+    read_to = ledger.log_was_read_to(log)
     sent = []
     for entry in entries_since(log, read_to):
         read_to = entry.number
         if (release := _release_of(entry, dataset)) is not None:
             sent.append(release)
-    lacking = ledger.recover(sent, read_to)
+    lacking = ledger.recover(sent, log, read_to)
     if lacking:
         logger.warning(
             "%s has %d updates with noise that the privacy ledger lacks, which was restored or"
@@ -38,7 +38,12 @@ def recover_releases(ledger: PrivacyLedger, dataset: str, log: Path) -> int:
 def _release_of(entry: AuditEntry, dataset: str) -> Release | None:
     noise = entry.figures.get("noise_multiplier") if isinstance(entry.figures, dict) else None
     kind = entry.kind.partition(".")[0]  # whatever the step: a method's own may bring an update
-    if kind != wire.TRAIN or entry.error is not None or not isinstance(noise, int | float):
+    if (
+        entry.dataset not in ("", dataset)
+        or kind != wire.TRAIN
+        or entry.error is not None
+        or not isinstance(noise, int | float)
+    ):
         return None
     return Release(
         dataset,

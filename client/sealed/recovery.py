@@ -19,15 +19,15 @@ from erosion.common.sealed import legs
 logger = logging.getLogger("erosion.site")
 
 
-def recover_sums(ledger: SumLedger, log: Path) -> int:
+def recover_sums(ledger: SumLedger, dataset: str, log: Path) -> int:
     """Of how many rounds the ledger has forgotten what the log has. Raises SiteError."""
-    read_to = ledger.log_was_read_to()
+    read_to = ledger.log_was_read_to(log)
     sent: Counter[tuple[Place, str]] = Counter()
     for entry in entries_since(log, read_to):
         read_to = entry.number
-        if (step := _leg_of(entry)) is not None:
+        if entry.dataset in ("", dataset) and (step := _leg_of(entry)) is not None:
             sent[Place(entry.digest or "", entry.run or "", entry.round or 0), step] += 1
-    forgotten = ledger.recover(sent, read_to)
+    forgotten = ledger.recover(sent, log, read_to)
     if forgotten:
         logger.warning(
             "%s has answers in %d sealed rounds that the record of sums lacks, which was restored"

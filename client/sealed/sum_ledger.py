@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from erosion.common.errors import Refusal
-from erosion.common.support.private_database import PrivateDatabase
+from erosion.common.support.private_database import PrivateDatabase, log_read, note_log_read
 
 NAME = "sealed-sums.sqlite"
 
@@ -21,7 +21,7 @@ create table if not exists answers (
   in_log integer not null default 0,
   primary key (study, run, round, step)
 );
-create table if not exists log_read (one integer primary key, line integer not null);
+create table if not exists log_read (log text primary key, line integer not null);
 """
 
 
@@ -78,8 +78,8 @@ class SumLedger:
             (*place, step),
         )
 
-    def recover(self, answers: Counter[tuple[Place, str]], read_to: int) -> int:
-        """Take in what the site's log has since it was read last, now up to the line `read_to`.
+    def recover(self, answers: Counter[tuple[Place, str]], log: Path, read_to: int) -> int:
+        """Take in what this log has since it was read last, now up to the line `read_to`.
 
         Returns of how many rounds this file has forgotten an answer.
         """
@@ -89,17 +89,16 @@ class SumLedger:
                 " on conflict do update set in_log = in_log + excluded.in_log",
                 [(*place, step, number) for (place, step), number in answers.items()],
             )
-            self._file.execute("insert or replace into log_read values (1, ?)", (read_to,))
+            note_log_read(self._file, log, read_to)
         ((forgotten,),) = self._file.execute(
             "select count(*) from (select distinct study, run, round from answers"
             " where in_log > given)"
         )
         return int(forgotten)
 
-    def log_was_read_to(self) -> int:
-        """The last line of the log that was held against this file; 0: none."""
-        found = self._file.execute("select line from log_read")
-        return int(found[0][0]) if found else 0
+    def log_was_read_to(self, log: Path) -> int:
+        """The last line of this log that was held against this file; 0: none."""
+        return log_read(self._file, log)
 
     def close(self) -> None:
         """Let go of the file."""

@@ -4,6 +4,7 @@ SQLite because two programs use a site's records at once (the site, and its comm
 what is about to leave must be noted durably before, whatever happens to the machine.
 """
 
+import hashlib
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
@@ -152,6 +153,21 @@ class PrivateDatabase:
             " the site file); if the file is damaged, restore it from a backup: deleting it forgets"
             f" {self._holds}."
         )
+
+
+def log_read(file: PrivateDatabase, log: Path) -> int:
+    """The last line of `log` that was held against `file`, which has a table log_read; 0: none."""
+    found = file.execute("select line from log_read where log = ?", (_log_name(log),))
+    return int(found[0][0]) if found else 0
+
+
+def note_log_read(file: PrivateDatabase, log: Path, line: int) -> None:
+    """Note that `log` was held against `file` up to this line."""
+    file.execute("insert or replace into log_read values (?, ?)", (_log_name(log), line))
+
+
+def _log_name(log: Path) -> str:
+    return hashlib.sha256(os.path.realpath(log).encode(errors="surrogateescape")).hexdigest()
 
 
 def _make(path: Path, tables: str, version: int) -> None:

@@ -1,8 +1,9 @@
 """`erosion status`: the status file of a coordinator or a site, in words."""
 
 import tomllib
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from erosion.common.support.files import read_named
 from erosion.common.support.status_file import Seen, read_status_file, seconds_since
 
 NAME = "status.json"
+LONG_AWAY = timedelta(minutes=10)  # without a connection: until then it may be an outage
 
 
 def find_status(where: Path) -> tuple[Path, Seen]:
@@ -41,7 +43,7 @@ def _records_of(site_file: Path) -> Path:
         from erosion.common.settings.base import read_toml  # as long as all else of it to import
 
         raw = read_toml(site_file, "site file", SiteError)  # says what is wrong, and the remedy
-    records = raw.get("records", "records")
+    records = raw.get("records", f"records/{raw.get('name')}")
     if not isinstance(records, str) or "\0" in records:
         raise SiteError(f"Site file {site_file}: records = {records!r}; it must be a folder's path")
     try:
@@ -58,20 +60,61 @@ def _of_runs(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"*/{NAME}"), key=lambda path: abs(seconds_since(path)))
 
 
-def is_well(seen: Seen) -> bool:
-    """Whether the process lives, or ended as it should."""
-    return seen.is_alive or seen.values.get("phase") == "finished"
+class Level(IntEnum):
+    """How well a program is: the exit codes of monitoring plugins."""
+
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+    UNKNOWN = 3
+
+
+def health(path: Path, seen: Seen) -> tuple[Level, list[str]]:
+    """The worst of what is wrong, and what that is; the worst first.
+
+    Raises RunError where the file's values are not what they should be.
+    """
+    try:
+        found = sorted(_problems(seen), key=lambda problem: -problem[0])
+    except (AttributeError, OverflowError, TypeError, ValueError) as problem:
+        raise RunError(f"{path} was not written by this program, or edited: {problem}.") from None
+    return (found[0][0] if found else Level.OK), [text for _, text in found]
+
+
+def _problems(seen: Seen) -> Iterator[tuple[Level, str]]:
+    values = seen.values
+    if seen.values.get("phase") == "finished":
+        return
+    if not seen.is_alive:
+        reason = values.get("reason") or values.get("trouble") if values.get("ended") else None
+        yield Level.CRITICAL, f"not running{f': {reason}' if reason else ''}"
+    elif "site" in values and not values.get("connected"):
+        since = values.get("disconnected_since")
+        gone = expiry.now() - datetime.fromisoformat(since) if since else timedelta(0)
+        level = Level.CRITICAL if gone > LONG_AWAY else Level.WARNING
+        yield level, f"not connected to {values.get('coordinator')}: {values.get('trouble')}"
+    if values.get("certificate_expires"):
+        expires = datetime.fromisoformat(values["certificate_expires"])
+        if expiry.ends_soon(expires):
+            level = Level.CRITICAL if expiry.has_ended(expires) else Level.WARNING
+            yield level, f"the certificate is {expiry.in_words(expires)}"
+    if seen.is_alive and values.get("stands_still_for"):
+        yield Level.WARNING, f"waiting for {_names(values['stands_still_for'])}"
+    for name, why in values.get("outputs_dropped", {}).items():
+        yield Level.WARNING, f"output {name} dropped: {why}"
 
 
 def in_words(path: Path, seen: Seen) -> str:
     """For people. Raises RunError where the file's values are not what they should be."""
     values = seen.values
+    level, problems = health(path, seen)
     try:
         if "site" in values:
             lines = _site(values)
         else:
             lines = _queue(values) if "queue" in values else _coordinator(values)
             lines += _certificate(values)
+        lines.insert(0, (level.name, "; ".join(problems)))
     except (AttributeError, OverflowError, TypeError, ValueError) as problem:
         raise RunError(f"{path} was not written by this program, or edited: {problem}.") from None
     if not seen.is_alive and not values.get("ended"):
@@ -120,7 +163,7 @@ def _queue(values: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _certificate(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    if values.get("ended") or not values.get("certificate_expires"):
+    if values.get("phase") == "finished" or not values.get("certificate_expires"):
         return []
     return [("certificate", expiry.in_words(datetime.fromisoformat(values["certificate_expires"])))]
 
@@ -131,6 +174,7 @@ def _site(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     if not values.get("connected"):
         state = f"not connected to {values.get('coordinator')}: {values.get('trouble')}"
     lines.append(("state", state))
+    lines += _certificate(values)
     lines.append(("sent", f"{values.get('sent')} messages, last {values.get('last_sent')}"))
     lines.append(("log head", str(values.get("log_head"))))
     if values.get("site_file"):

@@ -100,7 +100,7 @@ COMMAND = Command(
     " masks. A hospital can open only the update that was summed. Once all but one have opened,"
     " what is left of the sum is the last one's update.",
     examples="""\
-  erosion audit RUN --logs bob=bob/records/sent.jsonl carol=carol/records/sent.jsonl
+  erosion audit RUN --logs bob=bob/records/bob/sent.jsonl carol=carol/records/carol/sent.jsonl
   erosion audit RUN
   erosion audit RUN bob/opening.safetensors carol/opening.safetensors
 """,

@@ -24,7 +24,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     verify.add_argument(
         "file",
         type=Path,
-        help="records/sent.jsonl; the log's full files (sent-*.jsonl) are read from beside it",
+        help="records/NAME/sent.jsonl; the log's full files (sent-*.jsonl) are read from beside it",
     )
     verify.add_argument("--head", help="a hash that an earlier `verify` or `status` gave")
     verify.add_argument(
@@ -95,8 +95,8 @@ COMMAND = Command(
     name="log",
     summary="verify the log of what a site sent",
     examples="""\
-  erosion log verify records/sent.jsonl
-  erosion log verify records/sent.jsonl --run RUN --hospital alice
+  erosion log verify records/alice/sent.jsonl
+  erosion log verify records/alice/sent.jsonl --run RUN --hospital alice
 """,
     add_arguments=_add_arguments,
     run=_run,

@@ -49,6 +49,7 @@ def _login_name() -> str:
 
 def _run(options: argparse.Namespace) -> int:
     with imports_for_good():
+        from erosion.client.consent.account import claim
         from erosion.client.consent.decisions import decide, entry_of, too_many_approved
         from erosion.client.consent.review import review
         from erosion.client.consent.review_list import listing, named
@@ -62,6 +63,7 @@ def _run(options: argparse.Namespace) -> int:
         if said:
             raise StudyError(f"--{said[0]} of which study? Give its digest, or --study FILE.")
     site = load_site(options.site)
+    claim(site)
     store = ConsentStore(site.consent_folder)
     try:
         if options.study is None and options.digest is None:

@@ -39,7 +39,7 @@ def killed_while_training(stage: Stage) -> Row:
 def killed_while_uploading(stage: Stage) -> Row:
     """Killed while its update is on a slow line."""
     bob = stage.begin()[SITE]
-    sent = stage.folder / SITE / "records" / "sent.jsonl"
+    sent = stage.folder / SITE / "records" / SITE / "sent.jsonl"
 
     def num_sent() -> int:
         return sent.read_bytes().count(b"\n")

@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 
 from erosion.common.study.study import Study
-from erosion.common.support.status_file import StatusFile
+from erosion.common.support.status_file import StatusFile, certificate_shown
 from erosion.server.output.events import (
     ArmFinished,
     ArmStarted,
@@ -158,8 +158,3 @@ def queue_status(
         file.end(phase="failed", reason=printable(str(problem) or "interrupted"), ended=True)
         raise
     file.end(phase="finished", ended=True)
-
-
-def certificate_shown(expires: datetime | None) -> dict[str, str]:
-    """What a status file says of the coordinator's certificate; nothing where there is none."""
-    return {} if expires is None else {"certificate_expires": expires.isoformat()}

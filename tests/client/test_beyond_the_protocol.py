@@ -13,8 +13,8 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from erosion.client.audit.audit_log import AuditLog
 from erosion.client.connection.app import make_app
+from erosion.client.consent.account import dataset_of
 from erosion.client.consent.consent import Consent
-from erosion.client.consent.dataset_name import dataset_of
 from erosion.client.consent.decisions import decide, entry_of
 from erosion.client.consent.recovery import recover_answers
 from erosion.client.consent.store import ConsentStore

@@ -12,9 +12,9 @@ import tomli_w
 import torch
 
 from erosion.client.consent import needs as needs_module
+from erosion.client.consent.account import dataset_of
 from erosion.client.consent.consent import Consent
 from erosion.client.consent.contracts import contracts_of
-from erosion.client.consent.dataset_name import dataset_of
 from erosion.client.consent.decisions import decide, decision_about, entry_of
 from erosion.client.consent.derivation import leads_to
 from erosion.client.consent.needs import needs_of

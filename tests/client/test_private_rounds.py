@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from erosion.client.cells.cells import Cells
-from erosion.client.consent.dataset_name import dataset_of
+from erosion.client.consent.account import dataset_of
 from erosion.client.consent.review import review
 from erosion.client.consent.review_list import listing
 from erosion.client.consent.store import ConsentStore
@@ -404,16 +404,17 @@ def test_ledger_rows_of_other_data_do_not_count(tmp_path: Path) -> None:
         assert ledger.reply_of(Release("there", "s", "r", "a", 1, 0.25)) == "y"
 
 
-def test_what_the_log_has_of_other_data_is_not_lacking(tmp_path: Path) -> None:
+def test_what_the_log_has_is_paid_once_and_by_its_own_data(tmp_path: Path) -> None:
     """The data file may be renamed: another year's patients have paid nothing yet."""
     with closing(PrivacyLedger(tmp_path)) as ledger:
         with ledger.transaction():
             ledger.pay(Release("last year", "s", "r", "a", 1, 0.5), "x")
         first, second = (Release("this year", "s", "r", "a", round_, 0.5) for round_ in (1, 2))
-        assert ledger.recover([first], 7) == 0
-        assert ledger.spent("this year").in_all == 0
-        assert ledger.recover([first, second], 8) == 1
-        assert ledger.spent("this year").in_all == 0.5
+        log = tmp_path / "sent.jsonl"
+        assert ledger.recover([first, second], log, 8) == 2
+        assert ledger.recover([first, second], log, 8) == 0
+        assert ledger.spent("this year").in_all == 1
+        assert ledger.spent("last year").in_all == 0.5
 
 
 def test_review_and_status_say_what_it_costs_and_what_is_left(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import torch
 from flwr.app import Message
 
 from erosion.client.audit.audit_log import AuditLog
+from erosion.client.consent.account import dataset_of
 from erosion.client.consent.consent import Consent
-from erosion.client.consent.dataset_name import dataset_of
 from erosion.client.consent.decisions import decide, entry_of
 from erosion.client.consent.needs import needs_of
 from erosion.client.consent.recovery import recover_answers
@@ -52,7 +52,7 @@ def test_what_the_log_alone_has_is_used_up_and_not_answered_again(tmp_path: Path
     long_log(tmp_path, 5)
     store = noted(tmp_path, range(1, 6))
     assert recover_answers(store, "c", "d", tmp_path / "sent.jsonl") == 0
-    assert store.log_was_read_to() == 5
+    assert store.log_was_read_to(tmp_path / "sent.jsonl") == 5
     shutil.copy(store.path, tmp_path / "backup")
     long_log(tmp_path, 9)  # rounds 1 to 9 again: the log has fourteen lines
     store.close()
@@ -123,7 +123,8 @@ def test_another_log_is_read_from_its_beginning(tmp_path: Path) -> None:
     store = ConsentStore(tmp_path / "state")
     recover_answers(store, "c", "d", tmp_path / "one" / "sent.jsonl")
     recover_answers(store, "c", "d", tmp_path / "other" / "sent.jsonl")
-    assert store.log_was_read_to() == 3
+    assert store.log_was_read_to(tmp_path / "other" / "sent.jsonl") == 3
+    assert store.log_was_read_to(tmp_path / "one" / "sent.jsonl") == 9  # as a second kit has it
 
 
 def variants_of(kind: str) -> tuple[Study, list[Study]]:

@@ -7,7 +7,7 @@ import pytest
 import tomli_w
 
 from erosion.client.connection.credentials import credentials_for
-from erosion.client.consent.dataset_name import dataset_of
+from erosion.client.consent.account import dataset_of
 from erosion.client.dataset.load import load_patients
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.site_file import CoordinatorAddress, load_site

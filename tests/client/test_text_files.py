@@ -12,7 +12,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from erosion.client.consent.dataset_name import dataset_of
+from erosion.client.consent.account import dataset_of
 from erosion.client.dataset.load import Patients, load_patients
 from erosion.client.dataset.sources.delimited import CHUNK
 from erosion.client.dataset.sources.table_file import TableFile

@@ -100,9 +100,9 @@ def test_the_testbed_ends_with_a_result_and_the_model_predicts(
 
     assert main(["status", str(tmp_path / "runs")]) == 0
     assert result["verdict"]["text"] in capsys.readouterr().out
-    assert main(["status", str(folder / "testbed" / "home" / "site.toml")]) == 1
+    assert main(["status", str(folder / "testbed" / "home" / "site.toml")]) == 2
     assert "the program" in capsys.readouterr().out  # it was stopped with the testbed
-    sent = folder / "testbed" / "home" / "records" / "sent.jsonl"
+    sent = folder / "testbed" / "home" / "records" / "home" / "sent.jsonl"
     assert main(["log", "verify", str(sent)]) == 0
     assert "each as it was written and in its place" in capsys.readouterr().out
     assert "weight_erosion,home,2,2," in folder.joinpath("contributions.csv").read_text()

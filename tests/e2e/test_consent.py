@@ -177,7 +177,7 @@ def test_a_limit_that_is_tightened_holds_at_once_and_in_a_run_under_way(tmp_path
         changed(path, "[approval]", '[limits]\nstudies = ["other"]\n[approval]')
         assert "limits.studies accepts only other" in rogue.train(study, 2, 0.0)
         assert "limits.studies accepts only other" in rogue.describe(study)
-        status = path.parent / "records" / "status.json"
+        status = path.parent / "records" / "bob" / "status.json"
         wait_until(lambda: "limits.studies" in status.read_text())
         changed(path, '"other"', '"*"')
         assert rogue.train(study, 2, 0.0) == ""
@@ -204,7 +204,7 @@ def test_a_site_whose_file_is_damaged_signs_out_says_why_and_comes_back(tmp_path
         assert rogue.describe(study) == ""
         whole = path.read_text()
         path.write_text(whole + "[limits")
-        status = path.parent / "records" / "status.json"
+        status = path.parent / "records" / "bob" / "status.json"
 
         def trouble() -> str:
             seen = read_status_file(status)

@@ -13,7 +13,7 @@ import torch
 
 from erosion.client.connection.agent import Until
 from erosion.client.connection.serve import serve
-from erosion.client.consent.dataset_name import dataset_of
+from erosion.client.consent.account import dataset_of
 from erosion.client.privacy.privacy_ledger import FILE_NAME, PrivacyLedger
 from erosion.client.privacy.private_rounds import ledger_folder
 from erosion.client.site_file import Site, load_site

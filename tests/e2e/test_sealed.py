@@ -125,7 +125,7 @@ def test_killed_in_several_legs_with_absences_a_sealed_run_is_the_plain_one(
         assert final.weights == pytest.approx(plain.finals[arm].weights, abs=1e-7)
 
     for name in PEERS:  # each leg is in the site's own log, with what left in it
-        lines = (tmp_path / name / "records" / "sent.jsonl").read_text().splitlines()
+        lines = (tmp_path / name / "records" / name / "sent.jsonl").read_text().splitlines()
         log = [json.loads(line) for line in lines]
         shown = {
             entry["kind"]: entry["arrays"]
@@ -190,7 +190,7 @@ def test_limits_that_change_in_a_round_hold_from_the_next_message_on_and_cost_no
     second = "accepted" if is_summed else "absent"
     assert [e["outcome"] for e in carols] == ["accepted", second, *["absent"] * 6]
     assert "limits.min_summed = 5" in carols[-1]["reason"]
-    log = (tmp_path / "carol" / "records" / "sent.jsonl").read_text().splitlines()
+    log = (tmp_path / "carol" / "records" / "carol" / "sent.jsonl").read_text().splitlines()
     sent = [
         (entry["round"], entry["kind"].removeprefix(f"{TRAIN}."))
         for entry in map(json.loads, log)

@@ -83,8 +83,8 @@ def test_stock_fedavg_over_our_line_gives_what_it_gives_anywhere(
         np.testing.assert_allclose(figures["arrays"][name], values, rtol=1e-5, atol=1e-7)
     assert len(figures["seconds"]) == ROUNDS
     # What a site sent is in its log: a line for each training and each evaluation, and its goodbye.
-    log = (tmp_path / "north" / "records" / "sent.jsonl").read_text(encoding="utf-8").splitlines()
-    kinds = [json.loads(line)["kind"] for line in log]
+    log = tmp_path / "north" / "records" / "north" / "sent.jsonl"
+    kinds = [json.loads(line)["kind"] for line in log.read_text(encoding="utf-8").splitlines()]
     assert kinds == [*["train", "evaluate"] * ROUNDS, "query.notice"]
     assert "arrays/0.weight" in json.loads(log[0])["arrays"]
 
@@ -188,7 +188,7 @@ def test_a_hospitals_site_file_serves_for_an_app_too(tmp_path: Path) -> None:
         'path = "patients.csv"\n[limits]\nmin_patients = 20\n',
         encoding="utf-8",
     )
-    assert load_app_site(path).records == tmp_path / "records"
+    assert load_app_site(path).records == tmp_path / "records" / "north"
     with path.open("a", encoding="utf-8") as file:
         file.write('[app]\npartition-id = 3\ntable = "/srv/patients.csv"\n')
     assert load_site(path).app == load_app_site(path).app
@@ -206,16 +206,16 @@ def test_the_log_of_an_app_is_kept_as_the_site_file_says(
         "[log]\nkeep_days = 1000\nfile_megabytes = 2\n",
         encoding="utf-8",
     )
-    kept: list[dict[str, int]] = []
+    kept: list[dict[str, Any]] = []
 
-    def opened(folder: Path, **options: int) -> AuditLog:
+    def opened(folder: Path, **options: Any) -> AuditLog:
         kept.append(options)
         return AuditLog(folder, **options)
 
     monkeypatch.setattr(serve, "AuditLog", opened)
     monkeypatch.setattr(Agent, "run", lambda _agent: None)
     serve.serve_app(load_app_site(path), ClientApp(), Until(None, False))
-    assert kept == [{"file_bytes": 2 * 2**20, "keep_days": 1000}]
+    assert {"file_bytes": 2 * 2**20, "keep_days": 1000}.items() <= kept[0].items()
 
 
 def test_the_programs_say_what_is_wrong(tmp_path: Path) -> None:

@@ -4,15 +4,22 @@ import io
 import json
 import os
 import re
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from erosion.client.audit.audit_log import AuditLog
+from erosion.client.audit.site_observers import SiteObservers
 from erosion.command_line import main
-from erosion.common.errors import EnrolmentError, RunError, SiteError
+from erosion.common.errors import EnrolmentError, RunError
+from erosion.common.support import expiry
 from erosion.common.support.status_words import find_status
 from erosion.server.output.events import (
     ArmStarted,
@@ -61,7 +68,7 @@ def test_before_the_first_round_it_says_who_is_missing_and_who_was_kept_out(
     assert values["missing"] == ["alike"]
     assert values["connected"] == [HOME]
     code, text = shown(tmp_path, capsys)
-    assert code == 1
+    assert code == 2
     assert "somebody: its key is not enrolled" in text
 
 
@@ -151,7 +158,7 @@ def test_a_coordinator_that_was_killed_is_not_taken_for_a_running_one(
     status._file._thread.join()
     os.utime(path, (0, 0))
     code, text = shown(tmp_path, capsys)
-    assert code == 1
+    assert code == 2
     assert "not running any more" in text
 
 
@@ -169,7 +176,7 @@ def test_a_coordinator_that_died_before_the_clock_was_set_back_is_not_taken_for_
 ) -> None:
     left_behind(tmp_path / "status.json", make_run(), seconds_ago=-7200)
     code, text = shown(tmp_path, capsys)
-    assert code == 1
+    assert code == 2
     assert "not known to run; its status file is from 120 min in the future" in text
 
 
@@ -191,9 +198,11 @@ def test_a_queue_is_well_for_as_long_as_it_is_served_whatever_becomes_of_its_stu
     (tmp_path / "next.toml").touch()
     with queue_status(tmp_path, lambda: datetime(2020, 10, 1, tzinfo=UTC)) as file:
         code, text = shown(tmp_path, capsys)
-        assert code == 0
+        assert code == 2
         assert "none; it waits for studies" in text
         assert re.search(r"studies +next.toml\ncertificate +expired on 2020-10-01\n", text)
+        assert main(["status", str(tmp_path), "--alive"]) == 0
+        capsys.readouterr()
         file.show(run="runs/20260101T120000-mine")
         file._write()
         assert "runs/20260101T120000-mine" in shown(tmp_path, capsys)[1]
@@ -208,7 +217,7 @@ def test_a_queue_that_was_killed_between_two_studies_is_not_well(
         file._thread.join()
         os.utime(tmp_path / "status.json", (0, 0))
         code, text = shown(tmp_path, capsys)
-    assert code == 1
+    assert code == 2
     assert "not running any more" in text
 
 
@@ -218,15 +227,15 @@ def test_a_queue_that_cannot_go_on_says_why(
     with pytest.raises(RunError), queue_status(tmp_path, lambda: None):
         raise RunError("The disk is full.")
     code, text = shown(tmp_path, capsys)
-    assert code == 1
+    assert code == 2
     assert re.search(r"reason +The disk is full\.\n", text)
 
 
 def test_where_there_is_nothing_the_remedy_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["status", str(tmp_path)]) == 7
-    assert "Give a run's folder" in capsys.readouterr().err
+    assert main(["status", str(tmp_path)]) == 3
+    assert "Give a run's folder" in capsys.readouterr().out
 
 
 def test_half_a_file_is_no_status_and_no_older_run_is_shown_for_it(tmp_path: Path) -> None:
@@ -311,8 +320,8 @@ def test_a_site_file_that_says_no_folder_of_records_is_told_of(
 ) -> None:
     if text is not None:
         (tmp_path / "site.toml").write_bytes(text)
-    assert main(["status", str(tmp_path / "site.toml")]) == SiteError.exit_code
-    assert said in capsys.readouterr().err
+    assert main(["status", str(tmp_path / "site.toml")]) == 3
+    assert said in capsys.readouterr().out
 
 
 def test_a_sites_records_are_found_where_its_file_says(
@@ -326,3 +335,81 @@ def test_a_sites_records_are_found_where_its_file_says(
     (tmp_path / "kept" / "status.json").write_text('{"format": 1, "site": "north"}')
     path, _ = find_status(tmp_path / "site.toml")
     assert path == tmp_path / "kept" / "status.json"
+
+
+@contextmanager
+def observed_site(folder: Path, expires: datetime | None = None) -> Iterator[SiteObservers]:
+    with AuditLog(folder, hospital="north") as log:
+        yield SiteObservers(
+            folder,
+            log,
+            name="north",
+            coordinator="127.0.0.1:9092",
+            certificate_expires=lambda: expires,
+        )
+
+
+def level_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """The exit code, and what --json says of it."""
+    code = main(["status", str(folder), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert code == ("OK", "WARNING", "CRITICAL").index(found["health"]["level"])
+    return code, " ".join(found["health"]["problems"])
+
+
+def test_a_site_is_well_only_while_it_is_connected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with observed_site(tmp_path) as site:
+        assert level_of(tmp_path, capsys)[0] == 1, "it has not connected yet"
+        site.connected()
+        site._sign._write()
+        assert level_of(tmp_path, capsys) == (0, "")
+        site.disconnected("the coordinator cannot be reached")
+        site._sign._write()
+        assert "cannot be reached" in level_of(tmp_path, capsys)[1]
+        later = expiry.now() + timedelta(minutes=11)
+        with monkeypatch.context() as patched:
+            patched.setattr(expiry, "now", lambda: later)
+            assert level_of(tmp_path, capsys)[0] == 2
+        site.end("the key was revoked")
+        code, problems = level_of(tmp_path, capsys)
+        assert (code, "revoked" in problems) == (2, True)
+
+
+@pytest.mark.parametrize(("days", "code"), [(300, 0), (20, 1), (-1, 2)])
+def test_a_sites_certificate_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], days: int, code: int
+) -> None:
+    expires = expiry.now() + timedelta(days=days)
+    with observed_site(tmp_path, expires) as site:
+        site.connected()
+        site._sign._write()
+        assert level_of(tmp_path, capsys)[0] == code
+        main(["status", str(tmp_path), "--json"])
+        assert json.loads(capsys.readouterr().out)["certificate_expires"] == expires.isoformat()
+        site.end("stopped")
+
+
+def test_a_site_that_was_killed_a_moment_ago_is_seen_to_be_gone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its file is young, but nobody holds it any more."""
+    program = (
+        "import sys, time, pathlib; from erosion.common.support.status_file import StatusFile;"
+        "StatusFile(pathlib.Path(sys.argv[1]), site='north', connected=True);"
+        "print('ready', flush=True); time.sleep(60)"
+    )
+    path = tmp_path / "status.json"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert main(["status", str(tmp_path)]) == 0
+        assert main(["status", str(tmp_path), "--alive"]) == 0
+        process.kill()
+        process.wait()
+        assert main(["status", str(tmp_path)]) == 2
+        assert main(["status", str(tmp_path), "--alive"]) == 1
+    assert "not running" in capsys.readouterr().out

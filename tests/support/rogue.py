@@ -103,7 +103,7 @@ class RealSite:
 
     @property
     def log(self) -> Path:
-        return self.folder / "records" / "sent.jsonl"
+        return self.folder / "records" / "bob" / "sent.jsonl"
 
     @property
     def logged(self) -> list[str]:

@@ -95,7 +95,8 @@ def waits_for_carol(site_file: str) -> None:
 
     A round that goes on introduces nobody, so it takes a few until carol is asked again.
     """
-    answer, status = Hospital.answer, Path(site_file).parents[1] / "carol" / "records" / STATUS_NAME
+    status = Path(site_file).parents[1] / "carol" / "records" / "carol" / STATUS_NAME
+    answer = Hospital.answer
 
     def answer_late(self: Hospital, request: TrainRequest) -> TrainResult | StepResult:
         if request.step == TRAIN and request.arm != "local":

@@ -19,20 +19,32 @@ def request(round_number: int = 1) -> Message:
     return Message(wire.encode_train(asked), 1, wire.TRAIN)
 
 
-def reply(to: Message, round_number: int = 1) -> Message:
+def reply(to: Message, round_number: int = 1, noise: float | None = None) -> Message:
     """UPDATE, as the answer."""
     header = TrainReply(
-        hospital="b", arm="fedavg", round=round_number, num_samples=20, samples_seen=8, seconds=0.1
+        hospital="b",
+        arm="fedavg",
+        round=round_number,
+        num_samples=20,
+        samples_seen=8,
+        seconds=0.1,
+        noise_multiplier=noise,
     )
     return Message(wire.encode_train_result(TrainResult(header, UPDATE)), reply_to=to)
 
 
-def sent(folder: Path, lines: int) -> Path:
-    """A log with so many lines."""
-    with AuditLog(folder) as audit_log:
+def sent(
+    folder: Path, lines: int, *, hospital: str = "b", dataset: str = "d", noise: float | None = None
+) -> Path:
+    """A log with that number of lines."""
+    with AuditLog(folder, hospital=hospital, dataset=lambda: dataset) as audit_log:
         for number in range(1, lines + 1):
             asked = request(number)
+<<<<<<< HEAD
             audit_log.record(asked, reply(asked, number), "small")
+=======
+            audit_log.record(asked, reply(asked, number, noise))
+>>>>>>> a2750d63 (Keep a hospital's records and budgets apart from every other's)
         return audit_log.path
 
 

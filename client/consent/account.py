@@ -1,0 +1,196 @@
+"""The account of a hospital's data: where approvals, budgets and what privacy has cost are kept.
+
+It belongs to one hospital and one data set, and not to a kit: a second kit for the same patients
+finds it by a list in the home of the operating system's account (`XDG_STATE_HOME`), so that no
+budget begins again.
+"""
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from erosion.client.dataset.sources.data_source import DataSource
+from erosion.common.errors import SiteError
+from erosion.common.support.files import read_named, write_atomically
+from erosion.common.support.private_files import make_private_folder
+
+if TYPE_CHECKING:
+    from erosion.client.site_file import Site
+
+logger = logging.getLogger("erosion.site")
+
+_MOST_BYTES = 2**20  # of the list
+
+
+@dataclass(frozen=True, slots=True)
+class _Account:
+    """One line of the list."""
+
+    hospital: str
+    place: str  # SHA-256 of where the data are
+    content: list[str | int] | None  # size and SHA-256 of a file, so that a copy is known again
+    dataset: str  # what the data are known by in the account
+    folder: str
+
+
+def dataset_of(site: "Site") -> str:
+    """Name a site's data as its account does; raises SiteError where the list is damaged."""
+    known = None if site.compute.state is None else _known(site.name, site.data)
+    return _place(site.data) if known is None else known.dataset
+
+
+def state_folder(hospital: str, data: DataSource, stated: Path | None, usual: Path) -> Path:
+    """Find compute.state, whose folder HOSPITAL is the account.
+
+    `stated`: what the site file says; `usual`: for a first kit. Raises SiteError where the site
+    file states another one than holds the account.
+    """
+    known = _known(hospital, data)
+    if known is None:
+        return stated or usual
+    folder = Path(known.folder)
+    if stated is not None and (stated / hospital).resolve() != folder.resolve():
+        raise SiteError(
+            f"compute.state = {str(stated)!r}, but approvals and budgets of {hospital} for these"
+            f" data are kept in {folder}. Leave compute.state out of the site file; or, to move"
+            f" them, stop every site program of {hospital} and move that folder to"
+            f" {stated / hospital}."
+        )
+    return usual if (usual / hospital).resolve() == folder.resolve() else folder.parent
+
+
+def claim(site: "Site") -> None:
+    """Note that a site's data have their account in its folder, which is made if need be.
+
+    Raises SiteError where another kit began an account of these data meanwhile.
+    """
+    folder = site.consent_folder
+    place = _list()
+    if place is None or site.compute.state is None:
+        return
+    try:
+        for each in (folder, place.parent):
+            if not each.exists():
+                make_private_folder(each)
+        with _locked(place.parent / "accounts.lock"):
+            if (known := _known(site.name, site.data)) is not None:
+                if Path(known.folder).resolve() != folder.resolve():
+                    raise SiteError(
+                        f"Another program began the records of these data in {known.folder} just"
+                        " now. Start this one again; it will use them."
+                    )
+                return
+            _add(place, site)
+    except OSError as problem:
+        logger.warning(
+            "%s cannot be written (%s), so a second kit for these data would not find the budgets"
+            " in %s",
+            place,
+            problem.strerror,
+            folder,
+        )
+
+
+def _add(place: Path, site: "Site") -> None:
+    mine, others = _place(site.data), []
+    for account in _read(place):
+        if Path(account.folder).is_dir():
+            others.append(account)
+        elif (account.hospital, account.place) == (site.name, mine):
+            logger.warning(
+                "the approvals and budgets of these data were kept in %s, which is gone: they"
+                " begin again in %s",
+                account.folder,
+                site.consent_folder,
+            )
+    account = _Account(
+        hospital=site.name,
+        place=mine,
+        content=_content(site.data),
+        dataset=mine,
+        folder=str(site.consent_folder.resolve()),
+    )
+    text = json.dumps([asdict(each) for each in [*others, account]], indent=1)
+    write_atomically(place, text + "\n", mode=0o600)
+
+
+def _known(hospital: str, data: DataSource) -> _Account | None:
+    """The account of these data: of the same place, or of a file with the same content."""
+    place = _list()
+    if place is None:
+        return None
+    accounts = [
+        account
+        for account in _read(place)
+        if account.hospital == hospital and Path(account.folder).is_dir()
+    ]
+    mine = _place(data)
+    for account in accounts:
+        if account.place == mine:
+            return account
+    path = getattr(data, "path", None)
+    size = path.stat().st_size if path is not None and path.is_file() else None
+    alike = [each for each in accounts if each.content is not None and each.content[0] == size]
+    if not alike:
+        return None
+    content = _content(data)
+    return next((account for account in alike if account.content == content), None)
+
+
+def _list() -> Path | None:
+    """Where the list is; None: this account of the operating system has no home."""
+    home = os.environ.get("XDG_STATE_HOME")
+    try:
+        folder = Path(home) if home else Path("~/.local/state").expanduser()
+    except RuntimeError:
+        return None
+    return folder / "erosion" / "accounts.json"
+
+
+def _read(place: Path) -> list[_Account]:
+    try:
+        if place.stat().st_size > _MOST_BYTES:
+            raise ValueError(f"it has more than {_MOST_BYTES} bytes")
+        accounts = [_Account(**account) for account in json.loads(read_named(place).decode())]
+        if not all(isinstance(each.folder, str) for each in accounts):
+            raise TypeError("a folder is no text")
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return []
+    except (OSError, ValueError, TypeError, RecursionError) as problem:
+        raise SiteError(
+            f"{place}, which says where this account's hospitals keep their budgets, cannot be read"
+            f" ({problem}). Restore it, or delete it: each site notes itself again as it starts."
+        ) from None
+    return accounts
+
+
+def _place(data: DataSource) -> str:
+    path = getattr(data, "path", None)  # a database has an address instead
+    place = os.path.realpath(path) if path is not None else str(getattr(data, "url", ""))
+    return hashlib.sha256(place.encode(errors="surrogateescape")).hexdigest()[:16]
+
+
+def _content(data: DataSource) -> list[str | int] | None:
+    """Size and SHA-256 of a file; None for folders and databases, and what cannot be read."""
+    path = getattr(data, "path", None)
+    try:
+        if path is None or not path.is_file():
+            return None
+        with path.open("rb") as file:
+            return [path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()]
+    except OSError:
+        return None
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600)) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # held for a moment only
+        yield
