@@ -6,7 +6,8 @@ ErosionError            shown to people as one message, never as a traceback
 ├── SiteError           the site file or the hospital's environment is wrong
 ├── DataError           a hospital's data do not meet the study's contract
 ├── Refusal             a hospital declines a request (its own limits)
-│   └── Undecided       ... until a person there has decided about the study
+│   ├── Undecided       ... until a person there has decided about the study
+│   └── RunOver         ... in this run, now and later: only a new run can be answered
 ├── LinkError           the network, a port, or the other side
 ├── RunError            a study could not be carried on
 │   ├── HopelessError   ... nor can it be resumed: a new run is needed
@@ -77,6 +78,10 @@ class Refusal(ErosionError):  # noqa: N818 - a decision, not an error
 
 class Undecided(Refusal):
     """A person at the hospital has yet to decide about a study."""
+
+
+class RunOver(Refusal):
+    """A hospital cannot answer this run any more: only a new one."""
 
 
 class LinkError(ErosionError):

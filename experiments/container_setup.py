@@ -58,10 +58,20 @@ def set_up(
         _deal(study, coordinator, federation, dict(zip(order, volumes, strict=False)), data_dir)
         write_atomically(mark, tomli_w.dumps(dealt))
     shutil.copy(study_file, federation / "study.toml")
-    # In the runs' folder lies what others made, too.
+    _share(runs)
     theirs = [entry for path in (federation, *volumes) for entry in (path, *path.rglob("*"))]
-    for entry in (runs, *theirs):
+    for entry in theirs:
         os.lchown(entry, USER, USER)
+
+
+def _share(runs: Path) -> None:
+    """Let the coordinator write into a folder that stays its owner's, with runs of the owner's."""
+    status = runs.stat()
+    if status.st_uid in (0, USER):  # Docker made it, and it is nobody's yet
+        runs.chmod(0o1777)
+    else:
+        os.chown(runs, status.st_uid, USER)
+        runs.chmod(status.st_mode | 0o070)
 
 
 def _dealt(study: Study, coordinator: str) -> dict[str, Any]:

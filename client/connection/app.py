@@ -10,9 +10,9 @@ from erosion.client.consent.consent import Consent
 from erosion.client.training.hospital import Hospital
 from erosion.common.algorithms import REGISTRY, steps_of
 from erosion.common.algorithms.base import TRAIN
-from erosion.common.errors import ErosionError, Refusal, Undecided
+from erosion.common.errors import ErosionError, Refusal, RunOver, Undecided
 from erosion.common.protocol import wire
-from erosion.common.protocol.error_codes import CLIENT_APP_RAISED_EXCEPTION, UNDECIDED
+from erosion.common.protocol.error_codes import CLIENT_APP_RAISED_EXCEPTION, RUN_OVER, UNDECIDED
 from erosion.common.protocol.messages import TrainResult
 from erosion.common.sealed import legs
 from erosion.common.support.plain_text import printable
@@ -22,6 +22,7 @@ logger = logging.getLogger("erosion.site")
 LONGEST_LOGGED = 1000  # characters of why a request was refused
 
 Respond = Callable[[RecordDict], RecordDict]
+_CODES = {Undecided: UNDECIDED, RunOver: RUN_OVER}
 
 
 def make_app(hospital: Hospital, consent: Consent) -> ClientApp:
@@ -83,7 +84,7 @@ def _handler(name: str, answer: Respond) -> Callable[[Message, Context], Message
             kind = printable(message.metadata.message_type, at_most=60)
             logger.error("%s: %s", kind, printable(str(problem), at_most=LONGEST_LOGGED))
             reason = problem.public
-            code = UNDECIDED if isinstance(problem, Undecided) else code
+            code = next((of for kind, of in _CODES.items() if isinstance(problem, kind)), code)
         except Exception as problem:
             # Whatever goes wrong here must neither end the site nor carry a patient's value out.
             logger.exception("%s failed", message.metadata.message_type)

@@ -41,8 +41,9 @@ _HANDSHAKE = (
     (
         "andshake failed",
         "the certificate of {address} was not accepted, because another authority than the one in"
-        " coordinator.root_certificate made it: ask the coordinator for the current ca.crt, and"
-        " compare its fingerprint by telephone",
+        " coordinator.root_certificate issued it. The usual reason is a firewall on the way that"
+        " opens TLS: `erosion check` names who issued the certificate. Else ask the coordinator for"
+        " the current ca.crt, and compare its fingerprint by telephone",
     ),
     (
         "Socket closed",

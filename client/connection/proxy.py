@@ -1,6 +1,7 @@
 """The HTTP proxy on the way to the coordinator, by the site file or by the environment."""
 
 import base64
+import ipaddress
 import os
 import re
 import socket
@@ -13,6 +14,9 @@ from erosion.common.support.network import is_loopback, is_name
 _VARIABLES = ("grpc_proxy", "https_proxy", "HTTPS_PROXY", "http_proxy")
 _EXCEPTIONS = ("no_grpc_proxy", "no_proxy", "NO_PROXY")
 _HEAD_BYTES = 2**14  # of the proxy's answer
+_MOST_EXCEPTIONS = 2**16  # characters of no_proxy
+
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def proxy_for(address: str, configured: str | None) -> str | None:
@@ -27,7 +31,7 @@ def proxy_for(address: str, configured: str | None) -> str | None:
     if is_loopback(address):
         return None
     name = next((name for name in _VARIABLES if os.environ.get(name)), None)
-    if name is None or _is_excepted(address.rpartition(":")[0].strip("[]")):
+    if name is None or _is_excepted(address):
         return None
     proxy = _plain(os.environ[name])
     place = without_password(proxy)
@@ -89,9 +93,37 @@ def _plain(proxy: str) -> str:
     return re.sub(r"^\w+://", "", proxy).rstrip("/")
 
 
-def _is_excepted(host: str) -> bool:
+def _is_excepted(address: str) -> bool:
+    """Whether no_proxy names the address: as curl and Go read it.
+
+    An entry is "*", a host's name (its sub-domains included), an IP address or a network such as
+    10.0.0.0/8; all but networks may have a port.
+    """
+    host, _, port = address.lower().rpartition(":")
+    host = host.strip("[]").rstrip(".")
     said = next((os.environ[name] for name in _EXCEPTIONS if os.environ.get(name)), "")
-    parts = [part.strip().lstrip("*").lstrip(".") for part in said.split(",") if part.strip()]
-    return "*" in said.split(",") or any(
-        host == part or host.endswith(f".{part}") for part in parts if part
-    )
+    entries = re.split(r"[,\s]+", said.lower()[:_MOST_EXCEPTIONS])
+    return any(entry == "*" or _names(entry, host, port) for entry in entries if entry)
+
+
+def _names(entry: str, host: str, port: str) -> bool:
+    if _network(entry) is None:
+        name, colon, wanted = entry.rpartition(":")
+        if colon and name and wanted.isdecimal():
+            if wanted != port:
+                return False
+            entry = name
+    if (network := _network(entry)) is not None:
+        try:
+            return ipaddress.ip_address(host) in network
+        except ValueError:  # a name, which may be of that network; only the DNS knows
+            return False
+    entry = entry.lstrip("*").strip(".")
+    return bool(entry) and (host == entry or host.endswith(f".{entry}"))
+
+
+def _network(entry: str) -> _Network | None:
+    try:
+        return ipaddress.ip_network(entry.strip("[]"), strict=False)
+    except ValueError:
+        return None

@@ -32,7 +32,7 @@ from erosion.client.site_file import Site
 from erosion.client.training.kept_state import Moment
 from erosion.client.training.limits import check_study, part_asked
 from erosion.common.algorithms.base import TRAIN
-from erosion.common.errors import Refusal, Undecided
+from erosion.common.errors import Refusal, RunOver, Undecided
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion.common.sealed import legs
 from erosion.common.study.study import Study
@@ -230,7 +230,7 @@ class Consent:
         if study.fold is not None:
             return
         if not self._store.choose(*self._whose, answer, study.user):
-            raise Refusal(
+            raise RunOver(
                 f"{self._site.name} answers this run of study {study.name!r} with the settings"
                 " that were chosen first, and not with others: start a new run."
             )
@@ -240,7 +240,7 @@ class Consent:
     ) -> None:
         what = f"{answer.step} of round {answer.round}" if answer.round else "the final figures"
         if self._store.is_recovered(*self._whose, answer):
-            raise Refusal(
+            raise RunOver(
                 f"{self._site.name} answered {what} of this run before its book of answers was"
                 " restored, and no longer knows to which parameters: start a new run."
             )
@@ -252,7 +252,7 @@ class Consent:
             self._check_choice(study, answer)
         earlier = self._store.note(*self._whose, answer, content)
         if earlier is not None:
-            raise Refusal(
+            raise RunOver(
                 f"{self._site.name} answered {what} of this run once, to other parameters or from"
                 " another state of what it keeps. It does not answer it twice: start a new run."
             )
@@ -263,7 +263,7 @@ class Consent:
             which = answer.variant, answer.run, arm
             since = self._store.kept_since(*self._whose, *which)
             if since is not None and since < (moment.round, moment.exchange):
-                raise Refusal(
+                raise RunOver(
                     f"{self._site.name} has lost what it keeps of {arm} in this run (compute.state"
                     " in its site file): start a new run."
                 )

@@ -7,7 +7,7 @@ from erosion.client.cells.cells import Cells, Groups, Rows
 from erosion.client.cells.sketch import Hashes
 from erosion.client.dataset.load import Patients
 from erosion.client.dataset.split import Split, for_more_tested
-from erosion.common.errors import Refusal
+from erosion.common.errors import RunOver
 from erosion.common.rounds.model_selection import folds_ahead
 from erosion.common.study.study import Study
 from erosion.common.tasks.task import Targets
@@ -66,7 +66,7 @@ class CountedPatients:
         with self._cells.noting():
             self._check_measured(is_noted=True)
             if not np.array_equal(self._settled(is_noted=True), self.training):
-                raise Refusal(
+                raise RunOver(
                     f"{self._name} trained on nearly these patients in another study since it was"
                     " asked about this one: start a new run."
                 )

@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Iterator
 
 import grpc
+from cryptography import x509
 
 from erosion.client.connection.connection_errors import connection_error
 from erosion.client.connection.credentials import credentials_for
@@ -16,6 +17,7 @@ from erosion.client.site_file import AppSite, Site
 from erosion.common.errors import SiteError
 from erosion.common.protocol import admission_terms
 from erosion.common.support import expiry
+from erosion.common.support.plain_text import printable
 
 SECONDS = 10.0  # for each step
 UNEASY_SECONDS = 60.0  # a clock that is further off makes certificates and logs doubtful
@@ -147,7 +149,8 @@ def _tls(site: Site | AppSite, connection: socket.socket, host: str) -> Finding:
                 raise ssl.SSLError(0, "CERTIFICATE_REFUSED")
             return ok("TLS", f"{version}, the certificate fits the CA and {host}")
     except ssl.SSLCertVerificationError as problem:
-        return failed("TLS", _verification(problem, host), _remedy(problem))
+        issuer = _issuer(site, host)
+        return failed("TLS", _verification(problem, host, issuer), _remedy(problem, host, issuer))
     except TimeoutError as problem:
         return failed(
             "TLS",
@@ -174,11 +177,27 @@ def _tls(site: Site | AppSite, connection: socket.socket, host: str) -> Finding:
 _OURS_REFUSED = ("UNKNOWN_CA", "CERTIFICATE", "Connection reset")
 
 
-def _verification(problem: ssl.SSLCertVerificationError, host: str) -> str:
-    return f"the certificate of {host} was not accepted: {problem.verify_message}"
+def _issuer(site: Site | AppSite, host: str) -> str:
+    """Who issued the certificate that is shown; "" where that cannot be found out."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # it is only looked at
+    address = site.coordinator.address
+    try:
+        connection = dial(address, proxy_for(address, site.coordinator.proxy), SECONDS)
+        with connection, context.wrap_socket(connection, server_hostname=host) as line:
+            shown = line.getpeercert(binary_form=True)
+        issuer = x509.load_der_x509_certificate(shown or b"").issuer
+        return printable(issuer.rfc4514_string(), at_most=200)
+    except (OSError, ValueError, SiteError):
+        return ""
 
 
-def _remedy(problem: ssl.SSLCertVerificationError) -> str:
+def _verification(problem: ssl.SSLCertVerificationError, host: str, issuer: str) -> str:
+    by = f", issued by {issuer}," if issuer else ""
+    return f"the certificate shown for {host}{by} was not accepted: {problem.verify_message}"
+
+
+def _remedy(problem: ssl.SSLCertVerificationError, host: str, issuer: str) -> str:
     words = problem.verify_message
     if "expired" in words:
         return "check this machine's clock; else the coordinator has to run: erosion enroll renew"
@@ -186,7 +205,11 @@ def _remedy(problem: ssl.SSLCertVerificationError) -> str:
         return "set this machine's clock by NTP"
     if "mismatch" in words or "not valid for" in words:
         return "dial a name that the certificate is for, or have it renewed with --host"
-    return "ask the coordinator for the current ca.crt, and compare its fingerprint by telephone"
+    return (
+        f"if {issuer or 'its issuer'} belongs to your own network, a firewall opens TLS, which is"
+        f" the usual reason: have it let {host} pass unopened. Else ask the coordinator for the"
+        " current ca.crt, and compare its fingerprint by telephone"
+    )
 
 
 def _clock(answer: Welcome) -> Finding:

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
-from erosion.common.errors import Refusal
+from erosion.common.errors import Refusal, RunOver
 from erosion.common.support.private_database import PrivateDatabase, log_read, note_log_read
 
 NAME = "sealed-sums.sqlite"
@@ -68,7 +68,7 @@ class SumLedger:
             place,
         )
         if forgotten:
-            raise Refusal(
+            raise RunOver(
                 f"This site took part in round {place.round} of this run before its record of sums"
                 " was restored or lost, and no longer knows in which sum: start a new run."
             )

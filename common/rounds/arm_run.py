@@ -17,7 +17,7 @@ from erosion.common.algorithms.base import (
     SiteAnswer,
 )
 from erosion.common.algorithms.equal_steps import lengthened_by
-from erosion.common.errors import RunError
+from erosion.common.errors import HopelessError, RunError
 from erosion.common.protocol.messages import TrainRequest, TrainResult
 from erosion.common.rounds.arm_algorithm import Sealing, algorithm_of
 from erosion.common.rounds.checked_figures import problem_with_metrics
@@ -100,6 +100,7 @@ class ArmRun:
         self._terms, self._membership, self._transport = terms, membership, transport
         self._storage, self._waiting = storage, waiting
         self._lateness = Lateness()
+        self._over: dict[HospitalName, str] = {}  # who cannot answer this run any more, and why
         self._last: LastRound | None = None
         if before is not None and state.lengths:
             self._last = self._undoable(before, state)
@@ -239,8 +240,20 @@ class ArmRun:
         return self.state.stopped or self.state.round >= num_rounds
 
     def raise_if_hopeless(self, record: RoundRecord, num_rounds: int) -> None:
-        """Give up the rounds ahead after too many skipped ones in a row. Raises RunError."""
-        limit = self.study.federation.max_skipped_rounds
+        """Give up the rounds ahead after too many skipped ones in a row. Raises RunError.
+
+        At once, with HopelessError, where too few hospitals can still answer this run.
+        """
+        federation, user = self.study.federation, self.study.user
+        left = len(self.study.hospitals) - len(self._over)
+        if self._over and (user in self._over or left < federation.quorum):
+            reasons = "; ".join(f"{n}: {why.removesuffix('.')}" for n, why in self._over.items())
+            raise HopelessError(
+                f"This run cannot be continued. {reasons}. That is so where the run's folder was"
+                " restored from a backup, and the hospitals have answered later rounds: begin"
+                " again with `erosion server STUDY.toml`, without --resume."
+            )
+        limit = federation.max_skipped_rounds
         if self.state.skipped_in_a_row >= limit and not self.is_over(num_rounds):
             raise RunError(
                 f"{limit} rounds in a row were skipped in {self.arm}; the last because"
@@ -261,6 +274,9 @@ class ArmRun:
         yield from self._ask(in_progress, taken, present)
         if again := self._wait_for_those_who_left(in_progress, taken):
             yield from self._ask(in_progress, taken, again)
+        for name, given in taken.answers.items():
+            if isinstance(given, Absence) and given.over:
+                self._over[name] = given.reason
         usual, params = in_progress.ask.usual, self.state.params
         factors = self._lengthened_by(taken.answers)
         for name, factor in factors.items():

@@ -24,6 +24,7 @@ class Absence:
 
     reason: str  # completes "the hospital ...", e.g. "was not connected"
     late: bool = False  # the round waited for it until its deadline
+    over: bool = False  # it cannot answer this run any more
 
 
 Answer = Update | SiteAnswer | Rejection | Absence

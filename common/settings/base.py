@@ -90,16 +90,40 @@ def read_toml(
             " may read."
         ) from None
     try:
-        return tomllib.loads(text)
+        values = tomllib.loads(text)
     except (ValueError, RecursionError) as problem:  # the former also of a number without end
-        hint = _hint(str(problem))
+        hint = _hint(str(problem), text)
         raise error(
             f"The {what} {path} is not valid TOML: {problem}. Correct it there.{hint}"
         ) from None
+    if re.search(r'"[A-Za-z]:\\[bfnrt]', text) and (broken := _broken_path(values)) is not None:
+        raise error(f"The {what} {path} has the path {broken!r}.{_BACKSLASHES}")
+    return values
 
 
-def _hint(problem: str) -> str:
+_BACKSLASHES = (
+    " In double quotes a backslash begins a special character: write a path of Windows in single"
+    " quotes, such as 'C:\\data\\patients.csv'."
+)
+
+
+def _broken_path(value: object) -> str | None:
+    """A path of Windows of which \\n, \\t and the like became other characters; None: none."""
+    if isinstance(value, str):
+        return value if re.match("[A-Za-z]:[\b\f\n\r\t]", value) else None
+    nested = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next((found for one in nested if (found := _broken_path(one)) is not None), None)
+
+
+def _hint(problem: str, text: str) -> str:
     """What is mostly behind a mistake in TOML, where people write names and values as they are."""
+    found = re.search(r"at line (\d+), column", problem)
+    lines = text.splitlines()
+    line = lines[int(found[1]) - 1] if found and int(found[1]) <= len(lines) else ""
+    if "\\" in line:
+        return _BACKSLASHES
+    if re.search(r"=\s*[-+]?\d+,\d", line):
+        return " A decimal number has a point, such as 0.1; a comma parts the items of a list."
     if "Invalid value" in problem:
         return ' Text stands in quotes, such as "yes"; numbers, true and false do not.'
     beginnings = ("after a key", "key part", "table declaration", "Invalid statement")

@@ -63,6 +63,11 @@ class Evaluation(Settings):
         column = self.split_column
         if column is None:
             return None
+        if self.test_share != Evaluation.model_fields["test_share"].default:
+            return (
+                "evaluation.test_share and evaluation.split_column both say who is tested; keep one"
+                " of them"
+            )
         if not isinstance(task, TabularTask):
             return "evaluation.split_column is a column of a table; leave it out"
         if column in (c.name for c in (*task.features, *task.target_columns)):

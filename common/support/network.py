@@ -5,7 +5,7 @@ import ipaddress
 
 def is_loopback(address: str) -> bool:
     """Whether "host:port" stays on this machine."""
-    host = address.rpartition(":")[0].strip("[]")
+    host = address.rpartition(":")[0].strip("[]").lower().rstrip(".")
     if host == "localhost":
         return True
     try:

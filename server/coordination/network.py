@@ -13,7 +13,7 @@ from flwr.app import Error, Message, RecordDict
 from erosion.common.aggregation.cohort import HospitalName
 from erosion.common.errors import ErosionError
 from erosion.common.protocol import wire
-from erosion.common.protocol.error_codes import UNDECIDED
+from erosion.common.protocol.error_codes import RUN_OVER, UNDECIDED
 from erosion.common.protocol.flower_messages import BoundedMessage, log_head, received_bytes
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion.common.rounds.head_bounds import most_head_bytes
@@ -380,7 +380,8 @@ class NetworkTransport:
             reason = (message.error.reason or "no reason given").removeprefix(f"{site.hospital}: ")
             left = message.error.code == NODE_LEFT
             unreadable = message.error.code == UNREADABLE
-            content = Rejection(reason) if unreadable else Absence(reason)
+            over = message.error.code == RUN_OVER
+            content = Rejection(reason) if unreadable else Absence(reason, over=over)
         else:
             try:
                 content = _decoded(sent.request, message.content)

@@ -163,6 +163,21 @@ def test_names_and_values_that_lack_their_quotes_are_told_so(
     assert hint in reading(tmp_path / "x.toml")
 
 
+@pytest.mark.parametrize("path", ["C:\\data\\x.csv", "C:\\new\\table.csv", "D:\\Users\\x.csv"])
+def test_a_path_of_windows_in_double_quotes_is_told_how_to_be_written(
+    tmp_path: Path, path: str
+) -> None:
+    (tmp_path / "x.toml").write_text(f'[data]\npath = "{path}"\n', encoding="utf-8")
+    assert r"'C:\data\patients.csv'" in reading(tmp_path / "x.toml")
+    (tmp_path / "x.toml").write_text(f"[data]\npath = '{path}'\n", encoding="utf-8")
+    assert read_toml(tmp_path / "x.toml", "site file", SiteError) == {"data": {"path": path}}
+
+
+def test_a_decimal_comma_is_told_to_be_a_point(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text("name = 'a'\nshare = 0,1\n", encoding="utf-8")
+    assert "a point, such as 0.1" in reading(tmp_path / "x.toml")
+
+
 @pytest.mark.parametrize("text", ["a = " + "[" * 10_000, f"a = {'9' * 5_000}"])
 def test_toml_that_python_cannot_hold_is_a_sentence(tmp_path: Path, text: str) -> None:
     file = tmp_path / "x.toml"

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from erosion.client.connection.credentials import credentials_for
-from erosion.client.connection.proxy import dial
+from erosion.client.connection.proxy import dial, proxy_for
 from erosion.client.preflight.network import check_network
-from erosion.client.site_file import Site, load_site
+from erosion.client.site_file import CoordinatorAddress, Site, load_site
 from erosion.common.errors import SiteError
 from erosion.common.settings.base import read_toml
 from erosion.experiments.free_ports import free_address
@@ -128,6 +128,44 @@ def test_the_environments_proxy_is_used_unless_it_is_excepted(
         monkeypatch.setenv("no_proxy", "erosion.test")
         assert found(site)["DNS"] == "failed"
         assert len(proxy.asked) == asked
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "Localhost.", "127.0.0.1", "[::1]"])
+def test_this_machine_is_dialled_straight_however_it_is_written(
+    monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    monkeypatch.setenv("https_proxy", "http://proxy.example.com:3128")
+    assert proxy_for(f"{host}:9092", None) is None
+    assert credentials_for(CoordinatorAddress(address=f"{host}:9092")).tls is None
+
+
+@pytest.mark.parametrize(
+    ("no_proxy", "address", "is_straight"),
+    [
+        ("10.0.0.0/8", "10.1.2.3:9092", True),
+        ("10.0.0.0/8", "11.1.2.3:9092", False),
+        ("10.1.2.3/255.0.0.0", "10.9.9.9:9092", True),
+        ("fd00::/8", "[fd12::1]:9092", True),
+        ("[fd12::1]:9092", "[fd12::1]:9092", True),
+        ("erosion.example.org:9092", "erosion.example.org:9092", True),
+        ("erosion.example.org:443", "erosion.example.org:9092", False),
+        ("10.1.2.3:9092", "10.1.2.3:9092", True),
+        ("EXAMPLE.ORG", "erosion.example.org:9092", True),
+        ("example.org", "EROSION.Example.org:9092", True),
+        ("ample.org", "erosion.example.org:9092", False),
+        (".example.org,other", "erosion.example.org:9092", True),
+        ("*.example.org", "erosion.example.org:9092", True),
+        ("localhost 10.1.2.3", "10.1.2.3:9092", True),
+        ("10.0.0.0/99, *", "10.1.2.3:9092", True),
+        ("", "10.1.2.3:9092", False),
+    ],
+)
+def test_what_no_proxy_names_is_dialled_straight(
+    monkeypatch: pytest.MonkeyPatch, no_proxy: str, address: str, is_straight: bool
+) -> None:
+    monkeypatch.setenv("https_proxy", "http://proxy.example.com:3128")
+    monkeypatch.setenv("no_proxy", no_proxy)
+    assert proxy_for(address, None) == (None if is_straight else "proxy.example.com:3128")
 
 
 def test_an_environments_proxy_without_a_port_is_named_with_the_remedy(

@@ -4,8 +4,11 @@ Of the moments at which it can be killed, these are the ones that the line and t
 in; tests/server/test_resume.py has the others.
 """
 
+import shutil
 import signal
 from pathlib import Path
+
+import pytest
 
 from erosion.common.study.study import Study
 from erosion.experiments.free_ports import free_address
@@ -37,6 +40,38 @@ RUNS: dict[str, tuple[Study, str | None]] = {  # name of the folder -> study, wh
     "selection": (SELECTION, None),
     "selection-trials": (SELECTION, "in a later trial"),
 }
+
+
+def test_a_run_that_was_restored_and_cannot_be_continued_says_to_begin_again(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The sites keep state of later rounds, and answer no round from another state."""
+    address, study = free_address(), small_study(arms={"scaffold": {}}, rounds=3)
+    sites = [
+        start(programs.honest, str(write_site(tmp_path, name, address))) for name in study.hospitals
+    ]
+    folder, backup = tmp_path / "runs" / "mine", tmp_path / "backup"
+    arguments = (study.canonical_json(), str(folder), address)
+    try:
+        killed = start(coordinate, *arguments, "between journal and checkpoint")
+        killed.join(PATIENCE)
+        shutil.copytree(folder, backup)
+        whole = start(coordinate, *arguments, None)
+        whole.join(PATIENCE)
+        assert whole.exitcode == 0
+        shutil.rmtree(folder)
+        backup.rename(folder)
+        capfd.readouterr()
+        restored = start(coordinate, *arguments, None)
+        restored.join(PATIENCE)
+        assert restored.exitcode != 0
+    finally:
+        for site in sites:
+            site.kill()
+            site.join(PATIENCE)
+    said = capfd.readouterr().err
+    assert "HopelessError" in said
+    assert "go on with" not in said
 
 
 def test_killed_and_resumed_is_bit_identical(tmp_path: Path) -> None:

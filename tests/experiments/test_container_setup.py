@@ -150,8 +150,23 @@ def test_the_runs_of_others_stay_theirs(
     given: list[Path] = []
     monkeypatch.setattr(os, "lchown", lambda path, *_: given.append(path))
     (places["runs"] / "20260101T120000-mine").mkdir()
+    owner = places["runs"].stat().st_uid
     assert set_up("breast-cancer", places) == 0
-    assert [path for path in given if places["runs"] in (path, *path.parents)] == [places["runs"]]
+    assert not [path for path in given if places["runs"] in (path, *path.parents)]
+    assert places["runs"].stat().st_uid == owner
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another account")
+def test_whoever_ran_a_testbed_before_the_containers_can_still_use_the_runs(
+    places: dict[str, Path],
+) -> None:
+    runs = places["runs"]
+    os.chown(runs, 1234, 1234)
+    runs.chmod(0o700)
+    assert set_up("breast-cancer", places) == 0
+    found = runs.stat()
+    assert (found.st_uid, found.st_gid) == (1234, 10001)
+    assert found.st_mode & 0o777 == 0o770
 
 
 def test_a_site_file_names_what_tells_patients_apart(tmp_path: Path) -> None:

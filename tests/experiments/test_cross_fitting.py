@@ -385,6 +385,7 @@ def test_an_approved_study_leads_to_its_folds_alone() -> None:
         ({"evaluation": {"repeats": 2}}, "evaluation.repeats is of evaluation.folds"),
         ({"evaluation": {"folds": 1}}, "2 or more"),
         ({"evaluation": {"folds": 5, "split_column": "part"}}, "leave out split_column"),
+        ({"evaluation": {"test_share": 0.2, "split_column": "part"}}, "keep one of them"),
         ({"evaluation": {"folds": 5}, "selection": {}}, "leave out [selection]"),
     ],
 )
