@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("erosion.site")
 
 _MOST_BYTES = 2**20  # of the list
+COPY = (
+    "these data are a copy of those whose budgets are kept in {folder}. So that both kits have one"
+    " account, write state = '{state}' under [compute] in this site file"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +46,20 @@ class _Account:
 
 def dataset_of(site: "Site") -> str:
     """Name a site's data as its account does; raises SiteError where the list is damaged."""
-    known = None if site.compute.state is None else _known(site.name, site.data)
+    if site.compute.state is None:
+        return _place(site.data)
+    known = _known(site.name, site.data)
+    if known is None and (copied := _copied(site.name, site.data)) is not None:
+        known = copied if _is_folder(site, copied) else None
     return _place(site.data) if known is None else known.dataset
+
+
+def copied_from(site: "Site") -> Path | None:
+    """Find another account whose data this site's are a copy of; None where there is none."""
+    if _known(site.name, site.data) is not None:
+        return None
+    copied = _copied(site.name, site.data)
+    return None if copied is None or _is_folder(site, copied) else Path(copied.folder)
 
 
 def state_folder(hospital: str, data: DataSource, stated: Path | None, usual: Path) -> Path:
@@ -81,12 +97,14 @@ def claim(site: "Site") -> None:
                 make_private_folder(each)
         with _locked(place.parent / "accounts.lock"):
             if (known := _known(site.name, site.data)) is not None:
-                if Path(known.folder).resolve() != folder.resolve():
+                if not _is_folder(site, known):
                     raise SiteError(
                         f"Another program began the records of these data in {known.folder} just"
                         " now. Start this one again; it will use them."
                     )
                 return
+            if (copied := copied_from(site)) is not None:
+                logger.warning("%s", COPY.format(folder=copied, state=copied.parent))
             _add(place, site)
     except OSError as problem:
         logger.warning(
@@ -114,7 +132,7 @@ def _add(place: Path, site: "Site") -> None:
         hospital=site.name,
         place=mine,
         content=_content(site.data),
-        dataset=mine,
+        dataset=dataset_of(site),
         folder=str(site.consent_folder.resolve()),
     )
     text = json.dumps([asdict(each) for each in [*others, account]], indent=1)
@@ -122,26 +140,28 @@ def _add(place: Path, site: "Site") -> None:
 
 
 def _known(hospital: str, data: DataSource) -> _Account | None:
-    """The account of these data: of the same place, or of a file with the same content."""
-    place = _list()
-    if place is None:
-        return None
-    accounts = [
-        account
-        for account in _read(place)
-        if account.hospital == hospital and Path(account.folder).is_dir()
-    ]
-    mine = _place(data)
-    for account in accounts:
-        if account.place == mine:
-            return account
+    """The account of the data in this place."""
+    place = _place(data)
+    return next((each for each in _accounts(hospital) if each.place == place), None)
+
+
+def _copied(hospital: str, data: DataSource) -> _Account | None:
+    """The account of a file with the same content in another place."""
     path = getattr(data, "path", None)
     size = path.stat().st_size if path is not None and path.is_file() else None
-    alike = [each for each in accounts if each.content is not None and each.content[0] == size]
-    if not alike:
-        return None
-    content = _content(data)
+    alike = [each for each in _accounts(hospital) if each.content and each.content[0] == size]
+    content = _content(data) if alike else None
     return next((account for account in alike if account.content == content), None)
+
+
+def _accounts(hospital: str) -> list[_Account]:
+    place = _list()
+    found = [] if place is None else _read(place)
+    return [each for each in found if each.hospital == hospital and Path(each.folder).is_dir()]
+
+
+def _is_folder(site: "Site", account: _Account) -> bool:
+    return Path(account.folder).resolve() == site.consent_folder.resolve()
 
 
 def _list() -> Path | None:

@@ -10,8 +10,9 @@ from tempfile import TemporaryDirectory
 from erosion.client.cells import cell_book
 from erosion.client.cells.cell_book import CellBook
 from erosion.client.consent import site_secret, store
+from erosion.client.consent.account import COPY, copied_from
 from erosion.client.consent.store import ConsentStore
-from erosion.client.finding import Finding, failed, ok
+from erosion.client.finding import Finding, failed, ok, warning
 from erosion.client.privacy import privacy_ledger
 from erosion.client.privacy.privacy_ledger import PrivacyLedger
 from erosion.client.sealed import sum_ledger
@@ -51,6 +52,9 @@ def check_state(site: Site) -> Finding:
     except SiteError as problem:
         text, _, remedy = str(problem).partition(". ")
         return failed(what, text, remedy)
+    if (copied := copied_from(site)) is not None:
+        text, _, remedy = COPY.format(folder=copied, state=copied.parent).partition(". ")
+        return warning(what, text, remedy)
     return ok(what, f"{folder} can be written")
 
 

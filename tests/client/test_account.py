@@ -9,6 +9,8 @@ import pytest
 
 from erosion.client.audit.audit_log import AuditLog
 from erosion.client.consent.account import claim, dataset_of
+from erosion.client.finding import Outcome
+from erosion.client.preflight.state import check_state
 from erosion.client.privacy.privacy_ledger import PrivacyLedger, Release
 from erosion.client.privacy.recovery import recover_releases
 from erosion.client.site_file import Site, load_site
@@ -50,16 +52,11 @@ def test_two_site_files_in_one_folder_share_nothing(tmp_path: Path) -> None:
     assert south.consent_folder != west.consent_folder
 
 
-@pytest.mark.parametrize("is_copy", [False, True], ids=["the same file", "a copy of it"])
-def test_a_second_kit_for_the_same_patients_has_the_same_budget(
-    tmp_path: Path, is_copy: bool
-) -> None:
+def test_a_second_kit_for_the_same_patients_has_the_same_budget(tmp_path: Path) -> None:
     data = table(tmp_path / "data")
     first = load_site(kit(tmp_path / "first", data))
     claim(first)
     pay(first)
-    if is_copy:
-        data = Path(shutil.copy(data, tmp_path / "copy.csv"))
     second = load_site(kit(tmp_path / "second", data))
     claim(second)
     assert second.consent_folder.samefile(first.consent_folder)
@@ -68,6 +65,21 @@ def test_a_second_kit_for_the_same_patients_has_the_same_budget(
     other = load_site(kit(tmp_path / "third", table(tmp_path / "data"), "south"))
     claim(other)
     assert paid(other) == 0, "another hospital's"
+
+
+def test_a_kit_with_a_copy_of_the_data_is_told_how_to_share_the_budget(tmp_path: Path) -> None:
+    first = load_site(kit(tmp_path / "first", table(tmp_path)))
+    claim(first)
+    pay(first)
+    copy = Path(shutil.copy(tmp_path / "patients.csv", tmp_path / "copy.csv"))
+    finding = check_state(load_site(kit(tmp_path / "second", copy)))
+    assert finding.outcome is Outcome.WARNING
+    assert finding.remedy is not None
+    line = finding.remedy[finding.remedy.index("state = ") :].partition(" under")[0]
+    second = load_site(kit(tmp_path / "second", copy, more=f"[compute]\n{line}\n"))
+    claim(second)
+    assert paid(second) == 0.5
+    assert check_state(second).outcome is Outcome.OK
 
 
 def test_other_patients_of_the_same_hospital_have_a_budget_of_their_own(tmp_path: Path) -> None:
