@@ -46,7 +46,7 @@ def test_a_run_that_was_restored_and_cannot_be_continued_says_to_begin_again(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The sites keep state of later rounds, and answer no round from another state."""
-    address, study = free_address(), small_study(arms={"scaffold": {}}, rounds=3)
+    address, study = free_address(), small_study(arms={"scaffold": {}}, rounds=6)
     sites = [
         start(programs.honest, str(write_site(tmp_path, name, address))) for name in study.hospitals
     ]

@@ -83,8 +83,9 @@ def test_stock_fedavg_over_our_line_gives_what_it_gives_anywhere(
         np.testing.assert_allclose(figures["arrays"][name], values, rtol=1e-5, atol=1e-7)
     assert len(figures["seconds"]) == ROUNDS
     # What a site sent is in its log: a line for each training and each evaluation, and its goodbye.
-    log = tmp_path / "north" / "records" / "north" / "sent.jsonl"
-    kinds = [json.loads(line)["kind"] for line in log.read_text(encoding="utf-8").splitlines()]
+    sent = tmp_path / "north" / "records" / "north" / "sent.jsonl"
+    log = sent.read_text(encoding="utf-8").splitlines()
+    kinds = [json.loads(line)["kind"] for line in log]
     assert kinds == [*["train", "evaluate"] * ROUNDS, "query.notice"]
     assert "arrays/0.weight" in json.loads(log[0])["arrays"]
 
