@@ -50,6 +50,8 @@ class RunningSite:
         """`version`: of the file at `path` before `site` was read from it. Raises SiteError."""
         self._path, self._version = path, version
         self._store, self._secret = store, secret
+        self.dataset = ""  # what the account calls the data
+        self.certificate_expires: datetime | None = None
         self.news = ""  # of the site file since the program started, in words
         self._take(site)
 

@@ -1,6 +1,7 @@
 """Reading TOML files into pydantic models, with errors that a person can act on."""
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -117,9 +118,9 @@ def _broken_path(value: object) -> str | None:
 
 def _hint(problem: str, text: str) -> str:
     """What is mostly behind a mistake in TOML, where people write names and values as they are."""
-    found = re.search(r"at line (\d+), column", problem)
+    number = problem.partition("at line ")[2].partition(",")[0]
     lines = text.splitlines()
-    line = lines[int(found[1]) - 1] if found and int(found[1]) <= len(lines) else ""
+    line = lines[int(number) - 1] if number.isdecimal() and int(number) <= len(lines) else ""
     if "\\" in line:
         return _BACKSLASHES
     if re.search(r"=\s*[-+]?\d+,\d", line):
