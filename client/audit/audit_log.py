@@ -120,20 +120,14 @@ class AuditLog:
         """Hash of the last line: with a note of it, lines missing after it can be noticed."""
         return self._head
 
-<<<<<<< HEAD
     def record(self, request: Message, reply: Message, study: str | None = None) -> None:
         """Write down what `reply` is about to send. Raises NotLogged; then it must not be sent.
 
         `study`: the name of the approved study that the request is of; a request names any.
         """
-        line = _line(self._number + 1, self._head, request, reply, study)
-=======
-    def record(self, request: Message, reply: Message) -> None:
-        """Write down what `reply` is about to send. Raises NotLogged; then it must not be sent."""
-        line = _line(self._number + 1, self._head, request, reply).model_copy(
+        line = _line(self._number + 1, self._head, request, reply, study).model_copy(
             update={"hospital": self._hospital, "dataset": self._dataset()}
         )
->>>>>>> a2750d63 (Keep a hospital's records and budgets apart from every other's)
         text = line.text.encode() + b"\n"
         try:
             self._make_room()

@@ -9,12 +9,8 @@ from typing import Any
 from flwr.app import Message
 
 from erosion.client.audit.audit_log import AuditLog
-<<<<<<< HEAD
 from erosion.common.protocol import wire
-from erosion.common.support.status_file import StatusFile
-=======
 from erosion.common.support.status_file import StatusFile, certificate_shown
->>>>>>> a2750d63 (Keep a hospital's records and budgets apart from every other's)
 
 STATUS_NAME = "status.json"
 BUDGETS_SECONDS = 5.0  # between two looks at the budgets
@@ -32,20 +28,13 @@ class SiteObservers:
         coordinator: str,
         budgets: Callable[[], Sequence[str]] = lambda: (),
         site_file: Callable[[], str] = lambda: "",
-<<<<<<< HEAD
         study_named: Callable[[str], str | None] = lambda _digest: None,
-=======
         certificate_expires: Callable[[], datetime | None] = lambda: None,
->>>>>>> a2750d63 (Keep a hospital's records and budgets apart from every other's)
     ) -> None:
         """Keep `folder`/status.json.
 
         `budgets` says what is used up, in lines; `site_file` what has changed in it;
-<<<<<<< HEAD
-        `study_named` the name of the approved study that a digest is of.
-=======
-        `certificate_expires` when the site's certificate ends, None where it has none.
->>>>>>> a2750d63 (Keep a hospital's records and budgets apart from every other's)
+        `study_named` the name of the approved study that a digest is of; `certificate_expires` when the site's certificate ends, None where it has none.
         """
         self._study_named = study_named
         self._audit_log, self._budgets, self._site_file = audit_log, budgets, site_file

@@ -55,11 +55,8 @@ def serve(path: Path, until: Until) -> None:
             coordinator=line.address,
             budgets=running.budgets,
             site_file=lambda: running.news,
-<<<<<<< HEAD
             study_named=running.study_named,
-=======
             certificate_expires=lambda: running.certificate_expires,
->>>>>>> a2750d63 (Keep a hospital's records and budgets apart from every other's)
         )
         agent = Agent(
             running.connect,

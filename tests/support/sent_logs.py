@@ -40,11 +40,7 @@ def sent(
     with AuditLog(folder, hospital=hospital, dataset=lambda: dataset) as audit_log:
         for number in range(1, lines + 1):
             asked = request(number)
-<<<<<<< HEAD
-            audit_log.record(asked, reply(asked, number), "small")
-=======
-            audit_log.record(asked, reply(asked, number, noise))
->>>>>>> a2750d63 (Keep a hospital's records and budgets apart from every other's)
+            audit_log.record(asked, reply(asked, number, noise), "small")
         return audit_log.path
 
 
