@@ -34,7 +34,8 @@ class SiteObservers:
         """Keep `folder`/status.json.
 
         `budgets` says what is used up, in lines; `site_file` what has changed in it;
-        `study_named` the name of the approved study that a digest is of; `certificate_expires` when the site's certificate ends, None where it has none.
+        `study_named` the name of the approved study that a digest is of;
+        `certificate_expires` when the site's certificate ends, None where it has none.
         """
         self._study_named = study_named
         self._audit_log, self._budgets, self._site_file = audit_log, budgets, site_file
