@@ -41,6 +41,7 @@ MOST_MEASURED = 0.5  # of the values: with these, such as are numbers with a uni
 MEASURED = re.compile(r"[<>≤≥~]?\s*\d+([.,]\d+)?\s*([a-zµ%/°]|$)", re.I)  # "84 mg/dl", "<0.5"
 MOSTLY_GROUPED = 0.7  # of a column's texts
 NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")  # with either decimal mark
+CODE = re.compile(r"0\d+|\d+[eE]\d+|\d+_\d+")  # which floating point would read, too
 DATES = (
     "%Y-%m-%d",
     "%d.%m.%Y",
@@ -131,6 +132,11 @@ def profile(name: str, column: TextColumn, decimal: str = ".") -> Profile:
         and sum(said[t] for t in odd if t not in limits) <= MOST_MEASURED * sum(said.values())
         and len(said) > len(odd)
     )
+    coded = sum(count for text, count in said.items() if CODE.fullmatch(text))
+    is_measured = any(mark in text for text in said for mark in ".,") or column.typed
+    if coded > MOST_NOT_NUMBERS * sum(said.values()) and not is_measured:
+        numeric = False  # 01 and 1, or 1E1 and 10, are one number and two codes
+        no_numbers = [*said]
     values = [parsed[text] for text in said if text not in odd]
     kind = _kind(name, said, values if numeric else None, sum(said.values()))
     is_number = numeric and kind == "number"

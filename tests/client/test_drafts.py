@@ -279,6 +279,25 @@ def test_codes_of_a_hospital_are_never_translated_without_asking(tmp_path: Path)
         load_patients(load_site(tmp_path / "sites" / "hospital-2.toml"), study)
 
 
+@pytest.mark.parametrize(
+    "codes", ["1E1 10 2E1 20 1_0 01 1", "1e5 100000 Infinity 0 inf", "01 1 02 2 10"]
+)
+def test_codes_that_floating_point_would_make_one_stay_apart(tmp_path: Path, codes: str) -> None:
+    values = codes.split()
+    study = drafted(tmp_path, column("unit_code", values * 12), "ill")
+    (feature,) = features_of(study)
+    assert isinstance(feature, CategoryFeature)
+    assert {*feature.categories} == {*values}
+    found = load_patients(load_site(site_of(tmp_path)), study)
+    assert len(np.unique(found.rows[:, 0])) == len(values)
+
+
+def test_numbers_with_zeros_before_or_with_exponents_may_still_be_measured(tmp_path: Path) -> None:
+    for cells in (["1E3", "1.5E3", "2.5E3"], ["0.5", "07", "12.5"], ["1.0", "2.50", "3.25"]):
+        values = [*(f"{40 + i / 4}" for i in range(40)), *cells]
+        assert profiles_of(tmp_path, column("x", values))[0].kind == "number"
+
+
 def test_repeated_numbers_of_patients_are_a_key_and_no_feature() -> None:
     codes = np.repeat(np.arange(40), 5)
     texts = tuple(str(1000 + i) for i in range(40))

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ MEASURED: Mapping[str, NDArray[np.float64]] = {
 }
 
 
-def counted(values: Sequence[float]) -> tuple[dict[str, float], dict[str, int]]:
+def counted(values: Sequence[float] | NDArray[Any]) -> tuple[dict[str, float], dict[str, int]]:
     numbers, rows = np.unique(values, return_counts=True)
     texts = [f"{number:.10g}" for number in numbers]
     return (
@@ -65,9 +66,16 @@ def test_long_tails_counts_and_signed_numbers_are_asked_about_in_few_of_a_hundre
     rows: int,
 ) -> None:
     draw = np.random.default_rng(rows)
-    asked = {"normal": 0, "lognormal": 0, "counts": 0, "mostly 0": 0, "signed": 0, "saturation": 0}
+    asked: dict[str, int] = {
+        "normal": 0,
+        "lognormal": 0,
+        "counts": 0,
+        "mostly 0": 0,
+        "signed": 0,
+        "saturation": 0,
+    }
     for _ in range(50):
-        columns = {
+        columns: dict[str, NDArray[Any]] = {
             "normal": draw.normal(120, 15, rows).round(),
             "lognormal": draw.lognormal(1, 1.5, rows).round(2),
             "counts": draw.negative_binomial(1, 0.2, rows),

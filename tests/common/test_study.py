@@ -120,6 +120,12 @@ def test_a_declared_comparison_is_taken(tmp_path: Path) -> None:
         ("-0.0", "0"),
         (" benign ", "benign"),
         ("E11.9", "E11.9"),
+        (".5", "0.5"),
+        ("10.", "10"),
+        (1e16, "10000000000000000"),
+        # Codes that Python would take for a number.
+        *((code, code) for code in ("1E1", "1e5", "1_0", "01", "00", "+1", "1e400", "0x10")),
+        *((code, code) for code in ("Infinity", "inf", "-inf", "nan", "٣")),
         # Beyond 2^53 a float would make two codes one.
         ("900000000000207008", "900000000000207008"),
         ("900000000000207009", "900000000000207009"),
