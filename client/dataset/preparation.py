@@ -68,6 +68,18 @@ def _quoted_date(value: object) -> object:
         return value
 
 
+def _one_form(value: str) -> str:
+    """A form that reads the date it writes: not two of them, such as a draft names."""
+    day = datetime(2000, 12, 31)
+    try:
+        is_one = datetime.strptime(day.strftime(value), value).date() == day.date()
+    except (ValueError, re.error):
+        is_one = False
+    if not is_one:
+        raise ValueError('give one form of a date, such as "%d.%m.%Y"')
+    return value
+
+
 class TimeBetween(Settings):
     """A number of the study that is the time between two dates.
 
@@ -78,7 +90,9 @@ class TimeBetween(Settings):
     start: str = Field(min_length=1)  # column in the data, e.g. the date of birth
     end: Annotated[str | date, BeforeValidator(_quoted_date, json_schema_input_type=str | date)]
     # column in the data, or one date for everybody
-    date_format: str = ISO  # as Python's strptime has it, e.g. "%d.%m.%Y"
+    date_format: Annotated[str, AfterValidator(_one_form)] = (
+        ISO  # as Python's strptime has it, e.g. "%d.%m.%Y"
+    )
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -69,6 +69,7 @@ class Match:
     limits: tuple[str, ...] = ()  # those that lie beyond a limit, such as "<0.5"
     thousands: str = ""  # mark between groups of three digits
     between: TimeBetween | None = None  # dates that it may be made of
+    forms: tuple[str, ...] = ()  # in which these may be written; several: only people know which
 
     @property
     def is_plain(self) -> bool:
@@ -228,9 +229,10 @@ def _from_dates(
         pairs = [(one, two) for one in starts for two in ends if one is not two]
         if pairs:
             one, two = pairs[0]
-            form = next((f for f in one.date_formats if f in two.date_formats), one.date_formats[0])
-            between = TimeBetween(kind=kind, start=one.name, end=two.name, date_format=form)
-            return Match(column.name, None, between=between)
+            both = tuple(form for form in one.date_formats if form in two.date_formats)
+            forms = both or (one.date_formats[0], two.date_formats[0])
+            between = TimeBetween(kind=kind, start=one.name, end=two.name, date_format=forms[0])
+            return Match(column.name, None, between=between, forms=forms)
     return nothing
 
 

@@ -43,19 +43,21 @@ MOSTLY_GROUPED = 0.7  # of a column's texts
 NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")  # with either decimal mark
 CODE = re.compile(r"0\d+|\d+[eE]\d+|\d+_\d+")  # which floating point would read, too
 DATES = (
-    "%Y-%m-%d",
-    "%d.%m.%Y",
-    "%d/%m/%Y",
-    "%m/%d/%Y",
-    "%d-%m-%Y",
-    "%Y/%m/%d",
-    "%d.%m.%y",
-    "%d/%m/%y",
-    "%d %b %Y",
-    "%d-%b-%Y",
-    "%Y%m%d",
-    "%d%m%Y",
+    *(
+        "%Y-%m-%d",
+        "%d.%m.%Y",
+        "%d/%m/%Y",
+        "%m/%d/%Y",
+        "%d-%m-%Y",
+        "%m-%d-%Y",
+        "%Y/%m/%d",
+        "%Y.%m.%d",
+    ),
+    *("%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%d-%m-%y", "%m-%d-%y", "%y-%m-%d"),
+    *("%d %b %Y", "%d-%b-%Y", "%d%b%Y", "%d-%b-%y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y"),
+    *("%Y%m%d", "%d%m%Y", "%m%d%Y"),
 )
+MOSTLY_DATES = 0.9  # of a column's texts, in whichever forms
 HEX = re.compile(r"[0-9a-f]{8,}(-[0-9a-f]{4,})*", re.I)  # as pseudonyms are made, also with hyphens
 FIRST_YEAR = 1850  # of a date; 31.12.0020 is a slip
 
@@ -199,7 +201,7 @@ def _kind(
     if is_person(name) and numbers is None and len(counts) > YES_AND_NO:
         return "text"
     if numbers is None or all(re.fullmatch(r"\d{8}", text) for text in counts):
-        is_dates = bool(_date_formats(counts))
+        is_dates = bool(_date_formats(counts)) or _are_in_several_forms(counts)
     else:
         is_dates = not is_key(name) and seem_counted_dates(
             np.array(numbers), is_called_date=is_date(name)
@@ -259,6 +261,18 @@ def _date_formats(texts: Iterable[str]) -> tuple[str, ...]:
         if not left:
             break
     return tuple(left)
+
+
+def _are_in_several_forms(texts: Collection[str]) -> bool:
+    """Whether nearly all of the texts are dates, though no form fits all."""
+    most = max(1, round((1 - MOSTLY_DATES) * len(texts)))  # that are none
+    others = 0
+    for text in texts:
+        day = TIME.sub("", text)
+        others += not any(_is_date(day, form) for form in DATES)
+        if others > most:
+            return False
+    return len(texts) > YES_AND_NO
 
 
 def _is_date(text: str, form: str) -> bool:

@@ -54,6 +54,10 @@ def why_no_feature(profile: Profile) -> str:
 
 def why_not(profile: Profile) -> str:
     """Why a model cannot read or predict a column that holds what this one does."""
+    words = [text for text in profile.counts if not NUMBER.fullmatch(text)]
+    if profile.kind == "date" and not profile.date_formats and words:
+        some = ", ".join(map(repr, words[:3]))
+        return f"it seems to hold dates in several forms, such as {some} (write all in one form)"
     if profile.kind == "date" and not profile.date_formats:
         return "it seems to hold dates as numbers of days or seconds (write them as dates)"
     if profile.kind == "text" and is_person(profile.name):
@@ -62,7 +66,6 @@ def why_not(profile: Profile) -> str:
         return CODES_OF_MANY
     if profile.kind == "text" and _begin_with_numbers(profile.counts):
         return WITH_UNITS
-    words = [text for text in profile.counts if not NUMBER.fullmatch(text)]
     rows = sum(profile.counts[text] for text in words)
     if profile.kind == "text" and 2 * rows < sum(profile.counts.values()):
         return NUMBERS_AND_WORDS.format(words=", ".join(map(repr, words[:3])))

@@ -157,9 +157,18 @@ def _derived(matches: Sequence[Match]) -> list[str]:
                 f'# ? kind = "{found.kind}"',
                 f"# ? start = {quoted(found.start)}",
                 f"# ? end = {quoted(str(found.end))}  # or one date for everybody",
-                f'# ? date_format = "{found.date_format}"',
+                f'# ? date_format = "{" OR ".join(match.forms)}"{_which(match)}',
             ]
     return lines
+
+
+def _which(match: Match) -> str:
+    """A comment where dates may be in several forms, or in several centuries."""
+    if len(match.forms) > 1:
+        return "  # keep one: the dates do not tell which, such as where all days are up to 12"
+    if "%y" in match.forms[0]:
+        return "  # years of two digits: nobody over a hundred can be told from a child"
+    return ""
 
 
 def _values(matches: Sequence[Match], profiles: Sequence[Profile], accept: float) -> list[str]:
@@ -227,7 +236,8 @@ def in_words(match: Match, accept: float) -> Iterator[str]:
     """What of a proposal the file has, and what is left to a person, line by line."""
     if match.between is not None:
         made = f"{match.between.start} and {match.between.end}"
-        yield f"{match.column}: made of {made}? proposed"
+        which = f"; which form is it, {' or '.join(match.forms)}?" if len(match.forms) > 1 else ""
+        yield f"{match.column}: made of {made}? proposed{which}"
     elif match.local is None:
         yield f"{match.column}: no column seems to hold it"
     elif match.local != match.column or not match.is_plain:

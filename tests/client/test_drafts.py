@@ -23,7 +23,7 @@ from erosion.client.scaffold.patient_key import is_numbered, likely_key, repeats
 from erosion.client.scaffold.study_draft import study_draft
 from erosion.client.site_file import load_site
 from erosion.command_line import main
-from erosion.common.errors import DataError
+from erosion.common.errors import DataError, SiteError
 from erosion.common.rounds import head_bounds
 from erosion.common.study.study import load_study
 from erosion.common.tasks.features import CategoryFeature, NumberFeature
@@ -195,6 +195,54 @@ def test_ages_and_stays_are_proposed_from_dates(tmp_path: Path) -> None:
     assert stay is not None
     assert (stay.kind, stay.start, stay.end) == ("days_between", "Aufnahme", "Entlassung")
     assert one_match(tmp_path, {"name": "cholesterol"}, text).between is None
+
+
+@pytest.mark.parametrize(
+    ("cell", "forms"),
+    [
+        ("{1}/{2}/19{0}", {"%d/%m/%Y", "%m/%d/%Y"}),
+        ("{1}-{2}-19{0}", {"%d-%m-%Y", "%m-%d-%Y"}),
+        ("{1}/{2}/{0}", {"%d/%m/%y", "%m/%d/%y"}),
+        ("{1}{2}19{0}", {"%d%m%Y", "%m%d%Y"}),
+        ("{1}.{2}.19{0}", {"%d.%m.%Y"}),
+    ],
+)
+def test_dates_that_may_be_of_two_forms_are_taken_in_neither(
+    tmp_path: Path, cell: str, forms: set[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = drafted(tmp_path, column("age", range(30, 90)), "ill")
+    dates = [
+        (cell.format(35 + i % 30, f"{1 + i % 12:02}", f"{1 + i % 11:02}"), f"{1 + i % 12:02}")
+        for i in range(60)
+    ]
+    rows = "".join(
+        f"{born},{cell.format(96, month, '09')},{i % 2}\n" for i, (born, month) in enumerate(dates)
+    )
+    (tmp_path / "trial.csv").write_text("birth_date,admission_date,ill\n" + rows, encoding="utf-8")
+    capsys.readouterr()
+    site = site_of(tmp_path)
+    told, text = capsys.readouterr().out, site.read_text(encoding="utf-8")
+    (line,) = [line for line in text.splitlines() if "date_format" in line]
+    assert {*line.split('"')[1].split(" OR ")} == forms
+    site.write_text(text.replace("# ? ", ""), encoding="utf-8")
+    if len(forms) == 1:
+        assert len(load_patients(load_site(site), study).targets) == 60
+        return
+    assert all(form in told for form in forms)
+    with pytest.raises(SiteError, match="give one form of a date"):
+        load_site(site)
+
+
+def test_dates_in_several_forms_are_named_and_are_no_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = "".join(
+        f"{[f'2020-03-{1 + i % 28:02}', f'{1 + i % 28}.4.{1900 + i}'][i % 2]},{30 + i},{i % 2}\n"
+        for i in range(60)
+    )
+    drafted(tmp_path, "seen,age,ill\n" + rows, "ill")
+    assert "seen: left out, it seems to hold dates in several forms" in capsys.readouterr().out
+    assert "patient" not in site_of(tmp_path).read_text().replace("patients", "")
 
 
 @pytest.mark.parametrize(
