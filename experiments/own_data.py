@@ -7,7 +7,7 @@ from typing import Any
 
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.scaffold.patient_key import rows_of_patients, undeclared_key
-from erosion.client.scaffold.table_folder import SUFFIXES, shared_rows, table_files, tables_in
+from erosion.client.scaffold.table_folder import shared_rows, table_files, tables_in
 from erosion.client.site_file import Site, load_site
 from erosion.common.errors import DataError, SiteError, StudyError
 from erosion.common.settings.base import read_toml
@@ -83,8 +83,6 @@ def site_files(paths: Iterable[Path]) -> Mapping[str, Site]:
 
 def warn_of_rows(study: Study, hospital: str, table: Path) -> None:
     """Say where a table without a site file seems to have several rows of one patient."""
-    if table.suffix.lower() not in SUFFIXES:
-        return
     try:
         key = undeclared_key(TableFile(path=table), study)
     except DataError:  # the hospital itself says it when it reads the table

@@ -103,12 +103,14 @@ def joined(
     numbers_of_lines = (
         table.first_row + np.arange(table.num_rows) if table.numbers is None else table.numbers
     )
+    last = table.num_rows - table.footer  # from here on they seem to be of nobody
     return replace(
         table,
         columns=columns,
         num_rows=len(starts),
         numbers=numbers_of_lines[starts],
         positions=None,
+        footer=table.footer if (starts[len(starts) - table.footer :] >= last).all() else 0,
         row_hashes=hashes,
         notes=(
             *table.notes,

@@ -1,13 +1,20 @@
 """A table as text, before the study gives the text a meaning."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import date, time
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from erosion.common.errors import DataError
 from erosion.common.settings.codes import canonical
+
+MOST_CHARACTERS = 2**28  # of the different texts in one column: it holds documents, not values
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +115,51 @@ def _is_number(kind: "pa.DataType") -> bool:
     return bool(
         pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
     )
+
+
+class ColumnEncoder:
+    """Makes a column of typed values, batch by batch."""
+
+    def __init__(self, name: str, origin: str) -> None:
+        """`origin` opens a message about the column."""
+        self._name, self._origin = name, origin
+        self._positions: dict[str, int] = {}
+        self._characters = 0
+        self._codes: list[int] = []
+        self._typed: set[str] = set()  # numbers of the database's own
+
+    def add(self, values: Iterable[Any]) -> None:
+        """More values: numbers, texts, dates, or None; raises DataError for other things."""
+        positions = self._positions
+        for value in values:
+            text = value.strip() if isinstance(value, str) else self._text(value)
+            if text not in positions:
+                positions[text] = len(positions)
+                self._characters += len(text)
+                if isinstance(value, int | float | Decimal):
+                    self._typed.add(text)
+            self._codes.append(positions[text])
+        if self._characters > MOST_CHARACTERS:
+            raise DataError(
+                f"{self._origin}: column {self._name!r} holds more than {MOST_CHARACTERS:,}"
+                " characters. Give values, and not documents."
+            )
+
+    def column(self) -> TextColumn:
+        """What was added."""
+        codes = np.array(self._codes, dtype=np.int64)
+        return TextColumn(tuple(self._positions), codes, frozenset(self._typed))
+
+    def _text(self, value: object) -> str:
+        if value is None:
+            return ""
+        if isinstance(value, bool):
+            return str(int(value))
+        if isinstance(value, date | time):  # a datetime is a date
+            return value.isoformat()
+        if isinstance(value, int | float | Decimal | UUID):
+            return str(value)
+        raise DataError(
+            f"{self._origin}: column {self._name!r} holds {type(value).__name__}. Give numbers,"
+            " text or dates."
+        )

@@ -11,13 +11,13 @@ import numpy as np
 
 from erosion.client.dataset.row_hashes import RowHashes, hashes_of_rows
 from erosion.client.dataset.sources.data_source import DataSource, TableSource, entries_of
-from erosion.client.dataset.sources.table_file import PARQUET, SEPARATORS
+from erosion.client.dataset.sources.file_content import stem_of, suffix_of
+from erosion.client.dataset.sources.table_file import SUFFIXES
 from erosion.client.dataset.text_table import TextColumn, TextTable
 from erosion.client.scaffold.column_names import is_id
 from erosion.common.errors import DataError
 
 BESIDE = re.compile(r"[.~]|readme|licen[cs]e|codebook|data.?dictionary|changelog", re.I)
-SUFFIXES = (*SEPARATORS, *PARQUET)
 MOST_SHARED = 0.05  # of the smaller table's rows, beyond what chance explains
 FEWEST_SHARED = 11  # rows
 
@@ -32,7 +32,7 @@ def tables_in(folder: Path) -> dict[str, Path]:
         )
     found: dict[str, Path] = {}
     for file in files:
-        name = hospital_name(file.stem)
+        name = hospital_name(stem_of(file))
         if name in found:
             raise DataError(
                 f"{file} and {found[name]} are both of the hospital {name!r}. Rename one."
@@ -43,7 +43,7 @@ def tables_in(folder: Path) -> dict[str, Path]:
 
 def table_files(folder: Path) -> list[Path]:
     """The tables, whosever they are; raises DataError where the folder cannot be read."""
-    return [f for f in entries_of(folder) if f.suffix.lower() in SUFFIXES and _is_table(f)]
+    return [f for f in entries_of(folder) if suffix_of(f) in SUFFIXES and _is_table(f)]
 
 
 def shared_rows(hospitals: Mapping[str, DataSource]) -> Iterator[str]:

@@ -77,18 +77,19 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
     )
 
 
-HOW_WRITTEN = ("encoding", "separator")  # keys of [data] that are options, too
+# Keys of [data] that are options, too, with what they are for.
+HOW_WRITTEN = {
+    "encoding": 'of text, such as "cp1252"',
+    "separator": 'of columns, such as ";"',
+    "sheet": "of workbooks: the one with the patients",
+    "value_labels": "of SPSS and Stata: codes or labels",
+}
 
 
 def add_how_written(parser: argparse.ArgumentParser) -> None:
     """Options that say how a table is written, where that is not worked out."""
-    for key, example in zip(HOW_WRITTEN, ("cp1252", ";"), strict=True):
-        parser.add_argument(
-            flag(key),
-            type=partial(_checked, key),
-            help=f'of the tables, such as "{example}" (default: worked out); it is {key} under'
-            " [data]",
-        )
+    for key, what in HOW_WRITTEN.items():
+        parser.add_argument(flag(key), type=partial(_checked, key), help=f"{what} ([data] has it)")
 
 
 def how_written(options: argparse.Namespace) -> dict[str, Any]:

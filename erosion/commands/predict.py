@@ -14,7 +14,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "data",
         type=Path,
         nargs="?",
-        help="CSV or Parquet with the study's columns (default: where the site file says)",
+        help="a table with the study's columns, in any format (default: where the site file says)",
     )
     parser.add_argument(
         "--site",

@@ -51,6 +51,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from erosion.client.dataset.sources.file_content import stem_of
     from erosion.client.scaffold.table_folder import hospital_name, tables_in
     from erosion.common.study.study import load_study
     from erosion.common.tasks.inputs import TabularTask
@@ -61,7 +62,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.data.is_dir():
         tables = tables_in(options.data)
     else:
-        tables = {options.name or hospital_name(options.data.stem): options.data}
+        tables = {options.name or hospital_name(stem_of(options.data)): options.data}
     strange = sorted(set(tables) - set(study.hospitals))
     if strange:
         raise DataError(

@@ -53,6 +53,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from erosion.client.dataset.sources.file_content import stem_of
     from erosion.client.dataset.sources.table_file import TableFile
     from erosion.client.scaffold.column_profile import read_whole
     from erosion.client.scaffold.rows_apart import FIRST, key_to_join_by
@@ -89,7 +90,7 @@ def _run(options: argparse.Namespace) -> int:
             " are read here as one, with the first value of each column; each site file says so,"
             " or joins them otherwise ([data.rows]; `erosion site new` proposes it)"
         ]
-    name = options.name or hospital_name(options.data.resolve().stem)
+    name = options.name or hospital_name(stem_of(options.data.resolve()))
     text, remarks = study_draft(
         profiles,
         options.target,

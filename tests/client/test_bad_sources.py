@@ -22,8 +22,8 @@ from pydicom.uid import (
     generate_uid,
 )
 
+from erosion.client.dataset import text_table
 from erosion.client.dataset.load import load_patients
-from erosion.client.dataset.sources import sql
 from erosion.client.dataset.sources.dicom import DicomImages
 from erosion.client.dataset.sources.duckdb_files import DuckdbFiles
 from erosion.client.dataset.sources.image_files import ImageFiles
@@ -408,10 +408,10 @@ def test_an_empty_query_is_refused(tmp_path: Path) -> None:
 def test_documents_in_place_of_values_do_not_fill_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sql, "MOST_CHARACTERS", 100_000)
+    monkeypatch.setattr(text_table, "MOST_CHARACTERS", 100_000)
     query = f"{ENDLESS} SELECT hex(randomblob(1000)) AS age, 'f' AS sex, 0 AS ill FROM n LIMIT 500"
     said = read_quietly(lambda: load_patients(database(tmp_path, query), make_study()))
-    assert "column 'age' holds more than 100,000 characters. Select values" in said
+    assert "column 'age' holds more than 100,000 characters" in said
 
 
 # --- maps

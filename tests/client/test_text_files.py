@@ -1,5 +1,6 @@
 """Tables as hospitals export them: encodings, marks, odd lines; what is wrong, by line."""
 
+import gzip
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,11 +15,13 @@ import pytest
 
 from erosion.client.consent.account import dataset_of
 from erosion.client.dataset.load import Patients, load_patients
-from erosion.client.dataset.sources.delimited import CHUNK
+from erosion.client.dataset.sources.file_content import CHUNK
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.scaffold.column_profile import read_whole
-from erosion.client.site_file import Site
+from erosion.client.site_file import Site, load_site
+from erosion.command_line import main
 from erosion.common.errors import DataError
+from erosion.common.study.study import load_study
 from tests.support.small_study import make_site, make_study
 
 ROWS = "age,sex,ill\n40,f,0\n50,m,1\n60,f,2\n"
@@ -42,6 +45,109 @@ def problem(folder: Path, content: str | bytes, **data: Any) -> str:
 
 def ages(found: Patients) -> list[float]:
     return [float(age) for age in found.rows[:, 0]]
+
+
+OTHERS = "any of"
+ENCODED = [
+    ("cp1252", "Größe", "the text is in Windows-1252"),
+    ("cp1252", "âge,prévu,traité à", "the text is in Windows-1252"),
+    ("iso8859-15", "cœur", "the text is in iso8859-15"),
+    ("cp1250", "płeć,wiek,mężczyzna", "the text is in cp1250"),
+    ("cp1250", "věk", OTHERS),
+    ("cp1252", "très", OTHERS),
+    ("cp1251", "возраст", OTHERS),
+    ("koi8-r", "Возраст,Пол", "the text is in koi8-r"),
+    ("cp932", "患者番号,死亡", "the text is in cp932"),
+    ("gb18030", "年龄,性别", OTHERS),
+    ("utf-16-le", "Größe", "UTF-16 without its mark"),
+    ("utf-16-be", "年龄", "UTF-16 without its mark"),
+]
+
+
+@pytest.mark.parametrize(("encoding", "words", "said"), ENCODED)
+def test_an_encoding_is_never_guessed(tmp_path: Path, encoding: str, words: str, said: str) -> None:
+    """Where several read as words, they are named, the right one among them, and none is taken."""
+    row = "1," * (words.count(",") + 1) + "40\n"
+    text = f"{words},age\n{3 * row}"
+    (tmp_path / "a.csv").write_bytes(text.encode(encoding))
+    first, *_ = words.split(",")
+    source = TableFile(path=tmp_path / "a.csv")
+    if said.startswith("the text is"):
+        assert said in source.read(()).notes[0]
+        assert source.read(()).header[0] == first
+    else:
+        with pytest.raises(DataError, match=said) as asked:
+            source.read(())
+        assert f'"{encoding}"' in str(asked.value)
+    named = TableFile(path=tmp_path / "a.csv", encoding=encoding).read(())
+    assert named.header[0] == first
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "cp932", "gb18030"])
+@pytest.mark.parametrize("start", ["age,ill,", "age,ill,x\n1,0,", 'age,ill,x\n1,0,"'])
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
+def test_a_file_that_ends_inside_a_character_was_cut_off(
+    tmp_path: Path, encoding: str, start: str, suffix: str
+) -> None:
+    path = tmp_path / f"a{suffix}"
+    cut = (start + "死亡").encode(encoding)[:-1]
+    path.write_bytes(gzip.compress(cut) if suffix == ".csv.gz" else cut)
+    given = None if encoding.startswith("utf") else encoding
+    with pytest.raises(DataError, match="middle of a character, so it was cut off"):
+        TableFile(path=path, encoding=given).read(["age", "ill", "x"])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("age;crea\nyears;mg/dl\n40;1\n50;2\n", "'years', 'mg/dl'"),
+        ("Person;Lab\nage;crea\n40;1\n50;2\n", "'age', 'crea'"),
+        ("sex;age\n;[years]\nf;40\nm;50\n", "'[years]'"),
+    ],
+)
+def test_a_line_of_units_or_a_second_one_of_names_is_no_patient(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(DataError, match="Keep one line of names") as told:
+        TableFile(path=tmp_path / "a.csv").read(["age"])
+    assert words in str(told.value)
+    assert "line 2" in str(told.value)
+
+
+@pytest.mark.parametrize("text", ["age;ill\n40;0;\n50;1;\n", "age;ill;;\n40;0\n50;1\n"])
+def test_separators_at_the_end_of_lines_are_no_columns(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    table = TableFile(path=tmp_path / "a.csv").read(["age", "ill"])
+    assert table.num_rows == 2
+    assert table.columns["ill"].texts == ("0", "1")
+
+
+def test_drafts_take_the_encoding_and_go_on_after_a_bad_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = "".join(f"{30 + i % 40};{'fm'[i % 2]};{i // 2 % 2}\n" for i in range(60))
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.csv").write_bytes(f"年龄;sex;死亡\n{rows}".encode("gb18030"))
+    study = ["study", "new", str(tmp_path), "--target", "死亡"]
+    assert main(study) == 4
+    assert "--encoding" in capsys.readouterr().err
+    written = ["--encoding", "gb18030", "--separator", ";"]
+    assert main([*study, *written]) == 0
+    assert "--encoding gb18030" in capsys.readouterr().out
+    (tmp_path / "b.csv").write_bytes(b"")
+    site = ["site", "new", "--study", str(tmp_path / "study.toml"), "--data", str(tmp_path)]
+    assert main([*site, *written]) == 4
+    told = capsys.readouterr().err
+    assert "b.csv is empty" in told
+    assert "a.csv" not in told
+    for name in ("a", "c"):
+        drafted = load_site(tmp_path / f"sites/{name}.toml")
+        assert drafted.data.model_dump()["encoding"] == "gb18030"
+        assert len(load_patients(drafted, load_study(tmp_path / "study.toml")).rows) == 60
+    assert not (tmp_path / "sites/b.toml").exists()
+    with pytest.raises(SystemExit):
+        main([*study, "--encoding", "klingon"])
 
 
 @pytest.mark.parametrize(
@@ -87,7 +193,7 @@ def test_an_encoding_can_be_named(tmp_path: Path) -> None:
     assert "is not text in utf-8. Correct encoding under [data]" in message
     with pytest.raises(ValueError, match="it must be an encoding of text"):
         site_of(tmp_path, text, encoding="klingon")
-    assert "holds NUL characters" in problem(tmp_path, ROWS.encode("utf-16-le"))
+    assert "holds NUL characters" in problem(tmp_path, ROWS.encode().replace(b"4", b"\0"))
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])

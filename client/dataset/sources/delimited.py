@@ -8,24 +8,31 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import TextIOWrapper
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 from numpy.typing import NDArray
 
+from erosion.client.dataset.column_values import MISSING_MARKERS
 from erosion.client.dataset.row_hashes import hashes_of_table
+from erosion.client.dataset.sources.file_content import CHUNK, FileContent
+from erosion.client.dataset.sources.found_encoding import check_encoding, found_encoding
 from erosion.client.dataset.text_table import TextColumn, TextTable, text_column
 from erosion.client.dataset.total_rows import total_rows, totals_found
+from erosion.client.scaffold.known_words import MISSING_WORDS
 from erosion.common.errors import DataError
 
 SNIFFED_LINES = 20  # from which the separator is found out
-CHUNK = 1 << 20  # bytes
 LARGEST_BLOCK = 1 << 30  # bytes
 NO_PATIENTS = "Data file {path} has a header and no patients. Export them into it."
 SHOWN_LINES = 5  # of those that are at fault
 IF_TITLE = ": if it is a title, remove what stands above the columns' names"
+FEWEST_ROWS = 3  # of a table whose first one may be of units
+NUMERIC = re.compile(r"[<>≤≥~]?\s*[+-]?[.,]?\d")  # begins so
+UNIT = re.compile(
+    r"[\[(].*|.*[/%°²].*|years?|yrs?|jahre?|days?|tage?|kg|cm|mm|mm ?hg|bpm", re.I
+)  # alone below a name
 SEPARATOR_LINE = re.compile(r"sep=([\t !#-~])\s*", re.I)  # Excel's own, before the header
 
 
@@ -51,12 +58,14 @@ class _Layout:
     notes: tuple[str, ...]
 
 
-def read_delimited(path: Path, origin: str, marks: Marks, wanted: Collection[str]) -> TextTable:
+def read_delimited(
+    path: FileContent, origin: str, marks: Marks, wanted: Collection[str]
+) -> TextTable:
     """The wanted columns; `origin` opens messages. Raises DataError, ArrowException, csv.Error."""
     layout = _layout(path, marks)
     present = [name for name in layout.header if name in set(wanted)]
     looked_at = present or layout.header[:1]
-    block_size, whole = _block_size(path, layout.encoding), 2 * path.stat().st_size
+    block_size, whole = _block_size(path, layout.encoding), 2 * path.num_bytes
     try:
         table, num_broken = _read(path, layout, looked_at, block_size)
     except pa.ArrowInvalid:  # a later line may be longer than the first ones
@@ -89,7 +98,7 @@ def read_delimited(path: Path, origin: str, marks: Marks, wanted: Collection[str
 
 
 def _read(
-    path: Path, layout: _Layout, looked_at: Collection[str], block_size: int
+    path: FileContent, layout: _Layout, looked_at: Collection[str], block_size: int
 ) -> tuple[pa.Table, int]:
     """The rows, those to be looked at as text, and how many were skipped for their width."""
     broken: list[int] = []  # numbers of columns
@@ -106,14 +115,14 @@ def _read(
 
 
 def _parsed(
-    path: Path,
+    path: FileContent,
     layout: _Layout,
     looked_at: Collection[str],
     block_size: int,
     on_broken: Callable[[pyarrow.csv.InvalidRow], str] | None = None,
 ) -> pa.Table:
     """The file's rows; `on_broken` is asked about those of another width. Raises ArrowInvalid."""
-    with path.open("rb") as file:  # opened here, as pyarrow takes no name that is not UTF-8
+    with path.open() as file:  # opened here, as pyarrow takes no name that is not UTF-8
         return pyarrow.csv.read_csv(
             file,
             read_options=pyarrow.csv.ReadOptions(
@@ -136,7 +145,7 @@ def _parsed(
         )
 
 
-def _layout(path: Path, marks: Marks) -> _Layout:
+def _layout(path: FileContent, marks: Marks) -> _Layout:
     encoding, notes = _encoding(path, marks.encoding)
     with _opened(path, encoding) as file:
         first = SEPARATOR_LINE.fullmatch(file.readline())
@@ -152,69 +161,88 @@ def _layout(path: Path, marks: Marks) -> _Layout:
     with _opened(path, encoding) as file:
         for _ in range(skipped):
             file.readline()
-        for _, lines, cells in _numbered(path, file, separator, skipped):
+        numbered = _numbered(path, file, separator, skipped)
+        for _, lines, cells in numbered:
             if cells:
-                names = [name.strip() for name in cells]
-                if 2 * names.count("") > len(names):
+                names = [name.strip().removeprefix("\ufeff") for name in cells]
+                below = _first_rows(numbered)
+                names = _as_wide_as(names, [row for _, row in below])
+                are_few = 2 * names.count("") > len(names)
+                if not are_few and (strange := _second_header(len(names), below)):
+                    raise DataError(f"Data file {path}: {strange}")
+                if are_few:
                     notes.append(f"line {lines} names few of the {len(names)} columns{IF_TITLE}")
-                if next(file, None) is None:
+                if not below and next(file, None) is None:
                     raise DataError(NO_PATIENTS.format(path=path))
                 return _Layout(encoding, separator, distinct(path, names), lines, tuple(notes))
     raise DataError(f"Data file {path} holds blank lines only. Export the patients into it.")
 
 
-def _opened(path: Path, encoding: str) -> TextIOWrapper:
-    return path.open(encoding=encoding, newline="")
+def _first_rows(numbered: Iterator[tuple[int, int, list[str]]]) -> list[tuple[int, list[str]]]:
+    """The first rows below the header, blank lines left out, each with its line."""
+    found: list[tuple[int, list[str]]] = []
+    try:
+        for first, _, cells in islice(numbered, SNIFFED_LINES):
+            if cells:
+                found.append((first, [cell.strip() for cell in cells]))
+    except DataError:  # of a value that is longer than is looked at here
+        pass
+    return found
 
 
-def _block_size(path: Path, encoding: str) -> int:
+def _as_wide_as(names: list[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The header with as many columns as the rows, where they differ by separators at the end."""
+    if rows and all(len(row) == len(names) + 1 and not row[-1] for row in rows):
+        return [*names, ""]
+    while rows and names and not names[-1] and all(len(row) < len(names) for row in rows):
+        names = names[:-1]
+    return names
+
+
+def _second_header(width: int, rows: Sequence[tuple[int, list[str]]]) -> str:
+    """What is said of a first row that holds units, or names once more; "" of any other."""
+    if len(rows) < FEWEST_ROWS or any(len(row) != width for _, row in rows):
+        return ""  # what is said of another width comes first
+    (line, first), *others = rows
+    numeric = []
+    for index in range(len(first)):
+        cells = [row[index] for _, row in others]
+        known = [cell for cell in cells if cell.lower() not in MISSING_MARKERS]
+        if known and all(map(NUMERIC.match, known)):
+            numeric.append(first[index])
+    words = [cell for cell in numeric if cell.lower() not in (*MISSING_MARKERS, *MISSING_WORDS)]
+    is_alone = len(words) < 2 and not any(map(UNIT.fullmatch, words))
+    if is_alone or any(map(NUMERIC.match, words)):
+        return ""
+    shown = ", ".join(map(repr, words[:SHOWN_LINES]))
+    return (
+        f"line {line} holds words ({shown}) where the lines below it hold numbers, so it seems to"
+        " be of units, or a second line of names. Keep one line of names, and remove the other."
+    )
+
+
+def _opened(path: FileContent, encoding: str) -> TextIOWrapper:
+    return TextIOWrapper(path.open(), encoding=encoding, newline="")
+
+
+def _block_size(path: FileContent, encoding: str) -> int:
     """Bytes to read at a time: pyarrow needs the header and each row to fit."""
     with _opened(path, encoding) as file:
         longest = max((len(line.encode()) for line in islice(file, SNIFFED_LINES)), default=0)
     return max(CHUNK, min(2 * longest, LARGEST_BLOCK))
 
 
-def _encoding(path: Path, given: str | None) -> tuple[str, list[str]]:
+def _encoding(path: FileContent, given: str | None) -> tuple[str, list[str]]:
     """The file's, and a note where it is neither given nor UTF-8."""
-    with path.open("rb") as file:
-        begin = file.read(4)
-        if given is not None:
-            return _checked_encoding(path, given), []
-        if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            return "utf-16", ["the text is in UTF-16 (found out; encoding sets it)"]
-        file.seek(0)
-        decoder = codecs.getincrementaldecoder("utf-8")()
-        western = True
-        while chunk := file.read(CHUNK):
-            if b"\0" in chunk:
-                raise DataError(
-                    f"Data file {path} is not text that can be read (it holds NUL characters)."
-                    " Export it as CSV in UTF-8, or set encoding under [data]."
-                )
-            try:
-                decoder.decode(chunk)
-            except UnicodeDecodeError:
-                western = False
-                break
-    if western:
-        return "utf-8-sig", []
-    return "cp1252", ["the text is in Windows-1252, not UTF-8 (found out; encoding sets it)"]
+    if given is None:
+        encoding, note = found_encoding(path)
+        return encoding, [note] if note else []
+    check_encoding(path, given)
+    name = codecs.lookup(given).name
+    return ("utf-8-sig" if name == "utf-8" else name), []
 
 
-def _checked_encoding(path: Path, encoding: str) -> str:
-    try:
-        with _opened(path, encoding) as file:
-            while file.read(CHUNK):
-                pass
-    except UnicodeError:
-        raise DataError(
-            f"Data file {path} is not text in {encoding}. Correct encoding under [data], such as"
-            ' "utf-8", "utf-16" or "cp1252" (Windows in western Europe), or leave it out.'
-        ) from None
-    return "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
-
-
-def _separator(path: Path, encoding: str, usual: str) -> tuple[str, list[str]]:
+def _separator(path: FileContent, encoding: str, usual: str) -> tuple[str, list[str]]:
     """The mark between columns, and a note where it was found out against the suffix.
 
     The suffix's own mark stands unless it makes a single column of the first lines or columns that
@@ -228,7 +256,7 @@ def _separator(path: Path, encoding: str, usual: str) -> tuple[str, list[str]]:
     return best, [f'columns are separated by "{shown}" (found out; separator sets it)']
 
 
-def _width(path: Path, encoding: str, separator: str) -> int:
+def _width(path: FileContent, encoding: str, separator: str) -> int:
     """Number of columns that the mark makes of each of the first lines.
 
     0 where they differ, or where a value would be longer than the csv module takes: a long line has
@@ -237,13 +265,14 @@ def _width(path: Path, encoding: str, separator: str) -> int:
     with _opened(path, encoding) as file:
         lines = islice(filter(None, csv.reader(file, delimiter=separator)), SNIFFED_LINES)
         try:
-            widths = {len(line) for line in lines}
+            header, *rows = [[cell.strip() for cell in line] for line in lines] or [[]]
         except csv.Error:
             return 0
-    return widths.pop() if len(widths) == 1 else 0
+    width = len(_as_wide_as(header, rows))
+    return width if all(len(row) == width for row in rows) else 0
 
 
-def distinct(path: Path, names: list[str]) -> list[str]:
+def distinct(path: object, names: list[str]) -> list[str]:
     """A spreadsheet's columns without a name get one that no study uses."""
     header = [name or f"(column {number})" for number, name in enumerate(names, start=1)]
     twice = sorted(name for name, times in Counter(header).items() if times > 1)
@@ -266,7 +295,7 @@ class _Row:
     is_broken: bool  # a value goes on over several lines
 
 
-def _rows(path: Path, layout: _Layout) -> Iterator[_Row]:
+def _rows(path: FileContent, layout: _Layout) -> Iterator[_Row]:
     with _opened(path, layout.encoding) as file:
         for _ in range(layout.header_lines):
             file.readline()
@@ -278,7 +307,7 @@ def _rows(path: Path, layout: _Layout) -> Iterator[_Row]:
 
 
 def _numbered(
-    path: Path, file: TextIOWrapper, separator: str, lines_before: int
+    path: FileContent, file: TextIOWrapper, separator: str, lines_before: int
 ) -> Iterator[tuple[int, int, list[str]]]:
     """Each row's first line, its last one, and its values.
 
@@ -300,13 +329,13 @@ def _numbered(
         yield first, lines_before + reader.line_num, cells
 
 
-def _uneven_at_end(path: Path, layout: _Layout, num_lines: int) -> int:
+def _uneven_at_end(path: FileContent, layout: _Layout, num_lines: int) -> int:
     """How many of the last lines have another number of columns than the header."""
     last = deque(_rows(path, layout), maxlen=num_lines)
     return sum(row.width != len(layout.header) for row in last)
 
 
-def _uneven(path: Path, layout: _Layout) -> str:
+def _uneven(path: FileContent, layout: _Layout) -> str:
     width = len(layout.header)
     rows = list(_rows(path, layout))
     lines = [row for row in rows if row.width != width]
@@ -340,7 +369,7 @@ class _Lines:
 
 
 def _lines(
-    path: Path, layout: _Layout, columns: Mapping[str, TextColumn], footer_lines: int
+    path: FileContent, layout: _Layout, columns: Mapping[str, TextColumn], footer_lines: int
 ) -> _Lines:
     """Only where a line may be other than the next row, the file is read again, with care."""
     num_rows = len(next(iter(columns.values())).codes)
@@ -378,14 +407,14 @@ def _is_empty(column: TextColumn) -> NDArray[np.bool_]:
     return empty
 
 
-def _count_lines(path: Path, encoding: str) -> int:
+def _count_lines(path: FileContent, encoding: str) -> int:
     """Lines of the file, whether or not the last one is ended."""
-    wide = encoding.startswith("utf-16")
+    wide = encoding.startswith(("utf-16", "utf-32"))
     count, last = 0, ""
     if wide:
-        with path.open(encoding=encoding) as file:
+        with _opened(path, encoding) as file:
             return sum(1 for _ in file)
-    with path.open("rb") as raw:
+    with path.open() as raw:
         while chunk := raw.read(CHUNK):
             count += chunk.count(b"\n")
             last = chunk[-1:].decode("latin-1")

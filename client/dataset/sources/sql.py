@@ -5,14 +5,11 @@ import re
 import stat
 from collections.abc import Collection, Iterator
 from contextlib import closing
-from datetime import date, time
-from decimal import Decimal
 from pathlib import Path
 from shlex import quote
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import unquote
-from uuid import UUID
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -20,7 +17,7 @@ from pydantic import Field, model_validator
 from erosion.client.dataset.row_hashes import hash_of_text
 from erosion.client.dataset.sources.data_source import TableSource
 from erosion.client.dataset.sources.deadline import within
-from erosion.client.dataset.text_table import TextColumn, TextTable
+from erosion.client.dataset.text_table import ColumnEncoder, TextTable
 from erosion.client.finding import Finding, failed, ok, warning
 from erosion.common.errors import DataError
 from erosion.common.support.files import read_named
@@ -30,7 +27,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, CursorResult, Engine
     from sqlalchemy.engine import URL
 
-MOST_CHARACTERS = 2**28  # of the different texts in one column: it holds documents, not values
 BATCH_ROWS = 5_000  # fetched at a time
 SECRET = re.compile(
     r"://[^:/]*:[^@]*@"  # as SQLAlchemy finds the password
@@ -154,7 +150,7 @@ class SqlQuery(TableSource):
                 f"{self.describe()} gives the column {', '.join(map(repr, twice))} more than once."
                 " Name each with AS."
             )
-        columns = {name: _Encoder(name, self.describe()) for name in header if name in wanted}
+        columns = {name: ColumnEncoder(name, self.describe()) for name in header if name in wanted}
         places = [(index, columns[name]) for index, name in enumerate(header) if name in columns]
         hashes: list[int] = []
         num_rows = 0
@@ -284,48 +280,3 @@ def _cancel(connection: "Connection") -> None:
         if (stop := getattr(driver, name, None)) is not None:
             stop()
             return
-
-
-class _Encoder:
-    """One column of a result, batch by batch, as its distinct texts."""
-
-    def __init__(self, name: str, origin: str) -> None:
-        self._name, self._origin = name, origin
-        self._positions: dict[str, int] = {}
-        self._characters = 0
-        self._codes: list[int] = []
-        self._typed: set[str] = set()  # numbers of the database's own
-
-    def add(self, values: list[Any]) -> None:
-        positions = self._positions
-        for value in values:
-            text = value.strip() if isinstance(value, str) else self._text(value)
-            if text not in positions:
-                positions[text] = len(positions)
-                self._characters += len(text)
-                if isinstance(value, int | float | Decimal):
-                    self._typed.add(text)
-            self._codes.append(positions[text])
-        if self._characters > MOST_CHARACTERS:
-            raise DataError(
-                f"{self._origin}: column {self._name!r} holds more than {MOST_CHARACTERS:,}"
-                " characters. Select values, and not documents."
-            )
-
-    def column(self) -> TextColumn:
-        codes = np.array(self._codes, dtype=np.int64)
-        return TextColumn(tuple(self._positions), codes, frozenset(self._typed))
-
-    def _text(self, value: object) -> str:
-        if value is None:
-            return ""
-        if isinstance(value, bool):
-            return str(int(value))
-        if isinstance(value, date | time):  # a datetime is a date
-            return value.isoformat()
-        if isinstance(value, int | float | Decimal | UUID):
-            return str(value)
-        raise DataError(
-            f"{self._origin}: column {self._name!r} holds {type(value).__name__}. Select numbers,"
-            " text or dates."
-        )

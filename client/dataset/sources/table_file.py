@@ -1,4 +1,4 @@
-"""Tables in CSV or Parquet files."""
+"""Tables in files, whatever their format."""
 
 import csv
 import re
@@ -19,6 +19,14 @@ from erosion.client.dataset.sources.data_source import (
     revision_of,
 )
 from erosion.client.dataset.sources.delimited import NO_PATIENTS, Marks, distinct, read_delimited
+from erosion.client.dataset.sources.file_content import FileContent, content_of, suffix_of
+from erosion.client.dataset.sources.spreadsheet import WORKBOOKS, read_sheet
+from erosion.client.dataset.sources.typed_columns import (
+    JSON_LINES,
+    READERS,
+    read_json_lines,
+    read_statistics,
+)
 from erosion.client.dataset.text_table import TextTable, text_column
 from erosion.client.dataset.total_rows import total_rows, totals_found
 from erosion.client.finding import Finding
@@ -26,7 +34,7 @@ from erosion.common.errors import DataError
 
 SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": ",", ".data": ","}  # by suffix
 PARQUET = (".parquet", ".pq")
-MAX_FILE_BYTES = 4 * 2**30  # a file beyond this is a mistake, not a hospital
+SUFFIXES = (*SEPARATORS, *PARQUET, *WORKBOOKS, *READERS, *JSON_LINES)
 
 
 def _checked_separator(value: str) -> str:
@@ -46,7 +54,7 @@ def _checked_encoding(value: str) -> str:
 
 
 class TableFile(TableSource):
-    """A table in one file: .csv, .tsv, .txt, .data or .parquet."""
+    """A table in one file: text, Parquet, a workbook, SPSS, SAS, Stata or JSON lines."""
 
     source: Literal["table"] = "table"
     path: Path
@@ -56,6 +64,8 @@ class TableFile(TableSource):
     )  # column names, for a file whose first line is already a patient
     encoding: Annotated[str, AfterValidator(_checked_encoding)] | None = None  # None: found out
     footer_lines: int = Field(default=0, ge=0, le=1000)  # at the end, that are no patients
+    sheet: str | None = Field(default=None, min_length=1)  # of a workbook; None: the only one
+    value_labels: Literal["codes", "labels"] = "codes"  # what is read where values have labels
 
     @model_validator(mode="after")
     def _marks_differ(self) -> Self:
@@ -85,7 +95,7 @@ class TableFile(TableSource):
 
 def _read_table(source: TableFile, wanted: Collection[str]) -> TextTable:
     path = source.path
-    suffix = path.suffix.lower()
+    suffix = suffix_of(path)
     if not is_there(path):
         raise DataError(f"There is no data file {path}. Check the path (data.path in a site file).")
     if path.is_dir():
@@ -95,22 +105,19 @@ def _read_table(source: TableFile, wanted: Collection[str]) -> TextTable:
         )
     if not path.is_file():  # a pipe or a device, which may never end
         raise DataError(f"Data file {path} is no ordinary file. Give a file of the patients.")
-    if suffix not in (*SEPARATORS, *PARQUET):
+    if suffix not in (*SUFFIXES, ".zip"):
         raise DataError(
             f"Data file {path}: a table in {suffix or 'a file without suffix'} cannot be read;"
-            f" export it as one of {', '.join((*SEPARATORS, *PARQUET))}."
+            f" export it as one of {', '.join(SUFFIXES)}, also packed (.csv.gz, .zip)."
         )
-    num_bytes = path.stat().st_size
-    if num_bytes == 0:
-        raise DataError(f"Data file {path} is empty. Export the patients into it.")
-    if num_bytes > MAX_FILE_BYTES:
+    content = content_of(path)
+    if content.suffix not in SUFFIXES:
         raise DataError(
-            f"Data file {path} has {num_bytes / 2**30:.1f} GiB, more than the"
-            f" {MAX_FILE_BYTES // 2**30} GiB that are read. Export only the study's columns."
+            f"Data file {path} holds a table in {content.suffix or 'a file without suffix'}, which"
+            f" cannot be read; export it as one of {', '.join(SUFFIXES)}."
         )
-    read = _read_parquet if suffix in PARQUET else _read_text
     try:
-        table = read(source, wanted)
+        table = _read(source, content, wanted)
     except UnicodeError:
         raise DataError(
             f"Data file {path} is not text in one encoding. Save it as UTF-8, or set encoding under"
@@ -120,7 +127,7 @@ def _read_table(source: TableFile, wanted: Collection[str]) -> TextTable:
         # Behind "got 4:" stands the row itself, which is nobody's to see.
         reason = re.sub(r"(got \d+):.*", r"\1", str(problem).splitlines()[0])
         remedy = "and check that every row has as many columns as the first"
-        if suffix in PARQUET:
+        if content.suffix in PARQUET:
             remedy = "its columns as numbers, text or dates"
         raise DataError(
             f"Data file {path} cannot be read: {reason}. Export it again, {remedy}."
@@ -130,30 +137,42 @@ def _read_table(source: TableFile, wanted: Collection[str]) -> TextTable:
     return table
 
 
-def _read_text(source: TableFile, wanted: Collection[str]) -> TextTable:
+def _read(source: TableFile, content: FileContent, wanted: Collection[str]) -> TextTable:
+    """The one reader of every format; raises DataError, ArrowException, csv.Error, OSError."""
+    suffix, origin = content.suffix, source.describe()
+    if suffix in PARQUET:
+        return _read_parquet(content, origin, source.footer_lines, wanted)
+    if suffix in READERS:
+        values = source.value_labels
+        return read_statistics(content, origin, source.encoding, values, wanted)
+    if suffix in JSON_LINES:
+        return read_json_lines(content, origin, source.encoding, wanted)
     marks = Marks(
-        SEPARATORS[source.path.suffix.lower()],
+        SEPARATORS.get(suffix, ","),
         source.separator,
         source.encoding,
         source.header,
         source.footer_lines,
     )
-    return read_delimited(source.path, source.describe(), marks, wanted)
+    if suffix in WORKBOOKS:
+        return read_sheet(content, origin, source.sheet, marks, wanted)
+    return read_delimited(content, origin, marks, wanted)
 
 
-def _read_parquet(source: TableFile, wanted: Collection[str]) -> TextTable:
+def _read_parquet(
+    content: FileContent, origin: str, footer_lines: int, wanted: Collection[str]
+) -> TextTable:
     # Opened here, as pyarrow takes no name that is not UTF-8.
-    with source.path.open("rb") as opened, pyarrow.parquet.ParquetFile(opened) as file:
-        header = distinct(source.path, list(file.schema_arrow.names))
+    with content.open() as opened, pyarrow.parquet.ParquetFile(opened) as file:
+        header = distinct(content, list(file.schema_arrow.names))
         read, num_rows = file.read(), file.metadata.num_rows
     found = {name: read.column(name) for name in header}
     columns = {name: text_column(name, found[name]) for name in header if name in set(wanted)}
     hashes = hashes_of_table(found, num_rows)
     rows = np.arange(num_rows)
-    totals = None if source.footer_lines else total_rows(found, columns, rows)
+    totals = None if footer_lines else total_rows(found, columns, rows)
     footer, notes = totals_found(totals, rows + 1, "row")
-    origin = source.describe()
     table = TextTable(
         origin, tuple(header), columns, num_rows, "row", 1, notes, row_hashes=hashes, footer=footer
     )
-    return table.without_last(source.footer_lines)
+    return table.without_last(footer_lines)

@@ -1,0 +1,202 @@
+"""Tables in the formats that hospitals have, all through one reader."""
+
+import gzip
+import json
+import sys
+import zipfile
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyreadstat
+import pytest
+
+from erosion.client.dataset.load import load_patients
+from erosion.client.dataset.sources import file_content, spreadsheet, typed_columns
+from erosion.client.dataset.sources.table_file import TableFile
+from erosion.client.site_file import load_site
+from erosion.command_line import main
+from erosion.common.errors import DataError
+from erosion.common.study.study import load_study
+from tests.support.spreadsheets import write_workbook
+
+ROWS = [(f"p{i}", 30.5 + i % 40, date(1950 + i % 50, 1 + i % 12, 2), i % 2) for i in range(60)]
+HEADER = ["pid", "age", "born", "ill"]
+TEXT = "\n".join(",".join(map(str, row)) for row in [HEADER, *ROWS]) + "\n"
+FRAME = pd.DataFrame(ROWS, columns=HEADER)
+
+
+def as_gz(path: Path) -> None:
+    path.write_bytes(gzip.compress(TEXT.encode()))
+
+
+def as_zip(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("__MACOSX/._a.csv", "x")
+        archive.writestr("export/a.CSV", TEXT)
+
+
+def as_workbook(path: Path) -> None:
+    write_workbook(path, {"Patients": [HEADER, *ROWS], "Empty": []})
+
+
+def as_json_lines(path: Path) -> None:
+    rows = [dict(zip(HEADER, map(str, row), strict=True)) for row in ROWS]
+    path.write_text("".join(json.dumps({**row, "age": float(row["age"])}) + "\n" for row in rows))
+
+
+FORMATS: dict[str, Callable[[Path], Any]] = {
+    "a.csv": lambda path: path.write_text(TEXT),
+    "a.csv.gz": as_gz,
+    "a.zip": as_zip,
+    "a.XLSX": as_workbook,
+    "a.sav": lambda path: pyreadstat.write_sav(FRAME, path),
+    "a.zsav": lambda path: pyreadstat.write_sav(FRAME, path, compress=True),
+    "a.dta": lambda path: pyreadstat.write_dta(FRAME, path),
+    "a.xpt": lambda path: pyreadstat.write_xport(FRAME, path),
+    "a.ndjson": as_json_lines,
+}
+
+
+def values(source: TableFile, name: str) -> list[str]:
+    column = source.read([name]).columns[name]
+    return [column.texts[code] for code in column.codes]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_gives_the_same_patients_by_the_same_commands(
+    tmp_path: Path, name: str
+) -> None:
+    FORMATS[name](tmp_path / name)
+    source = TableFile(path=tmp_path / name)
+    assert values(source, "pid") == [row[0] for row in ROWS]
+    assert [float(text) for text in values(source, "age")] == [row[1] for row in ROWS]
+    assert values(source, "born") == [row[2].isoformat() for row in ROWS]
+    command = ["study", "new", str(tmp_path / name), "--target", "ill", "--hospitals", "a,b"]
+    assert main(command) == 0
+    study = tmp_path / "study.toml"
+    assert main(["site", "new", "--study", str(study), "--data", str(tmp_path / name)]) == 0
+    found = load_patients(load_site(tmp_path / "sites/a.toml"), load_study(study))
+    assert sorted(found.rows[:, 0]) == sorted(row[1] for row in ROWS)
+    assert found.row_hashes is not None
+    assert len(set(found.row_hashes.tolist())) == len(ROWS)
+
+
+def test_cells_of_a_workbook_are_what_they_are_there(tmp_path: Path) -> None:
+    """Errors are missing, numbers need no decimal mark, and rows are told as Excel numbers them."""
+    rows: list[list[object]] = [
+        ["pid", "age"],
+        ["a", 1.255],
+        ["b", "#N/A"],
+        [],
+        ["c", 980],
+        ["d", True],
+    ]
+    source = TableFile(path=write_workbook(tmp_path / "a.xlsx", {"A": rows}), decimal=",")
+    table = source.read(["age"])
+    assert values(source, "age") == ["1.255", "", "980", "1"]
+    assert set(table.columns["age"].written) == {""}
+    assert [table.place(row) for row in range(4)] == ["row 2", "row 3", "row 5", "row 6"]
+
+
+def test_of_several_sheets_one_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_workbook(tmp_path / "a.xlsx", {"Notes": [["x"], [1]], "Data": [HEADER, *ROWS]})
+    with pytest.raises(DataError, match=r"the sheets 'Notes', 'Data'.*sheet under \[data\]"):
+        TableFile(path=path).read(["age"])
+    with pytest.raises(DataError, match="no sheet 'Date'"):
+        TableFile(path=path, sheet="Date").read(["age"])
+    command = ["study", "new", str(path), "--target", "ill", "--hospitals", "a,b"]
+    assert main([*command, "--sheet", "Data"]) == 0
+    assert "--sheet Data" in capsys.readouterr().out
+    site = ["site", "new", "--study", str(tmp_path / "study.toml"), "--data", str(path)]
+    assert main([*site, "--sheet", "Data"]) == 0
+    assert load_site(tmp_path / "sites/a.toml").data.model_dump()["sheet"] == "Data"
+
+
+def test_labels_or_codes_are_read_as_declared_and_declared_missing_is_missing(
+    tmp_path: Path,
+) -> None:
+    frame = pd.DataFrame({"sex": [1.0, 2.0, 9.0, 3.0]})
+    labels: Any = {"sex": {1: "male", 2: "female", 9: "refused"}}
+    pyreadstat.write_sav(
+        frame, tmp_path / "a.sav", variable_value_labels=labels, missing_ranges={"sex": [9]}
+    )
+    source = TableFile(path=tmp_path / "a.sav")
+    assert values(source, "sex") == ["1", "2", "", "3"]
+    assert any("value_labels" in note for note in source.read(["sex"]).notes)
+    source = TableFile(path=tmp_path / "a.sav", value_labels="labels")
+    assert values(source, "sex") == ["male", "female", "", "3"]
+
+
+def test_nested_json_lines_are_flat_by_path_and_fhir_is_read_only_where_it_is_flat(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.ndjson"
+    patient = {"resourceType": "Patient", "id": "7", "name": [{"family": "X"}], "gender": "male"}
+    path.write_text(json.dumps(patient) + "\n\n" + json.dumps({**patient, "id": "8"}))
+    source = TableFile(path=path)
+    assert source.read(()).header == ("resourceType", "id", "name.0.family", "gender")
+    assert [source.read(["id"]).place(row) for row in range(2)] == ["line 1", "line 3"]
+    path.write_text(json.dumps(patient) + "\n" + json.dumps({"resourceType": "Observation"}))
+    with pytest.raises(DataError, match=r"Observation.*one row for each patient"):
+        source.read(["id"])
+    path.write_text('{"a": 1}\n[2]\n')
+    with pytest.raises(DataError, match="line 2 is no JSON object"):
+        source.read(["a"])
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "a.csv"])
+def test_a_file_that_is_cut_off_or_damaged_is_explained(tmp_path: Path, name: str) -> None:
+    FORMATS[name](tmp_path / name)
+    whole = (tmp_path / name).read_bytes()
+    for share in (0.1, 0.5, 0.9):
+        (tmp_path / name).write_bytes(whole[: int(share * len(whole)) - 7])
+        with pytest.raises(DataError, match=str(tmp_path / name)):
+            TableFile(path=tmp_path / name).read(["age"])
+    (tmp_path / name).write_bytes(b"age,ill\n1,2\n")
+    with pytest.raises(DataError, match=str(tmp_path / name)):
+        TableFile(path=tmp_path / name).read(["age"])
+
+
+def test_what_unpacks_to_too_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.csv.gz", "a.zip", "a.XLSX", "a.sav", "a.ndjson"):
+        FORMATS[name](tmp_path / name)
+    monkeypatch.setattr(file_content, "MAX_FILE_BYTES", 2**10)
+    monkeypatch.setattr(spreadsheet, "MOST_CELLS", 100)
+    monkeypatch.setattr(typed_columns, "MOST_CELLS", 100)
+    for name in ("a.csv.gz", "a.zip"):
+        with pytest.raises(DataError, match="more than the"):
+            TableFile(path=tmp_path / name).read(["age"])
+    monkeypatch.undo()
+    monkeypatch.setattr(spreadsheet, "MOST_CELLS", 100)
+    monkeypatch.setattr(typed_columns, "MOST_CELLS", 100)
+    for name in ("a.XLSX", "a.sav", "a.ndjson"):
+        with pytest.raises(DataError, match="more than are read"):
+            TableFile(path=tmp_path / name).read(["age"])
+
+
+def test_an_archive_of_several_tables_and_a_missing_library_have_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with zipfile.ZipFile(tmp_path / "two.zip", "w") as archive:
+        archive.writestr("a.csv", TEXT)
+        archive.writestr("b.csv", TEXT)
+    with pytest.raises(DataError, match=r"2 files \(a.csv, b.csv\)"):
+        TableFile(path=tmp_path / "two.zip").read(["age"])
+    as_workbook(tmp_path / "a.xlsx")
+    pyreadstat.write_sav(FRAME, tmp_path / "a.sav")
+    for package, name in (("python_calamine", "a.xlsx"), ("pyreadstat", "a.sav")):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(DataError, match=r"not installed\. Run: pip install"):
+            TableFile(path=tmp_path / name).read(["age"])
+
+
+def test_values_that_mean_not_known_are_named_for_the_whole_table(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("age,sex\n40,f\n-9.0,-9\n50,n.d.\n")
+    source = TableFile.model_validate({"path": tmp_path / "a.csv", "missing": [-9, "n.d."]})
+    assert values(source, "age") == ["40", "", "50"]
+    assert values(source, "sex") == ["f", "", ""]

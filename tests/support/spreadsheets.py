@@ -1,0 +1,75 @@
+"""Workbooks of one's own making, as Excel writes them."""
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+HEAD = '<?xml version="1.0" encoding="UTF-8" standalone="yes"?>'
+MAIN = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+PACKAGE = "http://schemas.openxmlformats.org/package/2006"
+FIRST_DAY = date(1899, 12, 30)
+STYLES = (
+    f'<styleSheet xmlns="{MAIN}"><fonts count="1"><font/></fonts><fills count="1"><fill/></fills>'
+    '<borders count="1"><border/></borders><cellStyleXfs count="1"><xf/></cellStyleXfs>'
+    '<cellXfs count="2"><xf numFmtId="0"/><xf numFmtId="14" applyNumberFormat="1"/></cellXfs>'
+    "</styleSheet>"
+)
+
+
+def write_workbook(path: Path, sheets: Mapping[str, Sequence[Sequence[object]]]) -> Path:
+    """A text that begins with # is an error, such as #N/A; None is an empty cell."""
+    numbers = range(1, len(sheets) + 1)
+    parts = {
+        "[Content_Types].xml": f'<Types xmlns="{PACKAGE}/content-types">'
+        '<Default Extension="rels" ContentType='
+        '"application/vnd.openxmlformats-package.relationships+xml"/>'
+        '<Default Extension="xml" ContentType="application/xml"/></Types>',
+        "_rels/.rels": f'<Relationships xmlns="{PACKAGE}/relationships"><Relationship Id="r"'
+        f' Type="{OFFICE}/officeDocument" Target="xl/workbook.xml"/></Relationships>',
+        "xl/workbook.xml": f'<workbook xmlns="{MAIN}" xmlns:r="{OFFICE}"><sheets>'
+        + "".join(
+            f'<sheet name="{escape(name)}" sheetId="{n}" r:id="rId{n}"/>'
+            for n, name in zip(numbers, sheets, strict=True)
+        )
+        + "</sheets></workbook>",
+        "xl/_rels/workbook.xml.rels": f'<Relationships xmlns="{PACKAGE}/relationships">'
+        + "".join(
+            f'<Relationship Id="rId{n}" Type="{OFFICE}/worksheet"'
+            f' Target="worksheets/sheet{n}.xml"/>'
+            for n in numbers
+        )
+        + f'<Relationship Id="s" Type="{OFFICE}/styles" Target="styles.xml"/></Relationships>',
+        "xl/styles.xml": STYLES,
+    }
+    for n, rows in zip(numbers, sheets.values(), strict=True):
+        lines = "".join(
+            f'<row r="{r}">{"".join(_cell(r, c, value) for c, value in enumerate(row))}</row>'
+            for r, row in enumerate(rows, start=1)
+        )
+        parts[f"xl/worksheets/sheet{n}.xml"] = (
+            f'<worksheet xmlns="{MAIN}"><sheetData>{lines}</sheetData></worksheet>'
+        )
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in parts.items():
+            archive.writestr(name, HEAD + text)
+    return path
+
+
+def _cell(row: int, column: int, value: object) -> str:
+    place = f"{chr(65 + column)}{row}"
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return f'<c r="{place}" t="b"><v>{int(value)}</v></c>'
+    if isinstance(value, int | float):
+        return f'<c r="{place}"><v>{value!r}</v></c>'
+    if isinstance(value, date):
+        day = value.date() if isinstance(value, datetime) else value
+        return f'<c r="{place}" s="1"><v>{(day - FIRST_DAY).days}</v></c>'
+    text = escape(str(value))
+    if text.startswith("#"):
+        return f'<c r="{place}" t="e"><v>{text}</v></c>'
+    return f'<c r="{place}" t="inlineStr"><is><t>{text}</t></is></c>'
