@@ -68,10 +68,11 @@ class KeptPatients:
         if self._patients is not None and revision is not None and seen == self._seen:
             return self._patients
         if not keep:  # what a run has is not taken from it
-            return read_patients(self._site.data, study)
+            return read_patients(self._site.data, study, self._site.records)
         self._patients = None  # so that two of them are not in memory
         self._run = None
-        self._patients, self._seen = read_patients(self._site.data, study), seen
+        read = read_patients(self._site.data, study, self._site.records)
+        self._patients, self._seen = read, seen
         return self._patients
 
     def _began_with_others(self, study: Study, run: str, patients: Patients) -> bool:

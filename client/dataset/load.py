@@ -2,22 +2,26 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from erosion.client.dataset.same_patient import same_patient
 from erosion.client.dataset.sources.data_source import DataSource, ImageSource, TableSource
+from erosion.client.dataset.sources.image_targets import FaultyImagesError
 from erosion.client.dataset.study_columns import columns_of, study_column_names
 from erosion.client.dataset.table_contract import candidates, check_table, missing_columns
 from erosion.client.dataset.text_table import TextTable
 from erosion.client.site_file import Site
 from erosion.common.errors import DataError
 from erosion.common.study.study import Study
+from erosion.common.support.files import write_atomically
 from erosion.common.tasks.inputs import ImageTask, TabularTask
 from erosion.common.tasks.task import Targets, Task
 
 SHOWN_ROWS = 5  # examples in a note
+LIST = "unusable-files.txt"  # in the folder of records
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +55,20 @@ class Patients:
 
 def load_patients(site: Site, study: Study) -> Patients:
     """Read the site's data for a study; raises DataError with every problem that it finds."""
-    return checked_for(study, site, read_patients(site.data, study))
+    return checked_for(study, site, read_patients(site.data, study, site.records))
 
 
-def read_patients(source: DataSource, study: Study) -> Patients:
-    """The same for any hospital of the study, of which only the columns matter here."""
+def read_patients(source: DataSource, study: Study, records: Path | None = None) -> Patients:
+    """The same for any hospital of the study, of which only the columns matter here.
+
+    `records`: the folder that gets a list of all files that cannot be used, where a message has
+    room for some.
+    """
     task = study.task
     if isinstance(task, TabularTask):
         return _load_table(table_source(source), task, study.evaluation.split_column)
     assert isinstance(task, ImageTask)
-    return _load_images(image_source(source), task)
+    return _load_images(image_source(source), task, records)
 
 
 def table_source(source: DataSource) -> TableSource:
@@ -116,20 +124,37 @@ def _labels_of_table(
     return (rows[kept] + 1).astype(str).astype(object), "row"
 
 
-def _load_images(source: ImageSource, task: ImageTask) -> Patients:
-    found = source.read(task)
+def _load_images(source: ImageSource, task: ImageTask, records: Path | None) -> Patients:
+    try:
+        found = source.read(task)
+    except FaultyImagesError as problem:
+        raise DataError(f"{problem}{_listed(problem.problems, records)}") from None
+    notes = found.notes
+    if listed := _listed(found.left_out, records):
+        notes = (*notes, listed.strip())
     read = _Read(
         "images",
         found.images,
         found.targets,
         found.patients,
         found.places,
-        found.notes,
+        notes,
         found.row_hashes,
         np.array(found.places, dtype=object),
         "image",
     )
     return _grouped(source, read, found.is_test)
+
+
+def _listed(problems: Sequence[str], records: Path | None) -> str:
+    """Where the whole list of problems is, written for the owner alone; "" where it is short."""
+    if records is None or len(problems) <= SHOWN_ROWS:
+        return ""
+    try:
+        write_atomically(records / LIST, "\n".join(problems) + "\n", mode=0o600)
+    except OSError:  # `check` says what is wrong with the folder
+        return ""
+    return f"\n  all {len(problems)} are listed in {records / LIST}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -383,7 +383,7 @@ ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
     [
         ("SELECT * FROM patients", "gives no rows. Check its conditions"),
         (f"{ENDLESS} SELECT i AS age, 'f' AS sex, 0 AS ill FROM n", "gives more than 9,000 rows"),
-        ("SELECT x'00ff' AS age, 'f' AS sex, 0 AS ill", "column 'age' holds bytes. Select numb"),
+        ("SELECT x'00ff' AS age, 'f' AS sex, 0 AS ill", "column 'age' holds bytes"),
         ("SELECT CAST(x'ff' AS TEXT) AS age, 'f' AS sex, 0 AS ill", "Correct data.query"),
         ("SELECT 1e999 AS age, 'f' AS sex, 0 AS ill", "column age: "),
         ("SELECT 'NaN' AS age, 'f' AS sex, 0 AS ill", "column age: missing values, which the st"),

@@ -86,14 +86,8 @@ def test_every_format_gives_the_same_patients_by_the_same_commands(
 
 def test_cells_of_a_workbook_are_what_they_are_there(tmp_path: Path) -> None:
     """Errors are missing, numbers need no decimal mark, and rows are told as Excel numbers them."""
-    rows: list[list[object]] = [
-        ["pid", "age"],
-        ["a", 1.255],
-        ["b", "#N/A"],
-        [],
-        ["c", 980],
-        ["d", True],
-    ]
+    ages: list[Any] = [1.255, "#N/A", None, 980, True]
+    rows = [["pid", "age"], *([f"p{i}", age] if age else [] for i, age in enumerate(ages))]
     source = TableFile(path=write_workbook(tmp_path / "a.xlsx", {"A": rows}), decimal=",")
     table = source.read(["age"])
     assert values(source, "age") == ["1.255", "", "980", "1"]

@@ -53,12 +53,6 @@ def test_a_files_own_window_serves_where_none_is_given(tmp_path: Path) -> None:
     assert "cold/b.dcm has no window (WindowCenter, WindowWidth); write window = [" in message
 
 
-def test_masks_of_single_bits_are_no_grey_levels(tmp_path: Path) -> None:
-    bits = {"BitsAllocated": 1, "BitsStored": 1, "HighBit": 0, "PixelData": bytes(6)}
-    write_dicom(tmp_path / "cold/a.dcm", np.zeros((6, 8), np.uint8), **bits)
-    assert "cold/a.dcm has no window" in problem_of(DicomImages(path=tmp_path))
-
-
 def test_small_values_can_be_white(tmp_path: Path) -> None:
     grey = np.full((6, 8), 10, np.uint8)
     write_dicom(tmp_path / "cold/a.dcm", grey, PhotometricInterpretation="MONOCHROME1")

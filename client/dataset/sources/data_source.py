@@ -176,10 +176,14 @@ class LabelledImages:
     is_test: NDArray[np.bool_] | None = None  # (n,) as the source says; None: it does not
     row_hashes: NDArray[np.uint64] | None = None  # (n,) of the pixels as they are stored, and of
     # all that is said of each image; None: unknown
+    left_out: tuple[str, ...] = ()  # what is wrong with each file that is not among them
 
 
 class ImageSource(DataSource):
     """A source that gives images with their classes."""
+
+    # Of files that are damaged; those that only need a setting are refused either way.
+    unreadable: Literal["refuse", "leave out"] = "refuse"
 
     @abstractmethod
     def read(self, task: ImageTask) -> LabelledImages:

@@ -14,13 +14,12 @@ import pyarrow as pa
 import pyarrow.csv
 from numpy.typing import NDArray
 
-from erosion.client.dataset.column_values import MISSING_MARKERS
+from erosion.client.dataset.missing_words import MISSING_MARKERS, MISSING_WORDS
 from erosion.client.dataset.row_hashes import hashes_of_table
 from erosion.client.dataset.sources.file_content import CHUNK, FileContent
 from erosion.client.dataset.sources.found_encoding import check_encoding, found_encoding
 from erosion.client.dataset.text_table import TextColumn, TextTable, text_column
 from erosion.client.dataset.total_rows import total_rows, totals_found
-from erosion.client.scaffold.known_words import MISSING_WORDS
 from erosion.common.errors import DataError
 
 SNIFFED_LINES = 20  # from which the separator is found out

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -13,7 +14,8 @@ from pydantic import Field
 
 from erosion.client.dataset.row_hashes import hash_of_image
 from erosion.client.dataset.sources.data_source import LabelledImages, files_below
-from erosion.client.dataset.sources.image_targets import faults
+from erosion.client.dataset.sources.dicom_display import padding, shown_otherwise
+from erosion.client.dataset.sources.faulty_files import Damaged, FaultyFiles
 from erosion.client.dataset.sources.labelled_scans import ScanFolder, Scans
 from erosion.client.dataset.sources.pixels import (
     Resize,
@@ -35,6 +37,10 @@ UNEVEN = 0.1  # of the usual distance between two slices
 NEEDED = ("Rows", "Columns", "PhotometricInterpretation", "BitsAllocated", "PixelData")
 PLANES = ("sagittal", "coronal", "axial")  # by the patient's axis that is normal to them
 GREY = ("MONOCHROME1", "MONOCHROME2")  # 1: small values are white
+# Where the rows and the columns of a usual scan of a plane lead: the patient's axis and its sign.
+# Axes lead to the left, to the back and to the head.
+USUAL = {"axial": {0: 1, 1: 1}, "coronal": {0: 1, 2: -1}, "sagittal": {1: 1, 2: -1}}
+NO_IMAGES = ("SEG", "RTSTRUCT", "RTDOSE", "RTPLAN", "PR", "KO", "SR", "REG", "RWV", "FID")
 COLOUR = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
 
 
@@ -79,10 +85,12 @@ class DicomImages(ScanFolder):
     def _images(self, scans: Scans, task: ImageTask) -> LabelledImages:
         images = np.zeros((len(scans.paths), *task.shape), dtype=np.uint8)
         hashes = np.zeros(len(scans.paths), dtype=np.uint64)
-        problems: list[str] = []
-        patients: list[str] = []
+        faulty = FaultyFiles(self.path, self.unreadable)
+        patients = np.full(len(scans.paths), "", dtype=object)
         modalities: dict[str, str] = {}  # and the first scan of each
         planes: dict[str, str] = {}
+        units: dict[str, str] = {}
+        windows: dict[str, tuple[_OwnWindow, str]] = {}  # of each series, and its first scan
         for index, (path, place) in enumerate(zip(scans.paths, scans.places, strict=True)):
             try:
                 with warnings.catch_warnings():
@@ -91,25 +99,44 @@ class DicomImages(ScanFolder):
                     data = slices[0]
                     pixels = (one.PixelData for one in slices)
                     hashes[index] = hash_of_image(scans.said[index], pixels)
-                    patients.append(self._patient(data))
+                    patients[index] = self._patient(data)
                     modalities.setdefault(str(data.get("Modality", "unknown")), place)
                     planes.setdefault(_plane(data), place)
+                    units.setdefault(_unit(data), place)
+                    if self.window == "file" and _place(data) is not None:
+                        series = str(data.get("SeriesInstanceUID", place))
+                        own, first = windows.setdefault(series, (_own_window(data), place))
+                        if own != _own_window(data):
+                            raise _WrongError(f"{_other_window(own, data)} (of {first})")
             except _WrongError as problem:
-                problems.append(f"{place} {problem}")
+                faulty.add(index, place, problem.args[0])
             except Exception as problem:  # noqa: BLE001 - tags are parsed when they are asked for
-                problems.append(f"{place} cannot be read ({_in_a_line(problem)}); export it again")
+                reason = f"cannot be read ({_in_a_line(problem)}); export it again"
+                faulty.add(index, place, Damaged(reason))
         if len(modalities) > 1:
-            problems.append(
+            faulty.add_problem(
                 f"it mixes the modalities {_each(modalities)}; keep the one that the study is of"
             )
-        if problems:
-            raise faults(self.path, problems)
-        notes = list(scans.notes)
+        elif len(units) > 1:
+            faulty.add_problem(
+                "its values are in different units (RescaleType, Units),"
+                f" {_each(units)}; keep those in one"
+            )
+        kept = faulty.kept(len(scans.paths))
+        notes = [*scans.notes, *faulty.notes]
         if len(said := {plane: place for plane, place in planes.items() if plane}) > 1:
             notes.append(f"it mixes the planes {_each(said)}; keep the one that the study is of")
-        keys = None if self.patient is None else np.unique(patients, return_inverse=True)[1]
+        keys = None
+        if self.patient is not None:
+            keys = np.unique(patients[kept].astype(str), return_inverse=True)[1]
         return LabelledImages(
-            images, scans.targets, scans.places, keys, tuple(notes), row_hashes=hashes
+            images[kept],
+            scans.targets[kept],
+            tuple(scans.places[index] for index in kept.tolist()),
+            keys,
+            tuple(notes),
+            row_hashes=hashes[kept],
+            left_out=faulty.left_out,
         )
 
     def _scan(self, path: Path, task: ImageTask) -> tuple[NDArray[np.uint8], "list[FileDataset]"]:
@@ -137,12 +164,18 @@ class DicomImages(ScanFolder):
 
     def _grey_or_colour(self, data: "FileDataset") -> Image.Image:
         """The pixels with 8 bits: (h, w) grey or (h, w, 3) colour."""
-        missing = [tag for tag in NEEDED if tag not in data]
+        modality = str(data.get("Modality", ""))
         kind = data.get("SOPClassUID")
+        if modality in NO_IMAGES or (kind is not None and "Segmentation" in kind.name):
+            raise _WrongError(
+                f"is no image but of modality {modality or 'SEG'}, such as a segmentation; keep"
+                " such files in another folder"
+            )
+        missing = [tag for tag in NEEDED if tag not in data]
         if missing and "PixelData" in missing and kind is not None and "Image" not in kind.name:
-            raise _WrongError(f"is no image but {kind.name}; remove it")
+            raise _unreadable(f"is no image but {kind.name}; remove it")
         if missing:
-            raise _WrongError(f"lacks the tags {', '.join(missing)}; export it again, with pixels")
+            raise _unreadable(f"lacks the tags {', '.join(missing)}; export it again, with pixels")
         photometric = str(data.PhotometricInterpretation)
         if photometric not in (*GREY, *COLOUR):
             raise _WrongError(f"is {photometric}; export it as MONOCHROME2 or RGB")
@@ -153,13 +186,18 @@ class DicomImages(ScanFolder):
             raise _WrongError(
                 f"says that it has {data.Columns} x {data.Rows} pixels; export it again"
             )
+        if why := shown_otherwise(data, photometric, may_stretch=self.resize == "stretch"):
+            raise _WrongError(why)
         values = _decoded(data)
         if photometric in COLOUR:
             if values.dtype != np.uint8:
                 raise _WrongError("has more than 8 bits per colour; export it with 8")
-            return Image.fromarray(values)
+            return Image.fromarray(_turned(values, data))
         grey = self._windowed(data, values)
-        return Image.fromarray(255 - grey if photometric == "MONOCHROME1" else grey)
+        if photometric == "MONOCHROME1":
+            grey = 255 - grey
+        grey[padding(data, values)] = 0
+        return Image.fromarray(_turned(grey, data))
 
     def _windowed(self, data: "FileDataset", values: NDArray[Any]) -> NDArray[np.uint8]:
         from pydicom.pixels.processing import apply_modality_lut
@@ -173,15 +211,17 @@ class DicomImages(ScanFolder):
         measured = np.asarray(apply_modality_lut(values, data), dtype=np.float64)
         if self.window != "file":
             return windowed(measured, self.window)
-        centre, width = _first(data.get("WindowCenter")), _first(data.get("WindowWidth"))
-        if centre is not None and width is not None and width > 0:
-            return windowed(measured, (centre, width))
+        if (own := _own_window(data)) is not None:
+            return windowed(measured, _as_meant(own, data))
         is_byte = values.dtype == np.uint8 and data.get("BitsStored", 8) == 8
-        if is_byte and np.array_equal(measured, values):
-            return values  # ultrasound and photographs: grey levels already
+        if is_byte and np.array_equal(measured, values) and "VOILUTSequence" not in data:
+            return values.copy()  # ultrasound and photographs: grey levels already
+        has = "a table in place of a window (VOILUTSequence)"
+        if "VOILUTSequence" not in data:
+            has = "no window (WindowCenter, WindowWidth)"
         raise _WrongError(
-            "has no window (WindowCenter, WindowWidth); write window = [centre, width] under"
-            " [data], the same at every hospital of the study"
+            f"has {has}; write window = [centre, width] under [data], the same at every hospital of"
+            " the study"
         )
 
     def _stacked(self, slices: "list[FileDataset]") -> NDArray[np.uint8]:
@@ -211,9 +251,22 @@ class DicomImages(ScanFolder):
                 ' "ITS NAME" under [data] (* is a wildcard)'
             )
         ordered = _in_order(slices, complete=self.slice == "all")
+        if self.window == "file":
+            for data in ordered:
+                if _own_window(data) != _own_window(ordered[0]):
+                    raise _WrongError(_other_window(_own_window(ordered[0]), data))
+        if len(units := {_unit(data) for data in ordered}) > 1:
+            raise _WrongError(
+                f"has slices in different units ({', '.join(sorted(units))}); keep those in one"
+            )
         if self.slice == "middle":
             ordered = [ordered[len(ordered) // 2]]
         return [_read(Path(str(data.filename))) for data in ordered]
+
+
+def _unreadable(wrong: str) -> _WrongError:
+    """Of a scan of which nothing can be seen."""
+    return _WrongError(Damaged(wrong))
 
 
 def _each(found: dict[str, str]) -> str:
@@ -272,13 +325,30 @@ def _read(file: Path, *, pixels: bool = True) -> "FileDataset":
     from pydicom.errors import InvalidDicomError
 
     if not file.is_file():  # a pipe never ends, and a link may lead nowhere
-        raise _WrongError("is no file that can be read; remove it")
+        raise _unreadable("is no file that can be read; remove it")
     try:
         return dcmread(file, stop_before_pixels=not pixels)
     except InvalidDicomError:
-        raise _WrongError("is no DICOM file; remove it") from None
+        if _lacks_header(file):
+            raise _unreadable(
+                "lacks DICOM's file header (the preamble and what follows it), so that it does not"
+                f" say how its pixels are stored; add it with DCMTK: dcmconv {quote(file.name)}"
+                f" {quote(f'{file.name}.new')}"
+            ) from None
+        raise _unreadable("is no DICOM file; remove it") from None
     except Exception as problem:  # noqa: BLE001 - a damaged file may raise anything
-        raise _WrongError(f"cannot be read ({_in_a_line(problem)}); export it again") from None
+        raise _unreadable(f"cannot be read ({_in_a_line(problem)}); export it again") from None
+
+
+def _lacks_header(file: Path) -> bool:
+    """Whether a file holds DICOM's data without the header that says so."""
+    from pydicom import dcmread
+
+    try:
+        found = dcmread(file, stop_before_pixels=True, force=True)
+        return any(tag in found for tag in ("SOPClassUID", "SOPInstanceUID", "Rows"))
+    except Exception:  # noqa: BLE001 - anything may be read as DICOM so
+        return False
 
 
 def _decoded(data: "FileDataset") -> NDArray[Any]:
@@ -287,7 +357,7 @@ def _decoded(data: "FileDataset") -> NDArray[Any]:
 
     syntax = data.file_meta.get("TransferSyntaxUID") if hasattr(data, "file_meta") else None
     if syntax is None:
-        raise _WrongError("does not say its transfer syntax; export it again")
+        raise _unreadable("does not say its transfer syntax; export it again")
     try:
         return pixel_array(data)
     except Exception as problem:  # noqa: BLE001 - a damaged file may raise anything
@@ -296,7 +366,7 @@ def _decoded(data: "FileDataset") -> NDArray[Any]:
                 f"is compressed ({syntax.name}), and what decodes that is not installed; decompress"
                 " it (gdcmconv --raw, dcmdjpeg), or install pylibjpeg's or GDCM's decoders"
             ) from None
-        raise _WrongError(
+        raise _unreadable(
             f"has pixels that cannot be read ({_in_a_line(problem)}); export it again"
         ) from None
 
@@ -313,6 +383,66 @@ def _can_decode(syntax: "UID") -> bool:
 def _in_a_line(problem: Exception) -> str:
     lines = str(problem).strip().splitlines()
     return lines[0][:200] if lines else type(problem).__name__
+
+
+_OwnWindow = tuple[float, float] | None  # centre and width; None: unsaid
+
+
+def _own_window(data: "FileDataset") -> _OwnWindow:
+    """The window that a file itself names, the first of several."""
+    centre, width = _first(data.get("WindowCenter")), _first(data.get("WindowWidth"))
+    return None if centre is None or width is None or width <= 0 else (centre, width)
+
+
+def _as_meant(window: Window, data: "FileDataset") -> Window:
+    """A file's own window as `windowed` has it, by the file's function (PS3.3 C.11.2.1)."""
+    centre, width = window
+    function = str(data.get("VOILUTFunction", "") or "LINEAR")
+    if function == "LINEAR" and width >= 1:
+        return centre - 0.5, max(width - 1, np.finfo(np.float64).tiny)
+    if function in ("LINEAR", "LINEAR_EXACT"):
+        return window
+    raise _WrongError(
+        f"has a window of the form {function}; write window = [centre, width] under [data], the"
+        " same at every hospital of the study"
+    )
+
+
+def _other_window(own: _OwnWindow, data: "FileDataset") -> str:
+    """What is said of a volume in which each slice would be shown through a window of its own."""
+    first, other = (
+        "none" if window is None else f"[{window[0]:g}, {window[1]:g}]"
+        for window in (own, _own_window(data))
+    )
+    return (
+        f"has slices with different windows ({first} and {other}), so that what is bright in one is"
+        " dark in another; write window = [centre, width] under [data], the same at every hospital"
+        " of the study"
+    )
+
+
+def _unit(data: "FileDataset") -> str:
+    """Of the values after rescaling, as far as the file says; "HU" is what CT has by default."""
+    unit = str(data.get("Units", "") or data.get("RescaleType", "") or "")
+    return "HU" if not unit and data.get("Modality") == "CT" else unit or "none said"
+
+
+def _turned(pixels: NDArray[np.uint8], data: "FileDataset") -> NDArray[np.uint8]:
+    """The pixels (h, w, ...) as a scan of their plane usually lies, by its rows and columns."""
+    directions = _directions(data)
+    if directions is None:
+        return pixels
+    main = np.abs(directions).argmax(axis=1).tolist()
+    usual = USUAL[_plane(data)]
+    if sorted(main) != sorted(usual):
+        return pixels  # far between two planes
+    if main != list(usual):
+        pixels, directions = pixels.swapaxes(0, 1), directions[::-1]
+    right, down = (
+        np.sign(directions[i, axis]) == sign for i, (axis, sign) in enumerate(usual.items())
+    )
+    pixels = pixels if right else pixels[:, ::-1]
+    return np.ascontiguousarray(pixels if down else pixels[::-1])
 
 
 def _first(value: Any) -> float | None:
@@ -339,7 +469,12 @@ def _place(data: "FileDataset") -> float | None:
         position = np.array(data.ImagePositionPatient, dtype=float).reshape(3)
     except (AttributeError, TypeError, ValueError):
         return None
-    return None if directions is None else float(np.cross(*directions) @ position)
+    if directions is None:
+        return None
+    normal = np.cross(*directions)
+    # Turned images (see `_turned`) lie in the order of usual ones.
+    usual = np.cross(*(sign * np.eye(3)[axis] for axis, sign in USUAL[_plane(data)].items()))
+    return float(normal @ position) * (1.0 if normal @ usual >= 0 else -1.0)
 
 
 def _plane(data: "FileDataset") -> str:

@@ -16,10 +16,14 @@ from erosion.client.dataset.sources.data_source import (
     is_there,
     revision_of,
 )
+from erosion.client.dataset.sources.faulty_files import FaultyFiles
 from erosion.client.dataset.sources.image_targets import (
+    IS_MASK,
     SHOWN,
+    beside_classes,
     class_folders,
     faults,
+    is_mask,
     target_names,
 )
 from erosion.client.dataset.sources.npz_images import read_npz
@@ -109,19 +113,22 @@ def _read_folders(source: ImageFiles, task: ImageTask) -> LabelledImages:
     check_decoded(path, len(files) * int(np.prod(task.shape)))
     images = np.zeros((len(files), *task.shape), dtype=np.uint8)
     hashes = np.zeros(len(files), dtype=np.uint64)
-    faulty = []
+    faulty = FaultyFiles(path, source.unreadable)
+    places = [f"{file.parent.name}/{file.name}" for file, _ in files]
     for index, (file, _) in enumerate(files):
-        image = read_picture(file, task, source.resize)
+        image = IS_MASK if is_mask(file) else read_picture(file, task, source.resize)
         if isinstance(image, str):
-            faulty.append(f"{file.parent.name}/{file.name} {image}")
+            faulty.add(index, places[index], image)
         else:
             images[index], hashes[index] = image
-    if faulty:
-        raise faults(path, faulty)
+    kept = faulty.kept(len(files))
+    used = [files[index] for index in kept.tolist()]
     return LabelledImages(
-        images,
-        checked_targets(task, np.array([[code] for _, code in files], dtype=np.float64)),
-        tuple(f"{file.parent.name}/{file.name}" for file, _ in files),
-        patients_in_names(path, source.patient_pattern, [file.name for file, _ in files]),
-        row_hashes=hashes,
+        images[kept],
+        checked_targets(task, np.array([[code] for _, code in used], dtype=np.float64)),
+        tuple(places[index] for index in kept.tolist()),
+        patients_in_names(path, source.patient_pattern, [file.name for file, _ in used]),
+        (*faulty.notes, *beside_classes(path)),
+        row_hashes=hashes[kept],
+        left_out=faulty.left_out,
     )

@@ -1,6 +1,7 @@
 """The targets of images: values in arrays or tables, or the names of class folders."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,11 @@ from erosion.common.tasks.inputs import ImageTask
 from erosion.common.tasks.task import CodedColumn, TargetColumn
 
 SHOWN = 5  # examples of each problem
+MASK = re.compile(
+    r"(^|[_\-. )])(d?seg|aseg|segmentations?|\w*mask|labels?|labelmap|ground_?truth)[_\-. ]?\d*$",
+    re.I,
+)  # how names of files end that hold no image
+IS_MASK = "is a mask or a segmentation by its name, and no image; move it to another folder"
 MISSING = "missing"  # what is wrong with a target that nobody knows
 
 
@@ -102,12 +108,40 @@ def class_folders(source: DataSource, root: Path, task: ImageTask) -> list[tuple
     return [(folder, float(codes[folder.name])) for folder in folders]
 
 
-def faults(path: Path, problems: Sequence[str]) -> DataError:
+class FaultyImagesError(DataError):
+    """The problems of a file or folder of images, of which the message has the first."""
+
+    def __init__(self, message: str, problems: Sequence[str]) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems)
+
+
+def is_mask(file: Path) -> bool:
+    """Whether a file's name says that it holds a mask or a segmentation, and no image."""
+    return MASK.search(file.name.split(".")[0]) is not None
+
+
+def beside_classes(root: Path) -> Iterator[str]:
+    """A note of files that lie beside the folders of the classes, and are not read."""
+    files = [f.name for f in entries_of(root) if not f.is_dir() and not f.name.startswith(".")]
+    yield from not_read(root, files)
+
+
+def not_read(root: Path, names: Sequence[str]) -> Iterator[str]:
+    """A note of files below `root` that may be meant and are not read."""
+    if names:
+        some = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+        many = "1 file" if len(names) == 1 else f"{len(names)} files"
+        yield f"{many} in {root} {'is' if len(names) == 1 else 'are'} not read: {some}"
+
+
+def faults(path: Path, problems: Sequence[str]) -> FaultyImagesError:
     """The error about a file or folder of images, with the first of its problems."""
     shown = list(problems[: 2 * SHOWN])
     if len(problems) > len(shown):
         shown.append(f"and {len(problems) - len(shown)} more problems")
-    return DataError(f"Data in {path}:\n" + "\n".join(f"  {problem}" for problem in shown))
+    message = f"Data in {path}:\n" + "\n".join(f"  {problem}" for problem in shown)
+    return FaultyImagesError(message, problems)
 
 
 def _parsed(

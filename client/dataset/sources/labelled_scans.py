@@ -18,9 +18,12 @@ from erosion.client.dataset.sources.data_source import (
     revision_of,
 )
 from erosion.client.dataset.sources.image_targets import (
+    IS_MASK,
     SHOWN,
+    beside_classes,
     class_folders,
     faults,
+    is_mask,
     read_target,
 )
 from erosion.client.dataset.sources.table_file import TableFile
@@ -98,8 +101,14 @@ class ScanFolder(ImageSource):
         paths = tuple(scan for scan, _, _ in found)
         codes: NDArray[np.float64] = np.array([[code] for _, code, _ in found])
         places = tuple(str(path.relative_to(root)) for path in paths)
+        if masks := [place for p, place in zip(paths, places, strict=True) if is_mask(p)]:
+            raise faults(root, [f"{place} {IS_MASK}" for place in masks])
         return Scans(
-            paths, places, checked_targets(task, codes), tuple(said for _, _, said in found)
+            paths,
+            places,
+            checked_targets(task, codes),
+            tuple(said for _, _, said in found),
+            tuple(beside_classes(root)),
         )
 
 

@@ -14,7 +14,8 @@ from pydantic import model_validator
 from erosion.client.dataset.column_values import LARGEST_NUMBER
 from erosion.client.dataset.row_hashes import hash_of_image
 from erosion.client.dataset.sources.data_source import LabelledImages, files_below
-from erosion.client.dataset.sources.image_targets import SHOWN, faults
+from erosion.client.dataset.sources.faulty_files import Damaged, FaultyFiles
+from erosion.client.dataset.sources.image_targets import SHOWN, not_read
 from erosion.client.dataset.sources.labelled_scans import ScanFolder
 from erosion.client.dataset.sources.patient_pattern import PatientPattern, patients_in_names
 from erosion.client.dataset.sources.pixels import (
@@ -31,6 +32,12 @@ from erosion.common.tasks.inputs import ImageTask
 SUFFIXES = (".nii", ".nii.gz")
 AXES = {"sagittal": 0, "coronal": 1, "axial": 2}  # of a volume turned to right, anterior, superior
 PERCENTILES = (1, 99)
+FEW_VALUES = 8
+FEWEST_VOXELS = 64  # for so few values to be odd
+LABEL_MAP = (
+    "holds a few whole numbers alone, as masks and maps of labels do; move it to another folder, or"
+    " name the files that are meant in a table of labels (data.labels)"
+)
 
 
 class NiftiImages(ScanFolder):
@@ -66,27 +73,45 @@ class NiftiImages(ScanFolder):
         check_decoded(self.path, len(scans.paths) * int(np.prod(task.shape)))
         images = np.zeros((len(scans.paths), *task.shape), dtype=np.uint8)
         hashes = np.zeros(len(scans.paths), dtype=np.uint64)
-        problems = []
+        faulty = FaultyFiles(self.path, self.unreadable)
         unsaid: list[str] = []  # volumes whose headers do not say how they lie
         for index, (path, place) in enumerate(zip(scans.paths, scans.places, strict=True)):
             volume = _volume(path)
             if isinstance(volume, str):
-                problems.append(f"{place} {volume}")
+                faulty.add(index, place, volume)
+                continue
+            if self.labels is None and _is_label_map(volume):
+                faulty.add(index, place, LABEL_MAP)
                 continue
             image = self._image(volume.values, task)
             if isinstance(image, str):
-                problems.append(f"{place} {image}")
+                faulty.add(index, place, image)
             else:
                 images[index] = image
             axial = (np.ascontiguousarray(one).data for one in volume.values.transpose(2, 0, 1))
             hashes[index] = hash_of_image(scans.said[index], axial)
             if not volume.says_how_it_lies:
                 unsaid.append(place)
-        if problems:
-            raise faults(self.path, problems)
-        keys = patients_in_names(self.path, self.patient_pattern, [p.name for p in scans.paths])
-        notes = (*scans.notes, *_note_of(unsaid))
-        return LabelledImages(images, scans.targets, scans.places, keys, notes, row_hashes=hashes)
+        kept = faulty.kept(len(scans.paths))
+        names = [scans.paths[index].name for index in kept.tolist()]
+        keys = patients_in_names(self.path, self.patient_pattern, names)
+        return LabelledImages(
+            images[kept],
+            scans.targets[kept],
+            tuple(scans.places[index] for index in kept.tolist()),
+            keys,
+            (*scans.notes, *faulty.notes, *_note_of(unsaid), *self._others(scans.paths)),
+            row_hashes=hashes[kept],
+            left_out=faulty.left_out,
+        )
+
+    def _others(self, read: Sequence[Path]) -> Iterator[str]:
+        """A note of what else lies in the folders, such as volumes in another format."""
+        known = {*read, *([] if self.labels is None else [self.labels])}
+        others = [f for f in files_below(self.path) if not _is_volume(f) and f not in known]
+        inside = [f for f in others if self.labels or f.parent != self.path]  # see beside_classes
+        inside = [f for f in inside if not f.name.startswith(".")]
+        yield from not_read(self.path, [str(f.relative_to(self.path)) for f in inside])
 
     def _image(self, values: NDArray[np.float64], task: ImageTask) -> NDArray[np.uint8] | str:
         """The slice or volume as the study wants it; or what is wrong with it."""
@@ -114,6 +139,7 @@ class _Volume:
     """What one file holds."""
 
     values: NDArray[np.float64]  # (x, y, z), the axes to the right, to the front and up
+    is_of_integers: bool  # as they are stored
     says_how_it_lies: bool  # else the axes are those that the format had before it could say
 
 
@@ -132,7 +158,7 @@ def _volume(path: Path) -> _Volume | str:
     import nibabel
 
     if not path.is_file():  # a pipe never ends, and a link may lead nowhere
-        return "is no file that can be read; remove it"
+        return Damaged("is no file that can be read; remove it")
     try:
         stored: Any = nibabel.load(path)
         if stored.get_data_dtype().kind not in "iuf":
@@ -151,17 +177,29 @@ def _volume(path: Path) -> _Volume | str:
         return f"is too large ({problem})"
     except Exception as problem:  # noqa: BLE001 - a damaged file may raise anything
         reason = str(problem).splitlines()[0] if str(problem) else "damaged"
-        return f"cannot be read ({reason}); export it again"
+        return Damaged(f"cannot be read ({reason}); export it again")
     if not np.isfinite(values).all():
         return "holds values that are not finite; export it again, with 0 for what is unknown"
     if max(-values.min(), values.max()) > LARGEST_NUMBER:
         return f"holds values beyond ±{LARGEST_NUMBER:g}; export it again"
-    return _Volume(values, says)
+    return _Volume(values, stored.get_data_dtype().kind in "iu", says)
+
+
+def _is_label_map(volume: _Volume) -> bool:
+    """Whether a volume numbers what is there: a few whole numbers, 0 for the rest, or 0 and 1."""
+    values = volume.values
+    if values.size < FEWEST_VOXELS or values.min() != 0 or values.max() > 255:
+        return False
+    whole = values.astype(np.uint8)
+    if not (whole == values).all():
+        return False
+    found = np.unique(whole).tolist()
+    return found == [0, 1] or (volume.is_of_integers and 2 <= len(found) <= FEW_VALUES)
 
 
 def _volumes(folder: Path) -> list[Path]:
-    return [
-        file
-        for file in files_below(folder)
-        if file.name.lower().endswith(SUFFIXES) and not file.name.startswith(".")
-    ]
+    return [file for file in files_below(folder) if _is_volume(file)]
+
+
+def _is_volume(file: Path) -> bool:
+    return file.name.lower().endswith(SUFFIXES) and not file.name.startswith(".")

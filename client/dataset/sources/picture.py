@@ -10,6 +10,7 @@ from PIL.ImageFile import ImageFile
 from PIL.TiffImagePlugin import BITSPERSAMPLE, TiffImageFile
 
 from erosion.client.dataset.row_hashes import hash_of_image, hash_of_text
+from erosion.client.dataset.sources.faulty_files import Damaged
 from erosion.client.dataset.sources.pixels import Resize, fitted, wrong_size
 from erosion.common.tasks.inputs import ImageTask
 
@@ -31,7 +32,7 @@ def read_picture(
 ) -> tuple[NDArray[np.uint8], int] | str:
     """The image as (c, h, w) and its row hash, or what is wrong with it and the remedy."""
     if not file.is_file():  # a pipe never ends, and a link may lead nowhere
-        return "is no file that can be read; remove it"
+        return Damaged("is no file that can be read; remove it")
     try:
         with warnings.catch_warnings():
             # Pillow only warns of an image that unpacks to a giant; it is never kept in full.
@@ -57,9 +58,9 @@ def read_picture(
             found = fitted(upright, task, resize)
             return found if isinstance(found, str) else (found, row_hash)
     except (UnidentifiedImageError, Image.DecompressionBombError):
-        return "is not an image that can be read; remove it or save it as PNG"
+        return Damaged("is not an image that can be read; remove it or save it as PNG")
     except Exception as problem:  # noqa: BLE001 - a damaged file may raise anything
-        return f"cannot be read ({problem}); save it again"
+        return Damaged(f"cannot be read ({problem}); save it again")
 
 
 def _is_deep(image: Image.Image) -> bool:
