@@ -52,6 +52,7 @@ def _line(study: Study, user: str, found: Simulation) -> UserResult:
     ledger = contributions(study.hospitals, records)
     return UserResult(
         arms=found.evaluation.arms,
+        references=found.evaluation.references,
         class_counts=found.evaluation.class_counts,
         cross_fitting=None if folds is None else CrossFitting(folds=folds, repeats=repeats),
         base_rate=found.evaluation.base_rate,

@@ -66,7 +66,9 @@ def _print(console: Console, study: Study, found: Simulation) -> None:
     task, ended = type(study.task), found.evaluation
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_row("arm", *(metric.column for metric in task.metrics), style="dim")
-    lines = {**ended.arms, **({"base rate": ended.base_rate} if ended.base_rate else {})}
+    lines = {**ended.arms, **ended.references}
+    if ended.base_rate:
+        lines["base rate"] = ended.base_rate
     for arm, metrics in lines.items():
         table.add_row(arm, *(metric_text(m, metrics.get(m.name)) for m in task.metrics))
     _say(console, found.data_check)
@@ -80,6 +82,7 @@ def _print(console: Console, study: Study, found: Simulation) -> None:
         ended.comparison,
         dict(ended.arms),
         ended.base_rate,
+        references=ended.references,
         tested=tested,
         shifted_by=study.task.shifted_by,
         leak=leak,

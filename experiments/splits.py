@@ -146,7 +146,7 @@ def main() -> None:
         }
         figures = ", ".join(f"{name} {m:.3f} ± {e:.3f}" for name, (m, e) in arms[arm].items())
         print(f"{arm}: {figures}")
-    reference = study.comparison[1] if study.comparison else next(iter(study.arms))
+    reference = study.comparison[1][0] if study.comparison else next(iter(study.arms))
     apart = _beside_reference(study, replies, reference)
     for arm, differences in apart.items():
         m, e = mean_and_error(differences)

@@ -171,4 +171,6 @@ def test_a_file_of_the_page_about_sources_is_valid_as_written(tmp_path: Path, nu
         assert site.data.check()
     else:
         study = load_study(path)
-        assert study.comparison == ("weight_erosion", "local")
+        assert study.comparison is not None
+        assert study.comparison[0] == "weight_erosion"
+        assert study.comparison[1][0] == "local"

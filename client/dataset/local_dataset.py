@@ -56,6 +56,19 @@ class Part:
     targets: Tensor  # (n, ...) as the task has them
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Patients as numbers."""
+
+    inputs: Floats  # (n, columns), complete
+    targets: Targets  # (n, ...) as the task has them
+    patients: NDArray[np.int64]  # (n,) equal for one patient's rows
+
+    def only(self, rows: NDArray[np.int64]) -> "Rows":
+        """Some of them."""
+        return Rows(self.inputs[rows], self.targets[rows], self.patients[rows])
+
+
 class LocalDataset:
     """A study's data and model at a site. Built once per study; `parts` are ready for training."""
 
@@ -311,6 +324,19 @@ class LocalDataset:
             self._scaled_by = scaling
             self.notes += tuple(n for n in self._scaling_notes(scaling) if n not in self.notes)
         return self._parts
+
+    def rows_alone(self) -> tuple[Rows, Floats]:
+        """The training patients, and the inputs of the tested ones, for models of these alone.
+
+        They are scaled by this hospital's own training patients, if the study scales at all.
+        """
+        scaling = None if self.study.scaling == "none" else self._own_scaling
+        training, test = (
+            self._part(part, scaling).inputs.cpu().numpy().astype(np.float64)
+            for part in (self.split.training, self.split.test)
+        )
+        of_patients = self._patients.groups[self.split.training]
+        return Rows(training, self.training_targets, of_patients), test
 
     def _part(self, patients: NDArray[np.int64], scaling: Scaling | None) -> Part:
         task, rows = self.study.task, self._patients.rows[patients]

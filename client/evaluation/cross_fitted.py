@@ -20,6 +20,7 @@ from erosion.common.study.study import Study
 from erosion.common.tasks.task import Floats
 
 BASE_RATE = "(base rate)"  # in place of an arm, whose name has no brackets
+BETTER = "(better reference)"
 
 
 class FoldPredictions:
@@ -29,17 +30,33 @@ class FoldPredictions:
         """`study`: with a fold or without, which makes no difference: all folds are together."""
         self._kept, self._folds = kept, folds_of(study)
         whole = study.whole.digest
+        self._candidates = () if study.comparison is None else study.comparison[1]
         self._place = StateKey(whole, ACROSS_FOLDS, run, whole)
 
-    def keep(self, fold: Fold, dataset: LocalDataset, predictions: Mapping[str, Floats]) -> None:
-        """Keep each arm's predictions (n, k) of the fold's patients.
+    def keep(
+        self,
+        fold: Fold,
+        dataset: LocalDataset,
+        predictions: Mapping[str, Floats],
+        better: str | None = None,
+    ) -> None:
+        """Keep each arm's and reference's predictions (n, k) of the fold's patients.
 
+        `better`: which of the references predicts better, as the fold's training part says.
         Raises Refusal for a fold that the study does not have.
         """
         moment = Moment(self._number_of(fold))
         before = self._kept.before(self._place, moment)
         after = {**before, **_tensors(fold, dataset, predictions)}
+        if better is not None:
+            after[_name(fold, BETTER)] = torch.tensor(self._candidates.index(better))
         self._kept.keep(self._place, moment, before=before, after=after)
+
+    def better(self) -> list[str]:
+        """Which of the references predicts better, fold by fold; empty where none is chosen."""
+        kept = self._kept.before(self._place, Moment(len(self._folds) + 1))
+        names = [_name(fold, BETTER) for fold in self._folds]
+        return [self._candidates[int(kept[name])] for name in names if name in kept]
 
     def gathered(self, arms: Sequence[str], dataset: LocalDataset) -> dict[str, Floats]:
         """Each arm's predictions of every patient by models that never saw it, (cuts, n, k).

@@ -1,6 +1,6 @@
 """The final figures of a study: every arm for the user's patients, and the verdict on two arms."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -18,25 +18,32 @@ from erosion.common.protocol.messages import (
     Scaling,
     significance_of,
 )
+from erosion.common.study.evaluation import BEST_LOCAL
 from erosion.common.tasks.features import CategoryFeature
 from erosion.common.tasks.inputs import TabularTask
 from erosion.common.tasks.task import Floats, Targets
 
 
 def final_figures(
-    dataset: LocalDataset, predictions: Mapping[str, Floats], pooled: Scaling | None
+    dataset: LocalDataset,
+    predictions: Mapping[str, Floats],
+    pooled: Scaling | None,
+    better: Sequence[str] = (),
 ) -> EvaluateReply:
     """What the user's site tells at a study's end.
 
-    `predictions` are each arm's, one for each patient: of the test part, (n, k), or of all where
-    each was predicted with its fold, (cuts, n, k), and then the base rate's among them. `pooled`:
-    the scaling that the coordinator sent.
+    `predictions` are each arm's and local reference's, one for each patient: of the test part,
+    (n, k), or of all where each was predicted with its fold, (cuts, n, k), and then the base rate's
+    among them. `pooled`: the scaling that the coordinator sent. `better`: which of several
+    references predicts better, as the training part says, or each fold's in their order.
     """
     study, task = dataset.study, dataset.study.task
     # All patients, where each was predicted with its fold. What metrics take from them is the same
     # for every arm: the commonest class, and how long patients of a survival study were followed.
     targets, training = dataset.measured_patients.outcomes, dataset.trained_outcomes
-    arms = {arm: predicted for arm, predicted in predictions.items() if arm != BASE_RATE}
+    arms = {arm: predictions[arm] for arm in study.arms if arm in predictions}
+    names = [*study.references, *([BEST_LOCAL] if len(set(better)) > 1 else [])]
+    references = {name: predictions[name] for name in names}
     base_rate = predictions.get(BASE_RATE)
     if base_rate is None:
         base_rate = np.tile(task.base_rate(training), (len(targets), 1))
@@ -59,8 +66,9 @@ def final_figures(
     return EvaluateReply(
         hospital=study.user,
         arms={arm: measured(predicted) for arm, predicted in arms.items()},
+        references={name: measured(predicted) for name, predicted in references.items()},
         base_rate=measured(base_rate),
-        comparison=_verdict(dataset, arms, targets),
+        comparison=_verdict(dataset, {**arms, **references}, targets, better),
         scaling=dataset.scaling(pooled),
         own_scaling=own_scaling,
         missing_means=dataset.missing_values,
@@ -99,13 +107,18 @@ def no_figures_yet(user: str) -> EvaluateReply:
 
 
 def _verdict(
-    dataset: LocalDataset, predictions: Mapping[str, Floats], targets: Targets
+    dataset: LocalDataset,
+    predictions: Mapping[str, Floats],
+    targets: Targets,
+    better: Sequence[str],
 ) -> Comparison | None:
     """The declared comparison, if both of its arms were run."""
     study = dataset.study
-    if not study.comparison or any(arm not in predictions for arm in study.comparison):
+    if study.comparison is None or study.comparison[0] not in predictions:
         return None
-    arm, reference = study.comparison
+    arm, candidates = study.comparison
+    chosen = {name: better.count(name) for name in candidates} if better else {}
+    reference = BEST_LOCAL if len(set(better)) > 1 else [*better, *candidates][0]
     found = compare(
         study.task,
         (arm, reference),
@@ -119,4 +132,4 @@ def _verdict(
     smallest = dataset.cells.at_least(
         found.smallest_class, FEWEST_OF_A_CLASS, total=found.num_patients
     )
-    return found.model_copy(update={"smallest_class": smallest})
+    return found.model_copy(update={"smallest_class": smallest, "chosen": chosen})

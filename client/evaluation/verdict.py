@@ -34,17 +34,23 @@ def compare(
     outside the commonest class, or events. If `strict`, the p-value is the larger one of these and
     of these with one patient more, on whom the better arm errs as badly as the loss allows: errors
     on rare patients may be absent from a sample. So it can be adjusted as any p-value is.
-    `comparisons`: how many such p-values may be adjusted together, see `flips_for`.
+    `comparisons`: how many such p-values may be adjusted together, see `flips_for`. With several
+    predictions of each patient the p-value of each alone is given, too.
     """
+    flips = flips_for(comparisons, level)
+
+    def p_of(differences: Floats) -> float:
+        p_value = sign_flip_p_value(differences, seed=seed, flips=flips)
+        if not strict:
+            return p_value
+        worst = task.largest_difference
+        return max(p_value, _p_value_with_one_more(differences, worst, seed=seed, flips=flips))
+
     arm, reference = (_losses(task, p, targets) for p in predictions)
-    differences = arm - reference
+    differences: Floats = arm.mean(axis=0) - reference.mean(axis=0)
     smallest = task.smallest_group(targets)
     mean = float(differences.mean())
-    flips = flips_for(comparisons, level)
-    p_value = sign_flip_p_value(differences, seed=seed, flips=flips)
-    if strict:
-        worst = task.largest_difference
-        p_value = max(p_value, _p_value_with_one_more(differences, worst, seed=seed, flips=flips))
+    p_value = p_of(differences)
     return Comparison(
         arm=arms[0],
         reference=arms[1],
@@ -55,14 +61,15 @@ def compare(
         conclusion=conclude(mean, p_value, smallest, level),
         level=level,
         strict=strict,
+        p_by_cut=tuple(map(p_of, arm - reference)) if len(arm) > 1 else (),
+        flips=0 if len(differences) <= EXACT_UP_TO else flips,
     )
 
 
 def _losses(task: Task, predictions: Floats, targets: Targets) -> Floats:
-    if predictions.ndim == 2:
-        return task.patient_losses(predictions, targets)
-    losses: Floats = np.mean([task.patient_losses(one, targets) for one in predictions], axis=0)
-    return losses
+    """By each of the predictions: (m, n)."""
+    each = predictions[None] if predictions.ndim == 2 else predictions
+    return np.stack([task.patient_losses(one, targets) for one in each])
 
 
 def _p_value_with_one_more(differences: Floats, worst: float, *, seed: int, flips: int) -> float:

@@ -4,6 +4,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -15,10 +16,15 @@ from torch import Tensor
 from erosion.client.cells.cells import Cells
 from erosion.client.dataset.kept_patients import KeptPatients
 from erosion.client.dataset.local_dataset import LocalDataset
-from erosion.client.evaluation.cross_fitted import FoldPredictions
+from erosion.client.evaluation.cross_fitted import BASE_RATE, FoldPredictions
 from erosion.client.evaluation.final_figures import final_figures, no_figures_yet
 from erosion.client.evaluation.held_out_table import run_folder_at, write_held_out
 from erosion.client.evaluation.metrics import measure
+from erosion.client.evaluation.references import (
+    fit_reference,
+    folds_of_patients,
+    loss_of_local_arm,
+)
 from erosion.client.privacy.private_rounds import PrivateRounds
 from erosion.client.sealed.identity import Identity
 from erosion.client.sealed.own_draws import secret_of
@@ -45,6 +51,7 @@ from erosion.common.compression.codec import compress_with_feedback
 from erosion.common.errors import Refusal, SiteError
 from erosion.common.learning.local_sgd import Trainer, predictions_of, train_locally
 from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork, Tensors
+from erosion.common.learning.models import first_parameters
 from erosion.common.protocol.messages import (
     MOST_LOSS,
     DescribeReply,
@@ -60,6 +67,7 @@ from erosion.common.protocol.messages import (
 )
 from erosion.common.protocol.summary import Summary, SummaryReply
 from erosion.common.sealed.legs import HelloKeys
+from erosion.common.study.evaluation import BEST_LOCAL
 from erosion.common.study.study import Study
 from erosion.common.support.software import software_version
 from erosion.common.tasks.task import Floats
@@ -222,6 +230,7 @@ class Hospital:
             raise Refusal("A trial has no final figures: its study has.")
         prepared, fold = self._prepare(study, request.run), study.evaluation_fold
         self._begin(prepared, request)
+        better: Sequence[str] = ()
         with faults_of(study.model):
             personal = {arm: self._personal(prepared, request, arm) for arm in request.parameters}
             if study.evaluation.folds is None or fold is not None:
@@ -229,21 +238,61 @@ class Hospital:
                     arm: self._predictions(prepared, parameters, request.scaling, arm)
                     for arm, parameters in personal.items()
                 }
+                references, better = self._references(prepared, request)
+                predictions |= references
             else:
                 folds = FoldPredictions(self._kept, study, request.run)
-                predictions = folds.gathered(list(personal), prepared)
+                better = folds.better()
+                chosen = [BEST_LOCAL] if better else []
+                predictions = folds.gathered([*personal, *study.references, *chosen], prepared)
                 places = folds.places(prepared)
         if fold is not None:
-            FoldPredictions(self._kept, study, request.run).keep(fold, prepared, predictions)
+            if better:
+                predictions[BEST_LOCAL] = predictions[better[0]]
+            folds = FoldPredictions(self._kept, study, request.run)
+            folds.keep(fold, prepared, predictions, *better)
             return EvaluateResult(no_figures_yet(self.name))
-        of_arms = {arm: predictions[arm] for arm in personal}
-        self._write_held_out(prepared, request.run, of_arms, places)
+        measured = {name: each for name, each in predictions.items() if name != BASE_RATE}
+        self._write_held_out(prepared, request.run, measured, places)
         differing = {
             arm: parameters.cpu()
             for arm, parameters in personal.items()
             if not torch.equal(parameters.cpu(), request.parameters[arm])
         }
-        return EvaluateResult(final_figures(prepared, predictions, request.scaling), differing)
+        return EvaluateResult(
+            final_figures(prepared, predictions, request.scaling, better), differing
+        )
+
+    def _references(
+        self, prepared: LocalDataset, request: EvaluateRequest
+    ) -> tuple[dict[str, Floats], list[str]]:
+        """The local references' predictions of the test part, and which predicts better, if asked.
+
+        That is said by the training part alone.
+        """
+        study, task = request.study, request.study.task
+        if not study.references:
+            return {}, []
+        training, test = prepared.rows_alone()
+        folds = folds_of_patients(training, task, prepared.seed("references"))
+        found = {
+            name: fit_reference(name, task, training, test, folds) for name in study.references
+        }
+        of_patients = partial(task.predictions_of_patients, patients=prepared.test_patients)
+        predictions: dict[str, Floats] = {
+            name: of_patients(each.predictions) for name, each in found.items()
+        }
+        _, candidates = study.comparison or ("", ())
+        if len(candidates) < 2:
+            return predictions, []
+        losses: dict[str, float] = {name: each.loss for name, each in found.items()}
+        for arm in (name for name in candidates if name in study.arms):
+            shape, weights = task.input_shape, self.site.compute.weights
+            first = first_parameters(study.model, shape, task.num_outputs, study.seed, weights)
+            work = self._work(prepared, request, arm, Moment(study.rounds + 1))
+            work = replace(work, received=first.to(work.received.device), kept={})
+            losses[arm] = loss_of_local_arm(study, arm, work, training, folds)
+        return predictions, [min(candidates, key=lambda name: losses[name])]
 
     def _write_held_out(
         self,

@@ -143,6 +143,9 @@ def conclude(
     return "better" if mean_difference < 0 else "worse"
 
 
+NEAR = 3.0  # p-values within this factor of the level are near it; docs/evaluation.md says why
+
+
 class Comparison(Settings):
     """The declared comparison of two arms on the same test patients, by the task's loss."""
 
@@ -158,6 +161,32 @@ class Comparison(Settings):
     conclusion: Conclusion
     level: float = SIGNIFICANCE  # a difference is claimed at p-values up to this
     strict: bool = False  # whether that is one who speaks against the difference as much as can be
+    p_by_cut: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(default=(), max_length=20)
+    # of each cut into folds alone; nothing where there is but one
+    flips: Count = 0  # sign patterns drawn, by which p is estimated; 0: of all patterns, exactly
+    chosen: dict[str, Count] = Field(default_factory=dict)
+    # where the reference is the better one of several: in how many training parts (one, or each
+    # fold's) each of them predicted best; nothing where the study names the reference
+
+    @property
+    def p_band(self) -> tuple[float, float]:
+        """Where p lies by the luck of the sign patterns drawn, with a chance of 95 %."""
+        if not self.flips:
+            return self.p_value, self.p_value
+        half = 1.96 * (self.p_value * (1 - self.p_value) / self.flips) ** 0.5
+        return max(1 / (1 + self.flips), self.p_value - half), min(1.0, self.p_value + half)
+
+    @property
+    def is_near(self) -> bool:
+        """Whether training in another order of patients could well turn the finding round."""
+        if self.smallest_class < FEWEST_OF_A_CLASS:
+            return False
+        is_claimed = self.p_value <= self.level
+        if any((p <= self.level) != is_claimed for p in self.p_by_cut):
+            return True
+        low, high = self.p_band
+        near = not self.p_by_cut and self.level / NEAR <= self.p_value <= self.level * NEAR
+        return near or low <= self.level < high
 
 
 class TrainReply(Settings):
@@ -205,6 +234,7 @@ class EvaluateReply(Settings):
 
     hospital: Said
     arms: dict[str, FinalMetrics]
+    references: dict[str, FinalMetrics] = Field(default_factory=dict)  # the local ones, by name
     base_rate: FinalMetrics | None = (
         None  # of the training part's as everyone's prediction, or of each fold's as its patients'
     )

@@ -14,7 +14,9 @@ from erosion.common.protocol.messages import (
     conclude,
     significance_of,
 )
+from erosion.common.rounds.cross_fitting import folds_of
 from erosion.common.rounds.records import RunState
+from erosion.common.study.evaluation import BEST_LOCAL
 from erosion.common.study.study import Study
 from erosion.common.support.plain_text import printable
 from erosion.common.tasks.metric import Metric, is_within
@@ -34,9 +36,15 @@ def problem_with_evaluation(
         return f"its figures lack {', '.join(missing)}"
     if strange := sorted((header.arms.keys() | result.personal.keys()) - finals.keys()):
         return f"it has figures of {', '.join(strange)[:100]}, which it was not asked about"
+    compared = header.comparison
+    is_mixed = compared is not None and compared.reference == BEST_LOCAL
+    known = {*study.references, *([BEST_LOCAL] if is_mixed else [])}
+    if unlike := sorted(known ^ header.references.keys()):
+        return f"its figures of local references are others than the study's: {unlike[0][:100]}"
     if problem := _problem_with_comparison(header, study):
         return problem
-    figures = [*header.arms.values(), *([header.base_rate] if header.base_rate else [])]
+    figures = [*header.arms.values(), *header.references.values()]
+    figures += [header.base_rate] if header.base_rate else []
     if len({found.num_patients for found in figures}) > 1:
         return "it tested its arms on different patients"
     if any(found.get(loss) is None for found in figures):
@@ -97,10 +105,24 @@ def _bounds(metric: Metric) -> str:
 def _problem_with_comparison(header: EvaluateReply, study: Study) -> str | None:
     """Where all hospitals are users, what one says stands beside what the others say."""
     found = header.comparison
-    if (None if found is None else (found.arm, found.reference)) != study.comparison:
-        return "it did not compare the arms that the study declares"
-    if found is None:
+    if (found is None) != (study.comparison is None):
+        return "it did not compare what the study declares"
+    if found is None or study.comparison is None:
         return None
+    arm, candidates = study.comparison
+    parts = max(1, len(folds_of(study)))
+    best = [name for name in candidates if found.chosen.get(name)] or [candidates[0]]
+    expected = BEST_LOCAL if len(best) > 1 else best[0]
+    if (found.arm, found.reference) != (arm, expected):
+        return "it did not compare what the study declares"
+    chooses = len(candidates) > 1
+    if found.chosen.keys() != set(candidates if chooses else ()) or sum(found.chosen.values()) != (
+        parts if chooses else 0
+    ):
+        return "it did not choose its reference once in each training part"
+    cuts = study.evaluation.repeats if study.evaluation.repeats > 1 else 0
+    if len(found.p_by_cut) != cuts:
+        return "its p-values are not those of the study's cuts into folds"
     if (found.level, found.strict) != (significance_of(study), study.evaluation.strict):
         return "it compared by another rule than the study's"
     if found.num_patients != header.arms[found.arm].num_patients:

@@ -29,7 +29,9 @@ from erosion.common.rounds.transport import Transport
 from erosion.common.rounds.waiting import Needed, Waiting
 from erosion.common.study.study import Study
 
-EVALUATE_SECONDS = 600.0  # for the final figures, and beside it for each arm what it needs
+EVALUATE_SECONDS = 600.0  # for the final figures and local references, and for each arm what it
+# needs
+CHOOSING_SHARE = 0.5  # of a round's deadline, for a round of the arm that trains alone in all folds
 RESAMPLE_SECONDS = 1e-5  # for a patient of a resample: several times what it takes
 LONGEST_EVALUATION = 86_400.0  # however many patients a site says that it has
 MOST_EVALUATIONS = 10  # of a user's site whose connection breaks whenever it is asked
@@ -266,13 +268,16 @@ def evaluate_seconds(study: Study, num_training: int) -> float:
     """How long the user's site, with so many training patients, may take for the final figures.
 
     Each arm may train once more, for models of the user alone, and is measured on every resample
-    of the patients, and with every cut into folds. So is the base rate.
+    of the patients, and with every cut into folds. So are the base rate and the local references.
+    To choose among these, an arm that trains alone does so a few times more.
     """
     asked = study.evaluation
     patients = num_training / (1 - asked.test_share)
     resampling = asked.repeats * asked.bootstrap * patients * RESAMPLE_SECONDS
-    of_arms = len(study.arms) * study.federation.round_deadline_seconds
-    needed = EVALUATE_SECONDS + of_arms + (len(study.arms) + 1) * resampling
+    trainings = len(study.arms) + (CHOOSING_SHARE * study.rounds if study.references else 0)
+    of_arms = trainings * study.federation.round_deadline_seconds
+    measured = len(study.arms) + len(study.references) + 2
+    needed = EVALUATE_SECONDS + of_arms + measured * resampling
     return min(needed, LONGEST_EVALUATION)
 
 

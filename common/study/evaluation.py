@@ -1,6 +1,7 @@
 """The [evaluation] section of a study file: how the models are measured."""
 
 from collections.abc import Collection
+from typing import Literal
 
 from pydantic import Field, field_validator
 
@@ -8,6 +9,11 @@ from erosion.common.settings.base import Settings
 from erosion.common.settings.names import ColumnName
 from erosion.common.tasks import AnyTask
 from erosion.common.tasks.inputs import TabularTask
+
+LocalReference = Literal["ridge", "boosted_trees"]
+REFERENCES: tuple[LocalReference, ...] = ("ridge", "boosted_trees")
+BEST_LOCAL = "best_local"  # in each fold the reference that its training part preferred
+MOST_COLUMNS = 500  # of a table whose study has references without naming any: seconds
 
 
 class Evaluation(Settings):
@@ -21,8 +27,10 @@ class Evaluation(Settings):
     repeats: int = Field(default=1, ge=1, le=20)  # with so many different cuts into folds
     bootstrap: int = Field(default=1000, ge=100, le=100_000)  # resamples for the intervals
     strict: bool = False  # no difference is claimed that one patient more could have undone
-    compare: tuple[str, str] | None = None  # the one declared comparison (arm, reference arm);
-    # None: the first arm that is not local training, with local training
+    references: tuple[LocalReference, ...] | None = None  # tuned models of the user's training
+    # patients alone, fitted at its site; None: all of them for a table, none for images
+    compare: tuple[str, str] | None = None  # the one declared comparison (arm, its reference);
+    # None: the first arm that is not local training, with the better of that and the references
 
     @field_validator("compare")
     @classmethod
@@ -30,6 +38,22 @@ class Evaluation(Settings):
         if value is not None and value[0] == value[1]:
             raise ValueError("name two different arms")
         return value
+
+    @field_validator("references")
+    @classmethod
+    def _distinct(
+        cls, value: tuple[LocalReference, ...] | None
+    ) -> tuple[LocalReference, ...] | None:
+        if value is not None and len(set(value)) < len(value):
+            raise ValueError("name each reference once")
+        return value
+
+    def references_for(self, task: AnyTask) -> tuple[LocalReference, ...]:
+        """The local references of a study of this task."""
+        if self.references is not None:
+            return self.references
+        is_table = isinstance(task, TabularTask)
+        return REFERENCES if is_table and task.input_shape[0] <= MOST_COLUMNS else ()
 
     def problem_with(self, task: AnyTask, arms: Collection[str], *, selects: bool) -> str | None:
         """Why a study of these arms cannot be evaluated so, or None.
@@ -39,7 +63,8 @@ class Evaluation(Settings):
         return (
             self._problem_with_folds(selects=selects)
             or self._problem_with_split(task)
-            or self._problem_with_comparison(arms)
+            or self._problem_with_references(task, arms)
+            or self._problem_with_comparison(arms, self.references_for(task))
         )
 
     def _problem_with_folds(self, *, selects: bool) -> str | None:
@@ -77,8 +102,28 @@ class Evaluation(Settings):
             )
         return None
 
-    def _problem_with_comparison(self, arms: Collection[str]) -> str | None:
-        for arm in self.compare or ():
-            if arm not in arms:
-                return f"evaluation.compare names the arm {arm!r}; the arms are {', '.join(arms)}"
+    def _problem_with_references(self, task: AnyTask, arms: Collection[str]) -> str | None:
+        if self.references and not isinstance(task, TabularTask):
+            return "evaluation.references are models of a table's columns; leave them out"
+        for name in (*self.references_for(task), BEST_LOCAL):
+            if name in arms:
+                return (
+                    f"arms.{name}: the figures call a local reference so (evaluation.references);"
+                    " give the arm another name"
+                )
+        return None
+
+    def _problem_with_comparison(
+        self, arms: Collection[str], references: Collection[str]
+    ) -> str | None:
+        if self.compare is None:
+            return None
+        arm, reference = self.compare
+        if arm not in arms:
+            return f"evaluation.compare names the arm {arm!r}; the arms are {', '.join(arms)}"
+        if reference not in (*arms, *references):
+            return (
+                f"evaluation.compare names the reference {reference!r}; there are"
+                f" {', '.join([*arms, *references])}"
+            )
         return None

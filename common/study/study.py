@@ -24,7 +24,7 @@ from erosion.common.privacy.clipped_gradients import problem_with_layers
 from erosion.common.settings.base import Settings, read_toml, validate
 from erosion.common.settings.names import HospitalName, Name
 from erosion.common.study import privacy, sealing
-from erosion.common.study.evaluation import Evaluation
+from erosion.common.study.evaluation import Evaluation, LocalReference
 from erosion.common.study.federation import Federation
 from erosion.common.study.privacy import Privacy
 from erosion.common.study.selection import Fold, Selection
@@ -282,14 +282,26 @@ class Study(Settings):
         return peers if self.has_every_user else (self.user, *peers)
 
     @property
-    def comparison(self) -> tuple[str, str] | None:
-        """The one comparison that the verdict is about: (arm, reference arm)."""
+    def references(self) -> tuple[LocalReference, ...]:
+        """The models that the user's site fits to its own patients alone, to be compared with."""
+        return self.evaluation.references_for(self.task)
+
+    @property
+    def comparison(self) -> tuple[str, tuple[str, ...]] | None:
+        """The one comparison that the verdict is about: an arm, and what it may be compared with.
+
+        Of several it is the one that predicts better inside the user's training part.
+        """
         if self.evaluation.compare is not None:
-            return self.evaluation.compare
+            arm, reference = self.evaluation.compare
+            return arm, (reference,)
         names = list(self.arms)
-        reference = next((n for n in names if self.arms[n].algorithm == "local"), names[-1])
-        first = next((n for n in names if n != reference), None)
-        return (first, reference) if first is not None else None
+        local = next((n for n in names if self.arms[n].algorithm == "local"), None)
+        candidates: tuple[str, ...] = (*([local] if local else []), *self.references)
+        if not candidates:
+            candidates = (names[-1],)
+        first = next((n for n in names if n not in candidates), None)
+        return (first, candidates) if first is not None else None
 
     @property
     def build_context(self) -> BuildContext:

@@ -257,6 +257,12 @@ class Survival(Task):
         """-log of the chance of what was seen of each patient, clipped to [0.01, 0.99]."""
         return _log_losses(self._chances_of_seen(predictions, targets))
 
+    def seen_intervals(self, targets: Targets) -> tuple[Floats, Floats]:
+        """In which interval each patient had the event, and which were survived: (n, K) of 0, 1."""
+        seen_until = torch.from_numpy(targets)
+        died, survived = _Intervals.of(self.cut_points, seen_until).seen(seen_until)
+        return died.numpy(), survived.numpy()
+
     def _chances_of_seen(self, predictions: Floats, targets: Targets) -> Floats:
         tensor, seen_until = torch.from_numpy(predictions), torch.from_numpy(targets)
         died, survived = _Intervals.of(self.cut_points, seen_until).seen(seen_until)

@@ -78,8 +78,9 @@ class Run:
 
     @cached_property
     def arms(self) -> "pd.DataFrame":
-        """One row for each arm: the final metrics with their 95 % intervals."""
-        return arms_frame({arm: ended.metrics for arm, ended in self.result.arms.items()})
+        """One row for each arm and local reference: the final metrics with 95 % intervals."""
+        arms = {arm: ended.metrics for arm, ended in self.result.arms.items()}
+        return arms_frame({**arms, **self.result.references})
 
     def predictions(self, site: str | os.PathLike[str] | None = None) -> "pd.DataFrame":
         """Each arm's held-out predictions: of every patient by a model that never saw it.

@@ -122,7 +122,9 @@ def simulate(
     workers: int | None = None,
     stacked: bool | None = None,
 ) -> Run:
-    """Run a study on this machine, without a network; the figures are those of a deployment.
+    """Run a study on this machine, without a network; the figures are those of a testbed.
+
+    Sites in the field draw the order of their patients from secrets, so that theirs differ a little.
 
     Args:
         study: As for `erosion.load_study`.

@@ -14,6 +14,7 @@ from erosion.experiments.papers import (
     image_sites,
     image_sites_page,
     inference,
+    local_references,
     local_steps,
     mean_estimation,
     mnist,
@@ -244,6 +245,15 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             verdict.run,
             draw_verdict,
             data_sets=lambda config: (config["data"],) if "data" in config else (),
+        ),
+        Experiment(
+            "references",
+            "Local references",
+            "A tuned ridge regression and boosted trees of the user's patients alone, on the splits"
+            " of which-rule and confirmation, whose cells are read. Minutes.",
+            local_references.plans,
+            local_references.run,
+            local_references.draw,
         ),
         Experiment(
             "confirmation",

@@ -118,6 +118,12 @@ class MlflowRuns:
                 self._log_params(self._arm_runs[arm], settings[arm].model_dump(mode="json"))
                 final = [figure for of, figure in final_figures_of(result) if of == arm]
                 self._log_metrics(self._arm_runs[arm], final)
+        of_references = [
+            figure._replace(quantity=f"{name}/{figure.quantity}")
+            for name, figure in final_figures_of(result)
+            if name in result.references
+        ]
+        self._log_metrics(self._study_run, of_references)
         self._client.set_tag(self._study_run, "erosion.verdict", result.verdict.text)
         for path in (
             *(folder.study, folder.result, folder.report, folder.contributions),

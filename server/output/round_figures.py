@@ -39,10 +39,13 @@ def figures_of(record: RoundRecord) -> Iterator[Figure]:
 
 
 def final_figures_of(result: Result) -> Iterator[tuple[str, Figure]]:
-    """Each arm's name with a metric of the model that it ended with."""
+    """Each arm's name with a metric of the model that it ended with; so for local references."""
     for arm, ended in result.arms.items():
         for name, value in figures_in(ended.metrics):
             yield arm, Figure(ended.rounds, MEASURED, name, "", value)
+    for reference, metrics in result.references.items():
+        for name, value in figures_in(metrics):
+            yield reference, Figure(0, MEASURED, name, "", value)
 
 
 def figures_in(metrics: Metrics | None) -> Iterator[tuple[str, float]]:

@@ -33,6 +33,7 @@ from erosion.server.run.result import (
 
 TOO_FEW: Final = "too few patients"
 UNCLEAR: Final = "no clear difference"
+OWN_REFERENCE: Final = "the best local reference"  # where hospitals' are not all the same
 
 
 class EarlyStop(Settings):
@@ -46,6 +47,7 @@ class UserResult(Settings):
     """One hospital's line."""
 
     arms: dict[str, FinalMetrics]  # of its own model, on its own test patients
+    references: dict[str, FinalMetrics] = Field(default_factory=dict)  # its local ones
     class_counts: dict[str, int | None]  # of those patients
     cross_fitting: CrossFitting | None = None  # None: the figures are of a test part
     base_rate: FinalMetrics | None = None  # of its training part's base rate
@@ -62,6 +64,11 @@ class UserResult(Settings):
     def num_patients(self) -> int:
         """How many those are."""
         return next(iter(self.arms.values())).num_patients
+
+    @property
+    def measured(self) -> dict[str, FinalMetrics]:
+        """Of its arms and local references."""
+        return {**self.arms, **self.references}
 
     @property
     def p_value_text(self) -> str:
@@ -105,6 +112,19 @@ class Overview(Settings):
         return DataCheck(misfits=tuple(each.values()), unchecked=unchecked)
 
     @property
+    def references(self) -> list[str]:
+        """The local references that every hospital has, in their order."""
+        lines = self.users.values()
+        of_first = next(iter(lines)).references
+        return [name for name in of_first if all(name in line.references for line in lines)]
+
+    @property
+    def reference(self) -> str:
+        """What the compared arm is set beside; "" where nothing is compared."""
+        names = {line.comparison.reference for line in self.users.values() if line.comparison}
+        return names.pop() if len(names) == 1 else OWN_REFERENCE * bool(names)
+
+    @property
     def tested(self) -> str:
         """What the patients are called whom the figures are of."""
         is_cross_fitted = any(line.cross_fitting is not None for line in self.users.values())
@@ -123,12 +143,21 @@ class Overview(Settings):
         return [
             user
             for user, line in self.users.items()
-            if all(found.get(metric) is not None for found in line.arms.values())
+            if all(found.get(metric) is not None for found in line.measured.values())
         ]
 
     def mean(self, arm: str, metric: str) -> float | None:
         """A metric's mean over those hospitals, each counted once; None where there are none."""
-        return _mean(self.users[user].arms[arm].get(metric) for user in self.with_all(metric))
+        return _mean(self.users[user].measured[arm].get(metric) for user in self.with_all(metric))
+
+    def mean_reference(self, metric: str) -> float | None:
+        """The same of what each hospital's arm is compared with."""
+        lines = (self.users[user] for user in self.with_all(metric))
+        return _mean(
+            line.measured[line.comparison.reference].get(metric)
+            for line in lines
+            if line.comparison is not None
+        )
 
     def mean_base_rate(self, metric: str) -> float | None:
         """The same of the base rates; None where one of these was not measured or is undefined."""
@@ -165,6 +194,7 @@ def line_of(result: Result) -> UserResult:
     """A hospital's line, from its own result."""
     return UserResult(
         arms={arm: ended.metrics for arm, ended in result.arms.items()},
+        references=result.references,
         class_counts=result.class_counts,
         cross_fitting=result.cross_fitting,
         base_rate=result.base_rate,
@@ -213,7 +243,7 @@ def verdict(overview: Overview, shifted_by: str = "") -> str:
     comparison = next(iter(overview.users.values())).comparison
     if comparison is None:
         return _with_warnings(NOTHING_COMPARED, overview, overview.arms[0], shifted_by)
-    arm, reference = comparison.arm, comparison.reference
+    arm, reference = comparison.arm, overview.reference
     by_conclusion: dict[str, list[str]] = {}
     for user, line in overview.users.items():
         by_conclusion.setdefault(line.conclusion, []).append(user)
@@ -245,7 +275,8 @@ def verdict(overview: Overview, shifted_by: str = "") -> str:
             notes.append(f"of {number} of {len(overview.users)} hospitals")
         beside = f" ({'; '.join(notes)})" if notes else ""
         of_both = " against ".join(
-            _text(overview.mean(each, metric.name), metric) for each in (arm, reference)
+            _text(mean, metric)
+            for mean in (overview.mean(arm, metric.name), overview.mean_reference(metric.name))
         )
         figures.append(f"{metric.label} {of_both}{beside}")
     text = f"{finding}. Mean over the hospitals: {', '.join(figures)}."

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import AliasChoices, Field, field_validator
@@ -66,7 +67,7 @@ class ArmResult(Settings):
 class Verdict(Settings):
     """What may honestly be said."""
 
-    best_arm: str | None  # None: no clear difference
+    best_arm: str | None  # an arm, or a local reference; None: no clear difference
     text: str
 
 
@@ -99,6 +100,8 @@ class Result(Settings):
     resumed: bool = False  # it was taken up again after an interruption
     outcome: str = DEFAULT  # of the task; it says what the metrics mean
     arms: dict[str, ArmResult] = Field(min_length=1)
+    references: dict[str, FinalMetrics] = Field(default_factory=dict)  # local models of the user's
+    # patients alone, by name
     base_rate: FinalMetrics | None = None  # of the training part's base rate as everyone's
     # prediction, cross-fitted with every fold; None: written by a version that did not measure it
     comparison: Comparison | None
@@ -128,8 +131,9 @@ class Result(Settings):
 
     @property
     def delivered_arm(self) -> str:
-        """Whose model is the run's: the better one of a verdict, or else the first."""
-        return self.verdict.best_arm or next(iter(self.arms))
+        """Whose model is the run's: the better arm of a verdict, or else the first."""
+        best = self.verdict.best_arm
+        return best if best in self.arms else next(iter(self.arms))
 
     @property
     def num_patients(self) -> int:
@@ -171,6 +175,7 @@ def verdict(
     arms: Mapping[str, FinalMetrics],
     base_rate: FinalMetrics | None = None,
     *,
+    references: Mapping[str, FinalMetrics] = MappingProxyType({}),
     tested: str = "test patients",
     shifted_by: str = "",
     leak: Leak | None = None,
@@ -191,7 +196,8 @@ def verdict(
         return Verdict(best_arm=None, text=warned(NOTHING_COMPARED, next(iter(arms))))
     arm, reference = comparison.arm, comparison.reference
     size = f"{comparison.num_patients} {tested}"
-    figures = beside_each_other(task, arms[arm], arms[reference], base_rate)
+    measured = {**arms, **references}
+    figures = beside_each_other(task, measured[arm], measured[reference], base_rate)
     best: str | None
     match comparison.conclusion:
         case "better":
@@ -208,7 +214,46 @@ def verdict(
             best, finding = None, f"On {size}, no clear difference between {arm} and {reference}."
     p_value = p_value_text(comparison.p_value, comparison.level, "= ")
     text = f"{finding} {figures[0].upper()}{figures[1:]}, p {p_value}."
-    return Verdict(best_arm=best, text=warned(text, best or next(iter(arms))))
+    said = [near_the_line(comparison), how_chosen(comparison)]
+    if best in references:
+        said.append(f"{best} was fitted and measured at the user's site: no model of it has left.")
+    delivered = next((name for name in arms if name == best), next(iter(arms)))
+    return Verdict(best_arm=best, text=warned(" ".join([text, *filter(None, said)]), delivered))
+
+
+def how_chosen(comparison: Comparison) -> str:
+    """How the better one of several references was found; "" where the study names one."""
+    if not comparison.chosen:
+        return ""
+    if comparison.reference in comparison.chosen:
+        where = "the" if sum(comparison.chosen.values()) == 1 else "every fold's"
+        return (
+            f"Of {_listed([*comparison.chosen])}, {comparison.reference} predicted best inside"
+            f" {where} training part."
+        )
+    counts = _listed([f"{name} ({count})" for name, count in comparison.chosen.items()])
+    return (
+        f"{comparison.reference} is in each fold the one that predicted best inside its training"
+        f" part, of {counts}, with the number of folds."
+    )
+
+
+def near_the_line(comparison: Comparison) -> str:
+    """That the finding could well be the other one; "" where that is unlikely."""
+    if not comparison.is_near:
+        return ""
+    level = f"{comparison.level:g}"
+    if cuts := comparison.p_by_cut:
+        low, high = (p_value_text(p, comparison.level) for p in (min(cuts), max(cuts)))
+        within = sum(p <= comparison.level for p in cuts)
+        return (
+            f"Near the line: by each of the {len(cuts)} cuts into folds alone p is {low} to {high},"
+            f" and within {level} in {within} of them."
+        )
+    return (
+        f"Near the line: p is not far from {level}, and training in another order of patients, as"
+        " at another installation, can move it across."
+    )
 
 
 def p_value_text(p_value: float, level: float, equal: str = "") -> str:

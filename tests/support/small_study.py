@@ -33,7 +33,11 @@ TEN_NUMBERS: dict[str, Any] = {  # of which updates have enough values for seale
 
 
 def make_study(**changes: Any) -> Study:
-    """A study of hospitals a (the user) and b; keyword arguments replace top-level keys."""
+    """A study of hospitals a (the user) and b; keyword arguments replace top-level keys.
+
+    It has no local references unless `evaluation` names some: they take a second.
+    """
+    changes["evaluation"] = {"references": [], **changes.get("evaluation", {})}
     raw: dict[str, Any] = {
         "name": "small",
         "user": "a",

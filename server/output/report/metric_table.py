@@ -19,6 +19,11 @@ def metric_cells(task: type[Task], metrics: FinalMetrics) -> list[Cell]:
     ]
 
 
+def reference_row(task: type[Task], name: str, metrics: FinalMetrics) -> list[str | Cell]:
+    """The row of a local reference."""
+    return [Cell(name, "local reference"), *metric_cells(task, metrics), "–", "–"]
+
+
 def base_rate_row(task: type[Task], base_rate: FinalMetrics) -> list[str | Cell]:
     """The row that every arm should beat."""
     return [Cell("Base rate", "no model"), *metric_cells(task, base_rate), "–", "–"]
@@ -38,6 +43,11 @@ def how_to_read(result: Result, shifted_by: str) -> str:
     of_first = next(iter(result.arms.values())).metrics.model_dump()
     remark = task.remark_on(of_first, result.num_patients, result.class_counts)
     sentences += [remark] if remark else []
+    if result.references:
+        sentences.append(
+            f"Local references are tuned models of {result.user}'s training patients alone, fitted"
+            " at its own site; their settings were chosen inside that part."
+        )
     if result.base_rate:
         whom = "everyone in a fold" if result.cross_fitting else "everyone"
         whose = "the patients outside it" if result.cross_fitting else "the training patients alone"

@@ -77,9 +77,7 @@ def _verdict(overview: Overview) -> str:
 
 def _figures(overview: Overview, links: Mapping[str, str]) -> str:
     first = next(iter(overview.users.values()))
-    arm, reference = overview.arms[0], ""
-    if first.comparison is not None:
-        arm, reference = first.comparison.arm, first.comparison.reference
+    arm = first.comparison.arm if first.comparison is not None else overview.arms[0]
     task = overview.task
     shown, loss = task.shown(task.in_progress), task.metric(task.verdict_metric)
     rows: list[tuple[str | Cell, ...]] = [
@@ -90,7 +88,7 @@ def _figures(overview: Overview, links: Mapping[str, str]) -> str:
                 metric_text(metric, line.arms[arm].get(metric.name))
                 for metric in task.of_patients()
             ),
-            *(_beside(line, arm, reference, metric) for metric in shown),
+            *(_beside(line, arm, metric) for metric in shown),
             metric_text(loss, line.of_base_rate(loss.name)),
             line.p_value_text,
             line.conclusion,
@@ -119,10 +117,11 @@ def _figures(overview: Overview, links: Mapping[str, str]) -> str:
     )
 
 
-def _beside(line: UserResult, arm: str, reference: str, metric: Metric) -> Cell:
-    """One arm's figure with the reference arm's below it."""
+def _beside(line: UserResult, arm: str, metric: Metric) -> Cell:
+    """One arm's figure with that of what it is compared with below it."""
+    reference = line.comparison.reference if line.comparison is not None else ""
     value, beside = (
-        metric_text(metric, line.arms[name].get(metric.name)) if name else ""
+        metric_text(metric, line.measured[name].get(metric.name)) if name else ""
         for name in (arm, reference)
     )
     return Cell(value, f"{reference} {beside}" if reference else "")
@@ -175,7 +174,7 @@ def _means(overview: Overview) -> str:
     metrics = overview.task.metrics
     rows = [
         (arm, *(metric_text(m, overview.mean(arm, m.name)) for m in metrics))
-        for arm in overview.arms
+        for arm in (*overview.arms, *overview.references)
     ]
     if any(line.base_rate for line in overview.users.values()):
         base_rates = (metric_text(m, overview.mean_base_rate(m.name)) for m in metrics)

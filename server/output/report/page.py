@@ -11,7 +11,12 @@ from erosion.server.output.plain_text import figure_text, ranges_text, seconds_t
 from erosion.server.output.report.figures import distance_figure, metric_figure, weight_figure
 from erosion.server.output.report.findings import findings
 from erosion.server.output.report.html_table import Cell, table, text
-from erosion.server.output.report.metric_table import base_rate_row, how_to_read, metric_cells
+from erosion.server.output.report.metric_table import (
+    base_rate_row,
+    how_to_read,
+    metric_cells,
+    reference_row,
+)
 from erosion.server.output.report.run_data import RunData
 from erosion.server.output.report.verdict_section import verdict_section
 from erosion.server.output.report.whole_page import whole_page
@@ -47,7 +52,8 @@ def render(run: RunData, study_file: str, versions: Mapping[str, str]) -> str:
 def _key_figures(run: RunData) -> str:
     result = run.result
     arms = list(result.arms)
-    best = arms.index(result.verdict.best_arm) if result.verdict.best_arm in arms else None
+    named = [*arms, *result.references]
+    best = named.index(result.verdict.best_arm) if result.verdict.best_arm in named else None
     classes = f" ({text(class_sizes(result.class_counts))})" if result.class_counts else ""
     headings = (
         "Arm",
@@ -63,6 +69,7 @@ def _key_figures(run: RunData) -> str:
             headings,
             [
                 *(_arm_row(run, name, arm) for name, arm in result.arms.items()),
+                *(reference_row(result.task, *each) for each in result.references.items()),
                 *([base_rate_row(result.task, result.base_rate)] if result.base_rate else []),
             ],
             numbers=range(1, len(headings)),

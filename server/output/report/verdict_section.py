@@ -9,7 +9,7 @@ from erosion.server.output.result_words import (
     recounts,
     what_may_be_unseen,
 )
-from erosion.server.run.result import Result, digits_beyond
+from erosion.server.run.result import Result, digits_beyond, p_value_text
 
 ONE_MORE = (
     " The study is strict (evaluation.strict): the share is counted as if there were one patient"
@@ -44,6 +44,7 @@ def _how_sure(result: Result) -> str:
         f" {text(comparison.arm)} is better)."
         f" {_what_chance_does(result, comparison)} A difference is claimed only where"
         f" this share is at most {100 * comparison.level:g} % and {text(needs)}."
+        f"{_how_p_moves(comparison)}"
         f"{ONE_MORE if comparison.strict else ''}"
         f"{_what_is_assumed(result, comparison)}"
         " The rest of this page describes; it proves nothing.</p>"
@@ -71,6 +72,20 @@ def _what_chance_does(result: Result, comparison: Comparison) -> str:
         f" of {share} of all draws. That is not how often chance gives one: the folds’ models share"
         " most of their patients, so that arms that hardly differ are told apart more often, and"
         " the level is stricter than for a test part."
+    )
+
+
+def _how_p_moves(comparison: Comparison) -> str:
+    """How far p is a matter of luck: of sign patterns, of cuts into folds, and of training."""
+    low, high = (p_value_text(p, comparison.level) for p in comparison.p_band)
+    drawn = f" Other random sign patterns would give a p of {low} to {high}." if low != high else ""
+    if cuts := comparison.p_by_cut:
+        low, high = (p_value_text(p, comparison.level) for p in (min(cuts), max(cuts)))
+        return f"{drawn} By single cuts into folds p is {low} to {high}."
+    return (
+        f"{drawn} At another installation sites train in another order of patients, so the same"
+        " study and seed give another p there; how far it moves one run does not show, and"
+        " evaluation.repeats does."
     )
 
 

@@ -36,7 +36,7 @@ def print_overview(console: Console, overview: Overview, report: Path | None) ->
     first = next(iter(overview.users.values()))
     shown = overview.arms[:1]
     if first.comparison is not None:
-        shown = [first.comparison.arm, first.comparison.reference]
+        shown = [first.comparison.arm, overview.reference]
     console.print(Text(" / ".join(shown), style="bold"))
     console.print(_lines(overview, shown))
     console.print()
@@ -68,7 +68,7 @@ def _metrics_of_means(overview: Overview) -> list[Metric]:
 def _means(overview: Overview) -> RenderableType:
     metrics = _metrics_of_means(overview)
     table = _table("arm", *(metric.column for metric in metrics))
-    for arm in overview.arms:
+    for arm in (*overview.arms, *overview.references):
         table.add_row(arm, *(metric_text(m, overview.mean(arm, m.name)) for m in metrics))
     if _has_base_rates(overview):
         figures = (metric_text(m, overview.mean_base_rate(m.name)) for m in metrics)
@@ -89,12 +89,18 @@ def _lines(overview: Overview, arms: list[str]) -> RenderableType:
             user,
             str(line.num_patients),
             *(metric_text(metric, first.get(metric.name)) for metric in given),
-            *(_pair([line.arms[arm] for arm in arms], metric) for metric in shown),
+            *(_pair(_compared(line, arms[0]), metric) for metric in shown),
             *(metric_text(loss, line.of_base_rate(loss.name)) for _ in base_rate),
             line.p_value_text,
             _finding(line),
         )
     return table
+
+
+def _compared(line: UserResult, arm: str) -> list[FinalMetrics]:
+    """Of the arm, and of what it is compared with at that hospital."""
+    reference = [line.comparison.reference] if line.comparison is not None else []
+    return [line.measured[name] for name in (arm, *reference)]
 
 
 def _has_base_rates(overview: Overview) -> bool:

@@ -89,6 +89,8 @@ def _figures(result: Result, width: int) -> RenderableType:
     rows = [
         [name, *_cells(result.task, arm.metrics), *_pace(arm)] for name, arm in result.arms.items()
     ]
+    references = result.references.items()
+    rows += [[name, *_cells(result.task, metrics), "", ""] for name, metrics in references]
     if result.base_rate is not None:
         rows.append(["base rate", *_cells(result.task, result.base_rate), "", ""])
     for gap, folded in ((2, False), (2, True), (1, True)):

@@ -1,0 +1,205 @@
+"""What collaborating has to beat: tuned models of the user's patients alone, on the same splits.
+
+No round is run. On each split of `which_rule` and `confirmation` the user's site fits its local
+references, and their losses are set beside those that the cells of these experiments keep of every
+rule. That a split is the same one, the base rate's loss says, which is kept by both.
+"""
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+
+import torch
+
+from erosion.client.training.hospital import Hospital
+from erosion.common.protocol.messages import EvaluateRequest
+from erosion.common.protocol.scaling import pool
+from erosion.common.study.evaluation import BEST_LOCAL, REFERENCES
+from erosion.common.study.study import Study, load_study
+from erosion.experiments.cells import Cell, CellPlan, ExperimentError, Tick, Values
+from erosion.experiments.experiment import RESULTS, Page
+from erosion.experiments.papers import confirmation, which_rule
+from erosion.experiments.papers.paired import (
+    INTERVALS,
+    LEVEL,
+    MARKS,
+    Difference,
+    paired_difference,
+    told,
+)
+from erosion.experiments.papers.rule_page import RECOMMENDED, Setting
+from erosion.experiments.papers.shipped_study import shipped_study
+from erosion.experiments.standard_error import in_words
+from erosion.experiments.testbed import study_path
+from erosion.experiments.testbed_sites import sites_of_testbed
+
+SEEDS = 20  # of the fifty that the others have
+OURS = {"which-rule": which_rule.SLOW, "confirmation": RECOMMENDED}
+COMPARED = ("local", "fedavg", "personal_intercept", "evidence_erosion")  # and ours
+TOLERANCE = 1e-9
+
+
+def settings() -> dict[Setting, str]:
+    """Every study and user, and the experiment that has its rules' losses."""
+    explored = dict.fromkeys(which_rule.settings(), "which-rule")
+    return explored | dict.fromkeys(confirmation.SETTINGS, "confirmation")
+
+
+def plans() -> Sequence[CellPlan]:
+    """A cell for each setting and seed."""
+    return [
+        CellPlan(
+            f"{study}-{user}-{seed}",
+            {"study": study, "user": user, "seed": seed, "references": list(REFERENCES)},
+            rounds=1,
+        )
+        for seed in range(SEEDS)
+        for study, user in settings()
+    ]
+
+
+def study_of(config: Values) -> Study:
+    """The study whose local references the user's site fits; its first arm is not run."""
+    study = shipped_study(
+        config["study"],
+        user=config["user"],
+        seed=config["seed"],
+        arms=["fedavg", "local"],
+    )
+    evaluation = study.evaluation.model_copy(update={"references": tuple(config["references"])})
+    return study.model_copy(update={"evaluation": evaluation})
+
+
+def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+    """Fit the references on one split, choose among them, and measure them."""
+    study = study_of(config)
+    with tempfile.TemporaryDirectory() as made:
+        site = sites_of_testbed(study, Path(), Path(made), data_dir, None)[study.user]
+        hospital = Hospital(site)
+        sums = hospital.describe(study).sums
+        layout = study.build_context.layout()
+        untrained = torch.zeros(max(place.stop for place in layout.values()))
+        request = EvaluateRequest(
+            study,
+            dict.fromkeys(study.arms, untrained),
+            None if sums is None else pool([sums], study.task),
+        )
+        reply = hospital.evaluate(request).header
+    tick()
+    assert reply.comparison is not None
+    assert reply.base_rate is not None
+    figures = {
+        name: {metric: found.get(metric) for metric in ("log_loss", "accuracy", "auroc")}
+        for name, found in {**reply.references, "base rate": reply.base_rate}.items()
+    }
+    return {
+        **figures,
+        "chosen": reply.comparison.reference,
+        "patients": reply.base_rate.num_patients,
+    }
+
+
+def losses(cell: Cell, results: Path = RESULTS) -> dict[str, float]:
+    """Log losses on a cell's split: of the references, and of the rules as another cell has them.
+
+    Raises ExperimentError where that one is of another split.
+    """
+    config = cell.plan.config
+    experiment = settings()[config["study"], config["user"]]
+    path = results / experiment / "cells" / f"{cell.plan.name}.json"
+    rules = json.loads(path.read_text(encoding="utf-8"))["figures"]
+    ours, theirs = (float(found["base rate"]["log_loss"]) for found in (cell.figures, rules))
+    if abs(ours - theirs) > TOLERANCE:
+        raise ExperimentError(
+            f"{path} is of another split: its base rate has a log loss of {theirs:.6f}, and here it"
+            f" is {ours:.6f}. Run {experiment} again."
+        )
+    named = {"ours": OURS[experiment], **dict.fromkeys(COMPARED)}
+    found = {name: float(rules[arm or name]["log_loss"]) for name, arm in named.items()} | {
+        name: float(cell.figures[name]["log_loss"]) for name in REFERENCES
+    }
+    return {**found, BEST_LOCAL: found[cell.figures["chosen"]]}
+
+
+def by_setting(
+    cells: Mapping[str, Cell], results: Path = RESULTS
+) -> dict[Setting, list[dict[str, float]]]:
+    """The losses of every split, for the settings that have two."""
+    found: dict[Setting, list[dict[str, float]]] = {setting: [] for setting in settings()}
+    for cell in cells.values():
+        found[cell.plan.config["study"], cell.plan.config["user"]].append(losses(cell, results))
+    return {setting: splits for setting, splits in found.items() if len(splits) > 1}
+
+
+def against(
+    name: str, reference: str, found: Mapping[Setting, Sequence[Mapping[str, float]]]
+) -> dict[Setting, Difference]:
+    """The loss of one minus that of another, over each setting's splits."""
+    differences = {}
+    for (study, user), splits in found.items():
+        differences[study, user] = paired_difference(
+            [split[name] for split in splits],
+            [split[reference] for split in splits],
+            comparisons=len(found),
+            test_share=load_study(study_path(study)).evaluation.test_share,
+        )
+    return differences
+
+
+def draw(cells: Mapping[str, Cell]) -> Page:
+    """The losses, and the rules beside the better reference and beside each."""
+    found = by_setting(cells)
+    splits = max((len(each) for each in found.values()), default=0)
+    names = [*REFERENCES, BEST_LOCAL, *COMPARED, "ours"]
+    lines = [
+        "# What collaborating has to beat",
+        "",
+        "A ridge regression and boosted trees of the user's training patients alone, tuned by five",
+        "folds of these, on the splits of [which rule wins](../which-rule/README.md) and of the",
+        "[confirmation](../confirmation/README.md). `best_local` is, split by split, the one of",
+        "`local`, `ridge` and `boosted_trees` that predicted best inside the training part: what a",
+        "verdict is against. *Ours* is a slow Weight Erosion with an output bias of one's own",
+        "(which rule wins) and the recommended one (the confirmation). Log loss of the user's test",
+        "patients; ± is one standard error over splits, which share patients.",
+        "",
+        f"| {splits} splits | {' | '.join(names)} | chosen |",
+        f"| --- |{' --- |' * (len(names) + 1)}",
+    ]
+    for setting, each in found.items():
+        chosen = [
+            cell.figures["chosen"]
+            for cell in cells.values()
+            if (cell.plan.config["study"], cell.plan.config["user"]) == setting
+        ]
+        counts = ", ".join(
+            f"{name} {chosen.count(name)}" for name in ("local", *REFERENCES) if name in chosen
+        )
+        means = " | ".join(in_words([split[name] for split in each]) for name in names)
+        lines.append(f"| {', '.join(setting)} | {means} | {counts} |")
+    lines.append("")
+    for reference in (BEST_LOCAL, "ridge"):
+        table = {name: against(name, reference, found) for name in names if name != reference}
+        lines += [
+            f"## Minus {reference}",
+            "",
+            f"Below 0: better than {reference}. {INTERVALS}, {100 * (1 - LEVEL):g} % for a column.",
+            *MARKS,
+            told([apart for column in table.values() for apart in column.values()]),
+            "",
+            f"| | {' | '.join(table)} |",
+            f"| --- |{' --- |' * len(table)}",
+            *(
+                f"| {', '.join(setting)} |"
+                f" {' | '.join(column[setting].text() for column in table.values())} |"
+                for setting in found
+            ),
+            f"| mean | {' | '.join(_mean(column) for column in table.values())} |",
+            "",
+        ]
+    return Page("\n".join(lines))
+
+
+def _mean(column: Mapping[Setting, Difference]) -> str:
+    return f"{fmean(apart.mean for apart in column.values()):+.3f}" if column else "–"
