@@ -124,7 +124,7 @@ def simulate(
 ) -> Run:
     """Run a study on this machine, without a network; the figures are those of a testbed.
 
-    Sites in the field draw the order of their patients from secrets, so that theirs differ a little.
+    Sites in the field draw the order of their patients from secrets, so theirs differ a little.
 
     Args:
         study: As for `erosion.load_study`.

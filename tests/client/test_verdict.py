@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from erosion.client.dataset.local_dataset import LocalDataset
 from erosion.client.evaluation.final_figures import final_figures
 from erosion.client.evaluation.verdict import compare, flips_for, sign_flip_p_value
-from erosion.common.protocol.messages import CROSS_FITTED_SIGNIFICANCE, SIGNIFICANCE
+from erosion.common.protocol.messages import CROSS_FITTED_SIGNIFICANCE, SIGNIFICANCE, Comparison
 from erosion.common.support.holm import adjusted_p_values
 from erosion.common.tasks.task import Task
 from tests.support.small_study import TWO_NUMBERS, make_site, make_study, sixty_patients
@@ -210,3 +210,31 @@ def test_an_error_on_rare_patients_seldom_causes_a_strict_claim() -> None:
             claims[strict] += found.conclusion in ("better", "worse")
     assert claims[True] == 0
     assert claims[False] > 12
+
+
+def test_a_finding_near_the_line_says_so() -> None:
+    """Another order of patients, as at another installation, could well turn it round."""
+
+    def found(p_value: float, *cuts: float, fewest: int = 30) -> Comparison:
+        return Comparison(
+            arm="fedavg",
+            reference="ridge",
+            num_patients=100,
+            smallest_class=fewest,
+            mean_difference=-0.1,
+            p_value=p_value,
+            conclusion="better" if p_value <= 0.02 else "no clear difference",
+            level=0.02,
+            p_by_cut=cuts,
+            flips=20_000,
+        )
+
+    assert not found(0.001).is_near
+    assert found(0.01).is_near
+    assert found(0.05).is_near
+    assert not found(0.2).is_near
+    assert not found(0.05, fewest=4).is_near
+    assert found(0.001, 0.0005, 0.03).is_near  # by one cut alone nothing would be claimed
+    assert not found(0.05, 0.04, 0.09).is_near
+    low, high = found(0.02).p_band
+    assert 0.017 < low < 0.02 < high < 0.023

@@ -9,6 +9,7 @@ import pytest
 from erosion.common.algorithms import REGISTRY
 from erosion.common.errors import StudyError
 from erosion.common.settings.codes import canonical
+from erosion.common.study.evaluation import REFERENCES
 from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study, load_study, study_from_json
 
@@ -68,7 +69,7 @@ def test_a_table_study_is_read(tmp_path: Path) -> None:
     assert list(study.arms) == ["weight_erosion", "fedavg", "local"]
     assert study.task.num_outputs == 2
     assert study.task.input_shape == (3,)  # age, sex (one 0/1 column), bp
-    assert study.comparison == ("weight_erosion", "local")
+    assert study.comparison == ("weight_erosion", ("local", "ridge", "boosted_trees"))
 
 
 def test_an_image_study_is_read(tmp_path: Path) -> None:
@@ -81,7 +82,7 @@ def test_arms_without_parameters_can_be_listed(tmp_path: Path) -> None:
     )
     study = loaded(tmp_path, text)
     assert [arm.algorithm for arm in study.arms.values()] == ["local", "fedavg"]
-    assert study.comparison == ("fedavg", "local")
+    assert study.comparison == ("fedavg", ("local", "ridge", "boosted_trees"))
 
 
 def test_an_arm_may_have_a_name_of_its_own(tmp_path: Path) -> None:
@@ -92,14 +93,14 @@ def test_an_arm_may_have_a_name_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arms", "comparison"),
     [
-        (["weight_erosion", "fedavg", "local"], ("weight_erosion", "local")),
-        (["local", "fedavg", "weight_erosion"], ("fedavg", "local")),
-        (["weight_erosion", "fedavg"], ("weight_erosion", "fedavg")),
+        (["weight_erosion", "fedavg", "local"], ("weight_erosion", ("local", *REFERENCES))),
+        (["local", "fedavg", "weight_erosion"], ("fedavg", ("local", *REFERENCES))),
+        (["weight_erosion", "fedavg"], ("weight_erosion", REFERENCES)),
         (["local"], None),
     ],
 )
-def test_the_comparison_is_the_first_arm_with_local_training(
-    tmp_path: Path, arms: list[str], comparison: tuple[str, str] | None
+def test_the_comparison_is_the_first_arm_with_local_models(
+    tmp_path: Path, arms: list[str], comparison: tuple[str, tuple[str, ...]] | None
 ) -> None:
     text = TABLE.removesuffix(ARMS) + "".join(f"[arms.{arm}]\n" for arm in arms)
     assert loaded(tmp_path, text).comparison == comparison
@@ -107,7 +108,12 @@ def test_the_comparison_is_the_first_arm_with_local_training(
 
 def test_a_declared_comparison_is_taken(tmp_path: Path) -> None:
     study = loaded(tmp_path, TABLE + '[evaluation]\ncompare = ["fedavg", "weight_erosion"]\n')
-    assert study.comparison == ("fedavg", "weight_erosion")
+    assert study.comparison == ("fedavg", ("weight_erosion",))
+    bare = TABLE.removesuffix(ARMS) + "[arms.fedavg]\n[arms.ditto]\n"
+    assert loaded(tmp_path, bare + "[evaluation]\nreferences = []\n").comparison == (
+        "fedavg",
+        ("ditto",),
+    )
 
 
 @pytest.mark.parametrize(
@@ -329,7 +335,8 @@ def test_an_empty_file_is_told_what_it_needs(tmp_path: Path) -> None:
         (
             "[training]",
             '[evaluation]\ncompare = ["fedavg", "ditto"]\n[training]',
-            "evaluation.compare names the arm 'ditto'; the arms are weight_erosion, fedavg, local",
+            "evaluation.compare names the reference 'ditto'; there are weight_erosion, fedavg,"
+            " local, ridge, boosted_trees",
         ),
         (
             "[training]",
