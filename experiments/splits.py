@@ -45,12 +45,16 @@ def simulated_split(
     *,
     min_local_steps: int | None = None,
     folder: Path = Path(),
+    references: bool = False,
 ) -> Simulation:
-    """Simulate the study with the seed that it has.
+    """Simulate the study with the seed that it has; with its local references only where asked.
 
     `min_local_steps`: the hospitals' own limit, where fewer steps than usual are wanted. `folder`:
     where the hospitals' own files are of a study without a [testbed] table.
     """
+    if not references:
+        evaluation = study.evaluation.model_copy(update={"references": ()})
+        study = study.model_copy(update={"evaluation": evaluation})
     with tempfile.TemporaryDirectory() as made:
         sites = sites_of_testbed(
             study, folder, Path(made), data_dir, None, min_local_steps=min_local_steps
@@ -131,7 +135,10 @@ def main() -> None:
     with notes_once():
         simulated = [
             simulated_split(
-                study.model_copy(update={"seed": seed}), options.data_dir, folder=folder
+                study.model_copy(update={"seed": seed}),
+                options.data_dir,
+                folder=folder,
+                references=True,
             )
             for seed in range(options.seeds)
         ]

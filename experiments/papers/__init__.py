@@ -254,6 +254,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             local_references.plans,
             local_references.run,
             local_references.draw,
+            settings=lambda config: (local_references.study_of(config),),
         ),
         Experiment(
             "confirmation",
