@@ -46,6 +46,7 @@ from tests.support.sealed_study import (
     run_in,
     sealed_study,
 )
+from tests.support.small_study import sixty_patients
 
 SEALABLE = [
     name
@@ -171,6 +172,26 @@ def test_the_user_goes_on_alone_for_good_when_fewer_than_four_have_weight(
     assert all(record.hospitals["bob"].outcome == "not_asked" for record in later)
     assert sealed.finals[ARM].weights == {"alice": 1.0, **dict.fromkeys(PEERS, 0.0)}
     assert torch.equal(sealed.finals[ARM].params, sealed.finals["local"].params)
+
+
+def test_where_one_of_four_has_no_weight_two_rounds_are_skipped_and_the_user_goes_on_alone(
+    tmp_path: Path,
+) -> None:
+    """Erin's patients are of another kind; the method might give her weight in a later round."""
+    names, arms = list(HOSPITALS[:5]), {"evidence_erosion": {}, "local": {}}
+    sites = hospitals(tmp_path)
+    head, *rows = (line.split(",") for line in sixty_patients("erin").splitlines())
+    turned = [
+        [f"{9 * float(row[0]):.4f}", *row[1:-1], "no" if float(row[0]) > 1 else "yes"]
+        for row in rows
+    ]
+    (tmp_path / "erin.csv").write_text("\n".join(",".join(row) for row in [head, *turned]) + "\n")
+    study = sealed_study(arms=arms, hospitals=names, rounds=5)
+    outcome, _ = run_in(tmp_path, Line(study, {name: sites[name] for name in names}))
+    records = outcome.records["evidence_erosion"]
+    assert [r.outcome for r in records] == ["done", "skipped", "skipped", "done", "done"]
+    assert "the user trains alone from here on" in records[2].note
+    assert records[3].hospitals["bob"].outcome == "not_asked"
 
 
 @pytest.mark.parametrize("rounds", [1, 3])

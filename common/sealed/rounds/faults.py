@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from erosion.common.aggregation.cohort import HospitalName
 
 MOST_SPOILT = 2  # in a row; then a hospital is not asked any more
+NOBODY = ""  # whose fault it is that too few have weight, though all are there
 
 
 class Skipped(Exception):  # noqa: N818 - ends the round, not the run

@@ -31,6 +31,7 @@ from erosion.common.sealed.distances.sketch import BUCKETS
 from erosion.common.sealed.roster import ATTEMPT_BYTES
 from erosion.common.sealed.rounds.faults import (
     MOST_SPOILT,
+    NOBODY,
     Faults,
     Skipped,
     Spoilt,
@@ -142,7 +143,10 @@ class _SealedRounds:
         """The parameters stay. Who spoils round after round is not asked any more."""
         spoilt = after_skipping(state.spoilt, why)
         note, alone = str(why), False
-        if gone := sorted(n for n in why.spoilt_by if spoilt[n] >= MOST_SPOILT):
+        gone = sorted(n for n in why.spoilt_by if spoilt[n] >= MOST_SPOILT)
+        if gone == [NOBODY]:
+            alone = True
+        elif gone:
             note += f"; {', '.join(gone)} is not asked any more"
             alone = self._too_few_left(state.inner, spoilt)
         if alone:
@@ -205,9 +209,11 @@ class _SealedRounds:
         lone = LoneCohort(own, peers, measured.distances, None, measured.known_lengths)
         step = self.algorithm.update(state.inner, lone)
         if not self._too_few_left(step.state, state.spoilt):
+            missing = [n for n in self.terms.peers if n not in names and self.asks(state, n)]
             raise Skipped(
-                f"fewer than {RULES.fewest} of the hospitals that are there have weight, which"
-                " a sealed sum needs"
+                f"fewer than {RULES.fewest} of the hospitals that are there have a tenth of the"
+                " largest weight, which a sealed sum needs",
+                [] if missing else [NOBODY],
             )
         note = (
             f"fewer than {RULES.fewest} hospitals have weight left, which a sealed sum needs:"
