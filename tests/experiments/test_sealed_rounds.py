@@ -178,7 +178,8 @@ def test_where_one_of_four_has_no_weight_two_rounds_are_skipped_and_the_user_goe
     tmp_path: Path,
 ) -> None:
     """Erin's patients are of another kind; the method might give her weight in a later round."""
-    names, arms = list(HOSPITALS[:5]), {"evidence_erosion": {}, "local": {}}
+    names = list(HOSPITALS[:5])
+    arms: dict[str, object] = {"evidence_erosion": {}, "local": {}}
     sites = hospitals(tmp_path)
     head, *rows = (line.split(",") for line in sixty_patients("erin").splitlines())
     turned = [
