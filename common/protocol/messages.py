@@ -17,7 +17,7 @@ from erosion.common.protocol.figures import LARGEST_FIGURE, MOST_COLUMNS, Count,
 from erosion.common.protocol.summary import Summary
 from erosion.common.sealed.legs import HelloKeys
 from erosion.common.settings.base import PlainValues, Settings
-from erosion.common.settings.names import Said
+from erosion.common.settings.names import Said, Version
 from erosion.common.study.study import Study
 
 SIGNIFICANCE = 0.02  # of a comparison on a test part; docs/evaluation.md says what it assumes
@@ -75,7 +75,7 @@ class DescribeReply(Settings):
     hospital: Said
     num_samples: Count  # training rows or images, patients with privacy; a multiple of the cell
     sums: FeatureSums | None = None  # only where the study is scaled by them
-    software: Said  # version of this program at the site
+    software: Version  # version of this program at the site
     model: ModelShape | None = None  # only where the study's model is not one of the program's own
     summary: Summary | None = None  # of its columns; None: it gives none for this study
 

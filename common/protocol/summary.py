@@ -10,7 +10,7 @@ from pydantic import Field
 
 from erosion.common.protocol.figures import LARGEST_FIGURE, MOST_COLUMNS, Count, Figure
 from erosion.common.settings.base import Settings
-from erosion.common.settings.names import Said
+from erosion.common.settings.names import Said, Version
 
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
@@ -92,4 +92,4 @@ class SummaryReply(Summary):
     """A hospital describes its patients."""
 
     hospital: Said
-    software: Said
+    software: Version

@@ -151,14 +151,16 @@ class ArmRun:
             step, usual = in_progress.ask.step, in_progress.ask.usual
             array, begun_at = _measured_in(in_progress), transport.now()
             taken = yield from self._exchange(in_progress, paused)
-            gathered.add(step, transport.now() - begun_at, taken)
+            deadline = study.federation.round_deadline_seconds
+            gathered.add(step, transport.now() - begun_at, taken, deadline)
             undone = undone or self._undone(gathered.own_loss, taken.answers)
             if usual is not None:  # counts as the user's, which nobody takes for a culprit
                 own = gathered.lengths.get(study.user, {})
                 gathered.lengths[study.user] = {array: usual, **own}
             in_progress.answer(taken.answers)
             del taken  # the updates are large; do not hold them twice
-        self._lateness.round_ended(begun.round, gathered.late, gathered.heard)
+        late, heard, slow = gathered.late, gathered.heard, gathered.slow
+        self._lateness.round_ended(begun.round, late, heard, slow)
         after, record = undone or in_progress.finished
         if record.outcome == "done" and gathered.own_loss is not None:
             after = replace(after, own_losses=(*after.own_losses, gathered.own_loss))

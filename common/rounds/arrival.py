@@ -63,7 +63,13 @@ class Arrival:
         """The join deadline has passed: are those here that the study cannot begin without?"""
         study, here = self.study, self.membership.members
         enough = study.user in here and len(here) >= study.federation.quorum
-        needs_all = study.federation.start == "all" and not self.surroundings.start_with_quorum
+        # Who is connected and says nothing would otherwise keep all others from beginning for ever.
+        may_come = set(self.membership.missing) - self.membership.silent
+        needs_all = (
+            study.federation.start == "all"
+            and bool(may_come)
+            and not self.surroundings.start_with_quorum
+        )
         return enough and (resumed or not needs_all)
 
     def _why_not_begun(self, waited: float) -> str:

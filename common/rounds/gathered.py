@@ -6,6 +6,7 @@ from typing import Any
 from erosion.common.aggregation.cohort import HospitalName, Update
 from erosion.common.algorithms.base import SiteAnswer
 from erosion.common.protocol.messages import Metrics
+from erosion.common.rounds.lateness import too_slow
 from erosion.common.rounds.records import Absence, Answer, ExchangeRecord, Rejection, StepRecord
 from erosion.common.rounds.undoing import Lengths
 
@@ -31,15 +32,22 @@ class Gathered:
     steps: list[StepRecord] = field(default_factory=list)
     late: set[HospitalName] = field(default_factory=set)  # in any exchange
     heard: set[HospitalName] = field(default_factory=set)  # in any exchange
+    slow: set[HospitalName] = field(default_factory=set)  # in any exchange, though in time
     lengths: dict[HospitalName, Lengths] = field(default_factory=dict)  # of what is used
 
-    def add(self, step: str, seconds: float, taken: Taken) -> None:
-        """Another exchange, which lasted so long."""
+    def add(self, step: str, seconds: float, taken: Taken, deadline: float) -> None:
+        """Another exchange, which lasted so long, of the `deadline` in seconds that it had."""
         self.metrics = taken.metrics or self.metrics
         self.own_loss = self.own_loss if taken.own_loss is None else taken.own_loss
         self.steps.append(StepRecord(step, seconds, _entries(taken)))
         self.late |= {n for n, a in taken.answers.items() if isinstance(a, Absence) and a.late}
         self.heard |= {n for n, a in taken.answers.items() if not isinstance(a, Absence)}
+        times = {
+            name: reply.seconds
+            for name, reply in taken.replies.items()
+            if reply.seconds is not None and reply.bytes_received is not None  # over a network
+        }
+        self.slow |= too_slow({n: times[n] for n in times.keys() & self.heard}, deadline)
         for name, brought in taken.lengths.items():
             if isinstance(taken.answers[name], Update | SiteAnswer):
                 self.lengths[name] = {**self.lengths.get(name, {}), **brought}

@@ -113,6 +113,11 @@ class Membership:
         return {name: event.reason for name, event in self._away.items()}
 
     @property
+    def silent(self) -> frozenset[HospitalName]:
+        """Who is connected and has not described itself by the join deadline, or not as itself."""
+        return frozenset(n for n, away in self._away.items() if away.connection is not None)
+
+    @property
     def missing(self) -> Sequence[HospitalName]:
         """Hospitals that may still come: neither here, nor declined, nor kept out by `cohort`."""
         return [

@@ -41,4 +41,5 @@ HospitalName = Annotated[str, AfterValidator(checked_hospital)]
 ColumnName = Annotated[str, Field(min_length=1, max_length=200)]  # of a table, a class, a tag
 Unit = Annotated[str, Field(max_length=100)]
 Said = Annotated[str, Field(max_length=200)]  # a name, a version or a step in a message
+Version = Annotated[str, Field(max_length=2**14)]  # of a program, of which a little is shown
 Sha256 = Annotated[str, Field(max_length=64, pattern=r"^[0-9a-f]{64}$")]

@@ -111,6 +111,10 @@ class NetworkTransport:
         self._introduction: RecordDict | None = None  # what every newcomer is asked
         self._sites: dict[Connection, _Site] = {}
         self._asked: dict[str, Connection] = {}  # describe request -> whom
+        self._unanswered: dict[
+            int, float
+        ] = {}  # node -> seconds of earlier connections in which it
+        # was asked to introduce itself in vain: who comes back begins no other wait
         self._notices: set[str] = set()  # that were sent; sites confirm them
         self._num_connections = 0
         self._sent: dict[Connection, _Sent] = {}  # of the exchange under way
@@ -121,12 +125,15 @@ class NetworkTransport:
         yield from self._revoked()
         for connection, site in list(self._sites.items()):
             if sessions.get(site.node_id) != site.session:
+                if connection in self._asked.values():
+                    self._unanswered[site.node_id] = self.now() - site.asked_at
                 del self._sites[connection]
                 yield Left(connection)
         known = {(site.node_id, site.session) for site in self._sites.values()}
         for node_id, session in sorted(set(sessions.items()) - known):
             if not self._is_for_another_study(node_id):
-                self._describe(_Site(node_id, session, self.now()))
+                asked_at = self.now() - self._unanswered.get(node_id, 0.0)
+                self._describe(_Site(node_id, session, asked_at))
         if self._farewells is not None:
             self._farewells.catch_up(self._study.hospitals)
         for confirmed in self._grid.pull_messages(list(self._notices)):
@@ -135,6 +142,7 @@ class NetworkTransport:
         for reply in self._grid.pull_messages(list(self._asked)):
             connection = self._asked.pop(reply.metadata.reply_to_message_id)
             if connection in self._sites:
+                self._unanswered.pop(self._sites[connection].node_id, None)
                 yield from self._introduced(connection, reply)
         yield from self._overdue()
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
-from erosion.common.rounds.lateness import Lateness
+from erosion.common.rounds.lateness import Lateness, too_slow
 from tests.support.open_study import everybody, outcomes, study
 from tests.support.scripted import Kept, step_result, study_run, trained
 
@@ -103,3 +103,34 @@ def test_a_pause_doubles_with_every_time() -> None:
             lateness.round_ended(number, set(), {"a"})
     assert asked == [1, 2, 3, 5, 8, 13, 22, 39, 72]
     assert lateness.why_not_asked("a", 101) is None
+
+
+def test_who_always_answers_just_before_the_deadline_is_left_out_for_longer_and_longer() -> None:
+    lateness, asked = Lateness(), []
+    for number in range(1, 101):
+        seconds = {"a": 1.0, "c": 2.0}
+        if lateness.why_not_asked("b", number) is None:
+            asked.append(number)
+            seconds["b"] = 119.0
+        slow = too_slow(seconds, 120.0)
+        lateness.round_ended(number, set(), seconds.keys(), slow)
+    assert len(asked) == 9
+    assert "slower than the others" in (lateness.why_not_asked("b", 101) or "")
+    assert lateness.why_not_asked("a", 101) is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "slow"),
+    [
+        ({"a": 1.0, "b": 59.0, "c": 1.0}, set()),  # less than half of the deadline
+        ({"a": 100.0, "b": 110.0, "c": 90.0}, set()),  # all are slow
+        ({"a": 1.0, "b": 60.0, "c": 1.0}, {"b"}),
+        ({"a": 1.0, "b": 60.0, "c": 70.0}, set()),  # of three, two are
+        ({"a": 1.0, "b": 80.0, "c": 70.0, "d": 2.0, "e": 1.0}, {"b", "c"}),
+        ({"b": 110.0}, set()),
+    ],
+)
+def test_slow_is_who_takes_most_of_the_deadline_and_much_longer_than_the_others(
+    seconds: dict[str, float], slow: set[str]
+) -> None:
+    assert too_slow(seconds, 120.0) == slow

@@ -296,6 +296,17 @@ def test_a_user_whose_key_is_renewed_in_the_middle_of_a_run_is_waited_for(why: s
     assert outcomes(kept, "a") == ["accepted"] * 4
 
 
+def test_a_hospital_that_never_describes_its_patients_is_left_out_by_name() -> None:
+    """It is connected: others that are waited for may still come."""
+    transport, kept = Scripted(study(federation={"start": "all"})), Kept()
+    transport.join("a", "b")
+    transport.at(60.0, lambda script: script.report(Away("c", SLOW, 7)))
+    study_run(transport, kept).run()
+    ((_, absent),) = [event for event in kept.events if event[0] == "begun_without"]
+    assert absent == {"c": SLOW}
+    assert outcomes(kept, "b") == ["accepted"] * 4
+
+
 def test_a_hospital_that_is_waited_for_in_vain_is_named_with_the_reason() -> None:
     transport = Scripted(study(federation={"start": "all"}))
     transport.join("a", "b")
