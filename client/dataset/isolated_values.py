@@ -13,6 +13,7 @@ GAP = 1.0  # deviations from a 0 that was not measured to the next value, at lea
 QUARTILES_APART = 1.35  # deviations, of a normal distribution
 FEWEST_ROWS = 20  # to judge a distribution by
 FEWEST_DISTINCT = 8
+MOST_DISTINCT = 10_000  # of more, some stand for all
 MANY_ROWS = 60
 LONG_TAILS = 2.6  # quartile ranges from the 5th to the 95th percentile; of a normal one 2.4
 MOST_FAR = 0.1  # of the rows, of values that are no codes
@@ -43,22 +44,33 @@ def standing_apart(
     distribution, and negative ones where hardly any other is. `counts`: rows of each text; else 1.
     """
     times = counts or {}
-    left = {text: (value, times.get(text, 1)) for text, value in values.items()}
-    found: list[str] = []
+    left = {text: (value, times.get(text, 1)) for text, value in _fewer(values).items()}
+    found: set[str] = set()
     while apart := [*_codes(left), *_far(left)] or _negative(left, codes=True):
-        found += apart
+        found.update(apart)
         left = {text: pair for text, pair in left.items() if text not in apart}
-    return tuple(text for text in values if text in set(found))
+    return tuple(text for text in values if text in found)
 
 
 def to_be_asked_about(
     values: Mapping[str, float], counts: Mapping[str, int] | None = None
 ) -> tuple[str, ...]:
     """The texts of a column of numbers (text -> value) that may stand for "not known"."""
+    values = _fewer(values)
     apart = standing_apart(values, counts)
     others = {text: value for text, value in values.items() if text not in apart}
     counted = {text: (value, (counts or {}).get(text, 1)) for text, value in others.items()}
     return (*apart, *_negative(counted, codes=False), *_zero_standing_apart(others))
+
+
+def _fewer(values: Mapping[str, float]) -> Mapping[str, float]:
+    """Of very many values the least, the largest, and some of those between."""
+    if len(values) <= MOST_DISTINCT:
+        return values
+    texts = sorted(values, key=values.__getitem__)
+    end = MOST_DISTINCT // 10
+    step = len(texts) // MOST_DISTINCT + 1
+    return {t: values[t] for t in (*texts[:end], *texts[end:-end:step], *texts[-end:])}
 
 
 _Counted = Mapping[str, tuple[float, int]]  # text -> value, rows

@@ -18,6 +18,7 @@ FILE = Path(__file__).with_name("total_words.toml")
 LOOKED_AT = 10  # rows at the end
 FEWEST_ROWS = 3  # of a table whose last one may be of totals
 FEWEST_ABOVE = 5  # rows, to compare their sum or mean with the last one
+MOST_ROWS = 100_000  # of a table that somebody sums up below it
 LONGEST = 60  # characters of a label
 BARE = 0.6  # of a row's cells have a value, at most
 MOSTLY_NUMBERS = 0.9
@@ -53,7 +54,7 @@ def total_rows(
     for index, row in enumerate(rows, start):
         if label := _label(row, found, kept):
             named[index] = label
-    if not named and (what := _computed(columns, kept)):
+    if not named and num <= MOST_ROWS and (what := _computed(columns, kept)):
         named[num - 1] = what
     if not named:
         return None
