@@ -213,10 +213,11 @@ def _limits(matches: Sequence[Match]) -> list[str]:
     if not found:
         return []
     what = '"half": half the limit of one below it; "limit": the limit'
-    return ["", f"[data.limits]  # values beyond a limit. {what}"] + [
-        f'# ? {quoted(m.column)} = "half"  # {", ".join(map(escaped, m.limits[:SHOWN]))}'
-        for m in found
-    ]
+    lines = ["", f"[data.limits]  # values beyond a limit. {what}"]
+    for match in found:
+        some = ", ".join(map(escaped, match.limits[:SHOWN]))
+        lines.append(f'# ? {quoted(match.column)} = "half"  # no numbers: {some}')
+    return lines
 
 
 def _pairs(values: Mapping[str, str], form: Callable[[str], str] = str) -> str:
