@@ -8,6 +8,9 @@ models, transforms and datasets, none of which calls them.
 
 import torch
 
+from erosion.common.errors import ModelError
+from erosion.common.support.torchvision_fit import torchvision_problem
+
 _declared = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
 try:
     from torchvision import datasets, models
@@ -17,6 +20,11 @@ except (RuntimeError, ImportError):
         "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     ):
         _declared.define(schema)  # type: ignore[no-untyped-call]
-    from torchvision import datasets, models
+    try:
+        from torchvision import datasets, models
+    except (RuntimeError, ImportError, AttributeError) as problem:
+        if said := torchvision_problem(problem):
+            raise ModelError(f"{said}.") from None
+        raise
 
 __all__ = ["datasets", "models"]

@@ -10,7 +10,9 @@ from flwr.app import Error, Message, Metadata, RecordDict
 
 from erosion.common.line.frames import LARGEST_HEAD_BYTES
 from erosion.common.line.run_news import RunNews
-from erosion.common.protocol.flower_identity import COORDINATOR_NODE_ID, RUN_ID
+from erosion.common.protocol.flower_identity import COORDINATOR_NODE_ID, RUN_ID, identify
+
+identify()  # whoever makes or reads a request or a reply of the line imports this module
 
 _HASH_LENGTH, _HEXADECIMAL = 64, set("0123456789abcdef")  # of a SHA-256
 

@@ -11,6 +11,7 @@ from itertools import chain
 from math import inf, isfinite, isnan
 from typing import Any, get_args, get_type_hints
 
+import torch
 from torch import Tensor
 
 from erosion.common.aggregation.cohort import Cohort, HospitalName
@@ -120,10 +121,11 @@ def _problems_with_step(
 def _problems_with_delta(delta: Any, params: Tensor) -> Iterator[str]:
     if not isinstance(delta, Tensor):
         yield f"`delta` is a {type(delta).__name__}; it must be a tensor"
-    elif (delta.shape, delta.dtype, delta.device) != (params.shape, params.dtype, params.device):
+    elif (delta.shape, delta.dtype, delta.device) != (params.shape, torch.float32, params.device):
+        # Updates are float32 also where somebody's own app has parameters of float64.
         yield (
-            f"`delta` has the shape {tuple(delta.shape)} of {delta.dtype} on {delta.device}; the"
-            f" parameters have {tuple(params.shape)} of {params.dtype} on {params.device}"
+            f"`delta` has the shape {tuple(delta.shape)} of {delta.dtype} on {delta.device}; an"
+            f" update has {tuple(params.shape)} of {torch.float32} on {params.device}"
         )
     elif delta.requires_grad:
         yield "`delta` has a gradient to come; detach() it"

@@ -4,6 +4,7 @@ import importlib
 from typing import TypeVar
 
 from erosion.common.errors import ErosionError
+from erosion.common.support.torchvision_fit import torchvision_problem
 
 App = TypeVar("App")
 
@@ -16,11 +17,15 @@ def load_app(name: str, kind: type[App], error: type[ErosionError]) -> App:
     try:
         found = getattr(importlib.import_module(module), attribute, None)
     except ModuleNotFoundError as problem:
+        if said := torchvision_problem(problem):
+            raise error(f"--app {name}: {said}") from None
         raise error(
             f"--app {name}: there is no module {problem.name!r} here. Install the app on this"
             " machine first; programs are never sent."
         ) from None
     except Exception as problem:  # noqa: BLE001 - the app's own, whatever it is
+        if said := torchvision_problem(problem):
+            raise error(f"--app {name}: {module} cannot be imported. {said}") from None
         raise error(
             f"--app {name}: {module} cannot be imported ({type(problem).__name__}: {problem})."
             " Correct the app, or install what it needs."

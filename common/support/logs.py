@@ -30,8 +30,10 @@ def _shown(line: str) -> str:
     return "".join(c if c.isprintable() else "\ufffd" for c in line.replace("\t", "    "))
 
 
-def configure_logging(verbosity: int, log_format: LogFormat = "text") -> None:
-    """0: warnings; 1: what happens; 2: Flower's own log too."""
+def configure_logging(
+    verbosity: int, log_format: LogFormat = "text", *, of_an_app: bool = False
+) -> None:
+    """0: warnings; 1: what happens; 2: Flower's own log too, which an app always has."""
     import flwr.app  # noqa: F401 - sets up its handlers, which are then quietened
 
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbosity, 2)]
@@ -41,4 +43,5 @@ def configure_logging(verbosity: int, log_format: LogFormat = "text") -> None:
     logging.getLogger("erosion").setLevel(level)
     # gRPC tells with a traceback of every call whose other side has gone.
     logging.getLogger("grpc").setLevel(logging.DEBUG if verbosity >= 2 else logging.CRITICAL)
-    logging.getLogger("flwr").setLevel(logging.DEBUG if verbosity >= 2 else logging.CRITICAL)
+    silent = logging.INFO if of_an_app else logging.CRITICAL
+    logging.getLogger("flwr").setLevel(logging.DEBUG if verbosity >= 2 else silent)

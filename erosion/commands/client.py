@@ -39,7 +39,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     keep_freed_memory()
-    configure_logging(max(options.verbose, 1), options.log_format)
+    configure_logging(
+        max(options.verbose, 1), options.log_format, of_an_app=options.app is not None
+    )
     with imports_for_good():
         from erosion.client.connection.agent import Until
         from erosion.client.connection.serve import serve, serve_app

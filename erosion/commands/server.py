@@ -126,7 +126,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     keep_freed_memory()
-    configure_logging(options.verbose, options.log_format)
+    configure_logging(options.verbose, options.log_format, of_an_app=options.app is not None)
     with imports_for_good():
         from erosion.common.rounds.head_bounds import check_sizes
         from erosion.common.rounds.study_run import check_start

@@ -52,6 +52,11 @@ class Arrangement:
                 is_buffer = name.rpartition(".")[2] in BATCH_STATISTICS
             else:
                 is_buffer = name in buffers
+            if not is_buffer and (values.dtype.kind not in "fiub" or values.dtype.itemsize > 8):
+                raise StudyError(
+                    f"The array {name} holds {values.dtype}, which is neither floating-point nor"
+                    " whole numbers. Send it as float32 or float64, or name it in buffers."
+                )
             (rest if is_buffer or values.dtype.kind != "f" else parameters)[name] = form
         if not parameters:
             raise StudyError("The initial arrays hold no floating-point parameters to be trained.")
@@ -71,16 +76,26 @@ class Arrangement:
             at = places[name].stop
         return places
 
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """Of the vector, which holds every parameter exactly: float32 or float64."""
+        wide = any(form.dtype.itemsize > 4 for form in self.parameters.values())
+        return np.dtype(np.float64 if wide else np.float32)
+
     def vector(self, arrays: ArrayRecord) -> Tensor:
-        """The parameters: (dim,) float32. Raises ValueError where an array is not as it was."""
+        """The parameters: (dim,) of `dtype`. Raises ValueError where an array is not as it was."""
         parts = [_values(arrays, name, form).ravel() for name, form in self.parameters.items()]
         with np.errstate(over="ignore"):  # what is too large becomes infinite, and is screened
-            return torch.from_numpy(np.concatenate(parts).astype(np.float32))
+            return torch.from_numpy(np.concatenate(parts).astype(self.dtype))
 
     def rest_of(self, arrays: ArrayRecord) -> dict[str, Values]:
         """Everything else. Raises ValueError."""
         values = {name: _values(arrays, name, form) for name, form in self.rest.items()}
         for name, each in values.items():
+            if not np.array_equal(each.astype(self.rest[name].dtype), each) and (
+                each.dtype.kind != "f"
+            ):
+                raise ValueError(f"the array {name!r} with a number that its type cannot hold")
             if each.dtype.kind == "f" and not np.isfinite(each).all():
                 raise ValueError(f"the array {name!r} with a value that is not finite")
         return values

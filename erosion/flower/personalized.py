@@ -31,7 +31,7 @@ from erosion.common.rounds.screening import reject_outsized, sample_cap
 from erosion.common.support.running_time import RunningTime
 from erosion.flower.arrangement import Arrangement, Values
 from erosion.flower.names import Names, shown
-from erosion.flower.reading import Read, Reading
+from erosion.flower.reading import AmbiguousReplyError, Read, Reading
 from erosion.flower.rules import needs_more, rule_of
 from erosion.flower.saved import Saved
 
@@ -86,7 +86,9 @@ class Personalized(Strategy):
         self._buffers, self._quorum, self._min_nodes = buffers, quorum, min_available_nodes
         self._wait_seconds, self._max_skipped = wait_seconds, max_skipped_rounds
         self._evaluate = evaluate
-        self._reading = Reading(name_key, weighted_by_key, samples_seen_key, max_update_norm)
+        self._reading = Reading(
+            arrayrecord_key, name_key, weighted_by_key, samples_seen_key, max_update_norm
+        )
         self._arrays_key, self._config_key = arrayrecord_key, configrecord_key
         known = None if nodes is None else {node: shown(name) for node, name in nodes.items()}
         if known is not None and self.user not in known.values():
@@ -96,6 +98,7 @@ class Personalized(Strategy):
         self._model: Arrangement | None = None
         self._state: RunState | None = None
         self._algorithm: Algorithm[Any] | None = None
+        self._goes_on = False  # from a state file
         self._rest: dict[str, Values] = {}  # buffers and counters as they go out
         self._asked: list[int] = []
         self._connected: list[int] = []
@@ -127,7 +130,9 @@ class Personalized(Strategy):
         """As every strategy's, from `saved_arrays`."""
         first = self.saved_arrays(initial_arrays)
         result = super().start(grid, first, *options, **named)
-        if first is not initial_arrays and not result.arrays:  # all that was left was skipped
+        if not result.arrays:  # all that was left was skipped
+            if first is initial_arrays:
+                self._raise_if_nothing_was_done()
             result.arrays = first
         return result
 
@@ -211,9 +216,11 @@ class Personalized(Strategy):
         """What the user's node measured."""
         del server_round
         for reply in replies:
-            if not reply.has_error():
-                for metrics in reply.content.metric_records.values():
-                    return metrics
+            if not reply.has_error() and reply.content.metric_records:
+                try:
+                    return self._reading.metrics_of(reply)
+                except AmbiguousReplyError as problem:
+                    raise RunError(f"{self.user}: a reply with {problem}.") from None
         return None
 
     def _begin(self, arrays: ArrayRecord) -> None:
@@ -232,7 +239,7 @@ class Personalized(Strategy):
         self._rest = _own_arrays(model.rest_of, arrays)
         self._state = start(self._algorithm, _own_arrays(model.vector, arrays))
         self._names, self._others = Names(self._known), set()
-        self.records = []
+        self.records, self._goes_on = [], False
         if self._saved is not None and self._saved.exists:
             given = self._state.params, self._rest
             self._state, names, self._rest = self._saved.read(
@@ -244,6 +251,7 @@ class Personalized(Strategy):
                     " the run goes on. Give it strategy.saved_arrays(...) of the arrays that it was"
                     " given."
                 )
+            self._goes_on = True
             if self._known is None:
                 self._names.of_node.update(names)
 
@@ -294,12 +302,16 @@ class Personalized(Strategy):
         self, model: Arrangement, state: RunState, received: Mapping[int, Message]
     ) -> tuple[dict[str, Answer], Read]:
         """What each site answered, by name; and the user's reply."""
-        said = {
-            node: name
-            for node, reply in received.items()
-            if (name := self._reading.name_in(reply)) is not None
-        }
-        doubts = self._names.hear(said, self._connected)
+        said: dict[int, str] = {}
+        doubts: dict[int, str] = {}
+        for node, reply in received.items():
+            try:
+                name = self._reading.name_in(reply)
+            except AmbiguousReplyError as problem:
+                doubts[node] = f"a reply with {problem}"
+            else:
+                said |= {} if name is None else {node: name}
+        doubts |= self._names.hear(said, self._connected)
         self._others |= self._not_the_users(said, received)
         answers: dict[str, Answer] = {}
         own = Read(Absence(""))
@@ -324,14 +336,21 @@ class Personalized(Strategy):
                 answers[agent] = found.answer
                 if agent == self.user:
                     own = found
+                    if found.is_ambiguous and isinstance(found.answer, Rejection):
+                        raise RunError(f"{agent}: {found.answer.reason}.")
                 if isinstance(found.answer, Update):
                     counts[agent] = found.answer.num_samples
         for name in self._names.of_node.values():
             if name not in answers and self._rule_asks(name):
                 answers[name] = Absence("was not connected")
         if self.user not in answers:
-            heard = ", ".join(map(repr, sorted(set(self._names.of_node.values())))) or "no names"
-            answers[self.user] = Absence(f"is not known: no node calls itself so ({heard} heard)")
+            heard = ", ".join(map(repr, sorted(set(self._names.of_node.values()))))
+            answers[self.user] = Absence(
+                f"is not known: no node calls itself so ({heard} heard)"
+                if heard
+                else f"is not known: no reply says who it is of. Every ClientApp puts its name into"
+                f" its reply's metrics, as {self._reading.name_key!r}; or give nodes="
+            )
         for name, answer in answers.items():
             if isinstance(answer, Update) and name != self.user:
                 capped = min(answer.num_samples, sample_cap(counts, name))
@@ -360,6 +379,15 @@ class Personalized(Strategy):
             raise RunError(
                 f"{self._max_skipped} rounds in a row were skipped (max_skipped_rounds); the last"
                 f" because {record.note}."
+            )
+        if self._state.round >= self.num_rounds and not self._goes_on:
+            self._raise_if_nothing_was_done()
+
+    def _raise_if_nothing_was_done(self) -> None:
+        """A run that trained nothing has no model to end with."""
+        if self.records and all(record.outcome == "skipped" for record in self.records):
+            raise RunError(
+                f"No round of the run could be done; the last because {self.records[-1].note}."
             )
 
     def _digest(self, model: Arrangement) -> str:

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from flwr.app import Message, MetricRecord
+from flwr.app import ArrayRecord, Message, MetricRecord
 from torch import Tensor
 
 from erosion.common.algorithms.base import ArmBase, Brings
@@ -16,6 +16,12 @@ from erosion.common.rounds.screening import Expected, screen
 from erosion.flower.arrangement import Arrangement, Values
 from erosion.flower.names import shown
 
+R = TypeVar("R")
+
+
+class AmbiguousReplyError(ValueError):
+    """A reply with several records, of which none is known to be the one that is meant."""
+
 
 @dataclass(frozen=True, slots=True)
 class Read:
@@ -24,28 +30,43 @@ class Read:
     answer: Answer
     rest: Mapping[str, Values] = field(default_factory=dict)  # its buffers and counters
     metrics: Mapping[str, Any] = field(default_factory=dict)  # its other metrics
+    is_ambiguous: bool = False  # the app's fault, not that of what it trained
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """Where in a reply things stand."""
 
+    arrays_key: str  # of the record with the model, where a reply has several
     name_key: str
     count_key: str  # of the site's training samples
     seen_key: str  # of the samples that the round's steps used; without it all were, once
     max_update_norm: float | None
 
     def name_in(self, reply: Message) -> str | None:
-        """What the node calls itself, in its metrics or, a text, in a config."""
+        """What the node calls itself, in its metrics or, a text, in a config.
+
+        Raises AmbiguousReplyError where its records differ in it.
+        """
         if reply.has_error():
             return None
-        for metrics in reply.content.metric_records.values():
-            if self.name_key in metrics:
-                return shown(metrics[self.name_key])
-        for config in reply.content.config_records.values():
-            if self.name_key in config:
-                return shown(config[self.name_key])
-        return None
+        content = reply.content
+        records = (*content.metric_records.values(), *content.config_records.values())
+        names = {_name(record[self.name_key]) for record in records if self.name_key in record}
+        if len(names) > 1:
+            raise AmbiguousReplyError(f"{self.name_key!r} twice: {' and '.join(sorted(names))}")
+        return next(iter(names), None)
+
+    def metrics_of(self, reply: Message) -> MetricRecord:
+        """The record with the number of samples. Raises ValueError, AmbiguousReplyError."""
+        found = reply.content.metric_records
+        counted = {name: record for name, record in found.items() if self.count_key in record}
+        return _the_one(counted or found, "metrics", "metrics", f"with {self.count_key!r}")
+
+    def arrays_of(self, reply: Message) -> ArrayRecord:
+        """The record with the model. Raises ValueError, AmbiguousReplyError."""
+        found = reply.content.array_records
+        return _the_one(found, self.arrays_key, "arrays", f"called {self.arrays_key!r}")
 
     def read(
         self,
@@ -58,12 +79,8 @@ class Reading:
     ) -> Read:
         """The site's update of `sent`, or the reason why there is none."""
         attachments = rule.attachment_sizes(len(sent))
-        content = reply.content
         try:
-            arrays = next(iter(content.array_records.values()), None)
-            metrics = next(iter(content.metric_records.values()), None)
-            if arrays is None or metrics is None:
-                raise ValueError("no arrays" if arrays is None else "no metrics")
+            arrays, metrics = self.arrays_of(reply), self.metrics_of(reply)
             samples = _count(metrics, self.count_key)
             header = TrainReply(
                 hospital=site,
@@ -76,9 +93,11 @@ class Reading:
                 else samples,
             )
             attached = {name: _numbers(metrics, name, n) for name, n in attachments.items()}
-            delta, rest = model.vector(arrays) - sent, model.rest_of(arrays)
+            # What is added is as exact as the model; what rules compare is not as long.
+            delta, rest = (model.vector(arrays) - sent).float(), model.rest_of(arrays)
         except ValueError as problem:
-            return Read(Rejection(f"a reply with {problem}"))
+            rejected = Rejection(f"a reply with {problem}")
+            return Read(rejected, is_ambiguous=isinstance(problem, AmbiguousReplyError))
         expected = Expected(
             rule.algorithm,
             round_number,
@@ -91,8 +110,27 @@ class Reading:
         return Read(answer, rest, {key: metrics[key] for key in metrics if key not in used})
 
 
+def _the_one(records: Mapping[str, R], usual: str, kind: str, what: str) -> R:
+    """The record of the usual name, or the only one."""
+    if not records:
+        raise ValueError(f"no {kind}")
+    if usual in records:
+        return records[usual]
+    if len(records) > 1:
+        names = ", ".join(repr(shown(name)) for name in records)
+        raise AmbiguousReplyError(f"{len(records)} records of {kind} ({names}) and not one {what}")
+    return next(iter(records.values()))
+
+
+def _name(value: object) -> str:
+    """A number is the same name as its text, whichever type a framework gave it."""
+    return shown(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
 def _count(metrics: MetricRecord, key: str) -> int:
     value = metrics.get(key)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError(f"{key!r} = {shown(value)}, not a whole number")
     if not 0 <= value <= LARGEST_COUNT:

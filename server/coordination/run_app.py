@@ -35,7 +35,7 @@ def run_app(
     try:
         context = Context(run.number, COORDINATOR_NODE_ID, {}, RecordDict(), dict(run_config))
         try:
-            _call(app, AppGrid(link.grid), context)
+            _call(app, AppGrid(link.grid, run.number), context)
         except ErosionError:  # an app's run is never resumed
             Farewells(link).say(text=FAILED)
             raise

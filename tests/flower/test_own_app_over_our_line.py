@@ -90,6 +90,36 @@ def test_stock_fedavg_over_our_line_gives_what_it_gives_anywhere(
     assert "arrays/0.weight" in json.loads(log[0])["arrays"]
 
 
+def test_an_app_with_server_fn_runs_over_our_line_and_its_log_is_its_output(
+    tmp_path: Path,
+) -> None:
+    names = ("north", "south", "west")
+    federation = make_federation(tmp_path / "federation", *names)
+    (port,) = free_ports(1)
+    with Processes(deadline_seconds=PATIENCE) as processes:
+        env = {"PYTHONPATH": os.pathsep.join([str(APP), str(Path(__file__).parents[2])])}
+        server = processes.start_module(
+            "server",
+            "erosion",
+            *("server", "--app", "own_app.quickstart:server_app", "--run-config", "rounds=2"),
+            *("--federation", federation.path, "--address", f"{LOOPBACK}:{port}"),
+            env=env,
+        )
+        sites = []
+        for number, name in enumerate(names):
+            folder = unpack_kit(federation, name, tmp_path)
+            site_file = write_app_site(folder, name, f"{LOOPBACK}:{port}", number)
+            command = ("client", site_file, "--app", "own_app.quickstart:client_app")
+            sites.append(
+                processes.start_module(name, "erosion", *command, "--until-study-ends", env=env)
+            )
+        processes.wait_for_exit([server, *sites])
+        said = server.stdout.read_text() + server.stderr.read_text()
+    # Sites move the model by 0, 1 and 2, so that every round moves the mean by 1.
+    assert "{'moved': [(1, 1.0), (2, 2.0)]}" in said
+    assert "Traceback" not in said
+
+
 def write_app_site(folder: Path, name: str, address: str, number: int) -> Path:
     """The kit's certificates, and no word of a hospital's data."""
     path = folder / "app.toml"
@@ -165,6 +195,39 @@ def test_an_exception_of_the_app_leaves_the_site_without_its_words() -> None:
 def test_an_app_that_is_not_installed_is_named(own_app: None, name: str, words: str) -> None:
     with pytest.raises(SiteError, match=words):
         load_app(name, ClientApp, SiteError)
+
+
+TORCHVISION = 'raise RuntimeError("operator torchvision::nms does not exist")\n'
+
+
+def test_a_torchvision_that_does_not_fit_torch_is_named_with_the_command_that_mends_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "torchvision.py").write_text(TORCHVISION)
+    (tmp_path / "pictures_app.py").write_text("import torchvision\n")
+    mends = "pip install --force-reinstall torch=="
+    for statements, error in (
+        (
+            "from flwr.clientapp import ClientApp\n"
+            "from erosion.common.errors import SiteError\n"
+            "from erosion.common.support.installed_app import load_app\n"
+            "load_app('pictures_app:app', ClientApp, SiteError)",
+            "SiteError",
+        ),
+        (
+            "from erosion.common.learning.plain_models import Resnet18\n"
+            "Resnet18().build((3, 32, 32), 2)",
+            "ModelError",
+        ),
+    ):
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+        ended = subprocess.run(
+            [sys.executable, "-c", statements], env=env, capture_output=True, text=True, check=False
+        )
+        last = ended.stderr.splitlines()[-1]
+        assert error in last, ended.stderr
+        assert "torchvision::nms" in last
+        assert mends in last
 
 
 def test_the_coordinators_app_is_a_server_app(own_app: None) -> None:

@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Error,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 from flwr.serverapp.strategy import FedAvg as FlowersFedAvg
 
@@ -160,6 +168,158 @@ def test_a_reply_that_cannot_be_used_costs_only_itself(what: str) -> None:
     result = run(strategy, InProcessGrid({**good, 9: node}))
     assert w_of(result) == w_of(run(erosion(), InProcessGrid(good)))
     assert [r for r in reasons(strategy).values() if reason in r], reasons(strategy)
+
+
+def with_control_variate(node: Node, **names: str) -> Node:
+    """The same node's reply with a second record of arrays before the model, and metrics twice."""
+
+    def answer(request: Message) -> Any:
+        found = node(request)
+        assert isinstance(found, RecordDict)
+        return RecordDict(
+            {
+                "control": ArrayRecord({"w": Array(np.full(2, 99.0, np.float32))}),
+                "timing": MetricRecord({"seconds": 3.0}),
+                names.get("arrays", "arrays"): found.array_records["arrays"],
+                "metrics": found.metric_records["metrics"],
+            }
+        )
+
+    return answer
+
+
+def test_of_two_records_the_one_that_is_named_is_the_model() -> None:
+    good = {7: moved_by(1, 0, name=0), 8: moved_by(1, 0.5, name=1)}
+    both = {node: with_control_variate(answer) for node, answer in good.items()}
+    assert w_of(run(erosion(), InProcessGrid(both))) == w_of(run(erosion(), InProcessGrid(good)))
+
+
+def test_of_two_records_neither_of_which_is_named_none_is_taken() -> None:
+    good = {7: moved_by(1, 0, name=0), 8: moved_by(1, 0.5, name=1)}
+    unclear = with_control_variate(moved_by(0, 1, name=2), arrays="model")
+    strategy = erosion()
+    result = run(strategy, InProcessGrid({**good, 9: unclear}))
+    assert w_of(result) == w_of(run(erosion(), InProcessGrid(good)))
+    assert "'control', 'model'" in reasons(strategy)["2"]
+    with pytest.raises(RunError, match="2 records of arrays"):
+        run(erosion(), InProcessGrid({**good, 7: with_control_variate(good[7], arrays="model")}))
+
+
+def test_a_reply_that_says_two_names_costs_only_itself() -> None:
+    def two_names(request: Message) -> Any:
+        found = moved_by(9, 9, name=1)(request)
+        assert isinstance(found, RecordDict)
+        found["more"] = ConfigRecord({"partition-id": "0"})
+        return found
+
+    strategy = erosion()
+    run(
+        strategy,
+        InProcessGrid({7: moved_by(1, 0, name=0), 8: two_names, 9: moved_by(1, 0, name=2)}),
+    )
+    assert any("twice: 0 and 1" in reason for reason in reasons(strategy).values())
+
+
+def test_two_records_of_measured_metrics_end_the_run_unless_one_has_the_samples() -> None:
+    def measured(**records: dict[str, float]) -> Node:
+        def answer(request: Message) -> Any:
+            if request.metadata.message_type.startswith("train"):
+                return moved_by(1, 0, name=0)(request)
+            return RecordDict({name: MetricRecord(dict(of)) for name, of in records.items()})
+
+        return answer
+
+    def evaluated(**records: dict[str, float]) -> dict[str, Any]:
+        nodes = {7: measured(**records), 8: moved_by(1, 0.5, name=1)}
+        return dict(run(erosion(), InProcessGrid(nodes)).evaluate_metrics_clientapp[1])
+
+    figures = {"num-examples": 10, "accuracy": 0.5}
+    assert evaluated(timing={"seconds": 1.0}, found=figures) == figures
+    with pytest.raises(RunError, match="2 records of metrics"):
+        evaluated(timing={"seconds": 1.0}, found={"accuracy": 0.5})
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_a_forgotten_name_ends_the_run_and_says_where_it_belongs(rounds: int) -> None:
+    grid = InProcessGrid({7: moved_by(1, 0, name=None), 8: moved_by(0, 1, name=None)})
+    with pytest.raises(RunError, match="its reply's metrics, as 'partition-id'"):
+        run(erosion(), grid, rounds)
+
+
+def test_numbers_may_come_as_floating_point_numbers() -> None:
+    whole = {7: moved_by(1, 0, name=0), 8: moved_by(1, 0.5, name=1, samples=20)}
+
+    def as_floats(node: Node) -> Node:
+        def answer(request: Message) -> Any:
+            found = node(request)
+            assert isinstance(found, RecordDict)
+            metrics = found.metric_records["metrics"]
+            for key in ("num-examples", "partition-id"):
+                metrics[key] = float(metrics[key])  # type: ignore[arg-type]
+            return found
+
+        return answer
+
+    floats = {node: as_floats(answer) for node, answer in whole.items()}
+    assert w_of(run(erosion(), InProcessGrid(floats))) == w_of(run(erosion(), InProcessGrid(whole)))
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.float16])
+def test_a_model_keeps_its_type_and_all_its_digits(kind: type[np.floating[Any]]) -> None:
+    step = {np.float64: 1e-9, np.float32: 1e-6, np.float16: 1e-2}[kind]
+
+    def node(name: int) -> Node:
+        def answer(request: Message) -> Any:
+            w = request.content.array_records["arrays"]["w"].numpy()
+            assert w.dtype == kind
+            return reply({"w": (w + kind(step)).astype(kind)}, name)
+
+        return answer
+
+    first = {"w": np.ones(2, kind)}
+    result = run(erosion(), InProcessGrid({7: node(0), 8: node(1)}), 3, first)
+    moved = result.arrays["w"].numpy()
+    expected = np.ones(2, kind)
+    for _ in range(3):
+        expected = (expected + kind(step)).astype(kind)
+    assert moved.dtype == kind
+    np.testing.assert_allclose(moved - 1, expected - 1, rtol=1e-5)
+    assert (moved != 1).all()
+
+
+def test_a_model_of_double_precision_goes_on_from_its_file(tmp_path: Path) -> None:
+    def node(name: int) -> Node:
+        return lambda m: reply({"w": m.content.array_records["arrays"]["w"].numpy() + 1e-9}, name)
+
+    first, nodes = {"w": np.ones(2)}, {7: node(0), 8: node(1)}
+    whole = run(erosion(), InProcessGrid(nodes), 3, first)
+    state = tmp_path / "state"
+    strategy = erosion(state=state)
+    strategy.configure_train = stopping_in(strategy, 3)  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        run(strategy, InProcessGrid(nodes), 3, first)
+    again = erosion(state=state)
+    result = run(again, InProcessGrid(nodes), 3 - again.rounds_done, first)
+    assert w_of(result) == w_of(whole)
+
+
+def stopping_in(strategy: Any, number: int) -> Callable[..., Any]:
+    """`configure_train` that is interrupted in that round, after its file was written."""
+    configure = strategy.configure_train
+
+    def interrupted(server_round: int, *given: Any) -> Any:
+        messages = list(configure(server_round, *given))
+        if server_round == number:
+            raise KeyboardInterrupt
+        return messages
+
+    return interrupted
+
+
+def test_arrays_of_a_type_that_no_rule_can_add_are_refused() -> None:
+    grid = InProcessGrid({7: moved_by(1, 0, name=0), 8: moved_by(0, 1, name=1)})
+    with pytest.raises(StudyError, match=r"holds complex64.*buffers"):
+        run(erosion(), grid, first={"w": np.zeros(2, np.float32), "c": np.zeros(2, np.complex64)})
 
 
 def test_an_array_whose_bytes_are_something_else_is_a_rejection() -> None:
