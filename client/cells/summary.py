@@ -1,6 +1,7 @@
 """A hospital's columns as it tells them: counts, missing values, means and quantiles, rounded."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +37,7 @@ def _outcome(cells: Cells, task: Task, targets: Targets, groups: Groups) -> Iter
     values = targets.reshape(len(targets), -1).astype(np.float64)
     *times, last = task.target_columns  # how long a patient was followed, where it is told
     for number, column in enumerate(times):
-        yield number_summary(cells, column.name, "outcome", values[:, number], groups)
+        yield number_summary(cells, column.name, "time", values[:, number], groups)
     counts = task.groups(task.targets_of_patients(targets, groups))
     if not counts:
         yield number_summary(cells, last.name, "outcome", values[:, -1], groups)
@@ -47,7 +48,11 @@ def _outcome(cells: Cells, task: Task, targets: Targets, groups: Groups) -> Iter
 
 
 def number_summary(
-    cells: Cells, name: str, kind: str, values: NDArray[np.float64], groups: Groups
+    cells: Cells,
+    name: str,
+    kind: Literal["number", "outcome", "time"],
+    values: NDArray[np.float64],
+    groups: Groups,
 ) -> ColumnSummary:
     """A column of numbers, NaN where one is missing."""
     told = cells.column(name, values, groups)
@@ -57,7 +62,7 @@ def number_summary(
     few = told.count == 0
     return ColumnSummary(
         name=name,
-        kind="outcome" if kind == "outcome" else "number",
+        kind=kind,
         count=told.count,
         missing=missing["missing"],
         mean=None if few else told.mean,

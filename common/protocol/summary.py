@@ -41,7 +41,7 @@ class ColumnSummary(Settings):
     """
 
     name: Said
-    kind: Literal["number", "category", "outcome"]
+    kind: Literal["number", "category", "outcome", "time"]  # "time": until an outcome
     count: Count  # who have a value, to a multiple of the site's smallest cell
     missing: Count  # who have none in any row, likewise
     mean: Figure | None = None  # of a number; far values are moved to a fence before

@@ -19,6 +19,7 @@ from erosion.common.support.plain_text import printable
 from erosion.common.tasks.features import CategoryFeature
 
 OFF_BY = 2.0  # times the others' typical value, either way
+OFF_BY_TIME = 5.0  # the same of how long patients were followed, which differs by more
 FAR = 3.0  # deviations of a column; what is nearer may be other patients
 NEAR_FACTOR = 0.12  # relative; the figures are rounded
 MOST, FEW = 0.8, 0.2  # of a hospital's patients, and of the others': other patients are more alike
@@ -43,7 +44,9 @@ KNOWN = (
     (2.54, "inches and centimetres"),
     (7.5, "mmHg and kPa"),
     (10.0, "a step of ten, such as g/l and g/dl"),
+    (12.0, "months and years"),
     (18.0, "mg/dl and mmol/l of glucose"),
+    (30.4, "days and months"),
     (38.7, "mg/dl and mmol/l of cholesterol"),
     (88.4, "umol/l and mg/dl of creatinine"),
     (100.0, "shares and percent, or m and cm"),
@@ -191,7 +194,18 @@ def _deviations_apart(name: str, columns: Mapping[str, ColumnSummary]) -> float:
 
 
 def _middle_off(name: str, columns: Mapping[str, ColumnSummary]) -> str:
-    return _what_is_off(*_beside(name, columns))
+    own, others = _side(columns[name]), {_side(column) for column in _others(name, columns)}
+    least = OFF_BY_TIME if columns[name].kind == "time" else 0.0
+    is_turned = own != 0 and others == {-own}
+    return _what_is_off(*_beside(name, columns), least=least, is_turned=is_turned)
+
+
+def _side(column: ColumnSummary) -> int:
+    """1 where nearly all values are above 0, -1 where they are below, else 0."""
+    told = [quantile for quantile in column.quantiles if quantile is not None]
+    if not told or min(told) <= 0 <= max(told):
+        return 0
+    return 1 if min(told) > 0 else -1
 
 
 def _beside(name: str, columns: Mapping[str, ColumnSummary]) -> tuple[float, float, float, float]:
@@ -310,11 +324,19 @@ def _quantile(column: ColumnSummary, place: int) -> float | None:
     return column.quantiles[place] if len(column.quantiles) > place else None
 
 
-def _what_is_off(value: float, usual: float, own: float, spread: float) -> str:
-    """A wrong unit moves a column by many of its own deviations; other patients do not."""
+def _what_is_off(
+    value: float, usual: float, own: float, spread: float, *, least: float, is_turned: bool
+) -> str:
+    """A wrong unit moves a column by many of its own deviations; other patients do not.
+
+    `least`: the smallest factor that is none of other patients'. `is_turned`: nearly all values are
+    on the other side of 0 than the others'.
+    """
     apart = abs(value - usual)
     typical = min(own, spread) or max(own, spread)
-    is_mirrored = abs(value + usual) <= MIRRORED * typical and apart >= TWICE * typical > 0
+    is_mirrored = (
+        is_turned and abs(value + usual) <= MIRRORED * typical and apart >= TWICE * typical > 0
+    )
     if apart <= FAR * typical and not is_mirrored:
         return ""
     if 0 in (value, usual):  # of which there is no factor; where all have it, it may be no value
@@ -328,6 +350,8 @@ def _what_is_off(value: float, usual: float, own: float, spread: float) -> str:
         return f"typically {value:.3g}, the others {usual:.3g}: another sign, or other patients?"
     factor = abs(value / usual)
     larger = max(factor, 1 / factor) if factor else inf
+    if larger < least:
+        return ""
     if larger < OFF_BY and not apart > FAR * max(own, spread) > 0:
         return ""
     if larger < OFF_BY or isinf(larger):  # the latter where one of the two is next to nothing
