@@ -31,6 +31,7 @@ DIM = 6  # of the logistic regression
 # What a Refusal may quote: of the request, of the study, of the site's limits and budgets. Nothing
 # of files, of columns' names at the site, or computed from patients.
 OF_THE_REQUEST = {
+    "', '.join(bad)",  # hospitals in a sealed round's roster
     "', '.join(sorted(strangers))",
     "', '.join(sorted(unknown))",
     "_short(study)",
