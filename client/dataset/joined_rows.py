@@ -213,16 +213,20 @@ def some(names: Iterable[str]) -> str:
     return ", ".join(known[:SHOWN]) + (", ..." if len(known) > SHOWN else "")
 
 
+def nearly_bare(is_missing: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which rows (n,) lack nearly all features; `is_missing`: (n, features)."""
+    lacked = max(MOST_LACKED * is_missing.shape[1], 1)
+    bare: NDArray[np.bool_] = is_missing.sum(axis=1) >= lacked
+    return bare
+
+
 def stand_apart(is_missing: NDArray[np.bool_]) -> int:
     """How many of the rows lack nearly all features, if nearly all rows do; else 0.
 
     `is_missing`: (n, features), of the rows that would be trained on or predicted.
     """
-    num_rows, num_features = is_missing.shape
-    if not num_rows or not num_features:
-        return 0
-    bare = int((is_missing.sum(axis=1) >= max(MOST_LACKED * num_features, 1)).sum())
-    return bare if bare >= NEARLY_ALL * num_rows else 0
+    bare = int(nearly_bare(is_missing).sum())
+    return bare if bare >= NEARLY_ALL * len(is_missing) else 0
 
 
 def on_other_rows(

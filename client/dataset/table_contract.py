@@ -14,7 +14,13 @@ from erosion.client.dataset.column_values import LIMIT, REFUSED, Fault, toml_key
 from erosion.client.dataset.decimal_mark import groups_by_point
 from erosion.client.dataset.declared_maps import check_maps
 from erosion.client.dataset.isolated_values import to_be_asked_about
-from erosion.client.dataset.joined_rows import REMEDY, on_other_rows, some, stand_apart
+from erosion.client.dataset.joined_rows import (
+    REMEDY,
+    nearly_bare,
+    on_other_rows,
+    some,
+    stand_apart,
+)
 from erosion.client.dataset.missing_words import MISSING_MARKERS
 from erosion.client.dataset.preparation import NOT_A_DATE
 from erosion.client.dataset.sources.data_source import TableSource
@@ -37,6 +43,7 @@ SHOWN_CODES = 8  # values of a column that lie far from all others
 ALIKE = 0.8  # of two columns' names, from 0 to 1, for one to be asked about
 MOST_UNFIT = 0.05  # of the values of such a column
 FEWEST_FOR_TYPICAL = 20  # values, for their median to be compared with the study's `typical`
+FEWEST_BARE = 5  # rows without nearly any feature, to be told of
 UNTYPICAL = 2.0  # widths of `typical` to the median; of a normal distribution 3.4 deviations
 STANDS_FOR = {"mode": " (the commonest)", "indicator": " (as missing)"}  # beside their number
 
@@ -226,9 +233,9 @@ class _Check:
                 f" ({some(recorded)}), so a model would learn nothing from them: {REMEDY}; else"
                 " fill them in"
             )
-        elif empty := int(is_missing[~dropped].all(axis=1).sum()):
+        elif (bare := int(nearly_bare(is_missing[~dropped]).sum())) > FEWEST_BARE:
             self.notes.append(
-                f"{empty} of the {(~dropped).sum()} rows that are used have no feature at all:"
+                f"{bare} of the {(~dropped).sum()} rows that are used lack nearly every feature:"
                 f" {REMEDY}"
             )
         elif names := on_other_rows([*recorded], is_missing, ~dropped):

@@ -5,13 +5,14 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.client.dataset.joined_rows import on_other_rows, stand_apart
+from erosion.client.dataset.joined_rows import nearly_bare, on_other_rows, stand_apart
 from erosion.client.dataset.missing_words import MISSING_MARKERS
 from erosion.client.dataset.text_table import TextTable
 from erosion.client.scaffold.column_profile import Profile
 from erosion.client.scaffold.left_out import why_no_feature
 from erosion.client.scaffold.patient_key import likely_key, repeats
 
+MANY_BARE = 0.3  # of the rows with an outcome, without nearly any feature
 FIRST = {"take": "first"}  # rows, as a draft joins them
 
 
@@ -33,5 +34,6 @@ def key_to_join_by(
 
     kept: NDArray[np.bool_] = lacking(outcome).sum(axis=1) == 0
     is_missing = lacking(features)
+    bare = nearly_bare(is_missing[kept])
     apart = stand_apart(is_missing[kept]) or on_other_rows(features, is_missing, kept)
-    return key.name if apart and not kept.all() else None
+    return key.name if apart or bare.sum() >= MANY_BARE * len(bare) > 0 else None

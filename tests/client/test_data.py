@@ -335,7 +335,7 @@ def test_one_column_cannot_be_the_target_and_a_feature(tmp_path: Path) -> None:
         ("age,sex,ill\n1,f\n", "a.csv", "the header has 3 columns, but line 2 has 2."),
         ("age,sex,ill\n1,f,0,9\n", "a.csv", "the header has 3 columns, but line 2 has 4."),
         ("age,age,ill\n1,f,0\n", "a.csv", "has the column 'age' more than once"),
-        ("age,sex,ill\n1,f,0\n", "a.xlsx", "a table in .xlsx cannot be read; export it as one of"),
+        ("age,sex,ill\n1,f,0\n", "a.docx", "a table in .docx cannot be read; export it as one of"),
         ("age,sex,ill\n1,f,0\n", "a.parquet", "cannot be read"),
     ],
 )

@@ -97,12 +97,17 @@ def test_what_rows_cannot_be_joined_by_is_named(tmp_path: Path) -> None:
         source_of("csv", tmp_path, patient=None, rows={"take": "first"})
 
 
-def long_table(num_patients: int) -> str:
-    """As REDCap exports events: the features of a patient on one row, the outcome on another."""
+def long_table(num_patients: int, *, repeated: bool = False) -> str:
+    """As REDCap exports events: the features of a patient on one row, the outcome on another.
+
+    `repeated`: on both.
+    """
     lines = ["record_id,redcap_event_name,age,sex,crea,dead"]
     for i in range(num_patients):
-        lines += [f"{i + 1},base,{40 + i % 37},{'fm'[i % 2]},{0.7 + i % 13 / 10:.1f},"]
-        lines += [f"{i + 1},month_1,,,,{i // 2 % 2}"]
+        dead = i // 2 % 2
+        first = dead if repeated else ""
+        lines += [f"{i + 1},base,{40 + i % 37},{'fm'[i % 2]},{0.7 + i % 13 / 10:.1f},{first}"]
+        lines += [f"{i + 1},month_1,,,,{dead}"]
     return "\n".join(lines) + "\n"
 
 
@@ -120,17 +125,22 @@ def test_training_without_features_is_refused(tmp_path: Path) -> None:
     assert found.num_patients == 30
 
 
+@pytest.mark.parametrize("repeated", [False, True])
 def test_a_draft_asks_whether_rows_belong_together(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], repeated: bool
 ) -> None:
     table = tmp_path / "a.csv"
-    table.write_text(long_table(80))
+    table.write_text(long_table(80, repeated=repeated))
     assert main(["study", "new", str(table), "--target", "dead", "--hospitals", "a,b"]) == 0
     assert "[data.rows]" in capsys.readouterr().out
     study, site = tmp_path / "study.toml", tmp_path / "sites/a.toml"
     assert main(["site", "new", "--study", str(study), "--data", str(table)]) == 0
-    with pytest.raises(DataError, match="lack nearly every feature"):
-        load_patients(load_site(site), load_study(study))
+    try:
+        said = "\n".join(load_patients(load_site(site), load_study(study)).notes)
+    except DataError as refused:
+        said = str(refused)
+    assert "80 of the" in said
+    assert "lack nearly every feature" in said
     site.write_text(site.read_text().replace("# ? ", ""))
     found = load_patients(load_site(site), load_study(study))
     assert found.num_patients == len(found.rows) == 80

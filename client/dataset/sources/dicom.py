@@ -90,6 +90,7 @@ class DicomImages(ScanFolder):
         modalities: dict[str, str] = {}  # and the first scan of each
         planes: dict[str, str] = {}
         units: dict[str, str] = {}
+        num_of_several = 0  # scans that name several windows
         windows: dict[str, tuple[_OwnWindow, str]] = {}  # of each series, and its first scan
         for index, (path, place) in enumerate(zip(scans.paths, scans.places, strict=True)):
             try:
@@ -103,6 +104,8 @@ class DicomImages(ScanFolder):
                     modalities.setdefault(str(data.get("Modality", "unknown")), place)
                     planes.setdefault(_plane(data), place)
                     units.setdefault(_unit(data), place)
+                    if self.window == "file":
+                        num_of_several += np.size(data.get("WindowCenter") or ()) > 1
                     if self.window == "file" and _place(data) is not None:
                         series = str(data.get("SeriesInstanceUID", place))
                         own, first = windows.setdefault(series, (_own_window(data), place))
@@ -126,6 +129,11 @@ class DicomImages(ScanFolder):
         notes = [*scans.notes, *faulty.notes]
         if len(said := {plane: place for plane, place in planes.items() if plane}) > 1:
             notes.append(f"it mixes the planes {_each(said)}; keep the one that the study is of")
+        if num_of_several:
+            notes.append(
+                f"{num_of_several} scans name several windows, and are shown through the first;"
+                " window = [centre, width] under [data] sets one for all"
+            )
         keys = None
         if self.patient is not None:
             keys = np.unique(patients[kept].astype(str), return_inverse=True)[1]
@@ -424,7 +432,9 @@ def _other_window(own: _OwnWindow, data: "FileDataset") -> str:
 def _unit(data: "FileDataset") -> str:
     """Of the values after rescaling, as far as the file says; "HU" is what CT has by default."""
     unit = str(data.get("Units", "") or data.get("RescaleType", "") or "")
-    return "HU" if not unit and data.get("Modality") == "CT" else unit or "none said"
+    if unit in ("", "US", "UNSPECIFIED"):
+        return "HU" if data.get("Modality") == "CT" else "none said"
+    return unit
 
 
 def _turned(pixels: NDArray[np.uint8], data: "FileDataset") -> NDArray[np.uint8]:
