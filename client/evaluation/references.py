@@ -55,7 +55,7 @@ class Reference:
     """A reference, tuned inside the training part."""
 
     predictions: Floats  # (m, k) of the patients who are tested
-    loss: float  # total of the training patients, each predicted without its fold
+    loss: float  # total of the training patients: no fold had a part in what predicted it
 
 
 def folds_of_patients(training: Rows, task: Task, seed: int) -> Numbers:
@@ -81,15 +81,22 @@ def fit_reference(
     if isinstance(task, Classification):  # weights shift the probabilities that losses measure
         task = task.model_copy(update={"class_weights": "none"})
     fits = FITS[name]
-    totals: dict[int, float] = {}  # by candidate
-    for rest, held_out in _in_turn(folds):
-        asked = training.only(held_out)
-        for number, predicted in enumerate(fits(task, training.only(rest), asked.inputs)):
-            totals[number] = totals.get(number, 0.0) + _total_loss(task, predicted, asked)
-    # Where nobody can be held out, it is the candidate that trusts these patients least.
-    best = min(totals, key=lambda number: totals[number], default=0)
-    final = next(islice(fits(task, training, others), best, None))
-    return Reference(task.usable(final), totals.get(best, np.inf))
+    by_fold = [
+        [
+            _total_loss(task, predicted, asked)
+            for predicted in fits(task, training.only(rest), asked.inputs)
+        ]
+        for rest, held_out in _in_turn(folds)
+        for asked in (training.only(held_out),)
+    ]
+    if not by_fold:  # nobody can be held out: the candidate that trusts these patients least
+        return Reference(task.usable(next(fits(task, training, others))), np.inf)
+    totals = np.array(by_fold)  # (folds, candidates)
+    every = totals.sum(axis=0)
+    final = next(islice(fits(task, training, others), int(every.argmin()), None))
+    # The least of many losses promises too much: each fold's is that of what the others chose.
+    loss = sum(own[(every - own).argmin()] for own in totals)
+    return Reference(task.usable(final), float(loss))
 
 
 def loss_of_local_arm(

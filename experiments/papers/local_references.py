@@ -15,7 +15,7 @@ import torch
 from erosion.client.training.hospital import Hospital
 from erosion.common.protocol.messages import EvaluateRequest
 from erosion.common.protocol.scaling import pool
-from erosion.common.study.evaluation import BEST_LOCAL, REFERENCES
+from erosion.common.study.evaluation import REFERENCES
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values, read_cells
 from erosion.experiments.experiment import RESULTS, Page
@@ -72,7 +72,7 @@ def study_of(config: Values) -> Study:
 
 
 def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
-    """Fit the references on one split, choose among them, and measure them."""
+    """Fit the references on one split, and measure them."""
     study = study_of(config)
     with tempfile.TemporaryDirectory() as made:
         site = sites_of_testbed(study, Path(), Path(made), data_dir, None)[study.user]
@@ -87,17 +87,11 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
         )
         reply = hospital.evaluate(request).header
     tick()
-    assert reply.comparison is not None
     assert reply.base_rate is not None
-    figures = {
+    return {
         name: {metric: found.get(metric) for metric in ("log_loss", "accuracy", "auroc")}
         for name, found in {**reply.references, "base rate": reply.base_rate}.items()
-    }
-    return {
-        **figures,
-        "chosen": reply.comparison.reference,
-        "patients": reply.base_rate.num_patients,
-    }
+    } | {"patients": reply.base_rate.num_patients}
 
 
 def losses(cell: Cell, rules: Mapping[str, Cell]) -> dict[str, float] | None:
@@ -112,8 +106,7 @@ def losses(cell: Cell, rules: Mapping[str, Cell]) -> dict[str, float] | None:
         return None
     ours = OURS[settings()[config["study"], config["user"]]]
     found = {name: _loss(other, name) for name in COMPARED} | {"ours": _loss(other, ours)}
-    found |= {name: _loss(cell, name) for name in REFERENCES}
-    return {**found, BEST_LOCAL: found[cell.figures["chosen"]]}
+    return {**found, **{name: _loss(cell, name) for name in REFERENCES}}
 
 
 def _loss(cell: Cell, name: str) -> float:
@@ -152,59 +145,50 @@ def against(
 
 
 def draw(cells: Mapping[str, Cell]) -> Page:
-    """The losses, and the rules beside the better reference and beside each."""
+    """The losses, and those of the rules minus the ridge's."""
     found = by_setting(cells)
     left_out = [", ".join(setting) for setting in settings() if setting not in found]
-    names = [*REFERENCES, BEST_LOCAL, *COMPARED, "ours"]
+    names = [*REFERENCES, *COMPARED, "ours"]
+    left_out = "; ".join(", ".join(setting) for setting in settings() if setting not in found)
+    minus = {name: against(name, "ridge", found) for name in names if name != "ridge"}
     lines = [
         "# What collaborating has to beat",
         "",
         "A ridge regression and boosted trees of the user's training patients alone, tuned by five",
         "folds of these, on the splits of [which rule wins](../which-rule/README.md) and of the",
-        "[confirmation](../confirmation/README.md). `best_local` is, split by split, the one of",
-        "`local`, `ridge` and `boosted_trees` that predicted best inside the training part: what a",
-        "verdict is against. *Ours* is a slow Weight Erosion with an output bias of one's own",
-        "(which rule wins) and the recommended one (the confirmation). Log loss of the user's test",
-        "patients; ± is one standard error over splits, which share patients.",
+        "[confirmation](../confirmation/README.md). *Ours* is a slow Weight Erosion with an output",
+        "bias of one's own (which rule wins) and the recommended one (the confirmation). Log loss",
+        "of the user's test patients; ± is one standard error over splits, which share patients.",
         *(
-            [f"Left out, because the rules have no such splits yet: {'; '.join(left_out)}."]
-            * bool(left_out)
+            [f"Left out, because the rules have no such splits yet: {left_out}."]
+            if left_out
+            else []
         ),
         "",
-        f"| setting, splits | {' | '.join(names)} | chosen |",
-        f"| --- |{' --- |' * (len(names) + 1)}",
+        f"| setting, splits | {' | '.join(names)} |",
+        f"| --- |{' --- |' * len(names)}",
+        *(
+            f"| {', '.join(setting)}, {len(each)} |"
+            f" {' | '.join(in_words([split[name] for split in each]) for name in names)} |"
+            for setting, each in found.items()
+        ),
+        "",
+        "## Minus the ridge",
+        "",
+        f"Below 0: better than the ridge. {INTERVALS}, {100 * (1 - LEVEL):g} % for a column.",
+        *MARKS,
+        told([apart for column in minus.values() for apart in column.values()]),
+        "",
+        f"| | {' | '.join(minus)} |",
+        f"| --- |{' --- |' * len(minus)}",
+        *(
+            f"| {', '.join(setting)} |"
+            f" {' | '.join(column[setting].text() for column in minus.values())} |"
+            for setting in found
+        ),
+        f"| mean | {' | '.join(_mean(column) for column in minus.values())} |",
+        "",
     ]
-    for setting, each in found.items():
-        chosen = [
-            cell.figures["chosen"]
-            for cell in cells.values()
-            if (cell.plan.config["study"], cell.plan.config["user"]) == setting
-        ]
-        counts = ", ".join(
-            f"{name} {chosen.count(name)}" for name in ("local", *REFERENCES) if name in chosen
-        )
-        means = " | ".join(in_words([split[name] for split in each]) for name in names)
-        lines.append(f"| {', '.join(setting)}, {len(each)} | {means} | {counts} |")
-    lines.append("")
-    for reference in (BEST_LOCAL, "ridge"):
-        table = {name: against(name, reference, found) for name in names if name != reference}
-        lines += [
-            f"## Minus {reference}",
-            "",
-            f"Below 0: better than {reference}. {INTERVALS}, {100 * (1 - LEVEL):g} % for a column.",
-            *MARKS,
-            told([apart for column in table.values() for apart in column.values()]),
-            "",
-            f"| | {' | '.join(table)} |",
-            f"| --- |{' --- |' * len(table)}",
-            *(
-                f"| {', '.join(setting)} |"
-                f" {' | '.join(column[setting].text() for column in table.values())} |"
-                for setting in found
-            ),
-            f"| mean | {' | '.join(_mean(column) for column in table.values())} |",
-            "",
-        ]
     return Page("\n".join(lines))
 
 
