@@ -304,13 +304,13 @@ class Personalized(Strategy):
         """What each site answered, by name; and the user's reply."""
         said: dict[int, str] = {}
         doubts: dict[int, str] = {}
-        for node, reply in received.items():
+        for node, given in received.items():
             try:
-                name = self._reading.name_in(reply)
+                called = self._reading.name_in(given)
             except AmbiguousReplyError as problem:
                 doubts[node] = f"a reply with {problem}"
             else:
-                said |= {} if name is None else {node: name}
+                said |= {} if called is None else {node: called}
         doubts |= self._names.hear(said, self._connected)
         self._others |= self._not_the_users(said, received)
         answers: dict[str, Answer] = {}

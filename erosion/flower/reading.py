@@ -51,8 +51,13 @@ class Reading:
         if reply.has_error():
             return None
         content = reply.content
-        records = (*content.metric_records.values(), *content.config_records.values())
-        names = {_name(record[self.name_key]) for record in records if self.name_key in record}
+        names = {
+            _name(value)
+            for records in (content.metric_records, content.config_records)
+            for record in records.values()
+            for key, value in record.items()
+            if key == self.name_key
+        }
         if len(names) > 1:
             raise AmbiguousReplyError(f"{self.name_key!r} twice: {' and '.join(sorted(names))}")
         return next(iter(names), None)
