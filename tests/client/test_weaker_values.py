@@ -36,7 +36,7 @@ KEYS = (
 def test_every_limit_says_which_way_it_is_weaker(table: str) -> None:
     kind = Site.model_fields[table].annotation
     assert kind is not None
-    assert DIRECTIONS[table].keys() == kind.model_fields.keys()  # type: ignore[attr-defined]
+    assert DIRECTIONS[table].keys() == kind.model_fields.keys()
 
 
 def test_the_check_names_every_value_that_is_weaker(
