@@ -13,7 +13,7 @@ import pytest
 from erosion.common.algorithms.weight_erosion import PRESETS
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import CellFile, read_cells
-from erosion.experiments.papers import local_steps, mnist
+from erosion.experiments.papers import local_references, local_steps, mnist
 from erosion.experiments.papers.gems.published import PUBLISHED, SIZES
 from erosion.experiments.papers.gems.reasons import LOWER
 from erosion.experiments.papers.paired import paired_difference
@@ -755,3 +755,26 @@ def test_mnists_further_cells_are_counted_and_come_to_what_the_text_says() -> No
         "every image at one, Weight Erosion's best round stays ahead of the others' in all five"
         in text
     )
+
+
+def test_rules_are_set_beside_a_tuned_ridge() -> None:
+    results = ROOT / "experiments" / "results"
+    cells = read_cells(results / "references", local_references.plans())
+    found = local_references.by_setting(cells, results)
+    apart = {
+        name: local_references.against(name, "ridge", found)
+        for name in (*local_references.COMPARED, "ours", "boosted_trees")
+    }
+    assert not any(each.holds_for_others for column in apart.values() for each in column.values())
+    cleveland = "heart-disease", "cleveland"
+    assert all(column[cleveland].mean > 0 for column in apart.values())
+    ahead = [-each.mean for setting, each in apart["ours"].items() if setting != cleveland]
+    assert min(ahead) > 0
+    slower = sum(each.mean > 0 for each in apart["local"].values())
+    text = flowing("experiments/README.md")
+    assert f"better than training alone for {slower} of {len(found)} users" in text
+    assert f"for {len(ahead)}, by {min(ahead):.3f} to {max(ahead):.3f}; for Cleveland" in text
+    assert f"the ridge by {apart['ours'][cleveland].mean:.3f}, as is every rule there" in text
+    trees = fmean(each.mean for each in apart["boosted_trees"].values())
+    assert f"Boosted trees are {trees:.3f} behind the ridge in the mean" in text
+    assert "for Cleveland such a ridge is ahead of every method" in flowing("docs/choosing.md")
