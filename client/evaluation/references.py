@@ -73,7 +73,7 @@ def folds_of_patients(training: Rows, task: Task, seed: int) -> Numbers:
     return of_rows
 
 
-@threadpool_limits.wrap(limits=1)  # fits this small are slower with more threads
+@threadpool_limits.wrap(limits=1)  # type: ignore[untyped-decorator]  # small fits: one thread
 def fit_reference(
     name: LocalReference, task: Task, training: Rows, others: Floats, folds: Numbers
 ) -> Reference:

@@ -179,7 +179,7 @@ def _evaluated(request: EvaluateRequest) -> EvaluateResult:
     if study.comparison is not None:
         comparison = Comparison(
             arm=study.comparison[0],
-            reference=study.comparison[1],
+            reference=study.comparison[1][0],
             num_patients=10,
             smallest_class=5,
             mean_difference=0.0,
