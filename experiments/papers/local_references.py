@@ -147,7 +147,6 @@ def against(
 def draw(cells: Mapping[str, Cell]) -> Page:
     """The losses, and those of the rules minus the ridge's."""
     found = by_setting(cells)
-    left_out = [", ".join(setting) for setting in settings() if setting not in found]
     names = [*REFERENCES, *COMPARED, "ours"]
     left_out = "; ".join(", ".join(setting) for setting in settings() if setting not in found)
     minus = {name: against(name, "ridge", found) for name in names if name != "ridge"}
