@@ -328,11 +328,11 @@ class Consent:
 
     def _check_declined(self, study: Study) -> None:
         """No rule approves what a person declined under another name."""
-        if (declined := declined_before(self._site, study, self._store)) is not None:
-            raise Refusal(
-                f"{self._site.name} declined study {declined.name!r} ({declined.digest[:12]}), and"
-                f" {study.name!r} ({_short(study)}) asks no less of it. Ask the hospital to look at"
-                " it with `erosion review SITE.toml`, or ask for fewer columns."
+        if declined_before(self._site, study, self._store) is not None:
+            raise Refusal(  # without the name: it may be another coordinator's study
+                f"somebody at {self._site.name} declined a study than which {study.name!r}"
+                f" ({_short(study)}) asks no less. Ask the hospital to look at it with `erosion"
+                " review SITE.toml`, or ask for fewer columns."
             )
 
     def _keep_for_a_person(self, entry: StudyEntry) -> None:

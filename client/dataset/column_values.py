@@ -27,7 +27,7 @@ class Fault:
 Parse = Callable[[str], float | Fault]  # NaN where the value is missing
 
 Limit = Literal["half", "limit"]  # what is read of a value below one; above it, always the limit
-LIMIT = re.compile(r"([<>≤≥])=?\s*([\d.,' \u00a0\u202f]*\d)")  # of detection
+LIMIT = re.compile(r"([<>≤≥])=?\s*([.,]?\d[\d.,' \u00a0\u202f]*)")  # of detection
 _WITH_UNIT = re.compile(r"[+-]?\d[\d.,]*\s*[^\W\d_].*")
 _TRUTH = {"true": "1", "false": "0"}  # as which Parquet and a database give them
 _MAP = 'correct it, or map it under [data.values.{key}] ("" means missing)'

@@ -24,7 +24,7 @@ Name = Annotated[str, AfterValidator(checked_name)]
 
 # What stands for several hospitals, for none or for the other side; and what Windows opens as a
 # device in place of a file, where records and kits are files by a hospital's name.
-_RESERVED = frozenset({"all", "none", "user", "coordinator", "con", "prn", "aux", "nul"}) | {
+_RESERVED = frozenset({"all", "none", "coordinator", "con", "prn", "aux", "nul"}) | {
     f"{device}{number}" for device in ("com", "lpt") for number in range(10)
 }
 

@@ -174,7 +174,7 @@ def test_what_a_person_declined_no_rule_approves_in_another_shape(
     entry = entry_of(whole, store)
     decide(store, entry, approve=False, by="somebody")
     for shape in (whole, part, next(trials(part, "local"))[0], picked):
-        with pytest.raises(Refusal, match=f"declined study 'small' .{entry.digest[:12]}"):
+        with pytest.raises(Refusal, match="declined"):
             Consent(automatic, store, "c").check(shape)
     decide(store, entry, approve=True, by="somebody else")
     for shape in (whole, part, picked):
@@ -203,7 +203,7 @@ def test_what_a_person_declined_no_rule_approves_where_it_asks_no_less(
     decide(store, entry, approve=False, by="somebody")
     again = study(**changes)
     for _ in range(2):
-        with pytest.raises(Refusal, match=f"declined study 'small' .{entry.digest[:12]}"):
+        with pytest.raises(Refusal, match="asks no less"):
             Consent(automatic, store, "c").check(again)
     assert any("asks no less" in line for line in review(automatic, again, store))
     approve(store, again)  # by a person, who may see it otherwise

@@ -122,7 +122,9 @@ OF_THE_SITES_LIMITS = {
     "known",  # names in limits.installed_models
     "len(runs)",
     "limit",
+    "built",  # parameters of the study's model
     "limits.largest_round",
+    "limits.max_parameters",
     "limits.max_rounds",
     "limits.min_batch_size",
     "limits.min_cell",
@@ -280,7 +282,11 @@ def quoted_in(tree: ast.AST) -> Iterator[str]:
 
 def refusals_in(tree: ast.AST) -> Iterator[ast.Call]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Refusal", "Undecided"):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in (
+            "Refusal",
+            "RunOver",
+            "Undecided",
+        ):
             yield node
 
 
@@ -311,6 +317,11 @@ def test_nothing_that_reads_a_file_is_told_to_raise_a_refusal() -> None:
         if isinstance(node, ast.Call)
         and ast.unparse(node.func) not in ("isinstance", "pytest.raises")
         for argument in [*node.args, *(keyword.value for keyword in node.keywords)]
-        if ast.unparse(argument) in ("Refusal", "Undecided")
+        if ast.unparse(argument)
+        in (
+            "Refusal",
+            "RunOver",
+            "Undecided",
+        )
     ]
     assert handed_on == []

@@ -636,7 +636,7 @@ def test_the_final_figures_have_as_long_as_what_they_are_made_of_needs() -> None
     of = study(evaluation={"bootstrap": 100_000, "test_share": 0.5})
     transport = WithoutFigures(of)
     transport.join(*of.hospitals)  # with ten training patients each
-    with pytest.raises(RunError, match=r"final figures are missing.*did not answer within 650 s"):
+    with pytest.raises(RunError, match=r"final figures are missing.*did not answer within 670 s"):
         study_run(transport, Kept()).run()
     # 600 s, 10 s for the arm, and 10 us for 100,000 resamples of 20 patients, of it and base rate
     assert transport.deadlines == [600 + 10 + 2 * 100_000 * 20 * 1e-5]

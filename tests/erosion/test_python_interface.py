@@ -53,7 +53,8 @@ def test_the_page_runs_from_top_to_bottom_and_its_models_predict(
     for block in BLOCKS:
         exec(compile(block, str(PAGE), "exec"), page)
     run, simulated = page["run"], page["simulated"]
-    assert list(run.arms.index) == ["weight_erosion", "fedavg", "local"]
+    references = ["ridge", "boosted_trees"]  # tuned models of the user's own patients
+    assert list(run.arms.index) == ["weight_erosion", "fedavg", "local", *references]
     pd.testing.assert_frame_equal(run.arms, simulated.arms)  # a deployment and a simulation
     assert len(run.rounds) == 3 * (1 + 5)
     shared = ["arm", "round", "log_loss", "accuracy", "num_accepted"]
@@ -249,7 +250,7 @@ def test_a_simulation_on_own_files(tmp_path: Path) -> None:
         frame.to_csv(tmp_path / f"{name}.csv")
         sites[name] = tmp_path / f"{name}.csv"
     found = erosion.simulate(study, sites, progress=False)
-    assert len(found.rounds) == 2 * len(study.arms)
+    assert len(found.rounds) == (1 + 2) * len(study.arms)  # the start, and two rounds
     assert " test patients" in found.verdict
     cross_fitted = make_study(rounds=2, evaluation={"folds": 2, "bootstrap": 100})
     tested = erosion.simulate(cross_fitted, sites, progress=False).verdict
@@ -267,7 +268,7 @@ def test_a_simulation_on_own_files(tmp_path: Path) -> None:
 def test_a_run_is_read_as_frames(tmp_path: Path) -> None:
     made = make_run(rounds=4)
     run = erosion.read_run(made.write(tmp_path / "run"))
-    assert len(run.rounds) == len(made.records)
+    assert len(run.rounds) == len(made.records) + len(run.study.arms)  # and every start
     weights = run.weights.set_index(["arm", "round", "hospital"])
     record = made.records[2]
     found = weights.loc[(record.arm, record.round, "alike")]

@@ -144,7 +144,7 @@ def test_a_part_that_nobody_goes_on_from_keeps_no_study_from_its_end(
 def test_an_app_that_fails_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     link = StubLink()
     monkeypatch.setattr(run_app, "make_link", lambda *_: link)
-    monkeypatch.setattr(run_app, "AppGrid", lambda grid: grid)
+    monkeypatch.setattr(run_app, "AppGrid", lambda grid, _run: grid)
     app = ServerApp()
 
     @app.main()

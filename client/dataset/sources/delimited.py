@@ -30,7 +30,7 @@ IF_TITLE = ": if it is a title, remove what stands above the columns' names"
 FEWEST_ROWS = 3  # of a table whose first one may be of units
 NUMERIC = re.compile(r"[<>≤≥~]?\s*[+-]?[.,]?\d")  # begins so
 UNIT = re.compile(
-    r"[\[(].*|.*[/%°²].*|years?|yrs?|jahre?|days?|tage?|kg|cm|mm|mm ?hg|bpm", re.I
+    r"[\[(].*|[^/%°²]*[/%°²].*|years?|yrs?|jahre?|days?|tage?|kg|cm|mm|mm ?hg|bpm", re.I
 )  # alone below a name
 SEPARATOR_LINE = re.compile(r"sep=([\t !#-~])\s*", re.I)  # Excel's own, before the header
 

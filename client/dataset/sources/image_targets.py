@@ -25,7 +25,7 @@ from erosion.common.tasks.task import CodedColumn, TargetColumn
 
 SHOWN = 5  # examples of each problem
 MASK = re.compile(
-    r"(^|[_\-. )])(d?seg|aseg|segmentations?|\w*mask|labels?|labelmap|ground_?truth)[_\-. ]?\d*$",
+    r"((^|[_\-. )])(d?seg|aseg|segmentations?|labels?|labelmap|ground_?truth)|mask)[_\-. ]?\d*$",
     re.I,
 )  # how names of files end that hold no image
 IS_MASK = "is a mask or a segmentation by its name, and no image; move it to another folder"

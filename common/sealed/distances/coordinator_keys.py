@@ -1,7 +1,6 @@
 """The user's Paillier key of one run and what is made from it, and the sites' public keys."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 
 from gmpy2 import mpz
 
@@ -21,18 +20,21 @@ class CoordinatorKeys:
     ) -> None:
         """`make` gives the key, `sites` the hospitals' node keys as far as they are enrolled."""
         self._make, self.sites = make, sites
+        self._key: PrivateKey | None = None
+        self._pool: NoisePool | None = None
         self._proofs: dict[bytes, Sequence[mpz]] = {}
 
-    @cached_property
+    @property
     def key(self) -> PrivateKey:
         """It stays in this process."""
-        return self._make()
+        if self._key is None:
+            self._key = self._make()
+        return self._key
 
     def take_up(self, p: mpz, q: mpz) -> None:
         """Go on with the key of a run that is resumed."""
-        if "key" not in vars(self) or (self.key.p, self.key.q) != (p, q):
-            self.key = private_key_of(p, q)
-            self.pool = NoisePool(self.key)
+        if self._key is None or (self._key.p, self._key.q) != (p, q):
+            self._key, self._pool = private_key_of(p, q), None
             self._proofs.clear()
 
     def proof(self, run_hash: bytes) -> Sequence[mpz]:
@@ -41,7 +43,9 @@ class CoordinatorKeys:
             self._proofs[run_hash] = prove(self.key, run_hash)
         return self._proofs[run_hash]
 
-    @cached_property
+    @property
     def pool(self) -> NoisePool:
         """Noise that is made ahead."""
-        return NoisePool(self.key)
+        if self._pool is None:
+            self._pool = NoisePool(self.key)
+        return self._pool
