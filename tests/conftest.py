@@ -1,6 +1,7 @@
 """Settings shared by all tests."""
 
 import gc
+import itertools
 import os
 import signal
 import time
@@ -21,14 +22,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # which would take a third of that time, and in no test.
 gc.disable()
 
+_homes = itertools.count()
+
 # Tests between real processes, and computations: two thirds of the time.
 LONG = ("tests/e2e/", "tests/experiments/", "tests/flower/")
 
 
-@pytest.fixture(autouse=True, scope="session")
-def own_home_for_accounts(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The tests' hospitals are not listed where this account's own are."""
-    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.getbasetemp() / "home")
+@pytest.fixture(autouse=True)
+def own_home_for_accounts(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No test's hospitals find the budgets of another test, or of this account's own sites."""
+    home = tmp_path_factory.getbasetemp() / f"home-{next(_homes)}"  # made where a site needs it
+    monkeypatch.setenv("XDG_STATE_HOME", str(home))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -111,13 +111,13 @@ def test_the_testbed_ends_with_a_result_and_the_model_predicts(
     whole = sent.read_text().splitlines(keepends=True)
     sent.write_text("".join(whole[:-2]))  # the last one answers the notice of the end
     assert main(["audit", str(folder), "--logs", f"home={sent}"]) == 1
-    assert "the coordinator keeps 1 hashes of this log" in capsys.readouterr().out
+    assert "Lines were removed" in capsys.readouterr().out
 
     output = tmp_path / "predictions.csv"
     patients = folder / "testbed" / "home" / "patients.csv"
     assert main(["predict", str(folder), str(patients), "-o", str(output)]) == 0
     assert len(output.read_text().splitlines()) == 131  # a header and 130 patients
-    assert capsys.readouterr().err == ""
+    assert "the model was trained on 26 of these 130 rows" in capsys.readouterr().err
 
 
 def test_a_killed_testbed_leaves_nothing_running(

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from erosion.common.errors import HopelessError
 from erosion.common.study.study import Study
 from erosion.experiments.free_ports import free_address
+from erosion.server.coordination.run_study import Setup, run_study
+from erosion.server.output.observers import Observers
 from erosion.server.run.journal import read_journal
 from erosion.server.run.run_folder import RunFolder
 from tests.support import programs
@@ -43,7 +46,7 @@ RUNS: dict[str, tuple[Study, str | None]] = {  # name of the folder -> study, wh
 
 
 def test_a_run_that_was_restored_and_cannot_be_continued_says_to_begin_again(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
     """The sites keep state of later rounds, and answer no round from another state."""
     address, study = free_address(), small_study(arms={"scaffold": {}}, rounds=6)
@@ -61,17 +64,14 @@ def test_a_run_that_was_restored_and_cannot_be_continued_says_to_begin_again(
         assert whole.exitcode == 0
         shutil.rmtree(folder)
         backup.rename(folder)
-        capfd.readouterr()
-        restored = start(coordinate, *arguments, None)
-        restored.join(PATIENCE)
-        assert restored.exitcode != 0
+        with pytest.raises(HopelessError) as problem:
+            run_study(study, RunFolder(folder), Observers({}), Setup(address))
     finally:
         for site in sites:
             site.kill()
             site.join(PATIENCE)
-    said = capfd.readouterr().err
-    assert "HopelessError" in said
-    assert "go on with" not in said
+    assert "begin again" in str(problem.value)
+    assert "go on with" not in str(problem.value)
 
 
 def test_killed_and_resumed_is_bit_identical(tmp_path: Path) -> None:

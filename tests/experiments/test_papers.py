@@ -139,7 +139,7 @@ def test_a_caller_s_constants_make_cells_of_their_own(tmp_path: Path) -> None:
         ("sigma=1e300", r"sigma = 1e\+300; it must be"),
         ("start=-1e300", r"start = -1e\+300; it must be"),
         ("eta=1e-320", "eta = 1e-320; it must be 1e-06 or more"),
-        pytest.param("collaborators=" + 400 * "9", "1000000 or less", id="many digits"),
+        pytest.param("collaborators=" + 400 * "9", "more digits", id="many digits"),
         ("seed=" + 40 * "9", "it must be less than 9223372036854775808"),
         ("a=0.001", r"eta \* a is 0\.0001, .* 20,000,000 rounds; it must be 0\.002 or more"),
         pytest.param("zeta=" + 100_000 * "[", "give NAME=NUMBER", id="nested deeply"),
