@@ -119,6 +119,8 @@ def _verdict(
     arm, candidates = study.comparison
     chosen = {name: better.count(name) for name in candidates} if better else {}
     reference = BEST_LOCAL if len(set(better)) > 1 else [*better, *candidates][0]
+    if reference not in predictions:
+        return None
     found = compare(
         study.task,
         (arm, reference),

@@ -219,7 +219,7 @@ def test_frozen_parts_and_weights_are_shown_and_never_travel(
 def test_a_coordinator_refuses_before_it_makes_a_folder_or_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(server, "configure_logging", lambda *_: None)
+    monkeypatch.setattr(server, "configure_logging", lambda *_, **__: None)
     path = tmp_path / "study.toml"
     raw = study_of("3" * 64).model_dump(mode="json", exclude_none=True)
     path.write_text(tomli_w.dumps(raw))

@@ -114,17 +114,17 @@ def test_a_patient_who_was_ever_ill_is_ill_and_a_number_is_the_mean_of_its_rows(
     text = "\n".join(
         ["pid,age,days,ill,part"]
         + [
-            f"p{p},{AGES[p]},{4 + 2 * v},{int(v == 1 and p % 2)},test"
+            f"p{p},{AGES[p]},{5 + 2 * v},{int(v == 1 and p % 2)},test"
             for p in range(20)
             for v in (0, 1)
         ]
-        + [f"p{p},{AGES[p]},{5},{p % 2},train" for p in range(20, 40)]
+        + [f"p{p},{AGES[p]},{5 + 2 * (p % 2)},{p % 2},train" for p in range(20, 40)]
     )
     found = evaluated(tmp_path, text, study_of())
     assert found.class_counts == {"0": 10, "1": 10}
     by_number = evaluated(tmp_path, text, study_of("regression")).base_rate
     assert by_number is not None
-    assert by_number["rmse"] == pytest.approx(0)  # 5 days, as all patients of the training part
+    assert by_number["rmse"] == pytest.approx(0)  # 6 days, the mean of the training part
 
 
 def test_cross_fitted_figures_are_of_patients(tmp_path: Path) -> None:

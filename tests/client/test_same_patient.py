@@ -346,5 +346,5 @@ def test_a_patient_key_that_is_absent_or_empty_is_explained(tmp_path: Path) -> N
 def test_a_user_whose_rows_are_all_of_one_patient_cannot_be_measured(tmp_path: Path) -> None:
     rows = "".join(f"p{i % 2},{50 + i},f,{i % 2}\n" for i in range(10))
     site = make_site(tmp_path, "pid,age,sex,ill\n" + rows, data={"patient": "pid"})
-    with pytest.raises(DataError, match="the rows of each class are all of one patient"):
+    with pytest.raises(DataError, match="no class has two patients"):
         LocalDataset(site, STUDY)

@@ -73,7 +73,7 @@ def field(
 ) -> Iterator[Field]:
     monkeypatch.setenv("COLUMNS", "400")
     # The coordinator is in this process too: its log must not go to another test's stream.
-    monkeypatch.setattr(check, "configure_logging", lambda *_: None)
+    monkeypatch.setattr(check, "configure_logging", lambda *_, **__: None)
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     keys = make_federation(tmp_path / "federation", "a")
     study = make_study()
