@@ -24,10 +24,8 @@ class Leak(Settings):
         metric = task.metric(self.metric)
         of_arm = f"{metric.label} {metric.text(self.figure)} of {self.arm}"
         if self.column is None or self.alone is None:
-            return (
-                f"Too good to be true ({of_arm}): is a column known only after the outcome, or made"
-                " of it?"
-            )
+            question = "is a column known only after the outcome, or made from it?"
+            return f"{of_arm} is seldom real: {question}"
         return (
             f"The column {self.column} predicts like the models by itself ({metric.label}"
             f" {metric.text(self.alone)}, {of_arm}): is it known only after the outcome?"
