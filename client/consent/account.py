@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("erosion.site")
 
 _MOST_BYTES = 2**20  # of the list
+_LOCK_SECONDS = 10.0  # for another program to finish its write
 COPY = (
     "these data are a copy of those whose budgets are kept in {folder}. So that both kits have one"
     " account, write state = '{state}' under [compute] in this site file"
@@ -212,5 +214,13 @@ def _content(data: DataSource) -> list[str | int] | None:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600)) as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # held for a moment only
+        end = time.monotonic() + _LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.05)
         yield

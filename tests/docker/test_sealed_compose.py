@@ -35,8 +35,8 @@ def test_five_hospitals_in_containers_run_a_sealed_study(engine: None) -> None:
     assert set(result["arms"]) == {"evidence_erosion", "local"}
     assert result["comparison"]["arm"] == "evidence_erosion"
     records = [r for r in read_journal(run / "rounds.jsonl") if r["arm"] == "evidence_erosion"]
-    # Sites train in orders of their own: where too few keep weight, no sum is made, and from the
-    # third such round on the user trains alone.
+    # Sites train in orders of their own: where too few keep weight, no sum is made, and after
+    # two such rounds the user trains alone.
     assert {record["outcome"] for record in records} <= {"done", "skipped"}
     assert records[-1]["outcome"] == "done"
     for record in records:
