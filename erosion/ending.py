@@ -12,9 +12,8 @@ from collections.abc import Callable
 from types import FrameType
 
 from erosion.common.errors import ErosionError
-from erosion.common.support.log_lines import JsonLines
-from erosion.common.support.plain_text import shown
-from erosion.common.support.streams import never_fail_to_encode, open_missing_streams
+from erosion.common.support.logs import JsonLines, never_fail_to_encode, open_missing_streams
+from erosion.common.support.text import shown
 
 FAULT, UNUSABLE, INTERRUPTED = 70, 74, 130  # EX_SOFTWARE and EX_IOERR of sysexits.h
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

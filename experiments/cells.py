@@ -30,7 +30,7 @@ from rich.progress import (
 
 from erosion.common.errors import ErosionError
 from erosion.common.support.files import MOST_KEPT_BYTES, held, read_named, write_atomically
-from erosion.common.support.parent_process import end_with_parent
+from erosion.common.support.process import end_with_parent
 from erosion.experiments.basis import Basis, digest_of
 from erosion.experiments.notes import notes_once
 from erosion.server.run import provenance

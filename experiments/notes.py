@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from erosion.common.support.plain_text import shown
+from erosion.common.support.text import shown
 
 
 def _on_standard_error(note: str) -> None:

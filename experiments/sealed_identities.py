@@ -6,8 +6,8 @@ from pathlib import Path
 from erosion.client.sealed.identity import Identity
 from erosion.client.training.hospital import Hospital
 from erosion.common.sealed import pinned_keys
+from erosion.common.support.files import write_private
 from erosion.common.support.keys import new_private_key, private_pem
-from erosion.common.support.private_files import write_private
 
 KEY = "node.key"
 

@@ -18,7 +18,7 @@ import tomli_w
 from erosion.common.errors import ErosionError, StudyError
 from erosion.common.rounds.study_run import check_start
 from erosion.common.study.study import Study, load_study
-from erosion.common.support.memory import peak_megabytes
+from erosion.common.support.process import peak_megabytes
 from erosion.experiments.free_ports import free_address
 from erosion.experiments.own_data import own_data
 from erosion.experiments.sealed_identities import KEY, write_identities

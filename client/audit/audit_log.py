@@ -37,9 +37,8 @@ from erosion.common.errors import SiteError
 from erosion.common.line.envelope import describe
 from erosion.common.line.frames import LARGEST_HEAD_BYTES
 from erosion.common.protocol import wire
-from erosion.common.support.files import sync_folder, whole_bytes
-from erosion.common.support.plain_text import printable
-from erosion.common.support.private_files import make_private_folder
+from erosion.common.support.files import make_private_folder, sync_folder, whole_bytes
+from erosion.common.support.text import printable
 
 PART_BYTES = 2**22  # of an update, looked at at a time
 FILE_BYTES = 2**24  # of one file of the log

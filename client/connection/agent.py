@@ -24,7 +24,7 @@ from erosion.common.protocol.error_codes import CLIENT_APP_RAISED_EXCEPTION
 from erosion.common.protocol.flower_messages import run_of
 from erosion.common.protocol.wire import WireError
 from erosion.common.support import expiry
-from erosion.common.support.plain_text import printable
+from erosion.common.support.text import printable
 
 logger = logging.getLogger("erosion.agent")
 

@@ -15,7 +15,7 @@ from erosion.common.protocol import wire
 from erosion.common.protocol.error_codes import CLIENT_APP_RAISED_EXCEPTION, RUN_OVER, UNDECIDED
 from erosion.common.protocol.messages import TrainResult
 from erosion.common.sealed import legs
-from erosion.common.support.plain_text import printable
+from erosion.common.support.text import printable
 
 logger = logging.getLogger("erosion.site")
 

@@ -6,7 +6,7 @@ import grpc
 
 from erosion.common.protocol import admission_terms
 from erosion.common.protocol.admission_terms import Reason
-from erosion.common.support.plain_text import printable
+from erosion.common.support.text import printable
 
 
 @dataclass(frozen=True, slots=True)

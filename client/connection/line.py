@@ -35,7 +35,7 @@ from erosion.common.line.run_news import RunNews
 from erosion.common.protocol.flower_messages import RequestMessage
 from erosion.common.protocol.messages import PROTOCOL
 from erosion.common.support.expiry import precise_now
-from erosion.common.support.memory import memory_bytes
+from erosion.common.support.process import memory_bytes
 from erosion.common.support.software import software_version
 
 GREETING_SECONDS = 30.0  # for the connection, TLS and the coordinator's greeting

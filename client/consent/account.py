@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 
 from erosion.client.dataset.sources.data_source import DataSource
 from erosion.common.errors import SiteError
-from erosion.common.support.files import read_named, write_atomically
-from erosion.common.support.private_files import make_private_folder
+from erosion.common.support.files import make_private_folder, read_named, write_atomically
 
 if TYPE_CHECKING:
     from erosion.client.site_file import Site

@@ -37,7 +37,7 @@ from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion.common.sealed import legs
 from erosion.common.study.study import Study
 from erosion.common.support.files import version_of
-from erosion.common.support.plain_text import printable
+from erosion.common.support.text import printable
 
 _LONGEST_NAME = 200  # characters
 LONGEST_STUDY = 2**19  # characters of one that waits for a person

@@ -19,7 +19,7 @@ from erosion.common.errors import ModelError, Refusal
 from erosion.common.learning.installed import Installed
 from erosion.common.rounds.cross_fitting import folds_of
 from erosion.common.study.study import Study
-from erosion.common.support.look_alikes import looking_alike, marked, skeleton
+from erosion.common.support.text import looking_alike, marked, skeleton
 from erosion.common.tasks.inputs import TabularTask
 
 _METHODS = {skeleton(name) for name in REGISTRY}

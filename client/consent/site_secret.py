@@ -9,8 +9,7 @@ import secrets
 from pathlib import Path
 
 from erosion.common.errors import SiteError
-from erosion.common.support.files import read_named
-from erosion.common.support.private_files import exposure, make_private_folder, write_private
+from erosion.common.support.files import exposure, make_private_folder, read_named, write_private
 
 FILE_NAME = "secret.key"
 NUM_BYTES = 32

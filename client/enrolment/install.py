@@ -17,7 +17,7 @@ from erosion.client.site_file import AppSite, Site
 from erosion.common.errors import EnrolmentError
 from erosion.common.sealed import pinned_keys
 from erosion.common.support import expiry
-from erosion.common.support.files import read_named, write_atomically
+from erosion.common.support.files import read_named, write_atomically, write_private
 from erosion.common.support.keys import (
     PrivateKey,
     certificate_in,
@@ -28,7 +28,6 @@ from erosion.common.support.keys import (
     private_pem,
     public_pem,
 )
-from erosion.common.support.private_files import write_private
 
 NAMES = frozenset({"ca.crt", "node.crt", "node.key", pinned_keys.NAME})  # that are installed
 LARGEST_MEMBER_BYTES = 2**20

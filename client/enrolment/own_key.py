@@ -8,9 +8,8 @@ from cryptography.x509.oid import NameOID
 
 from erosion.common.errors import EnrolmentError
 from erosion.common.settings.names import checked_hospital
-from erosion.common.support.files import write_atomically
+from erosion.common.support.files import write_atomically, write_private
 from erosion.common.support.keys import PublicKey, new_private_key, private_pem
-from erosion.common.support.private_files import write_private
 
 MOST_COMMON_NAME = 64  # characters, by X.520
 

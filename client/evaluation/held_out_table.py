@@ -24,8 +24,8 @@ from erosion.client.dataset.local_dataset import LocalDataset
 from erosion.common.errors import CheckpointError, SiteError
 from erosion.common.formats.json_file import read_json, write_json
 from erosion.common.settings.base import Settings
-from erosion.common.support.private_files import make_private_folder, write_private
-from erosion.common.support.spreadsheet import harmless
+from erosion.common.support.files import make_private_folder, write_private
+from erosion.common.support.text import harmless
 from erosion.common.tasks.task import Floats
 
 RUNS, PREDICTIONS, TRAINED_ON = "runs", "predictions.csv", "trained_on.json"

@@ -32,7 +32,7 @@ from erosion.common.formats.model_card import ModelCard, read_model
 from erosion.common.learning.local_sgd import predictions_of
 from erosion.common.learning.models import build_model, load_flat_parameters
 from erosion.common.support.files import write_atomically
-from erosion.common.support.spreadsheet import harmless
+from erosion.common.support.text import harmless
 from erosion.common.tasks.inputs import TabularTask
 
 NEEDS_SITE = "[data"  # in what is said of a table: a part of a site file is the remedy

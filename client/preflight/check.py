@@ -26,7 +26,7 @@ from erosion.client.training.limits import part_asked
 from erosion.common.errors import DataError, SiteError
 from erosion.common.rounds.head_bounds import problem_with_heads
 from erosion.common.study.study import Study, load_study
-from erosion.common.support.plain_text import shown
+from erosion.common.support.text import shown
 from erosion.common.tasks.inputs import TabularTask
 
 NOT_YET = "not until the state is fixed"

@@ -17,7 +17,7 @@ from erosion.client.site_file import AppSite, Site
 from erosion.common.errors import SiteError
 from erosion.common.protocol import admission_terms
 from erosion.common.support import expiry
-from erosion.common.support.plain_text import printable
+from erosion.common.support.text import printable
 
 SECONDS = 10.0  # for each step
 UNEASY_SECONDS = 60.0  # a clock that is further off makes certificates and logs doubtful

@@ -30,7 +30,7 @@ from erosion.common.gems.fine_tuning import fine_tune, tuning
 from erosion.common.gems.layers import hidden_features, split_layers
 from erosion.common.learning.local_work import LocalAnswer, LocalWork
 from erosion.common.learning.work_size import WorkSize
-from erosion.common.support.plain_text import printable
+from erosion.common.support.text import printable
 
 TUNE = "tune"
 _MODEL, _OUTPUT = "model", "output"

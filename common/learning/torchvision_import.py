@@ -9,7 +9,7 @@ models, transforms and datasets, none of which calls them.
 import torch
 
 from erosion.common.errors import ModelError
-from erosion.common.support.torchvision_fit import torchvision_problem
+from erosion.common.support.software import torchvision_problem
 
 _declared = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
 try:

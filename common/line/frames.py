@@ -19,7 +19,7 @@ from enum import IntEnum
 from typing import Any, Self, TypeGuard
 
 from erosion.common.errors import ErosionError
-from erosion.common.support.plain_text import printable
+from erosion.common.support.text import printable
 
 WIRE = 1  # raised when a frame changes its meaning
 SERVICE, METHOD = "erosion.v1.Line", "Connect"

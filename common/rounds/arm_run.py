@@ -55,7 +55,7 @@ from erosion.common.rounds.undoing import (
 )
 from erosion.common.rounds.waiting import Needed, Waiting
 from erosion.common.study.study import Study
-from erosion.common.support.plain_text import printable
+from erosion.common.support.text import printable
 
 
 @dataclass(frozen=True, slots=True)

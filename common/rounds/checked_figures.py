@@ -18,7 +18,7 @@ from erosion.common.rounds.cross_fitting import folds_of
 from erosion.common.rounds.records import RunState
 from erosion.common.study.evaluation import BEST_LOCAL
 from erosion.common.study.study import Study
-from erosion.common.support.plain_text import printable
+from erosion.common.support.text import printable
 from erosion.common.tasks.metric import Metric, is_within
 from erosion.common.tasks.task import Task
 

@@ -7,7 +7,7 @@ from erosion.common.learning.layout import num_built
 from erosion.common.line.frames import LARGEST_HEAD_BYTES
 from erosion.common.protocol import wire
 from erosion.common.study.study import Study
-from erosion.common.support.memory import memory_bytes
+from erosion.common.support.process import memory_bytes
 from erosion.common.tasks.inputs import TabularTask
 
 # A number takes at most 25 characters, and every name of a reply is in the study, too.

@@ -21,7 +21,7 @@ from erosion.common.rounds.transport import (
     Transport,
 )
 from erosion.common.study.study import Study
-from erosion.common.support.plain_text import printable
+from erosion.common.support.text import printable
 from erosion.common.tasks.inputs import TabularTask
 
 LONGEST_VERSION = 40  # characters

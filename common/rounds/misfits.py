@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from erosion.common.protocol.summary import QUANTILES, ColumnSummary, Summary
 from erosion.common.settings.base import Settings
 from erosion.common.study.study import Study
-from erosion.common.support.plain_text import printable
+from erosion.common.support.text import printable
 from erosion.common.tasks.features import CategoryFeature
 
 OFF_BY = 2.0  # times the others' typical value, either way

@@ -31,7 +31,7 @@ from erosion.common.rounds.records import (
     RunState,
 )
 from erosion.common.study.study import Study
-from erosion.common.support.plain_text import most_said
+from erosion.common.support.text import most_said
 
 
 def start(algorithm: Algorithm[Any], params: Tensor, arm: str = "") -> RunState:

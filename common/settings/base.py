@@ -22,7 +22,7 @@ from pydantic_core import CoreSchema
 from erosion.common.errors import ErosionError
 from erosion.common.settings.bounds import LONGEST_TEXT, bounded, checked_size, problem_with_size
 from erosion.common.support.files import read_named
-from erosion.common.support.plain_text import printable
+from erosion.common.support.text import printable
 
 
 class Settings(BaseModel):

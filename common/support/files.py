@@ -1,4 +1,4 @@
-"""Reads ordinary files of a likely size, and writes files atomically, so never half of one."""
+"""Reads ordinary files of a bounded size, and writes files atomically, so never half of one."""
 
 import contextlib
 import errno
@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from itertools import takewhile
 from pathlib import Path
+from shlex import quote
 from typing import BinaryIO
 
 MOST_NAMED_BYTES = 16 * 2**20  # of a key, a certificate, a kit, a site file or a study file
@@ -226,3 +227,27 @@ def version_of(path: Path) -> tuple[int, ...]:
     # The inode, because two replacements within a tick of the clock have the same time; the time of
     # the last change of owner or mode, because what could not be read may be readable since then.
     return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def make_private_folder(path: Path) -> None:
+    """Make `path` if need be, and close it to everybody else."""
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.chmod(0o700)
+
+
+def write_private(path: Path, content: bytes | str, *, first_stays: bool = False) -> None:
+    """Replace `path` by `content`, readable by its owner alone from the first byte on.
+
+    `first_stays`: as of `replacing`, where two programs write what each has drawn.
+    """
+    write_atomically(path, content, mode=0o600, first_stays=first_stays)
+
+
+def exposure(path: Path) -> str | None:
+    """Why a private file is not private, with the remedy; None where it is. Raises OSError."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077 == 0:
+        return None
+    return (
+        f"others on this machine may read it (mode {mode:04o}); run: chmod 600 {quote(str(path))}"
+    )

@@ -10,8 +10,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from erosion.common.errors import ErosionError
-from erosion.common.support.files import read_named
-from erosion.common.support.private_files import exposure
+from erosion.common.support.files import exposure, read_named
 
 PrivateKey = ec.EllipticCurvePrivateKey
 PublicKey = ec.EllipticCurvePublicKey

@@ -1,10 +1,11 @@
-"""Logging to standard error: this program's log, and Flower's only on request."""
+"""Logging to standard error, and standard streams that are there and take any character."""
 
+import json
 import logging
 import os
-from typing import Literal
-
-from erosion.common.support.log_lines import JsonLines, short
+import sys
+from datetime import UTC, datetime
+from typing import IO, Literal
 
 # Read by Flower and gRPC when they are imported, so they are set here, which is imported first.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -45,3 +46,47 @@ def configure_logging(
     logging.getLogger("grpc").setLevel(logging.DEBUG if verbosity >= 2 else logging.CRITICAL)
     silent = logging.INFO if of_an_app else logging.CRITICAL
     logging.getLogger("flwr").setLevel(logging.DEBUG if verbosity >= 2 else silent)
+
+
+LONGEST_RECORD = 10_000  # characters, whoever sent what it quotes
+
+
+def short(text: str) -> str:
+    """The text without its middle where it is too long: a traceback says at its end what it is."""
+    half = LONGEST_RECORD // 2
+    return text if len(text) <= LONGEST_RECORD else f"{text[:half]} … {text[-half + 3 :]}"
+
+
+class JsonLines(logging.Formatter):
+    """One object a line: time, level, logger, message, and the traceback where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        when = datetime.fromtimestamp(record.created, UTC)
+        values = {
+            "time": when.isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": short(record.getMessage()),
+        }
+        if record.exc_info:
+            values["traceback"] = short(self.formatException(record.exc_info))
+        return json.dumps(values)  # ASCII: safe on any stream, whatever others have sent
+
+
+def open_missing_streams() -> None:
+    """Where a program was started without a standard stream, it has nothing to read or say there.
+
+    Otherwise the next file that it opens would get the stream's number, and a library's complaints.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # numbers 0, 1 and 2
+        if getattr(sys, name) is None:
+            handle = os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+            setattr(sys, name, os.fdopen(handle, mode))
+
+
+def never_fail_to_encode(stream: IO[str]) -> None:
+    """Show "?" for what the stream's encoding lacks: an arrow must not end a command."""
+    reconfigure = getattr(stream, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="replace")

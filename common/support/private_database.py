@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from erosion.common.errors import SiteError
-from erosion.common.support.files import check_named, replacing
-from erosion.common.support.private_files import make_private_folder
+from erosion.common.support.files import check_named, make_private_folder, replacing
 
 WAIT_SECONDS = 20.0  # for another program to finish its write
 

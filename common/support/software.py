@@ -1,18 +1,19 @@
-"""This program as it is installed: its version, and what its extras need."""
+"""What is installed here: this program, its extras, others' Flower apps, torch with torchvision."""
 
+import importlib
 import re
 from importlib import metadata
 from shlex import quote
+from typing import TypeVar
+
+from erosion.common.errors import ErosionError
 
 OF_AN_EXTRA = re.compile(r"""(.+?)\s*;\s*extra == ["']([\w-]+)["']""")
 
 
 def software_version() -> str:
     """As it is installed; "unknown" where it only lies in a folder."""
-    try:
-        return metadata.version("erosion")
-    except metadata.PackageNotFoundError:
-        return "unknown"
+    return _version("erosion") or "unknown"
 
 
 def install_command(extra: str) -> str:
@@ -28,3 +29,64 @@ def install_command(extra: str) -> str:
     found = [OF_AN_EXTRA.fullmatch(requirement) for requirement in requirements]
     packages = [match[1] for match in found if match and match[2] == extra]
     return " ".join(["pip install", *map(quote, packages or [f".[{extra}]"])])
+
+
+App = TypeVar("App")
+
+
+def load_app(name: str, kind: type[App], error: type[ErosionError]) -> App:
+    """The app of this `kind` (a ClientApp or a ServerApp) that `name` names. Raises `error`."""
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise error(f"--app {name}: write it as PACKAGE:APP, for example our_app.main:app.")
+    try:
+        found = getattr(importlib.import_module(module), attribute, None)
+    except ModuleNotFoundError as problem:
+        if said := torchvision_problem(problem):
+            raise error(f"--app {name}: {said}") from None
+        raise error(
+            f"--app {name}: there is no module {problem.name!r} here. Install the app on this"
+            " machine first; programs are never sent."
+        ) from None
+    except Exception as problem:  # noqa: BLE001 - the app's own, whatever it is
+        if said := torchvision_problem(problem):
+            raise error(f"--app {name}: {module} cannot be imported. {said}") from None
+        raise error(
+            f"--app {name}: {module} cannot be imported ({type(problem).__name__}: {problem})."
+            " Correct the app, or install what it needs."
+        ) from None
+    if not isinstance(found, kind):
+        what = "nothing" if found is None else f"a {type(found).__name__}"
+        raise error(
+            f"--app {name}: {attribute} in {module} is {what}, expected a {kind.__name__}."
+            " Name the variable that holds the app."
+        )
+    return found
+
+
+_INDEX = "https://download.pytorch.org/whl"
+
+
+def torchvision_problem(problem: Exception) -> str:
+    """What happened and the command that mends it; "" where it is no matter of torchvision."""
+    if "torchvision" not in f"{problem} {getattr(problem, 'name', '')}":
+        return ""
+    torch, torchvision = (_version(package) for package in ("torch", "torchvision"))
+    release, _, build = torch.partition("+")
+    index = f" --index-url {_INDEX}/{build}" if build else ""
+    said = (
+        "torchvision is not installed"
+        if not torchvision
+        else f"torchvision {torchvision} does not fit torch {torch} ({problem}): they are of other"
+        " releases, or came from different indexes"
+    )
+    return f"{said}. Install both from one index: pip install --force-reinstall" + (
+        f" torch=={release} torchvision{index}"
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""

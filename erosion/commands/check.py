@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 
 from erosion.commands.command import CHECK_FAILED, Command
-from erosion.common.support.imports import imports_for_good
 from erosion.common.support.logs import configure_logging
+from erosion.common.support.process import imports_for_good
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

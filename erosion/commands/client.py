@@ -5,9 +5,8 @@ from pathlib import Path
 
 from erosion.commands.command import Command
 from erosion.commands.options import add_log_format, add_supervised, seconds
-from erosion.common.support.allocator import keep_freed_memory
-from erosion.common.support.imports import imports_for_good
 from erosion.common.support.logs import configure_logging
+from erosion.common.support.process import imports_for_good, keep_freed_memory
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,8 +46,8 @@ def _run(options: argparse.Namespace) -> int:
         from erosion.client.connection.serve import serve, serve_app
         from erosion.client.site_file import load_app_site
         from erosion.common.errors import SiteError
-        from erosion.common.support.installed_app import load_app
-        from erosion.common.support.parent_process import end_with_stdin
+        from erosion.common.support.process import end_with_stdin
+        from erosion.common.support.software import load_app
 
     if options.until_stdin_closes:
         end_with_stdin()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from erosion.commands.command import Command
 from erosion.commands.options import add_weights
-from erosion.common.support.imports import imports_for_good
+from erosion.common.support.process import imports_for_good
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from erosion.commands.command import Command
 from erosion.common.errors import SiteError
-from erosion.common.support.imports import imports_for_good
-from erosion.common.support.plain_text import shown
-from erosion.common.support.question import answer_to
+from erosion.common.support.process import imports_for_good
+from erosion.common.support.text import answer_to, shown
 
 EXAMPLES = """\
   erosion review site.toml                          the studies that wait, and those decided

@@ -17,9 +17,8 @@ from erosion.commands.options import (
     seconds,
 )
 from erosion.common.errors import StudyError
-from erosion.common.support.allocator import keep_freed_memory
-from erosion.common.support.imports import imports_for_good
 from erosion.common.support.logs import configure_logging
+from erosion.common.support.process import imports_for_good, keep_freed_memory
 
 if TYPE_CHECKING:
     from erosion.server.coordination.run_study import Setup
@@ -131,7 +130,7 @@ def _run(options: argparse.Namespace) -> int:
         from erosion.common.rounds.head_bounds import check_sizes
         from erosion.common.rounds.study_run import check_start
         from erosion.common.study.study import load_study
-        from erosion.common.support.parent_process import end_with_stdin
+        from erosion.common.support.process import end_with_stdin
         from erosion.server.coordination.run_study import run_study
         from erosion.server.output.observers import Observers
         from erosion.server.output.progress import progress
@@ -211,7 +210,7 @@ def _setup(options: argparse.Namespace) -> "Setup":
 def _run_app(options: argparse.Namespace) -> int:
     from flwr.serverapp import ServerApp
 
-    from erosion.common.support.installed_app import load_app
+    from erosion.common.support.software import load_app
     from erosion.server.coordination.run_app import run_app, run_config_of
     from erosion.server.enrolment.federation_folder import FederationFolder
     from erosion.server.link.open_link import federation_or_none

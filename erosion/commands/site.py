@@ -7,7 +7,7 @@ from pathlib import Path
 from erosion.commands.command import Command
 from erosion.commands.options import add_how_written, how_written
 from erosion.common.errors import DataError, SiteError, StudyError
-from erosion.common.support.plain_text import shown
+from erosion.common.support.text import shown
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

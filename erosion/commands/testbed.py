@@ -5,8 +5,8 @@ import argparse
 from erosion.commands.command import Command
 from erosion.commands.options import DEFAULT_RUNS, add_outputs, add_runs, add_weights
 from erosion.common.errors import StudyError
-from erosion.common.support.imports import imports_for_good
 from erosion.common.support.logs import configure_logging
+from erosion.common.support.process import imports_for_good
 from erosion.experiments.data_dir import add_data_dir
 
 

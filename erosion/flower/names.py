@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from erosion.common.support.plain_text import printable
+from erosion.common.support.text import printable
 
 MOST_CHARACTERS = 100
 

@@ -28,7 +28,7 @@ from erosion.common.errors import RunError, StudyError
 from erosion.common.rounds.one_round import RoundInProgress, start
 from erosion.common.rounds.records import Absence, Answer, Rejection, RoundRecord, RunState
 from erosion.common.rounds.screening import reject_outsized, sample_cap
-from erosion.common.support.running_time import RunningTime
+from erosion.common.support.process import RunningTime
 from erosion.flower.arrangement import Arrangement, Values
 from erosion.flower.names import Names, shown
 from erosion.flower.reading import AmbiguousReplyError, Read, Reading

@@ -33,7 +33,7 @@ from erosion.common.learning.models import Resnet18
 from erosion.common.protocol.flower_arrays import RAW_FLOAT32, to_tensor
 from erosion.common.rounds.one_round import advance, start
 from erosion.common.rounds.records import Answer
-from erosion.common.support.allocator import keep_freed_memory
+from erosion.common.support.process import keep_freed_memory
 from erosion.experiments.benchmarks.report_line import ReportLine, report
 from erosion.experiments.program import output_file, run_program
 

@@ -29,8 +29,8 @@ from erosion.common.rounds.records import RoundRecord
 from erosion.common.rounds.requests import Terms
 from erosion.common.rounds.waiting import Needed, Waiting
 from erosion.common.study.study import Study
-from erosion.common.support.allocator import keep_freed_memory, return_freed_memory
 from erosion.common.support.logs import configure_logging
+from erosion.common.support.process import keep_freed_memory, return_freed_memory
 from erosion.experiments.benchmarks.process_memory import resident_bytes
 from erosion.experiments.benchmarks.workload import RoundClock, initial_parameters, site_constant
 from erosion.server.coordination.coordinator import storage_in

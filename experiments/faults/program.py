@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from erosion.common.support.memory import peak_megabytes
+from erosion.common.support.process import peak_megabytes
 from erosion.experiments.faults.patience import PATIENCE_SECONDS, wait_until
 
 _TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ (?:[A-Z]+ erosion\.\w+: )?")

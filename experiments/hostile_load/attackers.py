@@ -15,8 +15,7 @@ from asyncio import StreamReader, StreamWriter
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
-from erosion.common.support.open_files import raise_limit
-from erosion.common.support.parent_process import end_with_stdin
+from erosion.common.support.process import end_with_stdin, raise_limit
 from erosion.experiments.hostile_load import http2
 
 Act = Callable[[StreamReader, StreamWriter], Awaitable[None]]

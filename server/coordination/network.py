@@ -33,7 +33,7 @@ from erosion.common.rounds.transport import (
 )
 from erosion.common.settings.names import is_name
 from erosion.common.study.study import Study
-from erosion.common.support.plain_text import printable
+from erosion.common.support.text import printable
 from erosion.server.coordination.farewells import Farewells
 from erosion.server.enrolment.rejections import TurnedAway
 from erosion.server.link import LEFT, NODE_LEFT, UNREADABLE, LinkGrid

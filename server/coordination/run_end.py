@@ -15,7 +15,7 @@ from erosion.common.rounds.records import RoundRecord
 from erosion.common.rounds.study_run import Outcome
 from erosion.common.study.study import Study
 from erosion.common.support.files import write_atomically
-from erosion.common.support.memory import peak_megabytes
+from erosion.common.support.process import peak_megabytes
 from erosion.server.output.report.write import write_report
 from erosion.server.run import provenance
 from erosion.server.run.absences import absences

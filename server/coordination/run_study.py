@@ -12,8 +12,7 @@ from erosion.common.rounds.head_bounds import check_sizes
 from erosion.common.rounds.study_run import check_start
 from erosion.common.rounds.waiting import HospitalsAwayError
 from erosion.common.study.study import Study
-from erosion.common.support.allocator import keep_freed_memory, return_freed_memory
-from erosion.common.support.memory import memory_bytes
+from erosion.common.support.process import keep_freed_memory, memory_bytes, return_freed_memory
 from erosion.server.coordination.coordinator import Coordinator
 from erosion.server.coordination.every_user import run_every_user
 from erosion.server.coordination.farewells import FAILED, WITHDRAWN, Farewells

@@ -12,7 +12,7 @@ from erosion.common.protocol.flower_messages import BoundedMessage
 from erosion.common.protocol.summary import SummaryReply
 from erosion.common.rounds.head_bounds import most_head_bytes
 from erosion.common.study.study import Study
-from erosion.common.support.plain_text import printable
+from erosion.common.support.text import printable
 from erosion.server.description.description import Description, problem_with
 from erosion.server.link import Link
 

@@ -14,7 +14,7 @@ from erosion.common.protocol.summary import (
 )
 from erosion.common.rounds.misfits import Misfit, misfits, problem_with_summary
 from erosion.common.study.study import Study
-from erosion.common.support.plain_text import printable
+from erosion.common.support.text import printable
 
 MOST_SHOWN = 300  # characters of a hospital's words
 

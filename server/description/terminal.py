@@ -7,7 +7,7 @@ from rich.text import Text
 
 from erosion.common.protocol.summary import count_range
 from erosion.common.rounds.misfits import middle_of
-from erosion.common.support.plain_text import printable
+from erosion.common.support.text import printable
 from erosion.server.description.description import Description
 from erosion.server.description.page import missing_share, number
 

@@ -14,7 +14,7 @@ from erosion.common.errors import EnrolmentError
 from erosion.common.sealed import pinned_keys
 from erosion.common.support import expiry
 from erosion.common.support.keys import certificate_fingerprint
-from erosion.common.support.question import answer_to
+from erosion.common.support.text import answer_to
 from erosion.server.enrolment import certificates, enrolment, signing_request
 from erosion.server.enrolment.certificates import COORDINATOR_DAYS
 from erosion.server.enrolment.enrolment import COORDINATOR, SITE_DAYS, Enrolment

@@ -9,6 +9,7 @@ from shlex import quote
 from erosion.common.errors import EnrolmentError
 from erosion.common.settings.names import checked_hospital
 from erosion.common.support import expiry
+from erosion.common.support.files import make_private_folder, write_private
 from erosion.common.support.keys import (
     PrivateKey,
     PublicKey,
@@ -16,7 +17,6 @@ from erosion.common.support.keys import (
     private_pem,
     public_pem,
 )
-from erosion.common.support.private_files import make_private_folder, write_private
 from erosion.server.enrolment import certificates
 from erosion.server.enrolment.certificates import COORDINATOR_DAYS
 from erosion.server.enrolment.federation_folder import Address, FederationFolder

@@ -17,8 +17,7 @@ from pydantic import AfterValidator, Field
 from erosion.common.errors import EnrolmentError
 from erosion.common.settings.base import Settings, read_toml, validate
 from erosion.common.settings.names import Name
-from erosion.common.support.files import open_lock
-from erosion.common.support.private_files import write_private
+from erosion.common.support.files import open_lock, write_private
 
 DEFAULT_FOLDER = Path("federation")
 DEFAULT_PORT = 9092

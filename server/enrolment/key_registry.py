@@ -11,8 +11,8 @@ from erosion.common.errors import EnrolmentError
 from erosion.common.settings.base import Settings, read_toml, validate
 from erosion.common.settings.names import Name
 from erosion.common.support import expiry
+from erosion.common.support.files import write_private
 from erosion.common.support.keys import PublicKey, fingerprint, public_pem, read_public_key
-from erosion.common.support.private_files import write_private
 
 
 class EnrolledKey(Settings):

@@ -14,9 +14,8 @@ from cryptography import x509
 from erosion.common.errors import EnrolmentError
 from erosion.common.sealed import pinned_keys
 from erosion.common.support import expiry
-from erosion.common.support.files import read_named
+from erosion.common.support.files import make_private_folder, read_named, write_private
 from erosion.common.support.keys import PrivateKey, certificate_fingerprint, private_pem
-from erosion.common.support.private_files import make_private_folder, write_private
 from erosion.server.enrolment.federation_folder import Address
 from erosion.server.enrolment.key_registry import EnrolledKey
 

@@ -15,7 +15,7 @@ from erosion.common.protocol.flower_messages import (
     RequestMessage,
     most_reply_bytes,
 )
-from erosion.common.support.running_time import RunningTime
+from erosion.common.support.process import RunningTime
 from erosion.server.link.exchange import Asked
 from erosion.server.link.message_grid import MessageGrid
 from erosion.server.link.request import Content, Request

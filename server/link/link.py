@@ -18,9 +18,7 @@ from erosion.common.protocol.flower_identity import identify
 from erosion.common.protocol.messages import PROTOCOL
 from erosion.common.support.expiry import OnceADay
 from erosion.common.support.keys import PublicKey
-from erosion.common.support.memory import memory_bytes
-from erosion.common.support.open_files import raise_limit
-from erosion.common.support.running_time import RunningTime
+from erosion.common.support.process import RunningTime, memory_bytes, raise_limit
 from erosion.common.support.software import software_version
 from erosion.server.enrolment.authorizer import Authorizer
 from erosion.server.enrolment.rejections import RejectionLog, TurnedAway

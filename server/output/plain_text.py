@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from erosion.common.support.plain_text import printable as printable
+from erosion.common.support.text import printable as printable
 from erosion.common.tasks.metric import Metric
 
 

@@ -13,7 +13,7 @@ import tomli_w
 from erosion.common.errors import CheckpointError, DiskError, RunError, StudyError
 from erosion.common.study.study import Study, load_study
 from erosion.common.support.files import held, read_named, write_atomically
-from erosion.common.support.plain_text import printable
+from erosion.common.support.text import printable
 
 MODELS = "models"  # folder of every arm's model
 USERS = "users"  # the folder of the hospitals' parts

@@ -17,7 +17,7 @@ from erosion.client.evaluation.predict import (
 )
 from erosion.command_line import main
 from erosion.common.errors import CheckpointError, DataError
-from erosion.common.support.spreadsheet import harmless
+from erosion.common.support.text import harmless
 from tests.support.saved_model import PARAMETERS, run_folder
 from tests.support.small_study import TASK, make_study, with_missing
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import erosion
-from erosion.common.support.running_time import GAP_SECONDS, RunningTime
+from erosion.common.support.process import GAP_SECONDS, RunningTime
 
 
 class Machine:

@@ -20,7 +20,7 @@ from erosion.client.connection.agent import Agent, Until
 from erosion.client.connection.installed_app import InstalledApp
 from erosion.client.site_file import AppSite, load_app_site, load_site
 from erosion.common.errors import SiteError, StudyError
-from erosion.common.support.installed_app import load_app
+from erosion.common.support.software import load_app
 from erosion.experiments.benchmarks.processes import Processes
 from erosion.experiments.free_ports import LOOPBACK, free_ports
 from erosion.server.coordination.run_app import run_config_of
@@ -210,7 +210,7 @@ def test_a_torchvision_that_does_not_fit_torch_is_named_with_the_command_that_me
         (
             "from flwr.clientapp import ClientApp\n"
             "from erosion.common.errors import SiteError\n"
-            "from erosion.common.support.installed_app import load_app\n"
+            "from erosion.common.support.software import load_app\n"
             "load_app('pictures_app:app', ClientApp, SiteError)",
             "SiteError",
         ),

@@ -24,7 +24,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 from flwr.serverapp.strategy import FedAvg as FlowersFedAvg
 
 from erosion.common.errors import CheckpointError, RunError, StudyError
-from erosion.common.support.running_time import RunningTime
+from erosion.common.support.process import RunningTime
 from erosion.flower import (
     EvidenceErosion,
     Personalized,

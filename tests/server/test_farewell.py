@@ -23,7 +23,7 @@ from erosion.common.protocol.messages import DescribeReply
 from erosion.common.rounds.transport import Introduced
 from erosion.common.rounds.waiting import HospitalsAwayError, UserDeclinedError
 from erosion.common.study.study import Study
-from erosion.common.support.running_time import RunningTime
+from erosion.common.support.process import RunningTime
 from erosion.server.coordination import run_app, run_study, study_queue
 from erosion.server.coordination.farewells import Farewells
 from erosion.server.coordination.network import NetworkTransport

@@ -15,7 +15,7 @@ from erosion.common.rounds.records import Absence
 from erosion.common.rounds.study_run import first_state
 from erosion.common.rounds.transport import Away, Declined, Introduced, KeptOut, Left, News
 from erosion.common.study.study import Study
-from erosion.common.support.running_time import RunningTime
+from erosion.common.support.process import RunningTime
 from erosion.server.coordination.network import NetworkTransport
 from erosion.server.enrolment.rejections import RejectionLog, TurnedAway
 from erosion.server.link.exchange import Exchange

@@ -23,7 +23,7 @@ from erosion.common.rounds import checkpoint
 from erosion.common.rounds.records import RoundRecord
 from erosion.common.rounds.study_run import first_state
 from erosion.common.study.study import EVERY_USER, Study, load_study
-from erosion.common.support.plain_text import printable
+from erosion.common.support.text import printable
 from erosion.experiments.free_ports import free_address
 from erosion.server.coordination.arm_files import ArmFiles
 from erosion.server.coordination.run_keeper import RunKeeper

@@ -17,7 +17,7 @@ from erosion.common.protocol import wire
 from erosion.common.protocol.error_codes import NODE_UNAVAILABLE
 from erosion.common.protocol.messages import DescribeReply, TrainRequest, TrainResult
 from erosion.common.study.study import Study
-from erosion.common.support.memory import peak_megabytes
+from erosion.common.support.process import peak_megabytes
 from erosion.server.enrolment.federation_folder import FederationFolder
 from erosion.server.link import Link
 from erosion.server.link.open_link import make_link

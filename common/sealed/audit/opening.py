@@ -14,7 +14,7 @@ from erosion.common.errors import ErosionError
 from erosion.common.formats.tensor_file import read_tensors
 from erosion.common.sealed.masks.key_agreement import KEY_BYTES
 from erosion.common.settings.names import checked_name
-from erosion.common.support.plain_text import printable
+from erosion.common.support.text import printable
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

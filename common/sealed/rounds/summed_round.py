@@ -19,7 +19,7 @@ from erosion.common.sealed.sums.cohort import SumWanted
 from erosion.common.sealed.sums.running_sum import RunningSum
 from erosion.common.sealed.sums.sum_check import SumCheck
 from erosion.common.sealed.sums.sum_records import PendingRound, SumRecords
-from erosion.common.support.plain_text import most_said
+from erosion.common.support.text import most_said
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from erosion.common.rounds.records import RoundRecord
 from erosion.common.study.study import Study
-from erosion.common.support.streams import never_fail_to_encode
+from erosion.common.support.logs import never_fail_to_encode
 from erosion.common.tasks.metric import Metric
 from erosion.server.output.events import (
     ArmFinished,

@@ -7,7 +7,7 @@ from typing import TextIO
 from rich.console import Console
 
 from erosion.common.rounds.records import RoundRecord
-from erosion.common.support.streams import never_fail_to_encode
+from erosion.common.support.logs import never_fail_to_encode
 from erosion.common.tasks.metric import Metric
 from erosion.server.output.events import (
     ArmFinished,

@@ -15,8 +15,8 @@ from erosion.client.site_file import load_site
 from erosion.command_line import main
 from erosion.common.errors import EnrolmentError, SiteError
 from erosion.common.sealed.pinned_keys import as_text, read_pinned_keys
+from erosion.common.support.files import write_private
 from erosion.common.support.keys import fingerprint, new_private_key, private_pem
-from erosion.common.support.private_files import write_private
 from erosion.server.enrolment.key_registry import read_key_registry
 from erosion.server.sealed.peers_file import write_peers
 from tests.support.enrolled import make_federation

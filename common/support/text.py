@@ -1,15 +1,33 @@
-"""Letters that look like others: what is written so is marked where people decide by it.
-
-A skeleton stands for all texts that look alike, as in Unicode's technical standard 39, with the
-part of its table that letters of words use.
-"""
+"""Text from elsewhere: made safe to show, marked where letters look alike, and asked for."""
 
 import json
 import unicodedata
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from erosion.common.support.plain_text import printable
+
+def printable(text: str, *, at_most: int = 300) -> str:
+    """`text` on one line, without control characters, and not endless.
+
+    A hospital's message is shown on the user's terminal: escape codes in it could rewrite the
+    screen, and marks of text direction could turn a sentence around.
+    """
+    clean = "".join(c if c.isprintable() else "�" for c in " ".join(text.split()))
+    return clean if len(clean) <= at_most else clean[: at_most - 1] + "…"
+
+
+def shown(text: str) -> str:
+    """`text` with its lines, without what could rewrite a screen or turn a line around."""
+    return "\n".join(
+        "".join(c if c.isprintable() else "\ufffd" for c in line) for line in text.split("\n")
+    )
+
+
+def most_said(reasons: Iterable[str]) -> str:
+    """The reason that most gave, to follow what it is the reason for; "" where nobody gave any."""
+    ordered = Counter(sorted(reasons)).most_common(1)
+    return "".join(f"; what most hospitals say: {reason.rstrip('.')}" for reason, _ in ordered)
+
 
 # Cyrillic, Greek, Armenian, Latin and Cherokee letters by the ASCII ones that they look like.
 _LOOKS = {
@@ -56,3 +74,24 @@ def _is_plain(letter: str) -> bool:
     apart = unicodedata.normalize("NFD", letter)
     has_marks = len(apart) > 1 and all(map(unicodedata.combining, apart[1:]))
     return letter in _OWN_LETTERS or (apart[0].isascii() and has_marks)
+
+
+def harmless(cell: object) -> str:
+    """A cell that no spreadsheet takes for a formula: one that looks like one begins with '."""
+    text = str(cell)
+    if not text.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
+
+
+def answer_to(question: str) -> str:
+    """What they type, without spaces around it; empty where they end the input (Ctrl-D)."""
+    try:
+        return input(question).strip()
+    except EOFError:
+        print()
+        return ""
