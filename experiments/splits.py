@@ -144,8 +144,8 @@ def main() -> None:
         ]
     replies = [split.evaluation for split in simulated]
     arms: dict[str, dict[str, tuple[float, float]]] = {}
-    for arm in study.arms:
-        metrics = [reply.arms[arm] for reply in replies]
+    for arm in (*study.arms, *study.references):
+        metrics = [{**reply.arms, **reply.references}[arm] for reply in replies]
         arms[arm] = {
             name: mean_and_error(values)
             for name, values in _figures(study, metrics).items()
@@ -161,8 +161,14 @@ def main() -> None:
     best = {arm: mean_and_error(of) for arm, of in _least_losses(study, simulated).items()}
     for arm, (m, e) in best.items():
         print(f"{arm}, in the round that suits the test patients best: {m:.3f} ± {e:.3f}")
-    verdicts = Counter(reply.comparison.conclusion for reply in replies if reply.comparison)
+    compared = [reply.comparison for reply in replies if reply.comparison]
+    verdicts = Counter(each.conclusion for each in compared)
     print(f"verdicts: {dict(verdicts)}")
+    opponents = {name: Counter[str]() for name in sorted({each.reference for each in compared})}
+    for each in compared:
+        opponents[each.reference][each.conclusion] += 1
+    for name, conclusions in opponents.items():
+        print(f"verdicts against {name}: {dict(conclusions)}")
     if options.json:
         result = {
             "command": provenance.command(),
@@ -171,6 +177,7 @@ def main() -> None:
             "seeds": options.seeds,
             "arms": arms,
             "verdicts": verdicts,
+            "verdicts_by_reference": opponents,  # the one that each split's training part chose
             "best_round_loss": best,
             "reference": reference,
             "loss_minus_reference": apart,  # by seed, from 0

@@ -23,8 +23,11 @@ def test_every_seed_is_a_split_of_its_own(
     result = json.loads(output.read_text())
     assert result["seeds"] == sum(result["verdicts"].values()) == 2
     assert result["arms"]["local"]["log_loss"][1] > 0  # the two differ
+    assert {"ridge", "boosted_trees"} < result["arms"].keys()
+    by_reference = result["verdicts_by_reference"].values()
+    assert sum(sum(verdicts.values()) for verdicts in by_reference) == 2
     assert 0.5 < result["arms"]["local"]["auroc"][0] <= 1
-    means = {arm: result["arms"][arm]["log_loss"][0] for arm in result["arms"]}
+    means = {arm: result["arms"][arm]["log_loss"][0] for arm in result["best_round_loss"]}
     apart = result["loss_minus_reference"]
     assert (result["reference"], set(apart)) == ("local", {"weight_erosion", "fedavg"})
     assert sum(apart["fedavg"]) / 2 == pytest.approx(means["fedavg"] - means["local"])
