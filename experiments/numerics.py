@@ -40,4 +40,5 @@ NUMERICS: Sequence[Change] = (
     Change(
         "all rows of a patient drew one lot and gave one prediction", _patients_with_several_rows
     ),
+    Change("images that look alike counted as one patient", lambda config: "pattern" in config),
 )

@@ -42,11 +42,17 @@ def errors(arm: str) -> str:
 
 def test_the_readme_quotes_the_splits() -> None:
     text = flowing("README.md")
-    assert f"over {SPLITS['seeds']} splits" in text
     assert f"--seeds {SPLITS['seeds']}`" in text
-    assert f"({errors('weight_erosion')} against {errors('local')} and {errors('fedavg')}" in text
-    assert f"better than training alone in {SPLITS['verdicts']['better']} of them" in text
-    assert "worse" not in SPLITS["verdicts"]
+    others = [errors(arm) for arm in ("local", "fedavg", "ridge")]
+    assert f"({errors('weight_erosion')} against {', '.join(others[:2])} and {others[2]} of" in text
+    assert set(SPLITS["verdicts"]) == {"better", "no clear difference"}
+    assert f'"better" in {SPLITS["verdicts"]["better"]} of the {SPLITS["seeds"]}' in text
+    counts = {
+        name: f"{found['better']} of {sum(found.values())}"
+        for name, found in SPLITS["verdicts_by_reference"].items()
+    }
+    assert f"in {counts['local']} against training alone, in {counts['ridge']} against" in text
+    assert f"in {counts['boosted_trees']} against boosted trees" in text
 
 
 def test_the_readme_says_of_its_picture_what_is_in_it() -> None:
