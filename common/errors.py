@@ -16,15 +16,42 @@ ErosionError            shown to people as one message, never as a traceback
 └── EnrolmentError      the federation's folder, keys or certificates
 """
 
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What went wrong, as data: programs read the fields, people the text."""
+
+    code: str  # the error's class
+    what: str
+    where: str = ""  # the file, key or place that it is about
+    remedy: str = ""  # a sentence
+
+    @property
+    def text(self) -> str:
+        """For people: "where: what. remedy"."""
+        said = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{said.removesuffix('.')}. {self.remedy}" if self.remedy else said
+
+    @property
+    def reason(self) -> str:
+        """The text as a part of another sentence: without a full stop."""
+        return self.text.removesuffix(".")
+
 
 class ErosionError(Exception):
-    """A problem that a person can fix; the message says what, where, and the remedy."""
+    """A problem that a person can fix; it carries a `Problem` and reads as its text."""
 
     exit_code = 1
 
+    def __init__(self, what: str = "", *, where: str = "", remedy: str = "") -> None:
+        self.problem = Problem(type(self).__name__, what, where, remedy)
+        super().__init__(self.problem.text)
+
     @property
     def public(self) -> str:
-        """What may leave the site.
+        """The reason that may leave the site.
 
         An error about a hospital's data can quote a patient's value, so by default the
         other side learns only the kind of the problem.

@@ -3,16 +3,16 @@
 import logging
 from collections.abc import Callable
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from erosion.client.consent.consent import Consent
 from erosion.client.training.hospital import Hospital
 from erosion.common.algorithms import REGISTRY, steps_of
 from erosion.common.algorithms.base import TRAIN
-from erosion.common.errors import ErosionError, Refusal, RunOver, Undecided
+from erosion.common.errors import ErosionError, Refusal
 from erosion.common.protocol import wire
-from erosion.common.protocol.error_codes import CLIENT_APP_RAISED_EXCEPTION, RUN_OVER, UNDECIDED
+from erosion.common.protocol.error_codes import NoAnswer
 from erosion.common.protocol.messages import TrainResult
 from erosion.common.sealed import legs
 from erosion.common.support.text import printable
@@ -22,7 +22,6 @@ logger = logging.getLogger("erosion.site")
 LONGEST_LOGGED = 1000  # characters of why a request was refused
 
 Respond = Callable[[RecordDict], RecordDict]
-_CODES = {Undecided: UNDECIDED, RunOver: RUN_OVER}
 
 
 def make_app(hospital: Hospital, consent: Consent) -> ClientApp:
@@ -74,7 +73,6 @@ def make_app(hospital: Hospital, consent: Consent) -> ClientApp:
 
 def _handler(name: str, answer: Respond) -> Callable[[Message, Context], Message]:
     def handle(message: Message, context: Context) -> Message:
-        code = CLIENT_APP_RAISED_EXCEPTION
         del context  # the site keeps its own state; Flower's would travel through its store
         try:
             return Message(answer(message.content), reply_to=message)
@@ -83,13 +81,13 @@ def _handler(name: str, answer: Respond) -> Callable[[Message, Context], Message
         except ErosionError as problem:
             kind = printable(message.metadata.message_type, at_most=60)
             logger.error("%s: %s", kind, printable(str(problem), at_most=LONGEST_LOGGED))
-            reason = problem.public
-            code = next((of for kind, of in _CODES.items() if isinstance(problem, kind)), code)
+            refused = NoAnswer(problem.problem.code, name, problem.public)
         except Exception as problem:
             # Whatever goes wrong here must neither end the site nor carry a patient's value out.
             logger.exception("%s failed", message.metadata.message_type)
-            reason = f"an unexpected {type(problem).__name__} at the site; its own log says more"
-        error = Error(code, f"{name}: {reason}")
-        return Message(error, reply_to=message)
+            kind = type(problem).__name__
+            what = f"an unexpected {kind} at the site; its own log says more"
+            refused = NoAnswer(kind, name, what)
+        return Message(refused.encode(), reply_to=message)
 
     return handle

@@ -11,9 +11,9 @@ from typing import Protocol
 from flwr.app import Error, Message, RecordDict
 
 from erosion.common.aggregation.cohort import HospitalName
-from erosion.common.errors import ErosionError
+from erosion.common.errors import ErosionError, RunOver, Undecided
 from erosion.common.protocol import wire
-from erosion.common.protocol.error_codes import RUN_OVER, UNDECIDED
+from erosion.common.protocol.error_codes import read_error
 from erosion.common.protocol.flower_messages import BoundedMessage, log_head, received_bytes
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion.common.rounds.head_bounds import most_head_bytes
@@ -330,20 +330,21 @@ class NetworkTransport:
         """A site does not take part, or goes by a name that the study does not have for it."""
         node_id = self._sites[connection].node_id
         known = None if self._authorizer is None else self._authorizer.hospital_of(node_id)
-        said, _, reason = (error.reason or "it gave no reason").partition(": ")
+        told = read_error(error)
+        said, reason = told.hospital, told.reason
         if error.code in (NODE_LEFT, UNREADABLE) or (
             self._authorizer is not None and known is None
         ):
             return  # it is gone, or will be
         hospital = known or said
         if not is_name(said):  # no words of its hospital's
-            who, reason = known or f"node {node_id}", printable(error.reason or said)
+            who, reason = known or f"node {node_id}", printable(reason)
         elif hospital not in self._study.hospitals:
             who, reason = hospital, f"the study has no hospital {hospital!r}"
             if known is None:
                 reason += "; check `name` in the site file"
         elif said == hospital:
-            yield Declined(connection, hospital, reason, error.code == UNDECIDED)
+            yield Declined(connection, hospital, reason, told.code == Undecided.__name__)
             return
         else:
             who = hospital
@@ -384,12 +385,11 @@ class NetworkTransport:
         left = False
         self._note_log(message, self._sites[connection].hospital)
         if message.has_error():
-            site = self._sites[connection]
-            reason = (message.error.reason or "no reason given").removeprefix(f"{site.hospital}: ")
+            told = read_error(message.error)
             left = message.error.code == NODE_LEFT
             unreadable = message.error.code == UNREADABLE
-            over = message.error.code == RUN_OVER
-            content = Rejection(reason) if unreadable else Absence(reason, over=over)
+            over = told.code == RunOver.__name__
+            content = Rejection(told.reason) if unreadable else Absence(told.reason, over=over)
         else:
             try:
                 content = _decoded(sent.request, message.content)

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 from flwr.app import Message
 
-from erosion.common.errors import ErosionError
+from erosion.common.errors import ErosionError, Undecided
 from erosion.common.protocol import wire
-from erosion.common.protocol.error_codes import NODE_UNAVAILABLE, UNDECIDED
+from erosion.common.protocol.error_codes import NODE_UNAVAILABLE, read_error
 from erosion.common.protocol.flower_messages import BoundedMessage
 from erosion.common.protocol.summary import SummaryReply
 from erosion.common.rounds.head_bounds import most_head_bytes
@@ -56,7 +56,7 @@ def ask_all(
             if isinstance(told, str):
                 if reply.has_error() and reply.error.code == NODE_UNAVAILABLE:
                     continue  # it left, and may come back
-                if reply.has_error() and reply.error.code == UNDECIDED:
+                if reply.has_error() and read_error(reply.error).code == Undecided.__name__:
                     undecided[name] = told
                     tell(f"{name}: {told}")
                     continue
@@ -78,8 +78,8 @@ def ask_all(
 def _read(reply: Message, study: Study, known: str | None) -> tuple[str, SummaryReply | str]:
     """Who answered, and what: a description, or why there is none."""
     if reply.has_error():
-        said, _, reason = (reply.error.reason or "no reason given").partition(": ")
-        return known or said, printable(reason or said)
+        said = read_error(reply.error)
+        return known or said.hospital, printable(said.reason)
     try:
         told = wire.decode_summary_reply(reply.content)
     except ErosionError as problem:

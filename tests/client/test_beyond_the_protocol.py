@@ -24,6 +24,7 @@ from erosion.client.privacy.recovery import recover_releases
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.protocol import wire
+from erosion.common.protocol.error_codes import read_error
 from erosion.common.protocol.flower_messages import RequestMessage
 from erosion.common.protocol.messages import TrainRequest
 from erosion.common.rounds.cross_fitting import fold_studies
@@ -67,7 +68,7 @@ class Peer:
         reply: Message = self._app(asked, Context(1, 2, {}, RecordDict(), {}))
         with AuditLog(self.records) as log:
             log.record(asked, reply)
-        return str(reply.error.reason) if reply.has_error() else ""
+        return read_error(reply.error).reason if reply.has_error() else ""
 
 
 def request(study: Study, arm: str, step: str = "train", exchange: int = 1) -> TrainRequest:

@@ -13,6 +13,7 @@ from erosion.client.consent.store import ConsentStore
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.protocol import wire
+from erosion.common.protocol.error_codes import read_error
 from erosion.common.protocol.flower_messages import RequestMessage
 from erosion.common.study.study import Study
 from tests.support.small_study import make_site, make_study, twenty_patients
@@ -34,7 +35,7 @@ def why_not(site: Site, store: ConsentStore, study: Study, kind: str) -> str:
     app = make_app(Hospital(site, secret=b"secret"), Consent(site, store, "c"))
     request = RequestMessage(wire.encode_describe(study), "1", 2, kind, group_id="", ttl=60.0)
     reply = app(request, Context(1, 2, {}, RecordDict(), {}))
-    return str(reply.error.reason) if reply.has_error() else ""
+    return read_error(reply.error).reason if reply.has_error() else ""
 
 
 @pytest.mark.parametrize("kind", [wire.DESCRIBE, wire.SUMMARY])

@@ -16,6 +16,7 @@ from erosion.client.consent.store import ConsentStore
 from erosion.client.training.hospital import Hospital
 from erosion.client.training.kept_state import KeptState, Moment, StateKey
 from erosion.common.protocol import wire
+from erosion.common.protocol.error_codes import read_error
 from erosion.common.protocol.flower_messages import RequestMessage
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion.common.study.study import Study
@@ -48,14 +49,16 @@ class Served:
         request = TrainRequest(self.study, arm, number, torch.full((6,), 0.1 * number), None, run)
         reply = self._ask(wire.TRAIN, wire.encode_train(request))
         if reply.has_error():
-            return str(reply.error.reason)
+            return read_error(reply.error).reason
         return wire.decode_train_result(reply.content).delta.numpy().tobytes()
 
     def evaluate(self, arm: str) -> str:
         request = EvaluateRequest(self.study, {arm: torch.full((6,), 0.5)}, None, "r")
         content = wire.Encoder().evaluate(request, with_study=True)
         reply = self._ask(wire.EVALUATE, content)
-        return str(reply.error.reason) if reply.has_error() else wire.header_text(reply.content)
+        return (
+            read_error(reply.error).reason if reply.has_error() else wire.header_text(reply.content)
+        )
 
 
 @pytest.mark.parametrize("arm", ARMS)
@@ -163,4 +166,4 @@ def test_a_run_that_the_log_would_write_otherwise_is_refused(tmp_path: Path, run
     reply = site._ask(wire.TRAIN, wire.encode_train(request))
     assert reply.has_error()
     if len(run) <= 200:  # a longer one is no message
-        assert "run is too long, or is not in plain letters" in str(reply.error.reason)
+        assert "run is too long, or is not in plain letters" in read_error(reply.error).reason

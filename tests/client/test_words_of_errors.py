@@ -18,6 +18,7 @@ from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import ErosionError, ModelError, Refusal
 from erosion.common.protocol import wire
+from erosion.common.protocol.error_codes import read_error
 from erosion.common.protocol.flower_messages import RequestMessage
 from erosion.common.protocol.messages import TrainRequest
 from erosion.common.study.study import Study
@@ -159,7 +160,7 @@ def words_sent(site: Site, study: Study, request: TrainRequest | None = None) ->
     asked = RequestMessage(content, "1", 2, kind, group_id="", ttl=60.0)
     reply: Message = app(asked, Context(1, 2, {}, RecordDict(), {}))
     assert reply.has_error()
-    return str(reply.error.reason)
+    return read_error(reply.error).reason
 
 
 def site_with_weights(folder: Path, **keys: Any) -> Site:
@@ -180,7 +181,7 @@ def test_a_file_of_weights_that_is_not_as_the_study_says_is_not_told_of(
         named = hashlib.sha256(file.read_bytes()).hexdigest()
     model = {"name": "logistic", "pretrained": {"file": "net.pt", "sha256": named}}
     words = words_sent(site, make_study(model=model))
-    assert words == "b: the study's model cannot be used at the site; its own log says why"
+    assert words == "the study's model cannot be used at the site; its own log says why"
 
 
 def test_what_an_installed_model_says_of_patients_is_not_told_where_they_have_privacy(
@@ -210,7 +211,7 @@ def test_what_an_installed_model_says_of_patients_is_not_told_where_they_have_pr
     site = site_with_weights(tmp_path, limits=limits)
     request = TrainRequest(study, "fedavg", 1, torch.zeros(8), None, "r", {})
     words = words_sent(site, study, request)
-    assert words == "b: the study's model cannot be used at the site; its own log says why"
+    assert words == "the study's model cannot be used at the site; its own log says why"
 
 
 def test_data_that_changed_are_told_of_without_where_they_are(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from erosion.client.consent.store import ConsentStore
 from erosion.client.site_file import load_site
 from erosion.command_line import main
 from erosion.common.protocol import wire
-from erosion.common.protocol.error_codes import NODE_UNAVAILABLE
+from erosion.common.protocol.error_codes import NODE_UNAVAILABLE, read_error
 from erosion.common.protocol.messages import TrainRequest
 from erosion.common.study.selection import Fold
 from erosion.common.study.study import Study, load_study
@@ -72,7 +72,7 @@ class Rogue:
             replies = list(self.grid.send_and_receive([message], timeout=PATIENCE))
             left = [r for r in replies if r.has_error() and r.error.code == NODE_UNAVAILABLE]
             if replies and not left:
-                return replies[0].error.reason or "" if replies[0].has_error() else ""
+                return read_error(replies[0].error).reason if replies[0].has_error() else ""
         raise AssertionError("the site does not stay connected")
 
 

@@ -19,6 +19,7 @@ from erosion.client.training.hospital import Hospital
 from erosion.command_line import main
 from erosion.common.errors import Refusal
 from erosion.common.protocol import wire
+from erosion.common.protocol.error_codes import NoAnswer
 from erosion.common.protocol.figures import LARGEST_COUNT, LARGEST_FIGURE
 from erosion.common.protocol.flower_messages import ReplyMessage, RequestMessage
 from erosion.common.protocol.summary import ColumnSummary, SummaryReply
@@ -414,7 +415,9 @@ def test_a_hospital_that_declined_and_was_mended_in_time_gave_a_description() ->
         )
         for name in ("a", "b")
     }
-    line: Any = ScriptedLine((1, Error(0, "a: no column age")), (1, told["a"]), (2, told["b"]))
+    line: Any = ScriptedLine(
+        (1, NoAnswer("DataError", "a", "no column age").encode()), (1, told["a"]), (2, told["b"])
+    )
     found = ask_all(study, line, PATIENCE)
     assert found.replies == told
     assert found.declined == {}

@@ -6,7 +6,7 @@ import pytest
 from flwr.app import Error, Message, RecordDict
 
 from erosion.common.protocol import wire
-from erosion.common.protocol.error_codes import CLIENT_APP_RAISED_EXCEPTION, NODE_UNAVAILABLE
+from erosion.common.protocol.error_codes import NODE_UNAVAILABLE, NoAnswer
 from erosion.common.protocol.flower_messages import ReplyMessage
 from erosion.common.protocol.messages import DescribeReply, TrainRequest
 from erosion.common.protocol.wire import DESCRIBE, NOTICE, TRAIN
@@ -172,18 +172,29 @@ def test_a_site_that_lives_and_does_not_introduce_itself_is_told_of_once_and_may
         assert [type(event) for event in port.transport.news()] == [Introduced]
 
 
-CALLED_B2 = "b2: it is not among the study's hospitals (a, b)"
+CALLED_B2 = NoAnswer("Refusal", "b2", "it is not among the study's hospitals (a, b)").encode()
+NOT_NOW, STRANGE = NoAnswer("Refusal", "b", "not now").encode(), Error(2, "\x1b[2J: no")
 NO_B2 = "the study has no hospital 'b2'; check `name` in the site file"
 
 
 @pytest.mark.parametrize(
     ("keys", "others_stay", "said", "told"),
     [
-        (None, False, "b: not now", [Declined(1, "b", "not now")]),
+        (None, False, NOT_NOW, [Declined(1, "b", "not now")]),
         (None, False, CALLED_B2, [KeptOut("b2", None, NO_B2)]),
         (None, True, CALLED_B2, []),
-        (None, False, "\x1b[2J: no", [KeptOut("node 7", None, "\N{REPLACEMENT CHARACTER}[2J: no")]),
-        (Keys("b"), False, "b: not now", [Declined(1, "b", "not now")]),
+        (
+            None,
+            False,
+            Error(2, "\x1b[2J: no"),
+            [KeptOut("node 7", None, "\N{REPLACEMENT CHARACTER}[2J: no")],
+        ),
+        (
+            Keys("b"),
+            False,
+            NOT_NOW,
+            [Declined(1, "b", "not now")],
+        ),
         (
             Keys("b"),
             True,
@@ -193,20 +204,20 @@ NO_B2 = "the study has no hospital 'b2'; check `name` in the site file"
         (
             Keys("b"),
             False,
-            "a: not now",
+            NoAnswer("Refusal", "a", "not now").encode(),
             [Away("b", "its site file calls it 'a'; `name` there must be 'b'", 1)],
         ),
-        (Keys("b"), False, "no idea", [Away("b", "no idea", 1)]),
+        (Keys("b"), False, Error(2, "no idea"), [Away("b", "no idea", 1)]),
         (Keys("b2"), False, CALLED_B2, [KeptOut("b2", None, "the study has no hospital 'b2'")]),
     ],
 )
 def test_a_site_that_goes_by_a_name_which_the_study_does_not_have_for_it_is_told_of(
-    keys: Keys | None, others_stay: bool, said: str, told: list[News]
+    keys: Keys | None, others_stay: bool, said: Error, told: list[News]
 ) -> None:
     """Else its hospital would be waited for, and nobody would know why."""
     port = Port(make_study(hospitals=["a", "b"]), keys, others_stay=others_stay)
     port.begin()
-    port.answer(Error(CLIENT_APP_RAISED_EXCEPTION, said))
+    port.answer(said)
     assert list(port.transport.news()) == told
 
 

@@ -111,12 +111,13 @@ def sends_no_header(site_file: str) -> None:
 
 def raises(site_file: str) -> None:
     def answer_train(message: Message, answer: Callable[[Message], Message]) -> Message:
-        from flwr.app import Error
+        from erosion.common.protocol.error_codes import NoAnswer
 
         del answer
-        return Message(
-            Error(2, "bob: an unexpected ZeroDivisionError at the site"), reply_to=message
+        refused = NoAnswer(
+            "ZeroDivisionError", "bob", "an unexpected ZeroDivisionError at the site"
         )
+        return Message(refused.encode(), reply_to=message)
 
     run(site_file, answer_train)
 

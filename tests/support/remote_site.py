@@ -11,6 +11,7 @@ from erosion.client.sealed.phases import MaskedUpdate, Released
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import Refusal
 from erosion.common.protocol import wire
+from erosion.common.protocol.error_codes import read_error
 from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
 from erosion.common.sealed import legs
 from erosion.common.sealed.distances.distance import Question
@@ -133,7 +134,7 @@ class RemoteSite:
         )
         reply = self.rogue.ask(wire.encode_train(request), wire.train_type(step))
         if reply.has_error():
-            raise Refusal(reply.error.reason or "no reason")
+            raise Refusal(read_error(reply.error).reason)
         if step == TRAIN:
             return wire.decode_train_result(reply.content)
         return wire.decode_step_result(reply.content)

@@ -14,7 +14,7 @@ from flwr.app import Message, RecordDict
 from numpy.typing import NDArray
 
 from erosion.common.protocol import wire
-from erosion.common.protocol.error_codes import NODE_UNAVAILABLE
+from erosion.common.protocol.error_codes import NODE_UNAVAILABLE, read_error
 from erosion.common.protocol.messages import DescribeReply, TrainRequest, TrainResult
 from erosion.common.study.study import Study
 from erosion.common.support.process import peak_megabytes
@@ -136,18 +136,18 @@ class Rogue:
     def why_not(self, content: RecordDict, kind: str) -> str:
         """The words of its error; empty where it answers."""
         reply = self.ask(content, kind)
-        return (reply.error.reason or "no reason") if reply.has_error() else ""
+        return read_error(reply.error).reason if reply.has_error() else ""
 
     def describe(self, study: Study) -> DescribeReply | str:
         reply = self.ask(wire.encode_describe(study), wire.DESCRIBE)
         if reply.has_error():
-            return reply.error.reason or "no reason"
+            return read_error(reply.error).reason
         return wire.decode_describe_reply(reply.content)
 
     def train(self, request: TrainRequest) -> TrainResult | str:
         reply = self.ask(wire.encode_train(request), wire.train_type(request.step))
         if reply.has_error():
-            return reply.error.reason or "no reason"
+            return read_error(reply.error).reason
         return wire.decode_train_result(reply.content)
 
     def send_and_forget(self, request: TrainRequest) -> None:
