@@ -31,6 +31,7 @@ logger = logging.getLogger("erosion.agent")
 GONE_SECONDS = 60.0  # out of reach after a study that this site took no part in: none is to come
 LOST_SECONDS = 600.0  # out of reach since a study whose end this site did not hear of
 LOOK_SECONDS = 0.2  # how soon a stop is noticed
+MOST_RUNS = 1000  # that have not ended
 _PACED = (wire.NOTICE, wire.DESCRIBE, wire.SUMMARY)  # that no budget bounds, and few are honest
 
 
@@ -86,7 +87,7 @@ class Agent:
         self._watchers = watchers
         self._pace = ErrorPace()
         self._has_answered = False  # a request of the connection that stands
-        self._takes_part: bool | None = None  # in the study under way; None: it was asked nothing
+        self._takes_part: dict[str, bool] = {}  # by run that it was asked about and has not ended
         self._has_heard_an_end = False  # of a study that this site took no part in
         self.stop = threading.Event()
 
@@ -144,12 +145,12 @@ class Agent:
 
         Raises LinkError where that was too long.
         """
-        is_over = self._has_heard_an_end and not self._takes_part
+        is_over = self._has_heard_an_end and not any(self._takes_part.values())
         if is_over and out_of_reach >= GONE_SECONDS:
             logger.info("no other study is to come: %s", why)
             return True
         longest, missed = self._until.give_up_seconds, ""
-        if longest is None and self._until.study_ends and self._takes_part is not None:
+        if longest is None and self._until.study_ends and self._takes_part:
             longest = LOST_SECONDS
             missed = (
                 " The study that this site was asked about may have ended meanwhile: ask the"
@@ -192,7 +193,7 @@ class Agent:
             where = printable(metadata.group_id)
             logger.info("round %s went on without this site's answer", where)
             if metadata.message_type == wire.DESCRIBE:  # it comes too late for this study
-                self._takes_part = self._takes_part or False
+                self._note_part(_run_in(message), takes_part=False)
             return
         self._send(connection, message, reply)
 
@@ -208,17 +209,23 @@ class Agent:
         if notice.final:
             raise LinkError(f"The coordinator at {self._address} turned this site away: {text}")
         logger.info("the coordinator says: %s", text)
-        if not notice.study_ended:  # turned away from this study
-            self._takes_part = False
+        if not notice.ended:
+            self._takes_part[notice.run] = False
             return
-        if self._until.study_ends:
-            # An app's run asks nobody whether it takes part. Another study may be to come. Where
-            # its confirmation is lost, the same end is told again.
-            again = self._has_heard_an_end and self._takes_part is None
-            self._has_heard_an_end = self._takes_part is False or again
-            if not self._has_heard_an_end:
-                self.stop.set()
-        self._takes_part = None
+        parts = [self._takes_part.pop(run) for run in [*self._takes_part] if notice.ends(run)]
+        if not self._until.study_ends or (not parts and self._takes_part):  # others are running
+            return
+        # An app's run asks nobody whether it takes part. Where a confirmation is lost, the same
+        # end is sent again.
+        is_own = any(parts) or not (parts or self._has_heard_an_end)
+        if is_own and not any(self._takes_part.values()):
+            self.stop.set()
+        self._has_heard_an_end = True
+
+    def _note_part(self, run: str, *, takes_part: bool) -> None:
+        self._takes_part[run] = self._takes_part.get(run, False) or takes_part
+        while len(self._takes_part) > MOST_RUNS:
+            del self._takes_part[next(iter(self._takes_part))]
 
     def _send(self, connection: SiteLine, request: Message, reply: Message) -> None:
         log_head, reply = None, _in_few_words(request, reply)
@@ -229,15 +236,18 @@ class Agent:
         kind = request.metadata.message_type
         asks_again = not reply.has_error() and wire.asks_for_study(reply.content)
         if kind == wire.DESCRIBE:
-            # Of a study with every hospital as its user, a site may decline a part.
-            self._takes_part = self._takes_part or not reply.has_error()
-        elif kind not in _PACED and not reply.has_error() and not asks_again:
-            # An app's run asks nobody before.
-            self._takes_part = True
+            self._note_part(_run_in(request), takes_part=not reply.has_error())
+        elif not (self._takes_part or kind in _PACED or reply.has_error() or asks_again):
+            self._note_part("", takes_part=True)  # an app's run asks nobody before
         is_paced = reply.has_error() or kind in _PACED or asks_again
         if is_paced or self._is_repeated():
             words = (reply.error.reason or "").encode() if reply.has_error() else b""
             self.stop.wait(self._pace.seconds_to_wait(time.monotonic(), len(words)))
+
+
+def _run_in(request: Message) -> str:
+    """Return the run that a site is asked to take part in."""
+    return str(wire.header_of(request.content).get("run") or "")
 
 
 def _in_few_words(request: Message, reply: Message) -> Message:

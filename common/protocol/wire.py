@@ -7,7 +7,7 @@ its digest. A site that does not have it (any more) answers with `encode_unknown
 import json
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from pydantic import Field, ValidationError
@@ -352,12 +352,20 @@ def decode_evaluate_result(record: RecordDict) -> EvaluateResult:
     return EvaluateResult(_header(record, EvaluateReply), _tensors(record))
 
 
+RunName = Annotated[str, Field(max_length=1000)]
+
+
 class Notice(Settings):
     """Something that the coordinator tells a site."""
 
     text: str = Field(max_length=2**20)  # of which a site looks at the beginning
     final: bool  # the site is turned away and should not come back as it is
-    study_ended: bool = False
+    ended: Annotated[tuple[RunName, ...], Field(max_length=1000)] = ()  # runs; an app's is ""
+    run: RunName = ""  # that the site is rejected from, where none has ended
+
+    def ends(self, run: str) -> bool:
+        """Return if the run has ended, or the whole that it is one user's part of."""
+        return any(run == ended or run.startswith(f"{ended}.") for ended in self.ended)
 
 
 def encode_notice(notice: Notice) -> RecordDict:

@@ -78,7 +78,7 @@ def _run(options: argparse.Namespace) -> int:
         check_sizes(study)
         folder = FederationFolder(options.federation)
         link = make_link(
-            study, options.address, federation_or_none(folder, insecure=options.insecure)
+            study.hospitals, options.address, federation_or_none(folder, insecure=options.insecure)
         )
         link.start()
         try:

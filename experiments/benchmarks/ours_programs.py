@@ -113,9 +113,10 @@ def serve(
     """Run the coordinator to the end of the last round."""
     study = study_of(num_sites, num_rounds)
     keys = None if federation is None else FederationFolder(federation)
-    link = make_link(study, address, keys, spool=folder / "spool" if on_disk else None)
+    link = make_link(study.hospitals, address, keys, is_short_of_memory=on_disk)
     link.start()
-    transport = NetworkTransport(study, link.grid, link if link.enrolled_only else None)
+    channel = link.open(folder / "spool" if on_disk else None)
+    transport = NetworkTransport(study, channel, link if link.enrolled_only else None)
     membership = Membership(study, transport, NobodyListening())
     waiting = Waiting(study, membership, transport, NobodyListening(), longest_seconds=JOIN_SECONDS)
     waiting.until_here(Needed(study.hospitals, len(study.hospitals)))
@@ -127,7 +128,7 @@ def serve(
         one_round.start(algorithm, torch.from_numpy(initial_parameters(dim))),
         membership,
         transport,
-        storage=storage_in(link.updates),
+        storage=storage_in(channel.updates),
         waiting=waiting,
     )
     with RunKeeper(RunFolder(folder)) as keeper:
@@ -141,7 +142,7 @@ def serve(
         strategy.parts = {}
         clock.tick()
         worked = time.process_time()
-        strategy.play(link.grid, num_rounds)
+        strategy.play(channel, num_rounds)
         worked = time.process_time() - worked
     processor = {"seconds_per_round": worked / num_rounds}
     (folder / "processor.json").write_text(json.dumps(processor))

@@ -8,8 +8,7 @@ from typing import Any
 from flwr.app import Message
 
 from erosion.server.link import LinkGrid
-from erosion.server.link.grid import LONGEST_ROUND_SECONDS
-from erosion.server.link.message_grid import MessageGrid
+from erosion.server.link.channel import LONGEST_ROUND_SECONDS, MessageGrid
 
 LOOK_SECONDS = 0.05  # between two looks of a thread whose news another one has taken
 

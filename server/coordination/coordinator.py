@@ -13,13 +13,13 @@ from erosion.common.rounds.study_run import StudyRun
 from erosion.common.rounds.surroundings import Surroundings
 from erosion.common.sealed.distances.coordinator_keys import CoordinatorKeys
 from erosion.common.study.study import Study
+from erosion.server.coordination.end_notices import EndNotices
 from erosion.server.coordination.event_listener import EventListener
-from erosion.server.coordination.farewells import Farewells
 from erosion.server.coordination.network import NetworkTransport
 from erosion.server.coordination.run_end import result_of, write
 from erosion.server.coordination.run_keeper import RunKeeper
 from erosion.server.coordination.strategy import PersonalizedStrategy
-from erosion.server.link import Link
+from erosion.server.link import Link, LinkGrid
 from erosion.server.output.events import RunEvent, RunFinished, StudyStarted
 from erosion.server.run.result import (
     Result,
@@ -35,6 +35,7 @@ class Coordinator:
         self,
         study: Study,
         link: Link,
+        channel: LinkGrid,
         folder: RunFolder,
         notify: Callable[[RunEvent], None] = lambda _event: None,
         *,
@@ -42,14 +43,14 @@ class Coordinator:
         longest_wait_seconds: float | None = None,
         start_with_quorum: bool = False,
         others_stay: bool = False,
-        farewells: Farewells | None = None,
+        end_notices: EndNotices | None = None,
         can_resume: bool = True,
     ) -> None:
-        """The caller starts and stops `link`.
+        """The caller opens and closes `link` and the study's `channel`.
 
         `weights`: where files that models start from are. `longest_wait_seconds`: for hospitals
         that are needed; None: no end. `start_with_quorum`: whatever the study says of its start.
-        `others_stay` and `farewells`: see `NetworkTransport`. `can_resume`: whether sites will be
+        `others_stay` and `end_notices`: see `NetworkTransport`. `can_resume`: whether sites will be
         there for a run that is resumed.
         """
         self._weights = weights
@@ -59,14 +60,16 @@ class Coordinator:
         if can_resume:
             self._go_on = f"go on with `erosion server --resume {quote(str(folder.to_resume))}`"
         self._study, self._link, self._folder, self._notify = study, link, folder, notify
+        self._channel = channel
         authorizer = link if link.enrolled_only else None
         self._transport = NetworkTransport(
             study,
-            link.grid,
+            channel,
             authorizer,
             others_stay=others_stay,
-            farewells=farewells,
+            end_notices=end_notices,
             run=folder.run,
+            whole_run=RunFolder(folder.to_resume).run,
             witness=Witness(folder.witness),
         )
         self._run: StudyRun | None = None
@@ -85,7 +88,7 @@ class Coordinator:
                     listener=EventListener(self._notify),
                     keeper=keeper,
                     play_rounds=self._play_rounds,
-                    storage=storage_in(link.updates),
+                    storage=storage_in(self._channel.updates),
                     sealing_keys=CoordinatorKeys(sites=link.keys),
                     run=folder.run,
                     weights=self._weights,
@@ -121,7 +124,7 @@ class Coordinator:
         self, run: ArmRun, num_rounds: int, on_round: Callable[[RoundRecord], None]
     ) -> None:
         strategy = PersonalizedStrategy(run, self._transport, on_round)
-        strategy.play(self._link.grid, num_rounds)
+        strategy.play(self._channel, num_rounds)
 
 
 def storage_in(spool: Path | None) -> Storage:

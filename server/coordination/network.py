@@ -4,7 +4,7 @@ Of the link it needs a Flower `Grid` and the few questions of `SiteLink`. The st
 `describe`; a site that was not sent a study yet, or has lost it, gets it with the request.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -34,8 +34,7 @@ from erosion.common.rounds.transport import (
 from erosion.common.settings.names import is_name
 from erosion.common.study.study import Study
 from erosion.common.support.text import printable
-from erosion.server.coordination.farewells import Farewells
-from erosion.server.enrolment.rejections import TurnedAway
+from erosion.server.coordination.end_notices import EndNotices
 from erosion.server.link import LEFT, NODE_LEFT, UNREADABLE, LinkGrid
 
 DESCRIBE_SECONDS = 300.0  # a site may load its data before it answers
@@ -56,9 +55,6 @@ class NodeAuthorizer(Protocol):
 
     def part_with(self, node_id: int) -> None:
         """End the presence of a node whose key is no longer let in, so that it is told."""
-
-    def turned_away(self) -> Sequence[TurnedAway]:
-        """Who was not let in since this was last asked."""
 
 
 @dataclass(slots=True)
@@ -92,18 +88,19 @@ class NetworkTransport:
         authorizer: NodeAuthorizer | None,
         *,
         others_stay: bool = False,
-        farewells: Farewells | None = None,
+        end_notices: EndNotices | None = None,
         run: str = "",
+        whole_run: str = "",
         witness: Callable[[HospitalName, str, str], None] = lambda *_: None,
     ) -> None:
         """`authorizer` binds nodes to names; None: a site's own word is taken (loopback only).
 
-        `others_stay`: sites that this study does not want wait for another one. `farewells` notes
-        who is asked about this study, and tells others of earlier ones. `run`: what sites know the
-        study's run by. `witness` is given the hash of its log that a hospital sends with every
-        reply, and to which kind of request it was.
+        `others_stay`: sites that this study does not want wait for another one. `end_notices`
+        notes the hospitals that are asked about this study. `run`: the run's name at the sites;
+        `whole_run`: that of the run which it is a part of. `witness` receives the hash of its log
+        that a hospital sends with every reply, and the kind of request.
         """
-        self._farewells = farewells
+        self._end_notices, self._whole_run = end_notices, whole_run or run
         self._witness = witness
         self._grid, self._authorizer, self._others_stay = grid, authorizer, others_stay
         self._study, self._run = study, run
@@ -134,8 +131,8 @@ class NetworkTransport:
             if not self._is_for_another_study(node_id):
                 asked_at = self.now() - self._unanswered.get(node_id, 0.0)
                 self._describe(_Site(node_id, session, asked_at))
-        if self._farewells is not None:
-            self._farewells.catch_up(self._study.hospitals)
+        if self._end_notices is not None:
+            self._end_notices.resend()
         for confirmed in self._grid.pull_messages(list(self._notices)):
             self._note_log(confirmed, self._name_of(confirmed.metadata.src_node_id))
             self._notices.discard(confirmed.metadata.reply_to_message_id)
@@ -150,7 +147,8 @@ class NetworkTransport:
         """Send a notice, which is final unless the site may wait for another study."""
         if (site := self._sites.get(connection)) is not None:
             site.hospital = None
-            notice = wire.encode_notice(wire.Notice(text=reason, final=not self._others_stay))
+            said = wire.Notice(text=reason, final=not self._others_stay, run=self._run)
+            notice = wire.encode_notice(said)
             message = BoundedMessage(
                 notice,
                 site.node_id,
@@ -257,7 +255,7 @@ class NetworkTransport:
                     yield Left(connection)
                 else:
                     yield Left(connection, expelled=reason)
-        for event in self._authorizer.turned_away():
+        for event in self._grid.denials():
             yield KeptOut(event.who, event.hospital, event.text)
 
     def _is_for_another_study(self, node_id: int) -> bool:
@@ -271,8 +269,8 @@ class NetworkTransport:
         self._num_connections += 1
         self._sites[self._num_connections] = site
         name = None if self._authorizer is None else self._authorizer.hospital_of(site.node_id)
-        if self._farewells is not None and name is not None:
-            self._farewells.asks(name)
+        if self._end_notices is not None and name is not None:
+            self._end_notices.asks(self._whole_run, name)
         message = BoundedMessage(
             self._introduction,
             site.node_id,

@@ -11,7 +11,7 @@ from erosion.common.errors import ErosionError, RunError, StudyError
 from erosion.common.line.run_news import Plain, RunNews
 from erosion.common.protocol.flower_identity import COORDINATOR_NODE_ID, identify
 from erosion.server.coordination.app_grid import AppGrid
-from erosion.server.coordination.farewells import FAILED, Farewells
+from erosion.server.coordination.end_notices import FAILED, EndNotices
 from erosion.server.enrolment.federation_folder import FederationFolder
 from erosion.server.link.open_link import make_link
 
@@ -27,22 +27,20 @@ def run_app(
     """Listen, let the app run to its end, and say goodbye. Raises LinkError, RunError."""
     identify()
     run = RunNews(secrets.randbits(62) + 1, run_config)
-    link = make_link(None, address, federation)
+    link = make_link((), address, federation)
     link.grid.run_news = run
     link.start()
     logger.info("listening at %s", link.address)
-    ended = False
     try:
         context = Context(run.number, COORDINATOR_NODE_ID, {}, RecordDict(), dict(run_config))
         try:
             _call(app, AppGrid(link.grid, run.number), context)
         except ErosionError:  # an app's run is never resumed
-            Farewells(link).say(text=FAILED)
+            EndNotices(link).say("", FAILED)
             raise
-        Farewells(link).say()
-        ended = True
+        EndNotices(link).say("")
     finally:
-        link.stop(completed=ended)
+        link.stop()
 
 
 def run_config_of(text: str) -> dict[str, Plain]:

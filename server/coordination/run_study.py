@@ -1,21 +1,22 @@
-"""A study from the opened port to the closed one: for one user, or for every hospital in turn."""
+"""Studies from the opened port to the closed one: one, several at once, or those of a queue."""
 
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import Literal
 
-from erosion.common.errors import DiskError, HopelessError, RunError
+from erosion.common.errors import DiskError, ErosionError, HopelessError, RunError, StudyError
 from erosion.common.rounds.head_bounds import check_sizes
 from erosion.common.rounds.study_run import check_start
 from erosion.common.rounds.waiting import HospitalsAwayError
 from erosion.common.study.study import Study
 from erosion.common.support.process import keep_freed_memory, memory_bytes, return_freed_memory
 from erosion.server.coordination.coordinator import Coordinator
+from erosion.server.coordination.end_notices import FAILED, WITHDRAWN, EndNotices
 from erosion.server.coordination.every_user import run_every_user
-from erosion.server.coordination.farewells import FAILED, WITHDRAWN, Farewells
 from erosion.server.coordination.study_queue import StudyQueue
 from erosion.server.enrolment.federation_folder import FederationFolder
 from erosion.server.link import Link
@@ -30,6 +31,7 @@ from erosion.server.run.status import CoordinatorStatus, queue_status
 logger = logging.getLogger("erosion.queue")
 
 UpdatesIn = Literal["auto", "memory", "disk"]
+STOP_SECONDS = 10.0  # for the studies of a coordinator that is stopped
 MEMORY_SHARE = 0.25  # of the memory; while they arrive, updates take up to twice their size
 
 
@@ -47,24 +49,101 @@ class Setup:
     can_resume: bool = True  # False: the sites end with the coordinator, as in a testbed
 
 
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One study of a coordinator, and where its figures go."""
+
+    study: Study
+    folder: RunFolder
+    observers: Observers
+
+
 def run_study(
     study: Study, folder: RunFolder, observers: Observers, setup: Setup
 ) -> Result | Overview:
-    """Listen and run the study. Raises LinkError, EnrolmentError, RunError, and as `_check`."""
-    _check(study, setup)
-    on_disk = _are_on_disk(setup, study)
-    if on_disk:
+    """Listen and run one study. Raises as `run_studies`."""
+    return run_studies([Planned(study, folder, observers)], setup)[0]
+
+
+def run_studies(planned: Sequence[Planned], setup: Setup) -> list[Result | Overview]:
+    """Listen and run studies at the same time, over one port and one connection a site.
+
+    One that fails costs no other its result. Raises LinkError, EnrolmentError, RunError, and as
+    `_check`.
+    """
+    for each in planned:
+        _check(each.study, setup)
+    studies = [each.study for each in planned]
+    if len({study.digest for study in studies}) < len(studies):
+        raise StudyError("One study is given twice. Leave it out, or give it another name.")
+    setup = replace(setup, updates="disk" if _are_on_disk(setup, *studies) else "memory")
+    if setup.updates == "disk":
         return_freed_memory()
-    spool = folder.spool if on_disk else None
-    link = make_link(study, setup.address, setup.federation, spool=spool)
+    hospitals = dict.fromkeys(name for study in studies for name in study.hospitals)
+    link = make_link(
+        tuple(hospitals),
+        setup.address,
+        setup.federation,
+        is_short_of_memory=setup.updates == "disk",
+    )
     link.start()
     try:
-        result = run_on(link, study, folder, observers, setup)
-    except BaseException:  # Ctrl-C, too, must close the port
-        link.stop(completed=False)
+        if len(planned) == 1:
+            each = planned[0]
+            return [run_on(link, each.study, each.folder, each.observers, setup)]
+        return _run_at_once(link, planned, setup)
+    finally:  # after Ctrl-C, too
+        link.stop()
+
+
+def _run_at_once(link: Link, planned: Sequence[Planned], setup: Setup) -> list[Result | Overview]:
+    end_notices = EndNotices(link)
+    for each in planned:  # a site that has done with one of them stays for the others
+        end_notices.begin(each.folder.run, each.study.hospitals)
+    results: dict[int, Result | Overview] = {}
+    problems: dict[int, BaseException] = {}
+
+    def run(number: int, each: Planned) -> None:
+        try:
+            results[number] = run_on(
+                link,
+                each.study,
+                each.folder,
+                each.observers,
+                setup,
+                others_stay=True,
+                end_notices=end_notices,
+            )
+        except BaseException as problem:  # noqa: BLE001 - raised below, in the main thread
+            problems[number] = problem
+            if isinstance(problem, ErosionError):
+                logger.error("%s: %s", each.study.name, problem)
+
+    threads = [
+        threading.Thread(target=run, args=each, name=each[1].study.name, daemon=True)
+        for each in enumerate(planned)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(1.0)
+    except BaseException:
+        link.interrupt()
+        for thread in threads:
+            thread.join(STOP_SECONDS)
         raise
-    link.stop(completed=True)
-    return result
+    faults = [p for p in problems.values() if not isinstance(p, ErosionError)]
+    if faults:
+        raise faults[0]
+    if problems:
+        failed = ", ".join(planned[number].study.name for number in sorted(problems))
+        raise RunError(
+            f"{len(problems)} of {len(planned)} studies have no result: {failed}. The reasons are"
+            " above, and in the status of each run."
+        )
+    return [results[number] for number in range(len(planned))]
 
 
 def run_queue(
@@ -83,17 +162,16 @@ def run_queue(
         raise RunError(
             f"--queue {queue}: there is no such folder. Make it, and put studies into it."
         )
-    spool = None if setup.updates == "memory" else queue / ".spool"
-    link = make_link(None, setup.address, setup.federation, spool=spool)
+    link = make_link(
+        (), setup.address, setup.federation, is_short_of_memory=setup.updates != "memory"
+    )
     link.start()
-    farewells = Farewells(link)
+    end_notices = EndNotices(link)
     logger.info("listening on %s for the studies in %s", link.address, queue)
 
     def run_one(study: Study, folder: RunFolder) -> None:
         _check(study, setup)
-        on_disk = _are_on_disk(setup, study)
-        link.keep_updates(on_disk=on_disk)
-        return_freed_memory() if on_disk else keep_freed_memory()
+        return_freed_memory() if _are_on_disk(setup, study) else keep_freed_memory()
         if (longest := _longest_wait(study, setup)) is None:  # it must not keep the next study
             longest = study.federation.join_deadline_seconds
         bounded = replace(setup, longest_wait_seconds=longest)
@@ -101,24 +179,29 @@ def run_queue(
         try:
             with alone_in(folder.path), observers_of() as observers:
                 run_on(
-                    link, study, folder, observers, bounded, others_stay=True, farewells=farewells
+                    link,
+                    study,
+                    folder,
+                    observers,
+                    bounded,
+                    others_stay=True,
+                    end_notices=end_notices,
                 )
         finally:
             status.show(run="")
 
+    def withdrawn(folder: RunFolder) -> None:
+        end_notices.say(folder.run, WITHDRAWN)
+
     try:
         with queue_status(queue, lambda: link.certificate_expires) as status:
-            StudyQueue(
-                queue,
-                runs,
-                run_one,
-                idle=farewells.catch_up,
-                withdrawn=lambda study: farewells.say(study, WITHDRAWN),
-            ).serve(until_empty=until_empty)
+            StudyQueue(queue, runs, run_one, idle=end_notices.resend, withdrawn=withdrawn).serve(
+                until_empty=until_empty
+            )
     except (OSError, DiskError) as problem:
         raise RunError(
-            f"The queue {queue} cannot be gone on with ({problem.__cause__ or problem}). Put that"
-            " right, then start it again: it goes on with the run that it was at."
+            f"The queue {queue} cannot continue ({problem.__cause__ or problem}). Put that right,"
+            " then start it again: it resumes the run that it was at."
         ) from problem
     finally:
         link.stop()
@@ -135,16 +218,21 @@ def _longest_wait(study: Study, setup: Setup) -> float | None:
     return study.federation.longest_wait_seconds if own is None else own
 
 
-def _are_on_disk(setup: Setup, study: Study) -> bool:
-    is_needed = setup.updates == "auto" and need_disk(study, memory_bytes())
+def _are_on_disk(setup: Setup, *studies: Study) -> bool:
+    is_needed = setup.updates == "auto" and need_disk(memory_bytes(), *studies)
     return setup.updates == "disk" or is_needed
 
 
-def need_disk(study: Study, memory: int) -> bool:
-    """Whether a round's updates would take more than MEMORY_SHARE of `memory` bytes."""
+def need_disk(memory: int, *studies: Study) -> bool:
+    """Return if the studies' updates of one round take more than MEMORY_SHARE of `memory` bytes."""
+    return sum(map(_largest_round, studies)) > MEMORY_SHARE * memory
+
+
+def _largest_round(study: Study) -> int:
+    """Return the bytes of a round's updates."""
     dim = max(int(place.stop) for place in study.build_context.layout().values())
     largest = max(dim + sum(arm.attachment_sizes(dim).values()) for arm in study.arms.values())
-    return 4 * largest * len(study.hospitals) > MEMORY_SHARE * memory
+    return 4 * largest * len(study.hospitals)
 
 
 def run_on(
@@ -155,14 +243,16 @@ def run_on(
     setup: Setup,
     *,
     others_stay: bool = False,
-    farewells: Farewells | None = None,
+    end_notices: EndNotices | None = None,
 ) -> Result | Overview:
     """Run the study over a link that is open already. Raises RunError.
 
-    `others_stay`: sites that this study does not want wait for another one. `farewells`: of all
+    `others_stay`: sites that this study does not want wait for another one. `end_notices`: of all
     studies of the link; None: there is one.
     """
-    farewells = farewells or Farewells(link)
+    end_notices = end_notices or EndNotices(link)
+    end_notices.begin(folder.run, study.hospitals)
+    channel = link.open(folder.spool if _are_on_disk(setup, study) else None)
     longest = _longest_wait(study, setup)
     if longest is None and study.has_every_user:  # one that is away must not keep the others
         longest = study.federation.join_deadline_seconds
@@ -173,13 +263,14 @@ def run_on(
         coordinator = Coordinator(
             study,
             link,
+            channel,
             folder,
             observers.notify,
             weights=setup.weights,
             longest_wait_seconds=longest,
             start_with_quorum=setup.start_with_quorum,
             others_stay=others_stay,
-            farewells=farewells,
+            end_notices=end_notices,
             can_resume=setup.can_resume,
         )
         status.waiting_for = coordinator.waiting_for
@@ -201,10 +292,12 @@ def run_on(
     except BaseException as problem:  # Ctrl-C, too, is to be seen in the status
         observers.notify(StudyFailed(str(problem) or "interrupted"))
         if _is_over(problem, in_queue=others_stay):
-            farewells.say(study, FAILED)
+            end_notices.say(folder.run, FAILED)
         raise
+    finally:
+        channel.close()
     status.ended()
-    farewells.say(study)
+    end_notices.say(folder.run)
     return result
 
 

@@ -40,16 +40,16 @@ class StudyQueue:
         run: RunOne,
         *,
         idle: Callable[[], None] = lambda: None,
-        withdrawn: Callable[[Study], None] = lambda _study: None,
+        withdrawn: Callable[[RunFolder], None] = lambda _folder: None,
     ) -> None:
         """`runs`: where run folders are made. `idle` is called while there is no study to run.
 
-        `withdrawn` is given a study that has had a turn, and whose file was then taken away.
+        `withdrawn` receives the run of a study that has had a turn and was then taken away.
         """
         self._folder, self._runs, self._run = folder, runs, run
         self._idle, self._withdrawn = idle, withdrawn
         self._turns: Counter[str] = Counter()  # that a waiting file has had
-        self._gave_way: dict[str, Study] = {}  # by the file's name
+        self._gave_way: dict[str, RunFolder] = {}  # by the file's name
         self._seen: dict[Path, tuple[int, ...]] = {}  # to let a file be written to its end
 
     def serve(self, *, until_empty: bool) -> None:
@@ -92,7 +92,7 @@ class StudyQueue:
                 self._run(study, folder)
         except HospitalsAwayError as problem:
             self._turns[path.name] += 1
-            self._gave_way[path.name] = study
+            self._gave_way[path.name] = folder
             logger.warning("%s waits for its next turn: %s", path.name, problem)
         except (OSError, DiskError):  # no study's fault: the next one would end so, too
             raise

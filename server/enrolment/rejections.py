@@ -1,7 +1,6 @@
 """Admits sites by their keys, and reports those that are rejected."""
 
 import logging
-import queue
 import threading
 import time
 from collections import deque
@@ -46,7 +45,8 @@ class RejectionLog:
     ) -> None:
         """`own_trouble`: why nobody would accept the coordinator's own certificate."""
         self.admission, self._own_trouble = admission, own_trouble
-        self._news: queue.SimpleQueue[TurnedAway] = queue.SimpleQueue()
+        self._news: deque[TurnedAway] = deque(maxlen=MOST_TOLD)
+        self.num_news = 0  # of all times
         self._lock = threading.Lock()
         self._told: dict[tuple[str, Reason], float] = {}  # when a trouble was last reported
         self._handshakes: deque[float] = deque(maxlen=MOST_TOLD)  # that no call followed yet
@@ -70,7 +70,9 @@ class RejectionLog:
         event = TurnedAway(hospital, origin, text)
         where = f" ({peer})" if peer else ""
         logger.warning("%s%s was not let in: %s", event.who, where, text)
-        self._news.put(event)
+        with self._lock:
+            self._news.append(event)
+            self.num_news += 1
 
     def handshake(self) -> None:
         """A connection begins; what becomes of it shows by the call that follows, or does not."""
@@ -88,13 +90,12 @@ class RejectionLog:
             while len(self._callers) > MOST_TOLD:
                 del self._callers[next(iter(self._callers))]
 
-    def news(self) -> list[TurnedAway]:
-        """Who was turned away since this was last asked."""
+    def news(self, since: int) -> tuple[list[TurnedAway], int]:
+        """Return the denials after the first `since`, and how many there were in all."""
         self._tell_of_broken_handshakes()
-        events = []
-        while not self._news.empty():
-            events.append(self._news.get())
-        return events
+        with self._lock:
+            num_new = min(self.num_news - since, len(self._news))
+            return list(self._news)[len(self._news) - num_new :], self.num_news
 
     def _tell_of_broken_handshakes(self) -> None:
         """The TLS library does not say whose handshake failed, only that no call came of it."""

@@ -21,10 +21,9 @@ from erosion.common.support.keys import PublicKey
 from erosion.common.support.process import RunningTime, memory_bytes, raise_limit
 from erosion.common.support.software import software_version
 from erosion.server.enrolment.authorizer import Authorizer
-from erosion.server.enrolment.rejections import RejectionLog, TurnedAway
+from erosion.server.enrolment.rejections import RejectionLog
 from erosion.server.enrolment.serving_certificate import ServingCertificate
-from erosion.server.link.exchange import Exchange
-from erosion.server.link.grid import LinkGrid
+from erosion.server.link.channel import Exchange, LinkGrid
 from erosion.server.link.service import Service
 from erosion.server.link.sessions import Sessions
 from erosion.server.link.site_session import TICK_SECONDS
@@ -45,7 +44,7 @@ METADATA_BYTES = 2**13  # of a call
 
 
 class Link:
-    """`start` it, talk through `grid`, and `stop` it. One thread serves every site."""
+    """`start` it, `open` a channel for each study, and `stop` it. One thread serves every site."""
 
     def __init__(
         self,
@@ -53,28 +52,27 @@ class Link:
         *,
         certificate: ServingCertificate | None = None,
         admission: Authorizer | None = None,
-        spool: Path | None = None,
+        is_short_of_memory: bool = False,
         address_in_kits: str = "",
         look_at_expiry: Callable[[], None] = lambda: None,
     ) -> None:
         """Listen on `address` ("host:port").
 
         `certificate`: what sites are shown, None for plain gRPC. `admission`: whom to let in, None
-        for everybody. `spool`: a folder for large replies and updates of the round under way, made
-        anew and removed in the end; None keeps them in memory. `address_in_kits`: what sites dial.
-        `look_at_expiry` is called once a day; it may raise EnrolmentError.
+        for everybody. `is_short_of_memory`: some channel may have a spool folder, and little is
+        kept of what arrives. `address_in_kits`: what sites dial. `look_at_expiry` is called once a
+        day; it may raise EnrolmentError.
         """
         self._look_at_expiry = look_at_expiry
         self._keeper = RejectionLog(
             admission, lambda: None if certificate is None else certificate.trouble
         )
-        self._exchange = Exchange()
-        self._sessions = Sessions(self._exchange, self._keeper)
+        self._sessions = Sessions(Exchange(), self._keeper)
         self._certificate = certificate
-        self._spool = None if spool is None else Spool(spool, self._sessions.num_sites)
+        self._is_short_of_memory = is_short_of_memory
         self.versions = Versions(WIRE, PROTOCOL, software_version())
         self.clock = RunningTime()
-        self.grid = LinkGrid(self._sessions, self.clock)
+        self.grid = self.open()  # for messages of no study
         self._asked_address = self.address = address
         self._address_in_kits = address_in_kits
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -83,12 +81,22 @@ class Link:
         self._most_connections = MIN_CONNECTIONS
         self._ticker: asyncio.Task[None] | None = None
 
+    def open(self, spool: Path | None = None) -> LinkGrid:
+        """Open a channel. `spool`: its folder for large replies and updates; None: memory.
+
+        Raises LinkError where the folder cannot be made.
+        """
+        return LinkGrid(self._sessions, self.clock, None if spool is None else Spool(spool))
+
+    def interrupt(self) -> None:
+        """End every study at its next look at the link, as Ctrl-C does in the main thread."""
+        for mailbox in self._sessions.exchange.mailboxes():
+            mailbox.fail(KeyboardInterrupt())
+
     def start(self) -> None:
         """Open the port; raises LinkError where that cannot be done."""
         identify()
         self._most_connections = most_connections(raise_limit(), memory_bytes())
-        if self._spool is not None:
-            self._spool.make()
         loop = self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=loop.run_forever, name="line", daemon=True)
         self._thread.start()
@@ -123,16 +131,6 @@ class Link:
         return None if self._certificate is None else self._certificate.expires
 
     @property
-    def updates(self) -> Path | None:
-        """The folder in which a round's updates are to be kept; None: in memory."""
-        return self._spool.updates if self._spool is not None and self._spool.is_used else None
-
-    def keep_updates(self, *, on_disk: bool) -> None:
-        """Where the updates of the next rounds are kept; on disk only where there is a `spool`."""
-        if self._spool is not None:
-            self._spool.is_used = on_disk
-
-    @property
     def enrolled_only(self) -> bool:
         """Only sites with an enrolled key are let in."""
         return self._keeper.admission is not None
@@ -165,31 +163,24 @@ class Link:
             text = f"{why or 'its key was replaced'}; ask the coordinator"
             self._sessions.call(node_id, session.number, lambda s: s.end(Reason.REVOKED, text))
 
-    def turned_away(self) -> list[TurnedAway]:
-        """Who was not let in since this was last asked."""
-        return self._keeper.news()
-
-    def stop(self, *, completed: bool = True) -> None:
+    def stop(self) -> None:
         """Close the port; returns within a few seconds."""
-        del completed  # sites are told by a notice
         if self._loop is not None:
             try:
                 _do(self._close(), self._loop, STOP_SECONDS)
             except Overdue:
                 logger.warning("the connections did not end in time; they are cut")
             self._end_loop(self._loop)
-        if self._spool is not None:
-            self._spool.remove()
 
     async def _open(self) -> int:
         """On the line's loop."""
         service = Service(
             self._sessions,
             self.versions,
-            spool=self._spool,
+            is_short_of_memory=self._is_short_of_memory,
             certificate_expires=lambda: self.certificate_expires,
         )
-        options = _options(self._most_connections, is_short_of_memory=self._spool is not None)
+        options = _options(self._most_connections, is_short_of_memory=self._is_short_of_memory)
         self._server = grpc.aio.server(options=options)
         self._server.add_generic_rpc_handlers((service.handler,))
         if self._certificate is None:

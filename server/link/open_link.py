@@ -2,10 +2,8 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from erosion.common.errors import EnrolmentError, LinkError
-from erosion.common.study.study import Study
 from erosion.common.support import expiry
 from erosion.common.support.network import is_loopback
 from erosion.server.enrolment.authorizer import Authorizer
@@ -18,16 +16,16 @@ logger = logging.getLogger("erosion.admission")
 
 
 def make_link(
-    study: Study | None,
+    hospitals: Sequence[str],
     address: str | None,
     federation: FederationFolder | None,
     *,
-    spool: Path | None = None,
+    is_short_of_memory: bool = False,
 ) -> Link:
     """A link that is not started; without a `federation` it is neither encrypted nor enrolled.
 
     `address` None: every address of this machine at the port that the site kits name, or the
-    loopback's. `study`: whose hospitals' keys are looked at, None: nobody's. `spool`: see `Link`.
+    loopback's. `hospitals`: their keys' expiry is watched. `is_short_of_memory`: see `Link`.
 
     Raises LinkError, EnrolmentError.
     """
@@ -38,11 +36,10 @@ def make_link(
                 f"--address {address}: --insecure is for this machine only. Use 127.0.0.1:PORT, or"
                 " make a federation with `erosion enroll init` and leave --insecure out."
             )
-        return Link(address, spool=spool)
+        return Link(address, is_short_of_memory=is_short_of_memory)
     place = federation.read_place()
     certificate = ServingCertificate(federation)
     admission = Authorizer(federation)
-    hospitals = () if study is None else study.hospitals
     look_at_expiry = _told_once(
         lambda: expiry_warnings(hospitals, federation, certificate, admission)
     )
@@ -51,7 +48,7 @@ def make_link(
         address or f"0.0.0.0:{place.port}",
         certificate=certificate,
         admission=admission,
-        spool=spool,
+        is_short_of_memory=is_short_of_memory,
         address_in_kits=place.address,
         look_at_expiry=look_at_expiry,
     )

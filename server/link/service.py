@@ -31,7 +31,7 @@ from erosion.common.support.keys import certificate_in
 from erosion.server.enrolment.authorizer import Admitted, KeptOut
 from erosion.server.link.sessions import Sessions
 from erosion.server.link.site_session import Peer, SiteSession
-from erosion.server.link.spool import Spool
+from erosion.server.link.spool import TransferThrottle
 
 logger = logging.getLogger("erosion.line")
 
@@ -58,11 +58,13 @@ class Service:
         sessions: Sessions,
         ours: Versions,
         *,
-        spool: Spool | None,
+        is_short_of_memory: bool,
         certificate_expires: Callable[[], datetime | None],
     ) -> None:
-        """`spool`: for large replies, None to keep them in memory."""
-        self._sessions, self._ours, self._spool = sessions, ours, spool
+        """`is_short_of_memory`: sites send in small frames."""
+        self._sessions, self._ours = sessions, ours
+        self._throttle = TransferThrottle(sessions.num_sites)
+        self._is_short_of_memory = is_short_of_memory
         self._certificate_expires = certificate_expires
         self._greetings: Counter[str] = Counter()  # under way, by hospital
         self._comings: dict[str, deque[float]] = {}  # when each hospital came, lately
@@ -152,7 +154,7 @@ class Service:
             "expires": None if verdict is None else verdict.expires.isoformat(),
             "certificate_expires": None if ends is None else ends.isoformat(),
             # A site that waits for its turn has a frame under way, which gRPC keeps in memory.
-            "frame_bytes": LARGEST_DATA_BYTES if self._spool is None else MODEST_DATA_BYTES,
+            "frame_bytes": MODEST_DATA_BYTES if self._is_short_of_memory else LARGEST_DATA_BYTES,
         }
 
     async def _make_room(self, peer: Peer, context: Any) -> None:
@@ -211,7 +213,7 @@ class Service:
             )
 
     def _session(self, peer: Peer, number: int) -> SiteSession:
-        return SiteSession(peer, number, self._sessions.exchange, spool=self._spool)
+        return SiteSession(peer, number, self._sessions.exchange, self._throttle)
 
     async def _refuse(
         self, context: Any, reason: Reason, text: str, hospital: str, *, is_told: bool = True

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from erosion.server.enrolment.authorizer import KeptOut
 from erosion.server.enrolment.rejections import RejectionLog
-from erosion.server.link.exchange import Exchange
+from erosion.server.link.channel import Exchange
 from erosion.server.link.site_session import Ending, Peer, SiteSession
 
 MOST_KNOWN = 100_000  # nodes that have come at some time
@@ -58,7 +58,7 @@ class Sessions:
                 oldest = next(i for i in self._known if i not in self._live)
                 del self._known[oldest], self._numbers[oldest]
             session = self._live[peer.node_id] = make(peer, number)
-        self.exchange.news.set()
+        self.exchange.wake()
         return session
 
     def close(self, session: SiteSession) -> None:
@@ -69,7 +69,7 @@ class Sessions:
                 del self._live[node_id]
             if session.ending is not None:
                 self._endings[node_id] = session.ending
-        self.exchange.news.set()
+        self.exchange.wake()
 
     def numbers(self) -> dict[int, int]:
         """The sites that are connected: node id -> how often it has come."""
@@ -116,12 +116,5 @@ class Sessions:
             self._loop.call_soon_threadsafe(do)
 
     def call(self, node_id: int, number: int, act: Callable[[SiteSession], None]) -> None:
-        """From another thread: let the line's loop do something to a session, if it stands."""
-
-        def do() -> None:
-            session = self.live(node_id)
-            if session is not None and session.number == number:
-                act(session)
-
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(do)
+        """From another thread: let the link's loop do something to a session, if it is live."""
+        self.call_all([(node_id, number, act)])

@@ -35,9 +35,8 @@ from erosion.common.line.frames import (
 )
 from erosion.common.protocol.admission_terms import Reason
 from erosion.common.protocol.flower_messages import ReplyMessage
-from erosion.server.link.exchange import Asked, Exchange
-from erosion.server.link.request import Request
-from erosion.server.link.spool import Spool
+from erosion.server.link.channel import Exchange, Pending, Request
+from erosion.server.link.spool import Spool, TransferThrottle
 
 TICK_SECONDS = 1.0
 PING_TICKS = 5  # in which nothing was heard of a site, or nothing said to it
@@ -78,14 +77,13 @@ class SiteSession:
         peer: Peer,
         number: int,
         exchange: Exchange,
-        *,
-        spool: Spool | None = None,
+        throttle: TransferThrottle,
     ) -> None:
-        """`number`: how often this node has come. `spool`: for large replies; None: memory is."""
+        """`number`: how often this node has connected. `throttle`: of large transfers."""
         self.peer, self.number = peer, number
         self.over = asyncio.Event()
         self.ending: Ending | None = None
-        self._exchange, self._spool = exchange, spool
+        self._exchange, self._throttle = exchange, throttle
         self._to_disk = False  # the reply under way
         self._waiting: deque[Request] = deque()
         self._control: deque[bytes] = deque()
@@ -93,7 +91,7 @@ class SiteSession:
         self._sending: str | None = None  # the request under way
         self._frame_size = FrameSize()
         self._arriving: Assembly | None = None
-        self._answers: Asked | None = None  # what the reply under way answers; None: nobody waits
+        self._answers: Pending | None = None  # what the reply under way answers; None: nobody waits
         self._heard = asyncio.Event()
         self.is_heard = True  # since it was probed; for other threads to look at
         self._silent_ticks, self._unsaid_ticks, self._is_reading = 0, 0, True
@@ -194,10 +192,10 @@ class SiteSession:
 
     async def _send(self, request: Request, write: Write) -> None:
         self._sending = request.request_id
-        spool = self._spool_for(request.num_bytes)
+        is_throttled = request.spool is not None and request.num_bytes >= LARGE_BYTES
         try:
-            if spool is not None:
-                await self._saying(spool.throttle.enter(request), write)
+            if is_throttled:
+                await self._saying(self._throttle.enter(request), write)
             await write(request.head)
             for data in data_frames(request.buffers, self._frame_size):
                 if self._sending is None:
@@ -211,8 +209,8 @@ class SiteSession:
                 self._say(frame(Kind.DROP, request.request_id.encode()))
         finally:
             self._sending = None
-            if spool is not None:
-                await spool.throttle.leave(request)
+            if is_throttled:
+                await self._throttle.leave(request)
 
     async def _saying(self, turn: Coroutine[Any, Any, None], write: Write) -> None:
         """Wait for `turn`; what is short is said meanwhile."""
@@ -269,9 +267,11 @@ class SiteSession:
             )
         self._answers = asked if is_wanted else None
         space: Space = Nowhere()
-        spool = self._spool_for(description.num_bytes) if is_wanted else None
+        spool = asked.mailbox.spool if is_wanted else None
+        if description.num_bytes < LARGE_BYTES:
+            spool = None
         if spool is not None:
-            await self._enter(spool)
+            await self._enter()
             space = self._opened(spool, request_id)
         elif is_wanted:
             space = MemorySpace(description.num_bytes)
@@ -280,11 +280,6 @@ class SiteSession:
         self._arriving = Assembly(head, description, space)
         if self._arriving.is_whole:
             await self._finish(self._arriving)
-
-    def _spool_for(self, num_bytes: int) -> Spool | None:
-        """Where so much goes to; None: into memory, without waiting for its turn."""
-        is_used = self._spool is not None and self._spool.is_used and num_bytes >= LARGE_BYTES
-        return self._spool if is_used else None
 
     def _opened(self, spool: Spool, request_id: str) -> Space:
         try:
@@ -323,20 +318,19 @@ class SiteSession:
         head = arrived.head
         content = _error(head["error"]) if "error" in head else arrived.content()
         reply = ReplyMessage(
-            content, asked.request, received_bytes=head["bytes"], log_head=text_in(head, "log")
+            content, asked.envelope, received_bytes=head["bytes"], log_head=text_in(head, "log")
         )
         self._exchange.deliver(text_in(head, "re"), reply)
 
-    async def _enter(self, spool: Spool) -> None:
+    async def _enter(self) -> None:
         self._is_reading = False  # it is kept waiting: its silence says nothing
         try:
-            await spool.throttle.enter(self)
+            await self._throttle.enter(self)
         finally:
             self._is_reading = True
 
     async def _leave(self) -> None:
-        if self._spool is not None:
-            await self._spool.throttle.leave(self)
+        await self._throttle.leave(self)
 
 
 def _frames_in(num_bytes: int) -> int:

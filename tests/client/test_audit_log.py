@@ -169,7 +169,7 @@ class Line:
 
     def receive(self, seconds: float) -> Message:
         del seconds
-        notice = wire.Notice(text="the study has ended", final=False, study_ended=True)
+        notice = wire.Notice(text="the study has ended", final=False, ended=("r",))
         return Message(wire.encode_notice(notice), 1, wire.NOTICE)
 
     def reply(self, request: Message, reply: Message, log_head: str | None = None) -> None:

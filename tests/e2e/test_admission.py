@@ -49,7 +49,7 @@ class Enrolled:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.keys = make_federation(folder / "federation", "alice", "bob")
-        self.link = make_link(small_study(), "127.0.0.1:0", self.keys)
+        self.link = make_link(small_study().hospitals, "127.0.0.1:0", self.keys)
         self.link.start()
 
     def coordinator(
@@ -95,7 +95,7 @@ class Enrolled:
 
     def recorded(self) -> list[tuple[str | None, str]]:
         """What the coordinator has noted since this was last asked."""
-        return [(event.hospital, event.text) for event in self.link.turned_away()]
+        return [(event.hospital, event.text) for event in self.link.grid.denials()]
 
     def connected(self) -> list[str | None]:
         """As whom the sites are known that are let in."""

@@ -77,7 +77,7 @@ def field(
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     keys = make_federation(tmp_path / "federation", "a")
     study = make_study()
-    link = make_link(study, "127.0.0.1:0", keys)
+    link = make_link(study.hospitals, "127.0.0.1:0", keys)
     link.start()
     kit = unpack_kit(keys, "a", tmp_path)
     (kit / "patients.csv").write_text(twenty_patients())
@@ -127,7 +127,7 @@ def test_a_site_that_can_take_part_passes_every_check(field: Field) -> None:
     assert "healthy 10, ill 10" in said["target"]
     assert "enrolled for a, valid until" in said["certificate"]
     assert field.link.grid.get_node_ids() == []
-    assert field.link.turned_away() == []
+    assert field.link.grid.denials() == []
 
 
 def test_a_site_that_serves_an_app_is_checked_for_what_that_needs(field: Field) -> None:

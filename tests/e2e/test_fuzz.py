@@ -28,7 +28,7 @@ def test_200_malformed_replies_cost_nobody_a_round_and_leave_nothing_behind(
         federation.start()
         result = federation.finish()
         records = federation.observer.records
-        assert len(federation.link._exchange) == 0
+        assert len(federation.link._sessions.exchange) == 0
     assert [r.outcome for r in records] == ["done"] * ROUNDS
     for record in records:
         for name in fuzzing.SITES:

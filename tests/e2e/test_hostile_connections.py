@@ -42,7 +42,7 @@ def link(tmp_path: Path) -> Iterator[Link]:
     keys = make_federation(tmp_path / "federation", "alice", "bob", "mallory")
     for hospital in ("bob", "mallory"):
         unpack_kit(keys, hospital, tmp_path)
-    link = make_link(small_study(), "127.0.0.1:0", keys)
+    link = make_link(small_study().hospitals, "127.0.0.1:0", keys)
     link.start()
     yield link
     link.stop()

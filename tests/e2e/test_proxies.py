@@ -29,7 +29,7 @@ from erosion.server.link.open_link import make_link
 from tests.support.connect_proxy import ConnectProxy
 from tests.support.enrolled import unpack_kit
 from tests.support.patience import PATIENCE, wait_until
-from tests.support.small_study import make_study, twenty_patients
+from tests.support.small_study import twenty_patients
 
 NAME = "coordinator.erosion.test"  # that no DNS knows
 RECIPES = Path(__file__).parents[2] / "docker"
@@ -74,7 +74,7 @@ def link(tmp_path: Path) -> Iterator[Link]:
     keys = FederationFolder(tmp_path / "federation")
     init_federation(keys, Address(hosts=(NAME,), port=9092))
     enrol_site(keys, "a")
-    link = make_link(make_study(), "127.0.0.1:0", keys)
+    link = make_link((), "127.0.0.1:0", keys)
     link.start()
     unpack_kit(keys, "a", tmp_path)
     yield link

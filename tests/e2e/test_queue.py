@@ -144,7 +144,7 @@ def test_a_queue_whose_runs_cannot_be_written_keeps_its_studies(
     where = ["--insecure", "--address", free_address(), "--runs", str(runs), "--until-empty"]
     assert main(["server", "--queue", str(queue), *where]) == 7
     said = " ".join(capsys.readouterr().err.split())
-    assert "cannot be gone on with" in said
+    assert str(queue) in said
     assert "it goes on with the run" in said
     assert (queue / "a.toml").exists()
 
@@ -187,7 +187,7 @@ def test_a_study_that_is_taken_away_between_two_of_its_turns_is_told_of_once(
 ) -> None:
     queue = tmp_path / "queue"
     turns: list[str] = []
-    withdrawn: list[Study] = []
+    withdrawn: list[RunFolder] = []
     put(queue, "a.toml", small_study(name="first"))
     put(queue, "b.toml", small_study(name="second"))
 
@@ -201,7 +201,7 @@ def test_a_study_that_is_taken_away_between_two_of_its_turns_is_told_of_once(
     runs = tmp_path / "runs"
     StudyQueue(queue, runs, run, withdrawn=withdrawn.append).serve(until_empty=True)
     assert turns == ["first", "second", "second"]
-    assert [study.name for study in withdrawn] == ["first"]
+    assert [load_study(folder.study).name for folder in withdrawn] == ["first"]
 
 
 def test_what_is_put_away_is_what_was_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,7 +334,10 @@ def test_sites_stay_connected_from_one_study_to_the_next(tmp_path: Path) -> None
     (queue / "2.toml").write_text("name = 3\n")
     put(queue, "3.toml", small_study(name="three", **quick))
     options = ["--insecure", "--address", address, "--runs", str(tmp_path / "runs")]
-    kept = queue / ".spool" / "updates" / "alice.f32"
+
+    def kept() -> list[Path]:
+        return list((tmp_path / "runs").glob("*/spool/updates/alice.f32"))
+
     programs = [
         Program(
             "coordinator",
@@ -345,7 +348,7 @@ def test_sites_stay_connected_from_one_study_to_the_next(tmp_path: Path) -> None
     try:
         for name in ("alice", "bob", "carol"):
             if name == "carol":
-                programs[0].wait_until(kept.exists, "update on the disk")
+                programs[0].wait_until(lambda: bool(kept()), "update on the disk")
             site = str(write_site(tmp_path, name, address))
             programs.append(Program(name, ["client", site], tmp_path / f"{name}.log"))
         assert programs[0].wait() == 0, programs[0].text()
@@ -355,7 +358,7 @@ def test_sites_stay_connected_from_one_study_to_the_next(tmp_path: Path) -> None
     finally:
         for program in programs:
             program.close()
-    assert not kept.exists()
+    assert not kept()
     assert json.loads((queue / "status.json").read_text())["phase"] == "finished"
     assert sorted(path.name for path in (queue / "done").iterdir()) == ["1.toml", "3.toml"]
     assert [path.name for path in (queue / "failed").iterdir()].count("2.toml") == 1

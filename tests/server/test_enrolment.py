@@ -36,7 +36,6 @@ from erosion.common.errors import EnrolmentError, SiteError
 from erosion.common.protocol.admission_terms import Reason
 from erosion.common.sealed.pinned_keys import read_pinned_keys
 from erosion.common.settings.names import checked_hospital
-from erosion.common.study.study import Study
 from erosion.common.support import expiry
 from erosion.common.support.files import version_of
 from erosion.common.support.keys import (
@@ -75,7 +74,6 @@ from erosion.server.enrolment.own_authority import read_own_authorities
 from erosion.server.enrolment.serving_certificate import ServingCertificate
 from erosion.server.link.open_link import make_link
 from tests.support.patience import PATIENCE
-from tests.support.small_study import make_study
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTS = ("erosion.example.org", "192.0.2.7")
@@ -101,10 +99,6 @@ def with_another_authority(kit: Path, other: FederationFolder, to: Path) -> Path
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
-
-
-def study_of(*hospitals: str) -> Study:
-    return make_study(user=hospitals[0], hospitals=list(hospitals), federation={"quorum": 1})
 
 
 def test_all_that_a_federation_keeps_is_for_its_owner_alone(folder: FederationFolder) -> None:
@@ -983,13 +977,13 @@ def test_a_coordinator_with_an_expired_certificate_does_not_start(
 ) -> None:
     renew_coordinator(folder, days=-0.5)
     with pytest.raises(EnrolmentError, match="erosion enroll renew coordinator"):
-        make_link(study_of("bob"), "127.0.0.1:0", folder)
+        make_link(["bob"], "127.0.0.1:0", folder)
 
 
 def test_a_key_that_others_can_read_is_refused(folder: FederationFolder) -> None:
     folder.coordinator.chmod(0o644)
     with pytest.raises(EnrolmentError, match="chmod 600"):
-        make_link(study_of("bob"), "127.0.0.1:0", folder)
+        make_link(["bob"], "127.0.0.1:0", folder)
 
 
 def test_what_will_soon_keep_a_hospital_out_is_said_at_the_start(
@@ -998,7 +992,7 @@ def test_what_will_soon_keep_a_hospital_out_is_said_at_the_start(
     enrol_site(folder, "bob", days=20)
     enrol_site(folder, "carol")
     renew_coordinator(folder, days=10)
-    make_link(study_of("bob", "carol", "dave"), "127.0.0.1:0", folder)
+    make_link(["bob", "carol", "dave"], "127.0.0.1:0", folder)
     said = [record.getMessage() for record in caplog.records if record.name == "erosion.admission"]
     assert [line.partition(";")[2] for line in said] == [
         f" run: erosion enroll renew coordinator --folder {folder.path}",

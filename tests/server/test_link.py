@@ -22,8 +22,8 @@ from erosion.common.protocol.flower_messages import BoundedMessage
 from erosion.experiments.slow_line import SlowLine
 from erosion.server.link import Link, site_session
 from erosion.server.link import link as link_module
+from erosion.server.link.channel import Content, Request
 from erosion.server.link.link import most_connections
-from erosion.server.link.request import Content, Request
 from erosion.server.link.service import Service, certificate_of
 from erosion.server.link.site_session import SiteSession
 from tests.support.patience import PATIENCE, wait_until
@@ -37,19 +37,18 @@ def test_connections_are_bound_by_files_and_by_memory_and_some_are_always_taken(
     assert most_connections(100, sixteen_gigabytes) == 64
 
 
-def test_a_study_may_do_without_the_disk_that_another_needs(tmp_path: Path) -> None:
-    link = Link("127.0.0.1:0", spool=tmp_path / "spool")
-    assert link.updates == tmp_path / "spool" / "updates"
-    link.keep_updates(on_disk=False)
-    assert link.updates is None
-    link.keep_updates(on_disk=True)
-    assert link.updates == tmp_path / "spool" / "updates"
-
-
-def test_without_a_folder_updates_are_kept_in_memory() -> None:
+def test_each_study_has_a_spool_folder_that_goes_with_its_channel(tmp_path: Path) -> None:
     link = Link("127.0.0.1:0")
-    link.keep_updates(on_disk=True)
-    assert link.updates is None
+    first, second, third = (
+        link.open(tmp_path / "first"),
+        link.open(tmp_path / "second"),
+        link.open(),
+    )
+    assert first.updates == tmp_path / "first" / "updates"
+    assert second.updates == tmp_path / "second" / "updates"
+    assert third.updates is None
+    first.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["second"]
 
 
 def test_a_port_that_is_not_open_in_time_is_said_with_the_remedy(

@@ -1,6 +1,6 @@
 """What the coordinator makes of sites that come and go, without a port."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import pytest
 from flwr.app import Error, Message, RecordDict
@@ -17,12 +17,11 @@ from erosion.common.rounds.transport import Away, Declined, Introduced, KeptOut,
 from erosion.common.study.study import Study
 from erosion.common.support.process import RunningTime
 from erosion.server.coordination.network import NetworkTransport
-from erosion.server.enrolment.rejections import RejectionLog, TurnedAway
-from erosion.server.link.exchange import Exchange
-from erosion.server.link.grid import LinkGrid
-from erosion.server.link.request import Content, Request
+from erosion.server.enrolment.rejections import RejectionLog
+from erosion.server.link.channel import Content, Exchange, LinkGrid, Request
 from erosion.server.link.sessions import Sessions
 from erosion.server.link.site_session import Peer, SiteSession
+from erosion.server.link.spool import TransferThrottle
 from tests.support.small_study import make_study
 
 NODE = 7
@@ -47,9 +46,6 @@ class Keys:
 
     def part_with(self, node_id: int) -> None: ...
 
-    def turned_away(self) -> Sequence[TurnedAway]:
-        return ()
-
 
 class Port:
     """What there is of a line before anything is sent."""
@@ -73,7 +69,8 @@ class Port:
     def begin(self) -> SiteSession:
         """A site comes."""
         session = self.sessions.begin(
-            Peer(NODE, None, None, ""), lambda peer, n: SiteSession(peer, n, self.exchange)
+            Peer(NODE, None, None, ""),
+            lambda peer, n: SiteSession(peer, n, self.exchange, TransferThrottle(lambda: 1)),
         )
         assert not list(self.transport.news())
         return session
@@ -85,10 +82,10 @@ class Port:
 
     def answer(self, content: RecordDict | Error) -> None:
         """It answers with this."""
-        (request_id,) = list(self.exchange._asked)
-        asked = self.exchange.asked(request_id)
-        assert asked is not None
-        self.exchange.deliver(request_id, ReplyMessage(content, asked.request))
+        (request_id,) = list(self.exchange._pending)
+        pending = self.exchange.pending(request_id)
+        assert pending is not None
+        self.exchange.deliver(request_id, ReplyMessage(content, pending.envelope))
 
 
 def test_a_site_that_leaves_just_before_it_is_asked_has_left_and_is_not_late() -> None:

@@ -71,11 +71,11 @@ def test_a_part_knows_that_other_hospitals_wait_for_its_user(
         return Mock(run=Mock(side_effect=RunError("that is all")))
 
     monkeypatch.setattr(coordinator, "StudyRun", study_run)
-    link = Mock(enrolled_only=False, updates=None)
+    link = Mock(enrolled_only=False)
     study = STUDY.for_user("bob")
     for own in (new_run_folder(folder.path.parent, study), user_folder(folder, study)):
         with pytest.raises(RunError, match="that is all"):
-            coordinator.Coordinator(study, link, own).run()
+            coordinator.Coordinator(study, link, Mock(), own).run()
     assert told == [False, True]
 
 

@@ -22,9 +22,7 @@ from erosion.common.line.frames import (
 )
 from erosion.common.protocol.flower_messages import RequestMessage
 from erosion.server.link import site_session
-from erosion.server.link.exchange import Asked, Exchange
-from erosion.server.link.file_space import FileSpace
-from erosion.server.link.request import Request
+from erosion.server.link.channel import Exchange, Mailbox, Pending, Request
 from erosion.server.link.site_session import (
     LARGE_BYTES,
     MOST_FRAMES,
@@ -33,22 +31,31 @@ from erosion.server.link.site_session import (
     Peer,
     SiteSession,
 )
-from erosion.server.link.spool import Spool
+from erosion.server.link.spool import FileSpace, Spool, TransferThrottle
 
 NODE, SESSION = 7, 1
 LARGE = {"a": {"arrays": [["x", "uint8", [LARGE_BYTES], "raw", LARGE_BYTES]]}}
 
 
-def ask(exchange: Exchange, request_id: str, most_bytes: int = 0) -> None:
+def ask(
+    exchange: Exchange, request_id: str, most_bytes: int = 0, mailbox: Mailbox | None = None
+) -> Mailbox:
+    mailbox = mailbox or Mailbox()
     request = RequestMessage(RecordDict(), request_id, NODE, "train", group_id="", ttl=60.0)
-    exchange.ask(request_id, Asked(request, NODE, SESSION, most_bytes))
+    exchange.ask(request_id, Pending(request, NODE, SESSION, most_bytes, mailbox))
+    return mailbox
+
+
+def session_on(exchange: Exchange, throttle: TransferThrottle | None = None) -> SiteSession:
+    throttle = throttle or TransferThrottle(lambda: 2)
+    return SiteSession(Peer(NODE, "alice", None, ""), SESSION, exchange, throttle)
 
 
 def take_in(
     exchange: Exchange, frames: Iterable[bytes], *, most_head_bytes: int = LARGEST_HEAD_BYTES
 ) -> None:
     """All within one tick of the line's clock, by a site that was asked for so large a head."""
-    session = SiteSession(Peer(NODE, "alice", None, ""), SESSION, exchange)
+    session = session_on(exchange)
     session.ask(Request("r", b"", [], most_head_bytes))
     waiting = iter(frames)
 
@@ -92,7 +99,7 @@ def test_of_a_reply_that_nobody_waits_for_any_more_nothing_is_kept(
     exchange, half = Exchange(), frame(Kind.DATA, bytes(LARGE_BYTES // 2))
     ask(exchange, "late", most_bytes=LARGE_BYTES)
     ask(exchange, "next")
-    session = SiteSession(Peer(NODE, "alice", None, ""), SESSION, exchange)
+    session = session_on(exchange)
 
     def frames() -> Iterator[bytes]:
         yield json_frame(Kind.MESSAGE, {"re": "late", "records": LARGE})
@@ -125,15 +132,14 @@ def test_a_head_that_no_request_needs_is_not_read() -> None:
         take_in(exchange, [reply], most_head_bytes=2**16)
 
 
-def test_a_full_disk_ends_the_run_that_waits_for_the_reply_and_not_the_next_one() -> None:
+def test_a_full_disk_ends_the_study_that_waits_for_the_reply_and_no_other() -> None:
     exchange, full = Exchange(), OSError(errno.ENOSPC, "No space left on device")
-    ask(exchange, "first")
+    first, second = ask(exchange, "first"), ask(exchange, "second")
     exchange.fail("first", full)
-    with pytest.raises(OSError, match="No space"):
-        exchange.raise_problem()
-    exchange.forget(["first"])
-    exchange.fail("first", full)  # more of a reply that nobody waits for any more
-    exchange.raise_problem()
+    assert (first.problem, second.problem) == (full, None)
+    exchange.forget(["second"])
+    exchange.fail("second", full)  # more of a reply that nobody waits for any more
+    assert second.problem is None
 
 
 def test_a_file_that_cannot_be_made_leaves_nothing_but_its_error(tmp_path: Path) -> None:
@@ -145,8 +151,8 @@ def test_a_file_that_cannot_be_made_leaves_nothing_but_its_error(tmp_path: Path)
 class Played:
     """A session on a line that takes everything at once; ticks pass only as a test lets them."""
 
-    def __init__(self, exchange: Exchange, spool: Spool | None = None) -> None:
-        self.session = SiteSession(Peer(NODE, "alice", None, ""), SESSION, exchange, spool=spool)
+    def __init__(self, exchange: Exchange, throttle: TransferThrottle | None = None) -> None:
+        self.session = session_on(exchange, throttle)
         self.arriving: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.written: list[Kind] = []
 
@@ -234,12 +240,12 @@ def test_more_silence_is_borne_while_a_reply_is_arriving() -> None:
 
 
 def test_a_site_whose_reply_waits_for_its_turn_hears_of_the_coordinator(tmp_path: Path) -> None:
-    exchange, spool = Exchange(), Spool(tmp_path / "spool", lambda: 2)
-    ask(exchange, "r1", most_bytes=LARGE_BYTES)
-    played = Played(exchange, spool)
+    exchange, throttle = Exchange(), TransferThrottle(lambda: 2)
+    ask(exchange, "r1", LARGE_BYTES, Mailbox(Spool(tmp_path)))
+    played = Played(exchange, throttle)
 
     async def script() -> None:
-        await spool.throttle.enter("another's")
+        await throttle.enter("another's")
         played.arriving.put_nowait(json_frame(Kind.MESSAGE, {"re": "r1", "records": LARGE}))
         assert await played.pings_in(2 * SILENT_TICKS) == 2 * SILENT_TICKS // PING_TICKS
         assert not played.session.over.is_set()  # its silence says nothing
@@ -248,19 +254,21 @@ def test_a_site_whose_reply_waits_for_its_turn_hears_of_the_coordinator(tmp_path
 
 
 def test_a_site_whose_request_waits_for_its_turn_hears_of_the_coordinator(tmp_path: Path) -> None:
-    spool = Spool(tmp_path / "spool", lambda: 2)
-    played = Played(Exchange(), spool)
+    throttle = TransferThrottle(lambda: 2)
+    played = Played(Exchange(), throttle)
 
     async def script() -> None:
-        await spool.throttle.enter("another's")
+        await throttle.enter("another's")
         head = json_frame(Kind.MESSAGE, {"id": "r1"})
-        played.session.ask(Request("r1", head, [memoryview(bytes(LARGE_BYTES))]))
+        played.session.ask(
+            Request("r1", head, [memoryview(bytes(LARGE_BYTES))], spool=Spool(tmp_path))
+        )
         pong = frame(Kind.PONG)
         assert await played.pings_in(3 * PING_TICKS, heard=pong) == 3
         played.session.drop("r0")
         await settled()
         assert set(played.written) == {Kind.PING, Kind.DROP}
-        await spool.throttle.leave("another's")
+        await throttle.leave("another's")
         await settled()
         assert Kind.DATA in played.written
 

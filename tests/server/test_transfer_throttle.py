@@ -4,15 +4,15 @@ import asyncio
 
 import pytest
 
-from erosion.server.link import transfer_throttle
-from erosion.server.link.transfer_throttle import TransferThrottle
+from erosion.server.link import spool
+from erosion.server.link.spool import TransferThrottle
 
 
 def test_the_next_transfer_begins_when_the_latest_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(transfer_throttle, "LONGEST_PACE_SECONDS", 600.0)
-    monkeypatch.setattr(transfer_throttle, "LONGEST_WAIT_SECONDS", 1200.0)
+    monkeypatch.setattr(spool, "LONGEST_PACE_SECONDS", 600.0)
+    monkeypatch.setattr(spool, "LONGEST_WAIT_SECONDS", 1200.0)
 
     async def play() -> None:
         throttle = TransferThrottle(lambda: 2)
@@ -37,7 +37,7 @@ def test_the_next_transfer_begins_when_the_latest_has_ended(
 def test_a_site_that_falls_silent_keeps_nobody_waiting_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(transfer_throttle, "LONGEST_PACE_SECONDS", 0.05)
+    monkeypatch.setattr(spool, "LONGEST_PACE_SECONDS", 0.05)
 
     async def play() -> None:
         throttle = TransferThrottle(lambda: 10)
@@ -48,7 +48,7 @@ def test_a_site_that_falls_silent_keeps_nobody_waiting_for_long(
 
 
 def test_many_sites_are_let_in_at_a_faster_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer_throttle, "LONGEST_PACE_SECONDS", 600.0)
+    monkeypatch.setattr(spool, "LONGEST_PACE_SECONDS", 600.0)
 
     async def play() -> None:
         throttle = TransferThrottle(lambda: 1000)  # 25 ms each

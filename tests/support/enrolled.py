@@ -33,7 +33,7 @@ class EnrolledFederation(Federation):
 
     def __init__(self, study: Study, folder: Path) -> None:
         self.keys = make_federation(folder / "federation", *study.hospitals)
-        super().__init__(study, folder, make_link(study, "127.0.0.1:0", self.keys))
+        super().__init__(study, folder, make_link(study.hospitals, "127.0.0.1:0", self.keys))
 
     def site_file(self, name: str, index: int | None = None, *, key_of: str | None = None) -> Path:
         """Unpack the kit of `key_of` (of `name` itself) and fill its site file in."""

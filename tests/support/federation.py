@@ -132,8 +132,10 @@ class Recorder:
 class Federation:
     """Use as a context manager: nothing that it started outlives it."""
 
-    def __init__(self, study: Study, folder: Path, link: Link | None = None) -> None:
-        self.study, self.folder = study, folder
+    def __init__(
+        self, study: Study, folder: Path, link: Link | None = None, setup: Setup | None = None
+    ) -> None:
+        self.study, self.folder, self._setup = study, folder, setup or Setup()
         self.observer = Recorder()
         self.outputs: dict[str, Observer] = {"recorder": self.observer}
         self.link = link or Link("127.0.0.1:0")
@@ -151,7 +153,7 @@ class Federation:
         for process in self.sites.values():
             process.kill()
             process.join(10)
-        self.link.stop(completed=False)
+        self.link.stop()
         self._thread.join(10) if self._thread.ident else None
         for process in self.sites.values():
             with suppress(ValueError):
@@ -224,7 +226,7 @@ class Federation:
     def _run(self) -> None:
         try:
             with Observers(self.outputs) as observers:
-                self.result = run_on(self.link, self.study, self.run_folder, observers, Setup())
+                self.result = run_on(self.link, self.study, self.run_folder, observers, self._setup)
         except ErosionError as problem:
             self.error = problem
             self.observer.fail(problem)

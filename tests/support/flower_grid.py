@@ -15,7 +15,7 @@ from flwr.app import (
 )
 
 from erosion.common.protocol.flower_identity import identify
-from erosion.server.link.message_grid import MessageGrid
+from erosion.server.link.channel import MessageGrid
 
 identify()
 

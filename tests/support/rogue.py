@@ -182,7 +182,7 @@ class Rogue:
 def rogue_coordinator(folder: Path, prepare: Callable[[RealSite], None]) -> Iterator[Rogue]:
     """An enrolled site and its coordinator, who talk over TLS; `prepare` may change its files."""
     keys = make_federation(folder / "federation", "bob")
-    link = make_link(None, "127.0.0.1:0", keys)
+    link = make_link((), "127.0.0.1:0", keys)
     link.start()
     try:
         site = RealSite(folder, link, keys)

@@ -1,7 +1,7 @@
 """Sites are told that a study is over, also where it failed and nobody goes on with it."""
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +25,7 @@ from erosion.common.rounds.waiting import HospitalsAwayError, UserDeclinedError
 from erosion.common.study.study import Study
 from erosion.common.support.process import RunningTime
 from erosion.server.coordination import run_app, run_study, study_queue
-from erosion.server.coordination.farewells import Farewells
+from erosion.server.coordination.end_notices import EndNotices
 from erosion.server.coordination.network import NetworkTransport
 from erosion.server.link import Link
 from erosion.server.link.open_link import make_link
@@ -46,26 +46,30 @@ class StubLink:
 
     def __init__(self) -> None:
         self.told: list[str] = []
-        self.grid, self.clock = self, RunningTime()
+        self.ended: list[tuple[str, ...]] = []
+        self.grid, self.clock, self.updates = self, RunningTime(), None
+
+    def open(self, _spool: Path | None = None) -> "StubLink":
+        return self
+
+    def close(self) -> None: ...
 
     def get_node_ids(self) -> list[int]:
         return [2]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         notices = [wire.decode_notice(message.content) for message in messages]
-        self.told += [notice.text for notice in notices if notice.study_ended]
+        self.told += [notice.text for notice in notices if notice.ended]
+        self.ended += [notice.ended for notice in notices]
         return []
 
-    def forget(self, _requests: Sequence[str], *, is_told: bool) -> None:
-        assert not is_told
+    def hospital_of(self, _node: int) -> str | None:
+        return None
 
     def start(self) -> None:
         pass
 
-    def stop(self, *, completed: bool = False) -> None:
-        del completed
-
-    def keep_updates(self, *, on_disk: bool) -> None: ...
+    def stop(self) -> None: ...
 
 
 @pytest.mark.parametrize("user", ["a", "all"])
@@ -221,7 +225,7 @@ def test_a_site_that_is_busy_as_its_study_ends_hears_of_it_afterwards(
         late = link.grid.push_messages([Message(RecordDict(), node, wire.TRAIN)])
         begun.wait(PATIENCE)
         link.grid.forget(late)  # its round is over
-        Farewells(link).say()
+        EndNotices(link).say("")
         wait_until(lambda: site.lines[0]._waiting)
         if not in_queue:
             link.stop()
@@ -237,25 +241,29 @@ def test_a_site_that_is_busy_as_its_study_ends_hears_of_it_afterwards(
 def test_a_site_that_is_away_as_its_study_ends_is_told_once_it_is_back(tmp_path: Path) -> None:
     study = make_study(hospitals=["a", "b"])
     keys = make_federation(tmp_path / "federation", "a", "b", "other")
-    link = make_link(study, "127.0.0.1:0", keys)
+    link = make_link(study.hospitals, "127.0.0.1:0", keys)
     link.start()
     file = load_site(unpack_kit(keys, "b", tmp_path) / "site.toml").coordinator
     line = credentials_for(file.model_copy(update={"address": link.address}))
-    farewells = Farewells(link)
-    transport = NetworkTransport(study, link.grid, link, others_stay=True, farewells=farewells)
+    notices = EndNotices(link)
+    notices.begin("first", study.hospitals)
+    transport = NetworkTransport(
+        study, link.grid, link, others_stay=True, end_notices=notices, run="first"
+    )
     following = NetworkTransport(
         make_study(user="other", hospitals=["other", "a"]),
         link.grid,
         link,
         others_stay=True,
-        farewells=farewells,
+        end_notices=notices,
+        run="second",
     )
     site = Site(line.connect)
     try:
         wait_until(lambda: any(isinstance(event, Introduced) for event in transport.news()))
         site.is_cut_off.set()
         wait_until(lambda: not link.grid.get_node_ids())
-        farewells.say(study)
+        notices.say("first")
         site.is_cut_off.clear()
         wait_until(lambda: list(following.news()) or not site.thread.is_alive())
         assert site.problem is None
@@ -295,33 +303,42 @@ class Present(StubLink):
     def wait_for_news(self, _seconds: float) -> None: ...
 
 
-def test_the_end_of_a_study_is_owed_to_who_was_asked_about_it_until_another_one_asks() -> None:
+def test_the_end_of_a_study_is_sent_until_it_is_confirmed_and_not_while_another_runs() -> None:
     link = Present()
     untyped: Any = link
-    farewells, study = Farewells(untyped), make_study(user="a", hospitals=["a", "b"])
-    farewells.say(study)
+    notices = EndNotices(untyped)
+    notices.begin("first", ["a", "b"])
+    notices.say("first")
     link.is_here = True
-    farewells.catch_up()
+    notices.resend()
     assert not link.told  # it was asked nothing
     link.is_here = False
-    farewells.asks("a")
-    farewells.say(study)
+    notices.begin("first", ["a", "b"])
+    notices.asks("first", "a")
+    notices.say("first")
+    notices.begin("second", ["a"])
     link.is_here = True
-    farewells.catch_up(["a"])
-    assert not link.told  # the study that is under way names it
-    farewells.asks("a")
-    farewells.catch_up()
-    assert not link.told
-    link.is_here = False
-    farewells.say(study)
-    link.is_here = True
-    farewells.catch_up()
-    farewells.catch_up()
-    assert len(link.told) == 1  # it is busy, and has the notice
+    notices.resend()
+    assert not link.told  # the study that is running names it
+    notices.asks("second", "a")
     link.confirms = True
-    farewells.catch_up()
-    farewells.catch_up()
-    assert len(link.told) == 1
+    notices.say("second")
+    notices.resend()
+    assert link.ended == [("first", "second")]
+
+
+def test_a_notice_under_way_is_not_sent_again() -> None:
+    link = Present()
+    untyped: Any = link
+    notices = EndNotices(untyped)
+    notices.begin("first", ["a"])
+    notices.asks("first", "a")
+    notices.say("first")
+    link.is_here = True
+    for confirms in (False, False, True, True):
+        link.confirms = confirms
+        notices.resend()
+    assert link.ended == [("first",)]
 
 
 def test_a_queue_without_a_study_tells_who_was_away_as_the_last_one_ended(
@@ -334,9 +351,9 @@ def test_a_queue_without_a_study_tells_who_was_away_as_the_last_one_ended(
     (queue / "1.toml").write_text(tomli_w.dumps(values))
 
     class Ends:
-        def __init__(self, *_: object, farewells: Farewells, **__: object) -> None:
+        def __init__(self, *given: Any, end_notices: EndNotices, **_: object) -> None:
             self.waiting_for = list
-            farewells.asks("a")
+            end_notices.asks(given[3].run, "a")
 
         def run(self) -> None: ...
 
