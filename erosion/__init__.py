@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from erosion.common.study.study import Study
     from erosion.interface.models import Model, load_model
     from erosion.interface.run import Run
-    from erosion.interface.runs import read_run, simulate, testbed
-    from erosion.interface.studies import load_study
+    from erosion.interface.runs import load_study, read_run, simulate, testbed
 
 # gRPC takes part in every fork of its process unless told otherwise before its first use, and a
 # child may crash of that. The simulator's forked processes use no gRPC; no other program forks.
@@ -38,7 +37,7 @@ _HOMES = {
     "Run": "erosion.interface.run",
     "Study": "erosion.common.study.study",
     "load_model": "erosion.interface.models",
-    "load_study": "erosion.interface.studies",
+    "load_study": "erosion.interface.runs",
     "read_run": "erosion.interface.runs",
     "simulate": "erosion.interface.runs",
     "testbed": "erosion.interface.runs",
@@ -49,7 +48,7 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first asked for."""
     if name not in _HOMES:
         raise AttributeError(f"module 'erosion' has no attribute {name!r}")
-    with import_module("erosion.interface.replaced").told_of_replaced():
+    with import_module("erosion.interface.arguments").told_of_replaced():
         value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

@@ -25,7 +25,7 @@ from erosion.client.cells.trained_sets import set_of, settle
 from erosion.client.site_file import Site
 from erosion.common.errors import Refusal
 from erosion.common.protocol.messages import FeatureSums
-from erosion.common.study.selection import Fold, fewest_held_out, folds_key
+from erosion.common.study.sections import Fold, fewest_held_out, folds_key
 from erosion.common.tasks.features import NumberFeature
 from erosion.common.tasks.inputs import TabularTask
 from erosion.common.tasks.task import Targets

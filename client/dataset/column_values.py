@@ -8,7 +8,7 @@ from typing import Literal
 
 from erosion.client.dataset.missing_words import MISSING_MARKERS
 from erosion.client.dataset.preparation import UnitChange
-from erosion.common.settings.codes import canonical
+from erosion.common.settings.names import canonical
 from erosion.common.tasks.features import CategoryFeature, NumberFeature
 from erosion.common.tasks.task import TargetColumn
 

@@ -8,7 +8,7 @@ from erosion.client.dataset.column_values import Fault, toml_key
 from erosion.client.dataset.sources.data_source import TableSource
 from erosion.client.dataset.study_columns import StudyColumn
 from erosion.client.dataset.text_table import TextTable
-from erosion.common.settings.codes import canonical
+from erosion.common.settings.names import canonical
 
 
 @dataclass(frozen=True, slots=True)

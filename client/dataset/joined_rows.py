@@ -16,7 +16,7 @@ from erosion.client.dataset.preparation import ValueMap
 from erosion.client.dataset.text_table import TextColumn, TextTable
 from erosion.common.errors import DataError
 from erosion.common.settings.base import Settings
-from erosion.common.settings.codes import canonical
+from erosion.common.settings.names import canonical
 
 Rule = Literal["first", "last", "mean", "max", "min"]
 

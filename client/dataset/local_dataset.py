@@ -25,14 +25,13 @@ from erosion.client.dataset.single_column import columns_of
 from erosion.client.dataset.split import Split, split_patients
 from erosion.client.site_file import Site
 from erosion.common.errors import DataError, Refusal, SiteError
-from erosion.common.learning.layout import shapes_digest
-from erosion.common.learning.models import build_model, flat_parameters
+from erosion.common.learning.local_work import PatientCounts
+from erosion.common.learning.models import build_model, flat_parameters, shapes_digest
 from erosion.common.learning.trainable import named_trained_parameters
-from erosion.common.learning.work_size import PatientCounts
 from erosion.common.protocol.messages import FeatureSums, ModelShape, Scaling
 from erosion.common.protocol.scaling import CUT, NOT_FOUND, pool
 from erosion.common.protocol.summary import Summary
-from erosion.common.study.selection import Fold
+from erosion.common.study.sections import Fold
 from erosion.common.study.study import Study
 from erosion.common.tasks.features import Feature, NumberFeature
 from erosion.common.tasks.inputs import ImageTask, TabularTask

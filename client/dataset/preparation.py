@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from erosion.client.dataset.missing_words import MISSING_MARKERS
 from erosion.client.dataset.text_table import TextColumn, TextTable
 from erosion.common.settings.base import Settings
-from erosion.common.settings.codes import canonical
+from erosion.common.settings.names import canonical
 
 DAYS_A_YEAR = 365.25
 ISO = "%Y-%m-%d"

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from erosion.common.tasks.concordance import concordances
 from erosion.common.tasks.features import CategoryFeature, Feature
 from erosion.common.tasks.inputs import TabularTask
+from erosion.common.tasks.survival import concordances
 from erosion.common.tasks.task import Floats, Targets, Task
 
 Kind = Literal["classification", "regression", "survival"]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from erosion.common.errors import DataError
-from erosion.common.study.selection import Fold
+from erosion.common.study.sections import Fold
 from erosion.common.study.study import Study
 from erosion.common.tasks.task import Targets, Task
 

@@ -16,7 +16,7 @@ from erosion.client.dataset.decimal_mark import DecimalMark, found_decimal
 from erosion.client.dataset.preparation import NOT_A_DATE, YEARS, time_between
 from erosion.client.dataset.sources.data_source import TableSource
 from erosion.client.dataset.text_table import TextColumn, TextTable
-from erosion.common.settings.codes import canonical
+from erosion.common.settings.names import canonical
 from erosion.common.tasks.features import NumberFeature, Range
 from erosion.common.tasks.inputs import TabularTask
 from erosion.common.tasks.task import CodedColumn

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from erosion.common.errors import DataError
-from erosion.common.settings.codes import canonical
+from erosion.common.settings.names import canonical
 
 MOST_CHARACTERS = 2**28  # of the different texts in one column: it holds documents, not values
 

@@ -18,7 +18,7 @@ from erosion.common.protocol.messages import (
     Scaling,
     significance_of,
 )
-from erosion.common.study.evaluation import BEST_LOCAL
+from erosion.common.study.sections import BEST_LOCAL
 from erosion.common.tasks.features import CategoryFeature
 from erosion.common.tasks.inputs import TabularTask
 from erosion.common.tasks.task import Floats, Targets

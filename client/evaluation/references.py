@@ -27,7 +27,7 @@ from erosion.client.dataset.local_dataset import Rows
 from erosion.common.algorithms.personal_layers import take_step
 from erosion.common.learning.local_sgd import predictions_of, train_locally
 from erosion.common.learning.local_work import LocalOutcome, LocalWork
-from erosion.common.study.evaluation import LocalReference
+from erosion.common.study.sections import LocalReference
 from erosion.common.study.study import Study
 from erosion.common.tasks.classification import Classification
 from erosion.common.tasks.regression import Regression

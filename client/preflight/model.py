@@ -8,8 +8,7 @@ from erosion.client.finding import Finding, failed, ok, skipped, warning
 from erosion.client.site_file import Site
 from erosion.client.training.limits import problem_with_code
 from erosion.common.errors import ModelError
-from erosion.common.learning.installed import Installed
-from erosion.common.learning.installed_models import installed_model
+from erosion.common.learning.installed import Installed, installed_model
 from erosion.common.learning.models import build_model
 from erosion.common.learning.pretrained import some
 from erosion.common.learning.trainable import named_trained_parameters, tied_names

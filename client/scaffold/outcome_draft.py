@@ -14,7 +14,7 @@ from erosion.client.scaffold.left_out import why_not
 from erosion.client.scaffold.outcome_direction import Direction, direction, in_order
 from erosion.client.scaffold.value_words import seems_unknown
 from erosion.common.errors import DataError
-from erosion.common.settings.codes import canonical
+from erosion.common.settings.names import canonical
 
 MOST_CLASSES = 10
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from erosion.client.scaffold.column_profile import Profile
 from erosion.client.scaffold.value_words import plain_value, words_for
-from erosion.common.settings.codes import canonical
+from erosion.common.settings.names import canonical
 
 # What tests find is no answer: next to "negative", "no" may mean that none was made.
 RESULTS = words_for("finding", "negative", "positive")

@@ -18,7 +18,7 @@ from erosion.client.scaffold.outcome_draft import outcome_lines, survival_lines
 from erosion.client.scaffold.patient_key import likely_key, repeats, rows_of_patients
 from erosion.client.scaffold.spellings import in_one_spelling, other_spellings
 from erosion.common.errors import DataError
-from erosion.common.settings.codes import canonical
+from erosion.common.settings.names import canonical
 
 FEWEST_FOR_TYPICAL = 20  # values
 # Patients: a fifth of so many may be told of, and cross-fitting was measured up to about here.

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from erosion.client.dataset.missing_words import DASHES, MISSING_WORDS
-from erosion.common.settings.codes import canonical
+from erosion.common.settings.names import canonical
 
 FILE = Path(__file__).with_name("value_words.toml")
 FEWEST_MEANINGS = 2  # of a study's values, that a topic has words for

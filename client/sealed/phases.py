@@ -11,7 +11,7 @@ import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
-from erosion.common.algorithms.sealed_measure import SealedMeasure
+from erosion.common.algorithms.base import SealedMeasure
 from erosion.common.sealed.audit.opening import Opening
 from erosion.common.sealed.distances.paillier import PublicKey as PaillierKey
 from erosion.common.sealed.masks.mask import Words

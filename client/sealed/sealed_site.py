@@ -27,8 +27,7 @@ from erosion.client.sealed.phases import (
     Values,
 )
 from erosion.client.sealed.sum_ledger import Place, SumLedger
-from erosion.common.algorithms.base import TRAIN
-from erosion.common.algorithms.sealed_measure import WHOLE, SealedMeasure
+from erosion.common.algorithms.base import TRAIN, WHOLE, SealedMeasure
 from erosion.common.errors import Refusal
 from erosion.common.sealed import legs, roster
 from erosion.common.sealed.audit.opening import Opening

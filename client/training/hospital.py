@@ -67,7 +67,7 @@ from erosion.common.protocol.messages import (
 )
 from erosion.common.protocol.summary import Summary, SummaryReply
 from erosion.common.sealed.legs import HelloKeys
-from erosion.common.study.evaluation import BEST_LOCAL
+from erosion.common.study.sections import BEST_LOCAL
 from erosion.common.study.study import Study
 from erosion.common.support.software import software_version
 from erosion.common.tasks.task import Floats

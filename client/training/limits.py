@@ -7,9 +7,9 @@ from erosion.client.consent.needs import longest_arm
 from erosion.client.site_file import Limits, Site
 from erosion.common.errors import Refusal
 from erosion.common.learning.installed import Installed
-from erosion.common.learning.layout import num_built
+from erosion.common.learning.local_work import PatientCounts, WorkSize
+from erosion.common.learning.models import num_built
 from erosion.common.learning.training import Training
-from erosion.common.learning.work_size import PatientCounts, WorkSize
 from erosion.common.privacy.accountant import ROUNDING, epsilon_of
 from erosion.common.study.study import Study
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from erosion.common.errors import ErosionError, SiteError
-from erosion.common.learning.model_base import ModelBase
+from erosion.common.learning.networks import ModelBase
 
 logger = logging.getLogger("erosion.site")
 

@@ -10,9 +10,8 @@ from copy import deepcopy
 import torch
 from torch import nn
 
-from erosion.common.learning.layer_draws import draws_from
-from erosion.common.learning.optimizers import optimizer_for
-from erosion.common.learning.trainable import to_training, trained_parameters
+from erosion.common.learning.local_sgd import optimizer_for
+from erosion.common.learning.trainable import draws_from, to_training, trained_parameters
 from erosion.common.learning.training import Training
 
 

@@ -9,26 +9,21 @@ from erosion.common.algorithms.apfl import Apfl
 from erosion.common.algorithms.base import ArmBase
 from erosion.common.algorithms.bias_correction import BiasCorrection
 from erosion.common.algorithms.centered_clipping import CenteredClipping
-from erosion.common.algorithms.coordinate_median import CoordinateMedian
 from erosion.common.algorithms.ditto import Ditto
 from erosion.common.algorithms.ensemble import Ensemble
 from erosion.common.algorithms.evidence_erosion import EvidenceErosion
-from erosion.common.algorithms.fedavg import FedAvg
+from erosion.common.algorithms.fedavg import FedAvg, FedProx, FineTuning, PersonalIntercept
 from erosion.common.algorithms.fedfomo import FedFomo
 from erosion.common.algorithms.fedlin import FedLin
-from erosion.common.algorithms.fedprox import FedProx
-from erosion.common.algorithms.fine_tuning import FineTuning
-from erosion.common.algorithms.gems import Gems
+from erosion.common.algorithms.gems.network import NetworkGems
+from erosion.common.algorithms.gems.personal import PersonalGems
+from erosion.common.algorithms.gems.rounds import Gems
 from erosion.common.algorithms.geometric_median import GeometricMedian
-from erosion.common.algorithms.krum import Krum
+from erosion.common.algorithms.krum import Krum, MultiKrum
 from erosion.common.algorithms.local import Local
 from erosion.common.algorithms.model_averaging import ModelAveraging
-from erosion.common.algorithms.multi_krum import MultiKrum
-from erosion.common.algorithms.network_gems import NetworkGems
-from erosion.common.algorithms.personal_gems import PersonalGems
-from erosion.common.algorithms.personal_intercept import PersonalIntercept
 from erosion.common.algorithms.scaffold import Scaffold
-from erosion.common.algorithms.trimmed_mean import TrimmedMean
+from erosion.common.algorithms.trimmed_mean import CoordinateMedian, TrimmedMean
 from erosion.common.algorithms.weight_erosion import WeightErosion
 from erosion.common.algorithms.weighted_gradient import WeightedGradient
 

@@ -19,21 +19,66 @@ the state changes by the returned `Step` alone, and a round that was interrupted
 its beginning.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from erosion.common.aggregation.cohort import Cohort, HospitalName
-from erosion.common.algorithms.sealed_measure import WHOLE, SealedMeasure
-from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork, Tensors
+from erosion.common.learning.local_work import (
+    LocalAnswer,
+    LocalOutcome,
+    LocalWork,
+    Tensors,
+    WorkSize,
+)
 from erosion.common.learning.training import Training
-from erosion.common.learning.work_size import WorkSize
 from erosion.common.settings.base import Settings
 from erosion.common.tasks.task import Task
+
+WeightedPlace = tuple[slice, float]  # a layer's place in the flat vector, and its weight
+F = TypeVar("F", np.float32, np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class SealedMeasure:
+    """The distances that a method needs. Hospitals read it in the study, not in a request."""
+
+    places: Sequence[WeightedPlace] = ()  # where a coordinate counts other than once
+    cosine: bool = False  # it needs directions, which are of a distance and two lengths
+
+    @property
+    def needs_lengths(self) -> bool:
+        """Whether each hospital also says how long its update is.
+
+        With layer weights the length gives the sum its range: layers that count little may hold
+        large values.
+        """
+        return self.cosine or bool(self.places)
+
+    @property
+    def largest_scale(self) -> float:
+        """How many times as long as a vector its `scaled` one can be, 1 at least."""
+        return math.sqrt(max([1.0, *(weight for _, weight in self.places)]))
+
+    def scaled(self, vector: NDArray[F]) -> NDArray[F]:
+        """With every coordinate times the root of its weight, so that lengths are the measure's."""
+        if not self.places:
+            return vector
+        scaled = vector.copy()
+        for place, weight in self.places:
+            scaled[place] *= weight**0.5
+        return scaled
+
+
+WHOLE = SealedMeasure()  # of all parameters alike
+
 
 State = TypeVar("State")
 
@@ -365,3 +410,30 @@ class ArmBase(Settings):
         """What makes this algorithm impossible with the study's local training, or None."""
         del training
         return None
+
+
+def short_of(cohort: Cohort, state: Any, needed: int) -> Step[Any] | None:
+    """The step of a round with fewer than `needed` updates, own included; None if all is well.
+
+    A user without any peer trains alone: there is nobody whose update could do harm. Otherwise the
+    round is skipped, because with so few the rule would pass any update on.
+    """
+    present = len(cohort.updates)
+    if present == 1:
+        return alone(cohort, state)
+    if present >= needed:
+        return None
+    note = f"{present} usable updates, the rule needs {needed} to tell a harmful one"
+    return Step(torch.zeros_like(cohort.own.delta), {}, state, outcome="skipped", note=note)
+
+
+def alone(cohort: Cohort, state: Any) -> Step[Any]:
+    """A round in which only the user's own update arrived: local training."""
+    return Step(cohort.own.delta, {cohort.own.agent: 1.0}, state)
+
+
+def too_few_in_study(rule: str, num_hospitals: int, needed: int, remedy: str) -> str | None:
+    """Why a study of so few hospitals cannot use the rule, or None."""
+    if num_hospitals >= needed:
+        return None
+    return f"{rule} needs {needed} hospitals and the study has {num_hospitals}; {remedy}"

@@ -9,11 +9,10 @@ from pydantic import Field
 from torch import Tensor
 
 from erosion.common.aggregation.cohort import Cohort, HospitalName
-from erosion.common.algorithms.attendance import alone
-from erosion.common.algorithms.base import Algorithm, BuildContext, Step, relative_weights
+from erosion.common.algorithms.base import Algorithm, BuildContext, Step, alone, relative_weights
 from erosion.common.algorithms.server_optimizer import AggregatingArm
 from erosion.common.algorithms.weighted_gradient import Alpha, mixing_shares
-from erosion.common.settings.auto import OrAuto
+from erosion.common.settings.names import OrAuto
 
 Beta = OrAuto[Annotated[float, Field(gt=0, le=1)]]
 

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from erosion.common.aggregation.cohort import Cohort
 from erosion.common.aggregation.vectors import distances_to
-from erosion.common.algorithms.attendance import alone
-from erosion.common.algorithms.base import Algorithm, BuildContext, Step, relative_weights
+from erosion.common.algorithms.base import Algorithm, BuildContext, Step, alone, relative_weights
 from erosion.common.algorithms.server_optimizer import AggregatingArm
-from erosion.common.settings.auto import OrAuto
+from erosion.common.settings.names import OrAuto
 
 
 @dataclass(frozen=True, slots=True)

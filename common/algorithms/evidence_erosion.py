@@ -11,12 +11,11 @@ from pydantic import Field
 from erosion.common.aggregation.cohort import Cohort, HospitalName, Update
 from erosion.common.algorithms.base import Algorithm, BuildContext, Step, relative_weights
 from erosion.common.algorithms.equal_steps import as_of_equal_steps, problem_with_sealed_epochs
-from erosion.common.algorithms.erosion_distance import noise_in
 from erosion.common.algorithms.personal_layers import OUTPUT_BIAS
 from erosion.common.algorithms.server_optimizer import AggregatingArm
-from erosion.common.learning.local_work import LocalOutcome, LocalWork
+from erosion.common.algorithms.weight_erosion import noise_in
+from erosion.common.learning.local_work import LocalOutcome, LocalWork, WorkSize
 from erosion.common.learning.training import Training
-from erosion.common.learning.work_size import WorkSize
 
 _NOISE = "noise"  # (1,) s_i
 

@@ -1,13 +1,18 @@
-"""Federated averaging (McMahan et al. 2017, Algorithm 1)."""
+"""Federated averaging (McMahan et al. 2017, Algorithm 1), and what differs at the sites alone."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
+from torch import Tensor
 
 from erosion.common.aggregation.cohort import Cohort
 from erosion.common.algorithms.base import Algorithm, BuildContext, Step, relative_weights
+from erosion.common.algorithms.personal_layers import OUTPUT_BIAS
 from erosion.common.algorithms.server_optimizer import AggregatingArm
+from erosion.common.learning.local_work import LocalOutcome, LocalWork
+from erosion.common.learning.training import Training
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +57,66 @@ class FedAvg(Averaging):
     """
 
     algorithm: Literal["fedavg"] = "fedavg"
+
+
+class FedProx(Averaging):
+    """FedAvg in which local training is pulled back towards the received parameters.
+
+    Every local step minimises the loss plus mu/2 |y - x|^2, with y the parameters at the hospital
+    and x those that the round started from. So hospitals stray less from each other during many
+    local steps. Use it where FedAvg is unstable because the hospitals differ and train long; it
+    makes no personal model.
+    Parameters: `proximal_weight` (mu; 0 is FedAvg, and times the learning rate it must be below 2)
+    and `weighting` ("samples" or "uniform").
+    Source: Li et al., Federated Optimization in Heterogeneous Networks, 2020.
+    """
+
+    algorithm: Literal["fedprox"] = "fedprox"
+    proximal_weight: float = Field(default=0.1, ge=0)  # mu
+
+    def train(self, work: LocalWork) -> LocalOutcome:
+        """Local training with the proximal term, whose gradient is mu (y - x)."""
+        result = work.update(work.received, lambda y: self.proximal_weight * (y - work.received))
+        return LocalOutcome(result.delta, result.samples_seen)
+
+    def problem_with_training(self, training: Training) -> str | None:
+        """A strong pull needs short steps."""
+        return training.problem_with_pull(self.proximal_weight)
+
+
+class FineTuning(Averaging):
+    """FedAvg, and then some local training of the averaged model at the user.
+
+    The hospitals train one common model; the user predicts with that model after training it
+    further on its own patients. The common model is not changed by it. Use it as the simplest
+    personalised method: it needs nothing but FedAvg, and is often as good as any.
+    Parameters: `tuning_rounds` (how many rounds of local training the tuning takes) and
+    `weighting` ("samples" or "uniform", of the average).
+    Source: Wang et al., Federated Evaluation of On-device Personalization, 2019.
+    """
+
+    algorithm: Literal["fine_tuning"] = "fine_tuning"
+    tuning_rounds: int = Field(default=1, ge=1, le=1000)
+
+    def personal(self, work: LocalWork) -> Tensor:
+        """The received parameters after `tuning_rounds` rounds of local training."""
+        tuned = work.received
+        for number in range(self.tuning_rounds):
+            # Each with its own order of patients, as rounds have.
+            tuned = tuned + replace(work, round=work.round + number).sgd(tuned).delta
+        return tuned
+
+
+class PersonalIntercept(Averaging):
+    """FedAvg, except that every hospital has an output bias of its own, which it never sends.
+
+    The bias starts at the hospital's base rates and is trained like everything else; the user
+    predicts with the common parameters and its own bias. Use it where the hospitals' patients
+    differ mainly in how common the disease is, which is usual.
+    Parameters: `weighting` ("samples" or "uniform") and `own_parameters` (what else is kept).
+    Source: FedPer (Arivazhagan et al., Federated Learning with Personalization Layers, 2019) with
+    the smallest of layers.
+    """
+
+    algorithm: Literal["personal_intercept"] = "personal_intercept"
+    own_parameters: tuple[str, ...] = (OUTPUT_BIAS,)

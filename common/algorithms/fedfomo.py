@@ -10,8 +10,7 @@ from torch import Tensor
 from erosion.common.aggregation.cohort import Cohort, HospitalName
 from erosion.common.algorithms.base import Algorithm, ArmBase, BuildContext, TensorTerms
 from erosion.common.algorithms.own_model import OwnModelState, follow_own_model, with_others
-from erosion.common.learning.local_work import LocalOutcome, LocalWork
-from erosion.common.learning.work_size import WorkSize
+from erosion.common.learning.local_work import LocalOutcome, LocalWork, WorkSize
 
 _BASE = "base"  # the user's model before its last local training, theta_i^(l-1)
 _SHARES = "shares"  # (n,) w of the user's own model and of the others, as last enclosed

@@ -8,8 +8,14 @@ from pydantic import Field
 from torch import Tensor
 
 from erosion.common.aggregation.cohort import Cohort
-from erosion.common.algorithms.attendance import short_of, too_few_in_study
-from erosion.common.algorithms.base import Algorithm, BuildContext, Step, relative_weights
+from erosion.common.algorithms.base import (
+    Algorithm,
+    BuildContext,
+    Step,
+    relative_weights,
+    short_of,
+    too_few_in_study,
+)
 from erosion.common.algorithms.server_optimizer import AggregatingArm
 
 FEWEST = 3  # between two points every point is a geometric median

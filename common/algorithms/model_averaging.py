@@ -8,8 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 from erosion.common.algorithms.fedavg import Averaging
-from erosion.common.learning.local_work import LocalOutcome, LocalWork
-from erosion.common.learning.work_size import WorkSize
+from erosion.common.learning.local_work import LocalOutcome, LocalWork, WorkSize
 
 STEPS = 10  # the mixture is chosen among a = 0, 0.1, ..., 1
 _LOCAL = "local"  # theta_0

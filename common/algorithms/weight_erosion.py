@@ -2,34 +2,251 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import acos, ceil, degrees, sqrt
 from statistics import fmean, median
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
+from torch import Tensor
 
-from erosion.common.aggregation.cohort import Cohort, HospitalName, Update
-from erosion.common.algorithms import erosion_pace
-from erosion.common.algorithms.base import Algorithm, BuildContext, Layout, Step
-from erosion.common.algorithms.cone import half_angle
+from erosion.common.aggregation.cohort import Cohort, HospitalName, KnowsProducts, Update
+from erosion.common.algorithms.base import (
+    Algorithm,
+    BuildContext,
+    Layout,
+    SealedMeasure,
+    Step,
+    WeightedPlace,
+)
 from erosion.common.algorithms.equal_steps import (
     as_of_equal_steps,
     problem_with_sealed_epochs,
     unequal_steps,
 )
-from erosion.common.algorithms.erosion_distance import (
-    DistanceKind,
-    Distances,
-    measure,
-    noise_in,
-    weighted_places,
-)
-from erosion.common.algorithms.erosion_repeats import SizeUnit, repeats
-from erosion.common.algorithms.personal_layers import OUTPUT_BIAS
-from erosion.common.algorithms.sealed_measure import SealedMeasure
+from erosion.common.algorithms.personal_layers import OUTPUT_BIAS, own_places
 from erosion.common.algorithms.server_optimizer import AggregatingArm
 from erosion.common.learning.training import Training
-from erosion.common.settings.auto import OrAuto
+from erosion.common.settings.names import OrAuto
+
+SizeUnit = Literal["seen", "formula", "completed_passes", "batches"]
+
+
+def repeats(
+    unit: SizeUnit, update: Update, batch_size: int | None, rounds_before: int, seen_before: int
+) -> int:
+    """k_i, as `unit` counts it.
+
+    `rounds_before` is r - 1, `seen_before` how many samples the hospital used in earlier rounds,
+    `batch_size` is b (None: the samples of this round).
+    """
+    batch = batch_size or update.samples_seen
+    batches = ceil(update.num_samples / batch)
+    match unit:
+        case "seen":  # the intent: samples used before this round
+            return seen_before // update.num_samples
+        case "formula":  # eq. 5 to the letter
+            return rounds_before * batch // update.num_samples
+        case "completed_passes":  # the authors' Titanic code
+            return (rounds_before + 1) // batches
+        case "batches":  # the authors' MNIST code: |S_i| counted in batches
+            return rounds_before * batch // batches
+
+
+FIRST_ROUNDS = 3  # whose distances are looked at
+
+
+def median_path(
+    peers: Sequence[Update],
+    distances: Sequence[float],
+    *,
+    last_round: int,
+    size_penalty: float,
+    size_unit: SizeUnit,
+    batch_size: int | None,
+) -> float:
+    """The median over hospitals of the path from round 1 to `last_round` at these distances."""
+    paths = [
+        distance
+        * sum(
+            1
+            + size_penalty
+            * repeats(size_unit, update, batch_size, before, before * update.samples_seen)
+            for before in range(last_round)
+        )
+        for update, distance in zip(peers, distances, strict=True)
+    ]
+    return median(paths)
+
+
+def paced_penalty(paths: Sequence[float]) -> float:
+    """p_d from the median paths of the first rounds."""
+    typical = fmean(paths)
+    return 1 / typical if typical else 0.0  # hospitals at no distance need no erosion
+
+
+DistanceKind = Literal["euclidean", "cosine"]
+
+
+@dataclass(frozen=True, slots=True)
+class Distances:
+    """How far every peer is from the user."""
+
+    own_norm: float  # |g_0| in the same measure; where it is 0 no distance is defined
+    to_own: Sequence[float]  # (n,) d_i, in the order of the cohort's peers
+
+
+def measure(
+    cohort: Cohort,
+    kind: DistanceKind,
+    places: Sequence[WeightedPlace],
+    noise: Sequence[float] | None = None,
+) -> Distances:
+    """All d_i.
+
+    With layer weights w_l, <g, h> is the sum over layers of w_l <g_l, h_l>. Euclidean:
+    |g_i - g_0| / |g_0|. Cosine: 1 - <g_i, g_0> / (|g_i| |g_0|), from 0 (same direction) to 2; a
+    zero update, or one no longer than its noise, has no direction and is at distance 1.
+    `noise` (n,): how much of each peer's <g_i, g_i> is noise for privacy on average; it is no
+    distance, and is taken off.
+    """
+    noisy = torch.tensor(noise or [0.0] * len(cohort.peers), dtype=torch.float64)
+    if kind == "euclidean" and not places:
+        own_norm, relative = cohort.own_norm(), cohort.distances_to_own()
+        if noise and own_norm > 0:
+            relative = (relative.square() - noisy / own_norm**2).clamp(min=0.0).sqrt()
+        return Distances(own_norm, relative.tolist())
+    squares, with_own = _products(cohort, places)
+    own = squares[0]
+    if noise:
+        squares = (squares - torch.cat([torch.zeros(1), noisy])).clamp(min=0.0)
+    if kind == "euclidean":
+        apart = (squares - 2 * with_own + own).clamp(min=0.0).sqrt() / own.sqrt()
+    else:
+        lengths = (squares * own).sqrt()  # 0 where g_i is, or is no longer than its noise
+        cosine = torch.where(lengths > 0, with_own / lengths, 0.0)
+        apart = 1 - cosine.clamp(-1.0, 1.0)
+    return Distances(float(own.sqrt()), apart[1:].tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedNoise:
+    """What the noise for privacy adds to the squared length of a peer's update, on average."""
+
+    deviation: Callable[[float], float]  # of each parameter of an update by so many patients
+    weighted_dim: float  # parameters that carry noise, each with its weight in the measure
+
+    def of(self, cohort: Cohort) -> list[float]:
+        """Of each peer, (n,), in the cohort's order.
+
+        A hospital of few patients must have much noise; one that lies would excuse any distance by
+        its number, so no more is believed than of one with half the median's patients.
+        """
+        patients = [update.samples_seen for update in cohort.updates[1:]]
+        fewest = median(patients) / 2 if patients else 0.0
+        return [self.weighted_dim * self.deviation(max(n, fewest)) ** 2 for n in patients]
+
+
+def noise_in(
+    context: BuildContext, own_parameters: Sequence[str], places: Sequence[WeightedPlace] = ()
+) -> ExpectedNoise | None:
+    """Of a study's updates; None: they have none. What stays at the hospitals carries none."""
+    if context.noise_deviation is None:
+        return None
+    stays = own_places(own_parameters, context.layout())
+    weights = _weights_in(slice(0, len(stays)), places)
+    return ExpectedNoise(context.noise_deviation, float(weights[~stays].sum()))
+
+
+def weighted_places(layer_weights: Mapping[str, float], layout: Layout) -> list[WeightedPlace]:
+    """Where weights other than 1 apply; a name means a parameter or all below it ("fc": "fc.bias").
+
+    The longest name that fits a parameter counts. Raises ValueError for a name that fits none, and
+    where no weight is left.
+    """
+    for name in layer_weights:
+        if not any(_fits(name, parameter) for parameter in layout):
+            raise ValueError(
+                f"layer_weights names {name!r}; the model's parameters are {', '.join(layout)}"
+            )
+    weights = {
+        parameter: layer_weights[max(names, key=len)]
+        for parameter in layout
+        if (names := [name for name in layer_weights if _fits(name, parameter)])
+    }
+    if len(weights) == len(layout) and not any(weights.values()):
+        raise ValueError("layer_weights are all 0; leave at least one layer in the distance")
+    return [(layout[parameter], weight) for parameter, weight in weights.items() if weight != 1]
+
+
+def _fits(name: str, parameter: str) -> bool:
+    return parameter == name or parameter.startswith(f"{name}.")
+
+
+def _products(cohort: Cohort, places: Sequence[WeightedPlace]) -> tuple[Tensor, Tensor]:
+    """<g_i, g_i> and <g_i, g_0> with layer weights, own first: two (n+1,) float64."""
+    if isinstance(cohort, KnowsProducts):
+        return cohort.products()
+    squares = torch.zeros(len(cohort.updates), dtype=torch.float64)
+    with_own = torch.zeros_like(squares)
+    for block, rows in cohort.blocks():
+        values = torch.stack(rows).double()
+        scaled = values * _weights_in(block, places)
+        squares += torch.linalg.vecdot(scaled, values)
+        with_own += scaled @ values[0]
+    return squares, with_own
+
+
+def _weights_in(block: slice, places: Sequence[WeightedPlace]) -> Tensor:
+    """The weight of each coordinate of a block: (width,) float64."""
+    weights = torch.ones(block.stop - block.start, dtype=torch.float64)
+    for place, weight in places:
+        start, stop = max(place.start, block.start), min(place.stop, block.stop)
+        if start < stop:
+            weights[start - block.start : stop - block.start] = weight
+    return weights
+
+
+MOST_STEPS = 100_000
+TOLERANCE = 1e-12  # of <u_i, v>, which is at most 1
+
+
+def half_angle(gram: Tensor) -> float:
+    """Degrees, from 0 (all parallel) to 90; (n, n) inner products of the updates.
+
+    Updates of norm zero have no direction and are left out.
+    """
+    norms = gram.diagonal().sqrt()
+    moving = norms > 0
+    cosines = (gram / (norms[:, None] * norms))[moving][:, moving]
+    if len(cosines) < 2:
+        return 0.0
+    square = _squared_distance_to_zero(cosines)
+    return degrees(acos(min(1.0, sqrt(square)))) if square > 1e-10 else 90.0
+
+
+def _squared_distance_to_zero(cosines: Tensor) -> float:
+    """min |sum m_i u_i|^2 over m >= 0 with sum 1: the MDM algorithm (Mitchell et al. 1974).
+
+    Each step moves mass from the point that is furthest along v to the one that is least far, as
+    much as lowers |v| most.
+    """
+    mass = torch.zeros(len(cosines), dtype=torch.float64)
+    mass[0] = 1.0
+    along = cosines[0].clone()  # <u_i, v>
+    for _ in range(MOST_STEPS):
+        to = int(along.argmin())
+        source = int(torch.where(mass > 0, along, -torch.inf).argmax())
+        gap = float(along[source] - along[to])
+        if gap <= TOLERANCE:
+            break
+        apart = float(cosines[to, to] + cosines[source, source] - 2 * cosines[to, source])
+        step = min(float(mass[source]), gap / apart)
+        mass[to] += step
+        mass[source] -= step
+        along = along + step * (cosines[to] - cosines[source])
+    return max(0.0, float(mass @ cosines @ mass))
+
 
 NotNegative = Annotated[float, Field(ge=0)]
 
@@ -255,8 +472,8 @@ class WeightErosion(AggregatingArm):
         if self.distance_penalty != "auto":
             return self.distance_penalty, ()
         paths = state.paths
-        if distances and len(paths) < erosion_pace.FIRST_ROUNDS:
-            path = erosion_pace.median_path(
+        if distances and len(paths) < FIRST_ROUNDS:
+            path = median_path(
                 cohort.updates[1:],
                 distances,
                 last_round=last_round,
@@ -265,7 +482,7 @@ class WeightErosion(AggregatingArm):
                 batch_size=self.batch_size,
             )
             paths = (*paths, path)
-        return erosion_pace.penalty(paths) if paths else 0.0, paths
+        return paced_penalty(paths) if paths else 0.0, paths
 
     def _with_newcomers(self, state: WeightErosionState, cohort: Cohort) -> WeightErosionState:
         """Weights of all peers known by now; a late joiner starts at the mean or median.

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from erosion.common.errors import CheckpointError
 from erosion.common.formats.json_file import read_json, write_json
-from erosion.common.learning.layout import parameter_shapes
-from erosion.common.learning.models import ModelSettings
+from erosion.common.learning.models import ModelSettings, parameter_shapes
 from erosion.common.protocol.messages import Scaling
 from erosion.common.protocol.scaling import Cut
 from erosion.common.rounds.checkpoint import load_model, save_model

@@ -5,18 +5,135 @@ import hmac
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
-from erosion.common.learning.layer_draws import draws_from
-from erosion.common.learning.linear_gradient import LinearModel, SetGradient, is_derived
-from erosion.common.learning.models import flat_parameters, load_flat_parameters
-from erosion.common.learning.optimizers import optimizer_for
-from erosion.common.learning.trainable import to_training, trained_parameters
+from erosion.common.learning.trainable import (
+    draws_from,
+    flat_parameters,
+    load_flat_parameters,
+    to_training,
+    trained_parameters,
+)
 from erosion.common.learning.training import Training
-from erosion.common.tasks.task import Loss, Task
+from erosion.common.tasks.task import DerivedLoss, Loss, Task
+
+
+class PlainSgd:
+    """The steps of one round, on a processor; momentum starts at nothing."""
+
+    def __init__(self, parameters: Sequence[Tensor], training: Training) -> None:
+        self._parameters, self._rate = parameters, training.learning_rate
+        self._momentum, self._weight_decay = training.momentum, training.weight_decay
+        self._buffers: list[Tensor | None] = [None] * len(parameters)
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def step(self) -> None:
+        """Move every parameter that has a gradient. Call it where nothing is recorded."""
+        for place, parameter in enumerate(self._parameters):
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            if self._weight_decay:
+                gradient = gradient.add(parameter, alpha=self._weight_decay)
+            if self._momentum:
+                gradient = self._gathered(place, gradient)
+            parameter.add_(gradient, alpha=-self._rate)
+
+    def _gathered(self, place: int, gradient: Tensor) -> Tensor:
+        """Momentum: the decaying sum of a parameter's gradients."""
+        before = self._buffers[place]
+        after = gradient.clone() if before is None else before.mul_(self._momentum).add_(gradient)
+        self._buffers[place] = after
+        return after
+
+
+def optimizer_for(
+    parameters: Sequence[Tensor], training: Training
+) -> torch.optim.Optimizer | PlainSgd:
+    """A fresh optimiser as the study has it."""
+    rate, decay = training.learning_rate, training.weight_decay
+    if training.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=rate, weight_decay=decay)
+    if parameters[0].device.type == "cpu":
+        return PlainSgd(parameters, training)
+    return torch.optim.SGD(  # which moves all parameters at once there
+        parameters, lr=rate, momentum=training.momentum, weight_decay=decay
+    )
+
+
+_MEAN = 1  # how the loss of a mini-batch is made of its samples', as ATen numbers the ways
+_IGNORED = -100  # the target that cross_entropy passes over unless it is told of another
+# What autograd calls; torch has no other name for them, and pyproject.toml pins its version.
+_forward = torch.ops.aten.nll_loss_forward.default
+_backward = torch.ops.aten.nll_loss_backward.default
+_through_softmax = torch.ops.aten._log_softmax_backward_data.default  # noqa: SLF001
+
+SetGradient = Callable[[Tensor, Tensor], None]  # given inputs (m, *shape) and their targets
+
+
+class LinearModel(nn.Sequential):
+    """One linear layer on flattened inputs."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__(nn.Flatten(), linear)
+
+    def gradient_of(self, loss: Loss) -> SetGradient:
+        """What leaves the loss's gradient at the parameters that are trained, over what was there.
+
+        Make it and call it where nothing is recorded for autograd.
+        """
+        weight, bias = self[1].parameters()
+        turned = weight.t()  # a view: it follows the steps
+        has_weight, has_bias = weight.requires_grad, bias.requires_grad
+        output_gradient = _output_gradient(loss, weight)
+
+        def set_gradient(inputs: Tensor, targets: Tensor) -> None:
+            flat = inputs.flatten(1)
+            of_outputs = output_gradient(torch.addmm(bias, flat, turned), targets)
+            if has_weight:
+                weight.grad = of_outputs.t().mm(flat)
+            if has_bias:
+                bias.grad = of_outputs.sum(0)
+
+        return set_gradient
+
+
+def is_derived(loss: Loss) -> bool:
+    """Its gradient needs nothing of autograd."""
+    return loss is cross_entropy or isinstance(loss, DerivedLoss)
+
+
+def _output_gradient(loss: Loss, like: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """The loss's gradient in outputs (m, k), of their shape, given those and the targets."""
+    if isinstance(loss, DerivedLoss):
+        return loss.output_gradient
+    if loss is not cross_entropy:
+        return partial(_by_autograd, loss)
+    one = torch.ones((), dtype=like.dtype, device=like.device)  # the gradient of the loss in itself
+
+    def of_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+        logs = torch.log_softmax(outputs, 1)
+        _, total = _forward(logs, targets, None, _MEAN, _IGNORED)
+        of_logs = _backward(one, logs, targets, None, _MEAN, _IGNORED, total)
+        gradient: Tensor = _through_softmax(of_logs, logs, 1, outputs.dtype)
+        return gradient
+
+    return of_cross_entropy
+
+
+def _by_autograd(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    outputs.requires_grad_()
+    with torch.enable_grad():
+        return torch.autograd.grad(loss(outputs, targets), outputs)[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,16 @@
 """A hospital's part of a round: its inputs and its outcome."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import floor
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from erosion.common.aggregation.cohort import HospitalName
-from erosion.common.learning.augmentation import augmenter
-from erosion.common.learning.held_out import hold_out
 from erosion.common.learning.local_sgd import (
     Augment,
     LocalResult,
@@ -20,11 +21,69 @@ from erosion.common.learning.local_sgd import (
     round_generator,
     train_locally,
 )
-from erosion.common.learning.training import Training
+from erosion.common.learning.training import Training, augmenter
 from erosion.common.privacy.clipped_gradients import Rows
 from erosion.common.privacy.private_step import PrivateStep
 from erosion.common.tasks.inputs import ImageTask
-from erosion.common.tasks.task import Task
+from erosion.common.tasks.task import Targets, Task
+
+
+def hold_out(
+    strata: Tensor,
+    share: float,
+    generator: torch.Generator,
+    patients: Tensor | None = None,
+    fewest: int = 1,
+) -> tuple[Tensor, Tensor]:
+    """Split rows at random, patient by patient: indices of the rest and of those held out.
+
+    `strata`: (patients,) by the patients' numbers, ascending. `patients`: (n,) the number of each
+    row's patient; None: each row is another. About `share` of each stratum's patients is held out,
+    and at least one of two or more; a stratum never loses all its patients. Each part has `fewest`
+    patients at least: a model that is trained on a few, or measured on them, gives these away.
+    Where that cannot be, both parts are all rows.
+    """
+    numbers = torch.arange(len(strata))
+    if patients is not None:
+        _, numbers = torch.unique(patients, return_inverse=True)
+    every = torch.arange(len(numbers))
+    members = [torch.nonzero(strata == s).flatten() for s in sorted(set(strata.tolist()))]
+    counts = _counts([len(each) for each in members], share, fewest)
+    if counts is None:
+        return every, every
+    held_out = torch.zeros(len(strata), dtype=torch.bool)
+    for each, count in zip(members, counts, strict=True):
+        held_out[each[torch.randperm(len(each), generator=generator)][:count]] = True
+    held_out = held_out[numbers]
+    return torch.nonzero(~held_out).flatten(), torch.nonzero(held_out).flatten()
+
+
+def held_out_count(num_patients: int, share: float) -> int:
+    """How many of a stratum's patients are held out."""
+    if num_patients < 2:
+        return 0
+    return min(max(floor(share * num_patients + 0.5), 1), num_patients - 1)
+
+
+def num_left(num_patients: Sequence[int], share: float, fewest: int) -> int:
+    """How many are in the rest of `hold_out`, of so many patients of each stratum."""
+    return sum(num_patients) - sum(_counts(num_patients, share, fewest) or [])
+
+
+def _counts(num_patients: Sequence[int], share: float, fewest: int) -> list[int] | None:
+    """How many of each stratum's are held out; None: there are too few for two parts.
+
+    The share is one of a grid, so that of two shares the parts are the same or differ in `fewest`
+    patients, whatever is rounded in the strata: what is left of two answers is about no fewer.
+    """
+    total = sum(num_patients)
+    step = (fewest + len(num_patients)) / total
+    for number in range(max(1, round(share / step)), 0, -1):
+        found = [held_out_count(each, number * step) for each in num_patients]
+        if fewest <= sum(found) <= total - fewest:
+            return found
+    return None
+
 
 Tensors = Mapping[str, Tensor]
 
@@ -238,3 +297,64 @@ class LocalAnswer:
     tensors: Tensors = field(default_factory=dict)  # leave the hospital
     values: Mapping[str, Any] = field(default_factory=dict)  # leave it, as JSON
     keep: Tensors = field(default_factory=dict)  # stay: `kept` of its next step or round
+
+
+@dataclass(frozen=True, slots=True)
+class PatientCounts:
+    """A hospital's training patients in numbers."""
+
+    samples: tuple[int, ...]  # rows or images of each patient, ascending
+    strata: tuple[int, ...]  # patients of each stratum (class)
+    smallest_part: int  # patients of the smallest of `Task.update_parts` that anybody is in
+
+    @classmethod
+    def of(cls, task: Task, targets: Targets, patients: NDArray[np.int64]) -> "PatientCounts":
+        """Of the targets (n, ...) and the patients' numbers (n,) of samples, one at least."""
+        _, samples = np.unique(patients, return_counts=True)
+        strata = task.strata(task.targets_of_patients(targets, patients))
+        _, members = np.unique(strata, return_counts=True)
+        # With rows of several parts, a patient is in each.
+        in_parts = np.unique(np.stack([task.update_parts(targets), patients]), axis=1)[0]
+        _, of_parts = np.unique(in_parts, return_counts=True)
+        return cls(tuple(sorted(samples.tolist())), tuple(members.tolist()), int(of_parts.min()))
+
+    @property
+    def num_patients(self) -> int:
+        """Patients to train on."""
+        return len(self.samples)
+
+    @property
+    def num_samples(self) -> int:
+        """Rows or images of theirs."""
+        return sum(self.samples)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkSize:
+    """One local training of a round: how long it is, and of how many patients at least."""
+
+    agent: HospitalName
+    is_user: bool
+    training: Training
+    counts: PatientCounts  # of the whole hospital
+    num_patients: int  # that this training goes over, whoever they are
+    smallest_cell: int = 1  # as `LocalWork` has them
+    smallest_batch: int = 1
+    side_by_side: int = 1  # trainings of a round that go over a part of the patients each
+    remedy: str = ""  # for too few steps; "": what the study's [training] has for that
+
+    @property
+    def num_samples(self) -> int:
+        """The fewest rows or images that so many of the patients have."""
+        return sum(self.counts.samples[: self.num_patients])
+
+    def half(self) -> "WorkSize":
+        """One half of `LocalWork.halvings`."""
+        every = self.counts.num_patients
+        pairs = SMALL_HALVINGS if every < 2 * self.smallest_cell else 1
+        return replace(self, num_patients=max(1, every // 2), side_by_side=2 * pairs)
+
+    def without_held_out(self, share: float) -> "WorkSize":
+        """The first part of `LocalWork.hold_out`."""
+        rest = num_left(self.counts.strata, share, self.smallest_cell)
+        return replace(self, num_patients=rest)

@@ -1,7 +1,13 @@
 """The models that a study file can name, and their parameters as one flat vector."""
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from functools import lru_cache
+from math import prod
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated
 
 import torch
@@ -9,18 +15,24 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from erosion.common.learning.installed import Installed
-from erosion.common.learning.layer_draws import draws_from
-from erosion.common.learning.model_base import ModelBase
-from erosion.common.learning.monai_networks import MonaiNetwork
-from erosion.common.learning.plain_models import Logistic, Mlp, MnistCnn, Resnet18
+from erosion.common.learning.networks import (
+    Logistic,
+    Mlp,
+    MnistCnn,
+    ModelBase,
+    MonaiNetwork,
+    Resnet18,
+    TorchvisionNetwork,
+)
 from erosion.common.learning.pretrained import load_pretrained, matches
-from erosion.common.learning.torchvision_networks import TorchvisionNetwork
 from erosion.common.learning.trainable import (
     check_same_start,
     check_statistics,
+    draws_from,
+    flat_parameters,
     freeze,
+    load_flat_parameters,
     named_trained_parameters,
-    trained_parameters,
     try_out,
 )
 
@@ -111,20 +123,81 @@ def first_parameters(
     return flat_parameters(model)
 
 
-def flat_parameters(model: nn.Module) -> Tensor:
-    """A copy of all that is trained, concatenated in `model.parameters()` order: (dim,) float32."""
-    return nn.utils.parameters_to_vector(trained_parameters(model)).detach().clone()
+Shape = tuple[int, ...]
+MOST_PARAMETERS = 10**9  # of one model: 4 GB, and training needs several times as much
 
 
-def load_flat_parameters(model: nn.Module, vector: Tensor) -> None:
-    """Copy `vector` (dim,) into the model; raises ValueError where the length does not fit."""
-    trained = trained_parameters(model)
-    dim = sum(parameter.numel() for parameter in trained)
-    if vector.shape != (dim,):
-        raise ValueError(f"{tuple(vector.shape)} parameters for a model of {dim}")
+def parameter_layout(
+    settings: ModelBase, input_shape: tuple[int, ...], num_outputs: int
+) -> Mapping[str, slice]:
+    """Parameter name -> its place, in the order of `flat_parameters`. Raises ModelError."""
+    layout: dict[str, slice] = {}
     offset = 0
-    with torch.no_grad():
-        for parameter in trained:
-            count = parameter.numel()
-            parameter.copy_(vector[offset : offset + count].view_as(parameter))
-            offset += count
+    for name, shape in parameter_shapes(settings, input_shape, num_outputs).items():
+        layout[name] = slice(offset, offset + prod(shape))
+        offset += prod(shape)
+    return MappingProxyType(layout)
+
+
+def parameter_shapes(
+    settings: ModelBase, input_shape: tuple[int, ...], num_outputs: int
+) -> Mapping[str, Shape]:
+    """Name -> shape of what is trained, in the same order. Raises ModelError."""
+    # By the text: the options of a model of one's own cannot be a key.
+    return _shapes(type(settings), settings.model_dump_json(), input_shape, num_outputs)
+
+
+def check_size(settings: ModelBase, input_shape: tuple[int, ...], num_outputs: int) -> None:
+    """Raise ValueError where the study asks for a model that no site could train.
+
+    Frozen parameters count, too. Of models that grow with the study alone: others have one size.
+    """
+    if not settings.grows_with_study:
+        return
+    with torch.device("meta"):
+        model = settings.build(input_shape, num_outputs)
+    if (dim := sum(p.numel() for p in model.parameters())) > MOST_PARAMETERS:
+        raise ValueError(
+            f"the model would have {dim:,} parameters; at most {MOST_PARAMETERS:,} are built, so"
+            " make its layers or the inputs smaller"
+        )
+
+
+def num_built(settings: ModelBase, input_shape: tuple[int, ...], num_outputs: int) -> int:
+    """How many parameters the model has, frozen ones too; no memory is taken for them.
+
+    Only of models whose shapes can be had so (`has_free_shapes`).
+    """
+    return _built(type(settings), settings.model_dump_json(), input_shape, num_outputs)
+
+
+def shapes_digest(shapes: Mapping[str, Shape]) -> str:
+    """SHA-256 of names and shapes: two models with the same can exchange flat vectors."""
+    text = json.dumps([[name, list(shape)] for name, shape in shapes.items()])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def model_of_shapes(
+    settings: ModelBase, input_shape: tuple[int, ...], num_outputs: int
+) -> nn.Module:
+    """The module for its layers and shapes, without values where that can be had."""
+    # On "meta" no memory is taken, and no random number drawn. Others' code may not bear it.
+    with torch.device("meta") if settings.has_free_shapes else nullcontext():
+        return unweighted_model(settings, input_shape, num_outputs)
+
+
+@lru_cache(maxsize=32)
+def _built(
+    kind: type[ModelBase], settings: str, input_shape: tuple[int, ...], num_outputs: int
+) -> int:
+    model = model_of_shapes(kind.model_validate_json(settings), input_shape, num_outputs)
+    return sum(p.numel() for p in model.parameters())
+
+
+@lru_cache(maxsize=32)
+def _shapes(
+    kind: type[ModelBase], settings: str, input_shape: tuple[int, ...], num_outputs: int
+) -> Mapping[str, Shape]:
+    model_settings = kind.model_validate_json(settings)
+    model = model_of_shapes(model_settings, input_shape, num_outputs)
+    return MappingProxyType({n: tuple(p.shape) for n, p in named_trained_parameters(model)})

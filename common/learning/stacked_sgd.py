@@ -17,10 +17,10 @@ from erosion.common.learning.local_sgd import (
     Pull,
     Samples,
     mini_batches,
+    optimizer_for,
     train_locally,
 )
-from erosion.common.learning.model_base import ModelBase
-from erosion.common.learning.optimizers import optimizer_for
+from erosion.common.learning.networks import ModelBase
 from erosion.common.learning.trainable import named_trained_parameters, to_training
 from erosion.common.learning.training import Training
 from erosion.common.tasks.task import Loss, Task

@@ -7,14 +7,35 @@ another one at every site.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from erosion.common.errors import ModelError
-from erosion.common.learning.layer_draws import draws_from
 from erosion.common.learning.pretrained import matches, some
+
+CPU = torch.device("cpu")
+
+
+@contextmanager
+def draws_from(seed: int, device: torch.device = CPU) -> Iterator[None]:
+    """Within, layers on `device` draw from `seed`; afterwards all draw as if nothing had been."""
+    generator = torch.default_generator
+    before = generator.get_state()
+    on_gpu = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    try:
+        generator.manual_seed(seed)
+        if on_gpu is not None:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
+    finally:
+        generator.set_state(before)
+        if on_gpu is not None:
+            torch.cuda.set_rng_state(on_gpu, device)
+
 
 ROUNDING = 1e-3  # of the largest output; more is another prediction
 SAME = 1e-4  # likewise, of the same patients by the same parameters
@@ -29,6 +50,25 @@ def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
 def named_trained_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """The same with their names; one that has several counts once, by the first."""
     return ((name, p) for name, p in model.named_parameters() if p.requires_grad)
+
+
+def flat_parameters(model: nn.Module) -> Tensor:
+    """A copy of all that is trained, concatenated in `model.parameters()` order: (dim,) float32."""
+    return nn.utils.parameters_to_vector(trained_parameters(model)).detach().clone()
+
+
+def load_flat_parameters(model: nn.Module, vector: Tensor) -> None:
+    """Copy `vector` (dim,) into the model; raises ValueError where the length does not fit."""
+    trained = trained_parameters(model)
+    dim = sum(parameter.numel() for parameter in trained)
+    if vector.shape != (dim,):
+        raise ValueError(f"{tuple(vector.shape)} parameters for a model of {dim}")
+    offset = 0
+    with torch.no_grad():
+        for parameter in trained:
+            count = parameter.numel()
+            parameter.copy_(vector[offset : offset + count].view_as(parameter))
+            offset += count
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:

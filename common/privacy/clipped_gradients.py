@@ -13,9 +13,8 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from erosion.common.errors import ModelError
-from erosion.common.learning.layer_draws import draws_from
 from erosion.common.learning.models import load_flat_parameters
-from erosion.common.learning.trainable import named_trained_parameters, to_training
+from erosion.common.learning.trainable import draws_from, named_trained_parameters, to_training
 from erosion.common.tasks.task import Loss
 
 _NUMBERS_AT_ONCE = 1 << 23  # of single gradients in memory

@@ -16,7 +16,7 @@ from erosion.common.protocol.messages import (
 )
 from erosion.common.rounds.cross_fitting import folds_of
 from erosion.common.rounds.records import RunState
-from erosion.common.study.evaluation import BEST_LOCAL
+from erosion.common.study.sections import BEST_LOCAL
 from erosion.common.study.study import Study
 from erosion.common.support.text import printable
 from erosion.common.tasks.metric import Metric, is_within

@@ -8,7 +8,7 @@ The final models are then trained on all of the user's patients.
 from collections.abc import Mapping, Sequence
 
 from erosion.common.protocol.messages import Metrics
-from erosion.common.study.selection import Fold
+from erosion.common.study.sections import Fold
 from erosion.common.study.study import Study
 
 Curves = Mapping[str, Sequence[Metrics | None]]

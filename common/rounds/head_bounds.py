@@ -3,7 +3,7 @@
 import json
 
 from erosion.common.errors import StudyError
-from erosion.common.learning.layout import num_built
+from erosion.common.learning.models import num_built
 from erosion.common.line.frames import LARGEST_HEAD_BYTES
 from erosion.common.protocol import wire
 from erosion.common.study.study import Study

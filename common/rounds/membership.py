@@ -6,7 +6,7 @@ from math import prod
 from typing import Protocol
 
 from erosion.common.aggregation.cohort import HospitalName
-from erosion.common.learning.layout import parameter_shapes, shapes_digest
+from erosion.common.learning.models import parameter_shapes, shapes_digest
 from erosion.common.protocol.messages import DescribeReply, FeatureSums, ModelShape
 from erosion.common.protocol.scaling import problem_with_sums
 from erosion.common.protocol.summary import Summary

@@ -12,7 +12,7 @@ from typing import Any
 from erosion.common.errors import HopelessError
 from erosion.common.protocol.messages import Metrics
 from erosion.common.rounds.cross_fitting import folds_of
-from erosion.common.study.selection import Fold
+from erosion.common.study.sections import Fold
 from erosion.common.study.study import Study
 
 # Runs a trial's only arm for so many rounds, fewer where its rule stops it: the user's metrics of

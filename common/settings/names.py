@@ -1,9 +1,11 @@
-"""Names, and other short texts of studies and messages, each with its longest length."""
+"""Names and other short texts of studies and messages, each with its longest length."""
 
 import re
-from typing import Annotated
+from decimal import Decimal
+from math import isfinite
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
 
 def is_name(value: str) -> bool:
@@ -43,3 +45,40 @@ Unit = Annotated[str, Field(max_length=100)]
 Said = Annotated[str, Field(max_length=200)]  # a name, a version or a step in a message
 Version = Annotated[str, Field(max_length=2**14)]  # of a program, of which a little is shown
 Sha256 = Annotated[str, Field(max_length=64, pattern=r"^[0-9a-f]{64}$")]
+
+
+_PLAIN = re.compile(r"(-?)(0|[1-9][0-9]*|(?=\.[0-9]))(?:\.([0-9]*))?")
+
+
+def canonical(value: object) -> str:
+    """How a category or class value is compared: `1`, `1.0` and ` 1 ` are the same.
+
+    As text, so that long codes (SNOMED CT) stay apart. Plain decimals alone are numbers: 1E1, 01,
+    1_0, +1 and Infinity are codes of their own.
+    """
+    text = str(value).strip()
+    if isinstance(value, float) and isfinite(value):
+        text = format(Decimal(text), "f")  # 1e+16
+    found = _PLAIN.fullmatch(text)
+    if found is None:
+        return text
+    sign, whole, fraction = found[1], found[2] or "0", (found[3] or "").rstrip("0")
+    number = f"{whole}.{fraction}" if fraction else whole
+    return number if number == "0" else sign + number
+
+
+Code = Annotated[str, BeforeValidator(canonical, json_schema_input_type=str | int | float | bool)]
+
+
+Number = TypeVar("Number")
+
+
+def _kind(value: object) -> str:
+    """By kind, so that a wrong number is told what is wrong with it and not that it is no word."""
+    return "auto" if isinstance(value, str) else "number"
+
+
+OrAuto = Annotated[
+    Annotated[Number, Tag("number")] | Annotated[Literal["auto"], Tag("auto")],
+    Discriminator(_kind),
+]

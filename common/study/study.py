@@ -16,18 +16,20 @@ from erosion.common.algorithms import AnyArm, ArmSettings
 from erosion.common.algorithms.base import ArmBase, BuildContext
 from erosion.common.algorithms.personal_layers import problem_with_own
 from erosion.common.errors import ModelError, StudyError
-from erosion.common.learning.layout import check_size, model_of_shapes, parameter_layout
-from erosion.common.learning.models import ModelSettings
+from erosion.common.learning.models import (
+    ModelSettings,
+    check_size,
+    model_of_shapes,
+    parameter_layout,
+)
 from erosion.common.learning.training import Training
 from erosion.common.privacy.accountant import strength_of
 from erosion.common.privacy.clipped_gradients import problem_with_layers
 from erosion.common.settings.base import Settings, read_toml, validate
 from erosion.common.settings.names import HospitalName, Name
 from erosion.common.study import privacy, sealing
-from erosion.common.study.evaluation import Evaluation, LocalReference
-from erosion.common.study.federation import Federation
 from erosion.common.study.privacy import Privacy
-from erosion.common.study.selection import Fold, Selection
+from erosion.common.study.sections import Evaluation, Federation, Fold, LocalReference, Selection
 from erosion.common.tasks import AnyTask
 from erosion.common.tasks.inputs import ImageTask
 

@@ -13,10 +13,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from erosion.common.settings.base import Settings
-from erosion.common.settings.codes import Code, canonical
-from erosion.common.settings.names import ColumnName
-from erosion.common.tasks.metric import Metric
-from erosion.common.tasks.score_intervals import of_mean, of_ranking
+from erosion.common.settings.names import Code, ColumnName, canonical
+from erosion.common.tasks.metric import Metric, of_mean, of_ranking
 from erosion.common.tasks.task import (
     Bounds,
     CodedColumn,

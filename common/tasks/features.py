@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
 from erosion.common.settings.base import Settings
-from erosion.common.settings.codes import Code
-from erosion.common.settings.names import ColumnName, Unit
+from erosion.common.settings.names import Code, ColumnName, Unit
 
 MissingPolicy = Literal["refuse", "drop", "impute"]  # of a whole task
 NumberMissing = Literal["refuse", "drop", "impute"]  # "impute": the mean

@@ -22,13 +22,10 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from erosion.common.settings.base import Settings
-from erosion.common.settings.codes import Code
-from erosion.common.settings.names import ColumnName, Unit
+from erosion.common.settings.names import Code, ColumnName, Unit
 from erosion.common.support.software import install_command
-from erosion.common.tasks.concordance import concordances
 from erosion.common.tasks.features import NumberFeature
-from erosion.common.tasks.metric import Metric
-from erosion.common.tasks.score_intervals import of_mean, of_ranking
+from erosion.common.tasks.metric import Metric, of_mean, of_ranking
 from erosion.common.tasks.task import (
     Bounds,
     CodedColumn,
@@ -40,6 +37,37 @@ from erosion.common.tasks.task import (
     as_tensor,
     weighted_means,
 )
+
+TIED = 1e-8  # risks that differ by no more, as in scikit-survival; such a pair is half right
+CHUNK = 4_000_000  # pairs in memory at a time
+
+
+def concordances(risks: Floats, targets: Targets, weights: Floats, counts: Floats) -> Floats:
+    """For each row of `counts`, and for each resample: (rows, resamples), NaN without any pair.
+
+    `risks`: (n,). `targets`: (n, 2), time and 1 for an event. `weights`: (resamples, n), how often
+    each patient was drawn. `counts`: (rows, n), what a pair counts, by the patient whose event it
+    is about. Copies of one patient are no comparable pair.
+    """
+    times, with_event = targets[:, 0], targets[:, 1] > 0
+    events = np.flatnonzero(with_event)
+    drawn = weights.astype(np.float32)  # sums of halves, exact up to eight million patients
+    right, all_pairs = np.zeros((2, len(counts), len(weights)))
+    at_a_time = max(1, CHUNK // max(len(weights), len(risks)))
+    for start in range(0, len(events), at_a_time):
+        some = events[start : start + at_a_time]
+        longer = times > times[some, None]
+        comparable = longer | ((times == times[some, None]) & ~with_event)  # (some, n)
+        lead = risks[some, None] - risks
+        scores = comparable * np.where(np.abs(lead) <= TIED, 0.5, lead > 0)
+        for total, pairs in ((right, scores), (all_pairs, comparable)):
+            of_event = weights[:, some] * (drawn @ pairs.T.astype(np.float32))
+            total += counts[:, some] @ of_event.T
+    shares: Floats = np.divide(
+        right, all_pairs, out=np.full_like(right, np.nan), where=all_pairs > 0
+    )
+    return shares
+
 
 PROBABILITY_FLOOR = 0.01  # one certain mistake must not outweigh all other patients
 MOST_INTERVALS = 100

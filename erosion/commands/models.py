@@ -7,7 +7,7 @@ from erosion.commands.command import Command
 
 def _run(_options: argparse.Namespace) -> int:
     from erosion.common.errors import ModelError
-    from erosion.common.learning.installed_models import GROUP, every_installed_model
+    from erosion.common.learning.installed import GROUP, every_installed_model
 
     found = list(every_installed_model())
     for model in found:

@@ -15,9 +15,8 @@ from sklearn.utils.validation import check_is_fitted
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.evaluation.predict import SavedModel, apply_model, load_saved_model
 from erosion.common.errors import DataError
-from erosion.interface.checked import check, check_path
-from erosion.interface.frames import pandas
-from erosion.interface.replaced import told_of_replaced
+from erosion.interface.arguments import check, check_path, told_of_replaced
+from erosion.interface.run import pandas
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -28,8 +28,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 from erosion.common.aggregation.cohort import HospitalName, MemoryCohort, Update
 from erosion.common.algorithms.base import BuildContext
 from erosion.common.algorithms.weight_erosion import WeightErosion
-from erosion.common.learning.layout import parameter_layout
-from erosion.common.learning.models import Resnet18
+from erosion.common.learning.models import Resnet18, parameter_layout
 from erosion.common.protocol.flower_arrays import RAW_FLOAT32, to_tensor
 from erosion.common.rounds.one_round import advance, start
 from erosion.common.rounds.records import Answer

@@ -20,12 +20,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from erosion.common.gems.balls import LARGEST_RADIUS
-from erosion.common.gems.bisection import LAYER_WIDTH, NEURON_WIDTH
-from erosion.common.gems.directions import directions
-from erosion.common.gems.layers import Layer, layer_of_flat
-from erosion.common.gems.linear_ball import good_enough_ball
-from erosion.common.gems.neuron_balls import neuron_radii
+from erosion.common.algorithms.gems.balls import (
+    LARGEST_RADIUS,
+    LAYER_WIDTH,
+    NEURON_WIDTH,
+    Layer,
+    directions,
+    good_enough_ball,
+    layer_of_flat,
+    neuron_radii,
+)
 from erosion.common.learning.local_sgd import Samples, train_locally
 from erosion.common.learning.models import flat_parameters
 from erosion.common.learning.training import Training

@@ -19,8 +19,7 @@ from pathlib import Path
 
 import torch
 
-from erosion.common.aggregation.cohort import HospitalName, Update
-from erosion.common.aggregation.disk_cohort import DiskCohort, store
+from erosion.common.aggregation.cohort import DiskCohort, HospitalName, Update, store
 from erosion.common.algorithms import REGISTRY
 from erosion.common.algorithms.base import BuildContext
 from erosion.common.rounds.one_round import advance, start

@@ -15,7 +15,7 @@ import torch
 from erosion.client.training.hospital import Hospital
 from erosion.common.protocol.messages import EvaluateRequest
 from erosion.common.protocol.scaling import pool
-from erosion.common.study.evaluation import REFERENCES
+from erosion.common.study.sections import REFERENCES
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values, read_cells
 from erosion.experiments.experiment import RESULTS, Page

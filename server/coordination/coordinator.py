@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from shlex import quote
 
-from erosion.common.aggregation.disk_cohort import DiskCohort, store
+from erosion.common.aggregation.cohort import DiskCohort, store
 from erosion.common.rounds.arm_run import ArmRun, Storage
 from erosion.common.rounds.records import RoundRecord
 from erosion.common.rounds.study_run import StudyRun

@@ -29,7 +29,7 @@ from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion.common.rounds.cross_fitting import fold_studies, folds_of
 from erosion.common.rounds.model_selection import SelectedSettings, chosen, trials
 from erosion.common.sealed import legs
-from erosion.common.study.selection import Fold
+from erosion.common.study.sections import Fold
 from erosion.common.study.study import Study
 from tests.support.sealed_study import ARM, sealed_study
 

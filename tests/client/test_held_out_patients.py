@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from erosion.client.training.hospital import Hospital
-from erosion.common.gems.directions import directions
-from erosion.common.learning.held_out import hold_out, num_left
+from erosion.common.algorithms.gems.balls import directions
 from erosion.common.learning.local_sgd import round_generator
+from erosion.common.learning.local_work import hold_out, num_left
 from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
 from erosion.common.study.study import Study
 from tests.support.small_study import make_site, make_study

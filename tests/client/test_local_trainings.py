@@ -17,8 +17,8 @@ from erosion.client.training.limits import check_limits
 from erosion.common.algorithms import REGISTRY, apfl
 from erosion.common.errors import Refusal
 from erosion.common.learning import local_sgd
+from erosion.common.learning.local_work import PatientCounts
 from erosion.common.learning.training import Training
-from erosion.common.learning.work_size import PatientCounts
 from erosion.common.study.study import Study
 from erosion.experiments.simulator import simulate, timeless
 from tests.support.small_study import TWO_NUMBERS, counts, make_site, make_study

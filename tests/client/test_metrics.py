@@ -12,7 +12,7 @@ from sklearn.metrics import brier_score_loss, roc_auc_score
 from erosion.client.evaluation.metrics import measure, measure_with_intervals, told
 from erosion.common.protocol.figures import LARGEST_FIGURE
 from erosion.common.protocol.messages import Interval
-from erosion.common.tasks.score_intervals import of_mean, of_ranking
+from erosion.common.tasks.metric import of_mean, of_ranking
 from erosion.experiments.standard_error import wilson
 from tests.support.task_examples import example
 from tests.support.tasks import classes_of

@@ -12,7 +12,7 @@ from erosion.client.evaluation import references
 from erosion.client.evaluation.references import fit_reference, folds_of_patients
 from erosion.client.training.hospital import Hospital
 from erosion.common.protocol.messages import EvaluateReply
-from erosion.common.study.evaluation import REFERENCES, LocalReference
+from erosion.common.study.sections import REFERENCES, LocalReference
 from erosion.common.study.study import Study
 from erosion.common.tasks import AnyTask
 from erosion.common.tasks.task import Floats, Targets

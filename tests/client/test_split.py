@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from erosion.client.dataset.split import Split, split_patients
-from erosion.common.learning.held_out import hold_out
-from erosion.common.study.selection import Fold
+from erosion.common.learning.local_work import hold_out
+from erosion.common.study.sections import Fold
 from tests.support.small_study import make_study
 
 STUDY = make_study()

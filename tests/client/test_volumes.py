@@ -17,8 +17,7 @@ from erosion.client.dataset.sources.nifti import NiftiImages
 from erosion.client.dataset.sources.pixels import fitted_volume
 from erosion.common.errors import DataError, ModelError
 from erosion.common.learning.models import build_model, check_model
-from erosion.common.learning.monai_networks import MonaiNetwork
-from erosion.common.learning.plain_models import Logistic, MnistCnn
+from erosion.common.learning.networks import Logistic, MnistCnn, MonaiNetwork
 from tests.support.scans import write_dicom, write_nifti
 from tests.support.small_study import make_site, make_study
 from tests.support.tasks import image

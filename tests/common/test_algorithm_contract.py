@@ -14,8 +14,7 @@ import pytest
 import torch
 
 from erosion.common.algorithms import REGISTRY, AnyArm
-from erosion.common.learning.layout import parameter_layout
-from erosion.common.learning.models import Logistic
+from erosion.common.learning.models import Logistic, parameter_layout
 from erosion.common.rounds import checkpoint
 from erosion.common.rounds.one_round import start
 from erosion.common.study.study import Study, study_from_json

@@ -9,12 +9,11 @@ from torch import Tensor
 
 from erosion.common.algorithms.apfl import Apfl
 from erosion.common.algorithms.fedavg import FedAvg
-from erosion.common.algorithms.network_gems import NetworkGems
-from erosion.common.learning.augmentation import Augmentation, augmenter, cropped, rotated
+from erosion.common.algorithms.gems.network import NetworkGems
 from erosion.common.learning.local_sgd import LocalResult
 from erosion.common.learning.local_work import LocalWork
 from erosion.common.learning.models import Logistic, Mlp, build_model, flat_parameters
-from erosion.common.learning.training import Training
+from erosion.common.learning.training import Augmentation, Training, augmenter, cropped, rotated
 from tests.support.small_study import make_study
 from tests.support.tasks import image
 

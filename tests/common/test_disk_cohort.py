@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from erosion.common.aggregation.cohort import HospitalName, MemoryCohort, Update
-from erosion.common.aggregation.disk_cohort import DiskCohort, store
+from erosion.common.aggregation.cohort import DiskCohort, HospitalName, MemoryCohort, Update, store
 from erosion.common.algorithms import REGISTRY
 from erosion.common.rounds.one_round import advance, start
 from erosion.common.rounds.records import Absence, Answer

@@ -11,10 +11,15 @@ from hypothesis import strategies as st
 
 from erosion.common.aggregation.cohort import MemoryCohort
 from erosion.common.algorithms.base import Algorithm
-from erosion.common.algorithms.cone import half_angle
-from erosion.common.algorithms.erosion_distance import measure, weighted_places
-from erosion.common.algorithms.erosion_pace import median_path, penalty
-from erosion.common.algorithms.weight_erosion import WeightErosion, WeightErosionState
+from erosion.common.algorithms.weight_erosion import (
+    WeightErosion,
+    WeightErosionState,
+    half_angle,
+    measure,
+    median_path,
+    paced_penalty,
+    weighted_places,
+)
 from erosion.common.errors import StudyError
 from erosion.common.settings.base import validate
 from erosion.common.study.study import Study
@@ -302,7 +307,7 @@ def test_rounds_without_peers_do_not_count_among_the_first() -> None:
 def test_hospitals_at_no_distance_do_not_erode() -> None:
     algorithm = built(distance_penalty="auto")
     assert course(algorithm, at_distance(0.0, 0.0))[0].weights["h0"] == 1.0
-    assert penalty([0.0]) == 0.0
+    assert paced_penalty([0.0]) == 0.0
 
 
 def test_the_path_is_the_median_hospitals() -> None:

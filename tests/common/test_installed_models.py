@@ -9,10 +9,8 @@ import pytest
 import torch
 
 from erosion.common.errors import ModelError
-from erosion.common.learning.installed import Installed
-from erosion.common.learning.installed_models import every_installed_model, installed_model
-from erosion.common.learning.layout import parameter_layout
-from erosion.common.learning.models import build_model, flat_parameters
+from erosion.common.learning.installed import Installed, every_installed_model, installed_model
+from erosion.common.learning.models import build_model, flat_parameters, parameter_layout
 from tests.support.installed_package import SMALL_NET, forgotten_afterwards, install
 
 

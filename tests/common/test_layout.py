@@ -2,8 +2,13 @@
 
 import torch
 
-from erosion.common.learning.layout import parameter_layout
-from erosion.common.learning.models import Mlp, MnistCnn, build_model, flat_parameters
+from erosion.common.learning.models import (
+    Mlp,
+    MnistCnn,
+    build_model,
+    flat_parameters,
+    parameter_layout,
+)
 
 
 def test_names_point_to_the_parameters_in_the_flat_vector() -> None:

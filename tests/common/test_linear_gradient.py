@@ -8,8 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from erosion.common.learning.linear_gradient import LinearModel
-from erosion.common.learning.local_sgd import Pull, Samples, round_generator, train_locally
+from erosion.common.learning.local_sgd import (
+    LinearModel,
+    Pull,
+    Samples,
+    round_generator,
+    train_locally,
+)
 from erosion.common.learning.models import Logistic, build_model, flat_parameters
 from erosion.common.learning.trainable import freeze
 from erosion.common.learning.training import Training

@@ -11,10 +11,8 @@ from erosion.common.aggregation.cohort import MemoryCohort, Update
 from erosion.common.algorithms.apfl import Apfl
 from erosion.common.algorithms.ditto import Ditto
 from erosion.common.algorithms.ensemble import Ensemble
-from erosion.common.algorithms.fedavg import FedAvg
+from erosion.common.algorithms.fedavg import FedAvg, FedProx, FineTuning
 from erosion.common.algorithms.fedfomo import FedFomo
-from erosion.common.algorithms.fedprox import FedProx
-from erosion.common.algorithms.fine_tuning import FineTuning
 from erosion.common.algorithms.local import Local
 from erosion.common.algorithms.model_averaging import ModelAveraging
 from erosion.common.algorithms.own_model import OwnModelState

@@ -6,8 +6,7 @@ from math import exp, log
 import pytest
 import torch
 
-from erosion.common.algorithms.fedavg import FedAvg
-from erosion.common.algorithms.personal_intercept import PersonalIntercept
+from erosion.common.algorithms.fedavg import FedAvg, PersonalIntercept
 from erosion.common.algorithms.personal_layers import (
     personal_parameters,
     problem_with_own,

@@ -12,7 +12,6 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from erosion.common.errors import ModelError
-from erosion.common.learning.layout import parameter_layout, parameter_shapes
 from erosion.common.learning.local_sgd import Samples, outputs_of, train_locally
 from erosion.common.learning.models import (
     Mlp,
@@ -21,9 +20,11 @@ from erosion.common.learning.models import (
     first_parameters,
     flat_parameters,
     load_flat_parameters,
+    parameter_layout,
+    parameter_shapes,
 )
+from erosion.common.learning.networks import TorchvisionNetwork
 from erosion.common.learning.pretrained import Pretrained, load_pretrained
-from erosion.common.learning.torchvision_networks import TorchvisionNetwork
 from erosion.common.learning.trainable import to_training
 from erosion.common.learning.training import Training
 from erosion.common.rounds.checkpoint import save_model

@@ -15,20 +15,20 @@ from torch import Tensor, nn
 from erosion.common.aggregation.cohort import MemoryCohort, Update
 from erosion.common.algorithms import REGISTRY
 from erosion.common.algorithms.base import ArmBase, BuildContext
-from erosion.common.algorithms.erosion_distance import ExpectedNoise, measure, noise_in
 from erosion.common.algorithms.fedavg import FedAvg
+from erosion.common.algorithms.weight_erosion import ExpectedNoise, measure, noise_in
 from erosion.common.errors import ModelError, StudyError
-from erosion.common.learning.layout import model_of_shapes
 from erosion.common.learning.local_sgd import gradient
 from erosion.common.learning.local_work import LocalOutcome, LocalWork
-from erosion.common.learning.model_base import ModelBase
 from erosion.common.learning.models import (
     Mlp,
     MnistCnn,
     Resnet18,
     build_model,
     flat_parameters,
+    model_of_shapes,
 )
+from erosion.common.learning.networks import ModelBase
 from erosion.common.privacy.accountant import delta_of, epsilon_of, noise_multiplier, strength_of
 from erosion.common.privacy.clipped_gradients import Rows, clipped_sum, problem_with_layers
 from erosion.common.privacy.keyed_noise import gaussian, with_noise

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from erosion.common.learning import stacked_sgd
 from erosion.common.learning.local_sgd import train_locally
-from erosion.common.learning.model_base import ModelBase
 from erosion.common.learning.models import (
     Logistic,
     Mlp,
     MnistCnn,
     Resnet18,
 )
+from erosion.common.learning.networks import ModelBase
 from erosion.common.learning.stacked_sgd import Job, train_stacked, why_not_stacked
 from tests.support.stacks import IMAGES, jobs, settings
 from tests.support.task_examples import example

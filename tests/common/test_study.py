@@ -8,9 +8,8 @@ import pytest
 
 from erosion.common.algorithms import REGISTRY
 from erosion.common.errors import StudyError
-from erosion.common.settings.codes import canonical
-from erosion.common.study.evaluation import REFERENCES
-from erosion.common.study.selection import Fold
+from erosion.common.settings.names import canonical
+from erosion.common.study.sections import REFERENCES, Fold
 from erosion.common.study.study import Study, load_study, study_from_json
 
 TABLE = """

@@ -227,7 +227,7 @@ def test_both_concordances_of_every_resample_are_those_of_scikit_survival(
     monkeypatch: pytest.MonkeyPatch, chunk: int | None
 ) -> None:
     if chunk is not None:  # how many pairs are in memory at a time does not matter
-        monkeypatch.setattr("erosion.common.tasks.concordance.CHUNK", chunk)
+        monkeypatch.setattr("erosion.common.tasks.survival.CHUNK", chunk)
     task, generator = after_surgery(), np.random.default_rng(0)
 
     def patients(shares: list[float]) -> np.ndarray:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from erosion.common.aggregation.cohort import MemoryCohort, Update
-from erosion.common.algorithms.erosion_repeats import SizeUnit
-from erosion.common.algorithms.weight_erosion import WeightErosion, WeightErosionState
+from erosion.common.algorithms.weight_erosion import SizeUnit, WeightErosion, WeightErosionState
 from tests.support.contexts import CONTEXT
 
 

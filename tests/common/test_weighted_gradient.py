@@ -6,8 +6,13 @@ import pytest
 import torch
 
 from erosion.common.aggregation.cohort import MemoryCohort, Update
-from erosion.common.algorithms.variation import Variation, nothing_seen, observe
-from erosion.common.algorithms.weighted_gradient import WeightedGradient, estimated_alpha
+from erosion.common.algorithms.weighted_gradient import (
+    Variation,
+    WeightedGradient,
+    estimated_alpha,
+    nothing_seen,
+    observe,
+)
 from tests.support.contexts import CONTEXT, context
 from tests.support.hand_sized import cohort, course, of_values, update
 

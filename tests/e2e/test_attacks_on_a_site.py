@@ -17,7 +17,7 @@ from torch import Tensor
 from erosion.command_line import main
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest, TrainResult
-from erosion.common.study.selection import Fold
+from erosion.common.study.sections import Fold
 from erosion.common.study.study import Study
 from tests.support.federation import small_study
 from tests.support.patience import PATIENCE, wait_until

@@ -15,7 +15,7 @@ from erosion.command_line import main
 from erosion.common.protocol import wire
 from erosion.common.protocol.error_codes import NODE_UNAVAILABLE, read_error
 from erosion.common.protocol.messages import TrainRequest
-from erosion.common.study.selection import Fold
+from erosion.common.study.sections import Fold
 from erosion.common.study.study import Study, load_study
 from erosion.common.support.status_file import read_status_file
 from erosion.experiments.free_ports import free_address

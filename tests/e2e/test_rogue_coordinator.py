@@ -20,7 +20,7 @@ from erosion.command_line import main
 from erosion.common.line.frames import Kind, frame, json_frame
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import PROTOCOL, DescribeReply, TrainRequest, TrainResult
-from erosion.common.study.selection import Fold
+from erosion.common.study.sections import Fold
 from erosion.common.study.study import Study
 from erosion.experiments.reconstruction import fitted, num_found, solved
 from tests.support.federation import small_study

@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 import erosion
 from erosion.command_line import main
 from erosion.experiments.testbed import study_path
-from erosion.interface.replaced import told_of_replaced
+from erosion.interface.arguments import told_of_replaced
 from tests.support.patience import PATIENCE
 from tests.support.saved_model import run_folder
 from tests.support.small_study import (

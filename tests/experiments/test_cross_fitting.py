@@ -25,7 +25,7 @@ from erosion.common.rounds.records import HospitalRecord, RoundRecord
 from erosion.common.rounds.study_run import StudyRun, play_in_turn
 from erosion.common.rounds.surroundings import Surroundings
 from erosion.common.settings.base import validate
-from erosion.common.study.selection import Fold
+from erosion.common.study.sections import Fold
 from erosion.common.study.study import Study
 from erosion.experiments.in_process import InProcess
 from erosion.experiments.simulator import simulate

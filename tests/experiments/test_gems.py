@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from erosion.common.gems.retraining import perceptron
+from erosion.common.algorithms.gems.retraining import perceptron
 from erosion.common.learning.models import flat_parameters
 from erosion.experiments.cells import Cell, CellPlan, read_cells
 from erosion.experiments.experiment import RESULTS

@@ -11,7 +11,7 @@ import torch
 import erosion
 from erosion.command_line import main
 from erosion.common.learning.models import Mlp, build_model
-from erosion.common.study.federation import Federation
+from erosion.common.study.sections import Federation
 from erosion.common.study.study import load_study
 from erosion.experiments.own_data import own_data
 from erosion.experiments.testbed_sites import sites_of_testbed

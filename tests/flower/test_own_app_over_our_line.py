@@ -215,7 +215,7 @@ def test_a_torchvision_that_does_not_fit_torch_is_named_with_the_command_that_me
             "SiteError",
         ),
         (
-            "from erosion.common.learning.plain_models import Resnet18\n"
+            "from erosion.common.learning.networks import Resnet18\n"
             "Resnet18().build((3, 32, 32), 2)",
             "ModelError",
         ),

@@ -24,7 +24,7 @@ from erosion.common.protocol.figures import LARGEST_COUNT, LARGEST_FIGURE
 from erosion.common.protocol.flower_messages import ReplyMessage, RequestMessage
 from erosion.common.protocol.summary import ColumnSummary, SummaryReply
 from erosion.common.rounds.misfits import Misfit, misfits_of
-from erosion.common.study.selection import Fold
+from erosion.common.study.sections import Fold
 from erosion.common.study.study import Study
 from erosion.server.description.ask import ask_all
 from erosion.server.description.description import Description, problem_with

@@ -7,8 +7,8 @@ from textwrap import dedent
 
 import pytest
 
-from erosion.common.learning import installed_models
-from erosion.common.learning.installed_models import GROUP, installed_model
+from erosion.common.learning import installed
+from erosion.common.learning.installed import GROUP, installed_model
 
 SMALL_NET = """
     from torch import nn
@@ -44,7 +44,7 @@ def install(
 def forgotten_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Of a fixture: packages named ward_... that the test imports are gone after it."""
     before = set(sys.modules)
-    monkeypatch.setattr(installed_models, "_loaded", {})
+    monkeypatch.setattr(installed, "_loaded", {})
     yield
     for name in set(sys.modules) - before:
         if name.startswith("ward_"):

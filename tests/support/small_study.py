@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from erosion.client.site_file import Site
-from erosion.common.learning.work_size import PatientCounts
+from erosion.common.learning.local_work import PatientCounts
 from erosion.common.study.study import Study
 
 TASK: dict[str, Any] = {

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 
 from erosion.common.learning.local_sgd import Samples
-from erosion.common.learning.model_base import ModelBase
 from erosion.common.learning.models import Mlp, build_model, flat_parameters
+from erosion.common.learning.networks import ModelBase
 from erosion.common.learning.stacked_sgd import Job
 from erosion.common.learning.training import Training
 from erosion.common.tasks.task import Task, as_tensor

@@ -19,7 +19,7 @@ from erosion.client.dataset.decimal_mark import found_decimal, groups_by_point
 from erosion.client.dataset.isolated_values import to_be_asked_about
 from erosion.client.dataset.sources.data_source import DataSource, entries_of
 from erosion.common.errors import DataError
-from erosion.common.settings.codes import canonical
+from erosion.common.settings.names import canonical
 from erosion.common.tasks.inputs import ImageTask
 from erosion.common.tasks.task import CodedColumn, TargetColumn
 

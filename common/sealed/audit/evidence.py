@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from erosion.common.algorithms.sealed_measure import SealedMeasure
+from erosion.common.algorithms.base import SealedMeasure
 from erosion.common.sealed import fields
 from erosion.common.sealed.legs import HelloKeys, Lengths, ReceiptSaid
 from erosion.common.sealed.roster import RoundContext, View

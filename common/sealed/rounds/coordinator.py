@@ -7,7 +7,7 @@ import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
-from erosion.common.algorithms.sealed_measure import SealedMeasure
+from erosion.common.algorithms.base import SealedMeasure
 from erosion.common.sealed import legs
 from erosion.common.sealed.distances.distance import Asker, Question
 from erosion.common.sealed.distances.paillier import PrivateKey

@@ -11,15 +11,16 @@ from gmpy2 import mpz
 from erosion.common.aggregation import vectors
 from erosion.common.aggregation.cohort import Cohort, HospitalName, Update
 from erosion.common.algorithms.base import (
+    WHOLE,
     Answers,
     Ask,
     Brings,
     Payload,
     RoundStart,
+    SealedMeasure,
     SiteAnswer,
     TensorTerms,
 )
-from erosion.common.algorithms.sealed_measure import WHOLE, SealedMeasure
 from erosion.common.learning.local_work import Tensors
 from erosion.common.sealed import legs
 from erosion.common.sealed.distances.coordinator_keys import CoordinatorKeys

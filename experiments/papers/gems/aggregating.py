@@ -7,15 +7,32 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from erosion.common.gems.axes import fisher_axes
-from erosion.common.gems.balls import balls
-from erosion.common.gems.descent import Found, Spaces, descend
-from erosion.common.gems.intersection import Meeting, meet_balls
-from erosion.common.gems.layers import Layer, hidden_features, layer_of_flat, layer_of_neurons
-from erosion.common.gems.measuring import accuracy_of, measured_ball, measured_neurons
-from erosion.common.gems.merging import MergedLayer, merge_neurons
-from erosion.common.gems.options import ConvexOptions, GemsOptions, MeetingOptions
-from erosion.common.gems.retraining import retrain
+from erosion.common.algorithms.gems.balls import (
+    Layer,
+    balls,
+    fisher_axes,
+    hidden_features,
+    layer_of_flat,
+    layer_of_neurons,
+)
+from erosion.common.algorithms.gems.meeting import (
+    Found,
+    Meeting,
+    MergedLayer,
+    Spaces,
+    descend,
+    meet_balls,
+    merge_neurons,
+)
+from erosion.common.algorithms.gems.retraining import retrain
+from erosion.common.algorithms.gems.rounds import (
+    ConvexOptions,
+    GemsOptions,
+    MeetingOptions,
+    accuracy_of,
+    measured_ball,
+    measured_neurons,
+)
 from erosion.experiments.papers.gems.fitting import Model
 from erosion.experiments.papers.gems.pools import Samples
 

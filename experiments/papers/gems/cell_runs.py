@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from erosion.common.gems.fine_tuning import fine_tune
-from erosion.common.gems.layers import hidden_features
-from erosion.common.gems.options import ConvexOptions, GemsOptions
+from erosion.common.algorithms.gems.balls import hidden_features
+from erosion.common.algorithms.gems.retraining import fine_tune
+from erosion.common.algorithms.gems.rounds import ConvexOptions, GemsOptions
 from erosion.experiments.cells import Tick, Values
 from erosion.experiments.papers.gems.aggregating import (
     averaged,

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from erosion.common.gems.layers import Layer, hidden_features, split_layers
-from erosion.common.gems.retraining import perceptron
+from erosion.common.algorithms.gems.balls import Layer, hidden_features, split_layers
+from erosion.common.algorithms.gems.retraining import perceptron
 from erosion.common.learning.models import flat_parameters
 from erosion.experiments.papers.gems.pools import Samples
 

@@ -18,7 +18,7 @@ from erosion.common.errors import Refusal
 from erosion.common.learning.local_sgd import round_generator
 from erosion.common.learning.local_work import Tensors
 from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
-from erosion.common.settings.codes import canonical
+from erosion.common.settings.names import canonical
 from erosion.common.study.study import Study
 from erosion.common.tasks.classification import Classification
 

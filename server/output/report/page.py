@@ -5,7 +5,7 @@ from html import escape
 
 from erosion.common.rounds.records import HospitalRecord
 from erosion.common.settings.base import Settings
-from erosion.common.study.evaluation import Evaluation
+from erosion.common.study.sections import Evaluation
 from erosion.common.tasks.metric import Metric
 from erosion.server.output.plain_text import figure_text, ranges_text, seconds_text, weight_text
 from erosion.server.output.report.figures import distance_figure, metric_figure, weight_figure

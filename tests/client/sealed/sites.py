@@ -11,7 +11,7 @@ from erosion.client.sealed.identity import Identity
 from erosion.client.sealed.phases import MaskedUpdate
 from erosion.client.sealed.sealed_site import SealedSite
 from erosion.client.sealed.sum_ledger import SumLedger
-from erosion.common.algorithms.sealed_measure import WHOLE, SealedMeasure
+from erosion.common.algorithms.base import WHOLE, SealedMeasure
 from erosion.common.sealed.distances.modulus_proof import prove
 from erosion.common.sealed.legs import Lengths
 from erosion.common.sealed.masks.mask import norm_of

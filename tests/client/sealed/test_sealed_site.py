@@ -12,7 +12,7 @@ from erosion.client.sealed.identity import Identity
 from erosion.client.sealed.phases import Measured, Released
 from erosion.client.sealed.sealed_site import SealedSite
 from erosion.client.sealed.sum_ledger import SumLedger
-from erosion.common.algorithms.sealed_measure import SealedMeasure
+from erosion.common.algorithms.base import SealedMeasure
 from erosion.common.errors import Refusal, SiteError
 from erosion.common.sealed.masks import key_agreement, ring, shamir
 from erosion.common.sealed.masks.mask import apply_masks

@@ -8,13 +8,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from erosion.common.gems.axes import fisher_axes, fisher_information, problem_with_axes
-from erosion.common.gems.balls import balls
-from erosion.common.gems.descent import Found, Spaces, descend, descend_from_afar
-from erosion.common.gems.directions import directions
-from erosion.common.gems.intersection import meet_balls
-from erosion.common.gems.layers import Layer, layer_of_flat
-from erosion.common.gems.linear_ball import good_enough_ball
+from erosion.common.algorithms.gems.balls import (
+    Layer,
+    balls,
+    directions,
+    fisher_axes,
+    fisher_information,
+    good_enough_ball,
+    layer_of_flat,
+    problem_with_axes,
+)
+from erosion.common.algorithms.gems.meeting import (
+    Found,
+    Spaces,
+    descend,
+    descend_from_afar,
+    meet_balls,
+)
 
 # Logits 2x and 0: at x = 1 class 0 is right with a margin of 2.
 TWO = Layer(torch.tensor([[2.0], [0.0]]), torch.zeros(2))

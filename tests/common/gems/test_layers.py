@@ -4,17 +4,16 @@ import pytest
 import torch
 from torch import nn
 
-from erosion.common.gems.fine_tuning import fine_tune
-from erosion.common.gems.layers import (
+from erosion.common.algorithms.gems.balls import (
     Layer,
     hidden_features,
     layer_of_flat,
     layer_of_neurons,
     split_layers,
 )
-from erosion.common.gems.options import ConvexOptions, GemsOptions
-from erosion.common.gems.personal_weights import personal_weights
-from erosion.common.gems.retraining import Retraining, perceptron, retrain
+from erosion.common.algorithms.gems.meeting import personal_weights
+from erosion.common.algorithms.gems.retraining import Retraining, fine_tune, perceptron, retrain
+from erosion.common.algorithms.gems.rounds import ConvexOptions, GemsOptions
 from erosion.common.learning.models import Mlp, flat_parameters
 
 

@@ -4,13 +4,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from erosion.common.gems.balls import LARGEST_RADIUS
-from erosion.common.gems.bisection import interval_width, midpoint
-from erosion.common.gems.directions import directions
-from erosion.common.gems.layers import Layer, layer_of_flat
-from erosion.common.gems.linear_ball import good_enough_ball
-from erosion.common.gems.measuring import measured_ball
-from erosion.common.gems.options import GemsOptions
+from erosion.common.algorithms.gems.balls import (
+    LARGEST_RADIUS,
+    Layer,
+    directions,
+    good_enough_ball,
+    interval_width,
+    layer_of_flat,
+    midpoint,
+)
+from erosion.common.algorithms.gems.rounds import GemsOptions, measured_ball
 
 # Logits 2x and 0: at x = 1 class 0 is right with a margin of 2.
 TWO = Layer(torch.tensor([[2.0], [0.0]]), torch.zeros(2))

@@ -14,20 +14,19 @@ from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.aggregation.cohort import MemoryCohort, Update
 from erosion.common.algorithms.base import RoundStart, SiteAnswer, Step
-from erosion.common.algorithms.gems import Gems
-from erosion.common.algorithms.gems_base import (
+from erosion.common.algorithms.gems.balls import Layer, hidden_features, split_layers
+from erosion.common.algorithms.gems.network import NetworkGems, own_widths, padded
+from erosion.common.algorithms.gems.personal import PersonalGems
+from erosion.common.algorithms.gems.rounds import (
     AXES,
     BALL,
+    Gems,
     GemsState,
+    SentBall,
     perceptron_widths,
     sent_balls,
 )
-from erosion.common.algorithms.network_gems import NetworkGems, own_widths, padded
-from erosion.common.algorithms.personal_gems import PersonalGems
-from erosion.common.gems.layers import Layer, hidden_features, split_layers
-from erosion.common.gems.report import SentBall
-from erosion.common.learning.layout import parameter_layout
-from erosion.common.learning.models import Logistic, Mlp, MnistCnn, build_model
+from erosion.common.learning.models import Logistic, Mlp, MnistCnn, build_model, parameter_layout
 from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
 from erosion.common.rounds.records import Rejection, RoundRecord
 from erosion.common.rounds.screening import reject_outsized

@@ -4,12 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from erosion.common.gems.balls import LARGEST_RADIUS
-from erosion.common.gems.directions import directions
-from erosion.common.gems.layers import Layer
-from erosion.common.gems.measuring import measured_neurons
-from erosion.common.gems.neuron_balls import neuron_radii
-from erosion.common.gems.options import GemsOptions
+from erosion.common.algorithms.gems.balls import LARGEST_RADIUS, Layer, directions, neuron_radii
+from erosion.common.algorithms.gems.rounds import GemsOptions, measured_neurons
 
 IDENTITY = Layer(torch.tensor([[1.0]]), torch.zeros(1))  # w = 1, b = 0
 ONE_AND_TWO = torch.tensor([[1.0], [2.0]])

@@ -2,9 +2,9 @@
 
 import torch
 
-from erosion.common.algorithms.gems_base import OwnCheck
-from erosion.common.gems.intersection import Meeting
-from erosion.common.gems.report import (
+from erosion.common.algorithms.gems.meeting import Meeting
+from erosion.common.algorithms.gems.rounds import (
+    OwnCheck,
     SentBall,
     apart_in_words,
     checks_in_words,

@@ -1,4 +1,4 @@
-"""A hospital's training above a merged hidden layer."""
+"""A hospital's training above merged layers, and on public data (GEMS, sections 3.2 and 3.3)."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from erosion.common.gems.layers import Layer, split_layers
+from erosion.common.algorithms.gems.balls import Layer, layer_of_flat, split_layers
 from erosion.common.learning.local_sgd import Samples, train_locally
-from erosion.common.learning.models import flat_parameters
+from erosion.common.learning.trainable import flat_parameters
 from erosion.common.learning.training import Training
 from erosion.common.tasks.task import Loss
 
@@ -78,3 +78,32 @@ def _unset_linear(width_in: int, width_out: int) -> nn.Linear:
     """A linear layer that has drawn nothing from the global generator."""
     linear: nn.Linear = nn.utils.skip_init(nn.Linear, width_in, width_out)  # type: ignore[no-untyped-call]
     return linear
+
+
+def tuning(epochs: int, smallest_batch: int) -> Training:
+    """Adam at 0.01 in mini-batches of 32, or of `smallest_batch` samples if these are more."""
+    batch_size = max(32, smallest_batch)
+    return Training(epochs=epochs, batch_size=batch_size, optimizer="adam", learning_rate=0.01)
+
+
+def fine_tune(
+    layer: Layer,
+    features: Tensor,
+    labels: Tensor,
+    generator: torch.Generator,
+    *,
+    loss: Loss = cross_entropy,
+    epochs: int,
+    smallest_batch: int = 1,
+) -> Layer:
+    """The output layer after `tuning` on public features (n, d): 20 passes (the authors: 5).
+
+    `loss` is of a mini-batch's logits and `labels`. No mini-batch has fewer samples than
+    `smallest_batch`, as long as there are as many.
+    """
+    classes, width = layer.weight.shape
+    training = tuning(epochs, smallest_batch)
+    model = perceptron((width, classes), generator)  # its start is replaced by the layer
+    samples = Samples(features, labels, loss, smallest_batch=smallest_batch)
+    result = train_locally(model, layer.flat, samples, training, generator)
+    return layer_of_flat(layer.flat + result.delta, width, classes)

@@ -10,19 +10,17 @@ from torch import Tensor
 
 from erosion.common.aggregation.cohort import Cohort, HospitalName
 from erosion.common.algorithms.base import Layout, RoundStart, Step, relative_weights
-from erosion.common.algorithms.gems_base import (
+from erosion.common.algorithms.gems.balls import split_layers
+from erosion.common.algorithms.gems.meeting import meet_from_afar, personal_weights
+from erosion.common.algorithms.gems.rounds import (
     GemsBase,
     GemsState,
+    in_words,
     module_widths,
     perceptron_widths,
     sent_balls,
 )
-from erosion.common.gems.intersection import meet_from_afar
-from erosion.common.gems.layers import split_layers
-from erosion.common.gems.personal_weights import personal_weights
-from erosion.common.gems.report import in_words
-from erosion.common.learning.local_work import LocalOutcome, LocalWork
-from erosion.common.learning.work_size import WorkSize
+from erosion.common.learning.local_work import LocalOutcome, LocalWork, WorkSize
 from erosion.common.tasks.task import Task
 
 

@@ -1,12 +1,13 @@
-"""The [evaluation] section of a study file: how the models are measured."""
+"""Sections of a study file: how models are measured, chosen, and who must be there."""
 
-from collections.abc import Collection
-from typing import Literal
+from collections.abc import Collection, Sequence
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
+from erosion.common.compression.codec import Compression
 from erosion.common.settings.base import Settings
-from erosion.common.settings.names import ColumnName
+from erosion.common.settings.names import ColumnName, Name
 from erosion.common.tasks import AnyTask
 from erosion.common.tasks.inputs import TabularTask
 
@@ -127,3 +128,66 @@ class Evaluation(Settings):
                 f" {', '.join([*arms, *references])}"
             )
         return None
+
+
+class Fold(Settings):
+    """One of several equal parts of the user's patients, class by class.
+
+    Without a `cut` they are parts of the training patients, to choose settings by; with one, of all
+    patients, to be predicted by models that never saw them. Each cut is another one.
+    """
+
+    number: int = Field(ge=0, lt=100)  # from 0
+    of: int = Field(ge=2, le=100)
+    cut: int | None = Field(default=None, ge=1, le=20)
+
+
+def fewest_held_out(folds: Sequence[Fold], num_patients: int) -> int:
+    """The patients of the smallest of these folds; see `split_patients`."""
+    return min(len(range(fold.number, num_patients, fold.of)) for fold in folds)
+
+
+def folds_key(folds: Sequence[Fold]) -> str:
+    """Where the study file says how many they are."""
+    return "selection.folds" if folds[0].cut is None else "evaluation.folds"
+
+
+class Selection(Settings):
+    """How each arm's settings and number of rounds are chosen, inside the user's training part.
+
+    Every candidate runs once for each fold, without the fold's patients; chosen are the candidate
+    and the number of rounds with the least mean log loss for them. Then the arm runs once more,
+    with all training patients. The test part is not touched.
+    """
+
+    method: Literal["cross_validation", "validation"] = "cross_validation"
+    folds: int = Field(default=5, ge=2, le=100)  # "validation" holds out the first of them alone
+    candidates: dict[Name, tuple[dict[str, Any], ...]] = Field(default_factory=dict)
+    # arm -> settings to try, each in place of some of the arm's own; without any, only the number
+    # of rounds is chosen
+
+    def trial_folds(self) -> tuple[Fold, ...]:
+        """The folds that are held out in turn."""
+        count = self.folds if self.method == "cross_validation" else 1
+        return tuple(Fold(number=number, of=self.folds) for number in range(count))
+
+
+class Federation(Settings):
+    """Who must be there, and how long anyone waits."""
+
+    round_deadline_seconds: float = Field(default=120.0, gt=0, le=86_400)
+    join_deadline_seconds: float = Field(default=60.0, gt=0, le=86_400)
+    quorum: int = Field(default=2, ge=1)  # usable updates of a round, the user's own included
+    start: Literal["all", "quorum"] = "all"  # whom the study waits for before its first round
+    join: Literal["at_start", "any_time"] = "at_start"  # "any_time": who comes later takes part
+    # from then on, so arms are compared on different hospitals; who was there may always come back
+    max_update_norm: float | None = Field(default=None, gt=0)  # a larger update is rejected
+    longest_wait_seconds: float | None = Field(default=None, gt=0)  # for the user or the quorum,
+    # then the run stops, to be resumed; None: it waits for as long as that takes
+    max_skipped_rounds: int = Field(default=3, ge=1)  # in a row, with all there that are needed;
+    # then the run stops
+    compression: Compression = "none"  # of parameters and updates, for slow lines: 2 bytes a number
+    # or 1 in place of 4; the figures are then no longer exactly those without
+    stop_on_misfit: bool = False  # ends before the first round where a hospital's figures of its
+    # columns do not fit the others'
+    sealed: bool = False  # nobody sees a single update; see `sealing`

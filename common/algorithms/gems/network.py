@@ -17,22 +17,26 @@ from erosion.common.algorithms.base import (
     SiteStep,
     TensorTerms,
 )
-from erosion.common.algorithms.gems_base import module_widths, perceptron_widths
-from erosion.common.algorithms.gems_shared import SharedModel
-from erosion.common.gems.balls import LARGEST_RADIUS, balls, problem_with_radius
-from erosion.common.gems.layers import (
+from erosion.common.algorithms.gems.balls import (
+    LARGEST_RADIUS,
     Layer,
+    balls,
     hidden_features,
     layer_of_neurons,
+    problem_with_radius,
     split_layers,
 )
-from erosion.common.gems.measuring import measured_neurons
-from erosion.common.gems.merging import merge_neurons
-from erosion.common.gems.options import GemsOptions
-from erosion.common.gems.retraining import perceptron, retrain, training_of
-from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork
-from erosion.common.learning.models import flat_parameters
-from erosion.common.learning.work_size import WorkSize
+from erosion.common.algorithms.gems.meeting import merge_neurons
+from erosion.common.algorithms.gems.retraining import perceptron, retrain, training_of
+from erosion.common.algorithms.gems.rounds import (
+    GemsOptions,
+    SharedModel,
+    measured_neurons,
+    module_widths,
+    perceptron_widths,
+)
+from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork, WorkSize
+from erosion.common.learning.trainable import flat_parameters
 
 NEURONS, OUTPUT = "neurons", "output"  # steps
 _NEURONS, _RADII = "neurons", "radii"

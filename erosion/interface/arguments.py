@@ -1,11 +1,28 @@
-"""Packages that were installed anew while this process had them loaded, as by pip in a notebook."""
+"""Arguments of the public functions, and packages that were replaced while loaded."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
+from typing import Any
 
 from erosion.common.errors import ErosionError
+
+
+def check(name: str, value: Any, wanted: str, *kinds: type) -> None:
+    """Raise ErosionError unless the argument is of one of the kinds; True is no whole number."""
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        shown = repr(value)
+        shown = shown if len(shown) <= 60 else f"a {type(value).__name__}"
+        raise ErosionError(f"{name} = {shown}; it must be {wanted}.")
+
+
+def check_path(name: str, value: Any, *, or_none: bool = False) -> None:
+    """The same of a path."""
+    kinds = (str, os.PathLike, type(None)) if or_none else (str, os.PathLike)
+    check(name, value, "a path" + or_none * " or None", *kinds)
+
 
 PACKAGES = {  # modules that say their version, and what installs them
     "PIL": "pillow",
