@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from erosion.client.dataset.text_table import TextColumn, text_column
+from erosion.client.dataset.text_table import TextColumn, shortened
 
 RowHashes = NDArray[np.uint64]  # (n,)
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no column's hash is lost
@@ -28,19 +27,15 @@ def hashes_of_rows(columns: Iterable[TextColumn], num_rows: int) -> RowHashes:
     return total
 
 
-def hashes_of_table(columns: Mapping[str, "pa.ChunkedArray"], num_rows: int) -> RowHashes:
-    """The same of columns as they were read; those without a text, such as lists, do not count."""
-
-    def readable() -> Iterable[TextColumn]:
-        for name, column in columns.items():
-            try:
-                found = text_column(name, column)
-            except pa.ArrowException:
-                continue
-            # Two columns with the same texts must not be taken for each other.
-            yield TextColumn(tuple(f"{name}\0{text}" for text in found.texts), found.codes)
-
-    return hashes_of_rows(readable(), num_rows)
+def hashes_of_table(columns: Mapping[str, TextColumn], num_rows: int) -> RowHashes:
+    """The same, where two columns with the same texts must not be taken for each other."""
+    return hashes_of_rows(
+        (
+            TextColumn(tuple(f"{name}\0{shortened(text)}" for text in column.texts), column.codes)
+            for name, column in columns.items()
+        ),
+        num_rows,
+    )
 
 
 def hashes_of_arrays(arrays: Iterable[tuple[str, NDArray[Any]]], num_rows: int) -> RowHashes:

@@ -1,6 +1,7 @@
 """A table as text, before the study gives the text a meaning."""
 
-from collections.abc import Collection, Iterable, Mapping
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, time
 from decimal import Decimal
@@ -15,6 +16,7 @@ from erosion.common.errors import DataError
 from erosion.common.settings.names import canonical
 
 MOST_CHARACTERS = 2**28  # of the different texts in one column: it holds documents, not values
+LONG = 64  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,20 @@ class TextTable:
         return f"{self.row_word} {number}"
 
 
+def text_columns(
+    table: "pa.Table", wanted: Collection[str]
+) -> tuple[tuple[str, ...], dict[str, TextColumn]]:
+    """The header, and every column that has a text. Raises ArrowException for a wanted one."""
+    columns = {}
+    for name in table.column_names:
+        try:
+            columns[name] = text_column(name, table.column(name))
+        except pa.ArrowException:
+            if name in wanted:
+                raise
+    return tuple(table.column_names), columns
+
+
 def text_column(name: str, column: "pa.ChunkedArray") -> TextColumn:
     """Every kind of column as text: 5 becomes "5", true "1", a gap "", and NaN "nan".
 
@@ -92,7 +108,10 @@ def text_column(name: str, column: "pa.ChunkedArray") -> TextColumn:
     """
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
-    is_number = _is_number(column.type)
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    is_number = any(
+        test(kind) for test in (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    )
     try:
         if pa.types.is_duration(column.type):
             raise pa.ArrowNotImplementedError
@@ -109,36 +128,24 @@ def text_column(name: str, column: "pa.ChunkedArray") -> TextColumn:
     return TextColumn(tuple(texts), merged[np.from_dlpack(encoded.indices)], typed)
 
 
-def _is_number(kind: "pa.DataType") -> bool:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return bool(
-        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-    )
+class ColumnEncoder(dict[str, int]):
+    """Makes a column of values, batch by batch: the code of each different text."""
 
-
-class ColumnEncoder:
-    """Makes a column of typed values, batch by batch."""
-
-    def __init__(self, name: str, origin: str) -> None:
-        """`origin` opens a message about the column."""
-        self._name, self._origin = name, origin
-        self._positions: dict[str, int] = {}
+    def __init__(self, name: str, origin: str, *, is_wanted: bool = True) -> None:
+        """`origin` opens a message. Of a column that is not wanted, only the row hash is used."""
+        super().__init__()
+        self._name, self._origin, self._is_wanted = name, origin, is_wanted
         self._characters = 0
         self._codes: list[int] = []
-        self._typed: set[str] = set()  # numbers of the database's own
+        self._typed: set[str] = set()  # numbers of the source's own
 
-    def add(self, values: Iterable[Any]) -> None:
+    def add(self, values: Sequence[Any]) -> None:
         """More values: numbers, texts, dates, or None; raises DataError for other things."""
-        positions = self._positions
-        for value in values:
-            text = value.strip() if isinstance(value, str) else self._text(value)
-            if text not in positions:
-                positions[text] = len(positions)
-                self._characters += len(text)
-                if isinstance(value, int | float | Decimal):
-                    self._typed.add(text)
-            self._codes.append(positions[text])
+        try:
+            texts = list(map(str.strip, values))
+        except TypeError:
+            texts = [v.strip() if isinstance(v, str) else self._text(v) for v in values]
+        self._codes.extend(map(self.__getitem__, texts))
         if self._characters > MOST_CHARACTERS:
             raise DataError(
                 f"{self._origin}: column {self._name!r} holds more than {MOST_CHARACTERS:,}"
@@ -148,18 +155,36 @@ class ColumnEncoder:
     def column(self) -> TextColumn:
         """What was added."""
         codes = np.array(self._codes, dtype=np.int64)
-        return TextColumn(tuple(self._positions), codes, frozenset(self._typed))
+        return TextColumn(tuple(self), codes, frozenset(self._typed))
+
+    def __missing__(self, text: str) -> int:
+        kept = text if self._is_wanted else shortened(text)
+        if kept not in self:
+            self._characters += len(kept)
+            self[kept] = len(self)
+        return self[kept]
 
     def _text(self, value: object) -> str:
         if value is None:
             return ""
-        if isinstance(value, bool):
-            return str(int(value))
+        if isinstance(value, int | float | Decimal):
+            text = str(int(value)) if isinstance(value, bool) else str(value)
+            self._typed.add(text)
+            return text
         if isinstance(value, date | time):  # a datetime is a date
             return value.isoformat()
-        if isinstance(value, int | float | Decimal | UUID):
+        if isinstance(value, UUID):
             return str(value)
+        if not self._is_wanted:  # the text of a memoryview would be its address
+            return repr(bytes(value) if isinstance(value, memoryview) else value)
         raise DataError(
             f"{self._origin}: column {self._name!r} holds {type(value).__name__}. Give numbers,"
             " text or dates."
         )
+
+
+def shortened(text: str) -> str:
+    """A text by which rows are compared: a long one by its hash."""
+    if len(text) <= LONG:
+        return text
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()

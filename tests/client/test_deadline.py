@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from erosion.client.dataset.sources.deadline import within
+from erosion.client.dataset.sources.data_source import within
 
 
 def test_work_that_ends_while_it_is_given_up_is_given_up() -> None:

@@ -14,7 +14,7 @@ import pyreadstat
 import pytest
 
 from erosion.client.dataset.load import load_patients
-from erosion.client.dataset.sources import file_content, spreadsheet, typed_columns
+from erosion.client.dataset.sources import file_content, typed_files
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.site_file import load_site
 from erosion.command_line import main
@@ -160,14 +160,14 @@ def test_what_unpacks_to_too_much_is_refused(
     for name in ("a.csv.gz", "a.zip", "a.XLSX", "a.sav", "a.ndjson"):
         FORMATS[name](tmp_path / name)
     monkeypatch.setattr(file_content, "MAX_FILE_BYTES", 2**10)
-    monkeypatch.setattr(spreadsheet, "MOST_CELLS", 100)
-    monkeypatch.setattr(typed_columns, "MOST_CELLS", 100)
+    monkeypatch.setattr(typed_files, "MOST_CELLS", 100)
+    monkeypatch.setattr(typed_files, "MOST_CELLS", 100)
     for name in ("a.csv.gz", "a.zip"):
         with pytest.raises(DataError, match="more than the"):
             TableFile(path=tmp_path / name).read(["age"])
     monkeypatch.undo()
-    monkeypatch.setattr(spreadsheet, "MOST_CELLS", 100)
-    monkeypatch.setattr(typed_columns, "MOST_CELLS", 100)
+    monkeypatch.setattr(typed_files, "MOST_CELLS", 100)
+    monkeypatch.setattr(typed_files, "MOST_CELLS", 100)
     for name in ("a.XLSX", "a.sav", "a.ndjson"):
         with pytest.raises(DataError, match="more than are read"):
             TableFile(path=tmp_path / name).read(["age"])

@@ -1,14 +1,16 @@
 """The interface of every source of patients, and what a site file can say of each of them."""
 
+import contextlib
 import hashlib
 import os
 import stat
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import Literal, NoReturn, Self
+from typing import Literal, NoReturn, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +32,8 @@ from erosion.common.errors import DataError
 from erosion.common.settings.base import Settings
 from erosion.common.tasks.inputs import ImageTask
 from erosion.common.tasks.task import Targets
+
+T = TypeVar("T")
 
 
 class DataSource(Settings, ABC):
@@ -277,3 +281,29 @@ def check_path(path: Path) -> Finding:
             what, f"every account of this machine may read {path}", f"chmod o= {quote(str(path))}"
         )
     return ok(what, f"{path} can be read")
+
+
+def within(seconds: float, work: Callable[[], T], cancel: Callable[[], None]) -> T:
+    """The result of `work`; raises TimeoutError after `seconds`, when `cancel` was called.
+
+    A driver that cannot be cancelled is left behind in its thread, which keeps nobody from ending.
+    """
+    results: list[T] = []
+    problems: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as problem:  # noqa: BLE001 - raised again in the thread that waits
+            problems.append(problem)
+
+    worker = threading.Thread(target=run, name="database", daemon=True)
+    worker.start()
+    worker.join(seconds)
+    if worker.is_alive():
+        with contextlib.suppress(Exception):  # the work may end right now, and close its connection
+            cancel()
+        raise TimeoutError
+    if problems:
+        raise problems[0]
+    return results[0]

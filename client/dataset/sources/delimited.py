@@ -1,29 +1,28 @@
 """Tables as text: encoding and marks are found out; faults are told by line, never by row."""
 
-import codecs
 import csv
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from io import TextIOWrapper
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv
-from numpy.typing import NDArray
 
 from erosion.client.dataset.missing_words import MISSING_MARKERS, MISSING_WORDS
-from erosion.client.dataset.row_hashes import hashes_of_table
-from erosion.client.dataset.sources.file_content import CHUNK, FileContent
-from erosion.client.dataset.sources.found_encoding import check_encoding, found_encoding
-from erosion.client.dataset.text_table import TextColumn, TextTable, text_column
-from erosion.client.dataset.total_rows import total_rows, totals_found
+from erosion.client.dataset.sources.file_content import (
+    FileContent,
+    declared_encoding,
+    found_encoding,
+)
+from erosion.client.dataset.text_table import ColumnEncoder, TextTable
+from erosion.client.dataset.whole_table import whole_table
 from erosion.common.errors import DataError
 
 SNIFFED_LINES = 20  # from which the separator is found out
-LARGEST_BLOCK = 1 << 30  # bytes
+BATCH_ROWS = 5_000
+END = "\0end of the file"  # twice on a last line, which a value that is not closed takes in
 NO_PATIENTS = "Data file {path} has a header and no patients. Export them into it."
 SHOWN_LINES = 5  # of those that are at fault
 IF_TITLE = ": if it is a title, remove what stands above the columns' names"
@@ -47,146 +46,227 @@ class Marks:
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
-    """What was found out."""
+class Row:
+    """A row of a file; a blank line has no cells."""
 
-    encoding: str
-    separator: str
-    header: list[str]
-    header_lines: int  # before the first patient
-    notes: tuple[str, ...]
+    first: int  # line, from 1
+    last: int
+    cells: Sequence[str | int | float]
 
 
 def read_delimited(
-    path: FileContent, origin: str, marks: Marks, wanted: Collection[str]
+    content: FileContent, origin: str, marks: Marks, wanted: Collection[str]
 ) -> TextTable:
-    """The wanted columns; `origin` opens messages. Raises DataError, ArrowException, csv.Error."""
-    layout = _layout(path, marks)
-    present = [name for name in layout.header if name in set(wanted)]
-    looked_at = present or layout.header[:1]
-    block_size, whole = _block_size(path, layout.encoding), 2 * path.num_bytes
-    try:
-        table, num_broken = _read(path, layout, looked_at, block_size)
-    except pa.ArrowInvalid:  # a later line may be longer than the first ones
-        if block_size >= min(whole, LARGEST_BLOCK):
-            raise
-        table, num_broken = _read(path, layout, looked_at, min(whole, LARGEST_BLOCK))
-    footer_lines = marks.footer_lines
-    if num_broken:
-        footer_lines -= num_broken  # they are skipped already
-        if _uneven_at_end(path, layout, marks.footer_lines) < num_broken:
-            raise DataError(_uneven(path, layout))
-    found = {name: table.column(name) for name in table.column_names}
-    columns = {name: text_column(name, found[name]) for name in looked_at}
-    lines = _lines(path, layout, columns, footer_lines)
-    totals = None if marks.footer_lines else total_rows(found, columns, lines.kept)
-    footer, said = totals_found(totals, lines.numbers[lines.kept], "line")
-    return TextTable(
+    """The wanted columns of a file of text; `origin` opens messages. Raises DataError."""
+    if marks.encoding is None:
+        encoding, notes = found_encoding(content)
+    else:
+        encoding, notes = declared_encoding(content, marks.encoding), []
+    with _opened(content, encoding) as file:
+        first = SEPARATOR_LINE.fullmatch(file.readline())
+    separator = marks.separator or (first[1] if first else None)
+    if separator is None:
+        separator, found = _separator(content, encoding, marks.usual_separator)
+        notes += found
+    with _opened(content, encoding) as file:
+        if first:
+            file.readline()
+        rows = _rows(content, file, separator, 1 if first else 0)
+        return table_of_rows(content, origin, rows, marks, wanted, notes, separator)
+
+
+def _opened(content: FileContent, encoding: str) -> TextIOWrapper:
+    return TextIOWrapper(content.open(), encoding=encoding, newline="")
+
+
+def _rows(
+    content: FileContent, file: TextIOWrapper, separator: str, lines_before: int
+) -> Iterator[Row]:
+    """Raises DataError for a value that is too long, or that goes on to the file's end."""
+    reader = csv.reader(chain(file, [f"{END}{separator}{END}"]), delimiter=separator)
+    while True:
+        first = lines_before + reader.line_num + 1
+        try:
+            cells = next(reader)
+        except csv.Error:
+            raise DataError(
+                f"Data file {content}: the row that begins on line {first} has a value of more than"
+                f" {csv.field_size_limit()} characters. If that is not meant, a quotation mark is"
+                " missing or too many there; else leave its column out of the export."
+            ) from None
+        if cells == [END, END]:
+            return
+        if cells and cells[-1].endswith(END):
+            raise DataError(
+                f"Data file {content}: a quotation mark in the row that begins on line {first} is"
+                " not closed before the file ends. Add the missing one, or remove this one."
+            )
+        yield Row(first, lines_before + reader.line_num, cells)
+
+
+def _separator(content: FileContent, encoding: str, usual: str) -> tuple[str, list[str]]:
+    """The mark between columns, and a note where it was found out against the suffix.
+
+    The suffix's own mark stands unless it makes a single column of the first lines or columns that
+    differ in number, and another mark makes the same number of columns, two or more, of each.
+    """
+    widths = {m: _width(content, encoding, m) for m in dict.fromkeys((usual, *";\t|,"))}
+    best = max(widths, key=lambda mark: widths[mark])
+    if widths[usual] > 1 or widths[best] < 2:
+        return usual, []
+    return best, [f'columns are separated by "{_shown(best)}" (found out; separator sets it)']
+
+
+def _shown(separator: str) -> str:
+    return "\\t" if separator == "\t" else separator
+
+
+def _width(content: FileContent, encoding: str, separator: str) -> int:
+    """Number of columns that the mark makes of each of the first lines; 0 where they differ."""
+    with _opened(content, encoding) as file:
+        lines = islice(filter(None, csv.reader(file, delimiter=separator)), SNIFFED_LINES)
+        try:
+            header, *rows = [[cell.strip() for cell in line] for line in lines] or [[]]
+        except csv.Error:  # of a value that is too long: the line has none of this mark
+            return 0
+    width = len(_as_wide_as(header, rows))
+    return width if all(len(row) == width for row in rows) else 0
+
+
+def table_of_rows(
+    content: FileContent,
+    origin: str,
+    rows: Iterator[Row],
+    marks: Marks,
+    wanted: Collection[str],
+    notes: Sequence[str] = (),
+    separator: str = "",
+) -> TextTable:
+    """The wanted columns of rows of text, or, without a separator, of a sheet. Raises DataError."""
+    row_word = "line" if separator else "row"
+    notes = list(notes)
+    if marks.header is None:
+        named = next((row for row in rows if row.cells), None)
+        if named is None:
+            raise DataError(
+                f"Data file {content} holds blank lines only. Export the patients into it."
+            )
+        begin = list(islice(rows, SNIFFED_LINES))
+        names, found = _names(content, named, [row for row in begin if row.cells], row_word)
+        notes += found
+    else:
+        named, begin, names = Row(0, 0, ()), [], list(marks.header)
+    header = distinct(content, names)
+    encoders = [ColumnEncoder(name, origin, is_wanted=name in wanted) for name in header]
+    gathered = _Gathered(len(header), encoders)
+    # Rows at the end that are no patients may be of any width.
+    held: deque[tuple[int, Row]] = deque()
+    for position, row in enumerate(chain(begin, rows)):
+        if not row.cells:
+            continue
+        if not row.cells[0] and not any(str(cell).strip() for cell in row.cells):
+            gathered.num_empty += 1
+            continue
+        held.append((position, row))
+        if len(held) > marks.footer_lines:
+            gathered.add(*held.popleft())
+    gathered.flush()
+    if gathered.uneven:
+        raise DataError(gathered.problem(content, named.last, separator))
+    return whole_table(
         origin,
-        tuple(layout.header),
-        {name: columns[name].take(lines.kept) for name in present},
-        len(lines.kept),
-        "line",
-        layout.header_lines + 1,
-        (*layout.notes, *lines.notes, *said),
-        lines.numbers[lines.kept],
-        None if lines.positions is None else lines.positions[lines.kept],
-        hashes_of_table(found, table.num_rows)[lines.kept],
-        footer,
+        header,
+        dict(zip(header, (encoder.column() for encoder in encoders), strict=True)),
+        wanted,
+        len(gathered.lines),
+        row_word=row_word,
+        notes=[*notes, *gathered.notes(row_word)],
+        numbers=np.array(gathered.lines, dtype=np.int64),
+        positions=np.array(gathered.positions, dtype=np.int64),
+        footer_lines=marks.footer_lines,
     )
 
 
-def _read(
-    path: FileContent, layout: _Layout, looked_at: Collection[str], block_size: int
-) -> tuple[pa.Table, int]:
-    """The rows, those to be looked at as text, and how many were skipped for their width."""
-    broken: list[int] = []  # numbers of columns
+class _Gathered:
+    """The rows of a table, by columns, and what is odd about them."""
 
-    def note_broken(row: pyarrow.csv.InvalidRow) -> str:
-        broken.append(row.actual_columns)
-        return "skip"
+    def __init__(self, width: int, encoders: Sequence[ColumnEncoder]) -> None:
+        self.lines: list[int] = []
+        self.positions: list[int] = []  # among all rows, blank lines included
+        self.uneven: list[Row] = []
+        self.num_empty = 0  # rows in which no column has a value
+        self._broken: list[int] = []  # lines of values that run over several
+        self._encoders, self._width = encoders, width
+        self._widths: Counter[int] = Counter()
+        self._batch: list[Sequence[str | int | float]] = []
 
-    try:
-        return _parsed(path, layout, looked_at, block_size), 0
-    except pa.ArrowInvalid:  # some row has another width, or is longer than a block
-        table = _parsed(path, layout, looked_at, block_size, note_broken)
-        return table, len(broken)
+    def add(self, position: int, row: Row) -> None:
+        self._widths[len(row.cells)] += 1
+        if row.last > row.first:
+            self._broken.append(row.first)
+        if len(row.cells) != self._width:
+            self.uneven.append(Row(row.first, row.last, [""] * len(row.cells)))
+            return
+        self.lines.append(row.first)
+        self.positions.append(position)
+        self._batch.append(row.cells)
+        if len(self._batch) >= BATCH_ROWS:
+            self.flush()
 
+    def flush(self) -> None:
+        if self._batch:
+            for encoder, values in zip(self._encoders, zip(*self._batch, strict=True), strict=True):
+                encoder.add(values)
+        self._batch = []
 
-def _parsed(
-    path: FileContent,
-    layout: _Layout,
-    looked_at: Collection[str],
-    block_size: int,
-    on_broken: Callable[[pyarrow.csv.InvalidRow], str] | None = None,
-) -> pa.Table:
-    """The file's rows; `on_broken` is asked about those of another width. Raises ArrowInvalid."""
-    with path.open() as file:  # opened here, as pyarrow takes no name that is not UTF-8
-        return pyarrow.csv.read_csv(
-            file,
-            read_options=pyarrow.csv.ReadOptions(
-                column_names=layout.header,
-                skip_rows=layout.header_lines,
-                encoding=layout.encoding.removesuffix("-sig"),
-                block_size=block_size,
-                # A thread of pyarrow's that lets go of a function of ours while the program ends
-                # aborts it.
-                use_threads=on_broken is None,
-            ),
-            parse_options=pyarrow.csv.ParseOptions(
-                delimiter=layout.separator, newlines_in_values=True, invalid_row_handler=on_broken
-            ),
-            convert_options=pyarrow.csv.ConvertOptions(
-                # Of the others only a hash is wanted, whatever their bytes mean.
-                column_types=dict.fromkeys(layout.header, pa.large_binary())
-                | dict.fromkeys(looked_at, pa.large_string()),
-            ),
+    def notes(self, row_word: str) -> Iterator[str]:
+        num = self.num_empty
+        if num == 1:
+            yield f"1 {row_word} holds no value at all, and is left out"
+        elif num:
+            yield f"{num} {row_word}s hold no value at all, and are left out"
+        if self._broken:
+            num = len(self._broken)
+            times = "once" if num == 1 else f"{num} times, first"
+            yield (
+                f"a value goes on over several lines, {times} on line {self._broken[0]}: if that is"
+                " not meant, a quotation mark is missing or too many there"
+            )
+
+    def problem(self, content: FileContent, header_line: int, separator: str) -> str:
+        """What is said of rows that have another number of columns than the header."""
+        shown = ", ".join(
+            f"line {row.first} has {len(row.cells)}" for row in self.uneven[:SHOWN_LINES]
+        )
+        if len(self.uneven) > SHOWN_LINES:
+            shown += f" and {len(self.uneven) - SHOWN_LINES} more lines differ"
+        usual, times = self._widths.most_common(1)[0]
+        is_title = self._width < usual and 2 * times > self._widths.total()
+        title = f" Line {header_line} is the odd one{IF_TITLE}." if is_title else ""
+        return (
+            f"Data file {content}: the header has {self._width} columns, but {shown}.{title} A"
+            f' value with "{_shown(separator)}" in it must stand in quotes; if another mark'
+            " separates columns, set separator under [data]; remove lines that are no patients."
         )
 
 
-def _layout(path: FileContent, marks: Marks) -> _Layout:
-    encoding, notes = _encoding(path, marks.encoding)
-    with _opened(path, encoding) as file:
-        first = SEPARATOR_LINE.fullmatch(file.readline())
-    skipped = 1 if first else 0
-    separator = marks.separator or (first[1] if first else None)
-    if separator is None:
-        separator, found = _separator(path, encoding, marks.usual_separator)
-        notes += found
-    if marks.header is not None:
-        return _Layout(
-            encoding, separator, distinct(path, list(marks.header)), skipped, tuple(notes)
+def _names(
+    content: FileContent, named: Row, below: Sequence[Row], row_word: str
+) -> tuple[list[str], list[str]]:
+    """The columns' names, and a note where they seem to be none. Raises DataError."""
+    rows = [[str(cell).strip() for cell in row.cells] for row in below]
+    names = [str(cell).strip().removeprefix("\ufeff") for cell in named.cells]
+    names = _as_wide_as(names, rows)
+    if 2 * names.count("") > len(names):
+        said = f"{row_word} {named.last} names few of the {len(names)} columns{IF_TITLE}"
+        return names, [said]
+    if words := _second_header(len(names), rows):
+        raise DataError(
+            f"Data file {content}: {row_word} {below[0].first} holds words ({words}) where the"
+            f" {row_word}s below it hold numbers, so it seems to be of units, or a second line of"
+            " names. Keep one line of names, and remove the other."
         )
-    with _opened(path, encoding) as file:
-        for _ in range(skipped):
-            file.readline()
-        numbered = _numbered(path, file, separator, skipped)
-        for _, lines, cells in numbered:
-            if cells:
-                names = [name.strip().removeprefix("\ufeff") for name in cells]
-                below = _first_rows(numbered)
-                names = _as_wide_as(names, [row for _, row in below])
-                are_few = 2 * names.count("") > len(names)
-                if not are_few and (strange := _second_header(len(names), below)):
-                    raise DataError(f"Data file {path}: {strange}")
-                if are_few:
-                    notes.append(f"line {lines} names few of the {len(names)} columns{IF_TITLE}")
-                if not below and next(file, None) is None:
-                    raise DataError(NO_PATIENTS.format(path=path))
-                return _Layout(encoding, separator, distinct(path, names), lines, tuple(notes))
-    raise DataError(f"Data file {path} holds blank lines only. Export the patients into it.")
-
-
-def _first_rows(numbered: Iterator[tuple[int, int, list[str]]]) -> list[tuple[int, list[str]]]:
-    """The first rows below the header, blank lines left out, each with its line."""
-    found: list[tuple[int, list[str]]] = []
-    try:
-        for first, _, cells in islice(numbered, SNIFFED_LINES):
-            if cells:
-                found.append((first, [cell.strip() for cell in cells]))
-    except DataError:  # of a value that is longer than is looked at here
-        pass
-    return found
+    return names, []
 
 
 def _as_wide_as(names: list[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -198,223 +278,30 @@ def _as_wide_as(names: list[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return names
 
 
-def _second_header(width: int, rows: Sequence[tuple[int, list[str]]]) -> str:
-    """What is said of a first row that holds units, or names once more; "" of any other."""
-    if len(rows) < FEWEST_ROWS or any(len(row) != width for _, row in rows):
+def _second_header(width: int, rows: Sequence[Sequence[str]]) -> str:
+    """The words of a first row that holds units, or names once more; "" of any other."""
+    if len(rows) < FEWEST_ROWS or any(len(row) != width for row in rows):
         return ""  # what is said of another width comes first
-    (line, first), *others = rows
+    first, *others = rows
     numeric = []
-    for index in range(len(first)):
-        cells = [row[index] for _, row in others]
-        known = [cell for cell in cells if cell.lower() not in MISSING_MARKERS]
+    for index, word in enumerate(first):
+        known = [row[index] for row in others if row[index].lower() not in MISSING_MARKERS]
         if known and all(map(NUMERIC.match, known)):
-            numeric.append(first[index])
+            numeric.append(word)
     words = [cell for cell in numeric if cell.lower() not in (*MISSING_MARKERS, *MISSING_WORDS)]
     is_alone = len(words) < 2 and not any(map(UNIT.fullmatch, words))
     if is_alone or any(map(NUMERIC.match, words)):
         return ""
-    shown = ", ".join(map(repr, words[:SHOWN_LINES]))
-    return (
-        f"line {line} holds words ({shown}) where the lines below it hold numbers, so it seems to"
-        " be of units, or a second line of names. Keep one line of names, and remove the other."
-    )
+    return ", ".join(map(repr, words[:SHOWN_LINES]))
 
 
-def _opened(path: FileContent, encoding: str) -> TextIOWrapper:
-    return TextIOWrapper(path.open(), encoding=encoding, newline="")
-
-
-def _block_size(path: FileContent, encoding: str) -> int:
-    """Bytes to read at a time: pyarrow needs the header and each row to fit."""
-    with _opened(path, encoding) as file:
-        longest = max((len(line.encode()) for line in islice(file, SNIFFED_LINES)), default=0)
-    return max(CHUNK, min(2 * longest, LARGEST_BLOCK))
-
-
-def _encoding(path: FileContent, given: str | None) -> tuple[str, list[str]]:
-    """The file's, and a note where it is neither given nor UTF-8."""
-    if given is None:
-        encoding, note = found_encoding(path)
-        return encoding, [note] if note else []
-    check_encoding(path, given)
-    name = codecs.lookup(given).name
-    return ("utf-8-sig" if name == "utf-8" else name), []
-
-
-def _separator(path: FileContent, encoding: str, usual: str) -> tuple[str, list[str]]:
-    """The mark between columns, and a note where it was found out against the suffix.
-
-    The suffix's own mark stands unless it makes a single column of the first lines or columns that
-    differ in number, and another mark makes the same number of columns, two or more, of each.
-    """
-    widths = {m: _width(path, encoding, m) for m in dict.fromkeys((usual, *";\t|,"))}
-    best = max(widths, key=lambda mark: widths[mark])
-    if widths[usual] > 1 or widths[best] < 2:
-        return usual, []
-    shown = "\\t" if best == "\t" else best
-    return best, [f'columns are separated by "{shown}" (found out; separator sets it)']
-
-
-def _width(path: FileContent, encoding: str, separator: str) -> int:
-    """Number of columns that the mark makes of each of the first lines.
-
-    0 where they differ, or where a value would be longer than the csv module takes: a long line has
-    none of this mark.
-    """
-    with _opened(path, encoding) as file:
-        lines = islice(filter(None, csv.reader(file, delimiter=separator)), SNIFFED_LINES)
-        try:
-            header, *rows = [[cell.strip() for cell in line] for line in lines] or [[]]
-        except csv.Error:
-            return 0
-    width = len(_as_wide_as(header, rows))
-    return width if all(len(row) == width for row in rows) else 0
-
-
-def distinct(path: object, names: list[str]) -> list[str]:
+def distinct(content: object, names: Sequence[str]) -> list[str]:
     """A spreadsheet's columns without a name get one that no study uses."""
     header = [name or f"(column {number})" for number, name in enumerate(names, start=1)]
     twice = sorted(name for name, times in Counter(header).items() if times > 1)
     if twice:
         raise DataError(
-            f"Data file {path} has the column {', '.join(map(repr, twice))} more than once."
+            f"Data file {content} has the column {', '.join(map(repr, twice))} more than once."
             " Rename or remove the others."
         )
     return header
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A row below the header that is not a blank line."""
-
-    position: int  # among all rows, blank lines included
-    line: int  # its first
-    width: int  # columns
-    is_empty: bool  # no column has a value
-    is_broken: bool  # a value goes on over several lines
-
-
-def _rows(path: FileContent, layout: _Layout) -> Iterator[_Row]:
-    with _opened(path, layout.encoding) as file:
-        for _ in range(layout.header_lines):
-            file.readline()
-        rows = _numbered(path, file, layout.separator, layout.header_lines)
-        for position, (first, last, cells) in enumerate(rows):
-            if cells:
-                empty = not any(cell.strip() for cell in cells)
-                yield _Row(position, first, len(cells), empty, last > first)
-
-
-def _numbered(
-    path: FileContent, file: TextIOWrapper, separator: str, lines_before: int
-) -> Iterator[tuple[int, int, list[str]]]:
-    """Each row's first line, its last one, and its values.
-
-    Raises DataError for a value that is longer than the csv module takes.
-    """
-    reader = csv.reader(file, delimiter=separator)
-    while True:
-        first = lines_before + reader.line_num + 1
-        try:
-            cells = next(reader, None)
-        except csv.Error:
-            raise DataError(
-                f"Data file {path}: the row that begins on line {first} has a value of more than"
-                f" {csv.field_size_limit()} characters. If that is not meant, a quotation mark is"
-                " missing or too many there; else leave its column out of the export."
-            ) from None
-        if cells is None:
-            return
-        yield first, lines_before + reader.line_num, cells
-
-
-def _uneven_at_end(path: FileContent, layout: _Layout, num_lines: int) -> int:
-    """How many of the last lines have another number of columns than the header."""
-    last = deque(_rows(path, layout), maxlen=num_lines)
-    return sum(row.width != len(layout.header) for row in last)
-
-
-def _uneven(path: FileContent, layout: _Layout) -> str:
-    width = len(layout.header)
-    rows = list(_rows(path, layout))
-    lines = [row for row in rows if row.width != width]
-    shown = ", ".join(f"line {row.line} has {row.width}" for row in lines[:SHOWN_LINES])
-    more = f" and {len(lines) - SHOWN_LINES} more lines differ" * (len(lines) > SHOWN_LINES)
-    mark = "\\t" if layout.separator == "\t" else layout.separator
-    title = f" Line {layout.header_lines} is the odd one{IF_TITLE}." if _is_odd(width, rows) else ""
-    return (
-        f"Data file {path}: the header has {width} columns, but"
-        f" {shown or 'some lines have others'}{more}.{title}"
-        f' A value with "{mark}" in it must stand in quotes; if another mark separates columns, set'
-        " separator under [data]; remove lines that are no patients."
-    )
-
-
-def _is_odd(width: int, rows: Sequence[_Row]) -> bool:
-    """Whether most rows have one number of columns, and the header fewer."""
-    widths = Counter(row.width for row in rows)
-    usual, times = widths.most_common(1)[0] if widths else (width, 0)
-    return width < usual and 2 * times > len(rows)
-
-
-@dataclass(frozen=True, slots=True)
-class _Lines:
-    """What the lines below the header are."""
-
-    numbers: NDArray[np.int64]  # (rows,) line of each row
-    kept: NDArray[np.int64]  # indices of the rows that are patients
-    positions: NDArray[np.int64] | None = None  # (rows,) of each row among all; None: every one is
-    notes: tuple[str, ...] = ()
-
-
-def _lines(
-    path: FileContent, layout: _Layout, columns: Mapping[str, TextColumn], footer_lines: int
-) -> _Lines:
-    """Only where a line may be other than the next row, the file is read again, with care."""
-    num_rows = len(next(iter(columns.values())).codes)
-    bare = np.logical_and.reduce([_is_empty(column) for column in columns.values()])
-    numbers = np.arange(num_rows) + layout.header_lines + 1
-    kept = np.arange(num_rows)
-    positions: NDArray[np.int64] | None = None
-    notes: list[str] = []
-    if bare.any() or _count_lines(path, layout.encoding) != layout.header_lines + num_rows:
-        rows = [row for row in _rows(path, layout) if row.width == len(layout.header)]
-        if len(rows) == num_rows:  # else the two readers differ on a strange quotation mark
-            numbers = np.array([row.line for row in rows])
-            positions = np.array([row.position for row in rows])
-            kept = np.flatnonzero([not row.is_empty for row in rows])
-        notes += _strange(rows, num_rows - len(kept))
-    return _Lines(numbers, kept[: max(0, len(kept) - footer_lines)], positions, tuple(notes))
-
-
-def _strange(rows: Sequence[_Row], num_empty: int) -> Iterator[str]:
-    if num_empty:
-        many = "1 line holds" if num_empty == 1 else f"{num_empty} lines hold"
-        yield f"{many} no value at all, and {'is' if num_empty == 1 else 'are'} left out"
-    broken = [row.line for row in rows if row.is_broken]
-    if broken:
-        times = "once" if len(broken) == 1 else f"{len(broken)} times, first"
-        yield (
-            f"a value goes on over several lines, {times} on line {broken[0]}: if that is not"
-            " meant, a quotation mark is missing or too many there"
-        )
-
-
-def _is_empty(column: TextColumn) -> NDArray[np.bool_]:
-    """Which rows have no value in a column: (n,)."""
-    empty: NDArray[np.bool_] = np.array([text == "" for text in column.texts])[column.codes]
-    return empty
-
-
-def _count_lines(path: FileContent, encoding: str) -> int:
-    """Lines of the file, whether or not the last one is ended."""
-    wide = encoding.startswith(("utf-16", "utf-32"))
-    count, last = 0, ""
-    if wide:
-        with _opened(path, encoding) as file:
-            return sum(1 for _ in file)
-    with path.open() as raw:
-        while chunk := raw.read(CHUNK):
-            count += chunk.count(b"\n")
-            last = chunk[-1:].decode("latin-1")
-    return count + (last not in ("", "\n"))

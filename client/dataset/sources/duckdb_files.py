@@ -5,12 +5,10 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 from pydantic import Field
 
-from erosion.client.dataset.row_hashes import hashes_of_table
 from erosion.client.dataset.sources.data_source import (
     TableSource,
     check_path,
@@ -18,11 +16,11 @@ from erosion.client.dataset.sources.data_source import (
     files_below,
     is_there,
     revision_of,
+    within,
 )
-from erosion.client.dataset.sources.deadline import within
 from erosion.client.dataset.sources.delimited import distinct
-from erosion.client.dataset.text_table import TextTable, text_column
-from erosion.client.dataset.total_rows import total_rows, totals_found
+from erosion.client.dataset.text_table import TextTable, text_columns
+from erosion.client.dataset.whole_table import whole_table
 from erosion.client.finding import Finding
 from erosion.common.errors import DataError
 from erosion.common.support.software import install_command
@@ -166,22 +164,15 @@ class DuckdbFiles(TableSource):
             )
         if table.num_rows == 0:
             raise DataError(f"{self.describe()}: there are no rows. Check data.query.")
-        header = tuple(table.column_names)
-        found = {name: table.column(name) for name in header}
-        columns = {name: text_column(name, found[name]) for name in header if name in wanted}
-        hashes = hashes_of_table(found, table.num_rows)
-        rows = np.arange(table.num_rows)
-        totals = total_rows(found, columns, rows)
-        said = totals_found(totals, rows + 1, "row", can_be_left_out=False)[1]
-        return TextTable(
+        header, columns = text_columns(table, wanted)
+        return whole_table(
             self.describe(),
             header,
             columns,
+            wanted,
             table.num_rows,
-            "row",
-            1,
-            said if self.query else (*self._not_read(), *said),
-            row_hashes=hashes,
+            notes=() if self.query else tuple(self._not_read()),
+            footer_lines=None,
         )
 
     def _union(self, connection: "DuckDBPyConnection") -> str:

@@ -11,13 +11,11 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import unquote
 
-import numpy as np
 from pydantic import Field, model_validator
 
-from erosion.client.dataset.row_hashes import hash_of_text
-from erosion.client.dataset.sources.data_source import TableSource
-from erosion.client.dataset.sources.deadline import within
+from erosion.client.dataset.sources.data_source import TableSource, within
 from erosion.client.dataset.text_table import ColumnEncoder, TextTable
+from erosion.client.dataset.whole_table import whole_table
 from erosion.client.finding import Finding, failed, ok, warning
 from erosion.common.errors import DataError
 from erosion.common.support.files import read_named
@@ -150,9 +148,7 @@ class SqlQuery(TableSource):
                 f"{self.describe()} gives the column {', '.join(map(repr, twice))} more than once."
                 " Name each with AS."
             )
-        columns = {name: ColumnEncoder(name, self.describe()) for name in header if name in wanted}
-        places = [(index, columns[name]) for index, name in enumerate(header) if name in columns]
-        hashes: list[int] = []
+        encoders = [ColumnEncoder(n, self.describe(), is_wanted=n in wanted) for n in header]
         num_rows = 0
         while batch := result.fetchmany(BATCH_ROWS):
             num_rows += len(batch)
@@ -163,23 +159,15 @@ class SqlQuery(TableSource):
                     f"{self.describe()} gives more than {self.max_rows:,} rows. Narrow it, or raise"
                     " max_rows under [data]."
                 )
-            for index, encoder in places:
-                encoder.add([row[index] for row in batch])
-            hashes += [hash_of_text(repr(tuple(map(_as_bytes, row)))) for row in batch]
+            for encoder, values in zip(encoders, zip(*batch, strict=True), strict=True):
+                encoder.add(values)
         if num_rows == 0:
             raise DataError(
                 f"{self.describe()} gives no rows. Check its conditions in the database's own"
                 " client, and that this account may see the patients."
             )
-        return TextTable(
-            self.describe(),
-            header,
-            {name: encoder.column() for name, encoder in columns.items()},
-            num_rows,
-            "row",
-            1,
-            row_hashes=np.array(hashes, dtype=np.uint64),
-        )
+        columns = dict(zip(header, (encoder.column() for encoder in encoders), strict=True))
+        return whole_table(self.describe(), header, columns, wanted, num_rows, footer_lines=None)
 
     def _engine(self) -> "Engine":
         try:
@@ -266,11 +254,6 @@ class SqlQuery(TableSource):
         reason = lines[0] if lines else "no reason given"
         password = self._password()
         return (reason.replace(password, "***") if password else reason).rstrip(".")
-
-
-def _as_bytes(value: object) -> object:
-    """What says by its text what it holds: of a memoryview, as some drivers give, an address."""
-    return bytes(value) if isinstance(value, memoryview) else value
 
 
 def _cancel(connection: "Connection") -> None:

@@ -1,17 +1,13 @@
 """Tables in files, whatever their format."""
 
-import csv
-import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 from pydantic import AfterValidator, Field, model_validator
 
-from erosion.client.dataset.row_hashes import hashes_of_table
 from erosion.client.dataset.sources.data_source import (
     TableSource,
     check_path,
@@ -20,21 +16,23 @@ from erosion.client.dataset.sources.data_source import (
 )
 from erosion.client.dataset.sources.delimited import NO_PATIENTS, Marks, distinct, read_delimited
 from erosion.client.dataset.sources.file_content import FileContent, content_of, suffix_of
-from erosion.client.dataset.sources.spreadsheet import WORKBOOKS, read_sheet
-from erosion.client.dataset.sources.typed_columns import (
+from erosion.client.dataset.sources.typed_files import (
     JSON_LINES,
-    READERS,
+    STATISTICS,
+    WORKBOOKS,
     read_json_lines,
+    read_sheet,
     read_statistics,
 )
-from erosion.client.dataset.text_table import TextTable, text_column
-from erosion.client.dataset.total_rows import total_rows, totals_found
+from erosion.client.dataset.text_table import TextTable, text_columns
+from erosion.client.dataset.whole_table import whole_table
 from erosion.client.finding import Finding
 from erosion.common.errors import DataError
 
 SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": ",", ".data": ","}  # by suffix
 PARQUET = (".parquet", ".pq")
-SUFFIXES = (*SEPARATORS, *PARQUET, *WORKBOOKS, *READERS, *JSON_LINES)
+ONLY_OF = {"sheet": WORKBOOKS, "value_labels": tuple(STATISTICS)}  # keys, by suffixes
+SUFFIXES = (*SEPARATORS, *PARQUET, *WORKBOOKS, *STATISTICS, *JSON_LINES)
 
 
 def _checked_separator(value: str) -> str:
@@ -95,7 +93,6 @@ class TableFile(TableSource):
 
 def _read_table(source: TableFile, wanted: Collection[str]) -> TextTable:
     path = source.path
-    suffix = suffix_of(path)
     if not is_there(path):
         raise DataError(f"There is no data file {path}. Check the path (data.path in a site file).")
     if path.is_dir():
@@ -105,58 +102,58 @@ def _read_table(source: TableFile, wanted: Collection[str]) -> TextTable:
         )
     if not path.is_file():  # a pipe or a device, which may never end
         raise DataError(f"Data file {path} is no ordinary file. Give a file of the patients.")
-    if suffix not in (*SUFFIXES, ".zip"):
-        raise DataError(
-            f"Data file {path}: a table in {suffix or 'a file without suffix'} cannot be read;"
-            f" export it as one of {', '.join(SUFFIXES)}, also packed (.csv.gz, .zip)."
-        )
+    if suffix_of(path) not in (*SUFFIXES, ".zip"):
+        raise _unknown_format(path, suffix_of(path))
     content = content_of(path)
     if content.suffix not in SUFFIXES:
-        raise DataError(
-            f"Data file {path} holds a table in {content.suffix or 'a file without suffix'}, which"
-            f" cannot be read; export it as one of {', '.join(SUFFIXES)}."
-        )
+        raise _unknown_format(path, content.suffix)
+    for key, suffixes in ONLY_OF.items():
+        if key in source.model_fields_set and content.suffix not in suffixes:
+            raise DataError(
+                f"Data file {path}: {key} is of {', '.join(suffixes)} alone, and this is a table in"
+                f" {content.suffix}. Remove {key} under [data]."
+            )
     try:
-        table = _read(source, content, wanted)
-    except UnicodeError:
+        table = _read(source, content, set(wanted))
+    except (pa.ArrowException, OSError) as problem:
         raise DataError(
-            f"Data file {path} is not text in one encoding. Save it as UTF-8, or set encoding under"
-            " [data]."
-        ) from None
-    except (pa.ArrowException, csv.Error, OSError) as problem:
-        # Behind "got 4:" stands the row itself, which is nobody's to see.
-        reason = re.sub(r"(got \d+):.*", r"\1", str(problem).splitlines()[0])
-        remedy = "and check that every row has as many columns as the first"
-        if content.suffix in PARQUET:
-            remedy = "its columns as numbers, text or dates"
-        raise DataError(
-            f"Data file {path} cannot be read: {reason}. Export it again, {remedy}."
+            f"Data file {path} cannot be read: {str(problem).splitlines()[0]}. Export it again, its"
+            " columns as numbers, text or dates."
         ) from None
     if table.num_rows == 0:
         raise DataError(NO_PATIENTS.format(path=path))
     return table
 
 
+def _unknown_format(path: Path, suffix: str) -> DataError:
+    return DataError(
+        f"Data file {path}: a table in {suffix or 'a file without suffix'} cannot be read; export"
+        f" it as one of {', '.join(SUFFIXES)}, also packed (.csv.gz, .zip)."
+    )
+
+
 def _read(source: TableFile, content: FileContent, wanted: Collection[str]) -> TextTable:
-    """The one reader of every format; raises DataError, ArrowException, csv.Error, OSError."""
+    """The one reader of every format; raises DataError, ArrowException, OSError."""
     suffix, origin = content.suffix, source.describe()
     if suffix in PARQUET:
-        return _read_parquet(content, origin, source.footer_lines, wanted)
-    if suffix in READERS:
-        values = source.value_labels
-        return read_statistics(content, origin, source.encoding, values, wanted)
-    if suffix in JSON_LINES:
-        return read_json_lines(content, origin, source.encoding, wanted)
-    marks = Marks(
-        SEPARATORS.get(suffix, ","),
-        source.separator,
-        source.encoding,
-        source.header,
-        source.footer_lines,
-    )
-    if suffix in WORKBOOKS:
-        return read_sheet(content, origin, source.sheet, marks, wanted)
-    return read_delimited(content, origin, marks, wanted)
+        table = _read_parquet(content, origin, source.footer_lines, wanted)
+    elif suffix in STATISTICS:
+        labels = source.value_labels == "labels"
+        table = read_statistics(content, origin, source.encoding, labels, wanted)
+    elif suffix in JSON_LINES:
+        table = read_json_lines(content, origin, source.encoding, wanted)
+    else:
+        marks = Marks(
+            SEPARATORS.get(suffix, ","),
+            source.separator,
+            source.encoding,
+            source.header,
+            source.footer_lines,
+        )
+        if suffix in WORKBOOKS:
+            return read_sheet(content, origin, source.sheet, marks, wanted)
+        return read_delimited(content, origin, marks, wanted)
+    return table.without_last(source.footer_lines)
 
 
 def _read_parquet(
@@ -164,15 +161,7 @@ def _read_parquet(
 ) -> TextTable:
     # Opened here, as pyarrow takes no name that is not UTF-8.
     with content.open() as opened, pyarrow.parquet.ParquetFile(opened) as file:
-        header = distinct(content, list(file.schema_arrow.names))
-        read, num_rows = file.read(), file.metadata.num_rows
-    found = {name: read.column(name) for name in header}
-    columns = {name: text_column(name, found[name]) for name in header if name in set(wanted)}
-    hashes = hashes_of_table(found, num_rows)
-    rows = np.arange(num_rows)
-    totals = None if footer_lines else total_rows(found, columns, rows)
-    footer, notes = totals_found(totals, rows + 1, "row")
-    table = TextTable(
-        origin, tuple(header), columns, num_rows, "row", 1, notes, row_hashes=hashes, footer=footer
-    )
-    return table.without_last(footer_lines)
+        distinct(content, file.schema_arrow.names)
+        found = file.read()
+    header, columns = text_columns(found, wanted)
+    return whole_table(origin, header, columns, wanted, found.num_rows, footer_lines=footer_lines)

@@ -1,18 +1,17 @@
-"""Finds rows of totals and statistics at a table's end, which are no patients."""
+"""Makes a table of a source's columns: hashes of its rows, and what its last rows may hold."""
 
 import re
 import tomllib
 import unicodedata
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from erosion.client.dataset.text_table import TextColumn
+from erosion.client.dataset.row_hashes import hashes_of_table
+from erosion.client.dataset.text_table import TextColumn, TextTable
 
 FILE = Path(__file__).with_name("total_words.toml")
 LOOKED_AT = 10  # rows at the end
@@ -27,59 +26,78 @@ _NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")
 _COUNT = re.compile(r"\(?n\s*[=:]\s*\d+\)?", re.I)
 
 
-@dataclass(frozen=True, slots=True)
-class TotalRows:
-    """Rows that seem to hold totals, by their index among those that are kept."""
+def whole_table(
+    origin: str,
+    header: Sequence[str],
+    columns: Mapping[str, TextColumn],
+    wanted: Collection[str],
+    num_rows: int,
+    *,
+    row_word: str = "row",
+    notes: Sequence[str] = (),
+    numbers: NDArray[np.int64] | None = None,
+    positions: NDArray[np.int64] | None = None,
+    footer_lines: int | None = 0,
+) -> TextTable:
+    """The table of `columns`, all that have a text, of which it keeps the wanted ones.
 
-    first: int
-    last: int
-    named: str  # the word, or what its numbers are
-    are_at_end: bool  # nothing but notes comes after them
-
-
-def total_rows(
-    found: Mapping[str, pa.ChunkedArray], columns: Mapping[str, TextColumn], kept: NDArray[np.int64]
-) -> TotalRows | None:
-    """The first to the last of such rows; `found`: every column, `columns`: some of them as text.
-
-    `kept` (n,): indices of the rows that count. A label is no value that others have, too.
+    `footer_lines`: as the site file has it; where it has some, no rows of totals are looked for.
+    None: the source has no such key.
     """
-    num = len(kept)
+    kept = {name: columns[name] for name in header if name in columns and name in wanted}
+    places = np.arange(1, num_rows + 1) if numbers is None else numbers
+    num_totals = 0
+    if not footer_lines and (found := _total_rows(columns, kept, num_rows)):
+        first, last, named, are_at_end = found
+        if are_at_end and footer_lines is not None:
+            num_totals = num_rows - first
+        remedy = f"write footer_lines = {num_totals} under [data]" if num_totals else "remove it"
+        rows = f"{row_word} {places[first]} seems"
+        if first < last:
+            rows = f"{row_word}s {places[first]} to {places[last]} seem"
+        note = f"{rows} to hold totals ({named!r}) and no patient: if so, {remedy}"
+        notes = (*notes, note)
+    return TextTable(
+        origin,
+        tuple(header),
+        kept,
+        num_rows,
+        row_word,
+        1,
+        tuple(notes),
+        numbers,
+        positions,
+        hashes_of_table(columns, num_rows),
+        num_totals,
+    )
+
+
+def _total_rows(
+    found: Mapping[str, TextColumn], wanted: Mapping[str, TextColumn], num: int
+) -> tuple[int, int, str, bool] | None:
+    """The first to the last of the rows of totals, what they are, and whether nothing follows.
+
+    `wanted`: the columns with numbers that may be sums. A label is no value that others have, too.
+    """
     if num < FEWEST_ROWS:
         return None
     start = max(1, num - LOOKED_AT)
-    ends = {name: [_text(v) for v in _last(column, kept[start:])] for name, column in found.items()}
-    rows = [dict(zip(ends, cells, strict=True)) for cells in zip(*ends.values(), strict=True)]
+    rows = [
+        {name: column.texts[column.codes[index]] for name, column in found.items()}
+        for index in range(start, num)
+    ]
     named: dict[int, str] = {}
     for index, row in enumerate(rows, start):
-        if label := _label(row, found, kept):
+        if label := _label(row, found, max(0, num - LOOKED_AT)):
             named[index] = label
-    if not named and num <= MOST_ROWS and (what := _computed(columns, kept)):
+    if not named and num <= MOST_ROWS and (what := _computed(wanted)):
         named[num - 1] = what
     if not named:
         return None
     first, last = min(named), max(named)
     rest = [rows[index - start] for index in range(first + 1, num) if index not in named]
     is_end = all(_is_bare(row) or _is_count(row) for row in rest)
-    return TotalRows(first, num - 1 if is_end else last, named[first], is_end)
-
-
-def totals_found(
-    totals: TotalRows | None,
-    numbers: NDArray[np.int64],
-    row_word: str,
-    *,
-    can_be_left_out: bool = True,
-) -> tuple[int, tuple[str, ...]]:
-    """How many rows at the end they are, and a note; `numbers` (n,) of the rows as people count."""
-    if totals is None:
-        return 0, ()
-    first, last = numbers[totals.first], numbers[totals.last]
-    many = f"{row_word}s {first} to {last}" if first < last else f"{row_word} {first}"
-    seem = "seem to hold totals" if first < last else "seems to hold totals"
-    num = len(numbers) - totals.first if totals.are_at_end and can_be_left_out else 0
-    remedy = f"write footer_lines = {num} under [data]" if num else "remove the row"
-    return num, (f"{many} {seem} ({totals.named!r}) and no patient: if so, {remedy}",)
+    return first, num - 1 if is_end else last, named[first], is_end
 
 
 @cache
@@ -93,16 +111,6 @@ def _plain(text: str) -> str:
     return "".join(c for c in letters if not unicodedata.combining(c))
 
 
-def _last(column: pa.ChunkedArray, rows: NDArray[np.int64]) -> list[object]:
-    return [column[row].as_py() for row in rows.tolist()]
-
-
-def _text(value: object) -> str:
-    if isinstance(value, bytes):
-        return value.decode("utf-8", errors="replace").strip()
-    return "" if value is None else str(value).strip()
-
-
 def _is_bare(row: Mapping[str, str]) -> bool:
     return sum(map(bool, row.values())) <= BARE * len(row)
 
@@ -111,10 +119,11 @@ def _is_count(row: Mapping[str, str]) -> bool:
     return next(filter(None, row.values()), "").casefold() == "n"
 
 
-def _label(
-    row: Mapping[str, str], found: Mapping[str, pa.ChunkedArray], kept: NDArray[np.int64]
-) -> str:
-    """The cell of a row that says that it holds totals; "" where none does."""
+def _label(row: Mapping[str, str], found: Mapping[str, TextColumn], end: int) -> str:
+    """The cell of a row that says that it holds totals; "" where none does.
+
+    `end`: of the rows that hold patients for certain.
+    """
     statistics, around = _words()
     for name, cell in row.items():
         words = re.findall(r"[^\W\d_]+", _plain(cell))
@@ -124,31 +133,25 @@ def _label(
         is_label = has_word and all(word in statistics | around for word in words)
         # "Total (all wards)" in a row without most values; but "Total knee" is an operation.
         may_be = _is_bare(row) and bool(words) and {words[0], words[-1]} & statistics
-        if (is_label or may_be) and _is_single(found[name], cell, kept):
+        column = found[name]
+        if (is_label or may_be) and not (column.codes[:end] == column.texts.index(cell)).any():
             return cell
     return ""
 
 
-def _is_single(column: pa.ChunkedArray, cell: str, kept: NDArray[np.int64]) -> bool:
-    """Whether no row but the last ones has this value."""
-    above = column.slice(0, int(kept[max(0, len(kept) - LOOKED_AT)]))
-    values = above.unique().to_pylist() if len(above) else []
-    return not any(_text(value) == cell for value in values)
-
-
-def _computed(columns: Mapping[str, TextColumn], kept: NDArray[np.int64]) -> str:
+def _computed(columns: Mapping[str, TextColumn]) -> str:
     """What the numbers of the last row are, of those above it; "" where they are their own."""
     sums = means = num = 0
     for column in columns.values():
         texts = [text.replace(",", ".") for text in column.texts]
         values = np.array([float(t) if _NUMBER.fullmatch(t) else np.nan for t in texts])
-        rows = values[column.codes[kept]]
-        has_text = np.array([text != "" for text in texts])[column.codes[kept]]
+        rows = values[column.codes]
+        has_text = np.array([text != "" for text in texts])[column.codes]
         above, last = rows[:-1][~np.isnan(rows[:-1])], rows[-1]
         if np.isnan(last) or len(above) < max(FEWEST_ABOVE, MOSTLY_NUMBERS * has_text[:-1].sum()):
             continue
         num += 1
-        decimals = len(texts[column.codes[kept[-1]]].partition(".")[2])
+        decimals = len(texts[column.codes[-1]].partition(".")[2])
         close = 0.51 * 10.0**-decimals
         is_new = last > above.max() or last < above.min()
         sums += bool(is_new and abs(last - above.sum()) <= close + 1e-9 * abs(last))
