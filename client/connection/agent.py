@@ -74,14 +74,16 @@ class Agent:
         until: Until = Until(),
         watchers: Sequence[SiteObserver] = (),
         anew: Callable[[], bool] = lambda: False,
+        has_decided: Callable[[], bool] = lambda: False,
         is_repeated: Callable[[], bool] = lambda: False,
     ) -> None:
         """`address` and `encrypted` say what `connect` connects to, for messages.
 
         `is_repeated` says of `app`'s last answer to a round whether it was given before.
-        `anew` is asked a few times a second; where it is true, the connection is made anew.
+        `anew` and `has_decided` are asked a few times a second: whether to connect again, and
+        whether people have decided about a study that the coordinator should ask about again.
         """
-        self._anew, self._is_repeated = anew, is_repeated
+        self._anew, self._has_decided, self._is_repeated = anew, has_decided, is_repeated
         self._connect, self._app, self._address = connect, app, address
         self._encrypted, self._until = encrypted, until
         self._watchers = watchers
@@ -165,6 +167,8 @@ class Agent:
         while not self.stop.is_set() and not self._anew():
             if once_a_day.is_due():
                 _warn_of_expiry(connection.welcome.expires)
+            if self._has_decided():
+                connection.ask_again()
             if (message := connection.receive(LOOK_SECONDS)) is not None:
                 self._answer(connection, message)
 

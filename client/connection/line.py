@@ -157,6 +157,10 @@ class SiteLine:
         """Is the answer to a request not wanted any more?"""
         return request.metadata.message_id in self._dropped
 
+    def ask_again(self) -> None:
+        """Let the coordinator ask about undecided studies again."""
+        self._queue.say(frame(Kind.AGAIN))
+
     def reply(self, request: Message, reply: Message, log_head: str | None = None) -> None:
         """Send a reply; one that is not wanted any more goes no further.
 

@@ -72,9 +72,9 @@ class RunningSite:
         self._check()
         return answer
 
-    def needs_to_connect(self) -> bool:
-        """Something has changed that the coordinator should ask again for."""
-        return self.has_changed() or self._consent.has_news()
+    def has_decided(self) -> bool:
+        """A study that the coordinator asked about in vain was approved since."""
+        return self._consent.has_news()
 
     def is_repeated(self) -> bool:
         """Whether the last answer was given to the same question before."""

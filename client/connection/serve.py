@@ -65,7 +65,8 @@ def serve(path: Path, until: Until) -> None:
             encrypted=line.tls is not None,
             until=until,
             watchers=[watch],
-            anew=running.needs_to_connect,
+            anew=running.has_changed,
+            has_decided=running.has_decided,
             is_repeated=running.is_repeated,
         )
         _run(agent, watch)

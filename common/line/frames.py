@@ -9,6 +9,7 @@ A frame is one gRPC message, a byte that says its kind and then its body:
     CUT      the message under way ends here and is void
     DROP     to the site: an answer to this request is no longer wanted
     PING     is anybody there?  PONG: yes
+    AGAIN    to the coordinator: somebody here has decided, so ask about undecided studies again
 
 See docs/line.md.
 """
@@ -55,6 +56,7 @@ class Kind(IntEnum):
     DROP = 5
     PING = 6
     PONG = 7
+    AGAIN = 8
 
 
 def frame(kind: Kind, body: bytes | memoryview = b"") -> bytes:

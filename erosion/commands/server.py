@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,15 +42,19 @@ TAKES_THE_PLACE_OF = {"run_folder": "runs", "insecure": "federation"}
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "study", type=Path, nargs="?", help="the study file; see `erosion schema study`"
+        "study",
+        type=Path,
+        nargs="*",
+        help="the study file, see `erosion schema study`; several run at the same time",
     )
     parser.add_argument(
         "--resume",
         type=Path,
         metavar="RUN",
-        help="continue a run that was cut off, from its last finished round; if a study file is"
-        " given as well, a run that has not begun yet takes that study, and one that has begun"
-        " refuses any other than its own",
+        action="append",
+        help="continue a run that was cut off, from its last finished round; give it once for each"
+        " run that is to continue. With one run a study file can be given as well: a run that has"
+        " not begun yet takes that study, and one that has begun refuses any other than its own",
     )
     parser.add_argument(
         "--queue",
@@ -131,10 +136,10 @@ def _run(options: argparse.Namespace) -> int:
         from erosion.common.rounds.study_run import check_start
         from erosion.common.study.study import load_study
         from erosion.common.support.process import end_with_stdin
-        from erosion.server.coordination.run_study import run_study
+        from erosion.server.coordination.run_study import Planned, run_studies
         from erosion.server.output.observers import Observers
         from erosion.server.output.progress import progress
-        from erosion.server.output.registry import open_outputs
+        from erosion.server.output.registry import check_outputs, open_outputs
         from erosion.server.run.run_folder import (
             alone_in,
             new_run_folder,
@@ -149,27 +154,40 @@ def _run(options: argparse.Namespace) -> int:
         return _run_app(options)
     if options.queue is not None:
         return _run_queue(options)
-    outputs = open_outputs(options.output)
-    study = load_study(options.study or resumed_run_folder(options.resume).study)
+    check_outputs(options.output)
+    files = options.study or [resumed_run_folder(run).study for run in options.resume]
+    studies = [load_study(file) for file in files]
     setup = _setup(options)
-    check_sizes(study)  # before a folder is made for a run that cannot begin
-    check_start(study, options.weights)
+    for study in studies:  # before a folder is made for a run that cannot begin
+        check_sizes(study)
+        check_start(study, options.weights)
     if options.resume:
-        folder = resumed_run_folder(options.resume, study)
+        folders = list(map(resumed_run_folder, options.resume, studies))
     elif options.run_folder:
-        folder = open_run_folder(options.run_folder, study)
+        folders = [open_run_folder(options.run_folder, studies[0])]
     else:
-        folder = new_run_folder(options.runs, study)
-    terminal = progress(log_format=options.log_format)
-    with alone_in(folder.path), Observers({"terminal": terminal, **outputs}) as observers:
-        run_study(study, folder, observers, setup)
+        folders = [new_run_folder(options.runs, study) for study in studies]
+    with ExitStack() as stack:
+        planned = []
+        for study, folder in zip(studies, folders, strict=True):
+            stack.enter_context(alone_in(folder.path))
+            label = study.name if len(studies) > 1 else ""
+            terminal = progress(log_format=options.log_format, label=label)
+            observers = Observers({"terminal": terminal, **open_outputs(options.output)})
+            planned.append(Planned(study, folder, stack.enter_context(observers)))
+        run_studies(planned, setup)
     return 0
 
 
 def _refuse_what_does_nothing(options: argparse.Namespace) -> None:
     """Raise StudyError where not exactly one mode is given, or an option has no effect in it."""
-    modes = [mode for mode in MODES if getattr(options, mode) is not None]
+    modes = [mode for mode in MODES if getattr(options, mode)]
     if modes == ["study", "resume"]:  # the run is resumed, with this study
+        if len(options.study) + len(options.resume) > 2:
+            raise StudyError(
+                "A study file goes with one run that is resumed. Leave the study files out: every"
+                " run's folder has its own."
+            )
         modes = ["resume"]
     if "app" in modes and len(modes) > 1:
         raise StudyError(
@@ -177,8 +195,9 @@ def _refuse_what_does_nothing(options: argparse.Namespace) -> None:
         )
     if len(modes) != 1:
         raise StudyError(
-            "Give a study file to start a run, --resume RUN to continue one (and the study file, if"
-            " it was corrected before the run began), or --queue FOLDER to run the studies in it."
+            "Give study files to start their runs, --resume RUN to continue one (with the study"
+            " file, if it was corrected before the run began), or --queue FOLDER to run the studies"
+            " in it."
         )
     names = {*GOES_WITH, *TAKES_THE_PLACE_OF, *TAKES_THE_PLACE_OF.values()}
     written = given(options, names, _add_arguments)
@@ -189,6 +208,8 @@ def _refuse_what_does_nothing(options: argparse.Namespace) -> None:
     for option, other in TAKES_THE_PLACE_OF.items():
         if {option, other} <= written:
             raise StudyError(f"{flag(option)} takes the place of {flag(other)}; leave one out.")
+    if options.run_folder and len(options.study) > 1:
+        raise StudyError("--run-folder is for one study; give --runs FOLDER for several.")
 
 
 def _setup(options: argparse.Namespace) -> "Setup":
@@ -251,11 +272,12 @@ def _run_queue(options: argparse.Namespace) -> int:
 
 COMMAND = Command(
     name="server",
-    summary="coordinate a study, at the hospital that wants the model",
+    summary="coordinate studies, at the hospital that wants the model",
     details="Waits for the hospitals, runs every arm of the study, and writes the report.",
     examples="""\
   erosion server STUDY.toml             after: erosion enroll init and erosion enroll site NAME
   erosion server STUDY.toml --insecure  without keys, for sites on this machine
+  erosion server A.toml B.toml          two studies at the same time, over one port
   erosion server --resume runs/20260101T120000-mine
   erosion server --queue studies/       one study after another, for sites that stay connected
   erosion server STUDY.toml --output metrics --output mlflow=http://127.0.0.1:5000

@@ -62,11 +62,18 @@ class _Site:
     """A node in one of its sessions."""
 
     node_id: int
-    session: int  # a site that signed in anew has to introduce itself anew
+    visit: tuple[int, int]  # session, and decisions in it: it introduces itself in each
     asked_at: float  # to introduce itself
     is_overdue: bool = False  # with that, and it was told
     hospital: HospitalName | None = None  # that it introduced itself as
+    is_undecided: bool = False  # people there had not decided in this visit
     studies: set[str] = field(default_factory=set)  # digests of those that it was sent
+
+    def is_in(self, visit: tuple[int, int] | None) -> bool:
+        """Return if this visit of the site continues, as far as this study is concerned."""
+        if visit is None or not self.is_undecided:
+            return visit is not None and visit[0] == self.visit[0]
+        return visit == self.visit
 
 
 @dataclass(slots=True)
@@ -118,19 +125,19 @@ class NetworkTransport:
 
     def news(self) -> Iterator[News]:
         """Who came, went, or was kept out."""
-        sessions = self._grid.sessions()
+        visits = self._grid.visits()
         yield from self._revoked()
         for connection, site in list(self._sites.items()):
-            if sessions.get(site.node_id) != site.session:
+            if not site.is_in(visits.get(site.node_id)):
                 if connection in self._asked.values():
                     self._unanswered[site.node_id] = self.now() - site.asked_at
                 del self._sites[connection]
                 yield Left(connection)
-        known = {(site.node_id, site.session) for site in self._sites.values()}
-        for node_id, session in sorted(set(sessions.items()) - known):
-            if not self._is_for_another_study(node_id):
+        known = {site.node_id for site in self._sites.values()}
+        for node_id, visit in sorted(visits.items()):
+            if node_id not in known and not self._is_for_another_study(node_id):
                 asked_at = self.now() - self._unanswered.get(node_id, 0.0)
-                self._describe(_Site(node_id, session, asked_at))
+                self._describe(_Site(node_id, visit, asked_at))
         if self._end_notices is not None:
             self._end_notices.resend()
         for confirmed in self._grid.pull_messages(list(self._notices)):
@@ -238,7 +245,7 @@ class NetworkTransport:
 
     def _is_connected(self, connection: Connection) -> bool:
         site = self._sites[connection]
-        return self._grid.sessions().get(site.node_id) == site.session
+        return self._grid.sessions().get(site.node_id) == site.visit[0]
 
     def _revoked(self) -> Iterator[News]:
         """Part with hospitals whose key is no longer let in, and report strangers."""
@@ -342,7 +349,9 @@ class NetworkTransport:
             if known is None:
                 reason += "; check `name` in the site file"
         elif said == hospital:
-            yield Declined(connection, hospital, reason, told.code == Undecided.__name__)
+            is_undecided = told.code == Undecided.__name__
+            self._sites[connection].is_undecided = is_undecided
+            yield Declined(connection, hospital, reason, is_undecided)
             return
         else:
             who = hospital

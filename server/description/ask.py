@@ -25,15 +25,15 @@ def ask_all(
 ) -> Description:
     """What the study's hospitals told within `seconds`, over a link that is open.
 
-    A site where a person has yet to decide connects anew after that, and is asked again.
+    A site where a person has yet to decide says so after that, and is asked again.
     """
-    asked: dict[str, tuple[int, int]] = {}  # request -> node and its session
-    seen: set[tuple[int, int]] = set()
+    asked: dict[str, tuple[int, tuple[int, int]]] = {}  # request -> node and its visit
+    seen: set[tuple[int, tuple[int, int]]] = set()
     description = Description(study, {}, {})
     undecided: dict[str, str] = {}
     end = time.monotonic() + seconds
     while description.missing and time.monotonic() < end:
-        for node, session in sorted(set(link.grid.sessions().items()) - seen):
+        for node, session in sorted(set(link.grid.visits().items()) - seen):
             seen.add((node, session))
             message = BoundedMessage(
                 wire.encode_describe(study),

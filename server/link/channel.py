@@ -320,6 +320,10 @@ class LinkGrid(MessageGrid):
         """Return the connected sites: node id -> how often it has connected."""
         return self._sessions.numbers()
 
+    def visits(self) -> dict[int, tuple[int, int]]:
+        """Return the same, and how often a site said in its session that people have decided."""
+        return self._sessions.visits()
+
     def unanswered(self) -> set[int]:
         """Return the sites that owe this channel an answer; for any thread."""
         return self._exchange.unanswered(self._mailbox)

@@ -76,6 +76,11 @@ class Sessions:
         with self._lock:
             return {node_id: session.number for node_id, session in self._live.items()}
 
+    def visits(self) -> dict[int, tuple[int, int]]:
+        """Return the connected sites: node id -> number of the session, and of decisions in it."""
+        with self._lock:
+            return {node_id: (s.number, s.num_decisions) for node_id, s in self._live.items()}
+
     def num_sites(self) -> int:
         """How many nodes have come at some time."""
         with self._lock:

@@ -94,6 +94,7 @@ class SiteSession:
         self._answers: Pending | None = None  # what the reply under way answers; None: nobody waits
         self._heard = asyncio.Event()
         self.is_heard = True  # since it was probed; for other threads to look at
+        self.num_decisions, self._wants_questions = 0, False  # by people at the site
         self._silent_ticks, self._unsaid_ticks, self._is_reading = 0, 0, True
         self._frames_left = MOST_FRAMES
         self._most_head_bytes = LARGEST_GREETING_BYTES  # of a reply to any of what it was asked
@@ -128,6 +129,9 @@ class SiteSession:
         """A second has passed in which this program ran: time that it slept does not count."""
         self._frames_left = min(MOST_FRAMES, self._frames_left + FRAMES_PER_TICK)
         self._unsaid_ticks += 1
+        if self._wants_questions:  # once in a tick, however often it says so
+            self.num_decisions, self._wants_questions = self.num_decisions + 1, False
+            self._exchange.wake()
         # A site that sends for minutes has to hear of us, too, or it gives this line up.
         is_due = self._unsaid_ticks % PING_TICKS == 0
         if self._is_reading:
@@ -244,6 +248,8 @@ class SiteSession:
                     self._say(frame(Kind.PONG))
             case Kind.PONG:
                 pass
+            case Kind.AGAIN:
+                self._wants_questions = True
             case _:
                 raise LineFault(f"a {kind.name} frame, which a site does not send")
 

@@ -69,9 +69,9 @@ def test_what_was_computed_by_the_former_file_does_not_leave(
     with pytest.raises(SiteError, match="was changed at"):
         site(request(), CONTEXT)
     assert len(asked) == 2
-    assert site.needs_to_connect()
+    assert site.has_changed()
     site.connect()
-    assert not site.needs_to_connect()
+    assert not site.has_changed()
     assert "limits.as_user" in site.news
 
 
@@ -95,7 +95,7 @@ def test_an_agent_sends_nothing_where_the_site_file_was_changed() -> None:
 def test_a_comment_is_no_change(file: Path, store: ConsentStore) -> None:
     site = running(file, store)
     file.write_text("# ours\n" + file.read_text())
-    assert not site.needs_to_connect()
+    assert not site.has_changed()
 
 
 @pytest.mark.parametrize(
@@ -115,13 +115,13 @@ def test_what_a_running_site_cannot_go_by_keeps_it_signed_out_in_words(
     whole = file.read_text()
     change(file, old, new)
     for _ in range(2):
-        assert site.needs_to_connect()
+        assert site.has_changed()
         with pytest.raises(SiteError, match="answers nothing until") as problem:
             site.connect()
         assert said in str(problem.value)
     file.write_text(whole)
     site.connect()
-    assert not site.needs_to_connect()
+    assert not site.has_changed()
 
 
 def test_a_site_file_that_is_gone_for_a_moment_is_waited_for(
@@ -133,4 +133,4 @@ def test_a_site_file_that_is_gone_for_a_moment_is_waited_for(
         site.connect()
     file.with_suffix(".old").rename(file)
     site.connect()
-    assert not site.needs_to_connect()
+    assert not site.has_changed()

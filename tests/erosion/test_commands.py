@@ -320,7 +320,19 @@ def test_the_server_does_one_thing(
     assert main(["server", *SERVER_MODES[mode], *SERVER_MODES[other]]) == 2
     said = capsys.readouterr().err
     assert ("takes the place of a study" in said) == ("app" in (mode, other))
-    assert ("Give a study file" in said) == ("app" not in (mode, other))
+    assert ("--queue FOLDER" in said) == ("app" not in (mode, other))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["a.toml", "b.toml", "--run-folder", "run"],
+        ["a.toml", "--resume", "x", "--resume", "y"],
+        ["a.toml", "b.toml", "--resume", "x"],
+    ],
+)
+def test_what_is_for_one_study_is_refused_for_several(given: list[str]) -> None:
+    assert main(["server", *given, "--insecure"]) == 2
 
 
 @pytest.mark.parametrize(

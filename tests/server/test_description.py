@@ -270,10 +270,10 @@ class ScriptedLine:
         self._replies: dict[str, Message] = {}
         self._num_asked = 0
 
-    def sessions(self) -> dict[int, int]:
+    def visits(self) -> dict[int, tuple[int, int]]:
         node = self._answers[self._num_asked][0]
         self._here[node] = self._here.get(node, 0) + 1
-        return self._here
+        return {node: (number, 0) for node, number in self._here.items()}
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         (message,) = messages

@@ -132,9 +132,9 @@ def test_the_service_gives_the_study_file_whether_or_not_a_run_was_cut_off(
         timeout=PATIENCE,
     ).stdout
     options = parser().parse_args(printed.split())
-    assert options.study == Path("study.toml")
+    assert options.study == [Path("study.toml")]
     assert (options.resume, options.run_folder) == (
-        (Path("run"), None) if left else (None, Path("run"))
+        ([Path("run")], None) if left else (None, Path("run"))
     )
 
 

@@ -29,9 +29,9 @@ from erosion.server.output.events import (
 class JsonProgress:
     """One object a line: time, event, and what belongs to it."""
 
-    def __init__(self, stream: TextIO) -> None:
-        """Lines go to `stream`, each flushed at once."""
-        self._stream = stream
+    def __init__(self, stream: TextIO, study: str = "") -> None:
+        """Lines go to `stream`, each flushed at once. `study`: where several share it."""
+        self._stream, self._study = stream, {"study": study} if study else {}
 
     def notify(self, event: RunEvent) -> None:
         """Write what programs may want to know of it; the journal holds the rest."""
@@ -89,7 +89,7 @@ class JsonProgress:
 
     def _say(self, event: str, **values: Any) -> None:
         when = datetime.now(UTC).isoformat(timespec="milliseconds")
-        line = {"time": when, "event": event, **values}
+        line = {"time": when, "event": event, **self._study, **values}
         print(json.dumps(line), file=self._stream, flush=True)  # ASCII: safe on any stream
 
 
