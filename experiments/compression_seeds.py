@@ -24,7 +24,7 @@ from erosion.experiments.every_user import site_of
 from erosion.experiments.program import output_file, run_program
 from erosion.experiments.simulator import simulate, timeless
 from erosion.experiments.sources import make_hospitals
-from erosion.experiments.standard_error import in_words
+from erosion.experiments.tables import in_words
 from erosion.experiments.testbed import study_path
 
 ROUNDS = 30

@@ -15,6 +15,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from erosion.client.training.hospital import Hospital
 from erosion.common.protocol.messages import EvaluateReply, Metrics
@@ -26,10 +27,18 @@ from erosion.experiments.data_dir import add_data_dir
 from erosion.experiments.notes import notes_once
 from erosion.experiments.program import output_file, run_program
 from erosion.experiments.simulator import Simulation, simulate, timeless
-from erosion.experiments.standard_error import mean_and_error
+from erosion.experiments.tables import mean_and_error
 from erosion.experiments.testbed import study_path
 from erosion.experiments.testbed_sites import sites_of_testbed
 from erosion.server.run import provenance
+
+
+def shipped_study(name: str, **changed: Any) -> Study:
+    """A study of the program with other values of some keys, measured once, with few resamples."""
+    study = load_study(study_path(name))
+    evaluation = {"test_share": study.evaluation.test_share, "bootstrap": 100}
+    raw = study.model_dump(mode="json") | {"evaluation": evaluation}
+    return Study.model_validate(raw | changed)
 
 
 def one_split(

@@ -44,7 +44,7 @@ def test_such_an_import_is_found(tmp_path: Path) -> None:
 
 def test_after_the_time_for_them_long_tests_are_left_out_and_others_run() -> None:
     command = [sys.executable, "-m", "pytest", "--long-until=1", "--quiet", __file__,
-               str(TESTS / "experiments" / "test_standard_error.py"),
+               str(TESTS / "experiments" / "test_tables.py"),
                "-k", "standard or such_an_import"]  # fmt: skip
     ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     assert re.search(r"^1 passed, [1-9]\d* skipped", ran.stdout, flags=re.MULTILINE), ran.stdout

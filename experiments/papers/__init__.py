@@ -8,29 +8,25 @@ from erosion.common.settings.base import validate
 from erosion.experiments.cells import CellPlan, ExperimentError, Tick, Values
 from erosion.experiments.experiment import Experiment
 from erosion.experiments.papers import (
-    confirmation,
     fed_heart,
     fed_tcga,
     image_sites,
     image_sites_page,
     inference,
-    local_references,
-    local_steps,
     mean_estimation,
     mnist,
     mnist_page,
-    odd_one_out,
-    one_round,
     privacy,
     protections,
     quadratic,
     quadratic_page,
-    slow_erosion,
+    references,
+    rules,
+    split_studies,
     titanic,
     titanic_page,
     tuned_quadratic,
     tuned_rules,
-    which_rule,
 )
 from erosion.experiments.papers.gems.cell_runs import options_of as gems_options
 from erosion.experiments.papers.gems.cell_runs import run_cell as run_gems
@@ -111,48 +107,10 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             settings=gems_options,
             data_sets=lambda config: (config["dataset"],),
         ),
-        Experiment(
-            "one-round",
-            "One round",
-            "Personal GEMS in one round beside training alone, FedAvg, Weight Erosion and evidence"
-            " erosion in many, on the shipped breast cancer and heart disease studies over 20"
-            " splits. A few minutes.",
-            one_round.plans,
-            one_round.run,
-            one_round.draw,
-            settings=lambda config: (one_round.study_of(config),),
-        ),
-        Experiment(
-            "which-rule",
-            "Which rule wins",
-            "Every rule with its defaults on the shipped breast cancer and heart disease studies,"
-            " each heart hospital as the user, over 50 splits. Two hours of one core.",
-            which_rule.plans,
-            which_rule.run,
-            which_rule.draw,
-            settings=lambda config: (which_rule.study_of(config),),
-        ),
-        Experiment(
-            "odd-one-out",
-            "Odd one out",
-            "The same rules for the hospital of the breast cancer study whose labels are the other"
-            " way round than all others', over 50 splits. A quarter of an hour.",
-            odd_one_out.plans,
-            which_rule.run,
-            odd_one_out.draw,
-            settings=lambda config: (which_rule.study_of(config),),
-        ),
-        Experiment(
-            "tuned-rules",
-            "Which rule wins, tuned",
-            "The same rules, each with its settings and number of rounds chosen inside the user's"
-            " training part, on the same studies and the Titanic's four hospitals, over 50 splits."
-            " Three hours of one core.",
-            tuned_rules.plans,
-            tuned_rules.run,
-            tuned_rules.draw,
-            settings=lambda config: (tuned_rules.study_of(config),),
-        ),
+        split_studies.ONE_ROUND_EXPERIMENT,
+        rules.WHICH_RULE,
+        rules.ODD_ONE_OUT,
+        tuned_rules.EXPERIMENT,
         Experiment(
             "inference",
             "What a coordinator can infer",
@@ -214,27 +172,8 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             image_sites_page.draw,
             settings=lambda config: (image_sites.study_of(config),),
         ),
-        Experiment(
-            "slow-erosion",
-            "Slow erosion",
-            "Weight Erosion with several erosion shares on the shipped breast cancer and heart"
-            " disease studies, on ten splits of their own. Minutes.",
-            slow_erosion.plans,
-            which_rule.run,
-            slow_erosion.draw,
-            settings=lambda config: (which_rule.study_of(config),),
-        ),
-        Experiment(
-            "local-steps",
-            "Local steps",
-            "Bias correction, gradient averaging and Weight Erosion on real data with 1, 5 and"
-            " 20 local steps a round (what Chayti et al. 2021 left out). A quarter of an hour of"
-            " one core.",
-            local_steps.plans,
-            local_steps.run,
-            local_steps.draw,
-            settings=lambda config: (local_steps.study_of(config),),
-        ),
+        rules.SLOW_EROSION,
+        split_studies.LOCAL_STEPS,
         Experiment(
             "verdict",
             "Verdict",
@@ -246,27 +185,8 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             draw_verdict,
             data_sets=lambda config: (config["data"],) if "data" in config else (),
         ),
-        Experiment(
-            "references",
-            "Local references",
-            "A tuned ridge regression and boosted trees of the user's patients alone, on the splits"
-            " of which-rule and confirmation, whose cells are read. Minutes.",
-            local_references.plans,
-            local_references.run,
-            local_references.draw,
-            settings=lambda config: (local_references.study_of(config),),
-        ),
-        Experiment(
-            "confirmation",
-            "Confirmation",
-            "The same rules with the same constants on two studies that had not been looked at:"
-            " readmission of diabetic patients by payer, and death of breast cancer within three"
-            " years by region, over 50 splits. Half an hour of one core.",
-            confirmation.plans,
-            which_rule.run,
-            confirmation.draw,
-            settings=lambda config: (which_rule.study_of(config),),
-        ),
+        references.EXPERIMENT,
+        rules.CONFIRMATION,
         Experiment(
             "robustness",
             "Robustness",

@@ -20,14 +20,13 @@ from erosion.experiments.papers.flamby import (
     POOLED,
     OtherSplits,
     arms_and_pooled,
+    by_arm,
     by_user,
-    heading,
-    row,
     study_for,
 )
 from erosion.experiments.sources import make_hospitals
 from erosion.experiments.sources.heart_disease import FLAMBY_SEED, TRAINING_SHARE
-from erosion.experiments.standard_error import wilson
+from erosion.experiments.tables import paragraph, wilson
 from erosion.experiments.testbed import study_path
 
 SPLITS = (FLAMBY_SEED, *(split for split in range(101) if split != FLAMBY_SEED))
@@ -36,18 +35,14 @@ ROWS = ("majority", POOLED, *ARMS)
 OTHER_SPLITS = OtherSplits(
     rows=ROWS,
     columns={"accuracy": "accuracy", "auroc": "AUROC", "brier": "Brier score"},
-    remark=(
-        "error over splits. The Brier score is that of the positive class: from 0 to 1, less is",
-        "better.",
-    ),
+    remark="error over splits. The Brier score is that of the positive class: from 0 to 1, less is"
+    " better.",
     compared={"accuracy": "accuracy", "auroc": "auroc"},
     lower_is_better=(),
     direction="Above 0 ours is better.",
     sometimes="auroc",
-    where_defined=(
-        "Splits, which share patients, and in brackets those whose test part has both classes, for",
-        "AUROC",
-    ),
+    where_defined="Splits, which share patients, and in brackets those whose test part has both"
+    " classes, for AUROC",
     test_share=1 - TRAINING_SHARE,
 )
 # Accuracy in percent, FLamby's table for the four hospitals, mean over its seeds 42 to 46.
@@ -96,78 +91,65 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         user: [figures for split, figures in by_split.items() if split != FLAMBY_SEED]
         for user, by_split in found.items()
     }
-    measured = {user: figures for user, figures in others.items() if len(figures) > 1}
     again = [cell.figures for cell in cells.values() if "kind" in cell.plan.config]
     lines = [
         "# Fed-Heart-Disease: each hospital as the user",
         "",
-        "The patients and columns of FLamby's benchmark. Each arm's number of rounds is chosen",
-        "on a third of the user's training patients. *majority* says the commonest class of the",
-        "user's training patients to everybody; *pooled* is trained on all hospitals' patients in",
-        "one place.",
-        "",
+        *paragraph(
+            "The patients and columns of FLamby's benchmark. Each arm's number of rounds is chosen"
+            " on a third of the user's training patients. *majority* says the commonest class of"
+            " the user's training patients to everybody; *pooled* is trained on all hospitals'"
+            " patients in one place."
+        ),
         *_on_flambys_split(
             {u: f[FLAMBY_SEED] for u, f in found.items() if FLAMBY_SEED in f}, again
         ),
-        *(OTHER_SPLITS.ours_against_others(measured) if measured else []),
+        *OTHER_SPLITS.draw(others),
     ]
-    for user, figures in measured.items():
-        lines += OTHER_SPLITS.of_user(user, figures)
     return Page("\n".join(lines))
 
 
 def _on_flambys_split(found: Mapping[str, Values], again: Sequence[Values]) -> list[str]:
     """Ours beside FLamby's; `again`: its training by our program's data, by seed."""
-    users = _users()
-    rows = [row(name, accuracies, ".1f") for name, accuracies in PUBLISHED.items()]
-    for arm in fed_heart_published.ARMS if again else ():
-        means = [100 * fmean(figures[arm][user] for figures in again) for user in users]
-        rows.append(row(f"its training repeated, {arm}", means, ".1f"))
+    users, published = _users(), fed_heart_published
+    accuracies: dict[str, Sequence[float | None]] = dict(PUBLISHED)
+    for arm in published.ARMS if again else ():
+        accuracies[f"its training repeated, {arm}"] = [
+            100 * fmean(figures[arm][user] for figures in again) for user in users
+        ]
     for arm in ROWS:
-        shares = [100 * found[u][arm]["accuracy"] if u in found else None for u in users]
-        rows.append(row(arm, shares, ".1f"))
+        accuracies[arm] = [100 * found[u][arm]["accuracy"] if u in found else None for u in users]
+    aurocs = {arm: [found[u][arm]["auroc"] if u in found else None for u in users] for arm in ROWS}
     patients = ", ".join(f"{user} {figures['patients']}" for user, figures in found.items())
-    intervals = ", ".join(
+    local_intervals = ", ".join(
         f"{user} {100 * low:.0f} to {100 * high:.0f}"
         for user, figures in found.items()
         for low, high in [wilson(figures["local"]["accuracy"], figures["patients"])]
     )
+    training = load_study(study_path("heart-disease")).training
+    why = (
+        f"*Its training repeated* has FLamby's settings: from the random starts of its {len(again)}"
+        f" seeds, steps of {published.RATE:g} with {published.BATCH} patients, {published.EPOCHS}"
+        f" epochs of Adam, or for FedAvg {published.ROUNDS} rounds of {published.STEPS} steps of"
+        " SGD. So far as it comes near the published figures, the gap to ours is not of patients or"
+        " columns: after such steps a model is still on its way from its start, with few patients"
+        f" most. Ours starts at 0 and takes steps of {training.learning_rate:g} with"
+        f" {training.batch_size} patients."
+    )
     return [
         "## Accuracy in percent on FLamby's split",
         "",
-        f"Test patients: {patients}. FLamby's figures are means over five seeds of its training,",
-        "ours are of one training. The 95 % binomial interval (Wilson) of the accuracy of",
-        f"training alone: {intervals}. A gap that is small beside it is noise.",
-        "",
-        *(_why_they_differ(again) if again else ()),
-        *heading(users),
-        *rows,
-        "",
+        *paragraph(
+            f"Test patients: {patients}. FLamby's figures are means over five seeds of its"
+            " training, ours are of one training. The 95 % binomial interval (Wilson) of the"
+            f" accuracy of training alone: {local_intervals}. A gap that is small beside it is"
+            " noise."
+        ),
+        *(paragraph(why) if again else []),
+        *by_arm(users, accuracies, ".1f"),
         "## AUROC on FLamby's split",
         "",
-        *heading(users),
-        *(
-            row(arm, [found[u][arm]["auroc"] if u in found else None for u in users], ".3f")
-            for arm in ROWS[1:]
-        ),
-        "",
-    ]
-
-
-def _why_they_differ(again: Sequence[Values]) -> list[str]:
-    """What FLamby's own settings give on these patients, and what ours have otherwise."""
-    study, published = load_study(study_path("heart-disease")), fed_heart_published
-    return [
-        f"*Its training repeated* has FLamby's settings: from the random starts of its {len(again)}"
-        " seeds,",
-        f"steps of {published.RATE:g} with {published.BATCH} patients, {published.EPOCHS} epochs of"
-        f" Adam, or for FedAvg {published.ROUNDS} rounds",
-        f"of {published.STEPS} steps of SGD. So far as it comes near the published figures, the gap"
-        " to ours is not",
-        "of patients or columns: after such steps a model is still on its way from its start, with",
-        f"few patients most. Ours starts at 0 and takes steps of {study.training.learning_rate:g}"
-        f" with {study.training.batch_size} patients.",
-        "",
+        *by_arm(users, {arm: of for arm, of in aurocs.items() if arm != "majority"}, ".3f"),
     ]
 
 

@@ -16,9 +16,10 @@ from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
 from erosion.experiments.experiment import Page
 from erosion.experiments.papers import flamby
-from erosion.experiments.papers.rule_page import Arms
+from erosion.experiments.papers.rules import Arms
 from erosion.experiments.sources import HospitalFiles, make_hospitals
 from erosion.experiments.sources.tcga_brca import DAYS, EVENT, TEST_SHARE
+from erosion.experiments.tables import paragraph
 from erosion.experiments.testbed import study_path
 
 STUDY = "tcga-brca"
@@ -35,18 +36,14 @@ OTHER_SPLITS = flamby.OtherSplits(
         "uno_c": "Uno's C",
         "integrated_brier": "integrated Brier score",
     },
-    remark=(
-        "error over the splits that have the figure. Of the integrated Brier score less is",
-        "better.",
-    ),
+    remark="error over the splits that have the figure. Of the integrated Brier score less is"
+    " better.",
     compared={"harrell_c": "C-index", "integrated_brier": "integrated Brier"},
     lower_is_better=("integrated_brier",),
     direction="Ours is better above 0 by Harrell's C-index, and below 0 by the Brier score.",
     sometimes="harrell_c",
-    where_defined=(
-        "Splits, which share patients, and in brackets those whose test part has a pair to",
-        "compare, for the C-index",
-    ),
+    where_defined="Splits, which share patients, and in brackets those whose test part has a pair"
+    " to compare, for the C-index",
     test_share=TEST_SHARE,
 )
 # Harrell's C-index of a Cox model on the test patients of the six regions, mean over seeds 42 to
@@ -134,32 +131,28 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         user: [figures for split, figures in of_user.items() if split != FLAMBYS]
         for user, of_user in found.items()
     }
-    measured = {user: figures for user, figures in others.items() if len(figures) > 1}
     lines = [
         "# Fed-TCGA-BRCA: each region as the user",
         "",
-        "Survival with breast cancer; the patients and columns of FLamby's benchmark. Each arm's",
-        "number of rounds is chosen on a third of the user's training patients. *kaplan_meier*",
-        "gives everybody the curve of the user's training patients, and so ranks nobody: its",
-        "C-index is 0.5. *pooled* is trained on all regions' patients in one place. A C-index is",
-        "missing where no two test patients can be compared: none of them died before the other.",
-        "",
+        *paragraph(
+            "Survival with breast cancer; the patients and columns of FLamby's benchmark. Each"
+            " arm's number of rounds is chosen on a third of the user's training patients."
+            " *kaplan_meier* gives everybody the curve of the user's training patients, and so"
+            " ranks nobody: its C-index is 0.5. *pooled* is trained on all regions' patients in one"
+            " place. A C-index is missing where no two test patients can be compared: none of them"
+            " died before the other."
+        ),
         *_on_flambys_split({u: f[FLAMBYS] for u, f in found.items() if FLAMBYS in f}),
-        *(OTHER_SPLITS.ours_against_others(measured) if measured else []),
+        *OTHER_SPLITS.draw(others),
     ]
-    for user, figures in measured.items():
-        lines += OTHER_SPLITS.of_user(user, figures)
     return Page("\n".join(lines))
 
 
 def _on_flambys_split(found: Mapping[str, Values]) -> list[str]:
     users = _users()
 
-    def rows(metric: str, arms: Sequence[str]) -> list[str]:
-        return [
-            flamby.row(arm, [found[u][arm][metric] if u in found else None for u in users], ".3f")
-            for arm in arms
-        ]
+    def rows(metric: str, arms: Sequence[str]) -> dict[str, Sequence[float | None]]:
+        return {arm: [found[u][arm][metric] if u in found else None for u in users] for arm in arms}
 
     counts = ", ".join(
         f"{user} {figures['patients']} ({figures['deaths']}, {figures['pairs']})"
@@ -173,24 +166,20 @@ def _on_flambys_split(found: Mapping[str, Values]) -> list[str]:
     return [
         "## Harrell's C-index on FLamby's split",
         "",
-        "Test patients, and in brackets how many of them died and how many pairs can be compared:",
-        f"{counts}. A mean over the regions counts each alike, the one with the fewest pairs, too.",
-        "FLamby's figures are means over five seeds of its training of a Cox model, ours are of",
-        "one training of a discrete-time model: rows of one program are to be held against each",
-        "other. The 95 % interval of the C-index of training alone:",
-        f"{intervals}. A gap that is small beside it is noise.",
-        "",
-        *flamby.heading(users),
-        *(flamby.row(name, c_indices, ".3f") for name, c_indices in PUBLISHED.items()),
-        *rows("harrell_c", ROWS[1:]),
-        "",
+        *paragraph(
+            "Test patients, and in brackets how many of them died and how many pairs can be"
+            f" compared: {counts}. A mean over the regions counts each alike, the one with the"
+            " fewest pairs, too. FLamby's figures are means over five seeds of its training of a"
+            " Cox model, ours are of one training of a discrete-time model: rows of one program are"
+            " to be held against each other. The 95 % interval of the C-index of training alone:"
+            f" {intervals}. A gap that is small beside it is noise."
+        ),
+        *flamby.by_arm(users, {**PUBLISHED, **rows("harrell_c", ROWS[1:])}, ".3f"),
         "## Integrated Brier score on FLamby's split",
         "",
         "Less is better.",
         "",
-        *flamby.heading(users),
-        *rows("integrated_brier", ROWS),
-        "",
+        *flamby.by_arm(users, rows("integrated_brier", ROWS), ".3f"),
     ]
 
 

@@ -18,20 +18,22 @@ from erosion.common.protocol.messages import EvaluateRequest, FinalMetrics
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell, Values
 from erosion.experiments.every_user import site_of
-from erosion.experiments.papers.paired import (
-    INTERVALS,
-    LEVEL,
-    MARKS,
-    Difference,
-    one_or_range,
-    paired_difference,
-    told,
-)
-from erosion.experiments.papers.rule_page import RECOMMENDED, RECOMMENDED_ARM, Arms
+from erosion.experiments.papers.rules import RECOMMENDED, RECOMMENDED_ARM, Arms
 from erosion.experiments.simulator import Simulation, simulate, timeless
 from erosion.experiments.sources import HospitalFiles
 from erosion.experiments.sources.source import write_table
-from erosion.experiments.standard_error import in_words
+from erosion.experiments.tables import (
+    MARKS,
+    comparison_table,
+    comparisons,
+    counted,
+    figures_of,
+    in_words,
+    intervals,
+    one_or_range,
+    paragraph,
+    table,
+)
 from erosion.experiments.testbed import study_path
 
 SPLIT = "split"  # the column of both sources: "train" or "test"
@@ -140,17 +142,17 @@ def by_user(cells: Mapping[str, Cell], users: Sequence[str]) -> dict[str, dict[i
     }
 
 
-def row(name: str, values: Sequence[float | None], form: str) -> str:
-    """A line of a table; a mean at its end where every user has a value."""
-    known = [value for value in values if value is not None]
-    cells = ["" if value is None else f"{value:{form}}" for value in values]
-    mean = f"{fmean(known):{form}}" if len(known) == len(values) else ""
-    return f"| {name} | {' | '.join([*cells, mean])} |"
-
-
-def heading(users: Sequence[str]) -> list[str]:
-    """That of a table with a column for each user and their mean."""
-    return [f"| | {' | '.join(users)} | mean |", f"| --- |{' --- |' * (len(users) + 1)}"]
+def by_arm(
+    users: Sequence[str], rows: Mapping[str, Sequence[float | None]], form: str
+) -> list[str]:
+    """A table with a column for each user, and a mean where every user has a value."""
+    lines = []
+    for name, values in rows.items():
+        known = [value for value in values if value is not None]
+        cells = ["" if value is None else f"{value:{form}}" for value in values]
+        mean = f"{fmean(known):{form}}" if len(known) == len(values) else ""
+        lines.append([name, *cells, mean])
+    return table(["", *users, "mean"], lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,96 +161,68 @@ class OtherSplits:
 
     rows: Sequence[str]  # of each user's table: what is no arm of ours, then the arms
     columns: Mapping[str, str]  # of each user's table: metric -> heading
-    remark: Sequence[str]  # below each user's title, after the number of patients
+    remark: str  # below each user's title, after the number of patients
     compared: Mapping[str, str]  # metric -> heading, in the table of ours against others
     lower_is_better: Collection[str]  # of these metrics
     direction: str  # says so
     sometimes: str  # the metric that some splits lack
-    where_defined: Sequence[str]  # says which splits have it
+    where_defined: str  # says which splits have it
     test_share: float
 
-    def ours_against_others(self, found: Mapping[str, Sequence[Values]]) -> list[str]:
-        """Paired differences for each user of `found`, who has two splits or more."""
-        comparisons = len(found) * len(OURS) * len(OTHERS) * len(self.compared)
-        rows: list[str] = []
-        differences: list[Difference] = []
-        marked: Counter[tuple[str, str, str]] = Counter()  # by user, metric and direction
-        for user, figures in found.items():
-            for arm in OURS:
-                cells = []
-                for name, other in product(self.compared, OTHERS):
-                    both = _both(figures, name, arm, other)
-                    if len(both[0]) < 2:
-                        cells.append("")
-                        continue
-                    apart = paired_difference(
-                        *both, comparisons=comparisons, test_share=self.test_share
-                    )
-                    differences.append(apart)
-                    cells.append(apart.text())
-                    if apart.leaves_out_zero:
-                        better = (apart.mean > 0) != (name in self.lower_is_better)
-                        marked[user, name, "better" if better else "worse"] += 1
-                rows.append(f"| {user} | {arm} | {' | '.join(cells)} |")
-        splits = ", ".join(
-            f"{user} {len(figures)} ({len(_both(figures, self.sometimes, *OTHERS[:2])[0])})"
-            for user, figures in found.items()
+    def draw(self, found: Mapping[str, Sequence[Values]]) -> list[str]:
+        """Ours against others for all users with two splits, and every arm for each of them."""
+        measured = {user: splits for user, splits in found.items() if len(splits) > 1}
+        lines = self._ours_against_others(measured) if measured else []
+        for user, splits in measured.items():
+            lines += self._of_user(user, splits)
+        return lines
+
+    def _ours_against_others(self, found: Mapping[str, Sequence[Values]]) -> list[str]:
+        every = list(
+            comparisons(found, OURS, OTHERS, list(self.compared), test_share=self.test_share)
         )
+        marked: Counter[tuple[str, str, str]] = Counter()  # by user, metric and direction
+        for one in every:
+            if one.difference and one.difference.leaves_out_zero:
+                better = (one.difference.mean > 0) != (one.metric in self.lower_is_better)
+                marked[one.setting, one.metric, "better" if better else "worse"] += 1
+        defined = {
+            user: sum(split["local"][self.sometimes] is not None for split in splits)
+            for user, splits in found.items()
+        }
+        splits = ", ".join(f"{user} {len(found[user])} ({n})" for user, n in defined.items())
         directions = list(product(self.compared, ("better", "worse")))
-        headings = [f"{name}: {other}" for name in self.compared.values() for other in OTHERS]
         return [
             "## Ours minus others, over the other splits",
             "",
-            f"{self.direction} {INTERVALS},",
-            f"{100 * (1 - LEVEL):g} % for all {comparisons} together.",
-            *MARKS,
-            told(differences),
-            *self.where_defined[:-1],
-            f"{self.where_defined[-1]}: {splits}.",
-            "",
-            f"| | | {' | '.join(headings)} |",
-            f"| --- | --- |{' --- |' * len(headings)}",
-            *rows,
-            "",
+            *paragraph(
+                self.direction,
+                intervals(f"all {len(every)}"),
+                MARKS,
+                counted([one.difference for one in every if one.difference]),
+                f"{self.where_defined}: {splits}.",
+            ),
+            *comparison_table(every, self.compared),
             f"Of the {len(OURS) * len(OTHERS)} differences of a hospital in a metric, how many are"
             " marked:",
             "",
-            f"| | {' | '.join(f'{self.compared[name]}: {word}' for name, word in directions)} |",
-            f"| --- |{' --- |' * len(directions)}",
-            *(
-                f"| {user} | {' | '.join(str(marked[user, *way]) for way in directions)} |"
-                for user in found
+            *table(
+                ["", *(f"{self.compared[name]}: {word}" for name, word in directions)],
+                ([user, *(str(marked[user, *way]) for way in directions)] for user in found),
             ),
-            "",
         ]
 
-    def of_user(self, user: str, figures: Sequence[Values]) -> list[str]:
-        """Every arm's mean over the splits that have a metric, two or more."""
+    def _of_user(self, user: str, splits: Sequence[Values]) -> list[str]:
+        """Every arm's mean over the splits that have a metric."""
         rows = []
         for arm in self.rows:
-            cells = []
-            for name in self.columns:
-                values = [split[arm][name] for split in figures if split[arm][name] is not None]
-                cells.append(in_words(values) if len(values) > 1 else "")
-            rows.append(f"| {arm} | {' | '.join(cells)} |")
-        patients = one_or_range(split["patients"] for split in figures)
+            values = [figures_of(splits, arm, name) for name in self.columns]
+            rows.append([arm, *(in_words(of) if len(of) > 1 else "" for of in values)])
+        patients = one_or_range(split["patients"] for split in splits)
+        said = f"{len(splits)} splits, {patients} test patients each; ± is one standard"
         return [
             f"## {user}",
             "",
-            f"{len(figures)} splits, {patients} test patients each; ± is one standard",
-            *self.remark,
-            "",
-            f"| | {' | '.join(self.columns.values())} |",
-            f"| --- |{' --- |' * len(self.columns)}",
-            *rows,
-            "",
+            *paragraph(said, self.remark),
+            *table(["", *self.columns.values()], rows),
         ]
-
-
-def _both(
-    figures: Sequence[Values], metric: str, arm: str, other: str
-) -> tuple[list[float], list[float]]:
-    """A metric of two arms over the splits where both have it."""
-    pairs = [(split[arm][metric], split[other][metric]) for split in figures]
-    known = [(a, b) for a, b in pairs if a is not None and b is not None]
-    return [a for a, _ in known], [b for _, b in known]

@@ -26,10 +26,10 @@ from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import CellPlan, Tick, Values
 from erosion.experiments.every_user import site_of
 from erosion.experiments.papers.held_images import HeldImages, without_notes
-from erosion.experiments.papers.rule_page import RECOMMENDED, RECOMMENDED_ARM, Arms
-from erosion.experiments.papers.shipped_study import shipped_study
+from erosion.experiments.papers.rules import RECOMMENDED, RECOMMENDED_ARM, Arms
 from erosion.experiments.simulator import Simulation, simulate, timeless
 from erosion.experiments.sources import make_hospitals
+from erosion.experiments.splits import shipped_study
 from erosion.experiments.testbed import study_path
 
 STUDIES, SPLITS = ("ham10000", "cifar10"), 8

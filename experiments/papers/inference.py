@@ -22,7 +22,7 @@ from erosion.common.protocol.messages import TrainRequest
 from erosion.common.study.study import Study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
 from erosion.experiments.experiment import Page
-from erosion.experiments.papers.picture import picture
+from erosion.experiments.pictures import picture
 from erosion.experiments.reconstruction import cut_at, fitted, num_among, num_found, solved, swept
 
 SEEDS = 2

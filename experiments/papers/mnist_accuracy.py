@@ -1,7 +1,7 @@
 """A cell's accuracies on the user's test images, and how far chance alone may move them."""
 
 from erosion.experiments.cells import Cell
-from erosion.experiments.standard_error import wilson
+from erosion.experiments.tables import wilson
 
 
 def best_of(cell: Cell) -> float:

@@ -7,7 +7,7 @@ from erosion.experiments.experiment import Page
 from erosion.experiments.papers.mnist import AGENTS, SCHEMES, Scheme, published_plans
 from erosion.experiments.papers.mnist_accuracy import best_of, interval, last_of
 from erosion.experiments.papers.mnist_further import further_tables
-from erosion.experiments.papers.picture import add_legend, picture
+from erosion.experiments.pictures import add_legend, picture
 from erosion.experiments.sources.mnist_partition import PATTERNS, PatternName, commonest_share
 
 NAMES: Mapping[Scheme, str] = {

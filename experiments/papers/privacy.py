@@ -10,9 +10,8 @@ from pathlib import Path
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
 from erosion.experiments.experiment import Page
-from erosion.experiments.papers.paired import INTERVALS, LEVEL, one_or_range, paired_difference
 from erosion.experiments.splits import one_split
-from erosion.experiments.standard_error import mean_and_error
+from erosion.experiments.tables import intervals, mean_and_error, one_or_range, paired_difference
 from erosion.experiments.testbed import study_path
 
 STUDY, SEEDS, AT_ONCE, ROUNDS = "breast-cancer", 40, 10, 10
@@ -147,9 +146,9 @@ def _apart(cells: Mapping[str, Cell]) -> list[str]:
     return [
         "## Differences in errors",
         "",
-        f"Below 0 the first has fewer. {INTERVALS}, {100 * (1 - LEVEL):g} % for all {comparisons}"
-        " together; \\*: leaves out 0. The splits share patients. As shipped, a study has more and"
-        " smaller steps, so that a difference from it is not of privacy alone.",
+        f"Below 0 the first has fewer. {intervals(f'all {comparisons}')} \\*: leaves out 0. The"
+        " splits share patients. As shipped, a study has more and smaller steps, so that a"
+        " difference from it is not of privacy alone.",
         "",
         "| | none | " + " | ".join(f"epsilon {e:g}" for e in EPSILONS) + " |",
         "| --- | --- |" + " --- |" * len(EPSILONS),

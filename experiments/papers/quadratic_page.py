@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from erosion.experiments.cells import Cell
 from erosion.experiments.experiment import Page
 from erosion.experiments.papers import quadratic
-from erosion.experiments.papers.picture import add_legend, picture
 from erosion.experiments.papers.tuned_quadratic import expected_losses
+from erosion.experiments.pictures import add_legend, picture
 
 PUBLISHED = {  # of an independent simulation with the constants that are ours
     "figure2-alone-zeta1": 0.0263,

@@ -5,18 +5,19 @@ from statistics import fmean
 
 from erosion.experiments.cells import Cell
 from erosion.experiments.experiment import Page
-from erosion.experiments.papers.paired import (
-    INTERVALS,
-    LEVEL,
+from erosion.experiments.papers.titanic import MODES, SCHEMES, Mode, Scheme
+from erosion.experiments.pictures import COLOURS, add_legend, picture
+from erosion.experiments.sources.titanic_passengers import AUTHORS_SEED, FEATURES, SPLITS, Split
+from erosion.experiments.tables import (
     MARKS,
     Difference,
+    counted,
+    in_words,
+    intervals,
     paired_difference,
-    told,
+    paragraph,
+    table,
 )
-from erosion.experiments.papers.picture import COLOURS, add_legend, picture
-from erosion.experiments.papers.titanic import MODES, SCHEMES, Mode, Scheme
-from erosion.experiments.sources.titanic_passengers import AUTHORS_SEED, FEATURES, SPLITS, Split
-from erosion.experiments.standard_error import in_words
 
 NAMES: Mapping[Scheme, str] = {
     "local": "Local",
@@ -129,7 +130,7 @@ def _differences(cells: Mapping[str, Cell]) -> list[str]:
     if not by_split:
         return []
     comparisons = len(by_split) * len(USERS) * len(OTHERS)
-    rows: list[str] = []
+    rows: list[list[str]] = []
     better: list[str] = []
     worse: list[str] = []
     differences: list[Difference] = []
@@ -146,7 +147,7 @@ def _differences(cells: Mapping[str, Cell]) -> list[str]:
             }
             differences += apart.values()
             texts = (one.text() for one in apart.values())
-            rows.append(f"| {split}, minus {NAMES[other]} | {' | '.join(texts)} |")
+            rows.append([f"{split}, minus {NAMES[other]}", *texts])
             for user, one in apart.items():
                 if one.leaves_out_zero:
                     which = better if one.mean > 0 else worse
@@ -154,15 +155,14 @@ def _differences(cells: Mapping[str, Cell]) -> list[str]:
     return [
         "## Weight Erosion minus the others, corrected",
         "",
-        f"Accuracy, above 0 where Weight Erosion is better. {INTERVALS}",
-        f"(seeds, which share passengers), {100 * (1 - LEVEL):g} % for all {comparisons} together.",
-        *MARKS,
-        told(differences),
-        "",
-        "| | user 0 | user 1 | user 2 | user 3 |",
-        "|---|---|---|---|---|",
-        *rows,
-        "",
+        *paragraph(
+            "Accuracy, above 0 where Weight Erosion is better; splits are seeds, which share"
+            " passengers.",
+            intervals(f"all {comparisons}"),
+            MARKS,
+            counted(differences),
+        ),
+        *table(["", "user 0", "user 1", "user 2", "user 3"], rows),
         f"**Over splits of these passengers Weight Erosion is more accurate for"
         f" {', '.join(better) or 'nobody'}, and less accurate for {', '.join(worse) or 'nobody'}**;"
         " elsewhere no difference shows.",

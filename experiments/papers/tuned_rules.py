@@ -1,6 +1,6 @@
 """Compares the rules once each has had its settings chosen inside the user's training part.
 
-The arms of `which_rule`, but every rule has a few values of its main constants to choose from, and
+The arms of which-rule, but every rule has a few values of its main constants to choose from, and
 every rule, training alone included, its number of rounds: those with the least log loss on half
 of the user's training patients, on which that trial's models were not trained. The candidates were
 written down before any cell was run. The user's test patients decide nothing.
@@ -13,26 +13,27 @@ from typing import Any
 
 from erosion.common.study.study import Study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
-from erosion.experiments.experiment import Page
-from erosion.experiments.papers.rule_page import (
+from erosion.experiments.experiment import Experiment, Page
+from erosion.experiments.papers.rules import (
+    EXPLORED,
     RECOMMENDED,
     RECOMMENDED_ARM,
+    SEEDS,
+    SLOW,
     Arms,
-    RulePage,
     Setting,
+    draw_rules,
+    shipped_settings,
 )
-from erosion.experiments.papers.shipped_study import shipped_study
-from erosion.experiments.papers.which_rule import ARMS as EXPLORED
-from erosion.experiments.papers.which_rule import SEEDS
-from erosion.experiments.papers.which_rule import settings as shipped_settings
-from erosion.experiments.splits import simulated_split
+from erosion.experiments.splits import shipped_study, simulated_split
+from erosion.experiments.tables import paragraph, table
 
 Candidates = Mapping[str, Sequence[Mapping[str, Any]]]
 
 FOLDS = 2  # of the user's training patients, of which one is what settings are chosen by
 TITANIC_USERS = ("to-20", "to-35", "above-35", "age-unknown")
-# The variants of a rule that `which_rule` has apart are candidates here.
-VARIANTS = ("weight_erosion_slow", "weight_erosion_slow_own_bias", "evidence_erosion_decay")
+# The variants of a rule that which-rule has apart are candidates here.
+VARIANTS = ("weight_erosion_slow", SLOW, "evidence_erosion_decay")
 ARMS: Arms = {
     **{name: arm for name, arm in EXPLORED.items() if name not in VARIANTS},
     RECOMMENDED: RECOMMENDED_ARM,
@@ -71,7 +72,7 @@ CANDIDATES: Candidates = {
 
 
 def settings() -> list[Setting]:
-    """Those of `which_rule`, and each hospital of the Titanic as the user."""
+    """Those of which-rule, and each hospital of the Titanic as the user."""
     return [*shipped_settings(), *(("titanic", user) for user in TITANIC_USERS)]
 
 
@@ -127,22 +128,22 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
 
 
 def draw(cells: Mapping[str, Cell]) -> Page:
-    """The tables of `which_rule`, and what was chosen how often."""
+    """The tables of which-rule, and what was chosen how often."""
     heading = [
         "# Which rule wins with its settings chosen?",
         "",
-        "The rules of [which rule wins](../which-rule/README.md) on the same studies and on the",
-        "Titanic's four hospitals. Here each rule has a few values of its main constants to choose",
-        "from, and each, training alone included, its number of rounds: those with the least log",
-        "loss on half of the user's training patients, whom the models of that trial had not seen.",
-        "So a rule with more to choose from may fit the luck of that half; the test patients",
-        "decide nothing. Log loss of the user's test patients; ± is one standard error over",
-        "splits, which share patients.",
-        "",
+        *paragraph(
+            "The rules of [which rule wins](../which-rule/README.md) on the same studies and on the"
+            " Titanic's four hospitals. Here each rule has a few values of its main constants to"
+            " choose from, and each, training alone included, its number of rounds: those with the"
+            " least log loss on half of the user's training patients, whom the models of that trial"
+            " had not seen. So a rule with more to choose from may fit the luck of that half; the"
+            " test patients decide nothing. Log loss of the user's test patients; ± is one standard"
+            " error over splits, which share patients."
+        ),
         *_chosen(cells),
     ]
-    page = RulePage(ARMS, RECOMMENDED, settings(), allows_for_sharing=True)
-    return page.draw(cells, heading)
+    return draw_rules(heading, ARMS, RECOMMENDED, settings(), cells)
 
 
 def _chosen(cells: Mapping[str, Cell]) -> list[str]:
@@ -155,17 +156,13 @@ def _chosen(cells: Mapping[str, Cell]) -> list[str]:
             f"{_in_words(tried)} {sum(one['settings'] == tried for one in found)}"
             for tried in CANDIDATES.get(arm, ())
         ]
-        rounds = median(one["rounds"] for one in found)
-        rows.append(f"| {arm} | {'; '.join(counts)} | {rounds:g} |")
+        rows.append([arm, "; ".join(counts), f"{median(one['rounds'] for one in found):g}"])
     return [
         "## What was chosen",
         "",
         f"In how many of {len(cells)} cells; the last column is the median number of rounds.",
         "",
-        "| arm | settings | rounds |",
-        "| --- | --- | --- |",
-        *rows,
-        "",
+        *table(["arm", "settings", "rounds"], rows),
     ]
 
 
@@ -177,3 +174,16 @@ def _in_words(tried: Mapping[str, Any]) -> str:
         else:
             parts.append(f"`{key} = {str(value).lower() if isinstance(value, bool) else value}`")
     return " ".join(parts) or "the default"
+
+
+EXPERIMENT = Experiment(
+    "tuned-rules",
+    "Which rule wins, tuned",
+    "The same rules, each with its settings and number of rounds chosen inside the user's training"
+    " part, on the same studies and the Titanic's four hospitals, over 50 splits. Three hours of"
+    " one core.",
+    plans,
+    run,
+    draw,
+    lambda config: (study_of(config),),
+)

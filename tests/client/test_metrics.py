@@ -13,7 +13,7 @@ from erosion.client.evaluation.metrics import measure, measure_with_intervals, t
 from erosion.common.protocol.figures import LARGEST_FIGURE
 from erosion.common.protocol.messages import Interval
 from erosion.common.tasks.metric import of_mean, of_ranking
-from erosion.experiments.standard_error import wilson
+from erosion.experiments.tables import wilson
 from tests.support.task_examples import example
 from tests.support.tasks import classes_of
 

@@ -12,7 +12,7 @@ from erosion.common.rounds.model_selection import SelectedSettings, chosen
 from erosion.common.settings.base import validate
 from erosion.common.study.study import Study, load_study, study_from_json
 from erosion.experiments.every_user import site_of
-from erosion.experiments.papers.which_rule import ARMS, SLOW
+from erosion.experiments.papers.rules import EXPLORED, SLOW
 from erosion.experiments.simulator import simulate, timeless
 from erosion.experiments.sources import make_hospitals
 from erosion.experiments.testbed import study_path
@@ -25,7 +25,7 @@ def test_the_papers_preset_is_what_the_keys_stand_at() -> None:
 
 
 def test_the_recommended_preset_is_the_rule_that_was_measured_with_a_longer_share() -> None:
-    measured = WeightErosion.model_validate({**ARMS[SLOW], "erosion_share": 3.0})
+    measured = WeightErosion.model_validate({**EXPLORED[SLOW], "erosion_share": 3.0})
     assert WeightErosion(preset="recommended") == measured
 
 

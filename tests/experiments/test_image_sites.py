@@ -14,9 +14,10 @@ from erosion.client.dataset.local_dataset import LocalDataset
 from erosion.client.site_file import Site
 from erosion.common.errors import DataError, StudyError
 from erosion.common.study.study import Study, load_study
+from erosion.experiments import splits
 from erosion.experiments.cells import Cell
 from erosion.experiments.every_user import site_of
-from erosion.experiments.papers import image_sites, shipped_study
+from erosion.experiments.papers import image_sites
 from erosion.experiments.papers.image_sites import ARMS, MAJORITY, POOLED, WEIGHING, in_one_place
 from erosion.experiments.papers.image_sites_page import OTHERS, OURS, draw
 from erosion.experiments.sources import make_hospitals
@@ -219,7 +220,7 @@ def test_a_cell_measures_every_arm_on_the_same_pictures(
     arms = {arm: ARMS[arm] for arm in ("local", "fedavg", *WEIGHING)}
     config = {"user": "vienna_dias", "seed": 0, "arms": arms, "folds": 3}
     shipped = small("ham10000")
-    monkeypatch.setattr(shipped_study, "load_study", lambda _path: shipped)
+    monkeypatch.setattr(splits, "load_study", lambda _path: shipped)
     ticks: list[None] = []
     found = image_sites.run({"study": "ham10000", **config}, ham_folder, lambda: ticks.append(None))
     assert len(ticks) == image_sites.plans()[0].rounds

@@ -14,7 +14,7 @@ from erosion.experiments.papers import mnist
 from erosion.experiments.papers.held_images import HeldImages
 from erosion.experiments.papers.mnist_page import PUBLISHED, draw
 from erosion.experiments.sources.mnist_partition import PATTERNS, partition
-from erosion.experiments.standard_error import wilson
+from erosion.experiments.tables import wilson
 
 DATA = Path(os.environ["EROSION_DATA"]) if "EROSION_DATA" in os.environ else None
 needs_mnist = pytest.mark.skipif(

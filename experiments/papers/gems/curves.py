@@ -8,7 +8,7 @@ from erosion.experiments.cells import Cell
 from erosion.experiments.papers.gems.cell_runs import PUBLIC
 from erosion.experiments.papers.gems.grid import NODES
 from erosion.experiments.papers.gems.reading import EPSILONS, TITLES, at_epsilon, mean_of, trials
-from erosion.experiments.papers.picture import add_legend, picture
+from erosion.experiments.pictures import add_legend, picture
 
 _CURVES = {  # what is drawn, and where it stands in a cell
     "GEMS, ours": ("gems", "ours", "tuned"),

@@ -5,7 +5,6 @@ from math import isnan
 
 from erosion.experiments.cells import Cell
 from erosion.experiments.experiment import Page
-from erosion.experiments.papers.paired import LEVEL
 from erosion.experiments.papers.robustness.attacks import ATTACKS, NO_ATTACK
 from erosion.experiments.papers.robustness.grid import (
     ATTACKERS,
@@ -23,6 +22,7 @@ from erosion.experiments.papers.robustness.summary import (
     Zero,
     summarise,
 )
+from erosion.experiments.tables import LEVEL
 
 INTRODUCTION = f"""\
 # One harmful hospital

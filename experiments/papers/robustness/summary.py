@@ -8,10 +8,9 @@ from statistics import median
 from scipy import stats
 
 from erosion.experiments.cells import Cell
-from erosion.experiments.papers.paired import LEVEL, ROUNDED
 from erosion.experiments.papers.robustness.attacks import ABSENT, NO_ATTACK
 from erosion.experiments.papers.robustness.grid import ATTACKERS, one_arm_study
-from erosion.experiments.standard_error import mean_and_error
+from erosion.experiments.tables import LEVEL, ROUNDED, mean_and_error
 
 ALONE = "local"  # the method that hears nobody
 NOTABLE = 0.02  # log loss; a harm above it is told even where it is not clear

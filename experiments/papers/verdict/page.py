@@ -9,7 +9,6 @@ from typing import NamedTuple
 from erosion.common.protocol.messages import CROSS_FITTED_SIGNIFICANCE, SIGNIFICANCE
 from erosion.experiments.cells import Cell, Values
 from erosion.experiments.experiment import Page
-from erosion.experiments.papers.picture import add_legend, picture
 from erosion.experiments.papers.verdict.grid import PATIENTS, TEST_PATIENTS
 from erosion.experiments.papers.verdict.nulls import GAINS, NULLS
 from erosion.experiments.papers.verdict.refits import (
@@ -20,7 +19,8 @@ from erosion.experiments.papers.verdict.refits import (
     TRUTH_OF_TRAINING_PART,
 )
 from erosion.experiments.papers.verdict.rules import RULES
-from erosion.experiments.standard_error import wilson
+from erosion.experiments.pictures import add_legend, picture
+from erosion.experiments.tables import wilson
 
 LEVELS = (0.02, 0.01, 0.005, 0.003, 0.002)
 ALLOWED = 0.05

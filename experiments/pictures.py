@@ -1,4 +1,4 @@
-"""Pictures of the experiments: SVG files that are the same for the same figures."""
+"""Pictures of the pages: SVG files that are the same for the same figures."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,0 +1,243 @@
+"""Two questions to the shipped studies over splits: is one round enough, and do local steps matter?
+
+one-round: the user alone, FedAvg, Weight Erosion and evidence erosion in all of the study's rounds,
+    personal GEMS and GEMS in one round of as much local training.
+local-steps: averaged gradients and bias correction (what Chayti et al. 2021 left out), Weight
+    Erosion by its paper's setting and the recommended one, and training alone, with 1, 5 or 20
+    local steps a round and as many in all.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from erosion.common.algorithms.weight_erosion import PRESETS
+from erosion.common.study.study import Study, load_study
+from erosion.experiments.cells import Cell, CellPlan, Tick, Values
+from erosion.experiments.experiment import Experiment, Page
+from erosion.experiments.papers.rules import RECOMMENDED, RECOMMENDED_ARM, Arms, test_share
+from erosion.experiments.splits import one_split, shipped_study
+from erosion.experiments.tables import (
+    MARKS,
+    errors_of,
+    figures_of,
+    in_words,
+    intervals,
+    one_or_range,
+    paired_difference,
+    paragraph,
+    table,
+)
+from erosion.experiments.testbed import study_path
+
+SEEDS = 20
+STUDIES = {
+    "breast-cancer": "Breast cancer, five hospitals, one of them miscoded",
+    "heart-disease": "Heart disease, four real hospitals",
+}
+ONE_ROUND = ("personal_gems", "tuned_personal_gems", "ball_personal_gems", "gems")
+REFERENCE = "personal_gems"
+STEPS = (1, 5, 20)
+STEPS_IN_ALL: Mapping[str, int] = {"breast-cancer": 100, "heart-disease": 200}
+STEP_ARMS: Arms = {
+    "local": {},
+    "weighted_gradient": {},
+    "bias_correction": {},
+    "weight_erosion": PRESETS["paper"],
+    RECOMMENDED: RECOMMENDED_ARM,
+}
+
+
+def round_plans() -> Sequence[CellPlan]:
+    """A cell for each study and seed."""
+    return [
+        CellPlan(
+            f"{name}-{seed}",
+            {"study": name, "seed": seed, "arms": arms(_rounds(name)), "version": 2},
+            rounds=1,
+        )
+        for name in STUDIES
+        for seed in range(SEEDS)
+    ]
+
+
+def arms(rounds: int) -> dict[str, dict[str, Any]]:
+    """What is compared; those of one round train as long in it as the others in all."""
+    once = {"algorithm": "personal_gems", "local_rounds": rounds}
+    share = {"epsilon": 0.9, "epsilon_of": "own_accuracy"}
+    return {
+        "local": {},
+        "fedavg": {},
+        "weight_erosion": {},
+        "evidence_erosion": {},
+        "personal_gems": once,
+        "tuned_personal_gems": {**once, "tuning_rounds": 5},
+        "ball_personal_gems": {**once, **share, "balls": "user"},
+        "gems": {**once, **share, "algorithm": "gems"},
+    }
+
+
+def _rounds(name: str) -> int:
+    return load_study(study_path(name)).rounds
+
+
+def step_plans() -> Sequence[CellPlan]:
+    """A cell for each seed, study and number of steps."""
+    return [
+        CellPlan(
+            f"{study}-{steps}steps-{seed}",
+            {
+                "study": study,
+                "steps": steps,
+                "rounds": total // steps,
+                "seed": seed,
+                "arms": dict(STEP_ARMS),
+                "version": 1,
+            },
+            rounds=1,
+        )
+        for seed in range(SEEDS)
+        for study, total in STEPS_IN_ALL.items()
+        for steps in STEPS
+    ]
+
+
+def study_of(config: Values) -> Study:
+    """The shipped study with the cell's arms and seed, and its rounds and steps if it has them."""
+    changed = {key: config[key] for key in ("arms", "seed", "rounds") if key in config}
+    if "steps" in config:
+        training = load_study(study_path(config["study"])).training.model_dump(mode="json")
+        changed["training"] = training | {"steps": config["steps"]}
+    return shipped_study(config["study"], **changed)
+
+
+def run_rounds(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+    """Simulate one split."""
+    reply = one_split(study_of(config), data_dir)
+    tick()
+    return {
+        arm: {"log_loss": m["log_loss"], "accuracy": m["accuracy"], "patients": m.num_patients}
+        for arm, m in reply.arms.items()
+    }
+
+
+def run_steps(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+    """All arms on one split."""
+    reply = one_split(study_of(config), data_dir, min_local_steps=config["steps"])
+    tick()
+    return {
+        arm: {"log_loss": found["log_loss"], "accuracy": found["accuracy"]}
+        for arm, found in reply.arms.items()
+    } | {"patients": reply.arms["local"].num_patients}
+
+
+def _of(cells: Mapping[str, Cell], **config: Any) -> list[Values]:
+    """The figures of the cells of these settings."""
+    return [c.figures for c in cells.values() if config.items() <= c.plan.config.items()]
+
+
+def draw_rounds(cells: Mapping[str, Cell]) -> Page:
+    """One table for each study."""
+    lines = [
+        "# Is one round enough? Personal GEMS over splits of the patients",
+        "",
+        *paragraph(
+            "Every arm trains as many local steps in all; those marked *one round* exchange once,"
+            " the others in every round of the study. Mean over the splits, which share patients,"
+            " so that the errors (±, one standard error) are about splits alone. The last column is"
+            " the log loss minus that of personal GEMS in the same split: above 0, personal GEMS is"
+            " better.",
+            intervals("all of a table"),
+            "\\*: leaves out 0. How many errors it is to name the commonest class stands in [which"
+            " rule wins](../which-rule/README.md).",
+        ),
+    ]
+    for name, title in STUDIES.items():
+        found = _of(cells, study=name)
+        if len(found) > 1:
+            lines += [f"## {title}", "", *_round_table(found, _rounds(name))]
+    return Page("\n".join(lines))
+
+
+def _round_table(found: Sequence[Values], rounds: int) -> list[str]:
+    rows = []
+    ours = figures_of(found, REFERENCE, "log_loss")
+    for arm in arms(rounds):
+        losses = figures_of(found, arm, "log_loss")
+        errors = errors_of([{**one, "patients": one[arm]["patients"]} for one in found], arm)
+        apart = paired_difference(losses, ours, comparisons=len(arms(rounds)) - 1)
+        minus = "" if arm == REFERENCE else apart.text()
+        how_many = "one round" if arm in ONE_ROUND else f"{rounds} rounds"
+        rows.append([arm, how_many, in_words(losses), in_words(errors, ".1f"), minus])
+    patients = one_or_range(one[REFERENCE]["patients"] for one in found)
+    head = ["arm", "exchanges", "log loss", "errors", "log loss beside personal GEMS"]
+    return [f"{len(found)} splits, {patients} test patients each.", "", *table(head, rows)]
+
+
+def draw_steps(cells: Mapping[str, Cell]) -> Page:
+    """One table for each study: log loss by steps a round, and beside training alone."""
+    lines = [
+        "# Bias correction with local steps, on real data",
+        "",
+        *paragraph(
+            "Log loss of the user's test patients, with as many local steps in all however many a"
+            " round; ± is one standard error over splits, which share patients. Below it the"
+            " difference from training alone in the same split with its interval; below 0 is"
+            " better.",
+            intervals("all of a table"),
+            MARKS,
+        ),
+    ]
+    for study, total in STEPS_IN_ALL.items():
+        found = {steps: _of(cells, study=study, steps=steps) for steps in STEPS}
+        if min(map(len, found.values())) > 1:
+            patients = one_or_range(one["patients"] for of in found.values() for one in of)
+            columns = [f"{steps} ({len(figures)} splits)" for steps, figures in found.items()]
+            lines += [
+                f"## {study}",
+                "",
+                f"{patients} test patients, {total} local steps in all.",
+                "",
+                *table(["steps a round", *columns], _step_rows(study, found)),
+            ]
+    return Page("\n".join(lines))
+
+
+def _step_rows(study: str, found: Mapping[int, Sequence[Values]]) -> list[list[str]]:
+    rows = []
+    for arm in STEP_ARMS:
+        row = [arm]
+        for figures in found.values():
+            ours, alone = (figures_of(figures, name, "log_loss") for name in (arm, "local"))
+            apart = paired_difference(
+                ours,
+                alone,
+                comparisons=(len(STEP_ARMS) - 1) * len(STEPS),
+                test_share=test_share(study),
+            )
+            row.append(in_words(ours) + ("" if arm == "local" else f"<br>{apart.text()}"))
+        rows.append(row)
+    return rows
+
+
+ONE_ROUND_EXPERIMENT = Experiment(
+    "one-round",
+    "One round",
+    "Personal GEMS in one round beside training alone, FedAvg, Weight Erosion and evidence erosion"
+    " in many, on the shipped breast cancer and heart disease studies over 20 splits. A few"
+    " minutes.",
+    round_plans,
+    run_rounds,
+    draw_rounds,
+    lambda config: (study_of(config),),
+)
+LOCAL_STEPS = Experiment(
+    "local-steps",
+    "Local steps",
+    "Bias correction, gradient averaging and Weight Erosion on real data with 1, 5 and 20 local"
+    " steps a round (what Chayti et al. 2021 left out). A quarter of an hour of one core.",
+    step_plans,
+    run_steps,
+    draw_steps,
+    lambda config: (study_of(config),),
+)

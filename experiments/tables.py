@@ -1,0 +1,179 @@
+"""Tables of the pages: means with their errors, and paired differences with intervals."""
+
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import inf
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+Values = Mapping[str, Any]  # the figures of one split
+ROUNDED = 1e-6  # cells' figures, or less finely
+LEVEL = 0.05  # of all intervals of a table together
+# Splits share patients, so their differences vary less than those of other patients would.
+MARKS = (
+    "\\*: leaves out 0, so that further splits of these patients would hardly turn it round;"
+    " \\*\\*: does so, too, with Nadeau and Bengio's (2003) variance for splits that share"
+    " patients, which is about other patients, and rather too wide where most are tested."
+)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table in Markdown and an empty line; nothing where there is no row."""
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    head = [f"| {' | '.join(header)} |", f"|{' --- |' * len(header)}"]
+    return [*head, *lines, ""] if lines else []
+
+
+def paragraph(*sentences: str) -> list[str]:
+    """Lines of at most 100 characters, and an empty one; nothing of no words."""
+    lines = textwrap.wrap(" ".join(sentences), 100, break_long_words=False, break_on_hyphens=False)
+    return [*lines, ""] if lines else []
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """Mean, and its standard error; at least two values."""
+    return fmean(values), stdev(values) / len(values) ** 0.5
+
+
+def in_words(values: Sequence[float], form: str = ".3f") -> str:
+    """`mean ± error`, of one value itself, "" of none; a sign in `form` is the mean's alone."""
+    if len(values) < 2:
+        return "".join(f"{value:{form}}" for value in values)
+    mean, error = mean_and_error(values)
+    return f"{mean:{form}} ± {error:{form.removeprefix('+')}}"
+
+
+def wilson(share: float, count: int) -> tuple[float, float]:
+    """The 95 % interval of a binomial share of `count` (Wilson 1927)."""
+    found = stats.binomtest(round(share * count), count).proportion_ci(method="wilson")
+    return float(found.low), float(found.high)
+
+
+def one_or_range(counts: Iterable[int]) -> str:
+    """ "44", or "44 to 45" where splits differ in it; at least one count."""
+    found = sorted(set(counts))
+    return f"{found[0]}" if len(found) == 1 else f"{found[0]} to {found[-1]}"
+
+
+class Difference(NamedTuple):
+    """A mean of paired differences with its interval."""
+
+    mean: float
+    low: float
+    high: float
+    shared: float = inf  # half of the interval that allows for patients whom splits share
+
+    @property
+    def leaves_out_zero(self) -> bool:
+        """Whether the interval says that there is a difference.
+
+        One without a width does not: few splits that differ alike do not show how far they vary.
+        """
+        return self.high - self.low > ROUNDED and (self.low > 0 or self.high < 0)
+
+    @property
+    def holds_for_others(self) -> bool:
+        """Whether the interval that allows for shared patients leaves out 0, too."""
+        return self.leaves_out_zero and abs(self.mean) > self.shared
+
+    def text(self, form: str = "+.3f") -> str:
+        """For a table; marked as `MARKS` says."""
+        mark = " " + "\\*" * (1 + self.holds_for_others) if self.leaves_out_zero else ""
+        return f"{self.mean:{form}} ({self.low:{form}} to {self.high:{form}}){mark}"
+
+
+def paired_difference(
+    ours: Sequence[float],
+    theirs: Sequence[float],
+    *,
+    comparisons: int,
+    test_share: float | None = None,
+) -> Difference:
+    """Ours minus theirs over the same splits, two or more.
+
+    Student's interval at `LEVEL` for all `comparisons` together (Bonferroni). With the share of
+    the patients that a split tests, also the wider one of Nadeau and Bengio, Inference for the
+    Generalization Error, Machine Learning 52, 2003: variance times 1/n + tested/trained, not 1/n.
+    """
+    apart = np.array(ours) - np.array(theirs)
+    quantile = stats.t.ppf(1 - LEVEL / 2 / comparisons, len(apart) - 1)
+    half = quantile * stats.sem(apart)
+    shared = inf
+    if test_share is not None:
+        variance = 1 / len(apart) + test_share / (1 - test_share)
+        shared = float(quantile * apart.std(ddof=1) * variance**0.5)
+    middle = float(apart.mean())
+    return Difference(middle, float(middle - half), float(middle + half), shared)
+
+
+def intervals(of: str) -> str:
+    """What the intervals of a table are; `of` says for how many together."""
+    return (
+        "Student's intervals of paired differences over splits, by Bonferroni,"
+        f" {100 * (1 - LEVEL):g} % for {of} together."
+    )
+
+
+def counted(differences: Sequence[Difference]) -> str:
+    """How many of a table's differences are marked, and how."""
+    marked = sum(difference.leaves_out_zero for difference in differences)
+    others = sum(difference.holds_for_others for difference in differences)
+    return f"Of {len(differences)} differences {marked} are marked, {others} of them twice."
+
+
+def figures_of(splits: Iterable[Values], arm: str, metric: str) -> list[float]:
+    """A metric of an arm, over the splits where it is defined."""
+    return [float(v) for split in splits if (v := split[arm][metric]) is not None]
+
+
+def errors_of(splits: Iterable[Values], arm: str) -> list[float]:
+    """How many of a split's test patients an arm classifies wrongly."""
+    return [(1 - split[arm]["accuracy"]) * split["patients"] for split in splits]
+
+
+class Comparison(NamedTuple):
+    """One of our arms and another one, in one metric, over the splits of one setting."""
+
+    setting: str
+    ours: str
+    other: str
+    metric: str
+    difference: Difference | None  # None: too few splits have both
+
+
+def comparisons(
+    found: Mapping[str, Sequence[Values]],
+    ours: Sequence[str],
+    others: Sequence[str],
+    metrics: Sequence[str],
+    *,
+    test_share: float | None = None,
+    fewest: int = 2,
+) -> Iterator[Comparison]:
+    """Ours against others by setting; the intervals hold for all of them together."""
+    count = len(found) * len(ours) * len(others) * len(metrics)
+    for setting, splits in found.items():
+        for arm in ours:
+            for metric in metrics:
+                for other in others:
+                    pairs = ((split[arm][metric], split[other][metric]) for split in splits)
+                    both = [pair for pair in pairs if None not in pair]
+                    apart = None
+                    if len(both) >= fewest:
+                        apart = paired_difference(
+                            *zip(*both, strict=True), comparisons=count, test_share=test_share
+                        )
+                    yield Comparison(setting, arm, other, metric, apart)
+
+
+def comparison_table(every: Sequence[Comparison], metrics: Mapping[str, str]) -> list[str]:
+    """A row for each setting and arm of ours; `metrics`: their headings."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for one in every:
+        row = rows.setdefault((one.setting, one.ours), [one.setting, one.ours])
+        row.append(one.difference.text() if one.difference else "")
+    columns = dict.fromkeys((metrics[one.metric], one.other) for one in every)
+    return table(["", "", *(f"{metric}: {other}" for metric, other in columns)], rows.values())
