@@ -49,13 +49,28 @@ def _checked_device(value: str) -> str:
 class CoordinatorAddress(Settings):
     """The other end of the line."""
 
-    address: Annotated[str, AfterValidator(_checked_address)]  # host:port
-    root_certificate: Path | None = None  # whom to trust; None: plain gRPC, for loopback only
-    certificate: Path | None = None  # by which the coordinator knows this hospital
-    private_key: Path | None = None  # the certificate's
-    # host:port of an HTTP proxy that offers CONNECT; None: what https_proxy says; "": none. It may
-    # hold a password.
-    proxy: Annotated[str, AfterValidator(_checked_proxy)] | None = Field(default=None, repr=False)
+    address: Annotated[str, AfterValidator(_checked_address)] = Field(  # host:port
+        description="`host:port` of the coordinator."
+    )
+    root_certificate: Path | None = Field(
+        default=None,
+        description="Whom to trust: `ca.crt` of the site kit. Left out: no encryption, which is "
+        "allowed only on this machine.",
+    )
+    certificate: Path | None = Field(
+        default=None,
+        description="The certificate by which the coordinator knows this hospital: `node.crt` of "
+        "the site kit.",
+    )
+    private_key: Path | None = Field(
+        default=None, description="The certificate's key: `node.key` of the site kit."
+    )
+    proxy: Annotated[str, AfterValidator(_checked_proxy)] | None = Field(
+        default=None,
+        repr=False,
+        description="`host:port` of an HTTP proxy that offers CONNECT. Left out: what the "
+        'environment variable `https_proxy` says. `""`: none.',
+    )
 
     @model_validator(mode="after")
     def _all_or_none(self) -> Self:
@@ -82,50 +97,168 @@ class CoordinatorAddress(Settings):
 class Limits(Settings):
     """What this hospital will take part in. It declines everything else, whoever asks."""
 
-    min_patients: int = Field(default=10, ge=1)  # training patients
+    min_patients: int = Field(
+        default=10, ge=1, description="Training patients that a study must have here, at least."
+    )
     # Nothing that leaves is about fewer patients: counts, sums, quantiles, test parts. Public data
     # can do with 3; below that a figure is about one patient and another who knows his own.
-    min_cell: int = Field(default=10, ge=3, le=100)
+    min_cell: int = Field(
+        default=10,
+        ge=3,
+        le=100,
+        description="No figure that leaves is about fewer patients (counts, sums, quantiles, "
+        "test parts), and no update as a whole. Public data can do with 3.",
+    )
     # Of each class or interval of time, unless nobody is in it: an update has a part for each.
-    min_class: int = Field(default=1, ge=1)  # training patients
+    min_class: int = Field(
+        default=1,
+        ge=1,
+        description="Training patients that each class must have here, unless it has none; in a "
+        "survival study each interval of time in which a follow-up ends, those with the event "
+        "and those without apart. An update has a part for each of them, and a patient who is "
+        "alone in one can be read from it, so a study that asks for updates without noise is "
+        "declined otherwise: in sealed rounds, too, because the other hospitals may have nobody "
+        "there. Counted are all who are trained on, also where a fold is held out; a round of a "
+        "few `steps` may see fewer of a class, and so may a method that trains on a part of the "
+        "patients. A refusal tells that there is such a class. 1: no such rule.",
+    )
     # One step is one gradient, and a gradient of few patients can be turned back into them.
-    min_local_steps: int = Field(default=2, ge=1)  # mini-batches of a round
-    min_batch_size: int = Field(default=2, ge=1)
-    max_rounds: int | None = Field(default=None, ge=1)
-    max_parameters: int = Field(default=200_000_000, ge=1, le=1_000_000_000)
-    studies: tuple[str, ...] = Field(default=("*",), min_length=1)  # names, * is a wildcard
-    models: tuple[str, ...] = Field(default=("*",), min_length=1)
+    min_local_steps: int = Field(
+        default=2,
+        ge=1,
+        description="Mini-batches that a round must have here, at least, in each local training: "
+        "where a method trains on a part of the patients (a half, or without those held out), on "
+        "that part. One step is one gradient, and a gradient of few patients can be turned back "
+        "into them.",
+    )
+    min_batch_size: int = Field(
+        default=2,
+        ge=1,
+        description="Rows or images that a mini-batch must have, at least. Where the last one of "
+        "a pass has fewer, it shares those of the one before, or is one with it. A study is "
+        "declined where there are fewer to train on, or in a part that a method trains on.",
+    )
+    max_rounds: int | None = Field(
+        default=None,
+        ge=1,
+        description="Most rounds that an arm may have. In the trials of a study with "
+        "`[selection]` it has one more than `rounds`. Left out: any number.",
+    )
+    max_parameters: int = Field(
+        default=200_000_000,
+        ge=1,
+        le=1_000_000_000,
+        description="Parameters that a model may have, frozen ones too. Training takes about 40 "
+        "bytes of memory for each. An installed model is not counted.",
+    )
+    studies: tuple[str, ...] = Field(
+        default=("*",),
+        min_length=1,
+        description="Names of studies that are allowed; `*` stands for anything.",
+    )
+    models: tuple[str, ...] = Field(
+        default=("*",),
+        min_length=1,
+        description="Names of models that are allowed; `*` stands for anything.",
+    )
     # Code of a package that was installed here runs for a study only if its entry point and the
     # SHA-256 of its files stand here; `erosion models` prints both.
-    installed_models: dict[str, Sha256] = Field(default_factory=dict)
+    installed_models: dict[str, Sha256] = Field(
+        default_factory=dict,
+        description="Entry points that may be run here, by name, with the hash of their "
+        "package's files (`erosion models` prints it).",
+    )
     # A user's own test figures and personal parameters go to the coordinator, whosever it is.
-    as_user: bool = True
+    as_user: bool = Field(
+        default=True,
+        description="Whether a study may be for this hospital. Its own test figures and personal "
+        "parameters then go to the coordinator.",
+    )
     # The most that one study may cost each patient here, over all its runs; every study without
     # that promise is declined. None: studies with and without differential privacy are accepted.
-    epsilon: float | None = Field(default=None, gt=0)
-    delta: float = Field(default=1e-5, gt=0, le=1e-3)  # at which epsilon is reckoned here
+    epsilon: float | None = Field(
+        default=None,
+        gt=0,
+        description="The most that one study may cost each patient here, over all its runs: "
+        "epsilon of differential privacy. Every study without that promise is then declined, and "
+        "so is every study that makes this hospital the user. Left out: studies with and without "
+        "it are accepted.",
+    )
+    delta: float = Field(
+        default=1e-5,
+        gt=0,
+        le=1e-3,
+        description="The delta at which this hospital works out epsilon. It must be below 1 / "
+        "patients.",
+    )
     # Refuses plain rounds. In sealed ones, too, all but updates leaves in the clear, and a user's
     # own updates: see `as_user`.
-    sealed_only: bool = False
+    sealed_only: bool = Field(
+        default=False,
+        description="Whether studies whose rounds are not sealed are refused. In a sealed one "
+        "the updates leave under masks; counts, the distance and single numbers that the method "
+        "needs leave in the clear, and so do figures of columns (`erosion describe`). A sealed "
+        "study that makes this hospital the user is not refused, although its own updates then "
+        "go to its coordinator in the clear; `as_user = false` refuses that.",
+    )
     # Of what is left of a sealed sum when any one hospital in it, which may help the coordinator,
     # has taken its own update off: hospitals with a tenth of the largest weight or more, this one
     # included, and the share of the largest of them.
-    min_summed: int = Field(default=3, ge=3, le=65_536)
-    largest_share: float = Field(default=0.5, gt=0, le=0.5)
+    min_summed: int = Field(
+        default=3,
+        ge=3,
+        le=65_536,
+        description="Hospitals that are left of a sealed sum when any one of them, which may "
+        "help the coordinator, has taken its own update off; this one included. Counted are "
+        "those with a tenth of the largest weight or more, so a sum has one more than this. With "
+        "k helpers `min_summed` + 1 - k are left.",
+    )
+    largest_share: float = Field(
+        default=0.5,
+        gt=0,
+        le=0.5,
+        description="Of the largest weight in what is left of a sealed sum when any one hospital "
+        "is taken off. With k helpers it may be `largest_share` / (1 - (k - 1) `largest_share`): "
+        "for half, choose 1 / (k + 1).",
+    )
     # Hospitals that people here know. Both limits above are then kept among these and this one: a
     # coordinator could have enrolled others itself, and take off what it knows. Empty: all count.
-    summed_with: tuple[Name, ...] = ()
+    summed_with: tuple[Name, ...] = Field(
+        default=(),
+        description="Hospitals that people here know: `min_summed` and `largest_share` are then "
+        "kept among these and this one, because a coordinator can subtract what it knows of a "
+        "sum, such as the updates of hospitals that it enrolled itself. The other hospitals of a "
+        "sum are told which of them these are, and keep the rule where this one cannot. In "
+        "rounds of which more than about a third are not among these it takes no part, because "
+        "they would hold enough of its secrets to take its masks off. Left out: all whose keys "
+        "are in `peers.pem` count.",
+    )
     # Of its training patients that one sealed round without [privacy] may go over: the more, the
     # more alike are its updates, and two sums with and without this hospital tell the more of it.
-    largest_round: float = Field(default=1.0, gt=0, le=1)
+    largest_round: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="Share of its training patients that one sealed round without `[privacy]` "
+        "may go over, at most a patient for each row or image of its mini-batches (of both "
+        "halves, where a method trains on two). The larger it is, the more alike its updates "
+        "are, and the more two sums with and without it tell.",
+    )
 
 
 class Sealed(Settings):
     """What a site needs for sealed rounds beside its own key."""
 
-    peers: Path | None = None  # the other hospitals' public keys; None: "peers.pem" beside the file
+    peers: Path | None = Field(
+        default=None,
+        description="The other hospitals' public keys. Left out: `peers.pem` beside the site file.",
+    )
     # That signs, where no hospital is enrolled; None: the one by which the coordinator knows it.
-    private_key: Path | None = None
+    private_key: Path | None = Field(
+        default=None,
+        description="The key that signs, where no hospital is enrolled. Left out: the one by "
+        "which the coordinator knows this hospital.",
+    )
 
 
 class Approval(Settings):
@@ -133,24 +266,62 @@ class Approval(Settings):
 
     # "never": a person, for every study (`erosion review`). "within_limits": every study that the
     # limits allow is approved by itself; for a testbed, or where a contract says so.
-    automatic: Literal["never", "within_limits"] = "never"
+    automatic: Literal["never", "within_limits"] = Field(
+        default="never",
+        description='`"never"`: a person approves every study (`erosion review`). '
+        '`"within_limits"`: every study that the limits allow is approved by itself; for a '
+        "testbed, or where a contract says so.",
+    )
 
 
 class Budget(Settings):
     """How much of this hospital's data may be used up; kept on its disk, for good."""
 
-    studies: int = Field(default=50, ge=1)  # approved
-    runs_per_study: int = Field(default=5, ge=1)
-    rounds: int = Field(default=20_000, ge=1)  # answered for one coordinator, over all studies
-    evaluations: int = Field(default=100, ge=1)  # final figures given to one coordinator
+    studies: int = Field(  # approved
+        default=50,
+        ge=1,
+        description="Most studies that are approved at a time, by a person or by the limits.",
+    )
+    runs_per_study: int = Field(
+        default=5,
+        ge=1,
+        description='Runs of one study that are answered; with `user = "all"`, this many for '
+        "each of its users.",
+    )
+    rounds: int = Field(
+        default=20_000,
+        ge=1,
+        description="Rounds answered for one coordinator, over all studies. Each round of each "
+        "arm counts once, however many messages it takes; those of trials and folds count, too.",
+    )
+    evaluations: int = Field(
+        default=100, ge=1, description="Final figures given to one coordinator, over all studies."
+    )
     # Different sets of patients of whom the figures of one column are told, to whomever.
-    sets: int = Field(default=50, ge=1)
+    sets: int = Field(
+        default=50,
+        ge=1,
+        description="Different sets of patients about whom figures of one column are given, "
+        "whoever asks.",
+    )
     # Different ranges, categories or policies of one column that are held against the data for one
     # coordinator: each answers yes or no about the patient with the largest value.
-    variants: int = Field(default=4, ge=1)
+    variants: int = Field(
+        default=4,
+        ge=1,
+        description="Different ranges, categories or policies of one column that are compared "
+        "with the data for one coordinator. Each comparison answers yes or no about the patient "
+        "with the largest value.",
+    )
     # The most that all studies with differential privacy together may cost each patient of these
     # data, whoever asks; None: limits.epsilon, as much as for one study.
-    epsilon: float | None = Field(default=None, gt=0)
+    epsilon: float | None = Field(
+        default=None,
+        gt=0,
+        description="The most that all studies with differential privacy together may cost each "
+        "patient of these data, whoever asks. Left out: as much as `limits.epsilon` allows for "
+        "one study.",
+    )
 
     def used_up(self, name: str) -> str:
         """How a refusal ends that the budget of this name causes, with the remedy."""
@@ -161,24 +332,48 @@ class Budget(Settings):
 class Log(Settings):
     """How the log of what was sent is kept."""
 
-    keep_days: int = Field(default=3650, ge=LEAST_KEEP_DAYS, le=36_500)  # full files, at least
-    file_megabytes: int = Field(default=16, ge=1, le=1024)  # then another is begun
+    keep_days: int = Field(
+        default=3650,
+        ge=LEAST_KEEP_DAYS,
+        le=36_500,
+        description="Days that a full file is kept, at least. It is removed only once another "
+        "file, begun that many days after its last line, is full, too; so a clock that is ahead "
+        "for a while removes nothing.",
+    )
+    file_megabytes: int = Field(default=16, ge=1, le=1024, description="Then another is begun.")
 
 
 class Compute(Settings):
     """What training may use of this machine."""
 
-    threads: int = Field(default=1, ge=1, le=1024)
-    device: Annotated[str, AfterValidator(_checked_device)] = "cpu"
+    threads: int = Field(default=1, ge=1, le=1024, description="Threads that training uses.")
+    device: Annotated[str, AfterValidator(_checked_device)] = Field(
+        default="cpu", description='`"cpu"`, `"cuda"` or `"cuda:N"`. `erosion check` tries it.'
+    )
     # Folder for approvals, budgets and what methods keep here, in a folder of the hospital's name.
     # None: where another kit of this hospital keeps them for the same data, or "state" in the site
     # file's folder.
-    state: Path | None = None
+    state: Path | None = Field(
+        default=None,
+        description="Folder for what methods keep here between rounds, for approvals and "
+        "budgets, and for the held-out predictions of the runs that it is the user of. A "
+        "method's state is one file for each arm: of the run under way those of its present fold "
+        "or trial, of all others together the hundred that were written last. Left out: where "
+        "another kit of this hospital keeps them for the same data, or else `state` in the "
+        "folder of the site file.",
+    )
     # Local randomness without this site's secret, so that whoever knows the study can repeat it,
     # and mini-batches in the file's order where a study asks for them: for a testbed, whose runs
     # are to be the same again.
-    public_order: bool = False
-    weights: Path | None = None  # folder with the files that models start from; None: "weights"
+    public_order: bool = Field(
+        default=False,
+        description="Whether local randomness does without this site's secret, so that whoever "
+        "knows the study can repeat it, and mini-batches come in the file's order where a study "
+        "asks for that. It is for a testbed, whose runs are to be repeatable.",
+    )
+    weights: Path | None = Field(
+        default=None, description='Folder with the files that models start from; None: "weights".'
+    )
 
 
 AppConfig = dict[str, str | int | float | bool]
@@ -187,19 +382,43 @@ AppConfig = dict[str, str | int | float | bool]
 class Site(Settings):
     """One hospital. See `erosion schema site` for the same as a JSON schema."""
 
-    name: HospitalName
-    data: AnySource
-    coordinator: CoordinatorAddress
-    limits: Limits = Limits()
-    approval: Approval = Approval()
-    budget: Budget = Budget()
-    log: Log = Log()
+    name: HospitalName = Field(description="The hospital's name in studies.")
+    data: AnySource = Field(
+        description="Where the patients are, and how the hospital's own words map to the study's. "
+        "Without `source` its kind is judged by `path` or `url`."
+    )
+    coordinator: CoordinatorAddress = Field(description="The other end of the line.")
+    limits: Limits = Field(
+        default=Limits(),
+        description="What this hospital will take part in. It declines everything else, whoever "
+        "asks.",
+    )
+    approval: Approval = Field(
+        default=Approval(), description="Who decides whether this hospital takes part in a study."
+    )
+    budget: Budget = Field(
+        default=Budget(),
+        description="How much of this hospital's data may be used up; kept on its disk, for good.",
+    )
+    log: Log = Field(default=Log(), description="How the log of what was sent is kept.")
     # Folder for the log of what was sent, and the status; None: "records/NAME" in the site file's
     # folder.
-    records: Path | None = None
-    compute: Compute = Compute()
-    sealed: Sealed = Sealed()
-    app: AppConfig = Field(default_factory=dict)  # of an app that is served in this site's place
+    records: Path | None = Field(
+        default=None,
+        description="Folder for the log of what was sent, and the status. Left out: "
+        "`records/NAME` in the folder of the site file.",
+    )
+    compute: Compute = Field(
+        default=Compute(), description="What training may use of this machine."
+    )
+    sealed: Sealed = Field(
+        default=Sealed(), description="What a site needs for sealed rounds beside its own key."
+    )
+    app: AppConfig = Field(
+        default_factory=dict,
+        description="What an app that is served in place of this program finds in its "
+        "`context.node_config`; see [Flower](flower.md#over-our-line).",
+    )
 
     @property
     def lifetime_epsilon(self) -> float | None:

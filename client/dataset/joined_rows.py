@@ -37,13 +37,32 @@ class JoinedRows(Settings):
     missing are passed over.
     """
 
-    take: Rule = "first"  # what the patient has of a column: its first or last value, or of numbers
-    # their mean, the largest or the smallest
-    columns: dict[str, Rule] = Field(default_factory=dict)  # column in the data -> another rule
-    event_column: str | None = Field(default=None, min_length=1)  # column in the data that names
-    # a row's event or visit, such as "redcap_event_name"
-    event: str | None = Field(default=None, min_length=1)  # event whose rows alone are used
-    events: dict[str, str] = Field(default_factory=dict)  # column in the data -> another event
+    take: Rule = Field(
+        default="first",
+        description='What the patient has of a column: of its values the `"first"` or the '
+        '`"last"`, or of numbers the `"mean"`, the largest (`"max"`) or the smallest (`"min"`).',
+    )
+    columns: dict[str, Rule] = Field(
+        default_factory=dict,
+        description="Column in the data = another rule than `take`, such as the largest value "
+        "where that is the worst.",
+    )
+    event_column: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Column in the data that names a row's event or visit, such as "
+        '`"redcap_event_name"`.',
+    )
+    event: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Event from which alone columns are taken, so that nothing is read that came "
+        "after the outcome. Left out: any row.",
+    )
+    events: dict[str, str] = Field(
+        default_factory=dict,
+        description="Column in the data = another event than `event`, such as that of the outcome.",
+    )
 
     @model_validator(mode="after")
     def _events_have_a_column(self) -> Self:

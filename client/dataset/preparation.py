@@ -31,15 +31,20 @@ ValueMap = dict[Canonical, Canonical]  # value in the data -> value in the study
 class Recoding(Settings):
     """One map for several columns of the study."""
 
-    columns: tuple[str, ...] = Field(min_length=1)  # the study's names
-    values: ValueMap = Field(min_length=1)
+    columns: tuple[str, ...] = Field(
+        min_length=1, description="Columns of the study that the map holds for."
+    )
+    values: ValueMap = Field(
+        min_length=1,
+        description='Value in the data = value in the study. `""` makes a value missing.',
+    )
 
 
 class UnitChange(Settings):
     """From the data's unit to the study's: value x factor + offset."""
 
-    factor: float = 1.0
-    offset: float = 0.0
+    factor: float = Field(default=1.0, description="What the data's value is multiplied by.")
+    offset: float = Field(default=0.0, description="What is then added, in the study's unit.")
 
 
 def _from_factor(value: object) -> object:
@@ -86,12 +91,24 @@ class TimeBetween(Settings):
     Of years with two digits, the start of `years_between` is the last one before its end.
     """
 
-    kind: Literal["years_between", "days_between"]
-    start: str = Field(min_length=1)  # column in the data, e.g. the date of birth
-    end: Annotated[str | date, BeforeValidator(_quoted_date, json_schema_input_type=str | date)]
-    # column in the data, or one date for everybody
-    date_format: Annotated[str, AfterValidator(_one_form)] = (
-        ISO  # as Python's strptime has it, e.g. "%d.%m.%Y"
+    kind: Literal["years_between", "days_between"] = Field(
+        description='`"years_between"` for ages, `"days_between"` for lengths of stay.'
+    )
+    start: str = Field(
+        min_length=1, description="Column in the data with the first date, such as that of birth."
+    )
+    end: Annotated[
+        str | date,
+        BeforeValidator(_quoted_date, json_schema_input_type=str | date),
+        Field(
+            description="Column in the data with the second date, or one date for everybody, such "
+            "as 2024-12-31."
+        ),
+    ]
+    date_format: Annotated[str, AfterValidator(_one_form)] = Field(
+        default=ISO,
+        description='How dates are written, as Python\'s strptime has it, such as `"%d.%m.%Y"`. '
+        "ISO dates are always understood, and a time of day behind a date is left out.",
     )
 
     @property

@@ -23,6 +23,7 @@ from erosion.common.algorithms.krum import Krum, MultiKrum
 from erosion.common.algorithms.local import Local
 from erosion.common.algorithms.model_averaging import ModelAveraging
 from erosion.common.algorithms.scaffold import Scaffold
+from erosion.common.algorithms.server_optimizer import AggregatingArm
 from erosion.common.algorithms.trimmed_mean import CoordinateMedian, TrimmedMean
 from erosion.common.algorithms.weight_erosion import WeightErosion
 from erosion.common.algorithms.weighted_gradient import WeightedGradient
@@ -88,19 +89,23 @@ The report shows what each told and counts for."""
 
 
 def catalogue() -> str:
-    """Every algorithm's paragraph, as its class explains it, and what all have in common."""
-    paragraphs = [
-        f"## {name}\n\n{inspect.getdoc(arm)}\n{_sealing_of(name)}\n{_privacy_of(name)}"
-        for name, arm in REGISTRY.items()
+    """Every method with its parameters, and what all have in common."""
+    return "\n\n".join(
+        [*(_paragraph(name, arm) for name, arm in REGISTRY.items()), OF_EVERY_METHOD]
+    )
+
+
+def _paragraph(name: str, arm: type[ArmBase]) -> str:
+    built = arm(algorithm=name)
+    parameters = [
+        f"- `{key}`: {field.description}"
+        for key, field in arm.model_fields.items()
+        if key not in AggregatingArm.model_fields
     ]
-    return "\n\n".join([*paragraphs, OF_EVERY_METHOD])
-
-
-def _sealing_of(name: str) -> str:
-    problem = REGISTRY[name](algorithm=name).problem_with_sealing()
-    return f"Sealed rounds: {'yes' if problem is None else f'no, {problem}'}."
-
-
-def _privacy_of(name: str) -> str:
-    problem = REGISTRY[name](algorithm=name).problem_with_privacy()
-    return f"Differential privacy: {'yes' if problem is None else f'no, {problem}'}."
+    promises = (
+        ("Sealed rounds", built.problem_with_sealing()),
+        ("Differential privacy", built.problem_with_privacy()),
+    )
+    possible = [f"{what}: {'yes' if no is None else f'no, {no}'}." for what, no in promises]
+    parts = (inspect.getdoc(arm), "\n".join(parameters), "\n".join(possible))
+    return "\n\n".join([f"## {name}", *(part for part in parts if part)])

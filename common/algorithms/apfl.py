@@ -18,20 +18,22 @@ class Apfl(Averaging):
     """The user predicts with a mixture of a local model and FedAvg's, and learns how much of each.
 
     The mixture is a v + (1 - a) w, with v the user's own parameters, which never leave it, and w
-    the common ones. Each local step moves w by its own gradient, v by the mixture's, and a, too,
-    by the mixture's, within [0, 1]. Use it where you cannot say beforehand how much a hospital
-    should rely on itself.
-    Parameters: `mixing` (a at the start; 0 is FedAvg, 1 is local training), `adaptive` (whether a
-    is learned) and `weighting` ("samples" or "uniform", of the average). It needs optimizer = "sgd"
-    without momentum.
+    the common ones. Each local step moves w by its own gradient, v by the mixture's, and a, too, by
+    the mixture's, within [0, 1]. Use it where you cannot say beforehand how much a hospital should
+    rely on itself. It needs optimizer = "sgd" without momentum.
     Source: Deng, Kamani, Mahdavi, Adaptive Personalized Federated Learning, 2020.
     """
 
     private_updates: ClassVar[bool] = False
 
     algorithm: Literal["apfl"] = "apfl"
-    mixing: float = Field(default=0.5, ge=0, le=1)  # alpha of the paper, a here
-    adaptive: bool = True
+    mixing: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="Share of the local model at the start; 0 is FedAvg, 1 is local training.",
+    )
+    adaptive: bool = Field(default=True, description="Whether that share is learned.")
 
     def train(self, work: LocalWork) -> LocalOutcome:
         """Local training of w for the average; at the user also of v and a, step by step."""

@@ -28,6 +28,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor
 
 from erosion.common.aggregation.cohort import Cohort, HospitalName
@@ -285,8 +286,12 @@ class ArmBase(Settings):
     measured_attachments: ClassVar[tuple[str, ...]] = ()
     # what others train on as it comes; what the method bounds itself is not among them
 
-    algorithm: str
-    own_parameters: tuple[str, ...] = ()  # that a hospital keeps; see `personal_layers`
+    algorithm: str = Field(description="The method. Left out: the arm's name.")
+    own_parameters: tuple[str, ...] = Field(
+        default=(),
+        description="Names of parameters that every hospital keeps to itself, such as "
+        '`"*.bias"`; see [algorithms](algorithms.md).',
+    )
 
     @classmethod
     def expanded(cls, settings: Mapping[str, Any]) -> Mapping[str, Any]:

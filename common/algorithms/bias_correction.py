@@ -44,12 +44,6 @@ class BiasCorrection(AggregatingArm):
     earlier group, and forgets it in about 1 / beta rounds. With bias = "per_hospital" each peer has
     its own c_i (memory grows with the hospitals): one that is away keeps it, one that is new starts
     at 0, and nobody else is affected.
-    Parameters: `alpha` (a number in [0, 1], or "auto" for N / (N + 1) with the N peers of the
-    round), `beta` (the newest round's share in c, or "auto" for contraction / N, the largest with
-    which the error still falls like 1 / N), `contraction` (eta a: which share of the way to its own
-    optimum a round takes the user), `warm_up` (c starts as the plain mean of all rounds, until
-    a round's share in that is down to beta; false, as in the paper, loses to training alone in runs
-    that are not far longer than 1 / beta), `bias` ("average" or "per_hospital").
     Source: Chayti, Karimireddy, Stich, Flammarion, Jaggi, Linear Speedup in Personalized
     Collaborative Learning, 2021; `warm_up` is ours.
     """
@@ -58,11 +52,28 @@ class BiasCorrection(AggregatingArm):
     private_updates: ClassVar[bool] = True
 
     algorithm: Literal["bias_correction"] = "bias_correction"
-    alpha: Alpha = "auto"
-    beta: Beta = "auto"
-    contraction: float = Field(default=0.1, gt=0, le=1)  # eta a
-    warm_up: bool = True
-    bias: Literal["average", "per_hospital"] = "average"
+    alpha: Alpha = Field(
+        default="auto",
+        description='A number in [0, 1], or "auto" for N / (N + 1) with the N peers of the round.',
+    )
+    beta: Beta = Field(
+        default="auto",
+        description='The newest round\'s share in c, or "auto" for contraction / N, the largest '
+        "with which the error still falls like 1 / N.",
+    )
+    contraction: float = Field(  # eta a
+        default=0.1,
+        gt=0,
+        le=1,
+        description="Which share of the way to its own optimum a round takes the user.",
+    )
+    warm_up: bool = Field(
+        default=True, description="Whether the bias starts as the plain mean of all rounds."
+    )
+    bias: Literal["average", "per_hospital"] = Field(
+        default="average",
+        description='`"average"`: one bias for all peers together. `"per_hospital"`: one for each.',
+    )
 
     def problem_with_sealing(self) -> str | None:
         """A bias of each hospital's own is learned from its single updates."""

@@ -26,16 +26,12 @@ class CenteredClipping(AggregatingArm):
     """The average of the updates after each was pulled in to a ball around a centre.
 
     The step is v + mean of (u_i - v) min(1, tau / |u_i - v|): no hospital can move it further than
-    tau / n. With centre = "previous" v is the last round's aggregate, as in the paper; with
-    centre = "own" it is the user's own update of this round, so that the step is never further than
-    tau from local training. The weight that is shown of a hospital is its factor min(1, tau / ...)
-    relative to the user's.
-    Use it where any hospital's influence must be bounded, whatever it sends, and the others should
-    still be averaged. The paper's guarantee against a slow, steady push in one direction holds with
-    momentum at the hospitals.
-    Parameters: `radius` (tau, in the unit of an update's norm; "auto" for the median distance to
-    the centre, of all updates or, around the user's own, of the peers'), `steps` (how often the
-    result becomes the next centre), `centre` ("previous" or "own").
+    tau / n. With centre = "previous" v is the last round's aggregate, as in the paper; with centre
+    = "own" it is the user's own update of this round, so that the step is never further than tau
+    from local training. The weight that is shown of a hospital is its factor min(1, tau / ...)
+    relative to the user's. Use it where any hospital's influence must be bounded, whatever it
+    sends, and the others should still be averaged. The paper's guarantee against a slow, steady
+    push in one direction holds with momentum at the hospitals.
     Source: Karimireddy, He, Jaggi, Learning from History for Byzantine Robust Optimization, 2021;
     centre = "own": He, Karimireddy, Jaggi, Byzantine-Robust Decentralized Learning via
     ClippedGossip, 2022.
@@ -44,9 +40,17 @@ class CenteredClipping(AggregatingArm):
     private_updates: ClassVar[bool] = True
 
     algorithm: Literal["centered_clipping"] = "centered_clipping"
-    radius: OrAuto[Annotated[float, Field(gt=0)]] = "auto"  # tau
-    steps: int = Field(default=1, ge=1, le=100)  # L
-    centre: Literal["previous", "own"] = "previous"
+    radius: OrAuto[Annotated[float, Field(gt=0)]] = Field(  # tau
+        default="auto",
+        description='Length to which an update\'s distance from the centre is cut. `"auto"`: the '
+        "median distance.",
+    )
+    steps: int = Field(  # L
+        default=1, ge=1, le=100, description="How often the result becomes the next centre."
+    )
+    centre: Literal["previous", "own"] = Field(
+        default="previous", description='"previous" or "own".'
+    )
 
     def rule(self, context: BuildContext) -> Algorithm[CenteredClippingState]:
         """The algorithm with these parameters."""

@@ -16,16 +16,20 @@ _PERSONAL = "personal"  # v
 class Ditto(Averaging):
     """FedAvg, and beside it a personal model of the user that is pulled towards the common one.
 
-    In every round the user also trains a model v that never leaves it, on the loss plus
-    lambda/2 |v - w|^2, with w the common parameters received. lambda = 0 is local training, a large
-    lambda is FedAvg; times the learning rate it must be below 2. Use it where a hospital has enough
-    patients for a model of its own and wants it steadied by the others.
-    Parameters: `proximal_weight` (lambda) and `weighting` ("samples" or "uniform", of the average).
+    In every round the user also trains a model v that never leaves it, on the loss plus lambda/2 |v
+    - w|^2, with w the common parameters received. lambda = 0 is local training, a large lambda is
+    FedAvg; times the learning rate it must be below 2. Use it where a hospital has enough patients
+    for a model of its own and wants it steadied by the others.
     Source: Li, Hu, Beirami, Smith, Ditto: Fair and Robust Federated Learning, 2021.
     """
 
     algorithm: Literal["ditto"] = "ditto"
-    proximal_weight: float = Field(default=0.1, ge=0)  # lambda
+    proximal_weight: float = Field(  # lambda
+        default=0.1,
+        ge=0,
+        description="How strongly the personal model is pulled towards the common one; 0 is "
+        "local training.",
+    )
 
     def train(self, work: LocalWork) -> LocalOutcome:
         """Local training of w for the average; at the user also of v."""

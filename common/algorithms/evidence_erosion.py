@@ -43,9 +43,6 @@ class EvidenceErosion(AggregatingArm):
     patients (30 to 60) and do not know who is like you. A hospital that overstates its noise would
     excuse any distance, so no more of it is believed than `largest_noise` times what the user's own
     would be at as few patients.
-    Parameters: `bias_penalty` (kappa), `noise_margin` (delta; 0 for networks), `decay` (rho; 2.4
-    leaves the last rounds to the user), `smoothing` (of the moving averages of D_i and s_i),
-    `largest_noise` and `own_parameters` (what stays at the hospital).
     Source: this project.
     """
 
@@ -54,12 +51,29 @@ class EvidenceErosion(AggregatingArm):
     compares_steps: ClassVar[bool] = True
 
     algorithm: Literal["evidence_erosion"] = "evidence_erosion"
-    own_parameters: tuple[str, ...] = (OUTPUT_BIAS,)
-    bias_penalty: float = Field(default=2.0, ge=0)  # kappa
-    noise_margin: float = Field(default=1.0, ge=0)  # delta
-    decay: float = Field(default=0.0, ge=0)  # rho
-    largest_noise: float = Field(default=3.0, gt=0)  # of a peer, relative to the user's own
-    smoothing: float = Field(default=0.7, ge=0, lt=1)  # what a moving average keeps of its past
+    own_parameters: tuple[str, ...] = Field(
+        default=(OUTPUT_BIAS,), description="What stays at the hospital."
+    )
+    bias_penalty: float = Field(  # kappa
+        default=2.0, ge=0, description="How strongly evidence of bias lowers a hospital's weight."
+    )
+    noise_margin: float = Field(  # delta
+        default=1.0,
+        ge=0,
+        description="How far beyond the noise a distance must be to count as bias; 0 for networks.",
+    )
+    decay: float = Field(  # rho
+        default=0.0,
+        ge=0,
+        description="How fast all peers' weights fall over the rounds; 2.4 leaves the last "
+        "rounds to the user.",
+    )
+    largest_noise: float = Field(
+        default=3.0, gt=0, description="Of a peer, relative to the user's own."
+    )
+    smoothing: float = Field(
+        default=0.7, ge=0, lt=1, description="Of the moving averages of D_i and s_i."
+    )
 
     def train(self, work: LocalWork) -> LocalOutcome:
         """Local training on each half, the mean of both, and how far they are apart."""

@@ -30,7 +30,11 @@ class Averaging(AggregatingArm):
     sums_only: ClassVar[bool] = True
     private_updates: ClassVar[bool] = True
 
-    weighting: Literal["samples", "uniform"] = "samples"
+    weighting: Literal["samples", "uniform"] = Field(
+        default="samples",
+        description='What a hospital counts in the average: `"samples"`, by its number of '
+        'training patients, or `"uniform"`, all alike.',
+    )
 
     def rule(self, context: BuildContext) -> Algorithm[Any]:
         """The average, by training samples or uniform."""
@@ -52,7 +56,7 @@ class FedAvg(Averaging):
 
     The aggregate is the average of all accepted updates, weighted by training samples or uniformly.
     Use it where the hospitals' patients are alike, and as the baseline that personalised methods
-    must beat. Parameter: `weighting` ("samples" or "uniform").
+    must beat.
     Source: McMahan et al., Communication-Efficient Learning of Deep Networks, 2017.
     """
 
@@ -66,13 +70,16 @@ class FedProx(Averaging):
     and x those that the round started from. So hospitals stray less from each other during many
     local steps. Use it where FedAvg is unstable because the hospitals differ and train long; it
     makes no personal model.
-    Parameters: `proximal_weight` (mu; 0 is FedAvg, and times the learning rate it must be below 2)
-    and `weighting` ("samples" or "uniform").
     Source: Li et al., Federated Optimization in Heterogeneous Networks, 2020.
     """
 
     algorithm: Literal["fedprox"] = "fedprox"
-    proximal_weight: float = Field(default=0.1, ge=0)  # mu
+    proximal_weight: float = Field(  # mu
+        default=0.1,
+        ge=0,
+        description="How strongly local training is pulled back to where the round began; 0 is "
+        "FedAvg.",
+    )
 
     def train(self, work: LocalWork) -> LocalOutcome:
         """Local training with the proximal term, whose gradient is mu (y - x)."""
@@ -90,13 +97,13 @@ class FineTuning(Averaging):
     The hospitals train one common model; the user predicts with that model after training it
     further on its own patients. The common model is not changed by it. Use it as the simplest
     personalised method: it needs nothing but FedAvg, and is often as good as any.
-    Parameters: `tuning_rounds` (how many rounds of local training the tuning takes) and
-    `weighting` ("samples" or "uniform", of the average).
     Source: Wang et al., Federated Evaluation of On-device Personalization, 2019.
     """
 
     algorithm: Literal["fine_tuning"] = "fine_tuning"
-    tuning_rounds: int = Field(default=1, ge=1, le=1000)
+    tuning_rounds: int = Field(
+        default=1, ge=1, le=1000, description="How many rounds of local training the tuning takes."
+    )
 
     def personal(self, work: LocalWork) -> Tensor:
         """The received parameters after `tuning_rounds` rounds of local training."""
@@ -113,10 +120,11 @@ class PersonalIntercept(Averaging):
     The bias starts at the hospital's base rates and is trained like everything else; the user
     predicts with the common parameters and its own bias. Use it where the hospitals' patients
     differ mainly in how common the disease is, which is usual.
-    Parameters: `weighting` ("samples" or "uniform") and `own_parameters` (what else is kept).
     Source: FedPer (Arivazhagan et al., Federated Learning with Personalization Layers, 2019) with
     the smallest of layers.
     """
 
     algorithm: Literal["personal_intercept"] = "personal_intercept"
-    own_parameters: tuple[str, ...] = (OUTPUT_BIAS,)
+    own_parameters: tuple[str, ...] = Field(
+        default=(OUTPUT_BIAS,), description="What else is kept."
+    )

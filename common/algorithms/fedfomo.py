@@ -26,7 +26,6 @@ class FedFomo(ArmBase):
     before the last round; theta then moves by the sum of w_n (theta_n - theta). Peers train from
     the user's model. Use it where few hospitals are useful and the user can spare the patients;
     their models reach the user's site, and nobody else.
-    Parameter: `validation_share` (of the user's training patients).
     Source: Zhang, Sapra, Fidler, Yeung, Alvarez, Personalized Federated Learning with First Order
     Model Optimization, 2021.
     """
@@ -34,7 +33,12 @@ class FedFomo(ArmBase):
     private_updates: ClassVar[bool] = True
 
     algorithm: Literal["fedfomo"] = "fedfomo"
-    validation_share: float = Field(default=0.25, gt=0, lt=1)
+    validation_share: float = Field(
+        default=0.25,
+        gt=0,
+        lt=1,
+        description="Share of the user's training patients by which models are compared.",
+    )
 
     def build(self, context: BuildContext) -> Algorithm[Any]:
         """The user's own model, and the others' beside it."""

@@ -44,9 +44,8 @@ class FedLin(Averaging):
     gradients. So hospitals that differ move in the common direction even during many local steps,
     and nothing is remembered from round to round. Use it where FedAvg drifts because of long local
     training and hospitals come and go; it makes no personal model. A round takes two requests and
-    two arrays of the model's length from every hospital.
-    Parameter: `weighting` ("samples" or "uniform"), of gradients and updates alike. It needs
-    optimizer = "sgd" without momentum.
+    two arrays of the model's length from every hospital. It needs optimizer = "sgd" without
+    momentum.
     Source: Mitra et al., Linear Convergence in Federated Learning: Tackling Client Heterogeneity
     and Sparse Gradients, 2021.
     """
@@ -55,7 +54,9 @@ class FedLin(Averaging):
     private_updates: ClassVar[bool] = False
 
     algorithm: Literal["fedlin"] = "fedlin"
-    weighting: Literal["samples", "uniform"] = "uniform"  # as in the paper
+    weighting: Literal["samples", "uniform"] = Field(
+        default="uniform", description='"samples" or "uniform".'
+    )
 
     def rule(self, context: BuildContext) -> Algorithm[Any]:
         """The mean gradient, then the average of the updates."""

@@ -31,23 +31,33 @@ class GeometricMedian(AggregatingArm):
 
     It is found by a few smoothed Weiszfeld steps from the average: v <- sum w_i u_i / sum w_i with
     w_i = a_i / max(nu, |u_i - v|), so that a far update counts less. As long as harmful hospitals
-    have less than half of the weight they cannot carry the result away.
-    Use it where some hospitals may send harmful updates; it stays nearer to an average than Krum,
-    and is kinder than the median to hospitals that merely differ.
-    Parameters: `steps` (Weiszfeld steps; the paper's 3 leave some of the pull of an update that is
-    hundreds of times too long, and more cost next to nothing here), `smoothing` (nu), `weighting`
-    (a_i: "uniform", or "samples" as in the paper, which takes a hospital's word for its number of
-    samples). A study of fewer than 3 hospitals is refused; a round with 2 usable
-    updates is skipped, and one with the user's alone is local training.
+    have less than half of the weight they cannot carry the result away. Use it where some hospitals
+    may send harmful updates; it stays nearer to an average than Krum, and is kinder than the median
+    to hospitals that merely differ. A study of fewer than 3 hospitals is refused; a round with 2
+    usable updates is skipped, and one with the user's alone is local training.
     Source: Pillutla, Kakade, Harchaoui, Robust Aggregation for Federated Learning, 2019.
     """
 
     private_updates: ClassVar[bool] = True
 
     algorithm: Literal["geometric_median"] = "geometric_median"
-    steps: int = Field(default=3, ge=1, le=1_000)
-    smoothing: float = Field(default=1e-6, gt=0)  # nu
-    weighting: Literal["uniform", "samples"] = "uniform"
+    steps: int = Field(
+        default=3,
+        ge=1,
+        le=1_000,
+        description="Weiszfeld steps; the paper's 3 leave some of the pull of an update that is "
+        "hundreds of times too long, and more cost next to nothing here.",
+    )
+    smoothing: float = Field(  # nu
+        default=1e-6,
+        gt=0,
+        description="Distance below which being nearer makes an update count no more.",
+    )
+    weighting: Literal["uniform", "samples"] = Field(
+        default="uniform",
+        description='What a hospital counts: `"uniform"` each alike, `"samples"` by its number '
+        "of samples, as in the paper, which takes its word for it.",
+    )
 
     def problem_with(self, num_hospitals: int) -> str | None:
         """With two points nothing is in the middle."""

@@ -32,12 +32,11 @@ class Krum(AggregatingArm):
 
     With n updates of which up to f may be anything, an update's score is the sum of the squared
     distances to its n - f - 2 nearest others; the step is the update with the smallest score, the
-    user's own where scores are equal. n counts the user, who has no privilege otherwise.
-    Use it where some hospitals may send harmful updates and the rest are alike; it averages nothing
-    away, and hospitals that differ for good reasons are treated as harmful.
-    Parameters: `num_byzantine` (f; "auto" for the most that the updates of the round allow,
-    (n - 3) / 2 rounded down). A study of fewer than 2f + 3 hospitals is refused; a round with fewer
-    usable updates is skipped, and one with the user's alone is local training.
+    user's own where scores are equal. n counts the user, who has no privilege otherwise. Use it
+    where some hospitals may send harmful updates and the rest are alike; it averages nothing away,
+    and hospitals that differ for good reasons are treated as harmful. A study of fewer than 2f + 3
+    hospitals is refused; a round with fewer usable updates is skipped, and one with the user's
+    alone is local training.
     Source: Blanchard, El Mhamdi, Guerraoui, Stainer, Machine Learning with Adversaries: Byzantine
     Tolerant Gradient Descent, 2017.
     """
@@ -45,7 +44,11 @@ class Krum(AggregatingArm):
     private_updates: ClassVar[bool] = True
 
     algorithm: Literal["krum"] = "krum"
-    num_byzantine: NumByzantine = "auto"  # f
+    num_byzantine: NumByzantine = Field(  # f
+        default="auto",
+        description='f: hospitals that may send anything. `"auto"`: the most that the updates of '
+        "the round allow.",
+    )
 
     def problem_with(self, num_hospitals: int) -> str | None:
         """Krum needs n >= 2f + 3."""
@@ -117,12 +120,10 @@ class MultiKrum(AggregatingArm):
 
     Updates are scored as in Krum, and the `num_selected` with the smallest scores are averaged,
     each the same: a hospital's word for its number of samples is not taken, for a harmful one could
-    name any. 1 is Krum and all is the plain average.
-    Use it where some hospitals may send harmful updates and Krum's single update is too noisy.
-    Parameters: `num_byzantine` (f; "auto" for the most that the updates of the round allow,
-    (n - 3) / 2 rounded down), `num_selected` (m; "auto" for n - f). A study of fewer than 2f + 3
-    hospitals is refused; a round with fewer usable updates is skipped, and one with the user's
-    alone is local training.
+    name any. 1 is Krum and all is the plain average. Use it where some hospitals may send harmful
+    updates and Krum's single update is too noisy. A study of fewer than 2f + 3 hospitals is
+    refused; a round with fewer usable updates is skipped, and one with the user's alone is local
+    training.
     Source: Blanchard, El Mhamdi, Guerraoui, Stainer, Machine Learning with Adversaries: Byzantine
     Tolerant Gradient Descent, 2017.
     """
@@ -130,8 +131,14 @@ class MultiKrum(AggregatingArm):
     private_updates: ClassVar[bool] = True
 
     algorithm: Literal["multi_krum"] = "multi_krum"
-    num_byzantine: NumByzantine = "auto"  # f
-    num_selected: OrAuto[Annotated[int, Field(ge=1)]] = "auto"  # m
+    num_byzantine: NumByzantine = Field(  # f
+        default="auto",
+        description='f: hospitals that may send anything. `"auto"`: the most that the updates of '
+        "the round allow.",
+    )
+    num_selected: OrAuto[Annotated[int, Field(ge=1)]] = Field(  # m
+        default="auto", description='Updates that are averaged. `"auto"`: all but f.'
+    )
 
     def problem_with(self, num_hospitals: int) -> str | None:
         """Krum needs n >= 2f + 3, and no more than n - f can be trusted."""

@@ -22,14 +22,17 @@ class ModelAveraging(Averaging):
     patients, who are left out of all training for it. (The paper's formula, a = V_0 / (V_0 + V_1 +
     Delta^2), needs variances that are not known.) Use it for a plain answer to "how much of the
     common model is worth having", where the user can spare the patients.
-    Parameters: `validation_share` (of the user's training patients) and `weighting` ("samples" or
-    "uniform", of the average).
     Source: Grimberg, Hartley, Karimireddy, Jaggi, Optimal Model Averaging: Towards Personalized
     Collaborative Learning, 2021.
     """
 
     algorithm: Literal["model_averaging"] = "model_averaging"
-    validation_share: float = Field(default=0.25, gt=0, lt=1)
+    validation_share: float = Field(
+        default=0.25,
+        gt=0,
+        lt=1,
+        description="Share of the user's training patients by which models are compared.",
+    )
 
     def train(self, work: LocalWork) -> LocalOutcome:
         """Local training for the average; at the user, of its local model as well."""

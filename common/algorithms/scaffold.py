@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from erosion.common.aggregation.cohort import Cohort, HospitalName
@@ -34,8 +35,8 @@ class Scaffold(Averaging):
     more; the last one of a hospital that is away). So hospitals that differ move in the common
     direction even during many local steps. Use it where FedAvg drifts because of long local
     training; it makes no personal model. The coordinator keeps one c_i for every hospital, and an
-    update has two arrays of the model's length instead of one.
-    Parameter: `weighting` ("samples" or "uniform"). It needs optimizer = "sgd" without momentum.
+    update has two arrays of the model's length instead of one. It needs optimizer = "sgd" without
+    momentum.
     Source: Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging, 2020.
     """
 
@@ -44,7 +45,9 @@ class Scaffold(Averaging):
     measured_attachments: ClassVar[tuple[str, ...]] = (_CONTROL,)
 
     algorithm: Literal["scaffold"] = "scaffold"
-    weighting: Literal["samples", "uniform"] = "uniform"  # as in the paper
+    weighting: Literal["samples", "uniform"] = Field(
+        default="uniform", description='"samples" or "uniform".'
+    )
 
     def rule(self, context: BuildContext) -> Algorithm[Any]:
         """The average, with the hospitals' control variates beside it."""

@@ -37,7 +37,9 @@ class OptimizedState(Generic[State]):
 class PlainStep(Settings):
     """The aggregate is the step."""
 
-    name: Literal["none"] = "none"
+    name: Literal["none"] = Field(
+        default="none", description="The kind of optimiser: none; the aggregate is the step."
+    )
 
     def wrap(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
         """The algorithm as it is."""
@@ -48,8 +50,12 @@ class ServerMomentum(Settings):
     """m <- momentum m + aggregate; the step is learning_rate m (FedAvgM, Hsu et al. 2019)."""
 
     name: Literal["momentum"] = "momentum"
-    momentum: float = Field(default=0.9, ge=0, lt=1)  # beta
-    learning_rate: float = Field(default=1.0, gt=0)  # eta
+    momentum: float = Field(  # beta
+        default=0.9, ge=0, lt=1, description="What a step keeps of the one before."
+    )
+    learning_rate: float = Field(  # eta
+        default=1.0, gt=0, description="What the step is multiplied by."
+    )
 
     def wrap(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
         """The same weights; the aggregates go through momentum."""
@@ -68,9 +74,20 @@ class _Adaptive(Settings):
     square.
     """
 
-    learning_rate: float = Field(default=0.1, gt=0)  # eta
-    beta_1: float = Field(default=0.9, ge=0, lt=1)
-    adaptivity: float = Field(default=1e-3, gt=0)  # tau
+    learning_rate: float = Field(  # eta
+        default=0.1, gt=0, description="Size of a step."
+    )
+    beta_1: float = Field(
+        default=0.9,
+        ge=0,
+        lt=1,
+        description="What the moving average of the aggregate keeps of its past.",
+    )
+    adaptivity: float = Field(  # tau
+        default=1e-3,
+        gt=0,
+        description="Added to the root of that, so that small parameters do not leap.",
+    )
 
     def wrap(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
         """The same weights; the aggregates go through the optimiser."""
@@ -90,7 +107,12 @@ class ServerAdam(_Adaptive):
     """v is a moving average of the aggregate's square (FedAdam, Reddi et al. 2021)."""
 
     name: Literal["adam"] = "adam"
-    beta_2: float = Field(default=0.99, ge=0, lt=1)
+    beta_2: float = Field(
+        default=0.99,
+        ge=0,
+        lt=1,
+        description="What the moving average of its square keeps of its past.",
+    )
 
     def _second(self, v: Tensor, square: Tensor) -> Tensor:
         return v.lerp(square, 1 - self.beta_2)
@@ -103,7 +125,12 @@ class ServerYogi(_Adaptive):
     """
 
     name: Literal["yogi"] = "yogi"
-    beta_2: float = Field(default=0.99, ge=0, lt=1)
+    beta_2: float = Field(
+        default=0.99,
+        ge=0,
+        lt=1,
+        description="What the moving average of its square keeps of its past.",
+    )
 
     def _second(self, v: Tensor, square: Tensor) -> Tensor:
         return v - (1 - self.beta_2) * square * (v - square).sign()
@@ -113,7 +140,12 @@ class ServerAdagrad(_Adaptive):
     """v is the sum of all squares so far (FedAdagrad, ibid.); beta_1 is 0 as in the paper."""
 
     name: Literal["adagrad"] = "adagrad"
-    beta_1: float = Field(default=0.0, ge=0, lt=1)
+    beta_1: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="What the moving average of the aggregate keeps of its past.",
+    )
 
     def _second(self, v: Tensor, square: Tensor) -> Tensor:
         return v + square
@@ -190,7 +222,11 @@ ServerOptimizer = Annotated[
 class AggregatingArm(ArmBase):
     """A method that aggregates updates by a `rule`, and steps along the aggregate."""
 
-    server_optimizer: ServerOptimizer = PlainStep()
+    server_optimizer: ServerOptimizer = Field(
+        default=PlainStep(),
+        description='What becomes of the aggregate before it moves the model: `"none"`, or an '
+        "optimiser at the coordinator.",
+    )
 
     def build(self, context: BuildContext) -> Algorithm[Any]:
         """The rule, and what becomes of its aggregates."""

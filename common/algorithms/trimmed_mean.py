@@ -30,11 +30,10 @@ class TrimmedMean(AggregatingArm):
 
     For each parameter by itself the f largest and the f smallest values are dropped, and the others
     averaged, each the same. The weight that is shown of a hospital is in how many parameters its
-    value was kept, relative to the user's.
-    Use it where up to f hospitals may send harmful updates and the rest are alike; it keeps more of
-    the averaging than the coordinate median.
-    Parameters: `num_byzantine` (f). A study of fewer than 2f + 1 hospitals is refused; a round with
-    fewer usable updates is skipped, and one with the user's alone is local training.
+    value was kept, relative to the user's. Use it where up to f hospitals may send harmful updates
+    and the rest are alike; it keeps more of the averaging than the coordinate median. A study of
+    fewer than 2f + 1 hospitals is refused; a round with fewer usable updates is skipped, and one
+    with the user's alone is local training.
     Source: Yin, Chen, Ramchandran, Bartlett, Byzantine-Robust Distributed Learning: Towards Optimal
     Statistical Rates, 2018.
     """
@@ -42,7 +41,11 @@ class TrimmedMean(AggregatingArm):
     private_updates: ClassVar[bool] = True
 
     algorithm: Literal["trimmed_mean"] = "trimmed_mean"
-    num_byzantine: int = Field(default=1, ge=1)  # f; beta n in the paper
+    num_byzantine: int = Field(
+        default=1,
+        ge=1,
+        description="f: largest, and smallest, values that are dropped of each parameter.",
+    )
 
     def problem_with(self, num_hospitals: int) -> str | None:
         """Something must be left between the extremes."""

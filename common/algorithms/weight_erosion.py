@@ -293,35 +293,19 @@ def _asks(state: WeightErosionState, agent: HospitalName) -> bool:
 class WeightErosion(AggregatingArm):
     """Hospitals start with full weight and lose it by how far their updates are from the user's.
 
-    In round r hospital i's weight alpha_i falls by (1 + p_s k_i) p_d d_i, where
-    d_i = |g_i - g_0| / |g_0| is its relative distance and k_i how often its data have been used up;
-    the aggregate is the average by the new weights. Similar hospitals help for many rounds,
-    different ones for few, and small ones for fewer the more often their samples repeat. Use it
-    where you do not know who is like you.
-    Start from `preset` = "recommended": with the paper's setting, which is what the keys have
-    without a preset, every other hospital's weight can reach zero long before the end, even that
-    of a hospital with the user's own population. "recommended" erodes so slowly that such
+    In round r hospital i's weight alpha_i falls by (1 + p_s k_i) p_d d_i, where d_i = |g_i - g_0| /
+    |g_0| is its relative distance and k_i how often its data have been used up; the aggregate is
+    the average by the new weights. Similar hospitals help for many rounds, different ones for few,
+    and small ones for fewer the more often their samples repeat. Use it where you do not know who
+    is like you. Start from `preset` = "recommended": with the paper's setting, which is what the
+    keys have without a preset, every other hospital's weight can reach zero long before the end,
+    even that of a hospital with the user's own population. "recommended" erodes so slowly that such
     a hospital stays (distance_penalty = "auto", erosion_share = 3, size_penalty = 0), counts
     hospitals by their patients (weighting = "samples") and leaves each its own output bias
-    (own_parameters = ["output_bias"]). "paper" names the authors' setting. A key that
-    is given beside the preset takes precedence.
-    Parameters of the paper: `distance_penalty` (p_d, or "auto": see below), `size_penalty` (p_s),
-    `size_unit` and `batch_size` (how k_i counts), `zero_norm` (what to do where the user's own
-    update vanishes: "freeze" skips the round, "erode" drops the others, "stop" ends the run),
-    `newcomer` (the weight of a late joiner: the "mean" or "median" of all weights so far, the
-    user's 1 included).
-    Where training is in epochs, larger hospitals take more steps; with `per_step` (the default)
-    every update is scaled to the user's number of steps before it is compared and averaged, so that
-    a hospital is not punished for its size.
-    Its authors' extensions: `weighting` ("samples" multiplies alpha_i by beta_i = n_i / n_0 in the
-    average, so that large hospitals are not under-represented; "equal": beta_i = 1), `distance`
-    ("euclidean", or "cosine", which asks for the direction alone), `layer_weights` (what each
-    parameter or layer, by name, counts in the distance; 1 unless named, 0 leaves it out),
-    `erosion_share` (with distance_penalty = "auto", p_d is chosen in the first three rounds so that
-    the median hospital's weight ends after this share of the study's rounds), `cone` and
-    `cone_angle` ("warn" or "stop" once the updates that still have weight fit into no cone of that
-    half-angle in degrees; in a large model unrelated updates are nearly perpendicular, and n of
-    them just fit into arccos(1 / sqrt(n)): set it below that).
+    (own_parameters = ["output_bias"]). "paper" names the authors' setting. A key that is given
+    beside the preset takes precedence. Where training is in epochs, larger hospitals take more
+    steps; with `per_step` (the default) every update is scaled to the user's number of steps before
+    it is compared and averaged, so that a hospital is not punished for its size.
     Source: Grimberg, Hartley, Jaggi, Karimireddy, Weight Erosion, 2020; layers and share: Gengler,
     Beaussart, Yuan, 2020.
     """
@@ -331,22 +315,84 @@ class WeightErosion(AggregatingArm):
     compares_steps: ClassVar[bool] = True
 
     algorithm: Literal["weight_erosion"] = "weight_erosion"
-    preset: Literal["paper", "recommended"] | None = Field(default=None, exclude=True)
+    preset: Literal["paper", "recommended"] | None = Field(
+        default=None,
+        exclude=True,
+        description="Stands for several keys; a key that is given as well takes precedence. "
+        '`"recommended"`: erodes slowly, counts patients, own output bias. `"paper"`: the '
+        "authors' setting, as without a preset.",
+    )
     # never kept: its values take its place
-    distance_penalty: OrAuto[NotNegative] = 0.01  # p_d in eq. 5
-    erosion_share: float = Field(default=2 / 3, gt=0, le=10)  # above 1: the weight outlasts the run
-    size_penalty: float = Field(default=0.2, ge=0)  # p_s in eq. 5
-    size_unit: SizeUnit = "seen"
-    batch_size: int | None = Field(default=None, ge=1)  # b in eq. 5; None: samples of the round
-    zero_norm: Literal["freeze", "erode", "stop"] = "freeze"
-    zero_norm_below: float = Field(default=1e-12, ge=0)  # |g_0| up to this counts as zero
-    newcomer: Literal["median", "mean"] = "mean"
-    per_step: bool = True  # false: updates as they come, whatever their number of steps
-    weighting: Literal["equal", "samples"] = "equal"
-    distance: DistanceKind = "euclidean"
-    layer_weights: dict[str, NotNegative] = Field(default_factory=dict)
-    cone: Literal["off", "warn", "stop"] = "off"
-    cone_angle: float = Field(default=90.0, gt=0, le=90)  # degrees
+    distance_penalty: OrAuto[NotNegative] = Field(  # p_d in eq. 5
+        default=0.01,
+        description="p_d: what a hospital's weight loses for its distance in each round. "
+        '`"auto"`: chosen in the first three rounds, so that the median hospital\'s weight ends '
+        "after `erosion_share` of the rounds.",
+    )
+    erosion_share: float = Field(
+        default=2 / 3,
+        gt=0,
+        le=10,
+        description='With distance_penalty = "auto", p_d is chosen in the first three rounds so '
+        "that the median hospital's weight ends after this share of the study's rounds.",
+    )
+    size_penalty: float = Field(  # p_s in eq. 5
+        default=0.2,
+        ge=0,
+        description="p_s: how much faster a hospital's weight falls the more often its samples "
+        "repeat.",
+    )
+    size_unit: SizeUnit = Field(default="seen", description="How repeats are counted.")
+    batch_size: int | None = Field(
+        default=None,
+        ge=1,
+        description="b: samples of a mini-batch, where repeats are counted in these. Left out: "
+        "the samples of the round.",
+    )
+    zero_norm: Literal["freeze", "erode", "stop"] = Field(
+        default="freeze",
+        description='What to do where the user\'s own update vanishes: "freeze" skips the round, '
+        '"erode" drops the others, "stop" ends the run.',
+    )
+    zero_norm_below: float = Field(
+        default=1e-12,
+        ge=0,
+        description="Length of the user's own update up to which it counts as zero.",
+    )
+    newcomer: Literal["median", "mean"] = Field(
+        default="mean",
+        description='The weight of a late joiner: the "mean" or "median" of all weights so far, '
+        "the user's 1 included.",
+    )
+    per_step: bool = Field(
+        default=True,
+        description="Where training is in epochs: every update is scaled to the user's number of "
+        "steps before it is compared and averaged, so that a hospital is not punished for its "
+        "size. `false`: updates as they come; where hospitals take different numbers of steps "
+        "the journal and the report say so.",
+    )
+    weighting: Literal["equal", "samples"] = Field(
+        default="equal",
+        description='"samples" multiplies alpha_i by beta_i = n_i / n_0 in the average, so that '
+        'large hospitals are not under-represented; "equal": beta_i = 1.',
+    )
+    distance: DistanceKind = Field(
+        default="euclidean",
+        description='"euclidean", or "cosine", which asks for the direction alone.',
+    )
+    layer_weights: dict[str, NotNegative] = Field(
+        default_factory=dict,
+        description="What each parameter or layer, by name, counts in the distance; 1 unless "
+        "named, 0 leaves it out.",
+    )
+    cone: Literal["off", "warn", "stop"] = Field(
+        default="off",
+        description='`"warn"` or `"stop"` once the updates that still have weight fit into no '
+        'cone of `cone_angle`; `"off"`: not looked at.',
+    )
+    cone_angle: float = Field(  # degrees
+        default=90.0, gt=0, le=90, description="Half-angle of that cone, in degrees."
+    )
 
     @classmethod
     def expanded(cls, settings: Mapping[str, Any]) -> Mapping[str, Any]:

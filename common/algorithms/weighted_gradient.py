@@ -84,11 +84,8 @@ class WeightedGradient(AggregatingArm):
     and B is their bias, all estimated from how u and m vary between rounds in a row; the estimates
     of earlier rounds are used, and until there are any alpha is N / (N + 1), the average of all.
     Use it where the others are alike among themselves, and you want one number for how far to
-    follow them.
-    Parameters: `alpha` (a number in [0, 1] or "auto"), `horizon` (T: over how many rounds bias
-    adds up while noise averages out), `contraction` (eta a: which share of the way to its own
-    optimum a round takes the user). Without a horizon T is the study's rounds, but no more than
-    2 / contraction: an error is forgotten at that pace, so a longer run adds up no more of it.
+    follow them. Without a horizon T is the study's rounds, but no more than 2 / contraction: an
+    error is forgotten at that pace, so a longer run adds up no more of it.
     Source: Chayti, Karimireddy, Stich, Flammarion, Jaggi, Linear Speedup in Personalized
     Collaborative Learning, 2021. Its optimal alpha has mu T / L for our T; mu <= L, so T errs
     towards the user's own update. 2 / contraction is the exact T of the steady state on its noisy
@@ -99,9 +96,18 @@ class WeightedGradient(AggregatingArm):
     private_updates: ClassVar[bool] = True
 
     algorithm: Literal["weighted_gradient"] = "weighted_gradient"
-    alpha: Alpha = "auto"
-    horizon: float | None = Field(default=None, gt=0)  # T mu / L; None: from the study
-    contraction: float = Field(default=0.1, gt=0, le=1)  # eta a
+    alpha: Alpha = Field(default="auto", description='A number in [0, 1] or "auto".')
+    horizon: float | None = Field(
+        default=None,
+        gt=0,
+        description="T: over how many rounds bias adds up while noise averages out.",
+    )
+    contraction: float = Field(  # eta a
+        default=0.1,
+        gt=0,
+        le=1,
+        description="Which share of the way to its own optimum a round takes the user.",
+    )
 
     def rule(self, context: BuildContext) -> Algorithm[Any]:
         """The algorithm with these parameters."""

@@ -166,9 +166,15 @@ class Installed(ModelBase):
     is_tried_out: ClassVar[bool] = True
 
     name: Literal["installed"] = "installed"
-    entry_point: str = Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][\w.-]*$")
-    sha256: Sha256  # of the package's files, as `erosion models` prints it
-    options: Options = Field(default_factory=dict)  # keyword arguments of the factory
+    entry_point: str = Field(
+        min_length=1,
+        max_length=100,
+        pattern=r"^[A-Za-z0-9][\w.-]*$",
+        description="Name of the entry point, in the group `erosion.models`, of a package that "
+        "is installed at every site.",
+    )
+    sha256: Sha256 = Field(description="Of the package's files, as `erosion models` prints it.")
+    options: Options = Field(default_factory=dict, description="Keyword arguments of the factory.")
 
     def check_task(self, input_shape: Sequence[int]) -> None:
         """What it can take, only its own code knows."""

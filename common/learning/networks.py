@@ -29,10 +29,15 @@ class ModelBase(Settings, ABC):
     is_stackable: ClassVar[bool] = False  # it can be trained as one of a stack (`stacked_sgd`): no
     # layer draws, or looks at several patients at once
 
-    name: str
-    pretrained: Pretrained | None = None  # where its weights start; None: drawn from study.seed
-    frozen: tuple[str, ...] = ()  # parameters that stay as they start and never travel: names, or
-    # patterns with *
+    name: str = Field(description="The kind of model.")
+    pretrained: Pretrained | None = Field(
+        default=None, description="Where its weights start; None: drawn from study.seed."
+    )
+    frozen: tuple[str, ...] = Field(
+        default=(),
+        description="Parameters that stay as they start and never travel: names, or patterns "
+        "with *.",
+    )
 
     @abstractmethod
     def check_task(self, input_shape: Sequence[int]) -> None:
@@ -54,8 +59,12 @@ class Logistic(ModelBase):
     grows_with_study: ClassVar[bool] = True
 
     name: Literal["logistic"] = "logistic"
-    start_deviation: float = Field(default=0.0, ge=0)  # of the normal, cut off at two deviations,
-    # that weights start from; 0: at zero, which nobody's patients prefer. Biases start at 0
+    start_deviation: float = Field(
+        default=0.0,
+        ge=0,
+        description="Weights start from a normal of this deviation, cut off at two deviations, "
+        "drawn from `seed`; 0: at zero. Biases start at 0.",
+    )
 
     def check_task(self, input_shape: Sequence[int]) -> None:
         """Any input fits: it is flattened."""
@@ -80,7 +89,7 @@ class Mlp(ModelBase):
 
     name: Literal["mlp"] = "mlp"
     hidden: tuple[Annotated[int, Field(ge=1, le=1_000_000)], ...] = Field(
-        default=(32,), min_length=1, max_length=100
+        default=(32,), min_length=1, max_length=100, description="Neurons of each hidden layer."
     )
 
     def check_task(self, input_shape: Sequence[int]) -> None:
@@ -102,8 +111,13 @@ class MnistCnn(ModelBase):
     grows_with_study: ClassVar[bool] = True
 
     name: Literal["mnist_cnn"] = "mnist_cnn"
-    width: int = Field(default=32, ge=1, le=1024)  # channels of the first convolution; the others
-    # have twice and four times as many, and so many hidden units follow
+    width: int = Field(
+        default=32,
+        ge=1,
+        le=1024,
+        description="Channels of the first convolution; the others have twice and four times as "
+        "many, and so many hidden units follow.",
+    )
 
     def check_task(self, input_shape: Sequence[int]) -> None:
         """Refuse what is not an image."""
@@ -198,9 +212,10 @@ class TorchvisionNetwork(ModelBase):
     is_tried_out: ClassVar[bool] = True
 
     name: Literal["torchvision"] = "torchvision"
-    architecture: Architecture
-    normalisation: Literal["as_published", "group"] = "as_published"  # "group": group normalisation
-    # in place of batch normalisation, to train a network from the beginning
+    architecture: Architecture = Field(description="Which of torchvision's networks.")
+    normalisation: Literal["as_published", "group"] = Field(
+        default="as_published", description="How its layers are normalised."
+    )
 
     def check_task(self, input_shape: Sequence[int]) -> None:
         """Refuse what is not an image."""
@@ -239,8 +254,12 @@ class MonaiNetwork(ModelBase):
     is_tried_out: ClassVar[bool] = True
 
     name: Literal["monai"] = "monai"
-    network: Literal["resnet10", "resnet18", "densenet121"] = "resnet10"
-    normalisation: Literal["group", "batch"] = "group"
+    network: Literal["resnet10", "resnet18", "densenet121"] = Field(
+        default="resnet10", description="Which of MONAI's networks."
+    )
+    normalisation: Literal["group", "batch"] = Field(
+        default="group", description="How its layers are normalised."
+    )
 
     def check_task(self, input_shape: Sequence[int]) -> None:
         """Refuse a table."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated
 
 import torch
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 
 from erosion.common.errors import ModelError
@@ -41,11 +41,20 @@ def _checked_file(value: str) -> str:
 class Pretrained(Settings):
     """A file of weights. Sites look for it in `compute.weights`, a coordinator in `--weights`."""
 
-    file: Annotated[str, AfterValidator(_checked_file)]
-    sha256: Sha256  # of the file, as sha256sum prints it
-    prefix: str = ""  # what its names begin with, such as "module."; names without it are not used
-    new: tuple[str, ...] = ()  # parameters that start afresh instead, such as a head of another
-    # size: names, or patterns with *
+    file: Annotated[str, AfterValidator(_checked_file)] = Field(
+        description="Name of the file with the parameters, which every site has in its folder of "
+        "weights."
+    )
+    sha256: Sha256 = Field(description="Of the file, as sha256sum prints it.")
+    prefix: str = Field(
+        default="",
+        description='What its names begin with, such as "module."; names without it are not used.',
+    )
+    new: tuple[str, ...] = Field(
+        default=(),
+        description="Parameters that start afresh instead, such as a head of another size: "
+        "names, or patterns with *.",
+    )
 
 
 def load_pretrained(model: nn.Module, pretrained: Pretrained, folder: Path | None) -> None:

@@ -22,11 +22,22 @@ class Augmentation(Settings):
     volume the last two axes are the image, and all its slices are changed alike.
     """
 
-    flip: tuple[Literal["horizontal", "vertical"], ...] = ()  # each for half of the images
-    crop: int = Field(default=0, ge=0, le=256)  # pixels of black that are put around each image,
-    # from which its own size is cut out anywhere
-    rotation: float = Field(default=0.0, ge=0, le=180)  # degrees at most, to either side
-    brightness: float = Field(default=0.0, ge=0, lt=1)  # 0.2: from 0.8 to 1.2 times as bright
+    flip: tuple[Literal["horizontal", "vertical"], ...] = Field(
+        default=(), description="Each for half of the images."
+    )
+    crop: int = Field(
+        default=0,
+        ge=0,
+        le=256,
+        description="Pixels of black that are put around each image, from which its own size is "
+        "cut out anywhere.",
+    )
+    rotation: float = Field(
+        default=0.0, ge=0, le=180, description="Degrees at most, to either side."
+    )
+    brightness: float = Field(
+        default=0.0, ge=0, lt=1, description="0.2: from 0.8 to 1.2 times as bright."
+    )
 
     @model_validator(mode="after")
     def _changes_something(self) -> Self:
@@ -118,16 +129,45 @@ LARGEST_FACTOR = 1e12  # of the numbers of a model, which are float32 and end at
 class Training(Settings):
     """What every hospital does in a round, starting from the parameters that it receives."""
 
-    steps: int | None = Field(default=None, ge=1, le=100_000)  # mini-batches a round
-    epochs: int | None = Field(default=None, ge=1, le=1_000)  # or passes over the data
-    batch_size: int = Field(default=32, ge=1)
-    order: Literal["random", "sequential"] = "random"  # "sequential": mini-batches are the same in
-    # every pass, in the order of the file, and a round goes on where the one before ended
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    learning_rate: float = Field(default=0.1, gt=0, le=LARGEST_FACTOR)
-    momentum: float = Field(default=0.0, ge=0, lt=1)  # sgd only
-    weight_decay: float = Field(default=0.0, ge=0, le=LARGEST_FACTOR)
-    augmentation: Augmentation | None = None  # of images; None: they are trained on as they are
+    steps: int | None = Field(
+        default=None,
+        ge=1,
+        le=100_000,
+        description="Mini-batches of a round. Give this or `epochs`.",
+    )
+    epochs: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000,
+        description="Passes over the hospital's training patients in a round. Give this or "
+        "`steps`.",
+    )
+    batch_size: int = Field(default=32, ge=1, description="Patients of a mini-batch.")
+    order: Literal["random", "sequential"] = Field(
+        default="random",
+        description='`"sequential"`: mini-batches in the order of the file, the same in every '
+        "pass, whose last may be short; a round continues where the one before ended. Sites "
+        "decline it unless their file says `compute.public_order = true`.",
+    )
+    optimizer: Literal["sgd", "adam"] = Field(default="sgd", description='`"sgd"` or `"adam"`.')
+    learning_rate: float = Field(
+        default=0.1, gt=0, le=LARGEST_FACTOR, description="Size of a step."
+    )
+    momentum: float = Field(  # sgd only
+        default=0.0,
+        ge=0,
+        lt=1,
+        description='For `"sgd"`: what a step keeps of the one before, from 0 to less than 1.',
+    )
+    weight_decay: float = Field(
+        default=0.0,
+        ge=0,
+        le=LARGEST_FACTOR,
+        description="How strongly large parameters are pulled towards 0.",
+    )
+    augmentation: Augmentation | None = Field(
+        default=None, description="Of images; None: they are trained on as they are."
+    )
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:

@@ -22,10 +22,29 @@ from erosion.common.tasks.task import Task
 class Privacy(Settings):
     """What the patients of the other hospitals are promised, and how their one step is taken."""
 
-    epsilon: float = Field(gt=0, le=100)  # of the whole run, all arms together
-    delta: float = Field(default=1e-5, gt=0, le=1e-3)  # must be below 1 / patients of each hospital
-    clip_norm: float = Field(default=1.0, gt=0)  # the most that a patient's gradient counts
-    learning_rate: float = Field(gt=0)  # of the one step of a round
+    epsilon: float = Field(
+        gt=0,
+        le=100,
+        description="The most that a run may cost each patient of a hospital other than the "
+        "user's, all arms and rounds together. Less is safer, and noisier.",
+    )
+    delta: float = Field(
+        default=1e-5,
+        gt=0,
+        le=1e-3,
+        description="The chance with which that promise may fail. It must be below 1 / patients "
+        "of every hospital.",
+    )
+    clip_norm: float = Field(
+        default=1.0,
+        gt=0,
+        description="The longest that a patient's gradient may be; a longer one is cut to it.",
+    )
+    learning_rate: float = Field(
+        gt=0,
+        description="Size of the one step that every hospital takes in a round. It can be larger "
+        "than in `training`, because the step is the mean over all patients.",
+    )
 
     def noise_multiplier(self, releases: int) -> float:
         """The noise's deviation in units of `clip_norm`, where so many updates leave a hospital."""

@@ -20,18 +20,62 @@ MOST_COLUMNS = 500  # of a table whose study has references without naming any: 
 class Evaluation(Settings):
     """How the user's hospital measures the models, on patients that no model was trained on."""
 
-    test_share: float = Field(default=0.3, gt=0, lt=1)  # of the user's patients
-    split_column: ColumnName | None = None  # of the table, with "train" or
-    # "test" for each patient, in place of test_share; nobody trains on any hospital's "test"
-    folds: int | None = Field(default=None, ge=2, le=20)  # in place of test_share: the user's
-    # patients are cut into so many folds, and each is predicted by runs of every arm without it
-    repeats: int = Field(default=1, ge=1, le=20)  # with so many different cuts into folds
-    bootstrap: int = Field(default=1000, ge=100, le=100_000)  # resamples for the intervals
-    strict: bool = False  # no difference is claimed that one patient more could have undone
-    references: tuple[LocalReference, ...] | None = None  # tuned models of the user's training
-    # patients alone, fitted at its site; None: all of them for a table, none for images
-    compare: tuple[str, str] | None = None  # the one declared comparison (arm, its reference);
-    # None: the first arm that is not local training, with the better of that and the references
+    test_share: float = Field(
+        default=0.3,
+        gt=0,
+        lt=1,
+        description="Share of the user's patients that no model is trained on. With `folds` it "
+        "has no meaning.",
+    )
+    split_column: ColumnName | None = Field(
+        default=None,
+        description="Column of the table that says `train` or `test` for each patient, in place "
+        "of `test_share`. Nobody trains on any hospital's `test`.",
+    )
+    folds: int | None = Field(
+        default=None,
+        ge=2,
+        le=20,
+        description="Left out: a test part is set aside, see `test_share`. Given: the user's "
+        "patients are cut into this many folds, each is predicted by runs of every arm without "
+        "it, and the final models are trained on all patients. That takes this many times as "
+        "many rounds, and those of the final models.",
+    )
+    repeats: int = Field(
+        default=1,
+        ge=1,
+        le=20,
+        description="With `folds`: how many different cuts are made. The rounds of the folds are "
+        "multiplied by it, and the report says how far the p-value moves from one cut to "
+        "another.",
+    )
+    bootstrap: int = Field(
+        default=1000,
+        ge=100,
+        le=100_000,
+        description="Resamples of the test patients for the 95 % intervals.",
+    )
+    strict: bool = Field(
+        default=False,
+        description="Whether a difference is claimed only if it would be claimed with one more "
+        "patient, on whom the better arm errs as badly as the loss allows. There are far fewer "
+        "claims, and hardly a false one because of rare patients who are not among those tested; "
+        "see [evaluation](evaluation.md).",
+    )
+    references: tuple[LocalReference, ...] | None = Field(
+        default=None,
+        description="Tuned models of the user's training patients alone, which its site fits and "
+        'measures on the same patients as every arm: `"ridge"`, a linear model, and '
+        '`"boosted_trees"`; see [evaluation](evaluation.md#what-collaborating-has-to-beat). Left '
+        "out: both for a table of up to 500 columns, none for images. `[]`: none.",
+    )
+    compare: tuple[str, str] | None = Field(
+        default=None,
+        description="The one comparison that the verdict is about: `[arm, reference]`, the "
+        "latter another arm or one of `references`. Left out: the first arm that is not local "
+        "training, with the one of local training and `references` that predicts best inside the "
+        "user's training part.",
+    )
 
     @field_validator("compare")
     @classmethod
@@ -137,9 +181,16 @@ class Fold(Settings):
     patients, to be predicted by models that never saw them. Each cut is another one.
     """
 
-    number: int = Field(ge=0, lt=100)  # from 0
-    of: int = Field(ge=2, le=100)
-    cut: int | None = Field(default=None, ge=1, le=20)
+    number: int = Field(  # from 0
+        ge=0, lt=100, description="Which part is held out, from 0."
+    )
+    of: int = Field(ge=2, le=100, description="Number of parts.")
+    cut: int | None = Field(
+        default=None,
+        ge=1,
+        le=20,
+        description="In a cross-fitted evaluation: which cut into parts, from 1.",
+    )
 
 
 def fewest_held_out(folds: Sequence[Fold], num_patients: int) -> int:
@@ -160,9 +211,23 @@ class Selection(Settings):
     with all training patients. The test part is not touched.
     """
 
-    method: Literal["cross_validation", "validation"] = "cross_validation"
-    folds: int = Field(default=5, ge=2, le=100)  # "validation" holds out the first of them alone
-    candidates: dict[Name, tuple[dict[str, Any], ...]] = Field(default_factory=dict)
+    method: Literal["cross_validation", "validation"] = Field(
+        default="cross_validation",
+        description='`"cross_validation"`: every part is held out in turn. `"validation"`: only '
+        "the first.",
+    )
+    folds: int = Field(
+        default=5,
+        ge=2,
+        le=100,
+        description="Number of equal parts of the user's training patients, each of at least "
+        "`limits.min_cell` of them.",
+    )
+    candidates: dict[Name, tuple[dict[str, Any], ...]] = Field(
+        default_factory=dict,
+        description="By arm, a list of settings to try, each in place of some of the arm's own. "
+        "Without any, only the number of rounds is chosen.",
+    )
     # arm -> settings to try, each in place of some of the arm's own; without any, only the number
     # of rounds is chosen
 
@@ -175,19 +240,72 @@ class Selection(Settings):
 class Federation(Settings):
     """Who must be there, and how long anyone waits."""
 
-    round_deadline_seconds: float = Field(default=120.0, gt=0, le=86_400)
-    join_deadline_seconds: float = Field(default=60.0, gt=0, le=86_400)
-    quorum: int = Field(default=2, ge=1)  # usable updates of a round, the user's own included
-    start: Literal["all", "quorum"] = "all"  # whom the study waits for before its first round
-    join: Literal["at_start", "any_time"] = "at_start"  # "any_time": who comes later takes part
-    # from then on, so arms are compared on different hospitals; who was there may always come back
-    max_update_norm: float | None = Field(default=None, gt=0)  # a larger update is rejected
-    longest_wait_seconds: float | None = Field(default=None, gt=0)  # for the user or the quorum,
-    # then the run stops, to be resumed; None: it waits for as long as that takes
-    max_skipped_rounds: int = Field(default=3, ge=1)  # in a row, with all there that are needed;
-    # then the run stops
-    compression: Compression = "none"  # of parameters and updates, for slow lines: 2 bytes a number
-    # or 1 in place of 4; the figures are then no longer exactly those without
-    stop_on_misfit: bool = False  # ends before the first round where a hospital's figures of its
-    # columns do not fit the others'
-    sealed: bool = False  # nobody sees a single update; see `sealing`
+    round_deadline_seconds: float = Field(
+        default=120.0,
+        gt=0,
+        le=86_400,
+        description="Seconds that a round waits for its answers. A hospital that is late counts "
+        "as absent in it; after three times in a row it is left out of some rounds.",
+    )
+    join_deadline_seconds: float = Field(
+        default=60.0,
+        gt=0,
+        le=86_400,
+        description="Seconds after which a study that may begin without some of its hospitals "
+        "does so; the others' absence is reported from then on. It begins at once when all are "
+        "there. A hospital that is connected but has not described its patients by then is "
+        "named, because its data source may hang; it may still do so later.",
+    )
+    quorum: int = Field(
+        default=2,
+        ge=1,
+        description="Hospitals whose updates a round needs, the user's own included. With fewer "
+        "it is skipped.",
+    )
+    start: Literal["all", "quorum"] = Field(
+        default="all",
+        description='Whom the study waits for before its first round. `"all"`: every hospital '
+        "but those that decline, or that are connected and have not described their patients by "
+        'the join deadline, so that all arms are compared on the same ones. `"quorum"`: at the '
+        "deadline it begins with those that are there.",
+    )
+    join: Literal["at_start", "any_time"] = Field(
+        default="at_start",
+        description='`"at_start"`: a hospital that is not there at the first round stays out of '
+        'every arm; one that was there may always come back. `"any_time"`: one that comes later '
+        "takes part from then on, so arms are compared on different hospitals, and the report "
+        "says so.",
+    )
+    max_update_norm: float | None = Field(
+        default=None,
+        gt=0,
+        description="A longer update is rejected. Left out: only one that is out of all "
+        "proportion to the others'.",
+    )
+    longest_wait_seconds: float | None = Field(
+        default=None,
+        gt=0,
+        description="Seconds after which the run ends where the user or the quorum is missing, "
+        'or, with `start = "all"`, any hospital before the first round. Left out: it waits '
+        "without end.",
+    )
+    max_skipped_rounds: int = Field(
+        default=3,
+        ge=1,
+        description="Rounds skipped in a row after which the run stops. It can be resumed.",
+    )
+    compression: Compression = Field(
+        default="none",
+        description="Of parameters and updates, for slow lines: 2 bytes a number or 1 in place "
+        "of 4; the figures are then no longer exactly those without.",
+    )
+    stop_on_misfit: bool = Field(
+        default=False,
+        description="Ends before the first round where a hospital's figures of its columns do "
+        "not fit the others'.",
+    )
+    sealed: bool = Field(
+        default=False,
+        description="Nobody, not even the coordinator, sees a single hospital's update; see "
+        "[sealed rounds](sealed-rounds.md).",
+    )

@@ -40,8 +40,12 @@ MOST_ARMS = 30  # the final parameters of all, and what goes with them, are one 
 class Testbed(Settings):
     """Where `erosion testbed` takes its hospitals from. A deployment ignores this."""
 
-    source: str
-    options: dict[str, Any] = Field(default_factory=dict)
+    source: str = Field(
+        description='Which made-up or downloaded hospitals: `"breast_cancer"`, `"cifar10"`, '
+        '`"diabetes"`, `"diabetes_130"`, `"ham10000"`, `"heart_disease"`, `"mnist"`, '
+        '`"tcga_brca"` or `"titanic"`.'
+    )
+    options: dict[str, Any] = Field(default_factory=dict, description="Options of that source.")
 
 
 def _named_arms(value: Any) -> Any:
@@ -61,27 +65,83 @@ def _named_arms(value: Any) -> Any:
 class Study(Settings):
     """One study. See `erosion schema study` for the same as a JSON schema."""
 
-    name: Name
-    user: Name  # whom the model is for; "all": every hospital in turn, one model each
-    hospitals: tuple[HospitalName, ...] = Field(min_length=1)
-    rounds: int = Field(ge=1, le=100_000)
-    seed: int = Field(default=0, ge=0, lt=2**63)
-    task: AnyTask
-    scaling: Literal["none", "local", "user", "federated"] = "federated"  # of a table; images: none
-    model: ModelSettings
-    training: Training
+    name: Name = Field(
+        description="Name of the study: small letters, digits, - and _. The sites' limits and "
+        "the run folder use it."
+    )
+    user: Name = Field(
+        description='The hospital that the model is for, by its name in `hospitals`. `"all"`: '
+        "every hospital in turn, one model each."
+    )
+    hospitals: tuple[HospitalName, ...] = Field(
+        min_length=1,
+        description="Names of all hospitals of the study. Each site's `name` must be one of them.",
+    )
+    rounds: int = Field(
+        ge=1,
+        le=100_000,
+        description="Rounds of every arm. In one round the model goes out, the hospitals train, "
+        "and their updates come back.",
+    )
+    seed: int = Field(
+        default=0,
+        ge=0,
+        lt=2**63,
+        description="Start of all randomness that is not a site's own. The same seed and data "
+        "give the same simulation; two installations differ, because each site trains in an "
+        "order of its own ([evaluation](evaluation.md#what-is-repeatable)).",
+    )
+    task: AnyTask = Field(description="What is predicted, and from what.")
+    scaling: Literal["none", "local", "user", "federated"] = Field(
+        default="federated",
+        description='How the numbers of a table are brought to one size. `"federated"`: by means '
+        "and deviations over all hospitals' training patients, of which each hospital sends "
+        'sums. `"user"`: by the user\'s own, so that no other hospital sends any. `"local"`: by '
+        'each hospital\'s own. `"none"`: not at all; models then often learn nothing. A column '
+        "that is the same for all but fewer patients than a cell has no deviation: it is not "
+        "scaled, and is cut at 10 to either side of its mean. Any other is cut at 100 "
+        "deviations, which no value of the experiments' data reaches; the hospital's log says "
+        "how many values were cut. Left out for images.",
+    )
+    model: ModelSettings = Field(
+        description="The model that is trained: the same at every hospital."
+    )
+    training: Training = Field(description="What every hospital does in a round.")
     arms: Annotated[
         dict[Name, ArmSettings],
         BeforeValidator(_named_arms, json_schema_input_type=dict[Name, AnyArm] | list[Name]),
         Field(min_length=1, max_length=MOST_ARMS),
-    ]
-    evaluation: Evaluation = Evaluation()
-    selection: Selection | None = None
-    fold: Fold | None = None  # the program's: what is held out, in a trial of a selection or of
-    # a cross-fitted evaluation
-    federation: Federation = Federation()
-    privacy: Privacy | None = None  # differential privacy of the other hospitals' patients
-    testbed: Testbed | None = None
+    ] = Field(
+        description="The methods to compare, by a name for each. A list of names is short for "
+        "tables without settings."
+    )
+    evaluation: Evaluation = Field(
+        default=Evaluation(),
+        description="How the user's hospital measures the models, on patients that none was "
+        "trained on.",
+    )
+    selection: Selection | None = Field(
+        default=None,
+        description="Left out: the settings are as the file says. Given: each arm's settings and "
+        "number of rounds are chosen inside the user's training part first.",
+    )
+    fold: Fold | None = Field(
+        default=None,
+        description="Not for people to write: which part is held out, in a trial of a selection "
+        "or of a cross-fitted evaluation.",
+    )
+    federation: Federation = Field(
+        default=Federation(), description="Who must be there, and how long anyone waits."
+    )
+    privacy: Privacy | None = Field(
+        default=None,
+        description="Differential privacy of the other hospitals' patients; see [differential "
+        "privacy](privacy.md). Left out: there is none.",
+    )
+    testbed: Testbed | None = Field(
+        default=None,
+        description="Where `erosion testbed` takes its hospitals from. A deployment ignores this.",
+    )
 
     @model_validator(mode="before")
     @classmethod

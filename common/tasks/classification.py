@@ -34,8 +34,10 @@ COMMONEST = "commonest class"
 class ClassLabel(Settings):
     """One class of the target, and the values of the target column that mean it."""
 
-    name: ColumnName
-    values: tuple[Code, ...] = Field(min_length=1)
+    name: ColumnName = Field(description="What the class is called in reports.")
+    values: tuple[Code, ...] = Field(
+        min_length=1, description="Values of the target column that mean this class."
+    )
 
 
 def _class_from_name(value: Any) -> Any:
@@ -78,10 +80,22 @@ class Classification(Task):
     probabilities of rare classes too high: metrics and the verdict are never weighted.
     """
 
-    outcome: Literal["classification"] = "classification"
-    target: ColumnName  # column
-    classes: Classes
-    class_weights: Literal["none", "balanced"] | ClassWeights = "none"
+    outcome: Literal["classification"] = Field(
+        default="classification", description="What kind of thing is predicted: a class."
+    )
+    target: ColumnName = Field(  # column
+        description="Column that holds the class."
+    )
+    classes: Classes = Field(
+        description="Two or more classes, the positive one last. A name is short for `{ name = "
+        "..., values = [...] }`. With three or more, none that hardly anybody has: an update can "
+        "tell the record of a patient who is alone in one."
+    )
+    class_weights: Literal["none", "balanced"] | ClassWeights = Field(
+        default="none",
+        description='What a patient counts in training. `"none"`: all alike. `"balanced"`: each '
+        "class alike at every hospital. A list: one weight for each class.",
+    )
 
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(

@@ -25,13 +25,30 @@ Range = Annotated[tuple[float, float], AfterValidator(_ascending)]  # both ends 
 class NumberFeature(Settings):
     """A measured quantity: one input column."""
 
-    name: ColumnName
-    type: Literal["number"] = "number"
-    unit: Unit = ""
-    range: Range | None = None  # both ends included; a value outside is refused
-    missing: NumberMissing | None = None  # None: the task's policy
-    typical: Range | None = None  # about the middle half of the values at one hospital; nothing is
-    # refused by it, but columns and units are told apart by it (`erosion site new`, `check`)
+    name: ColumnName = Field(
+        description="Column, as the study calls it. Sites may call it otherwise."
+    )
+    type: Literal["number"] = Field(
+        default="number",
+        description="A measured quantity. Left out: a number, unless there are `categories`.",
+    )
+    unit: Unit = Field(default="", description="Unit, for people: so that a wrong one is noticed.")
+    range: Range | None = Field(
+        default=None,
+        description="Smallest and largest value allowed, both included, in the unit. A value "
+        "outside is refused, so a wrong unit is seen at once.",
+    )
+    missing: NumberMissing | None = Field(
+        default=None,
+        description='As the task\'s `missing`, for this column alone: `"refuse"`, `"drop"`, or '
+        '`"impute"`, which is the mean.',
+    )
+    typical: Range | None = Field(
+        default=None,
+        description="About the middle half of the values at one hospital, rounded. Nothing is "
+        "refused because of it: `erosion site new` uses it to tell columns and units apart, and "
+        "a hospital whose values mostly lie far off is warned.",
+    )
 
 
 class CategoryFeature(Settings):
@@ -41,11 +58,23 @@ class CategoryFeature(Settings):
     input column of its own ("indicator"), which serves hospitals that never recorded it, too.
     """
 
-    name: ColumnName
-    type: Literal["category"] = "category"
-    unit: Unit = ""
-    categories: tuple[Code, ...] = Field(min_length=2)
-    missing: CategoryMissing | None = None  # None: the task's policy, "indicator" for "impute"
+    name: ColumnName = Field(
+        description="Column, as the study calls it. Sites may call it otherwise."
+    )
+    type: Literal["category"] = Field(
+        default="category", description="A coded quantity. Left out where `categories` are given."
+    )
+    unit: Unit = Field(default="", description="For people.")
+    categories: tuple[Code, ...] = Field(
+        min_length=2,
+        description="All values that there may be. The first is what the others are compared with.",
+    )
+    missing: CategoryMissing | None = Field(
+        default=None,
+        description='As the task\'s `missing`, for this column alone. `"refuse"` and `"drop"`: as '
+        'there. `"mode"`: the hospital\'s commonest category. `"indicator"`: an input of its own, '
+        "which also serves hospitals that never recorded it.",
+    )
 
     @field_validator("categories")
     @classmethod

@@ -22,9 +22,20 @@ MOST_VALUES = 2**28  # of one image; a volume of 512 x 512 x 512 has half as man
 class TabularTask(Task):
     """Predict from a row of a table."""
 
-    kind: Literal["tabular"] = "tabular"
-    features: tuple[Feature, ...] = Field(min_length=1)
-    missing: MissingPolicy = "refuse"
+    kind: Literal["tabular"] = Field(
+        default="tabular", description="The input is a row of a table."
+    )
+    features: tuple[Feature, ...] = Field(
+        min_length=1,
+        description="Columns that the model reads. A bare name is a number without a range.",
+    )
+    missing: MissingPolicy = Field(
+        default="refuse",
+        description="What becomes of a patient who lacks a value, unless the feature says "
+        'otherwise. `"refuse"`: the table is not accepted. `"drop"`: the patient is left out. '
+        '`"impute"`: a number becomes the mean; a category gets an input of its own that says '
+        "that it is missing.",
+    )
 
     @model_validator(mode="after")
     def _columns_differ(self) -> Self:
@@ -61,10 +72,21 @@ class TabularTask(Task):
 class ImageTask(Task):
     """Predict from an image, or from a volume: the slices of one scan."""
 
-    kind: Literal["image"] = "image"
-    shape: tuple[int, ...] = Field(min_length=3, max_length=4)  # channels, (depth,) height, width
-    mean: tuple[float, ...] = (0.0,)  # per channel, of pixels scaled to [0, 1]
-    deviation: tuple[Annotated[float, Field(gt=0)], ...] = (1.0,)
+    kind: Literal["image"] = Field(default="image", description="The input is an image.")
+    shape: tuple[int, ...] = Field(
+        min_length=3,
+        max_length=4,
+        description="`[channels, height, width]` in pixels, with 1 or 3 channels.",
+    )
+    mean: tuple[float, ...] = Field(
+        default=(0.0,),
+        description="Subtracted from each channel, after pixels were scaled to 0 to 1. One "
+        "value, or one for each channel.",
+    )
+    deviation: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+        default=(1.0,),
+        description="What the channels are then divided by. One value, or one for each channel.",
+    )
 
     @field_validator("shape")
     @classmethod

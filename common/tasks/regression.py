@@ -29,12 +29,26 @@ class Regression(Task):
     `range`, a value outside is refused.
     """
 
-    outcome: Literal["regression"] = "regression"
-    target: ColumnName  # column
-    unit: Unit = ""
-    range: Range | None = None
-    centre: float
-    spread: float = Field(gt=0)
+    outcome: Literal["regression"] = Field(
+        default="regression", description="What kind of thing is predicted: a number."
+    )
+    target: ColumnName = Field(  # column
+        description="Column that holds the number."
+    )
+    unit: Unit = Field(default="", description="Unit of the target, for people.")
+    range: Range | None = Field(
+        default=None,
+        description="Smallest and largest value allowed, both included; another one is refused.",
+    )
+    centre: float = Field(
+        description="About the mean of the target, in its unit. It only has to be of the right "
+        "size."
+    )
+    spread: float = Field(
+        gt=0,
+        description="About the standard deviation of the target, in its unit. It sets the scale "
+        "of the loss.",
+    )
 
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(

@@ -81,11 +81,20 @@ _through_softplus = torch.ops.aten.softplus_backward.default
 class SurvivalTarget(Settings):
     """The two columns: how long a patient was followed, and whether the event ended that."""
 
-    time: ColumnName
-    event: ColumnName
-    unit: Unit = ""  # of the time
-    happened: tuple[Code, ...] = ("1",)  # values of the column `event`
-    censored: tuple[Code, ...] = ("0",)  # followed until then, without the event
+    time: ColumnName = Field(description="Column with the time that the patient was followed.")
+    event: ColumnName = Field(
+        description="Column that says whether the event happened at the end of that time."
+    )
+    unit: Unit = Field(  # of the time
+        default="", description='Unit of the time, for people, such as `"days"`.'
+    )
+    happened: tuple[Code, ...] = Field(
+        default=("1",), description="Values of the event column that mean that it happened."
+    )
+    censored: tuple[Code, ...] = Field(
+        default=("0",),
+        description="Values of the event column that mean: followed until then, without the event.",
+    )
 
 
 def _ascending(points: tuple[float, ...]) -> tuple[float, ...]:
@@ -103,10 +112,19 @@ class Survival(Task):
     least half of it was seen.
     """
 
-    outcome: Literal["survival"] = "survival"
-    target: SurvivalTarget
+    outcome: Literal["survival"] = Field(
+        default="survival", description="What kind of thing is predicted: when an event happens."
+    )
+    target: SurvivalTarget = Field(
+        description="The two columns that say how long a patient was followed, and whether the "
+        "event ended that."
+    )
     cut_points: Annotated[tuple[float, ...], AfterValidator(_ascending)] = Field(
-        min_length=2, max_length=MOST_INTERVALS
+        min_length=2,
+        max_length=MOST_INTERVALS,
+        description="Ends of the intervals, ascending, in the unit of the time column. The last "
+        "one is the horizon, beyond which nothing is predicted. Take few: an update can tell the "
+        "record of a patient who alone leaves in an interval.",
     )
 
     metrics: ClassVar[tuple[Metric, ...]] = (

@@ -42,13 +42,26 @@ class DataSource(Settings, ABC):
     Each kind of source is a file in this package and a line in its registry (`sources/__init__`).
     """
 
-    columns: dict[str, str] = Field(default_factory=dict)  # study column -> column in the data
+    columns: dict[str, str] = Field(
+        default_factory=dict,
+        description="Column of the study = column in the data, where they are called differently.",
+    )
     values: dict[str, ValueMap] = Field(
-        default_factory=dict
-    )  # study column -> {value in the data -> value in the study}; "" makes a value missing
-    patient: str | None = Field(default=None, min_length=1)  # column in the data that tells
-    # patients apart: rows with the same value stay on one side of every split
-    duplicates: Literal["keep", "drop"] = "keep"  # rows that repeat another one exactly
+        default_factory=dict,
+        description='For a column of the study: value in the data = value in the study. `""` '
+        "makes a value missing.",
+    )
+    patient: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Column in the data that tells patients apart. Rows of one patient stay on "
+        "one side of every split.",
+    )
+    duplicates: Literal["keep", "drop"] = Field(
+        default="keep",
+        description='Rows that repeat another one exactly: `"keep"` (on one side of every split) '
+        'or `"drop"`.',
+    )
 
     @model_validator(mode="after")
     def _one_column_each(self) -> Self:
@@ -86,20 +99,49 @@ class DataSource(Settings, ABC):
 class TableSource(DataSource):
     """A source that gives rows of patients; `rows` makes one of a patient's several."""
 
-    decimal: DecimalMark | None = None  # in text that stands for numbers; None: found out
-    thousands: Literal[",", ".", "'", " "] | None = None  # between groups of three digits
-    recode: tuple[Recoding, ...] = ()  # maps of values that several columns share
-    units: dict[str, Unit] = Field(default_factory=dict)  # study column -> factor, or
-    # {factor, offset}, from the data's unit to the study's
+    decimal: DecimalMark | None = Field(
+        default=None,
+        description='Decimal mark in numbers, `"."` or `","`. Left out: worked out from the '
+        "study's numbers, and reported.",
+    )
+    thousands: Literal[",", ".", "'", " "] | None = Field(
+        default=None,
+        description='Mark between groups of three digits: `","`, `"."`, `"\'"` or `" "`. Left '
+        "out: there is none; it is never guessed, because 1,234 could be either number.",
+    )
+    recode: tuple[Recoding, ...] = Field(
+        default=(), description="Maps of values that several columns share."
+    )
+    units: dict[str, Unit] = Field(
+        default_factory=dict,
+        description="For a number of the study: the factor from the data's unit to the study's, "
+        "or `{ factor = ..., offset = ... }`.",
+    )
     limits: dict[str, Limit] = Field(
-        default_factory=dict
-    )  # study column -> what of a value such as "<0.05" is read
+        default_factory=dict,
+        description="For a number of the study: what is read of a value beyond a limit. "
+        '`"half"`: half the limit of one below it (`<0.05`), and the limit of one above it '
+        '(`>89`); `"limit"`: the limit of both. Left out: such a value is refused.',
+    )
     derive: dict[str, TimeBetween] = Field(
-        default_factory=dict
-    )  # study column -> the dates that it is made of
-    absent: tuple[str, ...] = ()  # features of a study that this hospital does not record
-    missing: tuple[Canonical, ...] = ()  # values that mean "not known" in every column
-    rows: JoinedRows | None = None  # None: every row stands for itself
+        default_factory=dict,
+        description="For a number of the study: the two dates that it is the time between.",
+    )
+    absent: tuple[str, ...] = Field(
+        default=(),
+        description="Features of the study that this hospital does not record. All its patients "
+        "then lack them, and the study says what that means.",
+    )
+    missing: tuple[Canonical, ...] = Field(
+        default=(),
+        description='Values that mean “not known” in every column, such as `["-9", "n.d."]`. For '
+        "a single column, `[data.values.COLUMN]`.",
+    )
+    rows: JoinedRows | None = Field(
+        default=None,
+        description="How several rows of a patient become one. Left out: every row stands for "
+        "itself.",
+    )
 
     @model_validator(mode="after")
     def _one_origin_each(self) -> Self:
@@ -187,7 +229,12 @@ class ImageSource(DataSource):
     """A source that gives images with their classes."""
 
     # Of files that are damaged; those that only need a setting are refused either way.
-    unreadable: Literal["refuse", "leave out"] = "refuse"
+    unreadable: Literal["refuse", "leave out"] = Field(
+        default="refuse",
+        description='What becomes of files that are damaged or hold no image. `"refuse"`: the '
+        'data are not accepted. `"leave out"`: they are left out, counted, and named in '
+        "`records`.",
+    )
 
     @abstractmethod
     def read(self, task: ImageTask) -> LabelledImages:

@@ -57,18 +57,40 @@ class DicomImages(ScanFolder):
     """
 
     source: Literal["dicom"] = "dicom"
-    path: Path  # a folder
-    labels: Path | None = None  # a table with the column `file` and the study's targets
-    slice: Literal["each", "middle", "all"] = (
-        "each"  # every file is an image; or the middle of each
+    path: Path = Field(description="A folder.")
+    labels: Path | None = Field(
+        default=None,
+        description="A table with the column `file` and the study's targets. Left out: one "
+        "folder per class.",
     )
-    # series; or, for a study of volumes, all slices of a series, in their order, are one volume
-    series: str = (
-        "*"  # for "middle" and "all": which SeriesDescription, where a folder holds several
+    slice: Literal["each", "middle", "all"] = Field(
+        default="each",
+        description='`"each"`: every file is an image. `"middle"`: the middle one of each series '
+        'is. `"all"`: for a study of volumes; all slices of a series, in their order, are one '
+        "volume.",
     )
-    window: Window | Literal["file"] = "file"  # [centre, width]; "file": each file's own
-    resize: Resize = "refuse"
-    patient: str | None = Field(default="PatientID", min_length=1)  # the tag's keyword
+    series: str = Field(
+        default="*",
+        description='For `"middle"` and `"all"`: which SeriesDescription, where a folder holds '
+        "several; `*` stands for anything.",
+    )
+    window: Window | Literal["file"] = Field(
+        default="file",
+        description='`[centre, width]`, in the values after rescaling. `"file"`: each file\'s '
+        "own, which must be one for all slices of a volume.",
+    )
+    resize: Resize = Field(
+        default="refuse",
+        description='What becomes of an image of another size than the study\'s: `"refuse"`: the '
+        'data are not accepted. `"stretch"`: it is brought to that size. `"pad"`: so, too, with '
+        "its proportions kept, and black around it.",
+    )
+    patient: str | None = Field(
+        default="PatientID",
+        min_length=1,
+        description="Keyword of the tag that tells patients apart. It is used here alone and "
+        "never sent.",
+    )
 
     def read(self, task: ImageTask) -> LabelledImages:
         """The images as the study wants them."""

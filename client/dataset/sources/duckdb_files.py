@@ -48,10 +48,25 @@ class DuckdbFiles(TableSource):
     """
 
     source: Literal["duckdb"] = "duckdb"
-    path: Path
-    query: str | None = Field(default=None, min_length=1)  # one SELECT
-    query_seconds: float = Field(default=300.0, gt=0, le=86_400)
-    max_rows: int = Field(default=1_000_000, ge=1, le=10**9)  # more are a mistake in the query
+    path: Path = Field(
+        description="A DuckDB database, one Parquet or CSV file, or a folder of them. In a query "
+        "each file of a folder is a table, by its name without the suffix."
+    )
+    query: str | None = Field(  # one SELECT
+        default=None,
+        min_length=1,
+        description="One SELECT statement. Left out: all rows of all files, which must have the "
+        "same columns.",
+    )
+    query_seconds: float = Field(
+        default=300.0,
+        gt=0,
+        le=86_400,
+        description="Seconds that the query may take, until the last row has come.",
+    )
+    max_rows: int = Field(
+        default=1_000_000, ge=1, le=10**9, description="More are a mistake in the query."
+    )
 
     def describe(self) -> str:
         """The file or folder."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 import numpy as np
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from erosion.client.dataset.checked_targets import checked_targets
 from erosion.client.dataset.sources.data_source import (
@@ -43,10 +43,20 @@ class ImageFiles(ImageSource):
     """
 
     source: Literal["images"] = "images"
-    path: Path
-    patient_pattern: PatientPattern | None = None
+    path: Path = Field(
+        description="An .npz file with `images` and one array for each target, or a folder with "
+        "one folder of images per class."
+    )
+    patient_pattern: PatientPattern | None = Field(
+        default=None,
+        description="Regular expression; its group in a file's name is the patient, such as "
+        "`^(.+?)_` for `p12_left.png`.",
+    )
     # regular expression; its group in a file's name is the patient, e.g. "^(.+?)_" for p12_left.png
-    resize: Resize = "refuse"  # what becomes of an image in a folder that is of another size
+    resize: Resize = Field(
+        default="refuse",
+        description="What becomes of an image in a folder that is of another size.",
+    )
 
     @model_validator(mode="after")
     def _key_fits(self) -> Self:

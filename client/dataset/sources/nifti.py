@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from erosion.client.dataset.column_values import LARGEST_NUMBER
 from erosion.client.dataset.row_hashes import hash_of_image
@@ -51,14 +51,30 @@ class NiftiImages(ScanFolder):
     """
 
     source: Literal["nifti"] = "nifti"
-    path: Path  # a folder
-    labels: Path | None = None  # a table with the column `file` and the study's targets
-    plane: Literal["axial", "coronal", "sagittal"] = "axial"
-    window: Window | Literal["percentiles"] = "percentiles"  # [centre, width], or from the 1st
-    # to the 99th percentile of the volume, for magnetic resonance, which has no unit
-    resize: Resize = "refuse"
-    patient_pattern: PatientPattern | None = None  # regular expression; its group in a file's name
-    # is the patient
+    path: Path = Field(description="A folder.")
+    labels: Path | None = Field(
+        default=None,
+        description="A table with the column `file` and the study's targets. Left out: one "
+        "folder per class.",
+    )
+    plane: Literal["axial", "coronal", "sagittal"] = Field(
+        default="axial",
+        description="In which direction the slice is taken, through the middle of the volume.",
+    )
+    window: Window | Literal["percentiles"] = Field(
+        default="percentiles",
+        description='`[centre, width]`. `"percentiles"`: from the 1st to the 99th percentile of '
+        "the volume, for magnetic resonance, which has no unit.",
+    )
+    resize: Resize = Field(
+        default="refuse",
+        description='What becomes of an image of another size than the study\'s: `"refuse"`: the '
+        'data are not accepted. `"stretch"`: it is brought to that size. `"pad"`: so, too, with '
+        "its proportions kept, and black around it.",
+    )
+    patient_pattern: PatientPattern | None = Field(
+        default=None, description="Regular expression; its group in a file's name is the patient."
+    )
 
     @model_validator(mode="after")
     def _key_fits(self) -> "NiftiImages":

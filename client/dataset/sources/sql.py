@@ -44,13 +44,26 @@ class SqlQuery(TableSource):
     """
 
     source: Literal["sql"] = "sql"
-    url: str  # as SQLAlchemy writes it, without a password: postgresql://reader@host:5432/omop
-    query: str = Field(min_length=1)  # one SELECT
-    password_file: Path | None = None  # holds the password and nothing else
-    password_variable: str | None = None  # environment variable that holds the password
-    connect_seconds: float = Field(default=10.0, gt=0, le=600)
-    query_seconds: float = Field(default=300.0, gt=0, le=86_400)  # until the last row has come
-    max_rows: int = Field(default=1_000_000, ge=1, le=10**9)  # more are a mistake in the query
+    url: str = Field(
+        description="The database as SQLAlchemy writes it, without a password: "
+        "`postgresql://reader@host:5432/omop`."
+    )
+    query: str = Field(min_length=1, description="One SELECT.")
+    password_file: Path | None = Field(
+        default=None, description="File that holds the password and nothing else."
+    )
+    password_variable: str | None = Field(
+        default=None, description="Environment variable that holds the password."
+    )
+    connect_seconds: float = Field(
+        default=10.0, gt=0, le=600, description="Seconds that connecting may take."
+    )
+    query_seconds: float = Field(
+        default=300.0, gt=0, le=86_400, description="Until the last row has come."
+    )
+    max_rows: int = Field(
+        default=1_000_000, ge=1, le=10**9, description="More are a mistake in the query."
+    )
 
     @model_validator(mode="after")
     def _password_apart(self) -> Self:

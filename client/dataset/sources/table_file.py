@@ -55,15 +55,43 @@ class TableFile(TableSource):
     """A table in one file: text, Parquet, a workbook, SPSS, SAS, Stata or JSON lines."""
 
     source: Literal["table"] = "table"
-    path: Path
-    separator: Annotated[str, AfterValidator(_checked_separator)] | None = None  # None: found out
+    path: Path = Field(
+        description="The file: text (.csv, .tsv, .txt, .data), Parquet, a workbook (.xlsx, "
+        ".xlsm, .xls, .ods), SPSS, SAS or Stata (.sav, .zsav, .por, .sas7bdat, .xpt, "
+        ".dta) or JSON lines (.jsonl, .ndjson); text also packed (.csv.gz, or alone in a .zip)."
+    )
+    separator: Annotated[str, AfterValidator(_checked_separator)] | None = Field(
+        default=None,
+        description='Mark between columns, such as `";"` or `"\\t"`. Left out: worked out from '
+        "the file, and reported.",
+    )
     header: tuple[str, ...] | None = Field(
-        default=None, min_length=1
-    )  # column names, for a file whose first line is already a patient
-    encoding: Annotated[str, AfterValidator(_checked_encoding)] | None = None  # None: found out
-    footer_lines: int = Field(default=0, ge=0, le=1000)  # at the end, that are no patients
-    sheet: str | None = Field(default=None, min_length=1)  # of a workbook; None: the only one
-    value_labels: Literal["codes", "labels"] = "codes"  # what is read where values have labels
+        default=None,
+        min_length=1,
+        description="Column names, for a file whose first line is already a patient.",
+    )
+    encoding: Annotated[str, AfterValidator(_checked_encoding)] | None = Field(
+        default=None,
+        description='Encoding of the text, such as `"utf-8"` or `"cp1252"`. Left out: worked out '
+        "from the file, and reported.",
+    )
+    footer_lines: int = Field(
+        default=0,
+        ge=0,
+        le=1000,
+        description="Lines at the end of the file that are not patients, such as totals.",
+    )
+    sheet: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Sheet of a workbook that holds the patients. Left out: the only one that is "
+        "not empty.",
+    )
+    value_labels: Literal["codes", "labels"] = Field(
+        default="codes",
+        description='What is read of values that have labels in SPSS or Stata: `"codes"` or '
+        '`"labels"`. What the file declares as missing is missing either way.',
+    )
 
     @model_validator(mode="after")
     def _marks_differ(self) -> Self:

@@ -51,16 +51,9 @@ class NetworkGems(SharedModel, GemsOptions):
     layer taken is good enough for all, or as near to that as possible. It takes one exchange for
     each hidden layer, one for the output layer and one for the hospitals' checks. Use it where
     hospitals can meet only once and the model is an 'mlp' wide enough for all: with hidden = [100]
-    and five hospitals each trains 20 neurons, and what is merged leaves room unused.
-    Parameters: those of gems (`epsilon`, `epsilon_of`, `local_rounds`, `validation_share`,
-    `directions`, `gems_rounds`, `public_hospital`, `tuning_epochs`, `radius`, `preset`), `clusters`
-    (m, of all neurons of a layer), `neuron_epsilon` (how much a neuron's output may change),
-    `divide_by_count` (that change is divided by the number of patients; the paper's equation does
-    not), `retraining` ("zeros": the output layer starts at 0, or "authors": at chance),
-    `skip_first_cluster` (loses a cluster, as the authors' code does) and `masked_distance` (theirs,
-    too: differences are multiplied by the hospital's own parameters). The study's [training] is
-    that of the hospitals' own networks; above merged neurons 3 passes of SGD at 0.1 are made, for
-    "authors" 10 of Adam at 0.001.
+    and five hospitals each trains 20 neurons, and what is merged leaves room unused. The study's
+    [training] is that of the hospitals' own networks; above merged neurons 3 passes of SGD at 0.1
+    are made, for "authors" 10 of Adam at 0.001.
     Source: Guha, Smith, Model Aggregation via Good-Enough Model Spaces, 2019.
     """
 

@@ -31,20 +31,27 @@ class PersonalGems(GemsBase):
     its update: d_i is the distance of the updates divided by their lengths, the nearest peer counts
     as much as the user, and who is further by the share `reach` counts nothing. Use it where
     hospitals can meet only once and some may contradict the user.
-    Parameters: `reach`, `local_rounds` (the optimum is trained for as many rounds of the study's
-    training: as many as its other arms have), `tuning_rounds` (of training at the user that
-    follow), `gems_rounds` (the run ends after them) and `balls` ("off", or "user": with logistic
-    regression the model then stays in the user's ball and as near to the others' as it can, which
-    measured worse the tighter it is; it is the user's own model where fewer patients may be lost
-    than its smallest cell has). Of balls: `epsilon`, `epsilon_of`, `directions`,
-    `validation_share`, `radius` and `preset`, as in gems.
     Source: this project, after Guha, Smith, Model Aggregation via Good-Enough Model Spaces, 2019.
     """
 
     algorithm: Literal["personal_gems"] = "personal_gems"
-    reach: float = Field(default=0.5, gt=0, le=100)
-    tuning_rounds: int = Field(default=0, ge=0, le=1000)
-    balls: Literal["off", "user"] = "off"
+    reach: float = Field(
+        default=0.5,
+        gt=0,
+        le=100,
+        description="A hospital that is further from the user than the nearest peer by this "
+        "share, or more, counts nothing.",
+    )
+    tuning_rounds: int = Field(
+        default=0, ge=0, le=1000, description="Rounds of training at the user that follow."
+    )
+    balls: Literal["off", "user"] = Field(
+        default="off",
+        description='"off", or "user": with logistic regression the model then stays in the '
+        "user's ball and as near to the others' as it can, which measured worse the tighter it "
+        "is; it is the user's own model where fewer patients may be lost than its smallest cell "
+        "has.",
+    )
 
     def problem_with_model(self, layout: Callable[[], Layout]) -> str | None:
         """A ball of whole models is measured for logistic regression only."""

@@ -70,11 +70,33 @@ class BallOptions(Settings):
     # interval in place of its lower end.
     authors: ClassVar[dict[str, Any]] = {"radius": "midpoint"}
 
-    preset: Literal["ours", "authors"] = "ours"
-    epsilon: float = Field(default=0.7, ge=0, le=1)  # accuracy that is good enough
-    epsilon_of: Literal["accuracy", "own_accuracy"] = "accuracy"  # or a share of the own model's
-    directions: int = Field(default=500, ge=1, le=100_000)  # p, tried from each centre
-    radius: RadiusKind = "lower_bound"
+    preset: Literal["ours", "authors"] = Field(
+        default="ours",
+        description='`"authors"`: where the paper\'s code differs from the paper, as the code has '
+        "it.",
+    )
+    epsilon: float = Field(
+        default=0.7,
+        ge=0,
+        le=1,
+        description="Accuracy that is good enough, or a share of the own model's; see "
+        "`epsilon_of`.",
+    )
+    epsilon_of: Literal["accuracy", "own_accuracy"] = Field(
+        default="accuracy",
+        description="What `epsilon` is: an accuracy, or a share of the accuracy of the "
+        "hospital's own model.",
+    )
+    directions: int = Field(
+        default=500,
+        ge=1,
+        le=100_000,
+        description="Directions that are tried from the centre of a ball to measure its radius.",
+    )
+    radius: RadiusKind = Field(
+        default="lower_bound",
+        description="Which end of the last interval of the bisection is the radius.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -99,13 +121,22 @@ class BallOptions(Settings):
 class MeetingOptions(BallOptions):
     """And how far a model is from a hospital's."""
 
-    masked_distance: bool = False  # eq. 2 multiplies every difference by the centre's own value
+    masked_distance: bool = Field(
+        default=False,
+        description="Whether eq. 2 multiplies every difference by the centre's own value, as the "
+        "authors' code does.",
+    )
 
 
 class ConvexOptions(MeetingOptions):
     """Whole models: balls as in the paper, or ellipsoids as in the authors' code."""
 
-    shape: Literal["ball", "ellipsoid"] = "ball"
+    shape: Literal["ball", "ellipsoid"] = Field(
+        default="ball",
+        description='"ball", or "ellipsoid": parameters that the predictions hardly depend on '
+        "may move up to ten times as far; hospitals then send the axes, too, as many numbers as "
+        "the model has.",
+    )
 
     @model_validator(mode="after")
     def _one_scale(self) -> "ConvexOptions":
@@ -129,11 +160,25 @@ class GemsOptions(MeetingOptions):
         "retraining": "authors",
     }
 
-    clusters: int = Field(default=100, ge=1)  # m
-    neuron_epsilon: float = Field(default=1.0, gt=0)  # eps_j in eq. 3
-    divide_by_count: bool = True  # the change of a neuron's output by the patients; eq. 3 does not
-    skip_first_cluster: bool = False
-    retraining: Retraining = "zeros"
+    clusters: int = Field(
+        default=100,
+        ge=1,
+        description="Clusters of all neurons of a layer, in which similar ones are merged.",
+    )
+    neuron_epsilon: float = Field(
+        default=1.0, gt=0, description="How much a neuron's output may change (eps_j in eq. 3)."
+    )
+    divide_by_count: bool = Field(
+        default=True,
+        description="Whether that change is divided by the number of patients; eq. 3 does not.",
+    )
+    skip_first_cluster: bool = Field(
+        default=False, description="Loses a cluster, as the authors' code does."
+    )
+    retraining: Retraining = Field(
+        default="zeros",
+        description='"zeros": the output layer starts at 0, or "authors": at chance.',
+    )
 
 
 def measured_ball(
@@ -348,9 +393,21 @@ class OwnCheck(Settings):
 class GemsBase(ArmBase, BallOptions):
     """A round: what comes before training, training with a ball, the meeting, the checks."""
 
-    gems_rounds: int = Field(default=1, ge=1, le=100)
-    local_rounds: int = Field(default=1, ge=1, le=10_000)
-    validation_share: float = Field(default=0.25, gt=0, lt=1)
+    gems_rounds: int = Field(default=1, ge=1, le=100, description="Rounds; then the arm ends.")
+    local_rounds: int = Field(
+        default=1,
+        ge=1,
+        le=10_000,
+        description="Each hospital's optimum is trained for as long as this many rounds of the "
+        "study's training.",
+    )
+    validation_share: float = Field(
+        default=0.25,
+        gt=0,
+        lt=1,
+        description="Share of each hospital's training patients held out to see what is good "
+        "enough.",
+    )
 
     @property
     def trainings(self) -> int:
@@ -608,8 +665,12 @@ _MODEL, _OUTPUT = "model", "output"
 class PublicTuning(GemsBase):
     """GEMS whose output layer may be trained further on a public hospital's patients."""
 
-    public_hospital: str = ""
-    tuning_epochs: int = Field(default=20, ge=1, le=1000)
+    public_hospital: str = Field(
+        default="",
+        description="Hospital whose patients may be used to tune the model that was found. Left "
+        "out: it is not tuned.",
+    )
+    tuning_epochs: int = Field(default=20, ge=1, le=1000, description="Passes over those patients.")
 
     def problem_with_names(self, hospitals: Sequence[HospitalName]) -> str | None:
         """The public hospital is one of the study's."""
@@ -762,17 +823,6 @@ class Gems(SharedModel, ConvexOptions):
     and is no guarantee; the check is. Its radius is a mean over as many patients as a site's
     smallest cell has, and 0 where fewer may be lost. Use it where hospitals can meet only once,
     with logistic regression; network_gems is for networks.
-    Parameters: `epsilon` and `epsilon_of` ("accuracy", or "own_accuracy": `epsilon` is a share of
-    what the hospital's own model reaches), `local_rounds` (the optimum is trained for as many
-    rounds of the study's training: as many as its other arms have), `validation_share` (of the
-    patients, held out), `directions` (tried from each optimum), `gems_rounds` (the run ends after
-    them), `public_hospital` (one whose patients are public: it takes no part, and the model is
-    trained further on them for `tuning_epochs`), `radius` ("lower_bound", or "midpoint" of the
-    bisection's last interval, as in the authors' code), `shape` ("ball", or "ellipsoid": parameters
-    that the predictions hardly depend on may move up to ten times as far; hospitals then send the
-    axes, too, as many numbers as the model has), `masked_distance` (a slip of the authors' code for
-    networks: differences are multiplied by the hospital's own parameters) and `preset` ("ours", or
-    "authors": the midpoint).
     Source: Guha, Smith, Model Aggregation via Good-Enough Model Spaces, 2019.
     """
 
