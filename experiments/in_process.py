@@ -17,8 +17,7 @@ from erosion.common.errors import ErosionError, StudyError
 from erosion.common.learning.local_sgd import Trainer, train_locally
 from erosion.common.learning.stacked_sgd import why_not_stacked
 from erosion.common.protocol.messages import EvaluateRequest, StepResult, TrainResult
-from erosion.common.rounds.records import Absence
-from erosion.common.rounds.transport import (
+from erosion.common.rounds.channel import (
     Connection,
     Declined,
     Introduced,
@@ -28,6 +27,7 @@ from erosion.common.rounds.transport import (
     Result,
     too_late,
 )
+from erosion.common.rounds.records import Absence
 from erosion.common.study.study import Study
 from erosion.experiments.together import answers_together
 from erosion.experiments.worker_processes import WorkerProcesses

@@ -1,19 +1,17 @@
 """The same study without a network: hospitals are called in this process, or forked from it."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import StudyError
-from erosion.common.rounds.cross_fitting import Curves
+from erosion.common.rounds.context import RunContext, Store
 from erosion.common.rounds.data_check import DataCheck
-from erosion.common.rounds.membership import NobodyListening
-from erosion.common.rounds.records import RoundRecord, RunState
-from erosion.common.rounds.study_run import Outcome, StudyRun, play_in_turn
-from erosion.common.rounds.surroundings import ArmsKeeper, Decisions, Surroundings
-from erosion.common.rounds.waiting import UserDeclinedError
-from erosion.common.sealed.sums.sum_records import RecordsInMemory
+from erosion.common.rounds.events import DriverEvent, HospitalsCompared, RoundFinished
+from erosion.common.rounds.presence import Presence, UserDeclinedError
+from erosion.common.rounds.records import RoundRecord
+from erosion.common.rounds.study import Outcome, run_study
 from erosion.common.study.study import Study
 from erosion.experiments.in_process import InProcess
 from erosion.experiments.sealed_identities import introduce
@@ -34,6 +32,7 @@ def simulate(
     *,
     on_check: Callable[[DataCheck], None] = lambda _found: None,
     clock: Callable[[], float] = time.monotonic,
+    store: Store | None = None,
     workers: int | None = 1,
     stacked: bool | None = None,
 ) -> Simulation:
@@ -59,93 +58,28 @@ def simulate(
     if study.federation.sealed:
         introduce(hospitals)
     user = hospitals.get(study.user)
-    with InProcess(study, hospitals, clock, workers=workers, stacked=stacked) as transport:
-        surroundings = Surroundings(
-            transport,
-            _Nobody(on_check),
-            _TellsOfRounds(on_round),
-            play_in_turn(transport),
+
+    def tell(event: DriverEvent) -> None:
+        match event:
+            case RoundFinished(record, is_trial=False):
+                on_round(record)
+            case HospitalsCompared(found):
+                on_check(found)
+
+    with InProcess(study, hospitals, clock, workers=workers, stacked=stacked) as channel:
+        ctx = RunContext(
+            study=study,
+            channel=channel,
+            presence=Presence(study, channel, tell, longest_wait_seconds=0.0),  # nobody comes later
+            store=store or Store(),
+            emit=tell,
             weights=weights or (user.site.compute.weights if user is not None else None),
-            longest_wait_seconds=0.0,  # nobody comes or goes here
         )
         try:
-            return StudyRun(study, surroundings).run()
+            return run_study(ctx)
         except UserDeclinedError:
-            if (problem := transport.problems.get(study.user)) is None:
+            if (problem := channel.problems.get(study.user)) is None:
                 raise
             raise UserDeclinedError(  # here its own words are nobody else's
                 f"The user's own site {study.user!r} cannot take part: {problem}"
             ) from None
-
-
-class _TellsOfRounds:
-    """Keeps nothing, for a simulation that is interrupted starts anew, and hands on the rounds."""
-
-    def __init__(self, on_round: Callable[[RoundRecord], None]) -> None:
-        self._on_round = on_round
-
-    def decided(self) -> Decisions | None:
-        """Nothing yet."""
-        return None
-
-    def decide(self, study: Study, decisions: Decisions) -> None:
-        """Not kept."""
-
-    def resume(
-        self, study: Study, firsts: Mapping[str, RunState]
-    ) -> tuple[Mapping[str, RunState], Sequence[RoundRecord]]:
-        """From the start."""
-        del study
-        return firsts, ()
-
-    def earlier(self, study: Study, arm: str, number: int, first: RunState) -> RunState | None:
-        """Not kept."""
-        del study, arm, number, first
-        return None
-
-    def keep_trial_round(self, record: RoundRecord) -> None:
-        """Not kept."""
-
-    def keep_round(self, study: Study, state: RunState, record: RoundRecord) -> None:
-        """Hand on the record."""
-        del study, state
-        self._on_round(record)
-
-    def finished_folds(self) -> Sequence[Curves]:
-        """None."""
-        return ()
-
-    def of_fold(self, number: int) -> ArmsKeeper:
-        """Not kept, and not told either: its rounds are no arm's."""
-        del number
-        return _TellsOfRounds(lambda _record: None)
-
-    def keep_fold(self, curves: Curves) -> None:
-        """Not kept."""
-
-    def sum_records(self, arm: str) -> RecordsInMemory:
-        """In memory."""
-        del arm
-        return RecordsInMemory()
-
-
-class _Nobody(NobodyListening):
-    """Has no use for most that happens: the transport logs what goes wrong."""
-
-    def __init__(self, on_check: Callable[[DataCheck], None]) -> None:
-        self._on_check = on_check
-
-    def checked(self, found: DataCheck) -> None:
-        """Hand it on."""
-        self._on_check(found)
-
-    def arm_started(
-        self, arm: str, rounds: int, *, is_trial: bool = False, title: str = ""
-    ) -> None:
-        """Nothing is done."""
-
-    def round_finished(self, record: RoundRecord, *, is_trial: bool = False) -> None:
-        """Handed on already."""
-
-    def arm_finished(self, arm: str) -> None:
-        """Nothing is done."""

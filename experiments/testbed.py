@@ -16,7 +16,7 @@ from typing import IO, Any
 import tomli_w
 
 from erosion.common.errors import ErosionError, StudyError
-from erosion.common.rounds.study_run import check_start
+from erosion.common.rounds.study import check_start
 from erosion.common.study.study import Study, load_study
 from erosion.common.support.process import peak_megabytes
 from erosion.experiments.free_ports import free_address

@@ -25,7 +25,7 @@ from typing import Generic, Self, TypeVar
 import torch
 
 from erosion.common.errors import RunError
-from erosion.common.rounds.transport import Connection, Request
+from erosion.common.rounds.channel import Connection, Request
 from erosion.experiments.worker_channel import Channel
 
 SHARED_BYTES = 1 << 20  # of each process and direction, beside a few of the largest arrays

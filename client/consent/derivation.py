@@ -8,8 +8,7 @@ the study that leads to them; whatever it does not lead to was not approved.
 from collections.abc import Iterator
 
 from erosion.common.errors import ErosionError
-from erosion.common.rounds.cross_fitting import fold_studies
-from erosion.common.rounds.model_selection import candidates, trials
+from erosion.common.rounds.selection import candidates, fold_studies, trials
 from erosion.common.settings.base import validate
 from erosion.common.study.study import Study
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from erosion.client.consent.store import Used
 from erosion.client.site_file import Budget, Site
-from erosion.common.rounds.cross_fitting import folds_of
-from erosion.common.rounds.model_selection import candidates
+from erosion.common.rounds.selection import candidates, folds_of
 from erosion.common.study.study import Study
 
 

@@ -17,7 +17,7 @@ from erosion.common.algorithms import REGISTRY
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import ModelError, Refusal
 from erosion.common.learning.installed import Installed
-from erosion.common.rounds.cross_fitting import folds_of
+from erosion.common.rounds.selection import folds_of
 from erosion.common.study.study import Study
 from erosion.common.support.text import looking_alike, marked, skeleton
 from erosion.common.tasks.inputs import TabularTask

@@ -8,7 +8,7 @@ from erosion.client.cells.sketch import Hashes
 from erosion.client.dataset.load import Patients
 from erosion.client.dataset.split import Split, for_more_tested
 from erosion.common.errors import RunOver
-from erosion.common.rounds.model_selection import folds_ahead
+from erosion.common.rounds.selection import folds_ahead
 from erosion.common.study.study import Study
 from erosion.common.tasks.task import Targets
 

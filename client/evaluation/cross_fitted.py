@@ -14,7 +14,7 @@ from erosion.client.dataset.local_dataset import LocalDataset
 from erosion.client.training.kept_state import ACROSS_FOLDS, KeptState, Moment, StateKey
 from erosion.common.errors import Refusal
 from erosion.common.learning.local_work import Tensors
-from erosion.common.rounds.cross_fitting import folds_of
+from erosion.common.rounds.selection import folds_of
 from erosion.common.study.sections import Fold
 from erosion.common.study.study import Study
 from erosion.common.tasks.task import Floats

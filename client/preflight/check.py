@@ -24,7 +24,7 @@ from erosion.client.preflight.weaker import check_weaker
 from erosion.client.site_file import AppSite, Site, is_for_app, load_app_site, load_site
 from erosion.client.training.limits import part_asked
 from erosion.common.errors import DataError, SiteError
-from erosion.common.rounds.head_bounds import problem_with_heads
+from erosion.common.rounds.bounds import problem_with_heads
 from erosion.common.study.study import Study, load_study
 from erosion.common.support.text import shown
 from erosion.common.tasks.inputs import TabularTask

@@ -21,7 +21,7 @@ from erosion.client.training.folds import check_parts
 from erosion.client.training.limits import check_limits, check_study, local_steps
 from erosion.common.errors import DataError, Refusal
 from erosion.common.learning.local_work import PatientCounts
-from erosion.common.rounds.model_selection import folds_ahead
+from erosion.common.rounds.selection import folds_ahead
 from erosion.common.study.sections import fewest_held_out, folds_key
 from erosion.common.study.study import Study
 from erosion.common.tasks.features import CategoryFeature

@@ -6,7 +6,7 @@ from erosion.client.site_file import Site
 from erosion.client.training.limits import check_limits
 from erosion.common.errors import Refusal
 from erosion.common.learning.local_work import PatientCounts
-from erosion.common.rounds.model_selection import candidates, folds_ahead, trial
+from erosion.common.rounds.selection import candidates, folds_ahead, trial
 from erosion.common.study.sections import Fold, folds_key
 from erosion.common.study.study import Study
 

@@ -18,7 +18,7 @@ from erosion.common.aggregation.cohort import Cohort, HospitalName
 from erosion.common.aggregation.vectors import is_finite
 from erosion.common.algorithms.base import Ask, Payload, RoundStart, Step
 from erosion.common.errors import RunError
-from erosion.common.rounds.kept_exactly import why_not_exactly
+from erosion.common.rounds.checkpoint import why_not_exactly
 from erosion.common.rounds.records import RunState
 
 _OUTCOMES = get_args(get_type_hints(Step)["outcome"])

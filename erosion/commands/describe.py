@@ -69,7 +69,7 @@ def _run(options: argparse.Namespace) -> int:
 
         found = describe_here(study_file, options.data_dir)
     else:
-        from erosion.common.rounds.head_bounds import check_sizes
+        from erosion.common.rounds.bounds import check_sizes
         from erosion.server.description.ask import ask_all
         from erosion.server.enrolment.federation_folder import FederationFolder
         from erosion.server.link.open_link import federation_or_none, make_link

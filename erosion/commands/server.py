@@ -132,8 +132,8 @@ def _run(options: argparse.Namespace) -> int:
     keep_freed_memory()
     configure_logging(options.verbose, options.log_format, of_an_app=options.app is not None)
     with imports_for_good():
-        from erosion.common.rounds.head_bounds import check_sizes
-        from erosion.common.rounds.study_run import check_start
+        from erosion.common.rounds.bounds import check_sizes
+        from erosion.common.rounds.study import check_start
         from erosion.common.study.study import load_study
         from erosion.common.support.process import end_with_stdin
         from erosion.server.coordination.run_study import Planned, run_studies

@@ -60,7 +60,7 @@ def _run(options: argparse.Namespace) -> int:
     from erosion.client.scaffold.study_draft import study_draft
     from erosion.client.scaffold.table_folder import hospital_name, shared_rows, tables_in
     from erosion.client.scaffold.telling import telling
-    from erosion.common.rounds.head_bounds import problem_with_heads
+    from erosion.common.rounds.bounds import problem_with_heads
     from erosion.common.study.study import load_study
     from erosion.common.support.files import write_atomically
 

@@ -25,8 +25,8 @@ from erosion.common.algorithms.base import (
     RoundStart,
 )
 from erosion.common.errors import RunError, StudyError
-from erosion.common.rounds.one_round import RoundInProgress, start
 from erosion.common.rounds.records import Absence, Answer, Rejection, RoundRecord, RunState
+from erosion.common.rounds.round import Round, first_state
 from erosion.common.rounds.screening import reject_outsized, sample_cap
 from erosion.common.support.process import RunningTime
 from erosion.flower.arrangement import Arrangement, Values
@@ -126,7 +126,9 @@ class Personalized(Strategy):
         )
         return model.record(*self._saved.model(params, rest, self._digest(model)))
 
-    def start(self, grid: Grid, initial_arrays: ArrayRecord, *options: Any, **named: Any) -> Result:
+    def first_state(
+        self, grid: Grid, initial_arrays: ArrayRecord, *options: Any, **named: Any
+    ) -> Result:
         """As every strategy's, from `saved_arrays`."""
         first = self.saved_arrays(initial_arrays)
         result = super().start(grid, first, *options, **named)
@@ -178,7 +180,7 @@ class Personalized(Strategy):
         received = {reply.metadata.src_node_id: reply for reply in replies}
         answers, own = self._answers(model, state, received)
         del received
-        in_progress = RoundInProgress(
+        round_ = Round(
             state,
             algorithm,
             RoundStart(state.round + 1, self.user, tuple(answers), state.params),
@@ -186,9 +188,8 @@ class Personalized(Strategy):
             wanted=tuple(answers),
             spare=len(answers.keys() | set(self._names.of_node.values())) - self._quorum,
         )
-        in_progress.answer(answers)
-        assert in_progress.finished is not None, "the rule asks once a round"
-        self._state, record = in_progress.finished
+        round_.answer(answers)
+        self._state, record = round_.outcome()
         record = replace(record, note=record.note.replace("(federation.quorum)", "(quorum)"))
         self.records.append(record)
         self._tell(record)
@@ -237,7 +238,7 @@ class Personalized(Strategy):
                 f"{self.rule.algorithm} {problem}. Run it as a study: `erosion server`."
             )
         self._rest = _own_arrays(model.rest_of, arrays)
-        self._state = start(self._algorithm, _own_arrays(model.vector, arrays))
+        self._state = first_state(self._algorithm, _own_arrays(model.vector, arrays))
         self._names, self._others = Names(self._known), set()
         self.records, self._goes_on = [], False
         if self._saved is not None and self._saved.exists:

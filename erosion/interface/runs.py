@@ -105,7 +105,7 @@ def testbed(
     Raises:
         ErosionError: Also, before anything is run, for a study with every hospital as its user.
     """
-    from erosion.common.rounds.study_run import check_start
+    from erosion.common.rounds.study import check_start
     from erosion.experiments.own_data import own_data
     from erosion.experiments.testbed import run_in_testbed
     from erosion.server.output.registry import check_outputs

@@ -30,10 +30,11 @@ from erosion.common.algorithms.base import BuildContext
 from erosion.common.algorithms.weight_erosion import WeightErosion
 from erosion.common.learning.models import Resnet18, parameter_layout
 from erosion.common.protocol.flower_arrays import RAW_FLOAT32, to_tensor
-from erosion.common.rounds.one_round import advance, start
 from erosion.common.rounds.records import Answer
+from erosion.common.rounds.round import first_state
 from erosion.common.support.process import keep_freed_memory
 from erosion.experiments.benchmarks.report_line import ReportLine, report
+from erosion.experiments.benchmarks.workload import advance
 from erosion.experiments.program import output_file, run_program
 
 NUM_UPDATES = 10
@@ -113,7 +114,7 @@ class WholeRound:
         }
         settings = WeightErosion(distance_penalty=0.0)
         self._algorithm = settings.build(BuildContext(30, len(deltas), dict))
-        self._first = self._last = start(self._algorithm, torch.zeros(len(deltas[0])))
+        self._first = self._last = first_state(self._algorithm, torch.zeros(len(deltas[0])))
 
     def aggregate(self) -> None:
         """The first round."""

@@ -22,10 +22,11 @@ import torch
 from erosion.common.aggregation.cohort import DiskCohort, HospitalName, Update, store
 from erosion.common.algorithms import REGISTRY
 from erosion.common.algorithms.base import BuildContext
-from erosion.common.rounds.one_round import advance, start
 from erosion.common.rounds.records import Answer, RunState
+from erosion.common.rounds.round import first_state
 from erosion.experiments.benchmarks.process_memory import resident_bytes
 from erosion.experiments.benchmarks.report_line import ReportLine, report
+from erosion.experiments.benchmarks.workload import advance
 from erosion.experiments.program import output_file, run_program
 
 DIM = 11_181_642  # torchvision's resnet18 with ten classes: 45 MB
@@ -36,7 +37,7 @@ USER = "h00"
 def one_round(rule: str, num_hospitals: int, dim: int, folder: Path) -> RunState:
     """A first round of `rule`, from arriving updates to new parameters."""
     algorithm = REGISTRY[rule](algorithm=rule).build(BuildContext(10, num_hospitals, dict))
-    state = start(algorithm, torch.zeros(dim))
+    state = first_state(algorithm, torch.zeros(dim))
     random = torch.Generator().manual_seed(1)
     answers: dict[HospitalName, Answer] = {}
     for i in range(num_hospitals):

@@ -9,6 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +23,21 @@ from erosion.client.connection.agent import Agent, Until
 from erosion.client.connection.line import SiteLine
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import DescribeReply, TrainReply, TrainResult
-from erosion.common.rounds import one_round
-from erosion.common.rounds.arm_run import ArmRun
-from erosion.common.rounds.membership import Membership, NobodyListening
-from erosion.common.rounds.records import RoundRecord
-from erosion.common.rounds.requests import Terms
-from erosion.common.rounds.waiting import Needed, Waiting
+from erosion.common.rounds.arm import Arm
+from erosion.common.rounds.context import RunContext
+from erosion.common.rounds.driver import run_arm
+from erosion.common.rounds.events import ignore
+from erosion.common.rounds.presence import Presence
+from erosion.common.rounds.round import first_state
 from erosion.common.study.study import Study
 from erosion.common.support.logs import configure_logging
 from erosion.common.support.process import keep_freed_memory, return_freed_memory
 from erosion.experiments.benchmarks.process_memory import resident_bytes
 from erosion.experiments.benchmarks.workload import RoundClock, initial_parameters, site_constant
-from erosion.server.coordination.coordinator import storage_in
+from erosion.server.coordination.coordinator import updates_in
+from erosion.server.coordination.folder_store import FolderStore
 from erosion.server.coordination.network import NetworkTransport
-from erosion.server.coordination.run_keeper import RunKeeper
-from erosion.server.coordination.strategy import PersonalizedStrategy
+from erosion.server.coordination.study_strategy import StudyStrategy
 from erosion.server.enrolment.federation_folder import FederationFolder
 from erosion.server.link.open_link import make_link
 from erosion.server.run.run_folder import RunFolder
@@ -62,7 +63,7 @@ def study_of(num_sites: int, num_rounds: int) -> Study:
     )
 
 
-class ClockedStrategy(PersonalizedStrategy):
+class ClockedStrategy(StudyStrategy):
     """The strategy itself, with a stop-watch around its two halves."""
 
     parts: dict[str, list[float]]
@@ -115,41 +116,39 @@ def serve(
     keys = None if federation is None else FederationFolder(federation)
     link = make_link(study.hospitals, address, keys, is_short_of_memory=on_disk)
     link.start()
-    channel = link.open(folder / "spool" if on_disk else None)
-    transport = NetworkTransport(study, channel, link if link.enrolled_only else None)
-    membership = Membership(study, transport, NobodyListening())
-    waiting = Waiting(study, membership, transport, NobodyListening(), longest_seconds=JOIN_SECONDS)
-    waiting.until_here(Needed(study.hospitals, len(study.hospitals)))
+    grid = link.open(folder / "spool" if on_disk else None)
+    channel = NetworkTransport(study, grid, link if link.enrolled_only else None)
+    presence = Presence(study, channel, ignore, longest_wait_seconds=JOIN_SECONDS)
+    presence.wait_for(study.hospitals, len(study.hospitals))
     before = resident_bytes("VmRSS")
     clock = RoundClock(folder / "clock.jsonl")
     algorithm = study.arms["fedavg"].build(study.build_context)
-    run = ArmRun(
-        Terms(study, "fedavg", run="benchmark"),
-        one_round.start(algorithm, torch.from_numpy(initial_parameters(dim))),
-        membership,
-        transport,
-        storage=storage_in(channel.updates),
-        waiting=waiting,
+    arm = Arm(
+        "fedavg", algorithm, first_state(algorithm, torch.from_numpy(initial_parameters(dim))), []
     )
-    with RunKeeper(RunFolder(folder)) as keeper:
-        keeper.resume(study, {})
-
-        def on_round(record: RoundRecord) -> None:
-            keeper.keep_round(study, run.state, record)
-            clock.tick()
-
-        strategy = ClockedStrategy(run, transport, on_round)
-        strategy.parts = {}
+    with FolderStore(RunFolder(folder)) as kept:
+        kept.resume(study, {})
+        ctx = RunContext(
+            study=study,
+            channel=channel,
+            presence=presence,
+            store=kept,
+            emit=lambda _event: clock.tick(),
+            updates=updates_in(grid.updates),
+            run="benchmark",
+        )
+        strategy = ClockedStrategy(ctx, channel)
+        strategy.parts, strategy.grid = {}, grid
         clock.tick()
         worked = time.process_time()
-        strategy.play(channel, num_rounds)
+        run_arm(replace(ctx, run_round=strategy.run_round), arm, num_rounds)
         worked = time.process_time() - worked
     processor = {"seconds_per_round": worked / num_rounds}
     (folder / "processor.json").write_text(json.dumps(processor))
     memory = {"before": before, "peak": resident_bytes("VmHWM")}
     (folder / "memory.json").write_text(json.dumps(memory))
     start = torch.from_numpy(initial_parameters(dim))
-    clock.finish(float((run.state.params - start).double().mean()))
+    clock.finish(float((arm.state.params - start).double().mean()))
     medians = {part: float(np.median(spent)) for part, spent in strategy.parts.items()}
     (folder / "parts.json").write_text(json.dumps(medians))
     link.stop()

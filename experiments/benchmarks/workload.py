@@ -7,11 +7,17 @@ sites with the same update, would be uploaded once and flatter the systems that 
 
 import json
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from erosion.common.aggregation.cohort import Cohort, HospitalName, MemoryCohort, Update
+from erosion.common.algorithms.base import Algorithm, RoundStart
+from erosion.common.rounds.records import Absence, Answer, RoundRecord, RunState
+from erosion.common.rounds.round import Round
 from erosion.experiments.benchmarks.processes import BenchmarkError
 
 Vector = npt.NDArray[np.float32]  # (dim,)
@@ -30,6 +36,32 @@ def site_constant(site: int) -> np.float32:
 def expected_shift(num_sites: int, num_rounds: int) -> float:
     """How far the unweighted mean of all sites moves a parameter: no site may be missing."""
     return num_rounds * (num_sites + 1) / 2
+
+
+def advance(
+    state: RunState,
+    algorithm: Algorithm[Any],
+    answers: Mapping[HospitalName, Answer],
+    *,
+    arm: str,
+    user: HospitalName,
+    quorum: int,
+    cohort_of: Callable[[Update, Mapping[HospitalName, Update]], Cohort] = MemoryCohort,
+) -> tuple[RunState, RoundRecord]:
+    """A whole round of a method that asks once: `answers` are all that was asked for."""
+    answers = {user: Absence("was not connected"), **answers}
+    names = tuple(answers)
+    round_ = Round(
+        state,
+        algorithm,
+        RoundStart(state.round + 1, user, names, state.params),
+        arm=arm,
+        wanted=names,
+        spare=len(names) - quorum,
+        cohort_of=cohort_of,
+    )
+    round_.answer(answers)
+    return round_.outcome()
 
 
 class RoundClock:

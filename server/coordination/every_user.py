@@ -6,7 +6,7 @@ from shlex import quote
 
 from erosion.common.errors import CheckpointError, DiskError, ErosionError, HopelessError, RunError
 from erosion.common.formats.json_file import write_json
-from erosion.common.rounds.waiting import HospitalsAwayError, UserDeclinedError
+from erosion.common.rounds.presence import HospitalsAwayError, UserDeclinedError
 from erosion.common.study.study import Study
 from erosion.server.output.events import EveryUserFinished, RunEvent, UserFailed
 from erosion.server.output.report.overview_page import write_overview

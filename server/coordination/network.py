@@ -16,14 +16,13 @@ from erosion.common.protocol import wire
 from erosion.common.protocol.error_codes import read_error
 from erosion.common.protocol.flower_messages import BoundedMessage, log_head, received_bytes
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
-from erosion.common.rounds.head_bounds import most_head_bytes
-from erosion.common.rounds.records import Absence, Rejection
-from erosion.common.rounds.transport import (
+from erosion.common.rounds.bounds import most_head_bytes
+from erosion.common.rounds.channel import (
     Away,
     Connection,
     Declined,
+    Denied,
     Introduced,
-    KeptOut,
     Left,
     News,
     Reply,
@@ -31,6 +30,7 @@ from erosion.common.rounds.transport import (
     Result,
     too_late,
 )
+from erosion.common.rounds.records import Absence, Rejection
 from erosion.common.settings.names import is_name
 from erosion.common.study.study import Study
 from erosion.common.support.text import printable
@@ -263,7 +263,7 @@ class NetworkTransport:
                 else:
                     yield Left(connection, expelled=reason)
         for event in self._grid.denials():
-            yield KeptOut(event.who, event.hospital, event.text)
+            yield Denied(event.who, event.hospital, event.text)
 
     def _is_for_another_study(self, node_id: int) -> bool:
         if not self._others_stay or self._authorizer is None:
@@ -306,7 +306,7 @@ class NetworkTransport:
             if name in self._study.hospitals:
                 yield Away(name, reason, connection)
             else:
-                yield KeptOut(name or f"node {site.node_id}", None, reason)
+                yield Denied(name or f"node {site.node_id}", None, reason)
 
     def _introduced(self, connection: Connection, reply: Message) -> Iterator[News]:
         site = self._sites[connection]
@@ -359,12 +359,12 @@ class NetworkTransport:
         if known in self._study.hospitals:
             yield Away(known, reason, connection)
         elif not self._others_stay:  # else it waits for another study
-            yield KeptOut(who, None, reason)
+            yield Denied(who, None, reason)
 
-    def _kept_out(self, connection: Connection, who: str, reason: str) -> KeptOut:
+    def _kept_out(self, connection: Connection, who: str, reason: str) -> Denied:
         who, reason = printable(who), printable(reason)  # a site's own words may be megabytes
         self.turn_away(connection, reason)
-        return KeptOut(who, None, reason)
+        return Denied(who, None, reason)
 
     def _note_log(self, reply: Message, hospital: HospitalName | None) -> None:
         """Keep what the site says is the hash of its log, which it cannot change unseen then."""

@@ -10,9 +10,9 @@ from erosion.common.formats.json_file import write_json
 from erosion.common.formats.model_card import ModelCard, write_model
 from erosion.common.protocol.messages import EvaluateReply
 from erosion.common.protocol.scaling import CUT
-from erosion.common.rounds.model_selection import SelectedSettings
 from erosion.common.rounds.records import RoundRecord
-from erosion.common.rounds.study_run import Outcome
+from erosion.common.rounds.selection import SelectedSettings
+from erosion.common.rounds.study import Outcome
 from erosion.common.study.study import Study
 from erosion.common.support.files import write_atomically
 from erosion.common.support.process import peak_megabytes

@@ -9,9 +9,9 @@ from shlex import quote
 from typing import Literal
 
 from erosion.common.errors import DiskError, ErosionError, HopelessError, RunError, StudyError
-from erosion.common.rounds.head_bounds import check_sizes
-from erosion.common.rounds.study_run import check_start
-from erosion.common.rounds.waiting import HospitalsAwayError
+from erosion.common.rounds.bounds import check_sizes
+from erosion.common.rounds.presence import HospitalsAwayError
+from erosion.common.rounds.study import check_start
 from erosion.common.study.study import Study
 from erosion.common.support.process import keep_freed_memory, memory_bytes, return_freed_memory
 from erosion.server.coordination.coordinator import Coordinator

@@ -16,7 +16,7 @@ from itertools import chain, count
 from pathlib import Path
 
 from erosion.common.errors import DiskError, ErosionError
-from erosion.common.rounds.waiting import HospitalsAwayError
+from erosion.common.rounds.presence import HospitalsAwayError
 from erosion.common.study.study import Study, load_study
 from erosion.common.support.files import read_named, version_of, write_atomically
 from erosion.server.run.run_folder import RunFolder, new_run_folder, resumed_run_folder

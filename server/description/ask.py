@@ -10,7 +10,7 @@ from erosion.common.protocol import wire
 from erosion.common.protocol.error_codes import NODE_UNAVAILABLE, read_error
 from erosion.common.protocol.flower_messages import BoundedMessage
 from erosion.common.protocol.summary import SummaryReply
-from erosion.common.rounds.head_bounds import most_head_bytes
+from erosion.common.rounds.bounds import most_head_bytes
 from erosion.common.study.study import Study
 from erosion.common.support.text import printable
 from erosion.server.description.description import Description, problem_with

@@ -9,8 +9,9 @@ import csv
 from datetime import UTC, datetime
 from typing import TextIO
 
+from erosion.common.rounds.events import RoundFinished
 from erosion.common.support.files import cut_to_whole_lines
-from erosion.server.output.events import RoundFinished, RunEvent, RunFinished, StudyStarted
+from erosion.server.output.events import RunEvent, RunFinished, StudyStarted
 from erosion.server.output.observer import Observer
 from erosion.server.output.round_figures import figures_of, final_figures_of
 

@@ -11,18 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from erosion.common.rounds.events import ArmFinished, ArmStarted, RoundFinished
 from erosion.common.rounds.records import RoundRecord
 from erosion.common.study.study import Study
 from erosion.common.support.software import install_command
-from erosion.server.output.events import (
-    ArmFinished,
-    ArmStarted,
-    RoundFinished,
-    RunEvent,
-    RunFinished,
-    StudyFailed,
-    StudyStarted,
-)
+from erosion.server.output.events import RunEvent, RunFinished, StudyFailed, StudyStarted
 from erosion.server.output.observer import Observer
 from erosion.server.output.round_figures import Figure, figures_of, final_figures_of
 from erosion.server.run.result import Result, study_as_run

@@ -7,7 +7,7 @@ from typing import Final, Literal
 from erosion.common.errors import CheckpointError
 from erosion.common.formats.json_file import read_json, write_json
 from erosion.common.protocol.messages import Metrics
-from erosion.common.rounds.cross_fitting import Curves
+from erosion.common.rounds.selection import Curves
 from erosion.common.settings.base import Settings
 
 FORMAT: Final = 1  # raised when a key changes its meaning

@@ -16,7 +16,7 @@ from erosion.common.protocol.messages import (
     Metrics,
 )
 from erosion.common.rounds.data_check import DataCheck
-from erosion.common.rounds.model_selection import SelectedSettings, chosen
+from erosion.common.rounds.selection import SelectedSettings, chosen
 from erosion.common.settings.base import Settings
 from erosion.common.study.study import Study
 from erosion.common.tasks import DEFAULT, REGISTRY

@@ -8,9 +8,9 @@ from pydantic import AliasChoices, Field
 from erosion.common.errors import CheckpointError
 from erosion.common.formats.json_file import read_json, write_json
 from erosion.common.protocol.messages import Scaling
+from erosion.common.rounds.context import Decisions
 from erosion.common.rounds.data_check import DataCheck
-from erosion.common.rounds.model_selection import SelectedSettings, chosen
-from erosion.common.rounds.surroundings import Decisions
+from erosion.common.rounds.selection import SelectedSettings, chosen
 from erosion.common.settings.base import Settings
 from erosion.common.settings.names import Name
 from erosion.common.study.study import Study

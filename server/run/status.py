@@ -5,23 +5,25 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from erosion.common.study.study import Study
-from erosion.common.support.status_file import StatusFile, certificate_shown
-from erosion.server.output.events import (
+from erosion.common.rounds.events import (
     ArmFinished,
     ArmStarted,
-    EveryUserFinished,
     HospitalDeclined,
     HospitalJoined,
     HospitalLeft,
-    ObserverDropped,
     RoundFinished,
+    WaitsFor,
+)
+from erosion.common.study.study import Study
+from erosion.common.support.status_file import StatusFile, certificate_shown
+from erosion.server.output.events import (
+    EveryUserFinished,
+    ObserverDropped,
     RunEvent,
     RunFinished,
     StudyFailed,
     StudyStarted,
     UserFailed,
-    WaitsFor,
 )
 from erosion.server.output.plain_text import printable
 

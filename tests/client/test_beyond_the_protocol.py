@@ -27,8 +27,7 @@ from erosion.common.protocol import wire
 from erosion.common.protocol.error_codes import read_error
 from erosion.common.protocol.flower_messages import RequestMessage
 from erosion.common.protocol.messages import TrainRequest
-from erosion.common.rounds.cross_fitting import fold_studies
-from erosion.common.rounds.model_selection import trials
+from erosion.common.rounds.selection import fold_studies, trials
 from erosion.common.study.study import Study
 from tests.support.small_study import make_site, make_study, twenty_patients
 from tests.support.without_noise import make_fedavg_ask_for_a_mean

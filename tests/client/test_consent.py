@@ -26,8 +26,7 @@ from erosion.client.site_file import Approval, Budget, Site
 from erosion.command_line import main
 from erosion.common.errors import Refusal, SiteError, StudyError, Undecided
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
-from erosion.common.rounds.cross_fitting import fold_studies, folds_of
-from erosion.common.rounds.model_selection import SelectedSettings, chosen, trials
+from erosion.common.rounds.selection import SelectedSettings, chosen, fold_studies, folds_of, trials
 from erosion.common.sealed import legs
 from erosion.common.study.sections import Fold
 from erosion.common.study.study import Study

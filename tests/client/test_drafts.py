@@ -24,7 +24,7 @@ from erosion.client.scaffold.study_draft import study_draft
 from erosion.client.site_file import load_site
 from erosion.command_line import main
 from erosion.common.errors import DataError, SiteError
-from erosion.common.rounds import head_bounds
+from erosion.common.rounds import bounds
 from erosion.common.study.study import load_study
 from erosion.common.tasks.features import CategoryFeature, NumberFeature
 from erosion.common.tasks.inputs import TabularTask
@@ -445,7 +445,7 @@ def test_a_draft_is_cross_fitted_where_that_is_cheap_and_was_measured(
 def test_a_draft_that_could_not_be_sent_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(head_bounds, "LARGEST_HEAD_BYTES", 1000)
+    monkeypatch.setattr(bounds, "LARGEST_HEAD_BYTES", 1000)
     table = tmp_path / "a.csv"
     lines = [f"{30 + n % 40},{n % 2}" for n in range(200)]
     table.write_text("\n".join(["age,ill", *lines]) + "\n")

@@ -27,8 +27,7 @@ from erosion.common.protocol.messages import (
     TrainRequest,
 )
 from erosion.common.protocol.scaling import pool
-from erosion.common.rounds.cross_fitting import fold_studies
-from erosion.common.rounds.model_selection import trials
+from erosion.common.rounds.selection import fold_studies, trials
 from erosion.common.study.study import Study
 from tests.support.patience import PATIENCE
 from tests.support.small_study import make_site, make_study, twenty_patients, with_missing

@@ -21,7 +21,7 @@ from erosion.commands import server
 from erosion.common.errors import ModelError, Refusal
 from erosion.common.learning.models import Mlp, build_model
 from erosion.common.protocol.messages import DescribeReply
-from erosion.common.rounds.study_run import Outcome
+from erosion.common.rounds.study import Outcome
 from erosion.common.study.sections import Evaluation
 from erosion.common.study.study import Study
 from erosion.experiments.simulator import simulate

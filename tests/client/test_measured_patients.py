@@ -17,8 +17,7 @@ from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal
 from erosion.common.protocol.messages import TrainRequest
-from erosion.common.rounds.cross_fitting import fold_studies
-from erosion.common.rounds.model_selection import trials
+from erosion.common.rounds.selection import fold_studies, trials
 from erosion.common.study.study import Study
 from tests.support.small_study import make_site, make_study
 

@@ -19,8 +19,13 @@ from erosion.client.consent.store import Answer, ConsentStore
 from erosion.common.errors import Refusal
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import StepReply, StepResult, TrainRequest
-from erosion.common.rounds.cross_fitting import fold_studies
-from erosion.common.rounds.model_selection import SelectedSettings, candidates, chosen, trials
+from erosion.common.rounds.selection import (
+    SelectedSettings,
+    candidates,
+    chosen,
+    fold_studies,
+    trials,
+)
 from erosion.common.study.study import Study
 from tests.support.sent_logs import long_log
 from tests.support.small_study import make_site, make_study

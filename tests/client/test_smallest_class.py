@@ -10,8 +10,7 @@ from erosion.client.preflight.data import check_study_here
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal
-from erosion.common.rounds.cross_fitting import fold_studies
-from erosion.common.rounds.model_selection import trials
+from erosion.common.rounds.selection import fold_studies, trials
 from erosion.common.study.study import Study
 from tests.support.sealed_study import sealed_study
 from tests.support.small_study import (

@@ -16,7 +16,7 @@ import torch
 from erosion.common.algorithms import REGISTRY, AnyArm
 from erosion.common.learning.models import Logistic, parameter_layout
 from erosion.common.rounds import checkpoint
-from erosion.common.rounds.one_round import start
+from erosion.common.rounds.round import first_state
 from erosion.common.study.study import Study, study_from_json
 from tests.support.registry_cohorts import (
     DIM,
@@ -243,7 +243,7 @@ def test_a_late_joiner_gets_a_finite_weight(variant: Variant) -> None:
 @every_variant
 def test_a_hospital_that_is_absent_for_a_round_keeps_its_weight(variant: Variant) -> None:
     algorithm = built(*variant)
-    run = start(algorithm, torch.zeros(DIM))
+    run = first_state(algorithm, torch.zeros(DIM))
     for _ in range(2):
         run = advanced(algorithm, run)
     absent = PEERS[0]
@@ -256,7 +256,7 @@ def test_a_hospital_that_is_absent_for_a_round_keeps_its_weight(variant: Variant
 @every_variant
 def test_a_resumed_run_equals_an_uninterrupted_one(variant: Variant, tmp_path: Path) -> None:
     algorithm = built(*variant)
-    fresh = run = start(algorithm, torch.zeros(DIM))
+    fresh = run = first_state(algorithm, torch.zeros(DIM))
     for _ in range(3):
         run = advanced(algorithm, run)
     file = tmp_path / "checkpoint.safetensors"
@@ -269,7 +269,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(variant: Variant, tmp_path: P
 @every_variant
 def test_a_run_goes_on_while_every_peer_is_away(variant: Variant) -> None:
     algorithm = built(*variant)
-    run = start(algorithm, torch.zeros(DIM))
+    run = first_state(algorithm, torch.zeros(DIM))
     for absent in ((), PEERS, PEERS, ()):
         run = advanced(algorithm, run, *absent)
     assert run.round == 4

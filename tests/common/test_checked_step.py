@@ -13,8 +13,9 @@ from torch import Tensor
 from erosion.common.algorithms.base import Algorithm, Ask, Payload, Step
 from erosion.common.errors import RunError
 from erosion.common.rounds import checkpoint
-from erosion.common.rounds.one_round import advance, start
 from erosion.common.rounds.records import RunState
+from erosion.common.rounds.round import first_state
+from erosion.experiments.benchmarks.workload import advance
 from tests.support.hand_sized import update
 
 
@@ -49,7 +50,7 @@ def rule(step: Any, first: Any = None) -> Algorithm[Any]:
 
 def played(step: Any, first: Any = None, **changes: Any) -> RunState:
     algorithm = replace(rule(step, first), **changes)
-    before = start(algorithm, torch.zeros(2))
+    before = first_state(algorithm, torch.zeros(2))
     answers = {name: update(name, 1.0, 1.0) for name in ("own", "peer")}
     return advance(before, algorithm, answers, arm="mine", user="own", quorum=1)[0]
 
@@ -173,7 +174,7 @@ def test_what_is_of_another_kind_than_it_began_as_is_refused() -> None:
 @pytest.mark.parametrize("first", [{}, Changing(), None, State(kept=[1])])
 def test_the_first_state_is_looked_at_too(first: Any) -> None:
     with pytest.raises(RunError, match="'mine' made a mistake: `init`"):
-        start(replace(rule(GOOD), init=lambda _dim: first), VALUES, "mine")
+        first_state(replace(rule(GOOD), init=lambda _dim: first), VALUES, "mine")
 
 
 VALUES = torch.arange(2.0)
@@ -191,6 +192,6 @@ VALUES = torch.arange(2.0)
 def test_what_is_let_through_comes_back_exactly(kept: Any, tmp_path: Path) -> None:
     after = played(replace(GOOD, state=State(kept)))
     checkpoint.save(tmp_path / "state", after, arm="mine", study_digest="d")
-    first = start(rule(GOOD), torch.zeros(2))
+    first = first_state(rule(GOOD), torch.zeros(2))
     back = checkpoint.load(tmp_path / "state", first, arm="mine", study_digest="d")
     assert repr(back) == repr(after)

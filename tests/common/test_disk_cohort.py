@@ -9,9 +9,10 @@ import torch
 
 from erosion.common.aggregation.cohort import DiskCohort, HospitalName, MemoryCohort, Update, store
 from erosion.common.algorithms import REGISTRY
-from erosion.common.rounds.one_round import advance, start
 from erosion.common.rounds.records import Absence, Answer
+from erosion.common.rounds.round import first_state
 from erosion.experiments.benchmarks.disk_aggregation import measure
+from erosion.experiments.benchmarks.workload import advance
 from tests.support.contexts import CONTEXT
 
 
@@ -86,7 +87,7 @@ def test_a_round_is_advanced_from_disk(tmp_path: Path) -> None:
     answers: dict[HospitalName, Answer] = {u.agent: u for u in arrived[:4]}
     answers["h4"] = Absence("was not connected")
     stored = {n: store(tmp_path, a) if isinstance(a, Update) else a for n, a in answers.items()}
-    run = start(algorithm, torch.zeros(100))
+    run = first_state(algorithm, torch.zeros(100))
     in_memory, record = advance(run, algorithm, answers, arm="x", user="h0", quorum=1)
     from_disk, disk_record = advance(
         run,

@@ -8,7 +8,7 @@ import pytest
 from erosion.client.training.hospital import Hospital
 from erosion.common.algorithms.weight_erosion import PRESETS, WeightErosion
 from erosion.common.errors import StudyError
-from erosion.common.rounds.model_selection import SelectedSettings, chosen
+from erosion.common.rounds.selection import SelectedSettings, chosen
 from erosion.common.settings.base import validate
 from erosion.common.study.study import Study, load_study, study_from_json
 from erosion.experiments.every_user import site_of

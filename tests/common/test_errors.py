@@ -9,7 +9,7 @@ from erosion.client.audit.audit_log import AuditLog  # noqa: F401 - defines an e
 from erosion.common.errors import ErosionError, Problem, StudyError
 from erosion.common.line.frames import LONGEST_REASON
 from erosion.common.protocol.error_codes import NoAnswer, read_error
-from erosion.common.rounds.waiting import UserDeclinedError  # noqa: F401 - as above
+from erosion.common.rounds.presence import UserDeclinedError  # noqa: F401 - as above
 
 
 def kinds(of: type[ErosionError] = ErosionError) -> Iterator[type[ErosionError]]:

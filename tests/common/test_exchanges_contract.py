@@ -20,9 +20,9 @@ from erosion.common.algorithms.personal_layers import take_step
 from erosion.common.learning.local_work import LocalOutcome, LocalWork, Tensors
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import StepReply, StepResult, TrainReply, TrainResult
-from erosion.common.rounds.one_round import RoundInProgress, start
+from erosion.common.rounds.exchange import reply_spec
 from erosion.common.rounds.records import Answer, Rejection, RunState
-from erosion.common.rounds.requests import Terms
+from erosion.common.rounds.round import Round, first_state
 from erosion.common.rounds.screening import Expected, reject_outsized, screen
 from tests.support.contexts import CONTEXT
 from tests.support.federation import small_study
@@ -95,8 +95,7 @@ def answer_of(
         result = wire.decode_step_result(
             wire.encode_step_result(StepResult(step_header, sends(agent, outcome.tensors)))
         )
-    terms = Terms(small_study(arms={name: {}}), name)
-    brings = terms.brought(ask.brings, DIM, by_user=of.is_user)
+    brings = reply_spec(small_study(arms={name: {}}), name, ask.brings, DIM, by_user=of.is_user)
     answer = screen(result, agent, Expected(name, of.round, DIM, ask.step, brings))
     if isinstance(outcome, LocalOutcome) and isinstance(answer, Update):
         assert answer.attachments.keys() == outcome.attachments.keys()  # nothing sent is dropped
@@ -122,7 +121,7 @@ def play(
 ) -> Played:
     """One round."""
     algorithm = REGISTRY[name](algorithm=name).build(CONTEXT)
-    in_progress = RoundInProgress(
+    in_progress = Round(
         state,
         algorithm,
         RoundStart(state.round + 1, "a", names, state.params),
@@ -131,8 +130,7 @@ def play(
         spare=0 if sends is honestly else 1,
     )
     now, steps, own, sent = dict(kept), list[str](), list[Answer](), list[Tensor]()
-    while in_progress.finished is None:
-        ask = in_progress.ask
+    while (ask := in_progress.request) is not None:
         steps.append(ask.step)
         sent += [
             t for payload in (ask.to_all, *ask.to_each.values()) for t in payload.tensors.values()
@@ -147,13 +145,13 @@ def play(
             assert not any(isinstance(answer, Rejection) for answer in answers.values()), answers
         own += [answers["a"]] if "a" in answers else []
         in_progress.answer(answers)
-    after, record = in_progress.finished
+    after, record = in_progress.outcome()
     assert record.outcome in ("done", "stopped"), record.note  # some are done after one round
     return Played(after, now, steps, own, sent)
 
 
 def first(name: str) -> RunState:
-    return start(REGISTRY[name](algorithm=name).build(CONTEXT), work_of("a").received)
+    return first_state(REGISTRY[name](algorithm=name).build(CONTEXT), work_of("a").received)
 
 
 @every_algorithm

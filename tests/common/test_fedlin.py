@@ -7,25 +7,30 @@ import pytest
 import torch
 
 from erosion.common.aggregation.cohort import HospitalName, Update
-from erosion.common.algorithms.base import RoundStart, SiteAnswer
+from erosion.common.algorithms.base import Ask, RoundStart, SiteAnswer
 from erosion.common.algorithms.fedavg import FedAvg
 from erosion.common.algorithms.fedlin import FedLin
 from erosion.common.learning.local_work import LocalOutcome, LocalWork
 from erosion.common.learning.training import Training
-from erosion.common.rounds.one_round import RoundInProgress, start
 from erosion.common.rounds.records import Absence, Answer, RunState
+from erosion.common.rounds.round import Round, first_state
 from tests.support.contexts import CONTEXT
 from tests.support.local_works import DIM, U, along, work
 
 TWO_STEPS = {"steps": 2}
 
 
-def begun(arm: FedLin) -> tuple[RoundInProgress, RunState]:
+def asked(in_progress: Round) -> Ask:
+    assert in_progress.request is not None
+    return in_progress.request
+
+
+def begun(arm: FedLin) -> tuple[Round, RunState]:
     algorithm = arm.build(CONTEXT)
-    state = start(algorithm, torch.zeros(DIM))
+    state = first_state(algorithm, torch.zeros(DIM))
     round_start = RoundStart(1, "a", ("a", "b"), state.params)
     names = ["a", "b"]
-    return RoundInProgress(state, algorithm, round_start, arm="x", wanted=names, spare=1), state
+    return Round(state, algorithm, round_start, arm="x", wanted=names, spare=1), state
 
 
 def gradient_of(arm: FedLin, of: LocalWork) -> SiteAnswer:
@@ -50,12 +55,12 @@ def test_a_round_of_two_exchanges_by_hand() -> None:
         "b": work(0.0, (0, 1), agent="b", training={**TWO_STEPS, "batch_size": 2}),
     }
     in_progress, _ = begun(arm)
-    assert in_progress.ask.step == "gradient"
+    assert asked(in_progress).step == "gradient"
     found: dict[HospitalName, Answer] = {n: gradient_of(arm, w) for n, w in works.items()}
     in_progress.answer(found)
     # grad f_a = -1/2 U, grad f_b = 0, so g = -1/4 U
-    assert in_progress.ask.step == "train"
-    mean = in_progress.ask.to_all.tensors["mean_gradient"]
+    assert asked(in_progress).step == "train"
+    mean = asked(in_progress).to_all.tensors["mean_gradient"]
     assert along(mean) == pytest.approx(-0.25)
     enclosed = {"mean_gradient": mean}
     updates = {n: trained(arm, replace(w, enclosed=enclosed)) for n, w in works.items()}
@@ -64,8 +69,8 @@ def test_a_round_of_two_exchanges_by_hand() -> None:
     # b: t = 0.25, then grad f_b = tanh(1/2)/2 U: 0.25 - (tanh(1/2)/2 - 0 - 1/4)
     assert along(updates["b"].delta) == pytest.approx(0.5 - tanh(0.5) / 2)
     in_progress.answer(dict(updates))
-    assert in_progress.finished is not None
-    after, record = in_progress.finished
+    assert in_progress.outcome() is not None
+    after, record = in_progress.outcome()
     both = (1 / (1 + exp(1)) + 0.5 - tanh(0.5) / 2) / 2
     assert along(after.params) == pytest.approx(both)
     assert (record.outcome, after.weights) == ("done", {"a": 1.0, "b": 1.0})
@@ -80,7 +85,7 @@ def test_gradients_count_by_samples_where_updates_do() -> None:
             "b": gradient_of(arm, work(0.0, (0,), agent="b")),  # 1/2 U
         }
     )
-    mean = in_progress.ask.to_all.tensors["mean_gradient"]
+    mean = asked(in_progress).to_all.tensors["mean_gradient"]
     assert along(mean) == pytest.approx(-0.25)
 
 
@@ -94,7 +99,7 @@ def test_a_peers_gradient_counts_for_no_more_than_all_others_together() -> None:
             "b": SiteAnswer(of_b.tensors, _Counted(2**53)),
         }
     )
-    assert along(in_progress.ask.to_all.tensors["mean_gradient"]) == pytest.approx(0.0)
+    assert along(asked(in_progress).to_all.tensors["mean_gradient"]) == pytest.approx(0.0)
 
 
 def test_alone_a_hospital_trains_as_without_correction() -> None:
@@ -122,8 +127,8 @@ def test_who_is_absent_in_the_first_exchange_is_not_asked_in_the_second() -> Non
     in_progress.answer(first)
     assert in_progress.asked == ["a"]
     in_progress.answer({"a": trained(FedLin(), work())})
-    assert in_progress.finished is not None
-    after, record = in_progress.finished
+    assert in_progress.outcome() is not None
+    after, record = in_progress.outcome()
     assert record.hospitals["b"].outcome == "absent"
     assert record.hospitals["b"].reason == "was not connected"
     assert (after.round, record.outcome) == (before.round + 1, "done")
@@ -137,8 +142,8 @@ def test_a_user_that_is_absent_in_the_second_exchange_costs_the_round() -> None:
     in_progress.answer(
         {"a": Absence("did not answer within 2 s"), "b": trained(FedLin(), work(agent="b"))}
     )
-    assert in_progress.finished is not None
-    after, record = in_progress.finished
+    assert in_progress.outcome() is not None
+    after, record = in_progress.outcome()
     assert (record.outcome, record.note) == (
         "skipped",
         "the user's own site is absent: did not answer within 2 s",

@@ -9,7 +9,7 @@ import torch
 from erosion.common.errors import RunError
 from erosion.common.protocol.messages import TrainRequest, TrainResult
 from erosion.common.rounds.records import Absence
-from erosion.server.coordination.run_keeper import RunKeeper
+from erosion.server.coordination.folder_store import FolderStore
 from erosion.server.run.absences import absences
 from erosion.server.run.journal import read_records
 from erosion.server.run.run_folder import open_run_folder
@@ -24,7 +24,7 @@ class KilledError(Exception):
 @pytest.mark.parametrize("killed_in", [1, 2, 4])
 def test_a_run_that_was_interrupted_goes_on_where_it_was(killed_in: int) -> None:
     of = study(arms={"weight_erosion": {}, "fedavg": {}}, scaling="none")
-    uninterrupted = study_run(everybody(of), Kept()).run()
+    uninterrupted = study_run(everybody(of), Kept())
 
     def respond(name: str, request: TrainRequest) -> TrainResult:
         if (request.arm, request.round, name) == ("fedavg", killed_in, "b"):
@@ -33,8 +33,8 @@ def test_a_run_that_was_interrupted_goes_on_where_it_was(killed_in: int) -> None
 
     kept = Kept()
     with pytest.raises(KilledError):
-        study_run(everybody(of, respond=respond), kept).run()
-    resumed = study_run(everybody(of), kept).run()
+        study_run(everybody(of, respond=respond), kept)
+    resumed = study_run(everybody(of), kept)
     for arm, final in uninterrupted.finals.items():
         assert torch.equal(resumed.finals[arm].params, final.params)
         assert resumed.finals[arm].weights == final.weights
@@ -61,8 +61,8 @@ def test_skipped_rounds_at_the_end_of_an_arm_end_a_run_alike_if_it_was_interrupt
             return respond(name, request)
 
         with pytest.raises(KilledError):
-            study_run(everybody(of, respond=dies), kept).run()
-    found = study_run(whole, kept).run()
+            study_run(everybody(of, respond=dies), kept)
+    found = study_run(whole, kept)
     assert [r.outcome for r in kept.records] == ["done", "done", "skipped", "skipped"]
     assert found.finals["fedavg"].round == 4
 
@@ -75,7 +75,7 @@ def test_an_arm_whose_rounds_were_all_skipped_has_no_figures_however_often_it_go
 
     for _ in range(2):
         with pytest.raises(RunError, match="Every round of fedavg was skipped"):
-            study_run(everybody(of, respond=respond), kept).run()
+            study_run(everybody(of, respond=respond), kept)
     assert len(kept.records) == 4
 
 
@@ -85,11 +85,11 @@ def test_a_run_that_goes_on_keeps_its_scaling_and_its_choices() -> None:
     kept = Kept()
     first = Scripted(of)
     first.join("a", "b", "c", sums=sums)
-    study_run(first, kept).run()
+    study_run(first, kept)
     decisions, num_trials = kept.decisions, len(kept.trials)
     second = Scripted(of)
     second.join("a", "b", sums={**sums, "total": [2.0, 0.0]})
-    study_run(second, kept).run()
+    study_run(second, kept)
     assert kept.decisions == decisions
     assert len(kept.trials) == num_trials == 2 * 5
 
@@ -118,8 +118,8 @@ def test_a_selection_that_goes_on_asks_for_no_round_with_other_parameters(
         transport = Scripted(of, respond)
         transport.join("a", "b", "c", sums={**sums, "total": [total, 0.0]})
         expected = pytest.raises(KilledError) if total == 1.0 else nullcontext()
-        with RunKeeper(folder) as keeper, expected:
-            study_run(transport, Kept(), keeper=keeper).run()
+        with FolderStore(folder) as keeper, expected:
+            study_run(transport, Kept(), store=keeper)
     assert [(r.round, r.hospitals["c"].outcome) for r in read_records(folder.trials)] == [
         (number, "absent" if (trial, number) == (1, 2) else "accepted")
         for trial in (1, 2)
@@ -139,9 +139,9 @@ def test_a_run_that_goes_on_keeps_its_hospitals_and_takes_no_newcomer() -> None:
     first = Scripted(of, respond)
     first.join("a", "b")
     with pytest.raises(KilledError):
-        study_run(first, kept).run()
+        study_run(first, kept)
     second = everybody(of)  # c, too
-    study_run(second, kept).run()
+    study_run(second, kept)
     assert second.clock == 0.0  # a and b are all that it waits for
     assert outcomes(kept, "b") == ["accepted"] * 8
     assert outcomes(kept, "c") == ["absent"] * 8
@@ -160,8 +160,8 @@ def test_an_open_run_that_goes_on_takes_newcomers() -> None:
     first = Scripted(study(), respond)
     first.join("a", "b")
     with pytest.raises(KilledError):
-        study_run(first, kept).run()
-    study_run(everybody(study()), kept).run()
+        study_run(first, kept)
+    study_run(everybody(study()), kept)
     assert outcomes(kept, "c") == ["absent", "absent", "accepted", "accepted"]
     (absent,) = absences(["a", "b", "c"], "a", {"fedavg": kept.records})
     assert (absent.rounds, absent.everywhere) == ({"fedavg": 2}, False)
@@ -175,6 +175,6 @@ def test_the_evaluation_waits_for_the_user_to_come_back() -> None:
         return trained(name, request)
 
     transport, kept = everybody(study(), respond=respond), Kept()
-    outcome = study_run(transport, kept).run()
+    outcome = study_run(transport, kept)
     assert outcome.evaluation.hospital == "a"
     assert transport.clock >= 100.0

@@ -27,7 +27,7 @@ from erosion.common.protocol.messages import (
 )
 from erosion.common.protocol.summary import QUANTILES, ColumnSummary, Summary
 from erosion.common.protocol.wire import WireError
-from erosion.common.rounds.head_bounds import check_sizes, most_head_bytes, problem_with_heads
+from erosion.common.rounds.bounds import check_sizes, most_head_bytes, problem_with_heads
 from erosion.common.settings.base import MOST_MISTAKES
 from erosion.common.study.study import Study
 from tests.support.small_study import TASK, make_study

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
-from erosion.common.rounds.lateness import Lateness, too_slow
+from erosion.common.rounds.presence import BackOff, too_slow
 from tests.support.open_study import everybody, outcomes, study
 from tests.support.scripted import Kept, step_result, study_run, trained
 
@@ -16,7 +16,7 @@ def test_who_never_answers_is_asked_in_ever_fewer_rounds() -> None:
         return None if name == "b" else trained(name, request)
 
     transport, kept = everybody(study(rounds=20), respond=respond), Kept()
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     asked = [number for name, number, _ in transport.log if name == "b"]
     assert asked == [1, 2, 3, 5, 8, 13]
     assert transport.clock == len(asked) * 10.0
@@ -35,7 +35,7 @@ def test_an_answer_in_time_makes_up_for_all_that_came_late() -> None:
         return None if name == "b" and request.round in late_in else trained(name, request)
 
     transport, kept = everybody(study(rounds=11), respond=respond), Kept()
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     absent = [r.round for r in kept.records if r.hospitals["b"].outcome == "absent"]
     assert absent == [1, 2, 3, 4, 5, 6, 7, 9, 10]
     assert transport.clock == len(late_in) * 10.0
@@ -48,7 +48,7 @@ def test_whom_a_quorum_needs_is_asked_in_every_round(quorum: int) -> None:
 
     federation = {"quorum": quorum, "max_skipped_rounds": 5}
     transport, kept = everybody(study(rounds=6, federation=federation), respond=respond), Kept()
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     asked = [number for name, number, _ in transport.log if name == "b"]
     assert asked == ([1, 2, 3, 5, 6] if quorum == 2 else [1, 2, 3, 4, 5, 6])
     skipped = [record.round for record in kept.records if record.outcome == "skipped"]
@@ -63,7 +63,7 @@ def test_after_a_skipped_round_everybody_is_asked() -> None:
         return None if late else trained(name, request)
 
     transport, kept = everybody(study(rounds=7), respond=respond), Kept()
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     assert [r.round for r in kept.records if r.outcome == "skipped"] == [6]
     assert outcomes(kept, "b") == ["absent"] * 6 + ["accepted"]
 
@@ -74,7 +74,7 @@ def test_the_user_is_always_asked() -> None:
 
     slow_user = study(rounds=6, federation={"max_skipped_rounds": 5})
     transport, kept = everybody(slow_user, respond=respond), Kept()
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     assert [number for name, number, _ in transport.log if name == "a"] == [1, 2, 3, 4, 5, 6]
 
 
@@ -88,35 +88,35 @@ def test_who_answers_the_first_exchange_and_not_the_second_is_late_too() -> None
         return None if name == "b" else trained(name, request)
 
     transport, kept = everybody(study(rounds=8, arms={"fedlin": {}}), respond=respond), Kept()
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     asked = [number for name, number, step in transport.log if (name, step) == ("b", "train")]
     assert asked == [1, 2, 3, 5, 8]
 
 
 def test_a_pause_doubles_with_every_time() -> None:
-    lateness, asked = Lateness(), []
+    back_off, asked = BackOff(), []
     for number in range(1, 101):
-        if lateness.why_not_asked("b", number) is None:
+        if back_off.why_paused("b", number) is None:
             asked.append(number)
-            lateness.round_ended(number, {"b"}, set())
+            back_off.round_ended(number, {"b"}, set())
         else:
-            lateness.round_ended(number, set(), {"a"})
+            back_off.round_ended(number, set(), {"a"})
     assert asked == [1, 2, 3, 5, 8, 13, 22, 39, 72]
-    assert lateness.why_not_asked("a", 101) is None
+    assert back_off.why_paused("a", 101) is None
 
 
 def test_who_always_answers_just_before_the_deadline_is_left_out_for_longer_and_longer() -> None:
-    lateness, asked = Lateness(), []
+    back_off, asked = BackOff(), []
     for number in range(1, 101):
         seconds = {"a": 1.0, "c": 2.0}
-        if lateness.why_not_asked("b", number) is None:
+        if back_off.why_paused("b", number) is None:
             asked.append(number)
             seconds["b"] = 119.0
         slow = too_slow(seconds, 120.0)
-        lateness.round_ended(number, set(), seconds.keys(), slow)
+        back_off.round_ended(number, set(), seconds.keys(), slow)
     assert len(asked) == 9
-    assert "slower than the others" in (lateness.why_not_asked("b", 101) or "")
-    assert lateness.why_not_asked("a", 101) is None
+    assert "slower than the others" in (back_off.why_paused("b", 101) or "")
+    assert back_off.why_paused("a", 101) is None
 
 
 @pytest.mark.parametrize(

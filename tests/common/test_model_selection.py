@@ -7,7 +7,7 @@ import pytest
 
 from erosion.common.errors import RunError
 from erosion.common.protocol.messages import Metrics
-from erosion.common.rounds.model_selection import choose, chosen
+from erosion.common.rounds.selection import choose, chosen
 from erosion.common.study.sections import Fold
 from erosion.common.study.study import Study
 from tests.support.small_study import make_study

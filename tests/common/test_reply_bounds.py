@@ -8,9 +8,10 @@ from erosion.common.compression.codec import KINDS, compress
 from erosion.common.line.envelope import describe, read_description
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import TrainReply, TrainResult
-from erosion.common.rounds.one_round import start
-from erosion.common.rounds.reply_bounds import most_reply_bytes
-from erosion.common.rounds.requests import Terms, evaluate_request
+from erosion.common.rounds.bounds import most_reply_bytes
+from erosion.common.rounds.evaluation import evaluate_request
+from erosion.common.rounds.exchange import train_requests
+from erosion.common.rounds.round import first_state
 from tests.support.federation import small_study
 from tests.support.scripted import trained
 
@@ -47,13 +48,11 @@ def test_tensors_of_any_length_are_bound_by_how_many_values_they_may_have() -> N
 def test_a_request_says_what_its_answers_need_attachments_included(arm: str) -> None:
     study = small_study(arms={arm: {}})
     algorithm = study.arms[arm].build(study.build_context)
-    state = start(algorithm, torch.zeros(10))
-    terms = Terms(study, arm)
-
+    state = first_state(algorithm, torch.zeros(10))
     ask = next(
         algorithm.begin(state.algorithm_state, RoundStart(1, "alice", ("alice",), state.params))
     )
-    request = terms.requests(state, ask, 1, ["alice"])["alice"]
+    request = train_requests(study, arm, state, ask, ["alice"])["alice"]
     found = num_bytes(wire.encode_train_result(trained("alice", request)))
     assert request.most_reply_bytes is not None
     assert found <= request.most_reply_bytes <= found + ROOM * 3
@@ -62,7 +61,7 @@ def test_a_request_says_what_its_answers_need_attachments_included(arm: str) -> 
 def test_final_figures_may_bring_everybodys_model_for_every_arm() -> None:
     study = small_study(arms={"ensemble": {}, "fedavg": {}})
     finals = {
-        arm: start(study.arms[arm].build(study.build_context), torch.zeros(10))
+        arm: first_state(study.arms[arm].build(study.build_context), torch.zeros(10))
         for arm in study.arms
     }
     request = evaluate_request(study, finals, scaling=None)

@@ -6,8 +6,9 @@ import torch
 from erosion.common.aggregation.cohort import HospitalName, Update
 from erosion.common.algorithms.fedavg import FedAvg
 from erosion.common.algorithms.weight_erosion import WeightErosion, WeightErosionState
-from erosion.common.rounds.one_round import advance, spare_hospitals, start
 from erosion.common.rounds.records import Absence, Answer, Rejection, RoundRecord, RunState
+from erosion.common.rounds.round import first_state
+from erosion.experiments.benchmarks.workload import advance
 from tests.support.contexts import CONTEXT
 from tests.support.small_study import make_study
 
@@ -23,7 +24,7 @@ def fedavg_round(
     answers: dict[HospitalName, Answer], state: RunState | None = None, quorum: int = 1
 ) -> tuple[RunState, RoundRecord]:
     algorithm = FedAvg().build(CONTEXT)
-    before = state or start(algorithm, torch.tensor([1.0, 1.0]))
+    before = state or first_state(algorithm, torch.tensor([1.0, 1.0]))
     return advance(before, algorithm, answers, arm="fedavg", user="own", quorum=quorum)
 
 
@@ -110,7 +111,7 @@ def test_hospitals_that_are_not_asked_count_towards_the_quorum(
     num_wanted: int, needed: int
 ) -> None:
     study = make_study(user="own", hospitals=["own", "b", "c", "d", "e"], federation={"quorum": 3})
-    assert max(1, num_wanted - spare_hospitals(study)) == needed
+    assert max(1, num_wanted - (len(study.hospitals) - study.federation.quorum)) == needed
 
 
 def test_finite_updates_whose_sum_overflows_skip_the_round() -> None:

@@ -30,7 +30,7 @@ from erosion.common.protocol.messages import (
     TrainReply,
     TrainResult,
 )
-from erosion.common.rounds.checked_figures import problem_with_evaluation
+from erosion.common.rounds.evaluation import problem_with_evaluation
 from erosion.common.rounds.records import Answer, Rejection, RunState
 from erosion.common.rounds.screening import (
     OUTSIZED,

@@ -9,13 +9,13 @@ import torch
 
 from erosion.common.errors import RunError
 from erosion.common.protocol.messages import EvaluateRequest, Metrics, TrainRequest, TrainResult
+from erosion.common.rounds.arm import LastRound, initial_state, outlier_of
+from erosion.common.rounds.channel import Connection, Reply, Request, Result, too_late
+from erosion.common.rounds.evaluation import evaluate_seconds
+from erosion.common.rounds.presence import UserDeclinedError
 from erosion.common.rounds.records import Absence, RoundRecord, RunState
-from erosion.common.rounds.study_run import evaluate_seconds, first_state
-from erosion.common.rounds.transport import Connection, Reply, Request, Result, too_late
-from erosion.common.rounds.undoing import LastRound, culprit_of
-from erosion.common.rounds.waiting import UserDeclinedError
 from erosion.common.study.study import Study
-from erosion.server.coordination.run_keeper import RunKeeper
+from erosion.server.coordination.folder_store import FolderStore
 from erosion.server.run.run_folder import open_run_folder
 from tests.support.open_study import FEDERATION, everybody, outcomes, study
 from tests.support.scripted import Kept, Scripted, metrics, step_result, study_run, trained
@@ -26,7 +26,7 @@ def test_who_does_not_answer_costs_a_round_its_deadline_and_no_more() -> None:
         return None if (name, request.round) == ("b", 2) else trained(name, request)
 
     transport, kept = everybody(study(), respond=respond), Kept()
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     assert transport.clock == 10.0
     assert outcomes(kept, "b") == ["accepted", "absent", "accepted", "accepted"]
     assert kept.records[1].hospitals["b"].reason == "did not answer within 10 s"
@@ -45,7 +45,7 @@ def test_without_the_user_rounds_are_skipped_and_then_the_run_stops() -> None:
     with pytest.raises(
         RunError, match=r"2 rounds in a row were skipped in fedavg.*Try again\. .*quorum"
     ):
-        study_run(transport, kept, remedy=" Try again.").run()
+        study_run(transport, kept, remedy=" Try again.")
     assert [record.outcome for record in kept.records] == ["done", "skipped", "skipped"]
 
 
@@ -61,7 +61,7 @@ def test_the_user_is_asked_again_when_its_connection_broke() -> None:
         return trained(name, request)
 
     transport, kept = everybody(study(), respond=respond), Kept()
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     assert [record.outcome for record in kept.records] == ["done"] * 4
     assert [entry for entry in transport.log if entry[:2] == ("a", 2)] == [("a", 2, "train")] * 2
     assert [entry for entry in transport.log if entry[:2] == ("b", 2)] == [("b", 2, "train")]
@@ -76,7 +76,7 @@ def test_a_round_waits_for_the_user_to_come_back() -> None:
         return trained(name, request)
 
     transport, kept = everybody(study(), respond=respond), Kept()
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     assert [record.outcome for record in kept.records] == ["done"] * 4
     assert 5.0 <= transport.clock < 10.0
 
@@ -100,7 +100,7 @@ def cut_off(*names: str, seconds: float) -> tuple[Scripted, Kept]:
 @pytest.mark.parametrize("seconds", [32.0, 86_400.0])
 def test_peers_that_are_cut_off_cost_time_and_no_round(seconds: float) -> None:
     transport, kept = cut_off("b", "c", seconds=seconds)
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     assert [record.outcome for record in kept.records] == ["done"] * 4
     assert seconds <= transport.clock <= seconds + 2
     after = kept.events[kept.events.index(("left", "b")) :]
@@ -116,14 +116,14 @@ def test_a_wait_has_the_end_that_the_study_says_and_names_who_was_missing() -> N
     with pytest.raises(
         RunError, match=r"b, c did not come back within 600 s. Resume it. `--longest"
     ):
-        study_run(transport, kept, remedy=" Resume it.").run()
+        study_run(transport, kept, remedy=" Resume it.")
     assert 600.0 <= transport.clock <= 602.0
     assert [record.outcome for record in kept.records] == ["done"]
 
 
 def test_nobody_is_waited_for_who_is_not_needed() -> None:
     transport, kept = cut_off("b", seconds=1e9)
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     assert [record.outcome for record in kept.records] == ["done"] * 4
     assert transport.clock == 0.0
 
@@ -138,7 +138,7 @@ def test_a_quorum_that_declined_is_not_waited_for() -> None:
     transport, kept = everybody(study(federation={"longest_wait_seconds": None})), Kept()
     transport.respond = respond
     with pytest.raises(RunError, match=r"of 3 only 1 may still take part.* b: its key was revoked"):
-        study_run(transport, kept).run()
+        study_run(transport, kept)
 
 
 def test_a_user_whose_key_is_revoked_in_the_middle_ends_the_run() -> None:
@@ -150,7 +150,7 @@ def test_a_user_whose_key_is_revoked_in_the_middle_ends_the_run() -> None:
     transport = everybody(study(federation={"longest_wait_seconds": None}))
     transport.respond = respond
     with pytest.raises(UserDeclinedError, match="its key was revoked"):
-        study_run(transport, Kept()).run()
+        study_run(transport, Kept())
 
 
 def test_a_quorum_that_breaks_off_in_a_round_is_asked_again_in_it() -> None:
@@ -167,11 +167,11 @@ def test_a_quorum_that_breaks_off_in_a_round_is_asked_again_in_it() -> None:
 
     of = study(federation={"longest_wait_seconds": None, "quorum": 3})
     transport, kept = everybody(of, respond=respond), Kept()
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     assert [record.outcome for record in kept.records] == ["done"] * 4
     asked = [name for name, number, _ in transport.log if number == 2]
     assert asked == ["a", "b", "c", "b", "c"]
-    uncut = study_run(everybody(of), Kept()).run()
+    uncut = study_run(everybody(of), Kept())
     reached = kept.states["fedavg"].params
     assert torch.equal(reached, uncut.finals["fedavg"].params)
 
@@ -187,7 +187,7 @@ def test_a_site_that_breaks_down_whenever_it_is_asked_does_not_keep_a_round_for_
     transport, kept = everybody(study(federation={"longest_wait_seconds": None})), Kept()
     transport.respond = respond
     with pytest.raises(RunError, match="3 rounds in a row were skipped"):
-        study_run(transport, kept).run()
+        study_run(transport, kept)
     assert len([entry for entry in transport.log if entry[0] == "a"]) == 6
 
 
@@ -205,7 +205,7 @@ def test_a_connected_user_without_a_sign_of_life_is_waited_for() -> None:
     frozen: list[int] = []
     changes = {"max_skipped_rounds": 2, "longest_wait_seconds": None}
     transport, kept = everybody(study(federation=changes), respond=respond), Kept()
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     assert [record.outcome for record in kept.records] == ["done", "skipped", "done", "done"]
     assert ("waits_for", "a") in kept.events
 
@@ -215,7 +215,7 @@ def test_an_answer_that_cannot_be_used_is_recorded_in_a_few_printable_words() ->
         return Absence("\x1b[2J" * 1000) if name == "b" else trained(name, request)
 
     transport, kept = everybody(study(), respond=respond), Kept()
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     reason = kept.records[0].hospitals["b"].reason
     assert reason.isprintable()
     assert len(reason) <= 300
@@ -230,7 +230,7 @@ def test_a_round_whose_figures_no_model_has_is_skipped_and_leaves_none() -> None
         return replace(result, header=result.header.model_copy(update={"metrics": figures}))
 
     transport, kept = everybody(study(), respond=respond), Kept()
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     assert [record.outcome for record in kept.records] == ["done", "skipped", "done", "done"]
     assert kept.records[1].note == (
         "the user's own update was rejected: its log loss is -700, expected at least 0 and at most"
@@ -243,7 +243,7 @@ def test_a_round_whose_figures_no_model_has_is_skipped_and_leaves_none() -> None
 def test_a_hospital_that_is_eroded_is_not_asked_any_more() -> None:
     of = study(arms={"weight_erosion": {"distance_penalty": 1000.0}})
     transport, kept = everybody(of), Kept()
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     assert outcomes(kept, "b") == ["accepted", "not_asked", "not_asked", "not_asked"]
     assert kept.records[-1].hospitals["b"].weight_after == 0.0
     assert [entry[1] for entry in transport.log if entry[0] == "b"] == [1]
@@ -274,7 +274,7 @@ def poisons(rounds: set[int], *, times: float = 15.0) -> tuple[Scripted, Kept]:
 
 def test_a_round_that_ruins_the_users_model_is_undone_and_the_culprit_named() -> None:
     transport, kept = poisons({2})
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     assert [record.outcome for record in kept.records] == ["done"] * 2 + ["skipped"] + ["done"] * 3
     note = kept.records[2].note
     assert "round 2 is undone: the user's loss was 30 after it, and usually 0.5" in note
@@ -289,7 +289,7 @@ def test_a_round_that_ruins_the_users_model_is_undone_and_the_culprit_named() ->
     assert weights == [1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
     assert state.weights["b"] == 0.0
     # one round of all, and after it three of a, c and d: 0.1, 0.3 and 0.4
-    first = first_state(transport.study, "fedavg").params
+    first = initial_state(transport.study, "fedavg").params
     moved = torch.full_like(first, (0.1 + 0.2 + 0.3 + 0.4) / 4 + 3 * (0.1 + 0.3 + 0.4) / 3)
     torch.testing.assert_close(state.params - first, moved)
 
@@ -312,7 +312,7 @@ def test_an_update_that_few_steps_make_long_is_measured_so(times: float, outcome
         arms={"weight_erosion": {"distance_penalty": 0.0, "own_parameters": []}},
     )
     transport, kept = everybody(of, respond=respond), Kept()
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     assert outcomes(kept, "b") == [outcome]
     # 0.2 times 3 and 25 / 5, where the others' are 0.3 to 0.5
     length = 3.0 if outcome == "accepted" else None
@@ -326,7 +326,7 @@ def test_who_is_distrusted_has_no_weight_left_where_a_rule_remembers_weights() -
     # Its penalty is 0, so that nothing erodes.
     arms = {"weight_erosion": {"distance_penalty": 0.0, "own_parameters": []}}
     transport.study = study(rounds=6, hospitals=["a", "b", "c", "d"], arms=arms)
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     assert kept.records[2].undoes == 2
     assert [r.hospitals["b"].weight_after for r in kept.records] == [1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
 
@@ -342,7 +342,7 @@ def test_the_round_that_is_undone_is_the_one_that_did_harm() -> None:
         return honest(name, request)
 
     transport.respond = respond
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     assert [record.undoes for record in kept.records[:4]] == [None, None, None, 2]
     assert kept.records[3].note.startswith("round 2 is undone: ")
     assert kept.states["fedavg"].distrusted["b"].startswith("round 2: ")
@@ -350,10 +350,10 @@ def test_the_round_that_is_undone_is_the_one_that_did_harm() -> None:
 
 def test_who_is_distrusted_stays_so_when_the_run_goes_on() -> None:
     transport, kept = poisons({2})
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     kept.states["fedavg"] = replace(kept.states["fedavg"], round=5)
     again, _ = poisons({2})
-    study_run(again, kept).run()
+    study_run(again, kept)
     assert "b" not in {name for name, _, _ in again.log}
 
 
@@ -364,9 +364,9 @@ class Killed(Exception):  # noqa: N818 - stands for a signal
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_a_run_that_was_killed_undoes_the_same_round(tmp_path: Path, number: int) -> None:
     transport, kept = poisons({2})
-    study_run(transport, kept).run()
+    study_run(transport, kept)
 
-    class Dies(RunKeeper):
+    class Dies(FolderStore):
         def keep_round(self, study: Study, state: RunState, record: RoundRecord) -> None:
             super().keep_round(study, state, record)
             if record.round == number:
@@ -375,10 +375,10 @@ def test_a_run_that_was_killed_undoes_the_same_round(tmp_path: Path, number: int
     interrupted, _ = poisons({2})
     folder = open_run_folder(tmp_path, interrupted.study)
     with Dies(folder) as dying, pytest.raises(Killed):
-        study_run(interrupted, Kept(), keeper=dying).run()
-    with RunKeeper(folder) as keeper:
+        study_run(interrupted, Kept(), store=dying)
+    with FolderStore(folder) as keeper:
         again = everybody(interrupted.study, respond=interrupted.respond)
-        resumed = study_run(again, Kept(), keeper=keeper).run()
+        resumed = study_run(again, Kept(), store=keeper)
     found, wanted = resumed.finals["fedavg"], kept.states["fedavg"]
     assert [r.note for r in resumed.records["fedavg"]] == [r.note for r in kept.records]
     assert found.distrusted == wanted.distrusted
@@ -414,7 +414,7 @@ def misleads(arm: str, *, shows_in: int, leaves: bool = False) -> tuple[Scripted
 @pytest.mark.parametrize("leaves", [False, True])
 def test_a_control_variate_does_its_harm_a_round_later_and_is_not_sent_on(leaves: bool) -> None:
     transport, kept = misleads("scaffold", shows_in=4, leaves=leaves)
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     assert [record.undoes for record in kept.records] == [None, None, None, 3, None, None]
     assert "what b sent was 15 times as long as usual" in kept.records[3].note
     assert list(kept.states["scaffold"].distrusted) == ["b"]
@@ -429,7 +429,7 @@ def test_a_control_variate_does_its_harm_a_round_later_and_is_not_sent_on(leaves
 
 def test_a_gradient_that_others_trained_on_tells_who_did_harm() -> None:
     transport, kept = misleads("fedlin", shows_in=3)
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     assert [record.undoes for record in kept.records] == [None, None, 2, None, None, None]
     assert "what b sent was 15 times as long as usual" in kept.records[2].note
 
@@ -440,8 +440,8 @@ def test_what_one_hospital_alone_brings_stands_out_from_nothing(
 ) -> None:
     transport, _ = poisons(set())
     lengths = {"a": {"": 1.0}, "c": {"": sent}, "pub": {"tune": 1.3}}
-    last = LastRound(first_state(transport.study, "fedavg"), lengths, usual_loss=0.5)
-    assert culprit_of(last, "a") == named
+    last = LastRound(initial_state(transport.study, "fedavg"), lengths, baseline_loss=0.5)
+    assert outlier_of(last, "a") == named
 
 
 def test_what_a_method_bounds_itself_makes_nobody_stand_out() -> None:
@@ -459,7 +459,7 @@ def test_what_a_method_bounds_itself_makes_nobody_stand_out() -> None:
     transport.respond = respond
     arms = {"evidence_erosion": {"bias_penalty": 0.0}}
     transport.study = study(rounds=4, hospitals=["a", "b", "c", "d"], arms=arms)
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     assert [record.undoes for record in kept.records] == [None, None, 2, None]
     assert list(kept.states["evidence_erosion"].distrusted) == ["b"]
 
@@ -476,7 +476,7 @@ def test_training_that_diverges_by_itself_names_nobody() -> None:
         return result
 
     transport.respond = respond
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     assert [record.outcome for record in kept.records] == ["done"] * 6
     assert not kept.states["fedavg"].distrusted
 
@@ -494,7 +494,7 @@ def test_the_test_patients_undo_nothing() -> None:
         return result
 
     transport.respond = respond
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     assert [record.outcome for record in kept.records] == ["done"] * 6
 
 
@@ -512,9 +512,9 @@ def test_a_run_that_goes_on_knows_the_loss_that_was_usual() -> None:
 
     transport.respond = respond
     with pytest.raises(KeyboardInterrupt):
-        study_run(transport, kept).run()
+        study_run(transport, kept)
     last = 6
-    study_run(everybody(transport.study, respond=respond), kept).run()
+    study_run(everybody(transport.study, respond=respond), kept)
     assert "the user's loss was 30 after it, and usually 2;" in kept.records[3].note
 
 
@@ -531,14 +531,14 @@ def stands_still(name: str, request: TrainRequest) -> TrainResult:
 
 def test_a_rule_that_stops_has_finished_and_the_other_arms_run() -> None:
     transport, kept = everybody(study(arms=STOPPING), respond=stands_still), Kept()
-    outcome = study_run(transport, kept).run()
+    outcome = study_run(transport, kept)
     final = outcome.finals["weight_erosion"]
     assert final.stopped
     assert (final.round, outcome.finals["fedavg"].round) == (3, 4)
     assert outcome.records["weight_erosion"][-1].outcome == "stopped"
     assert outcome.records["weight_erosion"][-1].note
     two_rounds = study(arms={"weight_erosion": {}}, rounds=2)
-    reached = study_run(everybody(two_rounds), Kept()).run().finals["weight_erosion"].params
+    reached = study_run(everybody(two_rounds), Kept()).finals["weight_erosion"].params
     assert torch.equal(final.params, reached)
     assert kept.events.count(("arm_finished", "weight_erosion")) == 1
 
@@ -546,8 +546,8 @@ def test_a_rule_that_stops_has_finished_and_the_other_arms_run() -> None:
 def test_an_arm_that_has_stopped_is_not_taken_up_again() -> None:
     of = study(arms=STOPPING)
     kept = Kept()
-    first = study_run(everybody(of, respond=stands_still), kept).run()
-    again = study_run(everybody(of, respond=stands_still), kept).run()
+    first = study_run(everybody(of, respond=stands_still), kept)
+    again = study_run(everybody(of, respond=stands_still), kept)
     assert again.finals == first.finals
     assert len(kept.records) == 7
 
@@ -561,7 +561,7 @@ def test_a_trial_that_stops_counts_with_what_it_reached() -> None:
         )
 
     of = study(arms={"weight_erosion": {"zero_norm": "stop"}}, selection={"folds": 2})
-    outcome = study_run(everybody(of, respond=respond), Kept()).run()
+    outcome = study_run(everybody(of, respond=respond), Kept())
     choice = outcome.choices["weight_erosion"]
     # Round 3 shows what two rounds led to, and stops: more rounds lead to the same.
     (tried,) = choice.tried
@@ -580,7 +580,7 @@ def test_steps_that_a_hospital_says_it_took_count_up_to_a_bound() -> None:
     kept = Kept()
     training = {"epochs": 1, "batch_size": 4, "learning_rate": 0.1}
     of = study(arms=["weight_erosion"], training=training)
-    study_run(everybody(of, respond=respond), kept).run()
+    study_run(everybody(of, respond=respond), kept)
     # The updates are 1, 2 and 3 times the same: b's is as of half as many steps, and c's of 10.
     found = {n: e.distance for n, e in kept.records[0].hospitals.items()}
     assert found == pytest.approx({"a": 0, "b": 0, "c": 1 - 3 * 3 / 10})
@@ -594,7 +594,7 @@ def test_samples_that_nobody_can_have_used_are_no_contribution() -> None:
         return replace(result, header=result.header.model_copy(update={"samples_seen": 2**53}))
 
     kept = Kept()
-    study_run(everybody(study(), respond=respond), kept).run()
+    study_run(everybody(study(), respond=respond), kept)
     seen = [{n: e.samples_seen for n, e in r.hospitals.items()} for r in kept.records]
     assert seen == [{"a": 10, "b": 80, "c": 10}] * 4  # 4 times 5 steps of 4 patients
 
@@ -610,7 +610,7 @@ def test_what_a_hospital_described_is_kept_beside_what_it_counts_for() -> None:
     kept, transport = Kept(), Scripted(study(hospitals=["a", "b"]), respond=respond)
     for name, num_samples in sizes.items():
         transport.join(name, num_samples=num_samples)
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     entries = kept.records[0].hospitals
     assert {n: e.described_samples for n, e in entries.items()} == sizes
     assert {n: e.num_samples for n, e in entries.items()} == {"a": 120, "b": 120}
@@ -637,7 +637,7 @@ def test_the_final_figures_have_as_long_as_what_they_are_made_of_needs() -> None
     transport = WithoutFigures(of)
     transport.join(*of.hospitals)  # with ten training patients each
     with pytest.raises(RunError, match=r"final figures are missing.*did not answer within 670 s"):
-        study_run(transport, Kept()).run()
+        study_run(transport, Kept())
     # 600 s, 10 s for the arm, and 10 us for 100,000 resamples of 20 patients, of it, the base rate
     # and the best local model
     assert transport.deadlines == [600 + 10 + 3 * 100_000 * 20 * 1e-5]
@@ -660,7 +660,7 @@ def test_a_user_that_others_wait_for_counts_for_no_more_than_all_of_them(
     transport.join("b", "c")
     transport.join("a", num_samples=2**53)
     with pytest.raises(RunError, match="final figures are missing"):
-        study_run(transport, Kept(), every_user=every_user).run()
+        study_run(transport, Kept(), every_user=every_user)
     assert transport.deadlines == [evaluate_seconds(of, patients)]
 
 
@@ -681,7 +681,7 @@ def test_a_user_that_leaves_whenever_it_is_asked_has_one_deadline_for_its_figure
     transport = Leaving(of)
     transport.join(*of.hospitals)
     with pytest.raises(RunError, match="final figures are missing"):
-        study_run(transport, Kept()).run()
+        study_run(transport, Kept())
     whole = evaluate_seconds(of, 10)
     wanted = [whole * 0.6**number for number in range(10)]  # the time away is not counted
     assert transport.deadlines == pytest.approx(wanted)

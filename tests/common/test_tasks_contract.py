@@ -11,7 +11,7 @@ from erosion.client.evaluation.verdict import compare
 from erosion.common.algorithms import REGISTRY as ALGORITHMS
 from erosion.common.learning.local_sgd import gradient, predictions_of
 from erosion.common.learning.models import Logistic, build_model, flat_parameters
-from erosion.common.rounds.checked_figures import problem_with_intervals, problem_with_metrics
+from erosion.common.rounds.evaluation import problem_with_intervals, problem_with_metrics
 from erosion.common.study.study import Study, study_from_json
 from erosion.common.tasks import REGISTRY
 from erosion.common.tasks.task import Task, as_tensor

@@ -7,9 +7,8 @@ import torch
 
 from erosion.common.errors import RunError
 from erosion.common.protocol.messages import TrainRequest, TrainResult
-from erosion.common.rounds.membership import Membership
-from erosion.common.rounds.transport import Away, KeptOut, Left
-from erosion.common.rounds.waiting import UserDeclinedError
+from erosion.common.rounds.channel import Away, Denied, Left
+from erosion.common.rounds.presence import Presence, UserDeclinedError
 from erosion.server.run.absences import Absent, absences
 from erosion.server.run.recounts import Recount, recounts
 from tests.support.open_study import everybody, outcomes, study
@@ -18,7 +17,7 @@ from tests.support.scripted import Kept, Scripted, study_run, trained
 
 def test_it_begins_at_once_when_all_are_there() -> None:
     transport, kept = everybody(study()), Kept()
-    outcome = study_run(transport, kept).run()
+    outcome = study_run(transport, kept)
     assert transport.clock == 0.0
     assert [record.outcome for record in kept.records] == ["done"] * 4
     assert kept.events[:3] == [
@@ -26,14 +25,14 @@ def test_it_begins_at_once_when_all_are_there() -> None:
     ]  # fmt: skip
     # every round moves by the mean of 0.1, 0.2 and 0.3
     moved = outcome.finals["fedavg"].params
-    first = study_run(everybody(study(rounds=1)), Kept()).run().finals["fedavg"].params
+    first = study_run(everybody(study(rounds=1)), Kept()).finals["fedavg"].params
     torch.testing.assert_close(moved - first, torch.full_like(first, 0.6))
 
 
 def test_with_a_quorum_it_begins_when_the_join_deadline_passes() -> None:
     transport, kept = Scripted(study()), Kept()
     transport.join("a", "b")
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     assert transport.clock >= 30.0
     assert outcomes(kept, "c") == ["absent"] * 4
     assert kept.records[0].hospitals["c"].reason == "was not connected"
@@ -43,7 +42,7 @@ def test_by_default_it_does_not_begin_without_a_hospital_that_it_names() -> None
     transport = Scripted(study(federation={"start": "all"}))
     transport.join("a", "b")
     with pytest.raises(RunError, match=r"c did not connect within 120 s, .*`--start-with-quorum`"):
-        study_run(transport, Kept()).run()
+        study_run(transport, Kept())
     assert transport.clock >= 120.0
 
 
@@ -51,7 +50,7 @@ def test_the_operator_may_have_any_study_begin_with_its_quorum() -> None:
     of = study(federation={"start": "all"})
     transport, kept = Scripted(of), Kept()
     transport.join("a", "b")
-    outcome = study_run(transport, kept, start_with_quorum=True).run()
+    outcome = study_run(transport, kept, start_with_quorum=True)
     assert transport.clock >= 30.0
     assert outcomes(kept, "b") == ["accepted"] * 4
     assert outcomes(kept, "c") == ["absent"] * 4
@@ -69,7 +68,7 @@ def test_a_hospital_that_was_there_may_come_back_where_newcomers_may_not() -> No
         return trained(name, request)
 
     transport.respond = respond
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     assert ("waits_for", "b") in kept.events  # and not c, for whom it is too late
     assert outcomes(kept, "b")[1:] == ["accepted"] * 3
     assert outcomes(kept, "c") == ["absent"] * 4
@@ -86,7 +85,7 @@ def test_a_hospital_that_comes_back_with_another_number_of_patients_is_known() -
         return trained(name, request)
 
     transport.respond = respond
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     assert recounts(kept.records) == (
         Recount(hospital="b", arm="fedavg", round=3, before=10, after=30),
     )
@@ -96,7 +95,7 @@ def test_a_hospital_that_declines_is_not_waited_for_and_is_named() -> None:
     transport, kept = Scripted(study(federation={"start": "all", "join": "at_start"})), Kept()
     transport.join("a", "b")
     transport.decline("c", "limits.studies allows others only")
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     assert transport.clock == 0.0
     away = {"c": "declined: limits.studies allows others only"}
     assert ("begun_without", away) in kept.events
@@ -117,21 +116,21 @@ def test_below_the_quorum_it_does_not_begin() -> None:
     with pytest.raises(
         RunError, match=r"2 hospitals were ready to take part within 120 s.*Missing: c"
     ):
-        study_run(transport, Kept()).run()
+        study_run(transport, Kept())
 
 
 def test_a_single_hospital_was_ready() -> None:
     transport = Scripted(study(federation={"quorum": 2}))
     transport.join("a")
     with pytest.raises(RunError, match=r"1 hospital was ready to take part within 120 s"):
-        study_run(transport, Kept()).run()
+        study_run(transport, Kept())
 
 
 def test_without_the_user_it_does_not_begin() -> None:
     transport = Scripted(study())
     transport.join("b", "c")
     with pytest.raises(RunError, match=r"'a' did not connect within 120 s.*erosion client"):
-        study_run(transport, Kept()).run()
+        study_run(transport, Kept())
 
 
 @pytest.mark.parametrize(
@@ -153,7 +152,7 @@ def test_a_run_that_does_not_begin_says_what_to_do_and_how_to_go_on(
         transport.decline(name, "limits.studies allows others only")
     remedy = " Put that right, then go on with `erosion server --resume RUN`."
     with pytest.raises(RunError) as problem:
-        study_run(transport, Kept(), remedy=remedy).run()
+        study_run(transport, Kept(), remedy=remedy)
     assert said in str(problem.value)
     assert remedy in str(problem.value)
 
@@ -164,7 +163,7 @@ def test_a_site_that_is_late_at_the_start_is_waited_for_and_told_of(late: str) -
     transport, kept = Scripted(study(federation=changes)), Kept()
     transport.join(*(name for name in "abc" if name != late))
     transport.at(86_400.0, lambda script: script.join(late))
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     assert [record.outcome for record in kept.records] == ["done"] * 4
     assert outcomes(kept, late) == ["accepted"] * 4
     told = [event for event in kept.events if event[0] in ("waits_for", "round")][:3]
@@ -176,7 +175,7 @@ def test_a_user_that_declines_ends_the_wait_at_once() -> None:
     transport.join("b")
     transport.decline("a", "limits.min_patients = 1000")
     with pytest.raises(UserDeclinedError, match=r"cannot take part: limits.min_patients = 1000"):
-        study_run(transport, Kept()).run()
+        study_run(transport, Kept())
     assert transport.clock == 0.0
 
 
@@ -195,7 +194,7 @@ def test_who_does_not_fit_is_turned_away_with_the_reason(
     transport, kept = Scripted(study()), Kept()
     transport.join("a", "b")
     transport.join(name, **described)
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     ((turned_away, said),) = transport.turned_away
     assert turned_away == name
     assert reason in said
@@ -207,7 +206,7 @@ def test_sums_that_no_patients_can_have_are_turned_away() -> None:
     transport = Scripted(study(scaling="federated"))
     transport.join("a", "b", sums=sums)
     transport.join("c", sums={**sums, "total": [100.0, 0.0]})
-    study_run(transport, Kept()).run()
+    study_run(transport, Kept())
     assert "a sum too large for its sum of squares" in transport.turned_away[0][1]
 
 
@@ -219,7 +218,7 @@ def test_a_late_joiner_takes_part_from_the_next_round_on() -> None:
 
     transport, kept = Scripted(study(), respond), Kept()
     transport.join("a", "b")
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     assert outcomes(kept, "c") == ["absent", "absent", "accepted", "accepted"]
 
 
@@ -234,7 +233,7 @@ def test_a_study_may_be_closed_to_late_joiners() -> None:
         return trained(name, request)
 
     transport.respond = respond
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     assert outcomes(kept, "c") == ["absent"] * 4
     assert "closed to newcomers" in transport.turned_away[0][1]
 
@@ -247,7 +246,7 @@ def test_a_hospital_whose_key_is_revoked_is_out_with_the_reason() -> None:
 
     transport, kept = everybody(study()), Kept()
     transport.respond = respond
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     assert kept.records[1].hospitals["b"].reason == "declined: its key was revoked"
     assert ("declined", "b", "its key was revoked") in kept.events
     assert ("left", "b") not in kept.events
@@ -267,12 +266,12 @@ def test_a_hospital_whose_key_is_renewed_while_the_study_waits_is_waited_for(why
     def expire(script: Scripted) -> None:
         script.report(Away("b", why))
         script.leave("b")
-        script.report(KeptOut("b", "b", f"{why}; ask the coordinator"))  # it tries again
+        script.report(Denied("b", "b", f"{why}; ask the coordinator"))  # it tries again
 
     transport.at(10.0, expire)
     transport.at(20.0, lambda script: script.join("c"))
     transport.at(90.0, lambda script: script.join("b"))
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     assert [event for event in kept.events if event[0] == "begun_without"] == []
     assert [event for event in kept.events if event[1:2] == ("b",)] == [
         ("joined", "b", ["c"]), ("declined", "b", why), ("waits_for", "b"), ("joined", "b", []),
@@ -291,7 +290,7 @@ def test_a_user_whose_key_is_renewed_in_the_middle_of_a_run_is_waited_for(why: s
 
     transport, kept = everybody(study()), Kept()
     transport.respond = respond
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     assert ("waits_for", "a") in kept.events
     assert outcomes(kept, "a") == ["accepted"] * 4
 
@@ -301,7 +300,7 @@ def test_a_hospital_that_never_describes_its_patients_is_left_out_by_name() -> N
     transport, kept = Scripted(study(federation={"start": "all"})), Kept()
     transport.join("a", "b")
     transport.at(60.0, lambda script: script.report(Away("c", SLOW, 7)))
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     ((_, absent),) = [event for event in kept.events if event[0] == "begun_without"]
     assert absent == {"c": SLOW}
     assert outcomes(kept, "b") == ["accepted"] * 4
@@ -312,7 +311,7 @@ def test_a_hospital_that_is_waited_for_in_vain_is_named_with_the_reason() -> Non
     transport.join("a", "b")
     transport.report(Away("c", "its key expired on 2026-11-23"))
     with pytest.raises(RunError, match=r"^c \(its key expired on 2026-11-23\) did not connect"):
-        study_run(transport, Kept()).run()
+        study_run(transport, Kept())
 
 
 SLOW = "it did not describe its patients within 60 s; look whether its data source hangs"
@@ -324,31 +323,31 @@ def test_what_is_newer_about_a_hospital_that_is_waited_for_is_told_once_and_kept
     transport.join("a", "b")
     transport.report(Away("c", SLOW))
     for seconds in (10.0, 20.0):
-        transport.at(seconds, lambda script: script.report(KeptOut("c", "c", REVOKED)))
+        transport.at(seconds, lambda script: script.report(Denied("c", "c", REVOKED)))
     with pytest.raises(RunError, match=rf"^c \({REVOKED}\) did not connect"):
-        study_run(transport, kept).run()
+        study_run(transport, kept)
     assert [event[2] for event in kept.events if event[:2] == ("declined", "c")] == [SLOW, REVOKED]
 
 
 def test_a_hospital_that_was_never_here_is_named_with_why_it_was_kept_out() -> None:
     transport = Scripted(study(federation={"start": "all"}))
     transport.join("a", "b")
-    transport.report(KeptOut("c", "c", REVOKED))
-    transport.report(KeptOut("of another study", "of another study", REVOKED))
+    transport.report(Denied("c", "c", REVOKED))
+    transport.report(Denied("of another study", "of another study", REVOKED))
     with pytest.raises(RunError, match=rf"^c \({REVOKED}\) did not connect"):
-        study_run(transport, Kept()).run()
+        study_run(transport, Kept())
 
 
 @pytest.mark.parametrize("newer", [None, REVOKED])
 def test_what_is_wrong_with_a_connection_is_no_reason_once_that_is_gone(newer: str | None) -> None:
     transport, kept = Scripted(study()), Kept()
-    members = Membership(transport.study, transport, kept)
+    members = Presence(transport.study, transport, kept.notify)
     transport.report(Away("b", SLOW, 7))
     transport.report(Away("c", "its key expired on 2026-11-23"))
     members.refresh()
     assert members.why_away("b") == SLOW
     if newer is not None:
-        transport.report(KeptOut("b", "b", newer))
+        transport.report(Denied("b", "b", newer))
     for connection in (8, 7):
         transport.report(Left(connection))
     members.refresh()
@@ -359,9 +358,9 @@ def test_what_is_wrong_with_a_connection_is_no_reason_once_that_is_gone(newer: s
 
 def test_a_stranger_with_a_hospitals_name_does_not_make_it_look_declined() -> None:
     transport, kept = everybody(study()), Kept()
-    transport.report(KeptOut("b", "b", "its key is in use"))
-    transport.report(KeptOut("a site at 10.0.0.9", None, "its key is not enrolled"))
-    study_run(transport, kept).run()
+    transport.report(Denied("b", "b", "its key is in use"))
+    transport.report(Denied("a site at 10.0.0.9", None, "its key is not enrolled"))
+    study_run(transport, kept)
     assert ("declined", "another connection as b", "its key is in use") in kept.events
     assert ("declined", "a site at 10.0.0.9", "its key is not enrolled") in kept.events
     assert outcomes(kept, "b") == ["accepted"] * 4
@@ -371,7 +370,7 @@ def test_a_sites_version_is_told_at_joining_and_in_the_journal() -> None:
     transport, kept = Scripted(study()), Kept()
     transport.join("a", "b")
     transport.join("c", software="0.0.1" + "x" * 10_000)
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     (version,) = {record.hospitals["c"].software for record in kept.records}
     assert version is not None
     assert version.startswith("0.0.1xx")
@@ -385,7 +384,7 @@ def test_the_journal_has_the_distance_that_the_rule_used() -> None:
     for distance, expected in (("cosine", 0.0), ("euclidean", 1.0)):
         of = study(arms={"weight_erosion": {"distance": distance, "distance_penalty": 0.1}})
         transport, kept = everybody(of), Kept()
-        study_run(transport, kept).run()
+        study_run(transport, kept)
         found = kept.records[0].hospitals["b"].distance
         assert found == pytest.approx(expected, abs=1e-3)
 
@@ -394,7 +393,7 @@ def test_who_reports_no_patients_takes_no_part() -> None:
     transport, kept = Scripted(study()), Kept()
     transport.join("a", "b")
     transport.join("c", num_samples=0)
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     ((name, reason),) = transport.turned_away
     assert name == "c"
     assert reason == "it reports 0 training samples"

@@ -19,7 +19,7 @@ from erosion.command_line import main
 from erosion.commands import check
 from erosion.common.errors import SiteError
 from erosion.common.line.frames import Versions
-from erosion.common.rounds import head_bounds
+from erosion.common.rounds import bounds
 from erosion.common.settings.base import read_toml
 from erosion.server.enrolment.enrolment import (
     enrol_site,
@@ -226,7 +226,7 @@ def test_faults_in_the_data_are_counted_by_column(field: Field) -> None:
 
 
 def test_a_study_that_cannot_be_sent_fails(field: Field, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_bounds, "LARGEST_HEAD_BYTES", 1000)
+    monkeypatch.setattr(bounds, "LARGEST_HEAD_BYTES", 1000)
     code, said = field.check("--study", str(field.study))
     assert code == 1
     assert "with 2 columns a message takes" in said["study"]

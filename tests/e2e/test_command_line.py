@@ -14,7 +14,7 @@ import pytest
 import tomli_w
 
 from erosion.command_line import main
-from erosion.common.rounds import head_bounds
+from erosion.common.rounds import bounds
 from erosion.common.study.study import load_study
 from erosion.experiments.sources import make_hospitals
 from erosion.experiments.testbed import study_path
@@ -206,7 +206,7 @@ def test_a_study_that_cannot_be_sent_is_refused_before_anybody_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(head_bounds, "LARGEST_HEAD_BYTES", 1000)
+    monkeypatch.setattr(bounds, "LARGEST_HEAD_BYTES", 1000)
     study = str(quick_study(tmp_path))
     assert main([command, study, "--insecure", "--address", "127.0.0.1:0"]) == 2
     errors = capsys.readouterr().err

@@ -12,7 +12,7 @@ import torch
 
 from erosion.common.errors import RunError
 from erosion.common.rounds import checkpoint
-from erosion.common.rounds.study_run import first_state
+from erosion.common.rounds.arm import initial_state
 from erosion.common.study.study import EVERY_USER
 from erosion.experiments.simulator import simulate
 from tests.support import hostile_sites
@@ -118,7 +118,7 @@ def test_what_collaborating_is_compared_with_has_not_moved_at_all(
     alone = alone.model_copy(update={"hospitals": HONEST})
     simulated = simulate(alone, hospitals)
     path = attacked.federation.run_folder.checkpoint("local")
-    template = first_state(study, "local")
+    template = initial_state(study, "local")
     deployed = checkpoint.load(path, template, arm="local", study_digest=study.digest)
     assert torch.equal(deployed.params, simulated.finals["local"].params)
 
@@ -127,7 +127,7 @@ def test_the_poisoned_counts_and_values_have_not_moved_the_average_far(
     attacked: Attacked,
 ) -> None:
     path = attacked.federation.run_folder.checkpoint("fedavg")
-    template = first_state(attacked.federation.study, "fedavg")
+    template = initial_state(attacked.federation.study, "fedavg")
     final = checkpoint.load(
         path, template, arm="fedavg", study_digest=attacked.federation.study.digest
     )

@@ -9,7 +9,7 @@ import tomli_w
 
 from erosion.command_line import main
 from erosion.common.errors import DiskError, RunError
-from erosion.common.rounds.waiting import HospitalsAwayError
+from erosion.common.rounds.presence import HospitalsAwayError
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.faults.program import Program
 from erosion.experiments.free_ports import free_address

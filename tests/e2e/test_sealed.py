@@ -18,8 +18,8 @@ from erosion.commands.command import CHECK_FAILED
 from erosion.common.errors import SiteError
 from erosion.common.learning.models import build_model, flat_parameters
 from erosion.common.rounds import checkpoint
+from erosion.common.rounds.arm import initial_state
 from erosion.common.rounds.records import RunState
-from erosion.common.rounds.study_run import first_state
 from erosion.common.sealed import pinned_keys
 from erosion.common.sealed.audit.opening import read_opening
 from erosion.common.sealed.legs import DISTANCE, MASKED, UNMASK
@@ -85,7 +85,7 @@ def sites(
 
 
 def final_of(study: Study, run: RunFolder, arm: str) -> RunState:
-    first = first_state(study, arm)
+    first = initial_state(study, arm)
     return checkpoint.load(run.checkpoint(arm), first, arm=arm, study_digest=study.digest)
 
 

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,19 @@ from erosion.common.protocol.messages import (
     TrainRequest,
     TrainResult,
 )
-from erosion.common.rounds.cross_fitting import Curves, fold_studies, folds_of, mean_curves
+from erosion.common.rounds.context import RunContext
+from erosion.common.rounds.events import ignore
+from erosion.common.rounds.presence import Presence
 from erosion.common.rounds.records import HospitalRecord, RoundRecord
-from erosion.common.rounds.study_run import StudyRun, play_in_turn
-from erosion.common.rounds.surroundings import Surroundings
+from erosion.common.rounds.selection import Curves, fold_studies, folds_of, mean_curves
+from erosion.common.rounds.study import run_study
 from erosion.common.settings.base import validate
 from erosion.common.study.sections import Fold
 from erosion.common.study.study import Study
 from erosion.experiments.in_process import InProcess
 from erosion.experiments.simulator import simulate
+from erosion.server.coordination.folder_store import FolderStore
 from erosion.server.coordination.run_end import result_of
-from erosion.server.coordination.run_keeper import RunKeeper
 from erosion.server.run.journal import read_records
 from erosion.server.run.run_folder import RunFolder
 from tests.support.scripted import Kept
@@ -61,8 +62,9 @@ def declaring(table: str, tested: list[int]) -> str:
 
 def run_with(study: Study, sites: Mapping[str, Hospital], kept: Any, **changes: Any) -> Any:
     transport = InProcess(study, sites)
-    where = Surroundings(transport, Kept(), kept, play_in_turn(transport), run="one")
-    return StudyRun(study, replace(where, **changes)).run()
+    presence = Presence(study, transport, ignore)
+    known = {"store": kept, "run": "one", "presence": presence, **changes}
+    return run_study(RunContext(study=study, channel=transport, **known))
 
 
 def test_each_patient_is_held_out_once_in_every_cut() -> None:
@@ -166,11 +168,11 @@ def test_a_run_that_is_interrupted_in_a_fold_ends_the_same(tmp_path: Path) -> No
     whole = study()
     expected = simulate(whole, hospitals(tmp_path))
 
-    class Dying(RunKeeper):
+    class Dying(FolderStore):
         rounds = 0
 
-        def keep_trial_round(self, record: Any) -> None:
-            super().keep_trial_round(record)
+        def keep_trial(self, record: Any) -> None:
+            super().keep_trial(record)
             self.rounds += 1
             if self.rounds == 16:  # in the middle of the third fold
                 raise KeyboardInterrupt
@@ -179,7 +181,7 @@ def test_a_run_that_is_interrupted_in_a_fold_ends_the_same(tmp_path: Path) -> No
     folder.path.mkdir()
     with Dying(folder) as keeper, pytest.raises(KeyboardInterrupt):
         run_with(whole, sites, keeper)
-    with RunKeeper(folder) as again:
+    with FolderStore(folder) as again:
         resumed = run_with(whole, sites, again)
     assert resumed.evaluation == expected.evaluation
     for arm in ARMS:
@@ -221,9 +223,9 @@ HARMS: list[tuple[str, Callable[[Path], object], str]] = [
 def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that ended in the middle of its third fold."""
 
-    class Dying(RunKeeper):
-        def keep_trial_round(self, record: RoundRecord) -> None:
-            super().keep_trial_round(record)
+    class Dying(FolderStore):
+        def keep_trial(self, record: RoundRecord) -> None:
+            super().keep_trial(record)
             if len(read_records(self._folder.trials)) == 16:
                 raise KeyboardInterrupt
 
@@ -242,10 +244,10 @@ def test_a_run_whose_rounds_in_folds_are_lost_is_refused_before_anybody_is_waite
     """It ended with a message about writing, and only after all rounds."""
     folder = RunFolder(tmp_path / "run")
     shutil.copytree(interrupted, folder.path)
-    with RunKeeper(folder) as keeper:
+    with FolderStore(folder) as keeper:
         keeper.check(study())
     harm(folder.path / file)
-    with RunKeeper(folder) as keeper, pytest.raises(CheckpointError, match=said):
+    with FolderStore(folder) as keeper, pytest.raises(CheckpointError, match=said):
         keeper.check(study())
 
 
@@ -254,14 +256,14 @@ def test_each_moment_of_a_cross_fitted_run_is_one_to_go_on_from(tmp_path: Path) 
 
     def check() -> None:
         """As a coordinator would that is started now, where this one was killed."""
-        with RunKeeper(folder) as another:
+        with FolderStore(folder) as another:
             another.check(whole)
         checked[0] += 1
 
-    class Checking(RunKeeper):
-        def keep_trial_round(self, record: RoundRecord) -> None:
+    class Checking(FolderStore):
+        def keep_trial(self, record: RoundRecord) -> None:
             check()
-            super().keep_trial_round(record)
+            super().keep_trial(record)
             check()
 
         def keep_fold(self, curves: Curves) -> None:
@@ -276,7 +278,7 @@ def test_each_moment_of_a_cross_fitted_run_is_one_to_go_on_from(tmp_path: Path) 
         assert len(keeper.rounds_in_folds()) == 8 * 2 * whole.rounds
     assert checked[0] == 2 * 8 * 2 * whole.rounds + 2 * 8 + 1
     folder.trials.unlink()  # while the run was at its end
-    with RunKeeper(folder) as again, pytest.raises(CheckpointError, match="is missing"):
+    with FolderStore(folder) as again, pytest.raises(CheckpointError, match="is missing"):
         again.rounds_in_folds()
 
 
@@ -298,9 +300,9 @@ def test_a_fold_that_was_interrupted_asks_nobody_for_a_round_with_other_paramete
                 raise Refusal("It is away for now.")
             return super().train(request)
 
-    class Dying(RunKeeper):
-        def keep_trial_round(self, record: RoundRecord) -> None:
-            super().keep_trial_round(record)
+    class Dying(FolderStore):
+        def keep_trial(self, record: RoundRecord) -> None:
+            super().keep_trial(record)
             if record.round == 4:
                 raise KeyboardInterrupt
 
@@ -309,7 +311,7 @@ def test_a_fold_that_was_interrupted_asks_nobody_for_a_round_with_other_paramete
     sites = {name: Once(hospital.site) for name, hospital in hospitals(tmp_path).items()}
     with Dying(folder) as keeper, pytest.raises(KeyboardInterrupt):
         run_with(whole, sites, keeper)
-    with RunKeeper(folder) as again:
+    with FolderStore(folder) as again:
         run_with(whole, sites, again)
     skipped = [r.round for r in read_records(folder.trials) if r.outcome == "skipped"]
     assert skipped == [2]

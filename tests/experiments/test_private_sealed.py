@@ -9,7 +9,7 @@ import pytest
 
 from erosion.client.privacy.private_rounds import PrivateRounds
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
-from erosion.common.rounds.study_run import Outcome
+from erosion.common.rounds.study import Outcome
 from tests.support.sealed_study import PEERS, Line, hospitals, run_in, sealed_study
 
 PRIVATE = {"privacy": {"epsilon": 8.0, "learning_rate": 2.0}, "scaling": "user"}

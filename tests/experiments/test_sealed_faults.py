@@ -15,8 +15,8 @@ from erosion.client.sealed.sum_ledger import SumLedger
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import Refusal, RunError
 from erosion.common.protocol.messages import StepResult
-from erosion.common.rounds.study_run import Outcome
-from erosion.common.rounds.transport import Connection, Reply, Request
+from erosion.common.rounds.channel import Connection, Reply, Request
+from erosion.common.rounds.study import Outcome
 from erosion.common.sealed.distances.distance import Question
 from erosion.common.sealed.legs import DISTANCE, MASKED, UNMASK
 from erosion.common.sealed.roster import (

@@ -10,12 +10,12 @@ import pytest
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import RunError
 from erosion.common.protocol.summary import Summary
+from erosion.common.rounds.context import Decisions
 from erosion.common.rounds.data_check import DataCheck, data_check
-from erosion.common.rounds.surroundings import Decisions
 from erosion.common.study.study import Study
 from erosion.experiments.simulator import simulate
+from erosion.server.coordination.folder_store import FolderStore
 from erosion.server.coordination.run_end import result_of
-from erosion.server.coordination.run_keeper import RunKeeper
 from erosion.server.output.result_words import beside_verdict
 from erosion.server.run.result import Result
 from erosion.server.run.run_folder import RunFolder
@@ -232,9 +232,9 @@ def test_a_run_that_is_resumed_has_what_was_compared_before(tmp_path: Path) -> N
     found = compared(tmp_path, study, {**tables, "c": turned_round(tables["c"])})
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
-    with RunKeeper(folder) as keeper:
+    with FolderStore(folder) as keeper:
         keeper.decide(study, Decisions(None, {}, None, found))
-    with RunKeeper(folder) as keeper:
-        decided = keeper.decided()
+    with FolderStore(folder) as keeper:
+        decided = keeper.decisions()
     assert decided is not None
     assert decided.data_check == found

@@ -20,8 +20,8 @@ from erosion.common.errors import DiskError, HopelessError, RunError
 from erosion.common.protocol import wire
 from erosion.common.protocol.flower_messages import ReplyMessage, RequestMessage
 from erosion.common.protocol.messages import DescribeReply
-from erosion.common.rounds.transport import Introduced
-from erosion.common.rounds.waiting import HospitalsAwayError, UserDeclinedError
+from erosion.common.rounds.channel import Introduced
+from erosion.common.rounds.presence import HospitalsAwayError, UserDeclinedError
 from erosion.common.study.study import Study
 from erosion.common.support.process import RunningTime
 from erosion.server.coordination import run_app, run_study, study_queue

@@ -17,9 +17,10 @@ from safetensors.torch import save_file
 from erosion.common.errors import CheckpointError, ErosionError
 from erosion.common.formats.json_file import CHECKSUM, with_checksum
 from erosion.common.formats.model_card import read_model
-from erosion.common.rounds import checkpoint, one_round
+from erosion.common.rounds import checkpoint
+from erosion.common.rounds.context import Decisions
 from erosion.common.rounds.records import RunState
-from erosion.common.rounds.surroundings import Decisions
+from erosion.common.rounds.round import first_state
 from erosion.common.support.status_words import find_status, in_words
 from erosion.server.output.report.run_data import read_run
 from erosion.server.run.journal import read_records
@@ -212,7 +213,7 @@ def test_any_bytes_are_no_traceback(folder: Path, name: str, content: bytes) -> 
 
 def state() -> RunState:
     algorithm = RUN.study.arms["weight_erosion"].build(RUN.study.build_context)
-    return one_round.start(algorithm, torch.arange(6.0))
+    return first_state(algorithm, torch.arange(6.0))
 
 
 def rewritten(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], None]) -> Path:

@@ -10,10 +10,10 @@ from erosion.common.protocol.error_codes import NODE_UNAVAILABLE, NoAnswer
 from erosion.common.protocol.flower_messages import ReplyMessage
 from erosion.common.protocol.messages import DescribeReply, TrainRequest
 from erosion.common.protocol.wire import DESCRIBE, NOTICE, TRAIN
-from erosion.common.rounds import head_bounds
+from erosion.common.rounds import bounds
+from erosion.common.rounds.arm import initial_state
+from erosion.common.rounds.channel import Away, Declined, Denied, Introduced, Left, News
 from erosion.common.rounds.records import Absence
-from erosion.common.rounds.study_run import first_state
-from erosion.common.rounds.transport import Away, Declined, Introduced, KeptOut, Left, News
 from erosion.common.study.study import Study
 from erosion.common.support.process import RunningTime
 from erosion.server.coordination.network import NetworkTransport
@@ -96,7 +96,7 @@ def test_a_site_that_leaves_just_before_it_is_asked_has_left_and_is_not_late() -
         event.connection for event in port.transport.news() if isinstance(event, Introduced)
     ]
     port.sessions.close(session)
-    params = first_state(study, "fedavg").params
+    params = initial_state(study, "fedavg").params
     request = TrainRequest(study, "fedavg", 1, params, None)
     (reply,) = port.transport.ask({connection: request}, 60.0)
     assert reply.left
@@ -120,11 +120,11 @@ def test_every_request_of_a_study_bounds_the_head_of_its_answer(
     (connection,) = [
         event.connection for event in port.transport.news() if isinstance(event, Introduced)
     ]
-    request = TrainRequest(study, "fedavg", 1, first_state(study, "fedavg").params, None)
+    request = TrainRequest(study, "fedavg", 1, initial_state(study, "fedavg").params, None)
     sent.extend(port.transport.messages({connection: request}, 60.0))
     port.transport.turn_away(connection, "it is not wanted")
     assert [message.metadata.message_type for message in sent] == [DESCRIBE, TRAIN, NOTICE]
-    bound = head_bounds.most_head_bytes(study)
+    bound = bounds.most_head_bytes(study)
     assert {Request.of("r", each, Content(b"{}", [])).most_head_bytes for each in sent} == {bound}
 
 
@@ -148,7 +148,7 @@ def test_only_a_hospital_whose_key_was_revoked_is_out_for_good(
 
 
 @pytest.mark.parametrize(
-    ("keys", "told"), [(Keys("a"), Away), (Keys("of another study"), KeptOut), (None, KeptOut)]
+    ("keys", "told"), [(Keys("a"), Away), (Keys("of another study"), Denied), (None, Denied)]
 )
 def test_a_site_that_lives_and_does_not_introduce_itself_is_told_of_once_and_may_do_so_later(
     keys: Keys | None, told: type[News]
@@ -160,7 +160,7 @@ def test_a_site_that_lives_and_does_not_introduce_itself_is_told_of_once_and_may
     port.seconds = 30.0
     (event,) = port.transport.news()
     assert isinstance(event, told)
-    assert isinstance(event, Away | KeptOut)
+    assert isinstance(event, Away | Denied)
     assert event.reason.startswith("it did not describe its patients within 30 s")
     assert not isinstance(event, Away) or event.connection == 1  # whose end ends this
     assert not list(port.transport.news())
@@ -178,13 +178,13 @@ NO_B2 = "the study has no hospital 'b2'; check `name` in the site file"
     ("keys", "others_stay", "said", "told"),
     [
         (None, False, NOT_NOW, [Declined(1, "b", "not now")]),
-        (None, False, CALLED_B2, [KeptOut("b2", None, NO_B2)]),
+        (None, False, CALLED_B2, [Denied("b2", None, NO_B2)]),
         (None, True, CALLED_B2, []),
         (
             None,
             False,
             Error(2, "\x1b[2J: no"),
-            [KeptOut("node 7", None, "\N{REPLACEMENT CHARACTER}[2J: no")],
+            [Denied("node 7", None, "\N{REPLACEMENT CHARACTER}[2J: no")],
         ),
         (
             Keys("b"),
@@ -205,7 +205,7 @@ NO_B2 = "the study has no hospital 'b2'; check `name` in the site file"
             [Away("b", "its site file calls it 'a'; `name` there must be 'b'", 1)],
         ),
         (Keys("b"), False, Error(2, "no idea"), [Away("b", "no idea", 1)]),
-        (Keys("b2"), False, CALLED_B2, [KeptOut("b2", None, "the study has no hospital 'b2'")]),
+        (Keys("b2"), False, CALLED_B2, [Denied("b2", None, "the study has no hospital 'b2'")]),
     ],
 )
 def test_a_site_that_goes_by_a_name_which_the_study_does_not_have_for_it_is_told_of(

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from erosion.common.rounds.events import HospitalLeft
 from erosion.server.output import background
 from erosion.server.output.background import InBackground
-from erosion.server.output.events import HospitalLeft, ObserverDropped, RunEvent
+from erosion.server.output.events import ObserverDropped, RunEvent
 from erosion.server.output.observers import Observers
 from erosion.server.run.status import CoordinatorStatus
 from tests.support.patience import PATIENCE

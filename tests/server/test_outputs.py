@@ -13,13 +13,9 @@ import pytest
 import erosion
 from erosion.command_line import main
 from erosion.common.errors import RunError
+from erosion.common.rounds.events import ArmStarted, RoundFinished
 from erosion.common.study.study import Study
-from erosion.server.output.events import (
-    ArmStarted,
-    RoundFinished,
-    StudyFailed,
-    StudyStarted,
-)
+from erosion.server.output.events import StudyFailed, StudyStarted
 from erosion.server.output.metrics_csv import MetricsCsv
 from erosion.server.output.mlflow_runs import MlflowRuns, flattened
 from erosion.server.output.registry import OUTPUTS, open_outputs

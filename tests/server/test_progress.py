@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from erosion.common.rounds.records import RoundRecord
-from erosion.common.tasks.classification import Classification
-from erosion.server.output.events import (
+from erosion.common.rounds.events import (
     ArmStarted,
     HospitalDeclined,
     HospitalJoined,
     HospitalLeft,
     RoundFinished,
     StudyBegunWithout,
-    StudyStarted,
 )
+from erosion.common.rounds.records import RoundRecord
+from erosion.common.tasks.classification import Classification
+from erosion.server.output.events import StudyStarted
 from erosion.server.output.plain_text import weight_text
 from erosion.server.output.progress import progress
 from erosion.server.output.terminal.arm_progress import ArmProgress

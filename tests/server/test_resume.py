@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,12 @@ from erosion.command_line import main
 from erosion.common.errors import CheckpointError, ErosionError, RunError
 from erosion.common.formats.json_file import with_checksum, without_checksum
 from erosion.common.rounds import checkpoint
+from erosion.common.rounds.arm import initial_state
 from erosion.common.rounds.records import RoundRecord
-from erosion.common.rounds.study_run import first_state
 from erosion.common.study.study import EVERY_USER, Study, load_study
 from erosion.common.support.text import printable
 from erosion.experiments.free_ports import free_address
-from erosion.server.coordination.arm_files import ArmFiles
-from erosion.server.coordination.run_keeper import RunKeeper
+from erosion.server.coordination.folder_store import FolderStore
 from erosion.server.run.journal import Journal, keep_first, read_journal, read_records
 from erosion.server.run.run_folder import (
     RunFolder,
@@ -353,17 +351,17 @@ def test_a_fold_that_was_begun_leaves_no_rounds(tmp_path: Path, num_finished: in
     folder = open_run_folder(tmp_path / "run", small_study())
     rounds = [RoundRecord("fedavg", number, "done", "", {}) for number in (1, 2)]
 
-    def play(keeper: RunKeeper) -> None:
+    def play(keeper: FolderStore) -> None:
         for record in rounds:
-            keeper.keep_trial_round(record)
+            keeper.keep_trial(record)
         keeper.keep_fold({"fedavg": [None, None]})
 
-    with RunKeeper(folder) as keeper:
+    with FolderStore(folder) as keeper:
         keeper.finished_folds()
         for _ in range(num_finished):
             play(keeper)
-        keeper.keep_trial_round(rounds[0])
-    with RunKeeper(folder) as keeper:
+        keeper.keep_trial(rounds[0])
+    with FolderStore(folder) as keeper:
         assert len(keeper.finished_folds()) == num_finished
         play(keeper)
     assert [r.round for r in read_records(folder.trials)] == [1, 2] * (num_finished + 1)
@@ -377,8 +375,8 @@ def test_a_journal_that_lacks_rounds_of_the_checkpoints_is_not_gone_on_with(
     shutil.copytree(uninterrupted.path, folder.path)
     lines = folder.journal.read_text().splitlines(keepends=True)
     folder.journal.write_text("".join(lines[:kept]))
-    firsts = {arm: first_state(small_study(), arm) for arm in small_study().arms}
-    with RunKeeper(folder) as keeper, pytest.raises(CheckpointError, match="lacks"):
+    firsts = {arm: initial_state(small_study(), arm) for arm in small_study().arms}
+    with FolderStore(folder) as keeper, pytest.raises(CheckpointError, match="lacks"):
         keeper.resume(small_study(), firsts)
     assert len(folder.journal.read_text().splitlines()) == kept
 
@@ -427,7 +425,7 @@ DAMAGES: list[tuple[str, Callable[[RunFolder], object], str]] = [
         "an older one",
         lambda run: checkpoint.save(
             run.checkpoint("weight_erosion"),
-            first_state(small_study(), "weight_erosion"),
+            initial_state(small_study(), "weight_erosion"),
             arm="weight_erosion",
             study_digest=small_study().digest,
         ),
@@ -504,7 +502,7 @@ def test_a_run_that_lost_any_file_is_refused_or_ends_as_if_it_had_not(
 
         def go_on(folder: RunFolder = folder) -> None:
             resumed_run_folder(folder.path)
-            with RunKeeper(folder) as keeper:
+            with FolderStore(folder) as keeper:
                 keeper.check(study)
 
         if said:
@@ -527,9 +525,9 @@ def test_a_round_is_on_the_disk_before_the_next_one_and_what_it_may_go_back_to_b
         monkeypatch.setattr("os.link", no_links)
     study = small_study()
     arm = next(iter(study.arms))
-    first = first_state(study, arm)
+    first = initial_state(study, arm)
     folder = RunFolder(tmp_path)
-    with closing(ArmFiles(folder)) as files:
+    with FolderStore(folder) as files:
         files.resume(study, {arm: first})
         for number in (1, 2):
             calls = synced(monkeypatch)

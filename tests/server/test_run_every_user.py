@@ -9,10 +9,10 @@ import pytest
 
 from erosion.command_line import main
 from erosion.common.errors import CheckpointError, HopelessError, ModelError, RunError
-from erosion.common.rounds.surroundings import Surroundings
-from erosion.common.rounds.waiting import HospitalsAwayError, UserDeclinedError
+from erosion.common.rounds.context import RunContext
+from erosion.common.rounds.presence import HospitalsAwayError, UserDeclinedError
 from erosion.common.study.study import Study, load_study
-from erosion.server.coordination import coordinator
+from erosion.server.coordination import coordinator, study_strategy
 from erosion.server.coordination.every_user import run_every_user
 from erosion.server.output.events import EveryUserFinished, RunEvent, UserFailed
 from erosion.server.run.result import Result
@@ -66,11 +66,11 @@ def test_a_part_knows_that_other_hospitals_wait_for_its_user(
 ) -> None:
     told: list[bool] = []
 
-    def study_run(_study: Study, surroundings: Surroundings) -> Mock:
-        told.append(surroundings.every_user)
-        return Mock(run=Mock(side_effect=RunError("that is all")))
+    def run_study(ctx: RunContext) -> None:
+        told.append(ctx.every_user)
+        raise RunError("that is all")
 
-    monkeypatch.setattr(coordinator, "StudyRun", study_run)
+    monkeypatch.setattr(study_strategy, "run_study", run_study)
     link = Mock(enrolled_only=False)
     study = STUDY.for_user("bob")
     for own in (new_run_folder(folder.path.parent, study), user_folder(folder, study)):

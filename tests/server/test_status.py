@@ -19,19 +19,17 @@ from erosion.client.audit.audit_log import AuditLog
 from erosion.client.audit.site_observers import SiteObservers
 from erosion.command_line import main
 from erosion.common.errors import EnrolmentError, RunError
-from erosion.common.support import expiry
-from erosion.common.support.status_words import find_status
-from erosion.server.output.events import (
+from erosion.common.rounds.events import (
     ArmStarted,
     HospitalDeclined,
     HospitalJoined,
     HospitalLeft,
     RoundFinished,
-    StudyFailed,
-    StudyStarted,
-    UserFailed,
     WaitsFor,
 )
+from erosion.common.support import expiry
+from erosion.common.support.status_words import find_status
+from erosion.server.output.events import StudyFailed, StudyStarted, UserFailed
 from erosion.server.output.progress import progress
 from erosion.server.run.ledger import as_csv, contributions
 from erosion.server.run.status import CoordinatorStatus, queue_status

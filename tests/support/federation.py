@@ -14,19 +14,21 @@ from erosion.client.site_file import load_site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import ErosionError
 from erosion.common.rounds import checkpoint
+from erosion.common.rounds.events import (
+    ArmFinished,
+    ArmStarted,
+    HospitalDeclined,
+    HospitalJoined,
+    HospitalLeft,
+    RoundFinished,
+)
 from erosion.common.rounds.records import RoundRecord
 from erosion.common.study.study import Study
 from erosion.experiments.simulator import Simulation, simulate
 from erosion.server.coordination.run_study import Setup, run_on
 from erosion.server.link import Link
 from erosion.server.output.events import (
-    ArmFinished,
-    ArmStarted,
     EveryUserFinished,
-    HospitalDeclined,
-    HospitalJoined,
-    HospitalLeft,
-    RoundFinished,
     RunEvent,
     RunFinished,
     StudyStarted,

@@ -10,23 +10,23 @@ from typing import Any
 
 from erosion.common.protocol.messages import TrainRequest, TrainResult
 from erosion.common.rounds import checkpoint
-from erosion.common.rounds.cross_fitting import Curves
-from erosion.common.rounds.one_round import RoundInProgress
+from erosion.common.rounds import study as study_module
+from erosion.common.rounds.context import Decisions
 from erosion.common.rounds.records import RoundRecord
-from erosion.common.rounds.study_run import StudyRun, play_in_turn
-from erosion.common.rounds.surroundings import Decisions, Surroundings
+from erosion.common.rounds.round import Round
+from erosion.common.rounds.selection import Curves
 from erosion.common.study.study import Study, study_from_json
 from erosion.server.coordination.every_user import run_every_user
+from erosion.server.coordination.folder_store import FolderStore
 from erosion.server.coordination.network import NetworkTransport
-from erosion.server.coordination.run_keeper import RunKeeper
-from erosion.server.coordination.strategy import PersonalizedStrategy
 from erosion.server.coordination.study_queue import StudyQueue
+from erosion.server.coordination.study_strategy import StudyStrategy
 from erosion.server.link.site_session import SiteSession
 from erosion.server.output.observers import Observers
 from erosion.server.run.journal import Journal, read_journal
 from erosion.server.run.result import Result
 from erosion.server.run.run_folder import RunFolder, open_run_folder
-from tests.support.scripted import Kept, Scripted, metrics, trained
+from tests.support.scripted import Kept, Scripted, metrics, study_run, trained
 
 
 def die(*_: Any, **__: Any) -> None:
@@ -73,12 +73,11 @@ def conduct_queue(queue: str, phase: str | None) -> None:
 def conducted(parsed: Study, run: RunFolder) -> Result:
     from erosion.server.coordination import run_end
 
-    transport, kept = Scripted(parsed, towards_ten), Kept()
+    transport = Scripted(parsed, towards_ten)
     transport.join(*parsed.hospitals)
-    with RunKeeper(run) as keeper:
+    with FolderStore(run) as keeper:
         keeper.check(parsed)
-        where = Surroundings(transport, kept, keeper, play_in_turn(transport), run=run.run)
-        outcome = StudyRun(parsed, where).run()
+        outcome = study_run(transport, Kept(), store=keeper, run=run.run)
     result = run_end.result_of(outcome, keeper.started, 0.0)
     run_end.write(run, result, outcome)
     return result
@@ -106,12 +105,12 @@ def before_sending() -> None:
 
 
 def before_aggregating() -> None:
-    original = RoundInProgress.answer
+    original = Round.answer
 
-    def answer(self: RoundInProgress, answers: Any) -> None:
-        return die() if self._begun.round == 3 else original(self, answers)
+    def answer(self: Round, answers: Any) -> None:
+        return die() if self._started.round == 3 else original(self, answers)
 
-    setattr(RoundInProgress, "answer", answer)  # noqa: B010
+    setattr(Round, "answer", answer)  # noqa: B010
 
 
 def between_aggregation_and_journal() -> None:
@@ -142,7 +141,7 @@ def while_the_checkpoint_is_written() -> None:
 
 
 def during_evaluation() -> None:
-    setattr(StudyRun, "_evaluate", die)  # noqa: B010
+    vars(study_module)["evaluate"] = die
 
 
 def before_the_report() -> None:
@@ -153,34 +152,34 @@ def before_the_report() -> None:
 
 def in_trial_round(number: int) -> None:
     """Of all trials' rounds, in turn."""
-    original, kept = RunKeeper.keep_trial_round, list[RoundRecord]()
+    original, kept = FolderStore.keep_trial, list[RoundRecord]()
 
-    def keep(self: RunKeeper, record: RoundRecord) -> None:
+    def keep(self: FolderStore, record: RoundRecord) -> None:
         kept.append(record)
         return die() if len(kept) == number else original(self, record)
 
-    setattr(RunKeeper, "keep_trial_round", keep)  # noqa: B010
+    setattr(FolderStore, "keep_trial", keep)  # noqa: B010
 
 
 def after_the_third_trial() -> None:
-    original, kept = RunKeeper.keep_fold, list[Curves]()
+    original, kept = FolderStore.keep_fold, list[Curves]()
 
-    def keep(self: RunKeeper, curves: Curves) -> None:
+    def keep(self: FolderStore, curves: Curves) -> None:
         original(self, curves)
         kept.append(curves)
         if len(kept) == 3:
             die()
 
-    setattr(RunKeeper, "keep_fold", keep)  # noqa: B010
+    setattr(FolderStore, "keep_fold", keep)  # noqa: B010
 
 
 def before_the_choice_is_kept() -> None:
-    original = RunKeeper.decide
+    original = FolderStore.decide
 
-    def decide(self: RunKeeper, study: Study, decisions: Decisions) -> None:
+    def decide(self: FolderStore, study: Study, decisions: Decisions) -> None:
         return die() if decisions.choices else original(self, study, decisions)
 
-    setattr(RunKeeper, "decide", decide)  # noqa: B010
+    setattr(FolderStore, "decide", decide)  # noqa: B010
 
 
 def during_an_upload() -> None:
@@ -208,14 +207,13 @@ def between_two_exchanges() -> None:
 
 
 def in_bobs_part() -> None:
-    original = PersonalizedStrategy.aggregate_train
+    original = StudyStrategy.aggregate_train
 
     def aggregate(self: Any, *given: Any) -> Any:
-        run = self._run
-        in_it = (run.study.user, run.state.round) == ("bob", 2)
+        in_it = (self._ctx.study.user, self._arm.state.round) == ("bob", 2)
         return die() if in_it else original(self, *given)
 
-    setattr(PersonalizedStrategy, "aggregate_train", aggregate)  # noqa: B010
+    setattr(StudyStrategy, "aggregate_train", aggregate)  # noqa: B010
 
 
 Bullet = Callable[[], None]

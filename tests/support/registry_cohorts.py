@@ -11,8 +11,8 @@ from torch import Tensor
 from erosion.common.aggregation.cohort import HospitalName, MemoryCohort, Update
 from erosion.common.algorithms import REGISTRY
 from erosion.common.algorithms.base import Algorithm
-from erosion.common.rounds.one_round import advance
 from erosion.common.rounds.records import Absence, Answer, RunState
+from erosion.experiments.benchmarks.workload import advance
 from tests.support.contexts import CONTEXT
 
 DIM = 5

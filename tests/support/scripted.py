@@ -1,7 +1,7 @@
 """A transport that follows a script: no network, no training, and time that passes when it says."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,15 +21,8 @@ from erosion.common.protocol.messages import (
     TrainResult,
     significance_of,
 )
-from erosion.common.rounds.arm_run import ArmRun, Storage
-from erosion.common.rounds.cross_fitting import Curves
-from erosion.common.rounds.data_check import DataCheck
-from erosion.common.rounds.membership import Membership, NobodyListening
-from erosion.common.rounds.records import Absence, RoundRecord, RunState
-from erosion.common.rounds.requests import Terms
-from erosion.common.rounds.study_run import StudyRun, first_state, play_in_turn
-from erosion.common.rounds.surroundings import Decisions, Surroundings
-from erosion.common.rounds.transport import (
+from erosion.common.rounds.channel import (
+    Channel,
     Connection,
     Declined,
     Introduced,
@@ -40,7 +33,23 @@ from erosion.common.rounds.transport import (
     Result,
     too_late,
 )
-from erosion.common.rounds.waiting import Waiting
+from erosion.common.rounds.context import Decisions, RunContext, Store
+from erosion.common.rounds.events import (
+    ArmFinished,
+    ArmStarted,
+    DriverEvent,
+    HospitalDeclined,
+    HospitalJoined,
+    HospitalLeft,
+    HospitalsCompared,
+    RoundFinished,
+    StudyBegunWithout,
+    WaitsFor,
+)
+from erosion.common.rounds.presence import Presence
+from erosion.common.rounds.records import Absence, RoundRecord, RunState
+from erosion.common.rounds.selection import Curves
+from erosion.common.rounds.study import Outcome, run_study
 from erosion.common.sealed.sums.sum_records import RecordsInMemory
 from erosion.common.study.study import Study
 
@@ -201,25 +210,26 @@ def _evaluated(request: EvaluateRequest) -> EvaluateResult:
 
 
 @dataclass
-class Kept:
-    """A `Keeper` in memory, and a listener: what a run told them."""
+class Kept(Store):
+    """A store in memory; and the driver's events, as tuples."""
 
-    decisions: Decisions | None = None
+    decided: Decisions | None = None
     states: dict[str, RunState] = field(default_factory=dict)
     every_state: dict[tuple[str, int], RunState] = field(default_factory=dict)  # by arm and round
     records: list[RoundRecord] = field(default_factory=list)
     trials: list[RoundRecord] = field(default_factory=list)
     events: list[tuple[Any, ...]] = field(default_factory=list)
-    sums: dict[str, RecordsInMemory] = field(default_factory=dict)
+    kept_sums: dict[str, RecordsInMemory] = field(default_factory=dict)
     folds: list[Curves] = field(default_factory=list)
     in_folds: dict[int, "Kept"] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)  # by hospital, as it joined
+    parent: "Kept | None" = None  # of a fold's
 
-    def decided(self) -> Decisions | None:
-        return self.decisions
+    def decisions(self) -> Decisions | None:
+        return self.decided
 
     def decide(self, study: Study, decisions: Decisions) -> None:
-        self.decisions = decisions
+        self.decided = decisions
 
     def resume(
         self, study: Study, firsts: Mapping[str, RunState]
@@ -229,10 +239,9 @@ class Kept:
     def earlier(self, study: Study, arm: str, number: int, first: RunState) -> RunState | None:
         return self.every_state.get((arm, number), first if number == 0 else None)
 
-    def keep_trial_round(self, record: RoundRecord) -> None:
-        self.trials.append(record)
-
     def keep_round(self, study: Study, state: RunState, record: RoundRecord) -> None:
+        if self.parent is not None:
+            self.parent.trials.append(record)
         self.records.append(record)
         self.states[record.arm] = state
         self.every_state[record.arm, record.round] = state
@@ -241,66 +250,53 @@ class Kept:
         return list(self.folds)
 
     def of_fold(self, number: int) -> "Kept":
-        return self.in_folds.setdefault(number, Kept())
+        return self.in_folds.setdefault(number, Kept(parent=self))
 
     def keep_fold(self, curves: Curves) -> None:
         self.folds.append(curves)
 
-    def sum_records(self, arm: str) -> RecordsInMemory:
-        return self.sums.setdefault(arm, RecordsInMemory())
+    def sums(self, arm: str) -> RecordsInMemory:
+        return self.kept_sums.setdefault(arm, RecordsInMemory())
 
-    def joined(
-        self, hospital: str, num_samples: int, missing: Sequence[str], software: str
-    ) -> None:
-        self.events.append(("joined", hospital, list(missing)))
-        self.versions[hospital] = software
-
-    def declined(self, hospital: str, reason: str) -> None:
-        self.events.append(("declined", hospital, reason))
-
-    def left(self, hospital: str) -> None:
-        self.events.append(("left", hospital))
-
-    def waits_for(self, hospitals: Sequence[str]) -> None:
-        self.events.append(("waits_for", *hospitals))
-
-    def begun_without(self, absent: Mapping[str, str]) -> None:
-        self.events.append(("begun_without", dict(absent)))
-
-    def checked(self, found: DataCheck) -> None:
-        self.data_check = found
-
-    def arm_started(
-        self, arm: str, rounds: int, *, is_trial: bool = False, title: str = ""
-    ) -> None:
-        self.events.append(("arm_started", arm, rounds))
-
-    def round_finished(self, record: RoundRecord, *, is_trial: bool = False) -> None:
-        self.events.append(("round", record.arm, record.round))
-
-    def arm_finished(self, arm: str) -> None:
-        self.events.append(("arm_finished", arm))
+    def notify(self, event: DriverEvent) -> None:
+        match event:
+            case HospitalJoined(hospital, _, missing, software):
+                self.events.append(("joined", hospital, list(missing)))
+                self.versions[hospital] = software
+            case HospitalDeclined(hospital, reason):
+                self.events.append(("declined", hospital, reason))
+            case HospitalLeft(hospital):
+                self.events.append(("left", hospital))
+            case WaitsFor(hospitals):
+                self.events.append(("waits_for", *hospitals))
+            case StudyBegunWithout(absent):
+                self.events.append(("begun_without", dict(absent)))
+            case HospitalsCompared(found):
+                self.data_check = found
+            case ArmStarted(arm, rounds):
+                self.events.append(("arm_started", arm, rounds))
+            case RoundFinished(record):
+                self.events.append(("round", record.arm, record.round))
+            case ArmFinished(arm):
+                self.events.append(("arm_finished", arm))
 
 
-def study_run(transport: Scripted, kept: Kept, **changes: Any) -> StudyRun:
+def context(
+    channel: Channel, study: Study, kept: Kept, *, start_with_quorum: bool = False, **changes: Any
+) -> RunContext:
+    """A run over `channel`; `changes` to its context."""
+    presence = Presence(
+        study,
+        channel,
+        kept.notify,
+        longest_wait_seconds=study.federation.longest_wait_seconds,
+        start_with_quorum=start_with_quorum,
+        remedy=changes.get("remedy", ""),
+    )
+    known = {"store": kept, "emit": kept.notify, "presence": presence, **changes}
+    return RunContext(study=study, channel=channel, **known)
+
+
+def study_run(transport: Scripted, kept: Kept, **changes: Any) -> Outcome:
     """The driver over a script."""
-    longest = transport.study.federation.longest_wait_seconds
-    where = Surroundings(
-        transport, kept, kept, play_in_turn(transport), longest_wait_seconds=longest
-    )
-    return StudyRun(transport.study, replace(where, **changes))
-
-
-def arm_run(transport: Scripted, arm: str) -> ArmRun:
-    """One arm from its beginning, over a script."""
-    membership = Membership(transport.study, transport, NobodyListening())
-    state = first_state(transport.study, arm)
-    waiting = Waiting(transport.study, membership, transport, NobodyListening(), longest_seconds=60)
-    return ArmRun(
-        Terms(transport.study, arm),
-        state,
-        membership,
-        transport,
-        storage=Storage(),
-        waiting=waiting,
-    )
+    return run_study(context(transport, transport.study, kept, **changes))

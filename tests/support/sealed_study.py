@@ -11,17 +11,18 @@ import torch
 from erosion.client.site_file import load_site
 from erosion.client.training.hospital import Hospital
 from erosion.common.protocol.messages import TrainRequest
-from erosion.common.rounds.membership import NobodyListening
-from erosion.common.rounds.records import Absence, RoundRecord
-from erosion.common.rounds.study_run import Outcome, StudyRun, play_in_turn
-from erosion.common.rounds.surroundings import Keeper, Surroundings
-from erosion.common.rounds.transport import Connection, Reply, Request, too_late
+from erosion.common.rounds.channel import Connection, Reply, Request, too_late
+from erosion.common.rounds.context import RunContext, Store
+from erosion.common.rounds.events import ignore
+from erosion.common.rounds.presence import Presence
+from erosion.common.rounds.records import Absence
+from erosion.common.rounds.study import Outcome, run_study
 from erosion.common.sealed.distances.coordinator_keys import CoordinatorKeys
 from erosion.common.study.study import Study
 from erosion.common.support.keys import PublicKey
 from erosion.experiments.in_process import InProcess
 from erosion.experiments.sealed_identities import introduce
-from erosion.server.coordination.run_keeper import RunKeeper
+from erosion.server.coordination.folder_store import FolderStore
 from erosion.server.run.run_folder import RunFolder, new_run_folder
 from tests.common.sealed.keys import paillier_key
 from tests.support.small_study import TEN_NUMBERS, make_site, make_study, sixty_patients
@@ -119,42 +120,29 @@ class Line(InProcess):
         return Trouble(0, "")
 
 
-class Nobody(NobodyListening):
-    """Has no use for what happens."""
-
-    def arm_started(
-        self, arm: str, rounds: int, *, is_trial: bool = False, title: str = ""
-    ) -> None: ...
-
-    def round_finished(self, record: RoundRecord, *, is_trial: bool = False) -> None: ...
-
-    def arm_finished(self, arm: str) -> None: ...
-
-
 def enrolled(known: Mapping[str, Hospital]) -> dict[str, PublicKey]:
     """The node keys of hospitals that were introduced."""
     identities = {name: hospital._sealed._given for name, hospital in known.items()}
     return {name: given.node_key.public_key() for name, given in identities.items() if given}
 
 
-def run_over(line: Line, keeper: Keeper) -> Outcome:
+def run_over(line: Line, store: Store) -> Outcome:
     """The whole study."""
-    surroundings = Surroundings(
-        line,
-        Nobody(),
-        keeper,
-        play_in_turn(line),
+    ctx = RunContext(
+        study=line.study,
+        channel=line,
+        presence=Presence(line.study, line, ignore, longest_wait_seconds=60.0),
+        store=store,
         sealing_keys=CoordinatorKeys(paillier_key, lambda: enrolled(line.known)),
         run="run",
-        longest_wait_seconds=60.0,
     )
-    return StudyRun(line.study, surroundings).run()
+    return run_study(ctx)
 
 
 def run_in(folder: Path, line: Line, run: RunFolder | None = None) -> tuple[Outcome, RunFolder]:
     """The whole study, kept in a run folder, which may be one to go on from."""
     run = run or new_run_folder(folder, line.study)
-    with RunKeeper(run) as keeper:
+    with FolderStore(run) as keeper:
         return run_over(line, keeper), run
 
 

@@ -12,17 +12,11 @@ import torch
 from erosion.common.formats.json_file import write_json
 from erosion.common.formats.model_card import ModelCard, write_model
 from erosion.common.protocol.messages import Comparison, FinalMetrics, Interval, Metrics
+from erosion.common.rounds.events import ArmFinished, ArmStarted, HospitalJoined, RoundFinished
 from erosion.common.rounds.records import HospitalRecord, RoundRecord
 from erosion.common.study.study import Study
 from erosion.common.tasks import REGISTRY
-from erosion.server.output.events import (
-    ArmFinished,
-    ArmStarted,
-    HospitalJoined,
-    RoundFinished,
-    RunFinished,
-    StudyStarted,
-)
+from erosion.server.output.events import RunFinished, StudyStarted
 from erosion.server.output.observer import Observer
 from erosion.server.run.journal import FORMAT, Journal
 from erosion.server.run.result import ArmResult, Contribution, Result, SecondsPerRound, verdict

@@ -4,25 +4,27 @@ import json
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
-from erosion.common.rounds.records import RoundRecord
-from erosion.common.support.software import software_version
-from erosion.server.output.events import (
+from erosion.common.rounds.events import (
     ArmFinished,
     ArmStarted,
-    EveryUserFinished,
     HospitalDeclined,
     HospitalJoined,
     HospitalLeft,
     HospitalsCompared,
-    ObserverDropped,
     RoundFinished,
+    StudyBegunWithout,
+    WaitsFor,
+)
+from erosion.common.rounds.records import RoundRecord
+from erosion.common.support.software import software_version
+from erosion.server.output.events import (
+    EveryUserFinished,
+    ObserverDropped,
     RunEvent,
     RunFinished,
-    StudyBegunWithout,
     StudyFailed,
     StudyStarted,
     UserFailed,
-    WaitsFor,
 )
 
 

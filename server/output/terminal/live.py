@@ -9,25 +9,27 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from erosion.common.rounds.records import RoundRecord
-from erosion.common.study.study import Study
-from erosion.common.support.logs import never_fail_to_encode
-from erosion.common.tasks.metric import Metric
-from erosion.server.output.events import (
+from erosion.common.rounds.events import (
     ArmFinished,
     ArmStarted,
-    EveryUserFinished,
     HospitalDeclined,
     HospitalJoined,
     HospitalLeft,
     HospitalsCompared,
     RoundFinished,
+    StudyBegunWithout,
+    WaitsFor,
+)
+from erosion.common.rounds.records import RoundRecord
+from erosion.common.study.study import Study
+from erosion.common.support.logs import never_fail_to_encode
+from erosion.common.tasks.metric import Metric
+from erosion.server.output.events import (
+    EveryUserFinished,
     RunEvent,
     RunFinished,
-    StudyBegunWithout,
     StudyStarted,
     UserFailed,
-    WaitsFor,
 )
 from erosion.server.output.plain_text import shortened
 from erosion.server.output.result_words import data_check

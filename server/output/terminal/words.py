@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from erosion.common.rounds.cross_fitting import folds_of
+from erosion.common.rounds.selection import folds_of
 from erosion.common.study.study import Study
 from erosion.common.support.software import software_version
 from erosion.server.output.plain_text import printable

@@ -10,14 +10,13 @@ from torch import Tensor
 
 from erosion.client.training.hospital import Hospital
 from erosion.common.protocol.messages import StepReply, StepResult, TrainRequest
+from erosion.common.rounds.channel import Connection, Reply, Request, Result
 from erosion.common.rounds.records import RoundRecord
-from erosion.common.rounds.study_run import StudyRun, play_in_turn
-from erosion.common.rounds.surroundings import Surroundings
-from erosion.common.rounds.transport import Connection, Reply, Request, Result
+from erosion.common.rounds.study import run_study
 from erosion.common.study.study import Study
 from erosion.experiments.in_process import InProcess
 from erosion.experiments.simulator import simulate
-from tests.support.scripted import Kept, Scripted, step_result, study_run, trained
+from tests.support.scripted import Kept, Scripted, context, step_result, study_run, trained
 from tests.support.small_study import make_site, make_study, twenty_patients
 
 HOSPITALS = ["a", "b", "c"]
@@ -62,7 +61,7 @@ def network_round(neurons_of_c: Mapping[str, Tensor]) -> tuple[RoundRecord, Tens
         return trained(name, request)
 
     transport.respond = respond
-    study_run(transport, kept).run()
+    study_run(transport, kept)
     (record,) = kept.records
     assert all(torch.equal(layer, common[0]) for layer in common)
     return record, common[0]
@@ -160,7 +159,7 @@ def hospitals(folder: Path) -> dict[str, Hospital]:
 
 
 def run(transport: InProcess, of: Study, kept: Kept) -> Mapping[str, Tensor]:
-    outcome = StudyRun(of, Surroundings(transport, kept, kept, play_in_turn(transport))).run()
+    outcome = run_study(context(transport, of, kept))
     return {arm: state.params for arm, state in outcome.finals.items()}
 
 

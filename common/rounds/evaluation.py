@@ -1,4 +1,4 @@
-"""Checks the figures that the user's hospital sends: those of a round, and the final ones."""
+"""The user's final figures: asked for, and checked, as are those of a round."""
 
 import math
 from collections.abc import Mapping
@@ -6,21 +6,101 @@ from collections.abc import Mapping
 import torch
 
 from erosion.common.aggregation.vectors import is_finite
+from erosion.common.errors import RunError
 from erosion.common.protocol.messages import (
     EvaluateReply,
+    EvaluateRequest,
     EvaluateResult,
     FinalMetrics,
     Metrics,
+    Scaling,
     conclude,
     significance_of,
 )
-from erosion.common.rounds.cross_fitting import folds_of
-from erosion.common.rounds.records import RunState
+from erosion.common.rounds.arm import algorithm_of
+from erosion.common.rounds.bounds import most_update_bytes
+from erosion.common.rounds.context import RunContext
+from erosion.common.rounds.records import Absence, Rejection, RunState
+from erosion.common.rounds.screening import sample_cap
+from erosion.common.rounds.selection import folds_of
 from erosion.common.study.sections import BEST_LOCAL
 from erosion.common.study.study import Study
 from erosion.common.support.text import printable
 from erosion.common.tasks.metric import Metric, is_within
 from erosion.common.tasks.task import Task
+
+EVALUATE_SECONDS = 600.0  # for the final figures, in addition to what each arm needs
+CHOOSING_SHARE = 0.5  # of a round's deadline, for a round of the arm that trains alone in all folds
+RESAMPLE_SECONDS = 1e-5  # for a patient of a resample: several times what it takes
+LONGEST_EVALUATION = 86_400.0  # however many patients a site reports
+MOST_EVALUATIONS = 10  # of a user's site that disconnects whenever it is asked
+
+
+def evaluate(ctx: RunContext, finals: Mapping[str, RunState]) -> EvaluateResult:
+    """Asks the user's site for the final figures; waits for it if it is away. Raises RunError."""
+    user = ctx.study.user
+    request = evaluate_request(ctx.study, finals, scaling=ctx.scaling, run=ctx.run)
+    problem, spent = "it was not connected", 0.0  # all attempts share one deadline
+    for _ in range(MOST_EVALUATIONS):
+        ctx.presence.wait_for([user], 1)
+        described = ctx.presence.described
+        patients = described[user]
+        if ctx.every_user:  # others wait for it: it counts for no more than all of them
+            patients = min(patients, sample_cap(described, user))
+        left = evaluate_seconds(ctx.study, patients) - spent
+        if left <= 0:
+            break
+        asked_at = ctx.channel.now()
+        connection = ctx.presence.members[user].connection
+        (reply,) = ctx.channel.ask({connection: request}, left)
+        spent += ctx.channel.now() - asked_at
+        match reply.content:
+            case EvaluateResult() as result:
+                wrong = problem_with_evaluation(result, ctx.study, finals)
+                if wrong is None:
+                    return result
+                problem = wrong
+            case Rejection(reason) | Absence(reason):
+                problem = reason
+            case other:
+                problem = f"it answered with a {type(other).__name__}"
+        if not reply.left:
+            break  # it answered that it cannot: asking again would not help
+    raise RunError(
+        f"The final figures are missing: the user's site {user!r} did not give them"
+        f" ({problem}).{ctx.states_kept_in}"
+    )
+
+
+def evaluate_request(
+    study: Study, finals: Mapping[str, RunState], *, scaling: Scaling | None, run: str = ""
+) -> EvaluateRequest:
+    """Returns the request for the final figures of every arm."""
+    enclosed = {}
+    for arm, state in finals.items():
+        method, kept = algorithm_of(study, arm), state.algorithm_state
+        enclosed[arm] = {**method.broadcast(kept), **method.broadcast_to_user(kept)}
+    parameters = {arm: state.params for arm, state in finals.items()}
+    # Personal parameters are the user's own model, or everybody's for a mean of their predictions.
+    most = (most_update_bytes(len(p) * len(study.hospitals)) for p in parameters.values())
+    return EvaluateRequest(study, parameters, scaling, run, enclosed, most_reply_bytes=sum(most))
+
+
+def evaluate_seconds(study: Study, num_training: int) -> float:
+    """Returns how long the user's site, with so many training patients, may take.
+
+    Each arm may train once more, for models of the user alone, and is measured on every resample
+    of the patients, and with every cut into folds. So are the base rate and the local references.
+    To choose among these, an arm that trains alone does so a few times more.
+    """
+    asked = study.evaluation
+    patients = num_training / (1 - asked.test_share)
+    resampling = asked.repeats * asked.bootstrap * patients * RESAMPLE_SECONDS
+    trainings = len(study.arms) + (CHOOSING_SHARE * study.rounds if study.references else 0)
+    of_arms = trainings * study.federation.round_deadline_seconds
+    measured = len(study.arms) + len(study.references) + 2
+    needed = EVALUATE_SECONDS + of_arms + measured * resampling
+    return min(needed, LONGEST_EVALUATION)
 
 
 def problem_with_evaluation(

@@ -1,7 +1,9 @@
-"""How large the heads of a study's messages can be: what travels beside the arrays."""
+"""How large a study's messages can be: bounds for honest answers, and a check before it starts."""
 
 import json
+from math import prod
 
+from erosion.common.algorithms.base import Brings, TensorTerms
 from erosion.common.errors import StudyError
 from erosion.common.learning.models import num_built
 from erosion.common.line.frames import LARGEST_HEAD_BYTES
@@ -19,6 +21,26 @@ TIMES_STUDY = 4
 MODELS_HELD = 4  # with updates on the disk: a model, what is sent, an update and their sum
 SCALING_BYTES = 52  # of an encoded column in a request: its mean and its deviation
 FIGURES_BYTES = 130  # in the final figures: two scalings, and what stands for a missing value
+FLOAT_BYTES = 4
+FRAMING_BYTES = 64  # of an array: where the next one begins, and the last block of compressed ones
+
+
+def most_update_bytes(dim: int) -> int:
+    """Of a vector (dim,) of float32, or of its compressed form: codes, and a scale for a block."""
+    return FLOAT_BYTES * dim + 2 * FRAMING_BYTES
+
+
+def most_reply_bytes(brings: Brings, dim: int) -> int:
+    """Of an answer that brings this, where the model has `dim` parameters."""
+    update = most_update_bytes(dim) if brings.update else 0
+    tensors = (*brings.tensors.values(), *brings.optional.values())
+    return update + sum(_bytes_of(terms) + FRAMING_BYTES for terms in tensors)
+
+
+def _bytes_of(terms: TensorTerms) -> int:
+    lengths = [length for length in terms.shape if length is not None]
+    values = prod(lengths) if len(lengths) == len(terms.shape) else terms.most_values
+    return values * terms.dtype.itemsize
 
 
 def most_head_bytes(study: Study) -> int:

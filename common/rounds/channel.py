@@ -1,10 +1,7 @@
-"""The driver's way to the hospitals: a network, this process, or a test's script.
+"""How the driver reaches hospitals: a network, this process, or a test's script.
 
-A transport knows connections, each a number that is given once: a site that comes back has another.
-It introduces every site that connects (`Introduced`, with what the site answered to `describe`)
-and says who went away. Which of them takes part is for `Membership` to say, the same for every
-transport.
-Time is the transport's, too: seconds pass in a script when it says so.
+A channel knows connections, each a number that is used once: a site that reconnects gets another.
+Which of the connected sites takes part is for `Presence` to say. Time is the channel's, too.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -42,7 +39,7 @@ class Declined:
     connection: Connection
     hospital: HospitalName
     reason: str  # its own words
-    for_now: bool = False  # a person there has yet to decide; the site connects anew after that
+    for_now: bool = False  # a person there has yet to decide; the site then connects again
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +60,7 @@ class Away:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptOut:
+class Denied:
     """Somebody was not let in: a key that is not enrolled, or an answer that makes no sense."""
 
     who: str
@@ -71,7 +68,7 @@ class KeptOut:
     reason: str
 
 
-News = Introduced | Declined | Left | Away | KeptOut
+News = Introduced | Declined | Left | Away | Denied
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,39 +83,39 @@ class Reply:
     bytes_received: int | None = None
 
 
-class Transport(Protocol):
-    """Reaches hospitals. Called from one thread."""
+class Channel(Protocol):
+    """One study's way to its hospitals. Called from one thread."""
 
     def news(self) -> Iterable[News]:
-        """Who came, went, or was kept out since this was last asked; it does not wait."""
+        """Returns who connected, left or was denied since the last call; does not wait."""
         ...
 
     def turn_away(self, connection: Connection, reason: str) -> None:
-        """Tell a site that it cannot take part, and why; it should not come back as it is."""
+        """Rejects a site; it should not come back as it is."""
         ...
 
     def ask(self, requests: Mapping[Connection, Request], seconds: float) -> Iterator[Reply]:
-        """Ask at once, then yield what comes back within `seconds`, as it comes.
+        """Sends all requests at once and yields one reply for each, as they arrive.
 
-        Every request has one reply: in the end, an `Absence` for who did not answer in time, whose
-        late answer is dropped. Requests that are one object are encoded once.
+        After `seconds` an `Absence` stands for each missing answer; later ones are dropped. A
+        request that several hospitals share is encoded once.
         """
         ...
 
     def hears(self, connection: Connection) -> bool:
-        """Is there a sign of life since its last request went unanswered, if one did?"""
+        """Returns False while a site whose answer is overdue gives no sign of life."""
         ...
 
     def wait_for_change(self, seconds: float) -> None:
-        """Return when there may be news, or after `seconds`."""
+        """Waits until there may be news, at most `seconds`."""
         ...
 
     def now(self) -> float:
-        """Seconds in which this program has run; while it was stopped, none passed."""
+        """Returns the seconds that this program has run; suspended time does not count."""
         ...
 
 
 def too_late(connection: Connection, seconds: float, bytes_sent: int | None = None) -> Reply:
-    """What stands for the answer of a site that did not give one within `seconds`."""
+    """Returns what stands for an answer that did not come within `seconds`."""
     absence = Absence(f"did not answer within {seconds:g} s", late=True)
     return Reply(connection, absence, bytes_sent=bytes_sent)
