@@ -1,6 +1,10 @@
 # `make testbed` and `make test` do all their own set-up; everything else is called by them.
 
-PYTHON ?= python3.11
+FITS := -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))'
+# The first that fits; for another one: make testbed PYTHON=/opt/python3.13/bin/python3
+PYTHON ?= $(shell for found in python3.11 python3.12 python3.13 python3; do \
+  if $$found $(FITS) 2>/dev/null; then echo $$found; exit; fi; done; echo python3)
+TORCH := $(shell sed -n 's/^\# \(torch==[0-9.]*\).*/\1/p' requirements.lock)
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
@@ -39,12 +43,13 @@ pages: $(VENV)/installed
 
 install: $(VENV)/installed
 
-# torch has no hash here: which build fits a machine is for its index to say. All else is what
-# requirements-dev.lock says, to the byte. Most modules of these packages are never imported, so
-# none is compiled before it is; those of programs that start together are, here.
+# torch has no hash: its index chooses the build for this machine. All else is what requirements-dev.lock
+# says. Modules are compiled when they are imported; those of programs that start together are compiled here.
 $(VENV)/installed: pyproject.toml requirements-dev.lock
+	@$(PYTHON) $(FITS) || { echo "Erosion needs Python 3.11, 3.12 or 3.13 with venv and pip; '$(PYTHON)' is not." \
+	  "Install one (Debian: python3-venv), or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) $$(sed -n 's/.*"\(torch==[0-9.]*\)".*/\1/p' pyproject.toml)
+	$(INSTALL) $(TORCH)
 	$(INSTALL) --no-deps --require-hashes -r requirements-dev.lock
 	$(INSTALL) --no-deps --no-build-isolation -e .
 	$(BIN)/pip check
@@ -83,14 +88,14 @@ test-docker: $(VENV)/installed
 # Needs uv (https://docs.astral.sh/uv), and torch's CPU wheel in docker/wheelhouse/ so that nothing of CUDA
 # is taken along: pip download --no-deps --dest docker/wheelhouse torch==VERSION
 lock:
-	sed -n 's/.*"\(torch==[0-9.]*\)".*/\1+cpu/p' pyproject.toml > docker/wheelhouse/cpu-torch.txt
+	echo "$(TORCH)+cpu" > docker/wheelhouse/cpu-torch.txt
 	sed -n 's/^requires = \["\(.*\)"\]/\1/p' pyproject.toml > docker/wheelhouse/build.txt
-	(echo "# The image's packages with their hashes, without torch, which comes from an index of its own: \`make lock\`."; \
+	(echo "# $(TORCH) comes from its own index. All other packages of the image, with their hashes (make lock):"; \
 	  uv pip compile pyproject.toml docker/wheelhouse/build.txt --quiet --python-version 3.11 \
 	    --find-links docker/wheelhouse --override docker/wheelhouse/cpu-torch.txt \
 	    --generate-hashes --no-annotate --no-header --no-emit-package torch) > requirements.lock.new
 	mv requirements.lock.new requirements.lock
-	(echo "# What \`make install\` and CI install, with hashes, without torch, which comes from an index of its own: \`make lock\`."; \
+	(echo "# $(TORCH) comes from its own index. All other packages of make install and CI, with their hashes (make lock):"; \
 	  uv pip compile pyproject.toml docker/wheelhouse/build.txt --extra dev --quiet --python-version 3.11 \
 	    --find-links docker/wheelhouse --override docker/wheelhouse/cpu-torch.txt \
 	    --constraint requirements.lock \

@@ -12,12 +12,12 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+DEPENDENCIES = PROJECT["project"]["dependencies"]
+FILES = ("requirements.lock", "requirements-dev.lock")
 REQUIRED = [
     requirement
-    for requirement in map(
-        Requirement, [*PROJECT["project"]["dependencies"], *PROJECT["build-system"]["requires"]]
-    )
-    if requirement.name != "torch"  # from an index of its own; the Dockerfile pins it
+    for requirement in map(Requirement, [*DEPENDENCIES, *PROJECT["build-system"]["requires"]])
+    if requirement.name != "torch"  # from its own index; the first line of each lock names it
 ]
 OLDEST_PYTHON = PROJECT["project"]["requires-python"].removeprefix(">=").split(",")[0] + ".0"
 EXTRAS = PROJECT["project"]["optional-dependencies"]
@@ -64,7 +64,7 @@ def test_the_checks_run_with_the_versions_of_the_image() -> None:
     assert {name: CHECKS[name][0] for name in IMAGE} == {n: v for n, (v, _) in IMAGE.items()}
 
 
-@pytest.mark.parametrize("file", ["requirements.lock", "requirements-dev.lock"])
+@pytest.mark.parametrize("file", FILES)
 def test_every_locked_package_has_hashes(file: str) -> None:
     lines = (ROOT / file).read_text().splitlines()
     assert len(locked(file)) == sum("==" in line and line[0].isalnum() for line in lines)
@@ -88,11 +88,13 @@ def test_make_and_the_image_install_by_the_hashes() -> None:
     )
 
 
-def test_the_image_has_the_torch_that_the_project_requires() -> None:
-    (torch,) = (
-        text for text in PROJECT["project"]["dependencies"] if Requirement(text).name == "torch"
-    )
-    assert torch in (ROOT / "docker" / "Dockerfile").read_text()
+def test_both_locks_name_one_torch_that_the_project_allows() -> None:
+    first = [(ROOT / file).read_text().split()[1] for file in FILES]
+    assert first[0] == first[1]
+    name, version = first[0].split("==")
+    (torch,) = (found for found in map(Requirement, DEPENDENCIES) if found.name == "torch")
+    assert name == "torch"
+    assert torch.specifier.contains(version)
 
 
 def test_of_the_extras_packages_the_image_has_those_for_sqlite_only() -> None:
