@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from erosion.client.audit.log_files import LEAST_KEEP_DAYS
-from erosion.client.consent.account import state_folder
 from erosion.client.dataset.sources import AnySource
+from erosion.client.records.account import state_folder
 from erosion.common.errors import SiteError
 from erosion.common.learning.pretrained import FOLDER
 from erosion.common.sealed import pinned_keys

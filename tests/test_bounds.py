@@ -12,7 +12,7 @@ from pydantic import ValidationError
 import erosion.client
 import erosion.common
 import erosion.server
-from erosion.client.audit.audit_entry import AuditEntry
+from erosion.client.audit.log_files import AuditEntry
 from erosion.common.errors import StudyError
 from erosion.common.settings.base import Settings
 from erosion.common.study.study import study_from_json, study_from_values

@@ -4,8 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from erosion.client.audit.audit_entry import FIRST, AuditEntry, hash_of
-from erosion.client.audit.log_files import full_files, lines_of
+from erosion.client.audit.log_files import FIRST, AuditEntry, full_files, hash_of, lines_of
 from erosion.common.errors import SiteError
 
 

@@ -24,10 +24,13 @@ from typing import Any, Self
 import numpy as np
 from flwr.app import Message, RecordDict
 
-from erosion.client.audit.audit_entry import FIRST, MOST_VALUES, AuditEntry, hash_of
 from erosion.client.audit.log_files import (
     FILE_NAME,
+    FIRST,
+    MOST_VALUES,
+    AuditEntry,
     full_files,
+    hash_of,
     last_line,
     lines_of,
     remove_old,

@@ -27,7 +27,7 @@ Respond = Callable[[RecordDict], RecordDict]
 def make_app(hospital: Hospital, consent: Consent) -> ClientApp:
     """Serve `describe`, `train`, every method's other steps, and `evaluate` for one hospital.
 
-    `consent` is asked first, and has noted an answer before it is computed.
+    Consent notes an answer before it is computed, and what it leaves behind before it is sent.
     """
     app, studies = ClientApp(), wire.KnownStudies()
 
@@ -41,10 +41,9 @@ def make_app(hospital: Hospital, consent: Consent) -> ClientApp:
             request = wire.decode_train(record, studies)
             if request.step != step:  # the log knows the step by the message's type
                 raise Refusal(f"A message of {step!r} that asks for {printable(request.step)!r}.")
-            consent.note_step(request, hospital.keeps(request), hospital.lacks(request))
+            consent.authorise(request, hospital.keeps(request), hospital.lacks(request))
             result = hospital.answer(request)
-            if not hospital.lacks(request):
-                consent.note_kept(request)
+            consent.commit(request, is_kept=not hospital.lacks(request))
             if isinstance(result, TrainResult):
                 return wire.encode_train_result(result)
             return wire.encode_step_result(result)
@@ -53,7 +52,7 @@ def make_app(hospital: Hospital, consent: Consent) -> ClientApp:
 
     def evaluate(record: RecordDict) -> RecordDict:
         request = wire.decode_evaluate(record, studies)
-        consent.note_evaluation(request, hospital.keeps(request), hospital.lacks(request))
+        consent.authorise(request, hospital.keeps(request), hospital.lacks(request))
         return wire.encode_evaluate_result(hospital.evaluate(request))
 
     def summarise(record: RecordDict) -> RecordDict:

@@ -14,10 +14,10 @@ from flwr.clientapp import ClientApp
 from erosion.client.connection.app import make_app
 from erosion.client.connection.credentials import credentials_for, known_as
 from erosion.client.connection.line import SiteLine
-from erosion.client.consent.account import claim, dataset_of
+from erosion.client.consent.budgets import used_up
 from erosion.client.consent.consent import Consent
-from erosion.client.consent.review_list import used_up
-from erosion.client.consent.store import ConsentStore
+from erosion.client.records.account import claim, dataset_of
+from erosion.client.records.records import Records
 from erosion.client.site_file import Site, load_site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import SiteError
@@ -27,7 +27,7 @@ logger = logging.getLogger("erosion.site")
 
 SETTLED_SECONDS = 0.5  # that a changed file stays as it is: half of one may read well, too
 MOST_LOOKS = 20  # at a file that changes each time
-# What a program that runs keeps: its name, its log, and where its books are.
+# What a program that runs keeps: its name, its log, and where its records are.
 _KEPT = ("name", "coordinator.address", "records", "log", "compute.state")
 
 
@@ -42,14 +42,14 @@ class RunningSite:
         self,
         path: Path,
         site: Site,
-        store: ConsentStore,
+        records: Records,
         *,
         secret: bytes,
         version: tuple[int, ...],
     ) -> None:
         """`version`: of the file at `path` before `site` was read from it. Raises SiteError."""
         self._path, self._version = path, version
-        self._store, self._secret = store, secret
+        self._records, self._secret = records, secret
         self.dataset = ""  # what the account calls the data
         self.certificate_expires: datetime | None = None
         self.news = ""  # of the site file since the program started, in words
@@ -82,7 +82,7 @@ class RunningSite:
 
     def budgets(self) -> list[str]:
         """What is used up, in lines for people here."""
-        return [*used_up(self._site, self._store), *self._hospital.told()]
+        return [*used_up(self._site, self._records), *self._hospital.disclosed()]
 
     def study_named(self, digest: str) -> str | None:
         """The name of the approved study that a digest is of, itself or by a part of it."""
@@ -126,11 +126,11 @@ class RunningSite:
 
     def _take(self, site: Site) -> None:
         credentials = credentials_for(site.coordinator)
-        self.coordinator = known_as(credentials)  # as the book has it
+        self.coordinator = known_as(credentials)  # as the records have it
         self.certificate_expires = credentials.expires
         secret = b"" if site.compute.public_order else self._secret
-        hospital = Hospital(site, secret, noise_secret=self._secret)
-        consent = Consent(site, self._store, self.coordinator)
+        hospital = Hospital(site, secret, noise_secret=self._secret, records=self._records)
+        consent = Consent(site, self._records, self.coordinator)
         self._app: ClientApp = make_app(hospital, consent)
         self._site, self._hospital, self._consent = site, hospital, consent
         self.dataset = dataset_of(site)

@@ -13,15 +13,9 @@ from erosion.client.connection.agent import Agent, Until
 from erosion.client.connection.credentials import credentials_for, known_as
 from erosion.client.connection.installed_app import InstalledApp
 from erosion.client.connection.running_site import RunningSite
-from erosion.client.consent.account import claim, dataset_of
-from erosion.client.consent.recovery import recover_answers
-from erosion.client.consent.site_secret import site_secret
-from erosion.client.consent.store import ConsentStore
-from erosion.client.privacy.privacy_ledger import PrivacyLedger
-from erosion.client.privacy.recovery import recover_releases
-from erosion.client.sealed.recovery import recover_sums
-from erosion.client.sealed.sealed_steps import FOLDER as SEALED
-from erosion.client.sealed.sum_ledger import SumLedger
+from erosion.client.records.account import claim, dataset_of, site_secret
+from erosion.client.records.records import Records
+from erosion.client.records.recovery import recover
 from erosion.client.site_file import AppSite, Site, load_site
 from erosion.common.errors import ErosionError
 from erosion.common.support.files import version_of
@@ -35,19 +29,14 @@ def serve(path: Path, until: Until) -> None:
     site = load_site(path)
     line = credentials_for(site.coordinator)
     claim(site)
-    folder = site.consent_folder
-    secret = site_secret(folder)
-    store = ConsentStore(folder)
-    running = RunningSite(path, site, store, secret=secret, version=version)
+    secret = site_secret(site.consent_folder)
+    records = Records.of(site)
+    running = RunningSite(path, site, records, secret=secret, version=version)
     with (
-        closing(store),
+        closing(records),
         _audit_log(site, lambda: running.dataset) as audit_log,
     ):
-        recover_answers(store, known_as(line), dataset_of(site), audit_log.path)
-        with closing(PrivacyLedger(folder)) as ledger:
-            recover_releases(ledger, dataset_of(site), audit_log.path)
-        with closing(SumLedger(folder / SEALED)) as sums:
-            recover_sums(sums, dataset_of(site), audit_log.path)
+        recover(records, known_as(line), dataset_of(site), audit_log.path)
         watch = SiteObservers(
             site.records_folder,
             audit_log,

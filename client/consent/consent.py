@@ -1,36 +1,37 @@
-"""Holds every request against what a person at this site approved, and against its budgets."""
+"""Authorises every request by what a person at this site approved, and by its budgets.
 
-from collections.abc import Mapping
+`authorise` notes the answer before it is computed: a question has one answer, whatever happens to
+the machine. What the answer then costs is noted before it leaves (`PrivateRounds.pay`, `commit`).
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
-from erosion.client.consent.account import dataset_of
-from erosion.client.consent.contracts import contracts_at, contracts_of, local_name
-from erosion.client.consent.decisions import (
+from erosion.client.consent.approvals import (
     WITHIN_LIMITS,
-    book_entry_of,
+    contracts_at,
+    contracts_of,
     decision_about,
+    declined_before,
     entry_of,
-    leading,
+    first_entry_of,
+    local_name,
     most_runs_of,
     too_many_approved,
 )
-from erosion.client.consent.declined import declined_before
 from erosion.client.consent.needs import lacking, needs_of, rounds_asked
-from erosion.client.consent.question_hash import hash_of_evaluation, hash_of_step
-from erosion.client.consent.store import (
-    FINAL_FIGURES,
-    MOST_PENDING,
-    Answer,
-    ConsentStore,
-    StudyEntry,
-    now,
-    place,
-)
+from erosion.client.records.account import dataset_of
+from erosion.client.records.answers import FINAL_FIGURES, Answer, place
+from erosion.client.records.records import Records
+from erosion.client.records.studies import MOST_PENDING, StudyEntry, now
 from erosion.client.site_file import Site
 from erosion.client.training.kept_state import Moment
 from erosion.client.training.limits import check_study, part_asked
+from erosion.client.training.request import Request
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import Refusal, RunOver, Undecided
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
@@ -48,10 +49,10 @@ _KNOWN = 64  # studies whose approved study is remembered at most
 class Consent:
     """What one site takes part in for one coordinator; raises Refusal and SiteError."""
 
-    def __init__(self, site: Site, store: ConsentStore, coordinator: str) -> None:
-        """`coordinator`: what it is known by here, for example its certificate's fingerprint."""
-        self._site, self._store, self._coordinator = site, store, coordinator
-        self._whose = coordinator, dataset_of(site)  # answers and budgets are of both together
+    def __init__(self, site: Site, records: Records, coordinator: str) -> None:
+        """`coordinator`: its name in the records, for example its certificate's fingerprint."""
+        self._site, self._records, self._coordinator = site, records, coordinator
+        self._key = coordinator, dataset_of(site)  # answers and budgets are of both together
         self._waiting: dict[str, Study] = {}  # by digest, asked about and waiting for a person
         self._seen: tuple[int, ...] = ()
         self._decisions = -1  # that there were when the next was filled
@@ -60,7 +61,7 @@ class Consent:
         self.is_repeated = False  # the last answer: it was given to the same question before
 
     def check(self, study: Study) -> str:
-        """The digest by which the book knows the study; Refusal where nobody has approved it.
+        """Return the digest by which the records know the study; Refusal where it is not approved.
 
         A study that nobody has decided about is kept for `erosion review`. What a person declines
         later is declined from then on.
@@ -70,17 +71,76 @@ class Consent:
         return approved
 
     def study_named(self, digest: str) -> str | None:
-        """The name of the approved study that a digest is of; None: of none that is known here."""
-        entry = self._store.study(self._approved.get(digest, digest))
+        """Return the name of the approved study that a digest is of; None: of none."""
+        entry = self._records.studies.get(self._approved.get(digest, digest))
         return entry.name if entry is not None and entry.state == "approved" else None
 
+    def check_run(self, study: Study, run: str | None) -> None:
+        """Check the same before a run begins, and that the budgets have room for all of it."""
+        approved = self.check(study)
+        if run is None or run in self._records.answers.runs(*self._key, approved):
+            return
+        self._check_number_of_runs(approved, run)
+        used = self._records.answers.used(*self._key)
+        if problems := [*lacking(self._site.budget, used, needs_of(self._site, study))]:
+            raise Refusal(
+                f"{self._site.name} has not enough left for study {study.name!r}:"
+                f" {'; '.join(problems)}. Ask the hospital to raise it in its site file."
+            )
+
+    def has_news(self) -> bool:
+        """Return whether a study that was asked about in vain was approved since; once for each."""
+        path = self._records.path
+        if not self._waiting or path is None or (now_seen := version_of(path)) == self._seen:
+            return False
+        self._seen = now_seen
+        before = len(self._waiting)
+        self._waiting = {
+            digest: study
+            for digest, study in self._waiting.items()
+            if (entry := decision_about(study, self._records)) is None or entry.state != "approved"
+        }
+        return len(self._waiting) < before
+
+    def authorise(
+        self,
+        request: Request,
+        kept: Mapping[str, Tensor] | None = None,
+        lacks: Mapping[str, Moment] | None = None,
+    ) -> None:
+        """Note that the request is about to be answered; Refusal where it must not be.
+
+        `kept`: what the site keeps of earlier rounds, and the answer is computed from, too.
+        `lacks`: the arms of which it has nothing of the run, and up to which exchange.
+        """
+        study, approved = request.study, self.check(request.study)
+        if isinstance(request, TrainRequest):
+            self._check_fields(request)
+            step = TRAIN if request.step == TRAIN else place(request.step, request.exchange)
+            answer = Answer(approved, request.run, study.digest, request.arm, request.round, step)
+        else:
+            _check_names(run=request.run)
+            is_fold = study.fold is not None
+            answer = Answer(approved, request.run, study.digest, "", 0, FINAL_FIGURES, is_fold)
+        with self._records.transaction():
+            if isinstance(request, TrainRequest):
+                self._check_times(request, answer)
+            self._note(study, answer, question_hash(request, kept or {}), lacks or {})
+
+    def commit(self, request: Request, *, is_kept: bool) -> None:
+        """Note, before the answer leaves, whether the site keeps something of the arm from here."""
+        if is_kept and isinstance(request, TrainRequest):
+            which = request.study.digest, request.run, request.arm
+            since = request.round, request.exchange
+            self._records.answers.note_kept(*self._key, *which, since)
+
     def _approved_by(self, study: Study) -> str:
-        if (decisions := self._store.num_decisions()) != self._decisions:
+        if (decisions := self._records.studies.num_decisions()) != self._decisions:
             self._decisions = decisions
             self._approved.clear()
         if (known := self._approved.get(study.digest)) is not None:
             return known
-        entry = decision_about(study, self._store)
+        entry = decision_about(study, self._records)
         if entry is None:
             return self._ask(study)
         if entry.state == "declined":
@@ -89,23 +149,19 @@ class Consent:
             self._check_declined(study)
         if len(self._approved) == _KNOWN:
             self._approved.clear()
-        known_as = (book_entry_of(study, self._store) or entry).digest
+        known_as = (first_entry_of(study, self._records) or entry).digest
         self._approved[study.digest] = known_as
         return known_as
 
     def _hold(self, study: Study, approved: str) -> None:
-        """Before data are read: whether they fit answers yes or no about single patients.
-
-        A study that was answered asks nothing new, however an earlier version counted its columns.
-        """
+        """Before data are read: whether they fit answers yes or no about single patients."""
         contracts = contracts_at(self._site, study)
         asked = frozenset(contracts.items())
         if asked in self._held:
             return
         most = self._site.budget.variants
-        earlier = contracts_at(self._site, study, by_earlier_version=True)
-        known_as = self._store.hold(*self._whose, contracts, earlier, most)
-        if known_as is not None and not self._store.runs(*self._whose, approved):
+        known_as = self._records.answers.hold(*self._key, contracts, most)
+        if known_as is not None and not self._records.answers.runs(*self._key, approved):
             names = contracts_of(study)  # what a column is called here stays here
             column = next(n for n in names if known_as in (n, local_name(self._site, n)))
             raise Refusal(
@@ -115,86 +171,8 @@ class Consent:
             )
         self._held.add(asked)
 
-    def check_run(self, study: Study, run: str | None) -> None:
-        """The same before a run begins: one that the budgets have no room for spoils the study."""
-        approved = self.check(study)
-        if run is None or self._has_begun(study, run):
-            return
-        self._check_number_of_runs(approved, run)
-        used = self._store.used(*self._whose)
-        if problems := [*lacking(self._site.budget, used, needs_of(self._site, study))]:
-            raise Refusal(
-                f"{self._site.name} has not enough left for study {study.name!r}:"
-                f" {'; '.join(problems)}. Ask the hospital to raise it in its site file."
-            )
-
-    def _has_begun(self, study: Study, run: str) -> bool:
-        """By whichever study that leads to it; an earlier version's book may have another one."""
-        return any(
-            run in self._store.runs(*self._whose, entry.digest)
-            for entry in leading(study, self._store.decided())
-        )
-
-    def has_news(self) -> bool:
-        """A study that was asked about in vain was approved since; said once for each."""
-        if not self._waiting or (now_seen := version_of(self._store.path)) == self._seen:
-            return False
-        self._seen = now_seen
-        before = len(self._waiting)
-        self._waiting = {
-            digest: study
-            for digest, study in self._waiting.items()
-            if (entry := decision_about(study, self._store)) is None or entry.state != "approved"
-        }
-        return len(self._waiting) < before
-
-    def note_step(
-        self,
-        request: TrainRequest,
-        kept: Mapping[str, Tensor] | None = None,
-        lacks: Mapping[str, Moment] | None = None,
-    ) -> None:
-        """Note that a step of a round is about to be answered; Refusal where it must not be.
-
-        `kept`: what the site keeps of earlier rounds, and the answer is computed from, too.
-        `lacks`: the arms of which it has nothing of the run, and up to which exchange.
-        """
-        approved = self.check(request.study)
-        self._check_fields(request)
-        answer = Answer(
-            approved,
-            request.run,
-            request.study.digest,
-            request.arm,
-            request.round,
-            _place_of(request),
-        )
-        self._check_times(request, answer)
-        self._note(request.study, answer, hash_of_step(request, kept or {}), lacks or {})
-
-    def note_kept(self, request: TrainRequest) -> None:
-        """Note that the site keeps something of the arm since this exchange, or an earlier one."""
-        which = request.study.digest, request.run, request.arm
-        since = request.round, request.exchange
-        self._store.note_kept(*self._whose, *which, since)
-
-    def note_evaluation(
-        self,
-        request: EvaluateRequest,
-        kept: Mapping[str, Tensor] | None = None,
-        lacks: Mapping[str, Moment] | None = None,
-    ) -> None:
-        """The same for the final figures of a run."""
-        approved = self.check(request.study)
-        study = request.study
-        _check_names(run=request.run)
-        # A fold's predictions stay here, so they count as a round and not as final figures.
-        number = 0 if study.fold is None else study.rounds + 2
-        answer = Answer(approved, request.run, study.digest, "", number, FINAL_FIGURES)
-        self._note(study, answer, hash_of_evaluation(request, kept or {}), lacks or {})
-
     def _check_fields(self, request: TrainRequest) -> None:
-        """An approved study has so many rounds, and names are short and printable."""
+        """Check that the round is an approved one, and that names are short and printable."""
         study = request.study
         rounds = rounds_asked(study)
         if request.round > rounds:
@@ -216,7 +194,7 @@ class Consent:
         if settings is None or step == TRAIN or step in legs.STEPS:
             return
         most = settings.times_asked(step, study.build_context.layout)
-        places = self._store.steps(*self._whose, answer)
+        places = self._records.answers.steps(*self._key, answer)
         others = {place for place in places if place.partition(" ")[0] == step} - {answer.step}
         if len(others) >= most:
             times = "once" if most == 1 else f"{most} times"
@@ -225,33 +203,28 @@ class Consent:
                 f" answered it as often in round {request.round} of this run."
             )
 
-    def _check_choice(self, study: Study, answer: Answer) -> None:
-        """What trials choose is chosen once a run: each choice would have rounds of its own."""
-        if study.fold is not None:
-            return
-        if not self._store.choose(*self._whose, answer, study.user):
-            raise RunOver(
-                f"{self._site.name} answers this run of study {study.name!r} with the settings"
-                " that were chosen first, and not with others: start a new run."
-            )
-
     def _note(
-        self, study: Study, answer: Answer, content: str, lacks: Mapping[str, Moment]
+        self, study: Study, answer: Answer, question: str, lacks: Mapping[str, Moment]
     ) -> None:
+        table = self._records.answers
         what = f"{answer.step} of round {answer.round}" if answer.round else "the final figures"
-        if self._store.is_recovered(*self._whose, answer):
+        if table.is_recovered(*self._key, answer):
             raise RunOver(
-                f"{self._site.name} answered {what} of this run before its book of answers was"
-                " restored, and no longer knows to which parameters: start a new run."
+                f"{self._site.name} answered {what} of this run before its records were restored,"
+                " and no longer knows to which parameters: start a new run."
             )
-        self.is_repeated = self._store.noted(*self._whose, answer) is not None
+        self.is_repeated = table.question(*self._key, answer) is not None
         if not self.is_repeated:
             self._check_kept(answer, lacks)
-            self._store.note_origin(answer.variant, answer.study)
+            table.note_origin(answer.variant, answer.study)
             self._check_budgets(answer)
-            self._check_choice(study, answer)
-        earlier = self._store.note(*self._whose, answer, content)
-        if earlier is not None:
+            # What trials choose is chosen once a run: each choice would have rounds of its own.
+            if study.fold is None and not table.choose(*self._key, answer, study.user):
+                raise RunOver(
+                    f"{self._site.name} answers this run of study {study.name!r} with the settings"
+                    " that were chosen first, and not with others: start a new run."
+                )
+        if not table.note(*self._key, answer, question):
             raise RunOver(
                 f"{self._site.name} answered {what} of this run once, to other parameters or from"
                 " another state of what it keeps. It does not answer it twice: start a new run."
@@ -261,7 +234,7 @@ class Consent:
         """Nothing begins afresh in the middle of a run because what was kept is not here."""
         for arm, moment in lacks.items():
             which = answer.variant, answer.run, arm
-            since = self._store.kept_since(*self._whose, *which)
+            since = self._records.answers.kept_since(*self._key, *which)
             if since is not None and since < (moment.round, moment.exchange):
                 raise RunOver(
                     f"{self._site.name} has lost what it keeps of {arm} in this run (compute.state"
@@ -269,28 +242,28 @@ class Consent:
                 )
 
     def _check_budgets(self, answer: Answer) -> None:
-        budget = self._site.budget
-        used = self._store.used(*self._whose)
-        name = self._site.name
+        budget, name = self._site.budget, self._site.name
+        used = self._records.answers.used(*self._key)
         self._check_number_of_runs(answer.study, answer.run)
-        is_begun = bool(self._store.steps(*self._whose, answer))
-        if answer.round > 0 and used.rounds >= budget.rounds and not is_begun:
-            raise Refusal(
-                f"{name} has answered {used.rounds} rounds about these data;"
-                f" {budget.used_up('rounds')}"
-            )
-        if answer.round == 0 and used.evaluations >= budget.evaluations:
+        if answer.round > 0 or answer.is_fold:
+            is_begun = bool(self._records.answers.steps(*self._key, answer))
+            if used.rounds >= budget.rounds and not is_begun:
+                raise Refusal(
+                    f"{name} has answered {used.rounds} rounds about these data;"
+                    f" {budget.used_up('rounds')}"
+                )
+        elif used.evaluations >= budget.evaluations:
             raise Refusal(
                 f"{name} has given final figures {used.evaluations} times about these data;"
                 f" {budget.used_up('evaluations')}"
             )
 
     def _check_number_of_runs(self, approved: str, run: str) -> None:
-        runs = self._store.runs(*self._whose, approved)
+        runs = self._records.answers.runs(*self._key, approved)
         budget = self._site.budget
         if run in runs or len(runs) < budget.runs_per_study:
             return
-        if len(runs) >= (most := most_runs_of(self._site, approved, self._store)):
+        if len(runs) >= (most := most_runs_of(self._site, approved, self._records)):
             each = "" if most == budget.runs_per_study else ", each of which has one user"
             raise Refusal(
                 f"{self._site.name} has taken part in {len(runs)} runs of this study{each};"
@@ -303,22 +276,22 @@ class Consent:
         What the limits refuse is refused before: nobody need look at it, and no rule approves it.
         """
         check_study(self._site, part_asked(self._site, study))
-        entry = entry_of(study, self._store, self._coordinator)
+        entry = entry_of(study, self._records, self._coordinator)
         if self._site.approval.automatic == "within_limits" and study.fold is None:
             try:
                 self._check_declined(study)
             except Refusal:
                 self._keep_for_a_person(entry)  # who may look at it after all
                 raise
-            if full := too_many_approved(self._site, self._store):
-                remedy = self._site.budget.used_up("studies").partition(". ")[2]
+            if full := too_many_approved(self._site, self._records):
+                remedy = "Ask the hospital to raise it in its site file."
                 raise Refusal(f"{self._site.name} approves no further study: {full}. {remedy}")
-            self._store.put(
+            self._records.studies.put(
                 replace(entry, state="approved", decided_by=WITHIN_LIMITS, decided=now())
             )
             return study.digest
         if study.fold is None:  # people decide about whole studies
-            if self._store.study(study.digest) is None:
+            if self._records.studies.get(study.digest) is None:
                 self._keep_for_a_person(entry)
             self._waiting[study.digest] = study
         raise Undecided(
@@ -328,7 +301,7 @@ class Consent:
 
     def _check_declined(self, study: Study) -> None:
         """No rule approves what a person declined under another name."""
-        if declined_before(self._site, study, self._store) is not None:
+        if declined_before(self._site, study, self._records) is not None:
             raise Refusal(  # without the name: it may be another coordinator's study
                 f"somebody at {self._site.name} declined a study than which {study.name!r}"
                 f" ({_short(study)}) asks no less. Ask the hospital to look at it with `erosion"
@@ -341,12 +314,48 @@ class Consent:
                 f"The study has {len(entry.content)} characters; {self._site.name} keeps at"
                 f" most {LONGEST_STUDY} for a person to decide about."
             )
-        if len(self._store.studies("pending")) >= MOST_PENDING:
+        if len(self._records.studies.all("pending")) >= MOST_PENDING:
             raise Refusal(
                 f"{self._site.name} has {MOST_PENDING} studies waiting for a person already;"
                 " `erosion review` there decides about them."
             )
-        self._store.put(entry)
+        self._records.studies.put(entry)
+
+
+def question_hash(request: Request, kept: Mapping[str, Tensor]) -> str:
+    """Return the hash of all that an answer is computed from, `kept` at the site included."""
+    tensors: dict[str, Tensor | None] = {f"\0kept/{name}": tensor for name, tensor in kept.items()}
+    if isinstance(request, EvaluateRequest):
+        enclosed = {
+            f"{arm}/{name}": tensor
+            for arm, named in request.enclosed.items()
+            for name, tensor in named.items()
+        }
+        return _hash({**request.parameters, **tensors, **enclosed}, str(request.scaling))
+    if request.step in legs.STEPS:
+        return ""  # which the sums record notes: a resumed round has fresh keys
+    tensors |= {"parameters": request.parameters, **request.enclosed}
+    values = sorted(item for item in request.values.items() if item[0] != legs.ATTEMPT)
+    return _hash(tensors, str(request.scaling), str(values))
+
+
+def _hash(tensors: Mapping[str, Tensor | None], *words: str) -> str:
+    """SHA-256 over every part, with its length before it."""
+    digest = hashlib.sha256()
+    for part in _parts(tensors, words):
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _parts(tensors: Mapping[str, Tensor | None], words: Sequence[str]) -> Iterator[bytes]:
+    for name, tensor in sorted(tensors.items()):
+        if tensor is not None:
+            yield f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()
+            flat = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+            yield flat.numpy().tobytes()
+    for word in words:
+        yield word.encode()
 
 
 def _check_names(**names: str) -> None:
@@ -358,8 +367,3 @@ def _check_names(**names: str) -> None:
 
 def _short(study: Study) -> str:
     return study.digest[:12]
-
-
-def _place_of(request: TrainRequest) -> str:
-    """What is answered once in a round: training, and each other step at its place in the round."""
-    return TRAIN if request.step == TRAIN else place(request.step, request.exchange)

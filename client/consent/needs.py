@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from erosion.client.consent.store import Used
+from erosion.client.records.answers import Used
 from erosion.client.site_file import Budget, Site
 from erosion.common.rounds.selection import candidates, folds_of
 from erosion.common.study.study import Study

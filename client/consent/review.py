@@ -4,15 +4,15 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 
-from erosion.client.consent.decisions import decision_about, too_many_approved
-from erosion.client.consent.declined import declined_before
-from erosion.client.consent.forecast import too_little, used_by_a_run
+from erosion.client.consent.approvals import decision_about, declined_before, too_many_approved
+from erosion.client.consent.budgets import too_little, used_by_a_run
 from erosion.client.consent.needs import longest_arm, num_trials
-from erosion.client.consent.store import ConsentStore, StudyEntry
 from erosion.client.dataset.preprocessing import stands_in
-from erosion.client.privacy.privacy_words import promised
+from erosion.client.records.records import Records
+from erosion.client.records.studies import StudyEntry
 from erosion.client.site_file import Site
 from erosion.client.training.limits import check_study, part_asked, problem_with_code
+from erosion.client.training.privacy import promised
 from erosion.common.algorithms import REGISTRY
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import ModelError, Refusal
@@ -29,11 +29,11 @@ _FIRST = ("user", "hospitals", "rounds", "arms", "training", "federation", "priv
 _MANY_CATEGORIES = 20  # of a column
 
 
-def review(site: Site, study: Study, store: ConsentStore) -> list[str]:
+def review(site: Site, study: Study, records: Records) -> list[str]:
     """The whole text, line by line."""
     part = part_asked(site, study)
     return [
-        f"Study {study.name}{_like_another(study, store)}",
+        f"Study {study.name}{_like_another(study, records)}",
         f"  digest      {study.digest}",
         f"  for         {_whom(site, study)}",
         f"  hospitals   {', '.join(study.hospitals)}{_unnamed(site, study)}",
@@ -43,7 +43,7 @@ def review(site: Site, study: Study, store: ConsentStore) -> list[str]:
         *(f"  - {line}" for line in _arms(study)),
         "",
         "What it asks of this hospital",
-        *(f"  - {line}" for line in asked(site, part)),
+        *(f"  - {line}" for line in asked(site, part, records)),
         *(f"  - all of it {often}" for often in _how_often(site, study)),
         "",
         "What leaves this hospital",
@@ -52,12 +52,12 @@ def review(site: Site, study: Study, store: ConsentStore) -> list[str]:
         "",
         "What a run of it uses up here",
         *(f"  - {line}" for line in used_by_a_run(site, study)),
-        *(f"  - too little is left: {line}" for line in too_little(site, study, store)),
-        *(f"  - {line}" for line in _one_study_more(site, study, store)),
+        *(f"  - too little is left: {line}" for line in too_little(site, study, records)),
+        *(f"  - {line}" for line in _one_study_more(site, study, records)),
         "",
         *_refused(site, part),
-        *_decided(site, study, store),
-        *_changed(study, store),
+        *_decided(site, study, records),
+        *_changed(study, records),
         "",
         *_every_key(study),
     ]
@@ -74,9 +74,9 @@ def _arms(study: Study) -> Iterator[str]:
         yield f"{name}: the method {arm.algorithm}, in rounds that ask {asked_ones}{other}"
 
 
-def _like_another(study: Study, store: ConsentStore) -> str:
+def _like_another(study: Study, records: Records) -> str:
     """A name that could be taken for that of another study here."""
-    names = {entry.name for entry in store.studies()} - {study.name}
+    names = {entry.name for entry in records.studies.all()} - {study.name}
     like = sorted(name for name in names if skeleton(name) == skeleton(study.name))
     return f" (looks like {', '.join(like)}, which is another study here)" if like else ""
 
@@ -106,7 +106,7 @@ def _every_key(study: Study) -> list[str]:
     ]
 
 
-def asked(site: Site, study: Study) -> Iterator[str]:
+def asked(site: Site, study: Study, records: Records) -> Iterator[str]:
     """The patients, the columns and the work."""
     yield f"patients with {_inputs(study)}"
     if names := _needed(study):  # two studies of other columns are of sets that can be subtracted
@@ -136,7 +136,7 @@ def asked(site: Site, study: Study) -> Iterator[str]:
             + (" in the file's order" if training.order == "sequential" else "")
             + (", in arms that ask nobody else" if study.privacy is not None else "")
         )
-    yield from promised(site, study)
+    yield from promised(site, study, records)
     if folds := len(folds_of(study)):
         yield (
             f"all of that {folds} times before, each time without one fold of the user's patients,"
@@ -376,9 +376,9 @@ def _column(name: str) -> str:
     return json.dumps(shown, ensure_ascii=False)
 
 
-def _one_study_more(site: Site, study: Study, store: ConsentStore) -> Iterator[str]:
-    entry = store.study(study.digest)
-    if (entry is None or entry.state != "approved") and (full := too_many_approved(site, store)):
+def _one_study_more(site: Site, study: Study, records: Records) -> Iterator[str]:
+    entry = records.studies.get(study.digest)
+    if (entry is None or entry.state != "approved") and (full := too_many_approved(site, records)):
         yield f"it cannot be approved yet: {full}"
 
 
@@ -390,17 +390,17 @@ def _refused(site: Site, study: Study) -> Iterator[str]:
         yield f"Refused in any case, also once approved: {problem}"
 
 
-def _decided(site: Site, study: Study, store: ConsentStore) -> list[str]:
+def _decided(site: Site, study: Study, records: Records) -> list[str]:
     """What was decided of this very study."""
-    entry, decisions = store.study(study.digest), store.decisions(study.digest)
+    entry, decisions = records.studies.get(study.digest), records.studies.decisions(study.digest)
     if entry is not None and entry.decided and not decisions:  # by an earlier program
         decisions = [(entry.state, entry.decided_by, entry.decided)]
     lines = [f"{state.capitalize()} by {by}, {at}" for state, by, at in decisions]
-    holds = decision_about(study, store)
+    holds = decision_about(study, records)
     if holds is not None and holds.digest != study.digest:
         which = f"{holds.state.capitalize()} with study {holds.digest[:12]}, which leads to it,"
         lines.append(f"{which} by {holds.decided_by}, {holds.decided}: that holds")
-    before = declined_before(site, study, store)
+    before = declined_before(site, study, records)
     if before is not None and before.digest != study.digest:
         lines.append(
             f"It asks no less than study {before.name} ({before.digest[:12]}), declined by"
@@ -409,8 +409,8 @@ def _decided(site: Site, study: Study, store: ConsentStore) -> list[str]:
     return lines
 
 
-def _changed(study: Study, store: ConsentStore) -> list[str]:
-    earlier = _last_approved(study, store)
+def _changed(study: Study, records: Records) -> list[str]:
+    earlier = _last_approved(study, records)
     if earlier is None:
         return ["Nobody here has approved another study."]
     before, after = _by_place(earlier.content), _by_place(study.canonical_json())
@@ -427,9 +427,9 @@ def _changed(study: Study, store: ConsentStore) -> list[str]:
     ]
 
 
-def _last_approved(study: Study, store: ConsentStore) -> StudyEntry | None:
+def _last_approved(study: Study, records: Records) -> StudyEntry | None:
     """The last one of its name; else the one that it differs least from."""
-    entries = [entry for entry in store.studies("approved") if entry.digest != study.digest]
+    entries = [entry for entry in records.studies.all("approved") if entry.digest != study.digest]
     if named := [entry for entry in entries if entry.name == study.name]:
         return max(named, key=lambda entry: entry.decided)
     after = _by_place(study.canonical_json()).items()

@@ -3,10 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.client.cells.cells import Cells, Groups, Rows
-from erosion.client.cells.sketch import Hashes
 from erosion.client.dataset.load import Patients
 from erosion.client.dataset.split import Split, for_more_tested
+from erosion.client.disclosure.control import DisclosureControl, Groups, Rows
+from erosion.client.disclosure.patient_sets import Hashes
 from erosion.common.errors import RunOver
 from erosion.common.rounds.selection import folds_ahead
 from erosion.common.study.study import Study
@@ -17,7 +17,7 @@ class CountedPatients:
     """Whom a hospital trains on and measures on; nobody counts as either before `begin`."""
 
     def __init__(
-        self, name: str, study: Study, patients: Patients, split: Split, cells: Cells
+        self, name: str, study: Study, patients: Patients, split: Split, cells: DisclosureControl
     ) -> None:
         """`name`: the hospital's. Raises Refusal for folds or a test part that show too few."""
         self._name, self._study, self._patients, self._cells = name, study, patients, cells
@@ -63,7 +63,7 @@ class CountedPatients:
         """
         if self.has_begun:
             return
-        with self._cells.noting():
+        with self._cells.transaction():
             self._check_measured(is_noted=True)
             if not np.array_equal(self._settled(is_noted=True), self.training):
                 raise RunOver(

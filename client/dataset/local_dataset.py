@@ -10,8 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from erosion.client.cells.cells import Cells
-from erosion.client.cells.summary import column_summaries
 from erosion.client.dataset.counted_patients import CountedPatients
 from erosion.client.dataset.kept_patients import KeptPatients
 from erosion.client.dataset.preprocessing import (
@@ -23,6 +21,8 @@ from erosion.client.dataset.preprocessing import (
 )
 from erosion.client.dataset.single_column import columns_of
 from erosion.client.dataset.split import Split, split_patients
+from erosion.client.disclosure.control import DisclosureControl
+from erosion.client.disclosure.summary import column_summaries
 from erosion.client.site_file import Site
 from erosion.common.errors import DataError, Refusal, SiteError
 from erosion.common.learning.local_work import PatientCounts
@@ -75,7 +75,7 @@ class LocalDataset:
         self,
         site: Site,
         study: Study,
-        cells: Cells | None = None,
+        cells: DisclosureControl | None = None,
         kept: KeptPatients | None = None,
         run: str | None = "",
     ) -> None:
@@ -85,7 +85,7 @@ class LocalDataset:
         them, for the run (None: for none). Raises DataError, SiteError, ModelError, and Refusal for
         a test part of too few patients. Nobody counts as trained or measured on before `begin`.
         """
-        cells = cells or Cells(site)
+        cells = cells or DisclosureControl(site)
         if site.name == study.user and (lacking := study.task.why_not_here()):
             raise SiteError(lacking)
         study.check_model()  # before the patients are read, which may take long
@@ -385,7 +385,7 @@ class LocalDataset:
             return None
         training = self.split.training
         rows = self._patients.rows[training].astype(np.float64, copy=False)
-        return self.cells.sums(task, rows, self._patients.groups[training], is_told=is_told)
+        return self.cells.sums(task, rows, self._patients.groups[training], is_disclosed=is_told)
 
     def _unscaled(self) -> Iterator[str]:
         """A note of the columns whose values differ, though no deviation may be told of them."""

@@ -1,27 +1,118 @@
-"""The final figures of a study: every arm for the user's patients, and the verdict on two arms."""
+"""The figures of the models on the user's held-out patients, with intervals, and the verdict."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import ceil, isfinite
 
 import numpy as np
+from numpy.typing import NDArray
 
 from erosion.client.dataset.local_dataset import LocalDataset
 from erosion.client.dataset.single_column import outcome_of, strength, strength_held_out
-from erosion.client.evaluation.cross_fitted import BASE_RATE
-from erosion.client.evaluation.metrics import measure_with_intervals, told
-from erosion.client.evaluation.verdict import compare
+from erosion.client.evaluation.held_out import BASE_RATE
+from erosion.common.protocol.figures import LARGEST_FIGURE
 from erosion.common.protocol.messages import (
     FEWEST_OF_A_CLASS,
+    SIGNIFICANCE,
     BestColumn,
     Comparison,
     EvaluateReply,
     FinalMetrics,
+    Interval,
+    Metrics,
     Scaling,
+    conclude,
     significance_of,
 )
 from erosion.common.study.sections import BEST_LOCAL
 from erosion.common.tasks.features import CategoryFeature
 from erosion.common.tasks.inputs import TabularTask
-from erosion.common.tasks.task import Floats, Targets
+from erosion.common.tasks.task import Bounds, Floats, Targets, Task
+
+CHUNK = 2_000_000  # numbers in memory at a time
+
+
+def measure(task: Task, predictions: Floats, targets: Targets, training: Targets) -> Metrics:
+    """The task's metrics of predictions (n, k) for targets (n, ...), one for each patient.
+
+    `training` are the targets of the user's training part: the base rate comes from them. With
+    several predictions of each patient, (m, n, k), a metric is its mean over them.
+    """
+    weights = np.ones((1, len(targets)))
+    figures = _figures(task, predictions, targets, weights, training)
+    values = {metric.name: float(figures[metric.name][0]) for metric in task.metrics}
+    defined = {name: told(value) if isfinite(value) else None for name, value in values.items()}
+    return Metrics.model_validate({"num_patients": len(targets), **defined})
+
+
+def measure_with_intervals(
+    task: Task,
+    predictions: Floats,
+    targets: Targets,
+    training: Targets,
+    *,
+    resamples: int,
+    seed: int,
+) -> FinalMetrics:
+    """Metrics with 95 % percentile intervals over `resamples` draws of the patients.
+
+    Where the task has a score interval of a metric, too, the ends are the outer ones of both: draws
+    of patients on whom a model makes few errors, or none, hardly differ.
+
+    The same seed draws the same patients for every arm. Draws in which a metric is undefined, such
+    as AUROC where one class is drawn, are left out of its interval; where all are, it has none.
+    """
+    gathered: dict[str, list[Floats]] = {}
+    for weights in _draws(len(targets), resamples, seed):
+        for name, values in _figures(task, predictions, targets, weights, training).items():
+            gathered.setdefault(name, []).append(values)
+    point = measure(task, predictions, targets, training)
+    scores = _score_intervals(task, predictions, targets, training)
+    intervals = {}
+    for name, parts in gathered.items():
+        values = np.concatenate(parts)
+        values = values[np.isfinite(values)]
+        if len(values) and point.get(name) is not None:
+            ends = [*np.quantile(values, [0.025, 0.975]), *scores.get(name, ())]
+            intervals[name] = Interval(low=told(min(ends)), high=told(max(ends)))
+    return FinalMetrics.model_validate({**point.model_dump(), "intervals": intervals})
+
+
+def told(figure: float) -> float:
+    """A figure no larger than others read one; that of a model that has diverged may be."""
+    return min(max(float(figure), -LARGEST_FIGURE), LARGEST_FIGURE)
+
+
+def _figures(
+    task: Task, predictions: Floats, targets: Targets, weights: Floats, training: Targets
+) -> Mapping[str, Floats]:
+    """`task.figures`, or their means over several predictions of each patient."""
+    if predictions.ndim == 2:
+        return task.figures(predictions, targets, weights, training)
+    each = [task.figures(one, targets, weights, training) for one in predictions]
+    return {name: np.mean([figures[name] for figures in each], axis=0) for name in each[0]}
+
+
+def _score_intervals(
+    task: Task, predictions: Floats, targets: Targets, training: Targets
+) -> Mapping[str, Bounds]:
+    """`task.score_intervals`, or their mean ends over several predictions of each patient."""
+    if predictions.ndim == 2:
+        return task.score_intervals(predictions, targets, training)
+    each = [task.score_intervals(one, targets, training) for one in predictions]
+    names = set.intersection(*(set(found) for found in each))
+    return {name: tuple(np.mean([found[name] for found in each], axis=0)) for name in names}
+
+
+def _draws(num_patients: int, resamples: int, seed: int) -> Iterator[Floats]:
+    """How often each patient is drawn in each resample: (some resamples, n) at a time."""
+    generator = np.random.default_rng(seed)
+    at_a_time = max(1, CHUNK // num_patients)
+    for start in range(0, resamples, at_a_time):
+        count = min(at_a_time, resamples - start)
+        drawn = generator.integers(num_patients, size=(count, num_patients))
+        drawn += np.arange(count)[:, None] * num_patients
+        counts = np.bincount(drawn.ravel(), minlength=count * num_patients)
+        yield counts.reshape(count, num_patients).astype(np.float64)
 
 
 def final_figures(
@@ -135,3 +226,113 @@ def _verdict(
         found.smallest_class, FEWEST_OF_A_CLASS, total=found.num_patients
     )
     return found.model_copy(update={"smallest_class": smallest, "chosen": chosen})
+
+
+EXACT_UP_TO = 16  # patients: 65,536 sign patterns
+RANDOM_FLIPS = 20_000  # sign patterns, where few comparisons are looked at together
+MOST_FLIPS = 1_000_000
+
+
+def compare(
+    task: Task,
+    arms: tuple[str, str],
+    predictions: tuple[Floats, Floats],
+    targets: Targets,
+    *,
+    seed: int,
+    level: float = SIGNIFICANCE,
+    strict: bool = False,
+    comparisons: int = 1,
+) -> Comparison:
+    """The first arm against the second, by the task's loss of each test patient.
+
+    `predictions` are each (n, k); or (m, n, k), several of each patient, whose losses are averaged
+    first. No difference is claimed unless
+    p <= `level` and the smallest group of patients that the task needs has at least five: those
+    outside the commonest class, or events. If `strict`, the p-value is the larger one of these and
+    of these with one patient more, on whom the better arm errs as badly as the loss allows: errors
+    on rare patients may be absent from a sample. So it can be adjusted as any p-value is.
+    `comparisons`: how many such p-values may be adjusted together, see `flips_for`. With several
+    predictions of each patient the p-value of each alone is given, too.
+    """
+    flips = flips_for(comparisons, level)
+
+    def p_of(differences: Floats) -> float:
+        p_value = sign_flip_p_value(differences, seed=seed, flips=flips)
+        if not strict:
+            return p_value
+        worst = task.largest_difference
+        return max(p_value, _p_value_with_one_more(differences, worst, seed=seed, flips=flips))
+
+    arm, reference = (_losses(task, p, targets) for p in predictions)
+    differences: Floats = arm.mean(axis=0) - reference.mean(axis=0)
+    smallest = task.smallest_group(targets)
+    mean = float(differences.mean())
+    p_value = p_of(differences)
+    return Comparison(
+        arm=arms[0],
+        reference=arms[1],
+        num_patients=len(differences),
+        smallest_class=smallest,
+        mean_difference=told(mean),
+        p_value=p_value,
+        conclusion=conclude(mean, p_value, smallest, level),
+        level=level,
+        strict=strict,
+        p_by_cut=tuple(map(p_of, arm - reference)) if len(arm) > 1 else (),
+        flips=0 if len(differences) <= EXACT_UP_TO else flips,
+    )
+
+
+def _losses(task: Task, predictions: Floats, targets: Targets) -> Floats:
+    """By each of the predictions: (m, n)."""
+    each = predictions[None] if predictions.ndim == 2 else predictions
+    return np.stack([task.patient_losses(one, targets) for one in each])
+
+
+def _p_value_with_one_more(differences: Floats, worst: float, *, seed: int, flips: int) -> float:
+    """With a patient more who is as far out on the other side; 1 where that turns the mean."""
+    sign = np.sign(differences.sum())
+    if not worst < abs(differences.sum()):
+        return 1.0
+    return sign_flip_p_value(np.append(differences, -sign * worst), seed=seed, flips=flips)
+
+
+def flips_for(comparisons: int, level: float) -> int:
+    """So many random patterns that the smallest p-value, times `comparisons`, is within `level`.
+
+    Holm's method multiplies it like that. There are no more than MOST_FLIPS.
+    """
+    return min(max(RANDOM_FLIPS, ceil(comparisons / level)), MOST_FLIPS)
+
+
+def sign_flip_p_value(differences: Floats, *, seed: int, flips: int = RANDOM_FLIPS) -> float:
+    """Two-sided p-value of the mean of paired differences (n,) being 0.
+
+    If the arms are alike, each patient's difference could as well have had the other sign. The
+    p-value is the share of sign patterns whose sum is at least as far from 0 as the observed one:
+    all of them up to 16 patients, else `flips` random ones and the observed one.
+    """
+    num_patients = len(differences)
+    # Patterns with the observed sum must count, whatever order their sum was rounded in.
+    observed = abs(differences.sum()) - 1e-12 * np.abs(differences).sum()
+    if num_patients <= EXACT_UP_TO:
+        patterns = np.arange(2**num_patients)[:, None] >> np.arange(num_patients) & 1
+        return float(np.mean(_far_out(patterns, differences, observed)))
+    generator = np.random.default_rng(seed)
+    at_a_time = max(1, CHUNK // num_patients)
+    count = 0
+    for start in range(0, flips, at_a_time):
+        rows = min(at_a_time, flips - start)
+        patterns = generator.integers(2, size=(rows, num_patients), dtype=np.int8)
+        count += int(_far_out(patterns, differences, observed).sum())
+    return (1 + count) / (1 + flips)
+
+
+def _far_out(
+    patterns: NDArray[np.int64] | NDArray[np.int8], differences: Floats, observed: float
+) -> NDArray[np.bool_]:
+    """For every row of 0/1 (some, n): is the sum of the differences with those signs as far out?"""
+    sums = 2 * (patterns.astype(np.float64) @ differences) - differences.sum()
+    far: NDArray[np.bool_] = np.abs(sums) >= observed
+    return far

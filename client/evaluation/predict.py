@@ -21,7 +21,7 @@ from erosion.client.dataset.sources.data_source import TableSource
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.dataset.study_columns import columns_of
 from erosion.client.dataset.table_contract import check_table
-from erosion.client.evaluation.held_out_table import (
+from erosion.client.evaluation.held_out import (
     TrainedOn,
     read_trained_on,
     run_folder_at,

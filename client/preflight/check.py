@@ -1,6 +1,7 @@
 """Runs every check and shows the table."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from shlex import quote
 
@@ -10,20 +11,29 @@ from rich.table import Table
 from rich.text import Text
 
 from erosion.client.finding import Finding, Outcome, failed, skipped
-from erosion.client.preflight.approval import check_approval
-from erosion.client.preflight.budgets import check_budgets, check_run
-from erosion.client.preflight.compute import check_compute
-from erosion.client.preflight.data import check_study_here
-from erosion.client.preflight.files import check_keys, check_proposals, check_site_file
-from erosion.client.preflight.model import check_model
 from erosion.client.preflight.network import check_network
-from erosion.client.preflight.overview import ColumnCounts, column_counts
-from erosion.client.preflight.sealed import check_sealed
-from erosion.client.preflight.state import check_state
-from erosion.client.preflight.weaker import check_weaker
+from erosion.client.preflight.site_checks import (
+    check_approval,
+    check_budgets,
+    check_compute,
+    check_keys,
+    check_proposals,
+    check_run,
+    check_site_file,
+    check_state,
+    check_weaker,
+)
+from erosion.client.preflight.study_checks import (
+    ColumnCounts,
+    check_model,
+    check_sealed,
+    check_study_here,
+    column_counts,
+)
+from erosion.client.records.records import Records
 from erosion.client.site_file import AppSite, Site, is_for_app, load_app_site, load_site
 from erosion.client.training.limits import part_asked
-from erosion.common.errors import DataError, SiteError
+from erosion.common.errors import DataError
 from erosion.common.rounds.bounds import problem_with_heads
 from erosion.common.study.study import Study, load_study
 from erosion.common.support.text import shown
@@ -93,26 +103,32 @@ def _findings(
     yield from check_keys(site)
     yield from site.data.check()
     yield (state := check_state(site))
-    is_usable = state.outcome is not Outcome.FAILED
     yield check_compute(site)
-    yield from check_budgets(site) if is_usable else [skipped("budgets", NOT_YET)]
-    if study is not None:
-        if problem := problem_with_heads(study):
-            yield failed("study", *problem)
-        part = part_asked(site, study)
-        yield from check_model(site, part)
-        try:
-            yield from check_study_here(site, part)
-        except (SiteError, OSError):
-            if is_usable:
-                raise
-            yield skipped("privacy", NOT_YET)
-        if is_usable:
-            files = f"{quote(str(site_file))} --study {quote(str(study_file))}"
-            yield check_approval(site, study, f"erosion review {files}")
-            yield check_run(site, study)
+    if state.outcome is Outcome.FAILED:
+        yield skipped("budgets", NOT_YET)
+        yield from _findings_of_study(site, study, None)
+    else:
+        with closing(Records.existing(site)) as records:
+            yield from check_budgets(site, records)
+            yield from _findings_of_study(site, study, records)
+            if study is not None:
+                files = f"{quote(str(site_file))} --study {quote(str(study_file))}"
+                yield check_approval(site, study, f"erosion review {files}", records)
+                yield check_run(site, study, records)
     yield from check_sealed(site, study)
     yield from check_network(site)
+
+
+def _findings_of_study(
+    site: Site, study: Study | None, records: Records | None
+) -> Iterator[Finding]:
+    if study is None:
+        return
+    if problem := problem_with_heads(study):
+        yield failed("study", *problem)
+    part = part_asked(site, study)
+    yield from check_model(site, part)
+    yield from check_study_here(site, part, records)
 
 
 def _show(finding: Finding, console: Console) -> None:

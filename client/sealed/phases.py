@@ -1,12 +1,14 @@
-"""Where a site is in a sealed round, and what leaves it in the last two legs.
+"""Where a site is in a sealed round, its keys, and what leaves it in the last two legs.
 
 Each phase holds what the one before it had, so that a coordinator that was killed and asks the same
 again gets the same answer.
 """
 
+import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import gmpy2
 import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
@@ -17,6 +19,44 @@ from erosion.common.sealed.distances.paillier import PublicKey as PaillierKey
 from erosion.common.sealed.masks.mask import Words
 from erosion.common.sealed.masks.share_envelope import Shares
 from erosion.common.sealed.roster import Hello, Receipt, Roster, RoundContext, View
+from erosion.common.support.keys import PrivateKey, PublicKey
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Identity:
+    """The site's node key, and those of the hospitals that it would be summed with, pinned."""
+
+    name: str
+    node_key: PrivateKey
+    peer_keys: Mapping[str, PublicKey] = field(default_factory=dict)
+
+
+class NoiseAhead:
+    """Of one key at a time; each noise is given out once."""
+
+    def __init__(self) -> None:
+        """Nothing is made until `prepare` or `take`."""
+        self._thread: threading.Thread | None = None
+        self._made: tuple[PaillierKey, mpz] | None = None
+
+    def prepare(self, key: PaillierKey) -> None:
+        """Have one ready in a while."""
+        if self._thread is None and self._made is None:
+            self._thread = threading.Thread(target=self._make, args=(key,), daemon=True)
+            self._thread.start()
+
+    def take(self, key: PaillierKey) -> mpz:
+        """One noise under the key, made now where none is ready."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        made, self._made = self._made, None
+        return made[1] if made is not None and made[0] == key else key.noise()
+
+    def _make(self, key: PaillierKey) -> None:
+        gmpy2.get_context().allow_release_gil = True  # of this thread
+        self._made = key, key.noise()
+
 
 Values = NDArray[np.float32]
 

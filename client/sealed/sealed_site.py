@@ -14,19 +14,19 @@ from typing import TypeVar
 import numpy as np
 from gmpy2 import mpz
 
-from erosion.client.sealed.identity import Identity
-from erosion.client.sealed.noise_ahead import NoiseAhead
+from erosion.client.records.ledgers import Place, SumTable
 from erosion.client.sealed.phases import (
     Greeted,
+    Identity,
     Masked,
     MaskedUpdate,
     Measured,
+    NoiseAhead,
     Phase,
     Released,
     Unmasked,
     Values,
 )
-from erosion.client.sealed.sum_ledger import Place, SumLedger
 from erosion.common.algorithms.base import TRAIN, WHOLE, SealedMeasure
 from erosion.common.errors import Refusal
 from erosion.common.sealed import legs, roster
@@ -59,9 +59,9 @@ P = TypeVar("P", Greeted, Measured, Masked)
 class SealedSite:
     """One site. Keys and phase are in memory: after a restart it is absent until the next train."""
 
-    def __init__(self, identity: Identity, ledger: SumLedger, rules: SumRules) -> None:
-        """The ledger outlives the program."""
-        self._identity, self._ledger, self._rules = identity, ledger, rules
+    def __init__(self, identity: Identity, sums: SumTable, rules: SumRules) -> None:
+        """`sums` outlive the program."""
+        self._identity, self._sums, self._rules = identity, sums, rules
         self._phase: Phase = None
         self._noise = NoiseAhead()
 
@@ -98,9 +98,9 @@ class SealedSite:
                 self._note(context, TRAIN)
                 return known.hello
         # From parameters that differ by a hair it would be nearly the same update, in another sum.
-        with self._ledger.transaction():
-            self._ledger.answer(_place(context), TRAIN)
-            self._ledger.commit(
+        with self._sums.transaction():
+            self._sums.answer(_place(context), TRAIN)
+            self._sums.commit(
                 digest("round", *_place(context)),
                 digest("from", context.received),
                 f"Round {context.round} of this run began from other parameters here: start a new"
@@ -131,11 +131,11 @@ class SealedSite:
                 raise Refusal("This site has given its distance of this round already.")
             self._note(greeted.context, legs.DISTANCE)
             return known.answer, dict(known.envelopes)
-        with self._ledger.transaction():
-            self._ledger.answer(_place(greeted.context), legs.DISTANCE)
+        with self._sums.transaction():
+            self._sums.answer(_place(greeted.context), legs.DISTANCE)
             for what in _known_as(greeted):
                 # With its own fresh keys in the roster, no other question has this hash.
-                self._ledger.commit(
+                self._sums.commit(
                     digest("distance", what), asked, "This update's distance was given already."
                 )
         self._phase = None  # once: a question that fails from here on is not put again
@@ -377,8 +377,8 @@ class SealedSite:
 
     def _note(self, context: RoundContext, step: str) -> None:
         """Before it is answered, once more or for the first time."""
-        with self._ledger.transaction():
-            self._ledger.answer(_place(context), step)
+        with self._sums.transaction():
+            self._sums.answer(_place(context), step)
 
 
 def _place(context: RoundContext) -> Place:

@@ -1,8 +1,9 @@
 """A hospital's answers in sealed rounds: from a request to the site's own rules and back."""
 
+import hashlib
+import hmac
 from collections.abc import Callable
 from functools import cached_property
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -10,16 +11,17 @@ from gmpy2 import mpz
 from pydantic import ValidationError
 from torch import Tensor
 
-from erosion.client.sealed.identity import Identity
-from erosion.client.sealed.opening_file import OpeningFile
+from erosion.client.records.ledgers import SumTable
+from erosion.client.sealed.phases import Identity
 from erosion.client.sealed.sealed_site import SealedSite
-from erosion.client.sealed.sum_ledger import SumLedger
 from erosion.client.site_file import Site
 from erosion.common.errors import Refusal, SiteError
 from erosion.common.learning.local_work import LocalAnswer
-from erosion.common.protocol.messages import TrainRequest
+from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion.common.protocol.scaling import as_text
 from erosion.common.sealed import legs
+from erosion.common.sealed.audit.opening import Opening
+from erosion.common.sealed.digest import digest
 from erosion.common.sealed.distances.distance import Question
 from erosion.common.sealed.distances.numbers import from_rows, to_rows
 from erosion.common.sealed.distances.paillier import PublicKey
@@ -28,18 +30,20 @@ from erosion.common.sealed.pinned_keys import read_pinned_keys
 from erosion.common.sealed.roster import RoundContext, View, received_hash
 from erosion.common.sealed.sums.sum_rules import SumRules
 from erosion.common.settings.base import Settings, first_mistake
+from erosion.common.support.files import make_private_folder
 from erosion.common.support.keys import load_private_key
 
-FOLDER = "sealed"  # beside what methods keep
+FOLDER = "sealed"  # with what methods keep
+OPENING_NAME = "opening.safetensors"
 F = TypeVar("F", bound=Settings)
 
 
 class SealedSteps:
     """The sealed legs of one hospital, for as long as its program runs."""
 
-    def __init__(self, site: Site, identity: Identity | None = None) -> None:
+    def __init__(self, site: Site, sums: SumTable, identity: Identity | None = None) -> None:
         """Nothing is read until the first sealed round. `identity`: a simulation's."""
-        self._site, self._given = site, identity
+        self._site, self._sums, self._given = site, sums, identity
         self._steps: dict[str, Callable[[TrainRequest], LocalAnswer]] = {
             legs.DISTANCE: self._distance,
             legs.MASKED: self._masked,
@@ -111,7 +115,7 @@ class SealedSteps:
     def _masked(self, request: TrainRequest) -> LocalAnswer:
         asked = _read(legs.MaskedAsked, request)
         masked = self._rounds.masked(asked.weights, asked.scale, asked.envelopes)
-        self._opening.write(masked.opening)
+        self._keep_opening(masked.opening)
         rules, signature = legs.Rules.of(masked.receipt.rules), masked.receipt.signature
         said = legs.MaskedSaid(rules=rules, signature=signature, seed=masked.seed)
         return LocalAnswer({legs.WORDS: torch.from_numpy(masked.words)}, _as_json(said))
@@ -129,16 +133,25 @@ class SealedSteps:
 
     @cached_property
     def _rounds(self) -> SealedSite:
-        return SealedSite(self._identity, SumLedger(self._folder), sum_rules(self._site))
+        return SealedSite(self._identity, self._sums, sum_rules(self._site))
 
-    @cached_property
-    def _opening(self) -> OpeningFile:
-        return OpeningFile(self._folder)
-
-    @property
-    def _folder(self) -> Path | None:
-        state = self._site.compute.state
-        return None if state is None else state / self._site.name / FOLDER
+    def _keep_opening(self, opening: Opening) -> None:
+        """Replace the last one, for a person here to show in an audit. It is not synced."""
+        if self._site.compute.state is None:
+            return
+        folder = self._site.consent_folder / FOLDER
+        path, temporary = folder / OPENING_NAME, folder / "opening.new"
+        try:
+            if not folder.exists():
+                make_private_folder(folder)
+            temporary.touch(mode=0o600)
+            opening.write(temporary)
+            temporary.replace(path)
+        except OSError as problem:
+            raise SiteError(
+                f"What an audit would need cannot be written to {path}: {problem}. Make the folder"
+                " writable (compute.state in the site file)."
+            ) from None
 
     @property
     def _identity(self) -> Identity:
@@ -181,3 +194,16 @@ def _rows(request: TrainRequest, name: str, num_bytes: int) -> Tensor:
 
 def _as_json(said: Settings) -> dict[str, Any]:
     return said.model_dump(mode="json")
+
+
+NAME = "opening.safetensors"
+
+
+def secret_of(request: TrainRequest | EvaluateRequest, secret: bytes) -> bytes:
+    """The hospital's `secret`, in a sealed study made into one for the run alone.
+
+    Without a secret, in simulations and testbeds, everybody can repeat the draws.
+    """
+    if not (secret and request.study.federation.sealed):
+        return secret
+    return hmac.digest(secret, digest("run", request.study.digest, request.run), hashlib.sha256)

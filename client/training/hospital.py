@@ -13,38 +13,40 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from erosion.client.cells.cells import Cells
 from erosion.client.dataset.kept_patients import KeptPatients
 from erosion.client.dataset.local_dataset import LocalDataset
-from erosion.client.evaluation.cross_fitted import BASE_RATE, FoldPredictions
-from erosion.client.evaluation.final_figures import final_figures, no_figures_yet
-from erosion.client.evaluation.held_out_table import run_folder_at, write_held_out
-from erosion.client.evaluation.metrics import measure
+from erosion.client.disclosure.control import DisclosureControl
+from erosion.client.evaluation.final_figures import final_figures, measure, no_figures_yet
+from erosion.client.evaluation.held_out import (
+    BASE_RATE,
+    FoldPredictions,
+    run_folder_at,
+    write_held_out,
+)
 from erosion.client.evaluation.references import (
     fit_reference,
     folds_of_patients,
     loss_of_local_arm,
 )
-from erosion.client.privacy.private_rounds import PrivateRounds
-from erosion.client.sealed.identity import Identity
-from erosion.client.sealed.own_draws import secret_of
-from erosion.client.sealed.sealed_steps import SealedSteps
+from erosion.client.records.records import Records
+from erosion.client.sealed.phases import Identity
+from erosion.client.sealed.sealed_steps import SealedSteps, secret_of
 from erosion.client.site_file import Site
-from erosion.client.training.asked import (
+from erosion.client.training.kept_state import KeptState, Moment
+from erosion.client.training.limits import check_limits, check_parts, check_study
+from erosion.client.training.privacy import PrivateRounds
+from erosion.client.training.rehearsal import check_task, warm_up
+from erosion.client.training.request import (
     Request,
     arm_of,
+    checked_parameters,
+    checked_payload,
     enclosed_of,
+    faults_of,
     moments_of,
     parameters_of,
     state_key_of,
 )
-from erosion.client.training.checked_task import check_task
-from erosion.client.training.folds import check_parts
-from erosion.client.training.kept_state import KeptState, Moment
-from erosion.client.training.limits import check_limits, check_study
-from erosion.client.training.model_faults import faults_of
-from erosion.client.training.received import checked_parameters, checked_payload
-from erosion.client.training.warm_up import warm_up
 from erosion.common.algorithms.base import TRAIN, ArmBase
 from erosion.common.algorithms.personal_layers import personal_parameters, take_step
 from erosion.common.compression.codec import compress_with_feedback
@@ -101,6 +103,7 @@ class Hospital:
         secret: bytes = b"",
         noise_secret: bytes = b"",
         held_out: Path | None = None,
+        records: Records | None = None,
     ) -> None:
         """Take the machine's resources that the site file grants; raises SiteError.
 
@@ -110,12 +113,13 @@ class Hospital:
         """
         self.site, self._secret = site, secret
         self.trainer: Trainer = train_locally  # a simulation may train hospitals together
-        self._sealed = SealedSteps(site)
-        self._private = PrivateRounds(site, noise_secret or secret)
+        self._records = records = records or Records.of(site)
+        self._sealed = SealedSteps(site, records.sums)
+        self._private = PrivateRounds(site, noise_secret or secret, records)
         folder = site.compute.state
         self._kept = KeptState(None if folder is None else folder / site.name)
         self._held_out = held_out or (None if folder is None else folder / site.name)
-        self._cells = Cells(site, secret)
+        self._cells = DisclosureControl(site, secret, records)
         self._patients = KeptPatients(site, self._kept)
         self._prepared: OrderedDict[str, _Prepared] = OrderedDict()  # by study digest, oldest first
         self._noted: set[tuple[str, str]] = set()  # study, and what was written about its data
@@ -136,11 +140,11 @@ class Hospital:
 
     def identify(self, identity: Identity) -> None:
         """Take these keys for sealed rounds, in place of those in the site's files."""
-        self._sealed = SealedSteps(self.site, identity)
+        self._sealed = SealedSteps(self.site, self._records.sums, identity)
 
-    def told(self) -> list[str]:
-        """The figures about its patients that have left so far, in lines for people here."""
-        return self._cells.told()
+    def disclosed(self) -> list[str]:
+        """Return the figures about its patients that have left, in lines for people here."""
+        return self._cells.disclosed()
 
     def describe(self, study: Study, run: str = "") -> DescribeReply:
         """Who this hospital is, how many patients it trains on, and its share of the scaling.

@@ -48,11 +48,11 @@ def _login_name() -> str:
 
 def _run(options: argparse.Namespace) -> int:
     with imports_for_good():
-        from erosion.client.consent.account import claim
-        from erosion.client.consent.decisions import decide, entry_of, too_many_approved
+        from erosion.client.consent.approvals import decide, entry_of, too_many_approved
+        from erosion.client.consent.budgets import listing, named
         from erosion.client.consent.review import review
-        from erosion.client.consent.review_list import listing, named
-        from erosion.client.consent.store import ConsentStore
+        from erosion.client.records.account import claim
+        from erosion.client.records.records import Records
         from erosion.client.site_file import load_site
         from erosion.common.errors import StudyError
         from erosion.common.study.study import load_study, study_from_json
@@ -63,13 +63,13 @@ def _run(options: argparse.Namespace) -> int:
             raise StudyError(f"--{said[0]} of which study? Give its digest, or --study FILE.")
     site = load_site(options.site)
     claim(site)
-    store = ConsentStore(site.consent_folder)
+    records = Records.of(site)
     try:
         if options.study is None and options.digest is None:
-            print(_lines(listing(site, store)))
+            print(_lines(listing(site, records)))
             return 0
         if options.study is not None:
-            entry = entry_of(load_study(options.study), store)
+            entry = entry_of(load_study(options.study), records)
             if options.digest and not entry.digest.startswith(options.digest.lower()):
                 raise StudyError(
                     f"The study in {options.study} has the digest {entry.digest[:12]}..., which"
@@ -77,9 +77,9 @@ def _run(options: argparse.Namespace) -> int:
                     " decided."
                 )
         else:
-            entry = named(options.digest, store)
+            entry = named(options.digest, records)
         try:
-            print(_lines(review(site, study_from_json(entry.content), store)))
+            print(_lines(review(site, study_from_json(entry.content), records)))
         except StudyError:  # of another version of this program
             if not options.decline:
                 raise
@@ -94,14 +94,14 @@ def _run(options: argparse.Namespace) -> int:
                 print("Nothing was decided.")
                 return 0
             approve = answer.startswith("y")
-        if approve and entry.state != "approved" and (full := too_many_approved(site, store)):
+        if approve and entry.state != "approved" and (full := too_many_approved(site, records)):
             raise SiteError(
                 f"Nothing was decided: {full}. Raise that in {options.site}, or decline a study"
                 " that is over; then approve this one."
             )
-        done = decide(store, entry, approve=approve, by=by)
+        done = decide(records, entry, approve=approve, by=by)
     finally:
-        store.close()
+        records.close()
     print(f"\n{done.state.capitalize()} by {done.decided_by} at {done.decided}.")
     return 0
 

@@ -167,7 +167,7 @@ class Run:
         return predictions_frame(self._held_out(site))
 
     def _held_out(self, site: str | os.PathLike[str] | None) -> str:
-        from erosion.client.evaluation.held_out_table import (
+        from erosion.client.evaluation.held_out import (
             PREDICTIONS,
             run_folder_at,
             testbed_site,

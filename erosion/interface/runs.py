@@ -180,7 +180,7 @@ def simulate(
     Raises:
         ErosionError: Also, before anything is read, for a study with every hospital as its user.
     """
-    from erosion.client.evaluation.held_out_table import PREDICTIONS
+    from erosion.client.evaluation.held_out import PREDICTIONS
     from erosion.client.training.hospital import Hospital
     from erosion.experiments import simulator
     from erosion.server.coordination.run_end import result_of

@@ -17,7 +17,7 @@ from flwr.app import Context, Message, RecordDict
 from erosion.client.audit.audit_log import AuditLog
 from erosion.client.connection.app import make_app
 from erosion.client.consent.consent import Consent
-from erosion.client.consent.store import ConsentStore
+from erosion.client.records.records import Records
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.protocol import wire
@@ -125,7 +125,7 @@ def _seconds(site: Site, study: Study, records: Path | None) -> float:
         return round(median(took), 6)
     automatic = site.approval.model_copy(update={"automatic": "within_limits"})
     site = site.model_copy(update={"approval": automatic})
-    app = make_app(hospital, Consent(site, ConsentStore(records / "state"), "coordinator"))
+    app = make_app(hospital, Consent(site, Records(records / "state", site.name), "coordinator"))
     context = Context(0, 0, {}, RecordDict(), {})
     with AuditLog(records / "records") as log:
         for asked in requests:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from erosion.client.evaluation.verdict import sign_flip_p_value
+from erosion.client.evaluation.final_figures import sign_flip_p_value
 from erosion.common.algorithms import REGISTRY
 from erosion.common.algorithms.weight_erosion import PRESETS
 from erosion.common.study.study import Study, load_study

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from erosion.client.audit.audit_log import AuditLog
-from erosion.client.consent.account import claim, dataset_of
 from erosion.client.finding import Outcome
-from erosion.client.preflight.state import check_state
-from erosion.client.privacy.privacy_ledger import PrivacyLedger, Release
-from erosion.client.privacy.recovery import recover_releases
+from erosion.client.preflight.site_checks import check_state
+from erosion.client.records.account import claim, dataset_of
+from erosion.client.records.ledgers import Release
+from erosion.client.records.records import FILE_NAME, Records
+from erosion.client.records.recovery import recover
 from erosion.client.site_file import Site, load_site
 from erosion.common.errors import SiteError
 from tests.support.sent_logs import sent
@@ -36,13 +37,13 @@ def table(folder: Path) -> Path:
 
 
 def pay(site: Site) -> None:
-    with closing(PrivacyLedger(site.consent_folder)) as ledger, ledger.transaction():
-        ledger.pay(Release(dataset_of(site), "study", "run", "arm", 1, 0.5), "reply")
+    with closing(Records.of(site)) as ledger, ledger.transaction():
+        ledger.privacy.pay(Release(dataset_of(site), "study", "run", "arm", 1, 0.5), "reply")
 
 
 def paid(site: Site) -> float:
-    with closing(PrivacyLedger(site.consent_folder)) as ledger:
-        return ledger.spent(dataset_of(site)).in_all
+    with closing(Records.of(site)) as ledger:
+        return ledger.privacy.spent(dataset_of(site)).in_all
 
 
 def test_two_site_files_in_one_folder_share_nothing(tmp_path: Path) -> None:
@@ -141,10 +142,18 @@ def test_a_log_is_one_hospitals_and_names_it(tmp_path: Path) -> None:
     assert log.read_bytes() == before
 
 
+def test_records_are_one_hospitals_and_name_it(tmp_path: Path) -> None:
+    Records(tmp_path, "south").close()
+    before = (tmp_path / FILE_NAME).read_bytes()
+    with pytest.raises(SiteError, match=r"south, and this is west.*compute\.state"):
+        Records(tmp_path, "west")
+    assert (tmp_path / FILE_NAME).read_bytes() == before
+
+
 def test_what_a_log_has_of_other_data_is_not_charged(tmp_path: Path) -> None:
     log = sent(tmp_path / "records", 2, dataset="last year", noise=1.0)
-    with closing(PrivacyLedger(tmp_path / "state")) as ledger:
-        assert recover_releases(ledger, "this year", log) == 0
-        assert ledger.spent("this year").in_all == 0
-    with closing(PrivacyLedger(tmp_path / "other")) as ledger:
-        assert recover_releases(ledger, "last year", log) == 2
+    with closing(Records(tmp_path / "state", "b")) as ledger:
+        assert recover(ledger, "c", "this year", log).releases == 0
+        assert ledger.privacy.spent("this year").in_all == 0
+    with closing(Records(tmp_path / "other", "b")) as ledger:
+        assert recover(ledger, "c", "last year", log).releases == 2

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from flwr.app import Error, Message, RecordDict
 
-from erosion.client.audit.audit_entry import hash_of
 from erosion.client.audit.audit_log import AuditLog
+from erosion.client.audit.log_files import hash_of
 from erosion.client.audit.site_observers import SiteObservers
 from erosion.client.connection import outage
 from erosion.client.connection.agent import (

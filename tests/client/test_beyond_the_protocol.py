@@ -13,14 +13,11 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from erosion.client.audit.audit_log import AuditLog
 from erosion.client.connection.app import make_app
-from erosion.client.consent.account import dataset_of
+from erosion.client.consent.approvals import decide, entry_of
 from erosion.client.consent.consent import Consent
-from erosion.client.consent.decisions import decide, entry_of
-from erosion.client.consent.recovery import recover_answers
-from erosion.client.consent.store import ConsentStore
-from erosion.client.privacy.privacy_ledger import PrivacyLedger
-from erosion.client.privacy.private_rounds import ledger_folder
-from erosion.client.privacy.recovery import recover_releases
+from erosion.client.records.account import dataset_of
+from erosion.client.records.records import FILE_NAME, Records
+from erosion.client.records.recovery import recover
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.protocol import wire
@@ -44,9 +41,9 @@ class Peer:
             folder, twenty_patients(), name="b", file="b.csv", compute={"state": folder / "state"}
         )
         self.study, self.records = study, folder / "records"
-        self.store = ConsentStore(self.site.consent_folder)
-        decide(self.store, entry_of(study, self.store), approve=True, by="somebody")
-        consent = Consent(self.site, self.store, "c")
+        self.book = Records.of(self.site)
+        decide(self.book, entry_of(study, self.book), approve=True, by="somebody")
+        consent = Consent(self.site, self.book, "c")
         self._app = make_app(Hospital(self.site, secret=b"s" * 32), consent)
 
     def ask(
@@ -102,8 +99,8 @@ def test_where_patients_have_privacy_no_step_is_answered_but_training(
     study = make_study(privacy={"epsilon": 3.0, "learning_rate": 1.0})
     site = Peer(tmp_path, study)
     assert "'mean' answers has no noise" in site.ask(request(study, "fedavg", "mean"))
-    with closing(PrivacyLedger(ledger_folder(site.site))) as ledger:
-        assert ledger.spent(dataset_of(site.site)).in_all == 0
+    with closing(Records.of(site.site)) as ledger:
+        assert ledger.privacy.spent(dataset_of(site.site)).in_all == 0
     assert site.ask(request(study, "fedavg", exchange=2)) == ""
     (tmp_path / "plain").mkdir()
     plain = make_study()
@@ -115,8 +112,8 @@ def test_what_was_answered_is_found_again_in_the_log(tmp_path: Path) -> None:
     site = Peer(tmp_path, make_study(privacy={"epsilon": 3.0, "learning_rate": 1.0}))
     assert site.ask(request(site.study, "fedavg")) == ""
     log, dataset = site.records / "sent.jsonl", dataset_of(site.site)
-    assert recover_answers(ConsentStore(tmp_path / "book"), "c", dataset, log) == 1
-    assert recover_releases(PrivacyLedger(tmp_path / "ledger"), dataset, log) == 1
+    found = recover(Records(tmp_path / "book", "b"), "c", dataset, log)
+    assert (found.answers, found.releases) == (1, 1)
 
 
 def test_a_gradient_of_all_patients_is_given_once_a_round(tmp_path: Path) -> None:
@@ -134,11 +131,11 @@ def test_a_book_that_was_lost_gives_no_other_place_in_the_round(tmp_path: Path) 
     study = make_study(arms={"fedlin": {}})
     site = Peer(tmp_path, study)
     assert site.ask(request(study, "fedlin", "gradient", 1)) == ""
-    site.store.close()
-    site.store.path.unlink()
+    site.book.close()
+    (site.site.consent_folder / FILE_NAME).unlink()
     site = Peer(tmp_path, study)
     log, dataset = site.records / "sent.jsonl", dataset_of(site.site)
-    assert recover_answers(site.store, "c", dataset, log) == 1
+    assert recover(site.book, "c", dataset, log).answers == 1
     assert "start a new run" in site.ask(request(study, "fedlin", "gradient", 1))
     assert "asks for gradient once a round" in site.ask(request(study, "fedlin", "gradient", 2))
 

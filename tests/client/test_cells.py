@@ -12,16 +12,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from erosion.client.cells.cell_book import CellBook
-from erosion.client.cells.cells import Cells
-from erosion.client.cells.column_figures import ColumnFigures, column_figures, sums_of
-from erosion.client.cells.rounding import (
+from erosion.client.disclosure.control import DisclosureControl
+from erosion.client.disclosure.figures import (
+    ColumnFigures,
+    column_figures,
     draw,
     rounded,
     rounded_count,
     rounded_deviation,
+    sums_of,
 )
-from erosion.client.cells.sketch import keys_of, num_differing, patient_hashes, sketch_of
+from erosion.client.disclosure.patient_sets import keys_of, num_differing, patient_hashes, sketch_of
 from erosion.client.site_file import Limits, Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal, SiteError
@@ -54,7 +55,7 @@ def one_each(values: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.arange(len(values))
 
 
-def told(cells: Cells, values: NDArray[np.float64]) -> ColumnFigures:
+def told(cells: DisclosureControl, values: NDArray[np.float64]) -> ColumnFigures:
     return cells.column("x", values, one_each(values))
 
 
@@ -140,7 +141,7 @@ def test_two_answers_are_the_same_or_of_sets_that_differ_in_a_cell(data: st.Data
     What is answered was computed of the patients of the question that it was first the answer to.
     """
     everybody = normal(60, seed=data.draw(st.integers(0, 5)))
-    cells = Cells(site(), SECRET)
+    cells = DisclosureControl(site(), SECRET)
     computed: dict[str, set[tuple[int, float]]] = {}
     for _ in range(5):
         present = np.ones(len(everybody), dtype=bool)
@@ -160,7 +161,7 @@ def test_two_answers_are_the_same_or_of_sets_that_differ_in_a_cell(data: st.Data
 def test_one_patient_more_or_less_changes_nothing(column: list[float], data: st.DataObject) -> None:
     """Also where many patients have the same value, and of counts of missing values."""
     values = np.array(column)
-    cells = Cells(site(), SECRET)
+    cells = DisclosureControl(site(), SECRET)
     rows = values[:, None]
     before = told(cells, values), cells.numbers(rows, one_each(values))[0]
     without = np.delete(values, data.draw(st.integers(0, len(values) - 1)))
@@ -175,14 +176,14 @@ def test_samples_and_patients_are_told_of_one_set() -> None:
     rows = normal(600)[:, None]
     of_ten = np.repeat(np.arange(60), 10)
     fewer, fewer_of_ten = rows[:-3], of_ten[:-3]
-    cells = Cells(site(), SECRET)
+    cells = DisclosureControl(site(), SECRET)
     assert cells.numbers(rows, of_ten) == cells.numbers(fewer, fewer_of_ten) == (600, 60, 60)
-    assert Cells(site(), SECRET).numbers(rows, of_ten, np.arange(600))[1] == 600
+    assert DisclosureControl(site(), SECRET).numbers(rows, of_ten, np.arange(600))[1] == 600
 
 
 def test_a_patient_with_many_rows_is_one_patient() -> None:
     values = normal(60)
-    cells = Cells(site(), SECRET)
+    cells = DisclosureControl(site(), SECRET)
     before = told(cells, values)
     again = np.append(values, normal(40, seed=9))
     groups = np.append(one_each(values), np.full(40, 60))
@@ -193,12 +194,12 @@ def test_a_patient_with_many_rows_is_one_patient() -> None:
 def test_the_rows_of_one_patient_are_no_cell() -> None:
     values = np.append(np.full(30, np.nan), normal(40))
     groups = np.append(np.arange(30), np.full(40, 30))
-    assert Cells(site(), SECRET).column("x", values, groups) == ColumnFigures(count=0)
+    assert DisclosureControl(site(), SECRET).column("x", values, groups) == ColumnFigures(count=0)
 
 
 def test_a_patient_counts_with_the_mean_of_its_rows() -> None:
     values, means = np.repeat(np.arange(60.0), 3) + np.tile([-9.0, 0.0, 9.0], 60), np.arange(60.0)
-    cells = Cells(site(), SECRET)
+    cells = DisclosureControl(site(), SECRET)
     found = cells.column("x", values, np.repeat(np.arange(60), 3))
     assert found.count == 60
     assert found.deviation < 1.5 * means.std()
@@ -228,9 +229,9 @@ def test_what_a_hospital_describes_is_of_patients_and_not_of_their_rows(tmp_path
 
 def test_what_was_told_is_remembered_by_the_next_program(tmp_path: Path) -> None:
     values = normal(60)
-    before = told(Cells(site(tmp_path), SECRET), values)
-    assert told(Cells(site(tmp_path), SECRET), np.append(values, 130.0)) == before
-    book = tmp_path / "a" / "cells.sqlite"
+    before = told(DisclosureControl(site(tmp_path), SECRET), values)
+    assert told(DisclosureControl(site(tmp_path), SECRET), np.append(values, 130.0)) == before
+    book = tmp_path / "a" / "records.sqlite"
     assert book.stat().st_mode & 0o777 == 0o600
     assert b"100." not in book.read_bytes().replace(str(before.mean).encode(), b"")
 
@@ -238,15 +239,15 @@ def test_what_was_told_is_remembered_by_the_next_program(tmp_path: Path) -> None
 def test_a_book_and_a_secret_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     """By another secret nobody is known again, and every figure would be told once more."""
     values = normal(60)
-    told(Cells(site(tmp_path), SECRET), values)
+    told(DisclosureControl(site(tmp_path), SECRET), values)
     with pytest.raises(SiteError, match=r"made with another secret\.key"):
-        Cells(site(tmp_path), b"drawn anew, because the file was lost")
-    assert Cells(site(tmp_path)).told()  # as `erosion review` looks at it
-    assert Hospital(site(tmp_path), secret=SECRET).told()
+        DisclosureControl(site(tmp_path), b"drawn anew, because the file was lost")
+    assert DisclosureControl(site(tmp_path)).disclosed()  # as `erosion review` looks at it
+    assert Hospital(site(tmp_path), secret=SECRET).disclosed()
 
 
 def test_the_same_patients_under_another_name_are_the_same(tmp_path: Path) -> None:
-    cells, values = Cells(site(), SECRET), normal(60)
+    cells, values = DisclosureControl(site(), SECRET), normal(60)
     before = told(cells, values)
     assert cells.column("y", np.append(values, 150.0), np.arange(61)) == before
 
@@ -255,7 +256,7 @@ def test_the_same_patients_under_another_name_are_the_same(tmp_path: Path) -> No
 @pytest.mark.parametrize("more", [0, 5])
 def test_columns_of_few_patients_keep_figures_of_their_own(cell: int, more: int) -> None:
     """Whole numbers, too, of which another column has a few by chance."""
-    cells = Cells(site(limits={"min_cell": cell}), SECRET)
+    cells = DisclosureControl(site(limits={"min_cell": cell}), SECRET)
     num = cell + more
     for seed, (name, mean) in enumerate({"age": 64, "sodium": 140, "troponin": 5000}.items()):
         values = np.random.default_rng(seed).normal(mean, 10, num).round()
@@ -266,7 +267,7 @@ def test_columns_of_few_patients_keep_figures_of_their_own(cell: int, more: int)
 
 
 def test_panels_that_few_patients_have_are_not_one_anothers() -> None:
-    cells = Cells(site(), SECRET)
+    cells = DisclosureControl(site(), SECRET)
     counts = []
     for seed, num in enumerate((10, 9, 8, 0, 12)):
         values = np.full(500, np.nan)
@@ -278,7 +279,7 @@ def test_panels_that_few_patients_have_are_not_one_anothers() -> None:
 
 @pytest.mark.parametrize("cell", [10, 50, 100])
 def test_test_parts_that_share_nobody_are_both_measured(cell: int) -> None:
-    cells = Cells(site(limits={"min_cell": cell}), SECRET)
+    cells = DisclosureControl(site(limits={"min_cell": cell}), SECRET)
     targets, each = np.arange(cell) % 2, np.arange(cell)
     whole = np.arange(5 * cell, dtype=np.uint64) * np.uint64(7919)
     for part in range(5):
@@ -333,7 +334,7 @@ def test_counts_are_the_same_by_whatever_name_a_study_calls_the_column(tmp_path:
 
 def test_columns_of_few_values_have_counts_of_their_own() -> None:
     """Though a few patients with one, and some more with another, may seem nearly the same."""
-    cells, each = Cells(site(), SECRET), np.arange(200)
+    cells, each = DisclosureControl(site(), SECRET), np.arange(200)
     for name, num in (("asthma", 9), ("gout", 18), ("stroke", 27)):
         values = (each < num).astype(float)
         told = cells.counts(
@@ -343,7 +344,7 @@ def test_columns_of_few_values_have_counts_of_their_own() -> None:
 
 
 def test_the_number_of_patients_is_the_same_whatever_columns_a_study_asks_for() -> None:
-    cells, each = Cells(site(), SECRET), np.arange(115)
+    cells, each = DisclosureControl(site(), SECRET), np.arange(115)
     whole = np.arange(115, dtype=np.uint64) * np.uint64(7919)
     told = {
         cells.numbers(normal(115, seed)[:num, None], each[:num], None, whole[:num])[0]
@@ -357,7 +358,7 @@ def test_the_number_of_patients_is_the_same_whatever_columns_a_study_asks_for() 
 
 
 def test_sets_of_patients_are_a_budget() -> None:
-    cells = Cells(site(budget={"sets": 2}), SECRET)
+    cells = DisclosureControl(site(budget={"sets": 2}), SECRET)
     told(cells, normal(60))
     told(cells, normal(60, seed=1))
     words = r"of x have left for 2 different sets of patients; budget\.sets = 2\. Ask the hosp"
@@ -388,7 +389,7 @@ def test_a_test_part_of_few_patients_is_not_measured(tmp_path: Path) -> None:
 
 
 def test_a_test_part_that_differs_in_one_patient_is_not_measured() -> None:
-    cells = Cells(site(), SECRET)
+    cells = DisclosureControl(site(), SECRET)
     rows, targets = normal(40)[:, None], np.arange(40) % 2
     cells.check_test_part("a", rows, targets, np.arange(40))
     cells.check_test_part("a", rows, targets, np.arange(40))  # the same again
@@ -401,7 +402,7 @@ def test_a_test_part_that_differs_in_one_patient_is_not_measured() -> None:
 
 
 def test_rare_classes_are_not_counted_and_cannot_be_worked_out() -> None:
-    cells = Cells(site())
+    cells = DisclosureControl(site())
     assert cells.groups({"no": 57, "yes": 34}) == {"no": 57, "yes": 34}
     assert cells.groups({"no": 57, "yes": 3}) == {"no": None, "yes": None}
     assert cells.groups({"a": 57, "b": 30, "c": 3}) == {"a": 57, "b": None, "c": None}
@@ -412,7 +413,7 @@ def test_rare_classes_are_not_counted_and_cannot_be_worked_out() -> None:
 
 
 def test_a_count_is_not_told_where_the_total_gives_away_how_few_the_others_are() -> None:
-    cells = Cells(site())
+    cells = DisclosureControl(site())
     assert [cells.at_least(total - 8, 5, total) for total in (49, 18, 16, 12)] == [5, 5, 5, 0]
     assert cells.groups({"a": 9, "b": 8, "c": 8}) == dict.fromkeys("abc")
     assert cells.at_least(16, 5, total=25) == 5  # outside the commonest, of whom there are nine
@@ -424,20 +425,6 @@ def test_a_cell_has_sensible_bounds(cell: int) -> None:
         Limits(min_cell=cell)
 
 
-def test_a_damaged_book_says_what_it_holds_and_the_remedy(tmp_path: Path) -> None:
-    (tmp_path / "cells.sqlite").write_bytes(b"not a database, but long enough to be read" * 50)
-    with pytest.raises(SiteError, match="restore it from a backup"):
-        CellBook(tmp_path)
-
-
-def test_a_book_of_another_version_is_named(tmp_path: Path) -> None:
-    book = CellBook(tmp_path)
-    book._file.execute("pragma user_version = 99")
-    book.close()
-    with pytest.raises(SiteError, match="version 99"):
-        CellBook(tmp_path)
-
-
 @pytest.mark.parametrize("change", ["figures = substr(figures, 1, 9)", "sketch = x'00'"])
 def test_a_book_with_damaged_figures_is_told_of_and_tells_nothing(
     tmp_path: Path, change: str
@@ -445,7 +432,7 @@ def test_a_book_with_damaged_figures_is_told_of_and_tells_nothing(
     values, ill = normal(40), {"ill": 20, "healthy": 20}
 
     def ask_all() -> list[object]:
-        cells, each = Cells(site(tmp_path), SECRET), one_each(values)
+        cells, each = DisclosureControl(site(tmp_path), SECRET), one_each(values)
         return [
             cells.numbers(values[:, None], each)[0],
             told(cells, values),
@@ -454,14 +441,16 @@ def test_a_book_with_damaged_figures_is_told_of_and_tells_nothing(
 
     before = ask_all()
     assert ask_all() == before
-    path = tmp_path / "a" / "cells.sqlite"
+    path = tmp_path / "a" / "records.sqlite"
     for kind in ("patients", "column", "counts: ill, healthy of sex"):
         shutil.copy(path, tmp_path / "whole")
         with closing(sqlite3.connect(path)) as file:
             changed = change.replace("1, 9", "1, 0") if kind == "patients" else change
-            assert file.execute(f"update told set {changed} where kind = ?", (kind,)).rowcount
+            assert file.execute(
+                f"update disclosures set {changed} where kind = ?", (kind,)
+            ).rowcount
             file.commit()
-        with pytest.raises(SiteError, match=r"cells\.sqlite.* is not as it was written"):
+        with pytest.raises(SiteError, match=r"records\.sqlite.* is not as it was written"):
             ask_all()
         shutil.copy(tmp_path / "whole", path)
     assert ask_all() == before

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from erosion.client.dataset.checked_targets import checked_targets
-from erosion.client.training.checked_task import check_task
 from erosion.client.training.hospital import Hospital
+from erosion.client.training.rehearsal import check_task
 from erosion.common.errors import Refusal
 from erosion.common.tasks import REGISTRY
 from tests.support.small_study import make_site, make_study, twenty_patients

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from erosion.client.finding import Outcome
-from erosion.client.preflight.compute import check_compute
+from erosion.client.preflight.site_checks import check_compute
 from tests.support.small_study import make_site
 
 

@@ -12,16 +12,20 @@ import tomli_w
 import torch
 
 from erosion.client.consent import needs as needs_module
-from erosion.client.consent.account import dataset_of
+from erosion.client.consent.approvals import (
+    contracts_of,
+    decide,
+    decision_about,
+    entry_of,
+    leads_to,
+)
+from erosion.client.consent.budgets import listing, named
 from erosion.client.consent.consent import Consent
-from erosion.client.consent.contracts import contracts_of
-from erosion.client.consent.decisions import decide, decision_about, entry_of
-from erosion.client.consent.derivation import leads_to
 from erosion.client.consent.needs import needs_of
 from erosion.client.consent.review import asked, leaving, review
-from erosion.client.consent.review_list import listing, named
-from erosion.client.consent.site_secret import site_secret
-from erosion.client.consent.store import Answer, ConsentStore
+from erosion.client.records.account import dataset_of, site_secret
+from erosion.client.records.answers import Answer
+from erosion.client.records.records import FILE_NAME, Records
 from erosion.client.site_file import Approval, Budget, Site
 from erosion.command_line import main
 from erosion.common.errors import Refusal, SiteError, StudyError, Undecided
@@ -60,8 +64,8 @@ def site(tmp_path: Path, **changes: object) -> Site:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> ConsentStore:
-    return ConsentStore(tmp_path / "state")
+def records(tmp_path: Path) -> Records:
+    return Records(tmp_path / "state", "b")
 
 
 def request(of: Study, number: int = 1, value: float = 0.0, run: str = "r1") -> TrainRequest:
@@ -79,70 +83,68 @@ def evaluation(of: Study, run: str = "r1") -> EvaluateRequest:
     return EvaluateRequest(of, {"local": torch.zeros(3)}, None, run)
 
 
-def approve(store: ConsentStore, of: Study) -> None:
-    decide(store, entry_of(of, store), approve=True, by="somebody")
+def approve(records: Records, of: Study) -> None:
+    decide(records, entry_of(of, records), approve=True, by="somebody")
 
 
-def test_a_study_waits_until_a_person_approves_it(tmp_path: Path, store: ConsentStore) -> None:
-    consent = Consent(site(tmp_path), store, "c")
+def test_a_study_waits_until_a_person_approves_it(tmp_path: Path, records: Records) -> None:
+    consent = Consent(site(tmp_path), records, "c")
     with pytest.raises(Refusal, match="erosion review"):
         consent.check(study())
-    assert [entry.state for entry in store.studies()] == ["pending"]
-    decide(store, store.studies()[0], approve=True, by="somebody")
+    assert [entry.state for entry in records.studies.all()] == ["pending"]
+    decide(records, records.studies.all()[0], approve=True, by="somebody")
     assert consent.check(study()) == study().digest
 
 
-def test_an_approval_is_news_once(tmp_path: Path, store: ConsentStore) -> None:
-    consent = Consent(site(tmp_path), store, "c")
+def test_an_approval_is_news_once(tmp_path: Path, records: Records) -> None:
+    consent = Consent(site(tmp_path), records, "c")
     with pytest.raises(Refusal):
         consent.check(study())
     assert not consent.has_news()
-    other = ConsentStore(tmp_path / "state")  # as `erosion review` opens it
-    decide(other, other.studies()[0], approve=True, by="somebody")
+    other = Records(tmp_path / "state", "b")  # as `erosion review` opens it
+    decide(other, other.studies.all()[0], approve=True, by="somebody")
     assert consent.has_news()
     assert not consent.has_news()
 
 
 def test_an_answer_that_is_given_again_is_told_from_a_new_one(
-    tmp_path: Path, store: ConsentStore
+    tmp_path: Path, records: Records
 ) -> None:
     """The budgets count it once, and the site answers it at a pace."""
-    consent = Consent(site(tmp_path), store, "c")
-    approve(store, study())
+    consent = Consent(site(tmp_path), records, "c")
+    approve(records, study())
     found = []
     for number in (1, 1, 2):
-        consent.note_step(request(study(), number))
+        consent.authorise(request(study(), number))
         found.append(consent.is_repeated)
     assert found == [False, True, False]
 
 
-def test_what_is_declined_later_is_declined_from_then_on(
-    tmp_path: Path, store: ConsentStore
-) -> None:
-    consent = Consent(site(tmp_path), store, "c")
-    approve(store, study())
-    consent.note_step(request(study()))
-    decide(store, store.studies()[0], approve=False, by="somebody")
+def test_what_is_declined_later_is_declined_from_then_on(tmp_path: Path, records: Records) -> None:
+    consent = Consent(site(tmp_path), records, "c")
+    approve(records, study())
+    consent.authorise(request(study()))
+    decide(records, records.studies.all()[0], approve=False, by="somebody")
     with pytest.raises(Refusal, match="declined study"):
-        consent.note_step(request(study(), 2))
+        consent.authorise(request(study(), 2))
 
 
 def test_a_site_that_answers_while_a_decision_is_written_goes_by_it_afterwards(
-    tmp_path: Path, store: ConsentStore, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is two writes, and the site took the former decision for the one that it saw counted."""
-    approve(store, study())
-    consent = Consent(site(tmp_path), ConsentStore(tmp_path / "state"), "c")
+    approve(records, study())
+    consent = Consent(site(tmp_path), Records(tmp_path / "state", "b"), "c")
     consent.check(study())
-    written = store._file.execute
+    written = records._file.execute
 
     def between(statement: str, values: Any = ()) -> Any:
-        if statement.startswith("insert or replace into studies"):
+        if statement.startswith("insert into decisions"):
             consent.check(study())
         return written(statement, values)
 
-    monkeypatch.setattr(store._file, "execute", between)
-    decide(store, store.studies()[0], approve=False, by="somebody")
+    monkeypatch.setattr(records._file, "execute", between)
+    decide(records, records.studies.all()[0], approve=False, by="somebody")
     with pytest.raises(Refusal, match="declined study"):
         consent.check(study())
 
@@ -150,34 +152,34 @@ def test_a_site_that_answers_while_a_decision_is_written_goes_by_it_afterwards(
 @pytest.mark.parametrize("automatic", ["never", "within_limits"])
 @pytest.mark.parametrize("user", ["a", "all"])
 def test_what_the_limits_refuse_is_refused_at_once_and_approved_by_no_rule(
-    tmp_path: Path, store: ConsentStore, automatic: str, user: str
+    tmp_path: Path, records: Records, automatic: str, user: str
 ) -> None:
     limited = site(tmp_path, approval={"automatic": automatic}, limits={"max_rounds": 2})
     with pytest.raises(Refusal, match=r"limits\.max_rounds = 2"):
-        Consent(limited, store, "c").check(study(user=user))
-    assert store.studies() == []
+        Consent(limited, records, "c").check(study(user=user))
+    assert records.studies.all() == []
 
 
 OPEN = {"selection": {"folds": 2, "candidates": {"local": [{}]}}}
 
 
 def test_what_a_person_declined_no_rule_approves_in_another_shape(
-    tmp_path: Path, store: ConsentStore
+    tmp_path: Path, records: Records
 ) -> None:
     """As the part of one user, as a trial, or with the settings chosen."""
     automatic = site(tmp_path, approval={"automatic": "within_limits"})
     whole = study(user="all", **OPEN)
     part = whole.for_user("a")
     picked = chosen(part, {arm: SelectedSettings({}, 3, 0.1) for arm in part.arms})
-    Consent(automatic, store, "c").check(part)  # by the rule, before anybody looked at it
-    entry = entry_of(whole, store)
-    decide(store, entry, approve=False, by="somebody")
+    Consent(automatic, records, "c").check(part)  # by the rule, before anybody looked at it
+    entry = entry_of(whole, records)
+    decide(records, entry, approve=False, by="somebody")
     for shape in (whole, part, next(trials(part, "local"))[0], picked):
         with pytest.raises(Refusal, match="declined"):
-            Consent(automatic, store, "c").check(shape)
-    decide(store, entry, approve=True, by="somebody else")
+            Consent(automatic, records, "c").check(shape)
+    decide(records, entry, approve=True, by="somebody else")
     for shape in (whole, part, picked):
-        Consent(automatic, store, "c").check(shape)
+        Consent(automatic, records, "c").check(shape)
 
 
 @pytest.mark.parametrize(
@@ -195,76 +197,74 @@ def test_what_a_person_declined_no_rule_approves_in_another_shape(
     ids=str,
 )
 def test_what_a_person_declined_no_rule_approves_where_it_asks_no_less(
-    tmp_path: Path, store: ConsentStore, changes: dict[str, Any]
+    tmp_path: Path, records: Records, changes: dict[str, Any]
 ) -> None:
     automatic = site(tmp_path, approval={"automatic": "within_limits"})
-    entry = entry_of(study(), store)
-    decide(store, entry, approve=False, by="somebody")
+    entry = entry_of(study(), records)
+    decide(records, entry, approve=False, by="somebody")
     again = study(**changes)
     for _ in range(2):
         with pytest.raises(Refusal, match="asks no less"):
-            Consent(automatic, store, "c").check(again)
-    assert any("asks no less" in line for line in review(automatic, again, store))
-    approve(store, again)  # by a person, who may see it otherwise
-    Consent(automatic, store, "c").check(again)
+            Consent(automatic, records, "c").check(again)
+    assert any("asks no less" in line for line in review(automatic, again, records))
+    approve(records, again)  # by a person, who may see it otherwise
+    Consent(automatic, records, "c").check(again)
 
 
 def test_what_a_rule_approved_ends_once_a_person_declines_what_asks_no_more(
-    tmp_path: Path, store: ConsentStore
+    tmp_path: Path, records: Records
 ) -> None:
     automatic = site(tmp_path, approval={"automatic": "within_limits"})
-    consent = Consent(automatic, store, "c")
+    consent = Consent(automatic, records, "c")
     consent.check(study(seed=1))
-    decide(store, entry_of(study(), store), approve=False, by="somebody")
+    decide(records, entry_of(study(), records), approve=False, by="somebody")
     with pytest.raises(Refusal, match="asks no less"):
         consent.check(study(seed=1))
 
 
-def test_a_rule_approves_what_asks_less_than_was_declined(
-    tmp_path: Path, store: ConsentStore
-) -> None:
+def test_a_rule_approves_what_asks_less_than_was_declined(tmp_path: Path, records: Records) -> None:
     automatic = site(tmp_path, approval={"automatic": "within_limits"})
-    decide(store, entry_of(study(user="b"), store), approve=False, by="somebody")
+    decide(records, entry_of(study(user="b"), records), approve=False, by="somebody")
     fewer = {**STUDY["task"], "features": ["x1"]}  # type: ignore[dict-item]
-    Consent(automatic, store, "c").check(study(user="b", task=fewer))
-    Consent(automatic, store, "c").check(study(user="a"))
+    Consent(automatic, records, "c").check(study(user="b", task=fewer))
+    Consent(automatic, records, "c").check(study(user="a"))
 
 
 def test_of_several_decisions_that_lead_to_a_study_a_persons_latest_holds(
-    tmp_path: Path, store: ConsentStore
+    tmp_path: Path, records: Records
 ) -> None:
     whole = study(user="all")
     one, other = (whole.for_user(user) for user in ("a", "b"))
-    consent = Consent(site(tmp_path), store, "c")
-    approve(store, whole)
+    consent = Consent(site(tmp_path), records, "c")
+    approve(records, whole)
     consent.check(one)
-    decide(store, entry_of(one, store), approve=False, by="somebody")
+    decide(records, entry_of(one, records), approve=False, by="somebody")
     consent.check(other)
     with pytest.raises(Refusal, match="declined study"):
         consent.check(one)
-    decide(store, entry_of(whole, store), approve=True, by="somebody else")
+    decide(records, entry_of(whole, records), approve=True, by="somebody else")
     consent.check(one)
 
 
 @pytest.mark.parametrize("again_by", ["somebody", "somebody else"])
 @pytest.mark.parametrize("first", [True, False])
 def test_what_is_decided_once_more_holds_for_the_parts_too_whoever_decides(
-    tmp_path: Path, store: ConsentStore, first: bool, again_by: str
+    tmp_path: Path, records: Records, first: bool, again_by: str
 ) -> None:
     """The same person's second word about the whole was not kept, and another's was."""
     whole = study(user="all")
     part = whole.for_user("a")
-    decide(store, entry_of(whole, store), approve=first, by="somebody")
-    decide(store, entry_of(part, store), approve=not first, by="somebody")
-    decide(store, entry_of(whole, store), approve=first, by=again_by)
-    holds = decision_about(part, store)
+    decide(records, entry_of(whole, records), approve=first, by="somebody")
+    decide(records, entry_of(part, records), approve=not first, by="somebody")
+    decide(records, entry_of(whole, records), approve=first, by=again_by)
+    holds = decision_about(part, records)
     assert holds is not None
     assert (holds.state, holds.digest) == ("approved" if first else "declined", whole.digest)
 
 
 @pytest.mark.parametrize("by", ["the rule", "a person", "a person, after a no"])
 def test_no_question_is_answered_twice_because_another_study_leads_to_it_now(
-    tmp_path: Path, store: ConsentStore, by: str
+    tmp_path: Path, records: Records, by: str
 ) -> None:
     """The book knew an answer by the study approved, which another approval could change."""
     here = site(tmp_path, approval={"automatic": "within_limits"})
@@ -272,73 +272,71 @@ def test_no_question_is_answered_twice_because_another_study_leads_to_it_now(
     part = whole.for_user("a")
     picked = chosen(part, {arm: SelectedSettings({}, 3, 0.1) for arm in part.arms})
     trial = next(trials(part, "local"))[0]
-    consent = Consent(here, store, "c")
+    consent = Consent(here, records, "c")
     consent.check(part)
     for asked_for in (picked, trial):
-        consent.note_step(request(asked_for))
+        consent.authorise(request(asked_for))
     if by == "the rule":
         consent.check(whole)
     else:
         if "no" in by:
-            decide(store, entry_of(part, store), approve=False, by="somebody")
-        approve(store, whole)
-    for asking in (consent, Consent(here, store, "c")):
+            decide(records, entry_of(part, records), approve=False, by="somebody")
+        approve(records, whole)
+    for asking in (consent, Consent(here, records, "c")):
         for asked_for in (picked, trial):
             with pytest.raises(Refusal, match="once, to other parameters"):
-                asking.note_step(request(asked_for, value=1.0))
-            asking.note_step(request(asked_for))  # the same question
+                asking.authorise(request(asked_for, value=1.0))
+            asking.authorise(request(asked_for))  # the same question
         with pytest.raises(Refusal, match="settings that were chosen first"):
-            asking.note_step(request(part))
+            asking.authorise(request(part))
 
 
-def test_the_list_and_the_review_say_which_decision_holds(
-    tmp_path: Path, store: ConsentStore
-) -> None:
+def test_the_list_and_the_review_say_which_decision_holds(tmp_path: Path, records: Records) -> None:
     here, whole = site(tmp_path, approval={"automatic": "within_limits"}), study(user="all")
     part = whole.for_user("a")
-    Consent(here, store, "c").check(part)
-    approve(store, part)
-    decide(store, entry_of(whole, store), approve=False, by="another")
+    Consent(here, records, "c").check(part)
+    approve(records, part)
+    decide(records, entry_of(whole, records), approve=False, by="another")
     digest = whole.digest[:12]
-    assert f"declined with {digest} by another" in "\n".join(listing(here, store))
-    said = "\n".join(review(here, part, store))
+    assert f"declined with {digest} by another" in "\n".join(listing(here, records))
+    said = "\n".join(review(here, part, records))
     assert f"Declined with study {digest}, which leads to it, by another" in said
-    approve(store, part)  # once more by the same person, and now it is the latest
-    assert Consent(here, store, "c").check(part) == part.digest
-    assert f"with {digest}" not in "\n".join(listing(here, store))
+    approve(records, part)  # once more by the same person, and now it is the latest
+    assert Consent(here, records, "c").check(part) == part.digest
+    assert f"with {digest}" not in "\n".join(listing(here, records))
 
 
 def test_a_part_that_waits_is_none_to_decide_about_once_the_whole_is_decided(
-    tmp_path: Path, store: ConsentStore
+    tmp_path: Path, records: Records
 ) -> None:
     here, whole = site(tmp_path), study(user="all")
     with pytest.raises(Undecided):
-        Consent(here, store, "c").check(whole.for_user("a"))
-    assert "Look at one" in "\n".join(listing(here, store))
-    approve(store, whole)
-    said = "\n".join(listing(here, store))
+        Consent(here, records, "c").check(whole.for_user("a"))
+    assert "Look at one" in "\n".join(listing(here, records))
+    approve(records, whole)
+    said = "\n".join(listing(here, records))
     assert f"approved with {whole.digest[:12]} by somebody" in said
     assert "Look at one" not in said
     assert "waits" not in said
 
 
 def test_the_review_says_what_the_limits_refuse_in_any_case(
-    tmp_path: Path, store: ConsentStore
+    tmp_path: Path, records: Records
 ) -> None:
     limited = site(tmp_path, limits={"studies": ["others"]})
-    said = "\n".join(review(limited, study(), store))
+    said = "\n".join(review(limited, study(), records))
     assert "Refused in any case, also once approved: b declines study 'small'" in said
-    assert "Refused" not in "\n".join(review(site(tmp_path), study(), store))
+    assert "Refused" not in "\n".join(review(site(tmp_path), study(), records))
 
 
 def test_a_part_that_waits_has_news_once_the_whole_is_approved(
-    tmp_path: Path, store: ConsentStore
+    tmp_path: Path, records: Records
 ) -> None:
-    consent, whole = Consent(site(tmp_path), store, "c"), study(user="all")
+    consent, whole = Consent(site(tmp_path), records, "c"), study(user="all")
     with pytest.raises(Undecided):
         consent.check(whole.for_user("a"))
     assert not consent.has_news()
-    approve(ConsentStore(tmp_path / "state"), whole)
+    approve(Records(tmp_path / "state", "b"), whole)
     assert consent.has_news()
 
 
@@ -354,10 +352,10 @@ def test_a_part_that_waits_has_news_once_the_whole_is_approved(
     ],
 )
 def test_whatever_differs_from_what_was_approved_is_refused(
-    tmp_path: Path, store: ConsentStore, changes: dict[str, object]
+    tmp_path: Path, records: Records, changes: dict[str, object]
 ) -> None:
-    consent = Consent(site(tmp_path), store, "c")
-    approve(store, study())
+    consent = Consent(site(tmp_path), records, "c")
+    approve(records, study())
     try:
         other = study(**changes)
     except ValueError:
@@ -388,14 +386,14 @@ def test_an_approved_study_leads_to_its_own_trials_and_choices_alone() -> None:
 
 @pytest.mark.parametrize("user", ["a", "all"])
 def test_a_run_has_one_choice_of_settings_for_each_user(
-    tmp_path: Path, store: ConsentStore, user: str
+    tmp_path: Path, records: Records, user: str
 ) -> None:
     """Otherwise an arm that all choices share has as many rounds more as there are choices."""
     sizes = [0.1, 0.2, 0.3]
     tried = {"weight_erosion": [{"size_penalty": size} for size in sizes]}
     base = study(user=user, rounds=3, selection={"folds": 2, "candidates": tried})
-    approve(store, base)
-    consent = Consent(site(tmp_path), store, "c")
+    approve(records, base)
+    consent = Consent(site(tmp_path), records, "c")
     users = ["a", "b"] if user == "all" else ["a"]
     for name in users:
         own = base.for_user(name) if user == "all" else base
@@ -409,53 +407,57 @@ def test_a_run_has_one_choice_of_settings_for_each_user(
             )
             for size in sizes
         ]
-        consent.note_step(request(next(trials(own, "local"))[0]))
-        consent.note_step(request(first))
+        consent.authorise(request(next(trials(own, "local"))[0]))
+        consent.authorise(request(first))
         for other in (*others, own):  # the one whose settings are open is none to train on
             with pytest.raises(Refusal, match="settings that were chosen first"):
-                consent.note_step(request(other, value=1.0))
+                consent.authorise(request(other, value=1.0))
             with pytest.raises(Refusal, match="settings that were chosen first"):
-                consent.note_evaluation(evaluation(other))
-        resumed = Consent(site(tmp_path), store, "c")
-        resumed.note_step(request(first))
-        resumed.note_step(request(first, number=2))
-        resumed.note_evaluation(evaluation(first))
-        resumed.note_step(request(others[0], run="r2"))
-    assert store.used("c", dataset_of(site(tmp_path))).evaluations == len(users)
+                consent.authorise(evaluation(other))
+        resumed = Consent(site(tmp_path), records, "c")
+        resumed.authorise(request(first))
+        resumed.authorise(request(first, number=2))
+        resumed.authorise(evaluation(first))
+        resumed.authorise(request(others[0], run="r2"))
+    assert records.answers.used("c", dataset_of(site(tmp_path))).evaluations == len(users)
 
 
 def test_the_review_says_that_one_choice_comes_after_the_trials(
-    tmp_path: Path, store: ConsentStore
+    tmp_path: Path, records: Records
 ) -> None:
     base = study(selection={"folds": 2})
-    lines = "\n".join(review(site(tmp_path, name="a"), base, store))
+    lines = "\n".join(review(site(tmp_path, name="a"), base, records))
     assert "4 trials of 4 rounds, to choose settings" in lines
     assert "after the trials one candidate for each arm, and no other in the same run" in lines
 
 
-def test_the_review_counts_the_trials_that_there_are(tmp_path: Path, store: ConsentStore) -> None:
+def test_the_review_counts_the_trials_that_there_are(tmp_path: Path, records: Records) -> None:
     """By validation one fold is held out, and by cross-validation each; no candidates are one."""
     sizes = {"weight_erosion": [{"size_penalty": size} for size in (0.1, 0.2, 0.3)], "local": []}
     for method, number in (("validation", 4), ("cross_validation", 20)):
         base = study(selection={"method": method, "folds": 5, "candidates": sizes})
         assert number == sum(len(folds) for arm in base.arms for folds in trials(base, arm))
-        text = "\n".join(review(site(tmp_path, name="a"), base, store))
+        text = "\n".join(review(site(tmp_path, name="a"), base, records))
         assert f"before that {number} trials of 4 rounds" in text
 
 
 def test_the_review_names_no_work_of_which_another_hospital_is_not_asked(tmp_path: Path) -> None:
     """The user's own arms are its alone: others read of twice the training that they do."""
     peer, base = site(tmp_path), study(selection={"folds": 2})
-    text = "\n".join(asked(peer, base))
+    text = "\n".join(asked(peer, base, Records(None, "b")))
     assert "local training in 3 rounds for 1 arm (weight_erosion)" in text
     assert "before that 2 trials of 4 rounds" in text
-    alone = "\n".join(asked(peer, study(arms={"local": {}}, selection={"folds": 2})))
+    alone = "\n".join(
+        asked(peer, study(arms={"local": {}}, selection={"folds": 2}), Records(None, "b"))
+    )
     assert "no local training: its arms ask the user alone" in alone
     assert "trial" not in alone
     terms = {"epsilon": 5, "delta": 1e-5, "clip_norm": 1.0, "learning_rate": 0.1}
     private = study(privacy=terms, arms={"fedavg": {}, "local": {}}, scaling="user")
-    assert "mini-batches" not in "\n".join(asked(peer, private))
-    assert "in arms that ask nobody else" in "\n".join(asked(site(tmp_path, name="a"), private))
+    assert "mini-batches" not in "\n".join(asked(peer, private, Records(None, "b")))
+    assert "in arms that ask nobody else" in "\n".join(
+        asked(site(tmp_path, name="a"), private, Records(None, "b"))
+    )
 
 
 def test_a_study_for_every_user_leads_to_one_for_each() -> None:
@@ -466,51 +468,51 @@ def test_a_study_for_every_user_leads_to_one_for_each() -> None:
 
 
 def test_the_same_question_is_answered_again_and_another_one_is_not(
-    tmp_path: Path, store: ConsentStore
+    tmp_path: Path, records: Records
 ) -> None:
-    consent = Consent(site(tmp_path), store, "c")
-    approve(store, study())
-    consent.note_step(request(study()))
-    consent.note_step(request(study()))
+    consent = Consent(site(tmp_path), records, "c")
+    approve(records, study())
+    consent.authorise(request(study()))
+    consent.authorise(request(study()))
     with pytest.raises(Refusal, match="once, to other parameters"):
-        consent.note_step(request(study(), value=1.0))
-    again = Consent(site(tmp_path), ConsentStore(tmp_path / "state"), "c")
+        consent.authorise(request(study(), value=1.0))
+    again = Consent(site(tmp_path), Records(tmp_path / "state", "b"), "c")
     with pytest.raises(Refusal, match="once, to other parameters"):
-        again.note_step(request(study(), value=1.0))
-    again.note_step(request(study(), value=1.0, run="r2"))
+        again.authorise(request(study(), value=1.0))
+    again.authorise(request(study(), value=1.0, run="r2"))
 
 
-def test_more_rounds_than_were_approved_are_refused(tmp_path: Path, store: ConsentStore) -> None:
-    consent = Consent(site(tmp_path), store, "c")
-    approve(store, study())
+def test_more_rounds_than_were_approved_are_refused(tmp_path: Path, records: Records) -> None:
+    consent = Consent(site(tmp_path), records, "c")
+    approve(records, study())
     with pytest.raises(Refusal, match="approved 3 rounds"):
-        consent.note_step(request(study(), 4))
+        consent.authorise(request(study(), 4))
 
 
 @pytest.mark.parametrize("run", ["x" * 100_000, "a\nb", "\x1b[31m"])
 def test_names_that_are_long_or_cannot_be_printed_are_refused(
-    tmp_path: Path, store: ConsentStore, run: str
+    tmp_path: Path, records: Records, run: str
 ) -> None:
-    consent = Consent(site(tmp_path), store, "c")
-    approve(store, study())
+    consent = Consent(site(tmp_path), records, "c")
+    approve(records, study())
     with pytest.raises(Refusal, match="run is too long"):
-        consent.note_step(request(study(), run=run))
+        consent.authorise(request(study(), run=run))
 
 
 @pytest.mark.parametrize("names", [("x1",), ("x1", "lab_7"), ("lab_7", "x1", "x1", "lab_7")])
 def test_a_column_is_held_against_so_many_ranges_by_whatever_name(
-    tmp_path: Path, store: ConsentStore, names: tuple[str, ...]
+    tmp_path: Path, records: Records, names: tuple[str, ...]
 ) -> None:
     """The hospital calls the study's x1 lab_7: a study that asks for lab_7 asks for the same."""
     data = {"path": str(tmp_path / "data.csv"), "columns": {"x1": "lab_7"}}
-    consent = Consent(site(tmp_path, data=data), store, "c")
+    consent = Consent(site(tmp_path, data=data), records, "c")
     refused = []
     for number in range(8):
         name = names[number % len(names)]
         features = [{"name": name, "range": [0, 10 + number]}, "x2"]
         task = {"kind": "tabular", "target": "y", "classes": ["no", "yes"], "features": features}
         asked = study(task=task)
-        approve(store, asked)
+        approve(records, asked)
         try:
             consent.check(asked)
         except Refusal:
@@ -534,145 +536,105 @@ def test_what_an_outcome_lacks_and_what_splits_patients_are_questions_of_their_c
     assert contracts_of(asked)[column] != others.get(column)
 
 
-@pytest.mark.parametrize("missing", ["refuse", "drop"])
-def test_what_an_earlier_version_held_the_data_against_is_no_new_question(
-    tmp_path: Path, store: ConsentStore, monkeypatch: pytest.MonkeyPatch, missing: str
-) -> None:
-    """It did not note whether an outcome may be missing, nor which column splits the patients."""
-    limited = site(tmp_path, budget={"variants": 1})
-    plain = {"kind": "tabular", "target": "y", "classes": ["no", "yes"], "features": ["x1", "x2"]}
-    split = {"evaluation": {"split_column": "x2"}}
-    other = study(task=plain | {"features": ["x2"], "missing": missing})
-    answered = study(task=plain | {"features": ["x1"], "missing": missing}, **split)
-    later = study(name="later", task=plain | {"missing": missing})
-    approve(store, other)
-    approve(store, answered)
-    approve(store, later)
-    with monkeypatch.context() as earlier:
-        earlier.setattr(
-            "erosion.client.consent.contracts.contracts_of",
-            lambda of, **_: contracts_of(of, by_earlier_version=True),
-        )
-        consent = Consent(limited, store, "c")
-        consent.note_step(request(answered))
-        consent.check(other)
-    used = store.most_variants("c", dataset_of(limited))
-    consent = Consent(limited, store, "c")
-    consent.note_step(request(answered))
-    consent.note_step(request(answered, 2))
-    consent.check(later)
-    assert store.most_variants("c", dataset_of(limited)) == used
-    for task in (
-        plain | {"classes": ["none", "yes"]},
-        plain | {"features": [{"name": "x1", "range": [0, 1]}]},
-    ):
-        new = study(task=task)
-        approve(store, new)
-        with pytest.raises(Refusal, match=r"budget\.variants = 1"):
-            consent.check(new)
-
-
 def test_a_step_that_a_round_takes_twice_is_answered_at_each_place_and_training_once(
-    tmp_path: Path, store: ConsentStore
+    tmp_path: Path, records: Records
 ) -> None:
-    consent = Consent(site(tmp_path), store, "c")
+    consent = Consent(site(tmp_path), records, "c")
     asked = study(arms={"network_gems": {}}, model={"name": "mlp", "hidden": [4, 4]})
-    approve(store, asked)
+    approve(records, asked)
     other = replace(request(asked), arm="network_gems", step="neurons", exchange=1)
-    consent.note_step(other)
-    consent.note_step(replace(other, exchange=2, parameters=torch.ones(3)))
+    consent.authorise(other)
+    consent.authorise(replace(other, exchange=2, parameters=torch.ones(3)))
     with pytest.raises(Refusal, match="once, to other parameters"):
-        consent.note_step(replace(other, exchange=2))
+        consent.authorise(replace(other, exchange=2))
     with pytest.raises(Refusal, match="asks for neurons 2 times a round"):
-        consent.note_step(replace(other, exchange=3))
+        consent.authorise(replace(other, exchange=3))
     with pytest.raises(Refusal, match="at most 32"):
-        consent.note_step(replace(other, exchange=33))
-    consent.note_step(replace(other, step="train"))
+        consent.authorise(replace(other, exchange=33))
+    consent.authorise(replace(other, step="train"))
     with pytest.raises(Refusal, match="once, to other parameters"):
-        consent.note_step(replace(other, step="train", exchange=2, parameters=torch.ones(3)))
+        consent.authorise(replace(other, step="train", exchange=2, parameters=torch.ones(3)))
 
 
-def test_final_figures_are_given_to_one_question_of_a_run(
-    tmp_path: Path, store: ConsentStore
-) -> None:
-    consent = Consent(site(tmp_path), store, "c")
-    approve(store, study())
+def test_final_figures_are_given_to_one_question_of_a_run(tmp_path: Path, records: Records) -> None:
+    consent = Consent(site(tmp_path), records, "c")
+    approve(records, study())
     asked = evaluation(study())
-    consent.note_evaluation(asked)
-    consent.note_evaluation(asked)
+    consent.authorise(asked)
+    consent.authorise(asked)
     with pytest.raises(Refusal, match="final figures of this run once"):
-        consent.note_evaluation(replace(asked, parameters={"local": torch.ones(3)}))
+        consent.authorise(replace(asked, parameters={"local": torch.ones(3)}))
 
 
-def test_budgets_last_and_say_what_they_are(tmp_path: Path, store: ConsentStore) -> None:
+def test_budgets_last_and_say_what_they_are(tmp_path: Path, records: Records) -> None:
     limited = site(tmp_path, budget=Budget(runs_per_study=2, rounds=3).model_dump())
-    consent = Consent(limited, store, "c")
-    approve(store, study())
-    consent.note_step(request(study(), 1))
-    consent.note_step(request(study(), 1, run="r2"))
+    consent = Consent(limited, records, "c")
+    approve(records, study())
+    consent.authorise(request(study(), 1))
+    consent.authorise(request(study(), 1, run="r2"))
     with pytest.raises(Refusal, match="runs_per_study = 2"):
-        consent.note_step(request(study(), 1, run="r3"))
-    consent.note_step(request(study(), 2))
-    consent = Consent(limited, ConsentStore(tmp_path / "state"), "c")
+        consent.authorise(request(study(), 1, run="r3"))
+    consent.authorise(request(study(), 2))
+    consent = Consent(limited, Records(tmp_path / "state", "b"), "c")
     with pytest.raises(Refusal, match=r"budget\.rounds = 3"):
-        consent.note_step(request(study(), 3))
-    consent.note_step(request(study(), 2))  # asked again: it is used up already
-    text = "\n".join(listing(limited, store))
+        consent.authorise(request(study(), 3))
+    consent.authorise(request(study(), 2))  # asked again: it is used up already
+    text = "\n".join(listing(limited, records))
     assert "3 of 3 rounds answered" in text
 
 
 def test_a_round_of_several_messages_counts_once_and_is_not_cut_off_by_its_budget(
-    tmp_path: Path, store: ConsentStore
+    tmp_path: Path, records: Records
 ) -> None:
     limited = site(tmp_path, budget={"rounds": 2})
     two_arms = study(arms={"fedlin": {}, "again": {"algorithm": "fedlin"}})
-    approve(store, two_arms)
-    consent, dataset = Consent(limited, store, "c"), dataset_of(limited)
+    approve(records, two_arms)
+    consent, dataset = Consent(limited, records, "c"), dataset_of(limited)
     for arm in two_arms.arms:
-        consent.note_step(replace(request(two_arms), arm=arm, step="gradient"))
-        consent.note_step(replace(request(two_arms), arm=arm, exchange=2))
-    assert store.used("c", dataset).rounds == 2
-    assert store.used("c", dataset).runs == 1
+        consent.authorise(replace(request(two_arms), arm=arm, step="gradient"))
+        consent.authorise(replace(request(two_arms), arm=arm, exchange=2))
+    assert records.answers.used("c", dataset).rounds == 2
+    assert records.answers.used("c", dataset).runs == 1
     with pytest.raises(Refusal, match=r"answered 2 rounds about these data; budget\.rounds = 2"):
-        consent.note_step(replace(request(two_arms, 2), arm="fedlin", step="gradient"))
+        consent.authorise(replace(request(two_arms, 2), arm="fedlin", step="gradient"))
 
 
 def test_each_hospital_can_be_the_user_in_as_many_runs_as_the_budget_says(
-    tmp_path: Path, store: ConsentStore
+    tmp_path: Path, records: Records
 ) -> None:
     """The part of each user is a run of its own for the sites: of six, the last was refused."""
     names = ["a", "b", "c", "d", "e", "f"]
     limited = site(tmp_path, budget={"runs_per_study": 2})
     whole = study(user="all", hospitals=names)
-    approve(store, whole)
-    consent = Consent(limited, store, "c")
+    approve(records, whole)
+    consent = Consent(limited, records, "c")
     for run in ("r1", "r2"):
         for user in names:
             part = whole.for_user(user)
             consent.check_run(part, f"{run}.{user}")
-            consent.note_step(request(part, run=f"{run}.{user}"))
+            consent.authorise(request(part, run=f"{run}.{user}"))
     further, refused = whole.for_user("a"), r"12 runs of this study, .*budget\.runs_per_study = 2"
     with pytest.raises(Refusal, match=refused):
         consent.check_run(further, "r3.a")
     with pytest.raises(Refusal, match=refused):
-        consent.note_step(request(further, run="r3.a"))
-    text = "\n".join(review(limited, whole, store))
+        consent.authorise(request(further, run="r3.a"))
+    text = "\n".join(review(limited, whole, records))
     assert "one of 2 runs, for each of 6 users (budget.runs_per_study)" in text
 
 
 def test_the_review_of_a_part_counts_the_runs_as_the_whole_has_them(
-    tmp_path: Path, store: ConsentStore
+    tmp_path: Path, records: Records
 ) -> None:
     """It said that none were left where the site answered the next one."""
     limited, whole = site(tmp_path, budget={"runs_per_study": 1}), study(user="all")
-    approve(store, whole)
+    approve(records, whole)
     coordinator = limited.coordinator.address  # as it is known without TLS
-    consent, part = Consent(limited, store, coordinator), whole.for_user("a")
-    consent.note_step(request(part, run="r1"))
-    assert "runs of it were answered" not in "\n".join(review(limited, part, store))
+    consent, part = Consent(limited, records, coordinator), whole.for_user("a")
+    consent.authorise(request(part, run="r1"))
+    assert "runs of it were answered" not in "\n".join(review(limited, part, records))
     consent.check_run(whole.for_user("b"), "r2")
-    consent.note_step(request(whole.for_user("b"), run="r2"))
-    assert "2 runs of it were answered" in "\n".join(review(limited, part, store))
+    consent.authorise(request(whole.for_user("b"), run="r2"))
+    assert "2 runs of it were answered" in "\n".join(review(limited, part, records))
 
 
 def test_what_a_study_for_many_users_needs_is_reckoned_once_for_all_of_them(
@@ -704,7 +666,7 @@ def test_what_a_study_for_many_users_needs_is_reckoned_once_for_all_of_them(
 )
 def test_a_run_has_as_many_rounds_as_it_needs_and_begins_where_there_are_as_many(
     tmp_path: Path,
-    store: ConsentStore,
+    records: Records,
     changes: dict[str, object],
     rounds: int,
     evaluations: int,
@@ -712,79 +674,62 @@ def test_a_run_has_as_many_rounds_as_it_needs_and_begins_where_there_are_as_many
     asked_for = study(**{"user": "b", **changes})
     needs = needs_of(site(tmp_path), asked_for)
     assert (needs.rounds, needs.evaluations) == (rounds, evaluations)
-    approve(store, asked_for)
-    Consent(site(tmp_path, budget={"rounds": rounds}), store, "c").check_run(asked_for, "r1")
+    approve(records, asked_for)
+    Consent(site(tmp_path, budget={"rounds": rounds}), records, "c").check_run(asked_for, "r1")
     short = site(tmp_path, budget={"rounds": rounds - 1})
     with pytest.raises(Refusal, match=f"up to {rounds} rounds .*, and {rounds - 1} are left"):
-        Consent(short, store, "c").check_run(asked_for, "r1")
-    assert f"and {rounds - 1} are left" in "\n".join(review(short, asked_for, store))
-
-
-def test_a_run_that_an_earlier_version_knew_by_another_study_goes_on(
-    tmp_path: Path, store: ConsentStore
-) -> None:
-    """It had answers by the latest study that led to them; now it is the first."""
-    whole = study(user="all")
-    part = whole.for_user("a")
-    for of in (whole, part):
-        approve(store, of)
-    limited = site(tmp_path, budget={"rounds": 3})
-    begun = Answer(part.digest, "r1", part.digest, "weight_erosion", 1, "train")
-    store.note("c", dataset_of(limited), begun, "hash")
-    consent = Consent(limited, store, "c")
-    consent.check_run(part, "r1")
-    with pytest.raises(Refusal, match="and 2 are left"):
-        consent.check_run(part, "r2")
+        Consent(short, records, "c").check_run(asked_for, "r1")
+    assert f"and {rounds - 1} are left" in "\n".join(review(short, asked_for, records))
 
 
 def test_a_budget_that_was_lowered_declines_no_run_that_needs_nothing_of_it(
-    tmp_path: Path, store: ConsentStore
+    tmp_path: Path, records: Records
 ) -> None:
     """Below what is used up; as a peer a hospital gives no final figures."""
-    consent = Consent(site(tmp_path), store, "c")
-    approve(store, study(user="b"))
+    consent = Consent(site(tmp_path), records, "c")
+    approve(records, study(user="b"))
     for run in ("r1", "r2"):
-        consent.note_step(request(study(user="b"), run=run))
-        consent.note_evaluation(evaluation(study(user="b"), run=run))
-    lowered = Consent(site(tmp_path, budget={"evaluations": 1}), store, "c")
-    approve(store, study())
+        consent.authorise(request(study(user="b"), run=run))
+        consent.authorise(evaluation(study(user="b"), run=run))
+    lowered = Consent(site(tmp_path, budget={"evaluations": 1}), records, "c")
+    approve(records, study())
     lowered.check_run(study(), "r3")
     with pytest.raises(Refusal, match="final figures, and they are left 0 times"):
         lowered.check_run(study(user="b"), "r3")
     only_users = study(name="alone", arms={"local": {}})
-    approve(store, only_users)
-    Consent(site(tmp_path, budget={"rounds": 1}), store, "c").check_run(only_users, "r3")
+    approve(records, only_users)
+    Consent(site(tmp_path, budget={"rounds": 1}), records, "c").check_run(only_users, "r3")
 
 
 def test_an_answer_is_looked_up_and_not_searched_for_among_all(
-    store: ConsentStore, monkeypatch: pytest.MonkeyPatch
+    records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 20,000 in the book, every one was gone through for each new one, three times."""
-    execute, asked_for = store._file.execute, []
+    execute, asked_for = records._file.execute, []
 
     def heard(statement: str, values: Any = ()) -> Any:
         asked_for.append((statement, values))
         return execute(statement, values)
 
-    monkeypatch.setattr(store._file, "execute", heard)
-    store.noted("c", "d", Answer("s", "r", "v", "local", 1, "train"))
+    monkeypatch.setattr(records._file, "execute", heard)
+    records.answers.question("c", "d", Answer("s", "r", "v", "local", 1, "train"))
     ((statement, values),) = asked_for
     ((*_, plan),) = execute(f"explain query plan {statement}", values)
     assert "step=?" in plan
 
 
 def test_all_rounds_that_a_run_of_one_user_has_are_those_that_were_reckoned(
-    tmp_path: Path, store: ConsentStore
+    tmp_path: Path, records: Records
 ) -> None:
     """With trials, and with folds, every round of which is answered."""
     here = site(tmp_path, name="a")
-    consent = Consent(here, store, "c")
+    consent = Consent(here, records, "c")
     sizes = {"weight_erosion": [{"size_penalty": size} for size in (0.1, 0.2)]}
     open_ = study(selection={"folds": 2, "candidates": sizes})
     crossed = study(name="crossed", evaluation={"folds": 2})
     for whole in (open_, crossed):
-        approve(store, whole)
-        before = store.used("c", dataset_of(here)).rounds
+        approve(records, whole)
+        before = records.answers.used("c", dataset_of(here)).rounds
         parts = fold_studies(whole)
         if whole is open_:
             parts = [trial for arm in whole.arms for folds in trials(whole, arm) for trial in folds]
@@ -792,14 +737,14 @@ def test_all_rounds_that_a_run_of_one_user_has_are_those_that_were_reckoned(
             longest = whole.rounds + (part.selection_fold is not None)
             for arm in part.arms:
                 for number in range(1, longest + 1):
-                    consent.note_step(replace(request(part, number), arm=arm))
+                    consent.authorise(replace(request(part, number), arm=arm))
             if part.evaluation_fold is not None:
-                consent.note_evaluation(evaluation(part))
+                consent.authorise(evaluation(part))
         picked = chosen(whole, {arm: SelectedSettings({}, 3, 0.1) for arm in whole.arms})
         for arm in picked.arms:
             for number in range(1, 4):
-                consent.note_step(replace(request(picked, number), arm=arm))
-        used = store.used("c", dataset_of(here)).rounds - before
+                consent.authorise(replace(request(picked, number), arm=arm))
+        used = records.answers.used("c", dataset_of(here)).rounds - before
         assert used == needs_of(here, whole).rounds
 
 
@@ -822,25 +767,25 @@ def test_a_person_is_held_to_the_number_of_studies_too(
     assert main(["review", file, "--study", str(other), "--approve"]) == 0
 
 
-def test_a_rule_of_the_site_file_approves_and_says_so(tmp_path: Path, store: ConsentStore) -> None:
+def test_a_rule_of_the_site_file_approves_and_says_so(tmp_path: Path, records: Records) -> None:
     automatic = site(tmp_path, approval=Approval(automatic="within_limits").model_dump())
-    Consent(automatic, store, "c").check(study())
-    text = "\n".join(listing(automatic, store))
+    Consent(automatic, records, "c").check(study())
+    text = "\n".join(listing(automatic, records))
     assert "approved by limits" in text
     assert "approves by itself" in text
 
 
-def test_studies_that_wait_are_bounded(tmp_path: Path, store: ConsentStore) -> None:
-    consent = Consent(site(tmp_path), store, "c")
+def test_studies_that_wait_are_bounded(tmp_path: Path, records: Records) -> None:
+    consent = Consent(site(tmp_path), records, "c")
     for seed in range(105):
         with pytest.raises(Refusal):
             consent.check(study(seed=seed))
-    assert len(store.studies("pending")) == 100
+    assert len(records.studies.all("pending")) == 100
 
 
-def test_the_review_says_what_leaves_and_what_changed(tmp_path: Path, store: ConsentStore) -> None:
-    approve(store, study())
-    text = "\n".join(review(site(tmp_path), study(rounds=9), store))
+def test_the_review_says_what_leaves_and_what_changed(tmp_path: Path, records: Records) -> None:
+    approve(records, study())
+    text = "\n".join(review(site(tmp_path), study(rounds=9), records))
     assert "a model update of 6 numbers" in text
     assert "rounds: 3 -> 9" in text
     assert "never: a patient's row" in text
@@ -856,23 +801,23 @@ def last_keys(value: object, place: str = "") -> list[tuple[str, object]]:
 
 
 def test_the_review_shows_every_key_of_a_study_with_its_value(
-    tmp_path: Path, store: ConsentStore
+    tmp_path: Path, records: Records
 ) -> None:
     asked = study(training={"steps": 2, "batch_size": 4, "learning_rate": 0.0375}, seed=77)
-    lines = review(site(tmp_path), asked, store)
+    lines = review(site(tmp_path), asked, records)
     for key, value in last_keys(json.loads(asked.canonical_json())):
         assert any(line.endswith(f"{key} = {json.dumps(value)}") for line in lines), key
 
 
 def test_the_review_names_each_arms_method_and_whom_it_asks(
-    tmp_path: Path, store: ConsentStore
+    tmp_path: Path, records: Records
 ) -> None:
     arms = {
         "fedavg": {"algorithm": "fedlin"},
         "local": {"algorithm": "fedavg"},
         "mine": {"algorithm": "local"},
     }
-    text = "\n".join(review(site(tmp_path), study(arms=arms), store))
+    text = "\n".join(review(site(tmp_path), study(arms=arms), records))
     for name, method, whom in (
         ("fedavg", "fedlin", "every hospital"),
         ("local", "fedavg", "every hospital"),
@@ -884,26 +829,26 @@ def test_the_review_names_each_arms_method_and_whom_it_asks(
         assert ("another method" in line) == (name != "mine")
 
 
-def test_no_change_hides_behind_others(tmp_path: Path, store: ConsentStore) -> None:
+def test_no_change_hides_behind_others(tmp_path: Path, records: Records) -> None:
     """A hundred columns were renamed, and the learning rate is another one."""
     columns = {**STUDY["task"], "features": [f"a{number}" for number in range(100)]}  # type: ignore[dict-item]
-    approve(store, study(task=columns))
+    approve(records, study(task=columns))
     renamed = {**columns, "features": [f"aa{number}" for number in range(100)]}
     training = {"steps": 2, "batch_size": 4, "learning_rate": 5.0}
     for name in ("small", "other"):
         asked = study(name=name, task=renamed, training=training)
-        lines = review(site(tmp_path), asked, store)
+        lines = review(site(tmp_path), asked, records)
         (at,) = [at for at, line in enumerate(lines) if line.startswith("Changed since")]
         assert "training.learning_rate: 0.1 -> 5.0" in "\n".join(lines[at : at + 3])
         gone = [line for line in lines if "-> (not there)" in line and ".name" in line]
         assert len(gone) == 100
 
 
-def test_letters_that_pass_for_others_are_marked(tmp_path: Path, store: ConsentStore) -> None:
+def test_letters_that_pass_for_others_are_marked(tmp_path: Path, records: Records) -> None:
     names = ["age", "\u0430ge", "weight\u200b", "weight", "gr\u00f6\u00dfe", "p\u0430in"]
     task = {**STUDY["task"], "features": names}  # type: ignore[dict-item]
     arms = {"local": {}, "loca1": {"algorithm": "fedavg"}}
-    text = "\n".join(review(site(tmp_path), study(task=task, arms=arms), store))
+    text = "\n".join(review(site(tmp_path), study(task=task, arms=arms), records))
     for marked in ("\\u0430ge", "weight\\u200b", "p\\u0430in"):
         assert marked in text
     assert "gr\u00f6\u00dfe," in text
@@ -913,37 +858,35 @@ def test_letters_that_pass_for_others_are_marked(tmp_path: Path, store: ConsentS
     assert any("weight" in line for line in alike)
 
 
-def test_names_that_are_long_are_shown_whole(tmp_path: Path, store: ConsentStore) -> None:
+def test_names_that_are_long_are_shown_whole(tmp_path: Path, records: Records) -> None:
     names = ["x" * 150 + end for end in ("1", "2")]
     task = {**STUDY["task"], "features": names}  # type: ignore[dict-item]
-    text = "\n".join(review(site(tmp_path), study(task=task), store))
+    text = "\n".join(review(site(tmp_path), study(task=task), records))
     assert all(name in text for name in names)
 
 
 def test_the_review_says_who_decided_what_and_a_repeated_decision_changes_nothing(
-    tmp_path: Path, store: ConsentStore
+    tmp_path: Path, records: Records
 ) -> None:
-    entry = entry_of(study(), store)
-    first = decide(store, entry, approve=True, by="Dr. A")
-    assert decide(store, entry, approve=True, by="Dr. A") == first
-    decide(store, entry, approve=False, by="Dr. B")
-    decide(store, entry, approve=True, by="Dr. C")
-    assert [(state, by) for state, by, _ in store.decisions(entry.digest)] == [
+    entry = entry_of(study(), records)
+    first = decide(records, entry, approve=True, by="Dr. A")
+    assert decide(records, entry, approve=True, by="Dr. A") == first
+    decide(records, entry, approve=False, by="Dr. B")
+    decide(records, entry, approve=True, by="Dr. C")
+    assert [(state, by) for state, by, _ in records.studies.decisions(entry.digest)] == [
         ("approved", "Dr. A"),
         ("declined", "Dr. B"),
         ("approved", "Dr. C"),
     ]
-    lines = review(site(tmp_path), study(), store)
+    lines = review(site(tmp_path), study(), records)
     assert f"Approved by Dr. A, {first.decided}" in lines
     assert "Nobody here has approved another study." in lines
 
 
-def test_the_review_says_that_this_hospital_is_not_asked(
-    tmp_path: Path, store: ConsentStore
-) -> None:
+def test_the_review_says_that_this_hospital_is_not_asked(tmp_path: Path, records: Records) -> None:
     others = study(user="c", hospitals=["c", "d"])
     assert "hospitals   c, d; b is not among them" in "\n".join(
-        review(site(tmp_path), others, store)
+        review(site(tmp_path), others, records)
     )
 
 
@@ -1020,9 +963,9 @@ def test_the_review_says_which_means_and_deviations_leave(tmp_path: Path) -> Non
     assert "quantiles" not in text
 
 
-def test_the_review_counts_one_of_a_thing_as_one(tmp_path: Path, store: ConsentStore) -> None:
+def test_the_review_counts_one_of_a_thing_as_one(tmp_path: Path, records: Records) -> None:
     one = study(rounds=1, training={"epochs": 1, "batch_size": 4}, arms={"evidence_erosion": {}})
-    text = "\n".join(review(site(tmp_path), one, store))
+    text = "\n".join(review(site(tmp_path), one, records))
     assert "local training in 1 round for 1 arm (evidence_erosion)" in text
     assert "a round is 1 pass of mini-batches" in text
     assert "6 numbers and 1 further number\n" in text
@@ -1030,23 +973,21 @@ def test_the_review_counts_one_of_a_thing_as_one(tmp_path: Path, store: ConsentS
 
 
 def test_the_review_says_that_mini_batches_come_in_the_files_order(
-    tmp_path: Path, store: ConsentStore
+    tmp_path: Path, records: Records
 ) -> None:
     fixed = study(training={"steps": 5, "batch_size": 4, "order": "sequential"})
     assert "mini-batches of 4 patients in the file's order" in "\n".join(
-        review(site(tmp_path), fixed, store)
+        review(site(tmp_path), fixed, records)
     )
-    assert "file's order" not in "\n".join(review(site(tmp_path), study(), store))
+    assert "file's order" not in "\n".join(review(site(tmp_path), study(), records))
 
 
-def test_the_review_names_every_column_that_is_asked_for(
-    tmp_path: Path, store: ConsentStore
-) -> None:
+def test_the_review_names_every_column_that_is_asked_for(tmp_path: Path, records: Records) -> None:
     """Whatever stands at the end of many, as the outcome, or beside both."""
     columns = [f"x{number}" for number in range(30)] + ["hiv_status", "a, b) and   nothing else"]
     task = {"kind": "tabular", "target": "pregnant", "classes": ["no", "yes"], "features": columns}
     asked = study(task=task, user="b", evaluation={"split_column": "ward"})
-    text = "\n".join(review(site(tmp_path), asked, store))
+    text = "\n".join(review(site(tmp_path), asked, records))
     assert "32 columns (x0, x1, " in text
     assert 'x29, hiv_status, "a, b) and nothing else"' in text
     assert "the outcome (pregnant), and ward" in text
@@ -1055,45 +996,43 @@ def test_the_review_names_every_column_that_is_asked_for(
 
 
 def test_the_review_says_whose_missing_values_leave_a_patient_out(
-    tmp_path: Path, store: ConsentStore
+    tmp_path: Path, records: Records
 ) -> None:
     """So are two sets made of which one patient is left over."""
     columns = ["age", {"name": "crp", "missing": "drop"}, {"name": "ldh", "missing": "impute"}]
     task = {"kind": "tabular", "target": "ill", "classes": ["no", "yes"], "features": columns}
-    text = "\n".join(review(site(tmp_path), study(task=task), store))
+    text = "\n".join(review(site(tmp_path), study(task=task), records))
     assert "only those who lack no value of crp\n" in text
-    text = "\n".join(review(site(tmp_path), study(task={**task, "missing": "drop"}), store))
+    text = "\n".join(review(site(tmp_path), study(task={**task, "missing": "drop"}), records))
     assert "only those who lack no value of age, crp, ill" in text
 
 
 def test_the_review_says_into_how_many_parts_of_fewer_patients_an_update_falls(
-    tmp_path: Path, store: ConsentStore
+    tmp_path: Path, records: Records
 ) -> None:
     classes = [{"name": f"grade {value}", "values": [value]} for value in range(4)]
     task = {"kind": "tabular", "target": "grade", "classes": classes, "features": ["age"]}
-    text = "\n".join(review(site(tmp_path), study(task=task), store))
+    text = "\n".join(review(site(tmp_path), study(task=task), records))
     assert "each update has a part for each of 4 classes or intervals of time" in text
     assert "or of one (limits.min_class = 1)" in text
-    two = "\n".join(review(site(tmp_path), study(task={**task, "classes": classes[:2]}), store))
+    two = "\n".join(review(site(tmp_path), study(task={**task, "classes": classes[:2]}), records))
     assert "each update has a part" not in two
 
 
 def test_the_review_says_of_columns_with_many_categories_how_many(
-    tmp_path: Path, store: ConsentStore
+    tmp_path: Path, records: Records
 ) -> None:
     many = {"name": "sex", "categories": ["f", "m", *(f"code {n}" for n in range(1_500))]}
     task = {"kind": "tabular", "target": "ill", "classes": ["no", "yes"], "features": ["age", many]}
-    text = "\n".join(review(site(tmp_path), study(task=task), store))
+    text = "\n".join(review(site(tmp_path), study(task=task), records))
     assert "2 columns (age, sex (1,502 categories)), the outcome" in text
     few = {**task, "features": ["age", {**many, "categories": ["f", "m"]}]}
-    text = "\n".join(review(site(tmp_path), study(task=few), store))
+    text = "\n".join(review(site(tmp_path), study(task=few), records))
     assert "2 columns (age, sex), the outcome" in text
 
 
-def test_the_review_names_the_further_steps_of_a_method(
-    tmp_path: Path, store: ConsentStore
-) -> None:
-    text = "\n".join(review(site(tmp_path), study(arms={"fedlin": {}, "local": {}}), store))
+def test_the_review_names_the_further_steps_of_a_method(tmp_path: Path, records: Records) -> None:
+    text = "\n".join(review(site(tmp_path), study(arms={"fedlin": {}, "local": {}}), records))
     assert "fedlin: what the steps gradient of its rounds ask for in addition" in text
     assert "local: what" not in text
 
@@ -1102,57 +1041,57 @@ def test_the_review_names_the_further_steps_of_a_method(
     "changes", [{}, {"scaling": "user"}, {"scaling": "federated"}, {"evaluation": {"folds": 3}}]
 )
 def test_the_review_of_a_study_with_every_user_says_all_that_its_parts_ask(
-    tmp_path: Path, store: ConsentStore, changes: dict[str, object]
+    tmp_path: Path, records: Records, changes: dict[str, object]
 ) -> None:
     """Approved is each part: also the one with this hospital as the user."""
     whole = study(user="all", hospitals=["a", "b", "c"], **changes)
-    lines = review(site(tmp_path), whole, store)
+    lines = review(site(tmp_path), whole, records)
     for user in whole.hospitals:
         part = whole.for_user(user)
         assert leads_to(whole, part)
         said = {line.removeprefix("  - ") for line in lines}
         assert {*leaving(site(tmp_path), part)} <= said
-        assert {*asked(site(tmp_path), whole.for_user("b"))} <= said  # the most of all
+        assert {
+            *asked(site(tmp_path), whole.for_user("b"), Records(None, "b"))
+        } <= said  # the most of all
     assert lines.count("  - all of it at most once for each of the 3 hospitals as the user") == 2
 
 
 def test_the_review_of_a_study_with_every_user_leaves_out_the_part_that_a_limit_refuses(
-    tmp_path: Path, store: ConsentStore
+    tmp_path: Path, records: Records
 ) -> None:
     never = site(tmp_path, limits={"as_user": False})
-    text = "\n".join(review(never, study(user="all", hospitals=["a", "b", "c"]), store))
+    text = "\n".join(review(never, study(user="all", hospitals=["a", "b", "c"]), records))
     assert "once for each of the 2 other hospitals as the user (limits.as_user = false)" in text
     assert "as the user: its personal model" not in text
     elsewhere = study(user="all", hospitals=["c", "d"])
-    assert "once for each of the 2 hospitals" in "\n".join(review(never, elsewhere, store))
+    assert "once for each of the 2 hospitals" in "\n".join(review(never, elsewhere, records))
 
 
-def test_the_review_says_of_whose_means_sums_are_asked(tmp_path: Path, store: ConsentStore) -> None:
+def test_the_review_says_of_whose_means_sums_are_asked(tmp_path: Path, records: Records) -> None:
     for scaling, said in (("user", "for this hospital's means"), ("federated", "for the pooled")):
-        text = "\n".join(review(site(tmp_path), study(user="b", scaling=scaling), store))
+        text = "\n".join(review(site(tmp_path), study(user="b", scaling=scaling), records))
         assert f"once: rounded sums, {said}" in text
 
 
 def test_a_study_that_is_not_the_one_of_its_digest_any_more_is_not_shown(
-    tmp_path: Path, store: ConsentStore
+    tmp_path: Path, records: Records
 ) -> None:
-    approve(store, study())
-    (entry,) = store.studies()
-    store.put(replace(entry, content=entry.content.replace('"rounds": 3', '"rounds": 2')))
-    for ask in (store.studies, lambda: store.study(entry.digest)):
-        with pytest.raises(SiteError, match=r"consent\.sqlite.* is not as it was written"):
+    approve(records, study())
+    (entry,) = records.studies.all()
+    records._file.execute("""update studies set content = replace(content, '": 3', '": 2')""")
+    for ask in (records.studies.all, lambda: records.studies.get(entry.digest)):
+        with pytest.raises(SiteError, match=r"records\.sqlite.* is not as it was written"):
             ask()
 
 
 def test_a_decision_of_which_a_byte_was_changed_approves_nothing(
-    tmp_path: Path, store: ConsentStore
+    tmp_path: Path, records: Records
 ) -> None:
-    decide(store, entry_of(study(), store), approve=False, by="somebody")
-    store._file.execute("update studies set state = 'declinee'")
-    with pytest.raises(
-        SiteError, match=r"consent\.sqlite.*state of study .* is not as it was writ"
-    ):
-        Consent(site(tmp_path), store, "c").check(study())
+    decide(records, entry_of(study(), records), approve=False, by="somebody")
+    records._file.execute("update decisions set state = 'declinee'")
+    with pytest.raises(SiteError, match=r"records\.sqlite.*is not as it was writ"):
+        Consent(site(tmp_path), records, "c").check(study())
 
 
 def sha256(text: str) -> str:
@@ -1160,18 +1099,18 @@ def sha256(text: str) -> str:
 
 
 def test_an_approved_study_that_cannot_be_read_any_more_stands_in_no_other_ones_way(
-    tmp_path: Path, store: ConsentStore
+    tmp_path: Path, records: Records
 ) -> None:
     """As after an update of this program; it can be declined, too."""
     content = '{"name": "of another version"}'
-    with closing(ConsentStore(tmp_path / "then")) as then:
+    with closing(Records(tmp_path / "then", "b")) as then:
         approve(then, study(seed=5))
-        entry = replace(then.studies("approved")[0], content=content, digest=sha256(content))
-    store.put(entry)
-    consent = Consent(site(tmp_path), store, "c")
+        entry = replace(then.studies.all("approved")[0], content=content, digest=sha256(content))
+    records.studies.put(entry)
+    consent = Consent(site(tmp_path), records, "c")
     with pytest.raises(Undecided):
         consent.check(study())
-    approve(store, study())
+    approve(records, study())
     assert consent.check(study()) == study().digest
     with pytest.raises(Undecided):  # of which nobody knows any more what it was
         consent.check(study(seed=6))
@@ -1181,33 +1120,19 @@ def test_an_approved_study_that_cannot_be_read_any_more_stands_in_no_other_ones_
         f'compute.state = "{tmp_path}/state"\n'
     )
     folder = tmp_path / "state" / "b"
-    there = ConsentStore(folder)
-    there.put(entry)
+    there = Records(folder, "b")
+    there.studies.put(entry)
     assert main(["review", str(file), entry.digest[:12], "--approve"]) != 0
-    assert there.studies("declined") == []
+    assert there.studies.all("declined") == []
     assert main(["review", str(file), entry.digest[:12], "--decline"]) == 0
-    assert [found.digest for found in there.studies("declined")] == [entry.digest]
+    assert [found.digest for found in there.studies.all("declined")] == [entry.digest]
 
 
-def test_a_study_is_named_by_how_its_digest_begins(store: ConsentStore) -> None:
-    approve(store, study())
-    assert named(study().digest[:6], store).digest == study().digest
+def test_a_study_is_named_by_how_its_digest_begins(records: Records) -> None:
+    approve(records, study())
+    assert named(study().digest[:6], records).digest == study().digest
     with pytest.raises(StudyError, match="No study"):
-        named("zz", store)
-
-
-def test_a_damaged_file_says_what_it_holds_and_the_remedy(tmp_path: Path) -> None:
-    (tmp_path / "consent.sqlite").write_bytes(b"not a database, but long enough to be read" * 50)
-    with pytest.raises(SiteError, match="restore it from a backup"):
-        ConsentStore(tmp_path)
-
-
-def test_a_file_of_another_version_is_named(tmp_path: Path) -> None:
-    store = ConsentStore(tmp_path)
-    store._file.execute("pragma user_version = 99")
-    store.close()
-    with pytest.raises(SiteError, match="version 99"):
-        ConsentStore(tmp_path)
+        named("zz", records)
 
 
 def test_the_secret_is_drawn_once_and_private(tmp_path: Path) -> None:
@@ -1225,23 +1150,23 @@ def test_the_secret_is_drawn_once_and_private(tmp_path: Path) -> None:
 
 
 def test_the_book_is_private(tmp_path: Path) -> None:
-    store = ConsentStore(tmp_path / "state")
-    store.note("c", "d", Answer("s", "r", "s", "local", 1, "train"), "h")
-    assert store.path.stat().st_mode & 0o777 == 0o600
+    records = Records(tmp_path / "state", "b")
+    records.answers.note("c", "d", Answer("s", "r", "s", "local", 1, "train"), "h")
+    assert (tmp_path / "state" / FILE_NAME).stat().st_mode & 0o777 == 0o600
 
 
 def test_a_sealed_round_that_is_resumed_has_fresh_keys_and_is_the_same_question(
-    tmp_path: Path, store: ConsentStore
+    tmp_path: Path, records: Records
 ) -> None:
     """Which sums an update may be in is for the sealed site's own book to say."""
-    consent = Consent(site(tmp_path), store, "c")
-    approve(store, study())
+    consent = Consent(site(tmp_path), records, "c")
+    approve(records, study())
     for attempt in ("00" * 16, "11" * 16):
         trained = replace(request(study()), values={"attempt": attempt})
-        consent.note_step(trained)
-        consent.note_step(replace(trained, step=legs.MASKED, values={"scale": attempt}))
+        consent.authorise(trained)
+        consent.authorise(replace(trained, step=legs.MASKED, values={"scale": attempt}))
     with pytest.raises(Refusal, match="once, to other parameters"):
-        consent.note_step(request(study(), value=1.0))
+        consent.authorise(request(study(), value=1.0))
 
 
 @pytest.mark.parametrize("command", ["check", "review", "site"])
@@ -1272,11 +1197,11 @@ def test_what_a_study_calls_its_columns_rewrites_no_screen(
 
 
 def test_a_model_larger_than_the_site_allows_is_refused_before_it_is_built(
-    tmp_path: Path, store: ConsentStore
+    tmp_path: Path, records: Records
 ) -> None:
     large = study(model={"name": "mlp", "hidden": [30_000, 30_000]}, arms={"fedavg": {}})
     with pytest.raises(Refusal, match=r"limits\.max_parameters = 200000000"):
-        Consent(site(tmp_path), store, "c").check(large)
+        Consent(site(tmp_path), records, "c").check(large)
     allowed = site(tmp_path, limits={"max_parameters": 10**9})
     with pytest.raises(Undecided):
-        Consent(allowed, store, "c").check(large)
+        Consent(allowed, records, "c").check(large)

@@ -7,9 +7,9 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from erosion.client.connection.app import make_app
+from erosion.client.consent.approvals import decide, entry_of
 from erosion.client.consent.consent import Consent
-from erosion.client.consent.decisions import decide, entry_of
-from erosion.client.consent.store import ConsentStore
+from erosion.client.records.records import Records
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.protocol import wire
@@ -19,7 +19,7 @@ from erosion.common.study.study import Study
 from tests.support.small_study import make_site, make_study, twenty_patients
 
 
-def automatic(folder: Path, **keys: Any) -> tuple[Site, ConsentStore]:
+def automatic(folder: Path, **keys: Any) -> tuple[Site, Records]:
     site = make_site(
         folder,
         twenty_patients(),
@@ -28,11 +28,11 @@ def automatic(folder: Path, **keys: Any) -> tuple[Site, ConsentStore]:
         approval={"automatic": "within_limits"},
         **keys,
     )
-    return site, ConsentStore(site.consent_folder)
+    return site, Records.of(site)
 
 
-def why_not(site: Site, store: ConsentStore, study: Study, kind: str) -> str:
-    app = make_app(Hospital(site, secret=b"secret"), Consent(site, store, "c"))
+def why_not(site: Site, records: Records, study: Study, kind: str) -> str:
+    app = make_app(Hospital(site, secret=b"secret"), Consent(site, records, "c"))
     request = RequestMessage(wire.encode_describe(study), "1", 2, kind, group_id="", ttl=60.0)
     reply = app(request, Context(1, 2, {}, RecordDict(), {}))
     return read_error(reply.error).reason if reply.has_error() else ""
@@ -40,12 +40,12 @@ def why_not(site: Site, store: ConsentStore, study: Study, kind: str) -> str:
 
 @pytest.mark.parametrize("kind", [wire.DESCRIBE, wire.SUMMARY])
 def test_no_part_of_a_declined_study_is_described(tmp_path: Path, kind: str) -> None:
-    site, store = automatic(tmp_path)
+    site, records = automatic(tmp_path)
     whole = make_study(user="all")
-    assert why_not(site, store, whole.for_user("a"), kind) == ""
-    decide(store, entry_of(whole, store), approve=False, by="somebody")
+    assert why_not(site, records, whole.for_user("a"), kind) == ""
+    decide(records, entry_of(whole, records), approve=False, by="somebody")
     for study in (whole, whole.for_user("a"), whole.for_user("b")):
-        assert "declined study" in why_not(site, store, study, kind)
+        assert "declined study" in why_not(site, records, study, kind)
 
 
 @pytest.mark.parametrize("kind", [wire.DESCRIBE, wire.SUMMARY])
@@ -61,7 +61,7 @@ def test_no_part_of_a_declined_study_is_described(tmp_path: Path, kind: str) -> 
 def test_a_study_that_the_limits_refuse_is_not_described(
     tmp_path: Path, kind: str, user: str, limit: dict[str, object], changes: dict[str, object]
 ) -> None:
-    site, store = automatic(tmp_path, limits=limit)
-    refused = why_not(site, store, make_study(user=user, **changes), kind)
+    site, records = automatic(tmp_path, limits=limit)
+    refused = why_not(site, records, make_study(user=user, **changes), kind)
     assert f"limits.{next(iter(limit))}" in refused
-    assert store.studies() == []
+    assert records.studies.all() == []

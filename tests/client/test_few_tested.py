@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from erosion.client.preflight.data import check_study_here
+from erosion.client.preflight.study_checks import check_study_here
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal
 from tests.support.small_study import make_site, make_study

@@ -8,7 +8,7 @@ import pytest
 from erosion.client.dataset import local_dataset
 from erosion.client.dataset.split import Split, split_patients
 from erosion.client.finding import Outcome
-from erosion.client.preflight.data import check_study_here
+from erosion.client.preflight.study_checks import check_study_here
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal

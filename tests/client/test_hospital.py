@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from erosion.client.dataset.local_dataset import LocalDataset
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
-from erosion.client.training.warm_up import warm_up
+from erosion.client.training.rehearsal import warm_up
 from erosion.common.errors import DataError, Refusal, SiteError
 from erosion.common.learning.local_sgd import Samples, round_generator, train_locally
 from erosion.common.learning.models import build_model, flat_parameters
@@ -253,11 +253,11 @@ def test_what_is_not_told_is_no_set_of_the_budget(tmp_path: Path) -> None:
     user = Hospital(user_site(tmp_path, budget={"sets": 1}))
     for each in (study, *fold_studies(study)):
         user._prepare(each)
-    assert "given for 1 of 1 different sets" in user.told()[1]
+    assert "given for 1 of 1 different sets" in user.disclosed()[1]
     peer = Hospital(peer_site(tmp_path))
     for scaling in ("local", "user", "none"):
         peer._prepare(make_study(scaling=scaling)).begin()
-    assert len(peer.told()) == 2  # the smallest cell, and updates
+    assert len(peer.disclosed()) == 2  # the smallest cell, and updates
 
 
 def test_what_is_told_of_nearly_the_same_patients_is_told_again_and_scaled_by(

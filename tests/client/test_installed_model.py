@@ -13,7 +13,8 @@ import torch
 
 import erosion
 from erosion.client.consent.review import asked, leaving
-from erosion.client.preflight.model import check_model
+from erosion.client.preflight.study_checks import check_model
+from erosion.client.records.records import Records
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.command_line import main
@@ -168,7 +169,9 @@ def test_check_and_review_show_the_code_its_hash_and_what_travels(
     _, counted = check_model(allowed, study)
     assert counted.text == "'small-net': 22 parameters travel"
     assert any("a model update of 22 numbers" in line for line in leaving(allowed, study))
-    assert any(f"has the SHA-256 {sha256}" in line for line in asked(allowed, study))
+    assert any(
+        f"has the SHA-256 {sha256}" in line for line in asked(allowed, study, Records(None, "b"))
+    )
     other = study_of("2" * 64)
     (found, *_) = check_model(allowed, other)
     assert f"the study names {'2' * 64}" in found.text

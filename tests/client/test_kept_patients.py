@@ -95,14 +95,14 @@ def test_a_run_keeps_its_patients_and_the_next_one_sees_what_was_corrected(
     hospital = Hospital(site.model_copy(update={"limits": make_site(tmp_path).limits}))
     study = make_study(user="b", hospitals=["b", "a"])
 
-    def num_told(run: str) -> int:
+    def num_disclosed(run: str) -> int:
         return hospital.describe(study, run).num_samples
 
     def num_described() -> int:
         return hospital.summarise(study).num_samples
 
     assert num_described() == 21
-    assert num_told("first") == 21
+    assert num_disclosed("first") == 21
     if kind == "file":
         half = twenty_patients().splitlines()
         (tmp_path / "a.csv").write_text("\n".join([*half[:6], *half[-5:]]))
@@ -110,11 +110,11 @@ def test_a_run_keeps_its_patients_and_the_next_one_sees_what_was_corrected(
         with sqlite3.connect(tmp_path / "hospital.sqlite") as connection:
             connection.execute("DELETE FROM patients WHERE age % 2")
         connection.close()
-    assert num_told("first") == 21
+    assert num_disclosed("first") == 21
     assert num_described() == 12
     request = TrainRequest(study, "fedavg", 1, torch.zeros(6), None, run="first")
     assert hospital.train(request).header.num_samples == 21
-    assert num_told("second") == 12
+    assert num_disclosed("second") == 12
     later = replace(request, run="second")
     assert hospital.train(later).header.num_samples == 12
 

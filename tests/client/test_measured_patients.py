@@ -9,10 +9,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from erosion.client.cells.cells import Cells
 from erosion.client.dataset.kept_patients import KeptPatients
 from erosion.client.dataset.local_dataset import LocalDataset
 from erosion.client.dataset.split import split_patients
+from erosion.client.disclosure.control import DisclosureControl
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal
@@ -156,7 +156,7 @@ def test_trials_of_any_shares_and_folds_train_on_sets_that_are_the_same_or_diffe
 ) -> None:
     """Also those that the studies train on in the end, which trials without each fold add up to."""
     site = make_site(tmp_path, table(120), limits={"min_cell": 10})
-    cells, kept = Cells(site, b"a site's own"), KeptPatients(site)
+    cells, kept = DisclosureControl(site, b"a site's own"), KeptPatients(site)
     trained: set[frozenset[int]] = set()
     for test_share, folds in studies:
         for asked in trials_of(selecting(test_share, folds, seed=seed)):
@@ -245,16 +245,16 @@ def test_a_study_that_another_one_overtook_is_not_begun(tmp_path: Path) -> None:
     here.describe(one, "first")
     here.describe(other, "first")
     here._prepare(one, "first").begin()
-    noted = here.told()
+    noted = here.disclosed()
     with pytest.raises(Refusal, match="start a new run"):
         here._prepare(other, "first").begin()
-    assert here.told() == noted
+    assert here.disclosed() == noted
     assert here._prepare(other, "second").num_training == 50
     here._prepare(other, "second").begin()
 
 
 def test_the_same_values_are_measured_again_whatever_else_the_table_says() -> None:
-    cells = Cells(make_site(Path(), limits={"min_cell": 10}))
+    cells = DisclosureControl(make_site(Path(), limits={"min_cell": 10}))
     values, targets, groups = np.arange(40.0)[:, None], np.arange(40) % 2, np.arange(40)
     whole = np.arange(40, dtype=np.uint64) + np.uint64(10**15)
     cells.check_test_part("a", values, targets, groups, whole)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
-from erosion.client.evaluation.metrics import measure, measure_with_intervals, told
+from erosion.client.evaluation.final_figures import measure, measure_with_intervals, told
 from erosion.common.protocol.figures import LARGEST_FIGURE
 from erosion.common.protocol.messages import Interval
 from erosion.common.tasks.metric import of_mean, of_ranking
@@ -102,7 +102,7 @@ def test_intervals_are_percentiles_over_resampled_patients(
     )
     assert final == again
     monkeypatch.setattr(
-        "erosion.client.evaluation.metrics.CHUNK", 100
+        "erosion.client.evaluation.final_figures.CHUNK", 100
     )  # the memory used does not change the draws
     assert (
         measure_with_intervals(

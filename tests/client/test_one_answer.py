@@ -1,8 +1,6 @@
 """Asked again, a site gives the answer that it gave, or none: over the program that serves it."""
 
 import shutil
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,9 +8,9 @@ import torch
 from flwr.app import Context, Message, RecordDict
 
 from erosion.client.connection.app import make_app
+from erosion.client.consent.approvals import decide, entry_of
 from erosion.client.consent.consent import Consent
-from erosion.client.consent.decisions import decide, entry_of
-from erosion.client.consent.store import ConsentStore
+from erosion.client.records.records import Records
 from erosion.client.training.hospital import Hospital
 from erosion.client.training.kept_state import KeptState, Moment, StateKey
 from erosion.common.protocol import wire
@@ -35,10 +33,10 @@ class Served:
     def __init__(self, folder: Path, *, coordinator: str = "c", **keys: object) -> None:
         state = {"state": str(folder / "state")}
         site = make_site(folder, twenty_patients(), compute=state)
-        store = ConsentStore(site.consent_folder)
+        records = Records.of(site)
         self.study: Study = make_study(arms=ARMS, **keys)
-        decide(store, entry_of(self.study, store), approve=True, by="somebody")
-        self._app = make_app(Hospital(site, secret=b"secret"), Consent(site, store, coordinator))
+        decide(records, entry_of(self.study, records), approve=True, by="somebody")
+        self._app = make_app(Hospital(site, secret=b"secret"), Consent(site, records, coordinator))
 
     def _ask(self, kind: str, content: RecordDict) -> Message:
         request = RequestMessage(content, "1", 2, kind, group_id="", ttl=60.0)
@@ -139,17 +137,6 @@ def test_what_is_kept_for_one_coordinator_is_not_missed_by_another(tmp_path: Pat
     shutil.rmtree(tmp_path / "state" / "a" / site.study.digest[:16])
     assert f"{LOST} ditto in this run" in str(site.train("ditto", 2))
     assert isinstance(of_another.train("ditto", 2), bytes)
-
-
-def test_a_book_of_an_earlier_program_misses_what_is_lost_from_then_on(tmp_path: Path) -> None:
-    site = Served(tmp_path)
-    site.train("ditto", 1)
-    with closing(sqlite3.connect(tmp_path / "state" / "a" / "consent.sqlite")) as book:
-        book.execute("drop table kept_since")
-    site = Served(tmp_path)
-    assert isinstance(site.train("ditto", 2), bytes)
-    shutil.rmtree(tmp_path / "state" / "a" / site.study.digest[:16])
-    assert f"{LOST} ditto in this run" in str(site.train("ditto", 3))
 
 
 def test_an_arm_that_the_study_lacks_is_no_path(tmp_path: Path) -> None:

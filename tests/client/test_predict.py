@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from erosion.client.dataset.sources.table_file import TableFile
-from erosion.client.evaluation.metrics import measure
+from erosion.client.evaluation.final_figures import measure
 from erosion.client.evaluation.predict import (
     apply_model,
     load_saved_model,

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import torch
 
-from erosion.client.cells.cells import Cells
-from erosion.client.consent.account import dataset_of
+from erosion.client.consent.budgets import listing
 from erosion.client.consent.review import review
-from erosion.client.consent.review_list import listing
-from erosion.client.consent.store import ConsentStore
 from erosion.client.dataset.local_dataset import LocalDataset
-from erosion.client.preflight.data import check_study_here
-from erosion.client.privacy.privacy_ledger import FILE_NAME, PrivacyLedger, Release
+from erosion.client.disclosure.control import DisclosureControl
+from erosion.client.preflight.study_checks import check_study_here
+from erosion.client.records.account import dataset_of
+from erosion.client.records.ledgers import Release
+from erosion.client.records.records import FILE_NAME, Records
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal, SiteError
@@ -62,8 +62,8 @@ def peer(folder: Path, older: int = PATIENTS, **keys: Any) -> Hospital:
 def spent(folder: Path) -> float:
     """The strength of all that left."""
     site = peer_site(folder)
-    with closing(PrivacyLedger(folder / "state" / "b")) as ledger:
-        return ledger.spent(dataset_of(site)).in_all
+    with closing(Records(folder / "state" / "b", "b")) as ledger:
+        return ledger.privacy.spent(dataset_of(site)).in_all
 
 
 def of_one(study: Study) -> float:
@@ -158,7 +158,7 @@ def test_one_record_moves_the_sum_by_no_more_than_its_cut(tmp_path: Path) -> Non
             site = peer_site(folder, limits={"min_cell": 10})
             (folder / "b.csv").write_text(grown(num, blank), encoding="utf-8")
             study = private_study(name=f"s{number}", task={**TWO_NUMBERS, "missing": "drop"})
-            of = LocalDataset(site, study, Cells(site, SECRET))
+            of = LocalDataset(site, study, DisclosureControl(site, SECRET))
             (part, _), start = of.parts(None), torch.zeros(of.dim)
             rows = Rows(part.inputs, part.targets, of.training_patients)
             loss = study.task.training_loss(part.targets)
@@ -170,9 +170,9 @@ def test_what_a_private_study_was_trained_on_holds_no_later_study_to_it(tmp_path
     """Nothing exact left about these patients, so newcomers are trained on at once."""
     site = peer_site(tmp_path, limits={"min_cell": 10})
     (tmp_path / "b.csv").write_text(grown(40), encoding="utf-8")
-    LocalDataset(site, private_study(task=TWO_NUMBERS), Cells(site, SECRET))
+    LocalDataset(site, private_study(task=TWO_NUMBERS), DisclosureControl(site, SECRET))
     (tmp_path / "b.csv").write_text(grown(45), encoding="utf-8")
-    later = LocalDataset(site, make_study(task=TWO_NUMBERS), Cells(site, SECRET))
+    later = LocalDataset(site, make_study(task=TWO_NUMBERS), DisclosureControl(site, SECRET))
     assert later.num_training == 45
 
 
@@ -207,7 +207,7 @@ def test_at_the_user_too_the_sum_is_over_the_patients_that_it_is_divided_by(tmp_
     lines = ["id,age,dose,ill", *(f"{n},{row}" for n, row in enumerate(rows))]
     text = "\n".join(lines) + "\n"
     site = make_site(tmp_path, text, data={"patient": "id"}, limits={"min_local_steps": 1})
-    of = LocalDataset(site, private_study(task=TWO_NUMBERS), Cells(site, SECRET))
+    of = LocalDataset(site, private_study(task=TWO_NUMBERS), DisclosureControl(site, SECRET))
     assert abs(of.told_samples - len(torch.unique(of.training_patients))) < 2 * 3
 
 
@@ -395,36 +395,35 @@ def test_the_ledger_is_the_sites_own_and_nobody_elses_to_read(tmp_path: Path) ->
 
 
 def test_ledger_rows_of_other_data_do_not_count(tmp_path: Path) -> None:
-    with closing(PrivacyLedger(tmp_path)) as ledger:
+    with closing(Records(tmp_path, "b")) as ledger:
         with ledger.transaction():
-            ledger.pay(Release("here", "s", "r", "a", 1, 0.5), "x")
-            ledger.pay(Release("there", "s", "r", "a", 1, 0.25), "y")
-        assert ledger.spent("here").in_all == 0.5
-        assert ledger.spent("there", "s", "q").by_run == 0
-        assert ledger.reply_of(Release("there", "s", "r", "a", 1, 0.25)) == "y"
+            ledger.privacy.pay(Release("here", "s", "r", "a", 1, 0.5), "x")
+            ledger.privacy.pay(Release("there", "s", "r", "a", 1, 0.25), "y")
+        assert ledger.privacy.spent("here").in_all == 0.5
+        assert ledger.privacy.spent("there", "s", "q").by_run == 0
+        assert ledger.privacy.reply_of(Release("there", "s", "r", "a", 1, 0.25)) == "y"
 
 
 def test_what_the_log_has_is_paid_once_and_by_its_own_data(tmp_path: Path) -> None:
     """The data file may be renamed: another year's patients have paid nothing yet."""
-    with closing(PrivacyLedger(tmp_path)) as ledger:
+    with closing(Records(tmp_path, "b")) as ledger:
         with ledger.transaction():
-            ledger.pay(Release("last year", "s", "r", "a", 1, 0.5), "x")
+            ledger.privacy.pay(Release("last year", "s", "r", "a", 1, 0.5), "x")
         first, second = (Release("this year", "s", "r", "a", round_, 0.5) for round_ in (1, 2))
-        log = tmp_path / "sent.jsonl"
-        assert ledger.recover([first, second], log, 8) == 2
-        assert ledger.recover([first, second], log, 8) == 0
-        assert ledger.spent("this year").in_all == 1
-        assert ledger.spent("last year").in_all == 0.5
+        assert ledger.privacy.recover([first, second]) == 2
+        assert ledger.privacy.recover([first, second]) == 0
+        assert ledger.privacy.spent("this year").in_all == 1
+        assert ledger.privacy.spent("last year").in_all == 0.5
 
 
 def test_review_and_status_say_what_it_costs_and_what_is_left(tmp_path: Path) -> None:
     study = private_study(3.0)
     site = peer_site(tmp_path, limits={"epsilon": 3.0}, budget={"epsilon": 10.0})
-    store = ConsentStore(site.consent_folder)
-    before = "\n".join(review(site, study, store))
+    records = Records.of(site)
+    before = "\n".join(review(site, study, records))
     assert "a run costs each patient epsilon 3 at delta 1e-05" in before
     loose = private_study(3.0, privacy={"delta": 1e-3})
-    text = "\n".join(review(site, loose, store))
+    text = "\n".join(review(site, loose, records))
     assert "a run costs each patient epsilon 4.2 at delta 1e-05 (limits.delta;" in text
     assert "the study promises epsilon 3 at delta 0.001)" in text
     assert "0 by this study (of 3, limits.epsilon), 0 by all on these data (of 10" in before
@@ -433,12 +432,12 @@ def test_review_and_status_say_what_it_costs_and_what_is_left(tmp_path: Path) ->
     hospital = Hospital(site, SECRET)
     for number in (1, 2, 3):
         hospital.train(request(study, number))
-    assert "spent so far: 3 by this study" in "\n".join(review(site, study, store))
-    lines = "\n".join(listing(site, store))
+    assert "spent so far: 3 by this study" in "\n".join(review(site, study, records))
+    lines = "\n".join(listing(site, records))
     assert "epsilon 3 spent of 10 (budget.epsilon), 7 left, at delta 1e-05" in lines
-    at_the_user = "\n".join(review(user_site(tmp_path), study, store))
+    at_the_user = "\n".join(review(user_site(tmp_path), study, records))
     assert "as the user, without noise" in at_the_user
-    store.close()
+    records.close()
 
 
 def test_the_check_says_what_a_run_costs_and_whether_it_fits(tmp_path: Path) -> None:
@@ -447,7 +446,9 @@ def test_the_check_says_what_a_run_costs_and_whether_it_fits(tmp_path: Path) -> 
     site = peer_site(tmp_path, **limits)
 
     def said(study: Study) -> str:
-        return "\n".join(f"{f.outcome} {f.what} {f.text}" for f in check_study_here(site, study))
+        with closing(Records.existing(site)) as records:
+            found = [*check_study_here(site, study, records)]
+        return "\n".join(f"{f.outcome} {f.what} {f.text}" for f in found)
 
     assert "ok privacy a run costs each patient epsilon 2" in said(first)
     assert "one step of all patients a round" in said(first)

@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from erosion.client.cells.cells import Cells
-from erosion.client.cells.summary import column_summaries
+from erosion.client.disclosure.control import DisclosureControl
+from erosion.client.disclosure.summary import column_summaries
 from erosion.client.site_file import Site
 from erosion.common.protocol.summary import ColumnSummary, Summary, count_range
 from erosion.common.tasks.inputs import TabularTask
@@ -61,7 +61,7 @@ def test_each_range_holds_the_truth_and_totals_agree_with_their_parts(
     task = make_study().task
     assert isinstance(task, TabularTask)
     cell, groups, rows = table["cell"], table["groups"], table["rows"]
-    cells = Cells(site_of(cell), table["secret"])
+    cells = DisclosureControl(site_of(cell), table["secret"])
     age, sex, ill = column_summaries(cells, task, rows, table["targets"], groups)
     num_samples, _, num_patients = cells.numbers(rows, groups)
     patients = [rows[groups == patient] for patient in np.unique(groups)]
@@ -122,7 +122,7 @@ def test_a_patient_with_many_rows_is_one_in_every_count(tmp_path: Path) -> None:
     study, groups = make_study(), np.repeat(np.arange(22), 2)
     assert isinstance(study.task, TabularTask)
     rows = np.column_stack([40.0 + groups, (groups % 2).astype(float)])
-    cells = Cells(site_of(3), b"secret")
+    cells = DisclosureControl(site_of(3), b"secret")
     columns = tuple(column_summaries(cells, study.task, rows, groups % 2, groups))
     num_samples, _, num_patients = cells.numbers(rows, groups)
     told = Summary(min_cell=3, num_samples=num_samples, num_patients=num_patients, columns=columns)

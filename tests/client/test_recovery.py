@@ -1,6 +1,5 @@
 """A book of answers that was restored is held against the log of what was sent."""
 
-import json
 import shutil
 from itertools import product
 from pathlib import Path
@@ -10,12 +9,13 @@ import torch
 from flwr.app import Message
 
 from erosion.client.audit.audit_log import AuditLog
-from erosion.client.consent.account import dataset_of
+from erosion.client.consent.approvals import decide, entry_of
 from erosion.client.consent.consent import Consent
-from erosion.client.consent.decisions import decide, entry_of
 from erosion.client.consent.needs import needs_of
-from erosion.client.consent.recovery import recover_answers
-from erosion.client.consent.store import Answer, ConsentStore
+from erosion.client.records.account import dataset_of
+from erosion.client.records.answers import Answer
+from erosion.client.records.records import FILE_NAME, Records
+from erosion.client.records.recovery import recover
 from erosion.common.errors import Refusal
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import StepReply, StepResult, TrainRequest
@@ -38,41 +38,42 @@ def answer(number: int) -> Answer:
     return Answer(DIGEST, "run-7", DIGEST, "fedavg", number, "train")
 
 
-def noted(folder: Path, numbers: range) -> ConsentStore:
-    store = ConsentStore(folder / "state")
+def noted(folder: Path, numbers: range) -> Records:
+    records = Records(folder / "state", "b")
     for number in numbers:
-        store.note("c", "d", answer(number), f"hash {number}")
-    return store
+        records.answers.note("c", "d", answer(number), f"hash {number}")
+    return records
 
 
 def test_what_the_book_has_is_not_counted_twice(tmp_path: Path) -> None:
     long_log(tmp_path, 9)
-    store = noted(tmp_path, range(1, 10))
-    assert recover_answers(store, "c", "d", tmp_path / "sent.jsonl") == 0
-    assert store.used("c", "d").rounds == 9
+    records = noted(tmp_path, range(1, 10))
+    assert recover(records, "c", "d", tmp_path / "sent.jsonl").answers == 0
+    assert records.answers.used("c", "d").rounds == 9
 
 
 def test_what_the_log_alone_has_is_used_up_and_not_answered_again(tmp_path: Path) -> None:
     """The log goes on in further files, which are read from where they were read to."""
     long_log(tmp_path, 5)
-    store = noted(tmp_path, range(1, 6))
-    assert recover_answers(store, "c", "d", tmp_path / "sent.jsonl") == 0
-    assert store.log_was_read_to(tmp_path / "sent.jsonl") == 5
-    shutil.copy(store.path, tmp_path / "backup")
+    records = noted(tmp_path, range(1, 6))
+    assert recover(records, "c", "d", tmp_path / "sent.jsonl").answers == 0
+    assert records.log_was_read_to(tmp_path / "sent.jsonl") == 5
+    file = tmp_path / "state" / FILE_NAME
+    shutil.copy(file, tmp_path / "backup")
     long_log(tmp_path, 9)  # rounds 1 to 9 again: the log has fourteen lines
-    store.close()
-    shutil.copy(tmp_path / "backup", store.path)
-    store = ConsentStore(tmp_path / "state")
-    assert recover_answers(store, "c", "d", tmp_path / "sent.jsonl") == 4
-    assert store.used("c", "d").rounds == 9
-    assert [store.is_recovered("c", "d", answer(number)) for number in (5, 6, 9, 10)] == [
+    records.close()
+    shutil.copy(tmp_path / "backup", file)
+    records = Records(tmp_path / "state", "b")
+    assert recover(records, "c", "d", tmp_path / "sent.jsonl").answers == 4
+    assert records.answers.used("c", "d").rounds == 9
+    assert [records.answers.is_recovered("c", "d", answer(number)) for number in (5, 6, 9, 10)] == [
         False,
         True,
         True,
         False,
     ]
-    assert recover_answers(store, "c", "d", tmp_path / "sent.jsonl") == 0
-    assert store.used("c", "d").rounds == 9
+    assert recover(records, "c", "d", tmp_path / "sent.jsonl").answers == 0
+    assert records.answers.used("c", "d").rounds == 9
 
 
 def neurons(place: int) -> Answer:
@@ -95,41 +96,31 @@ def neurons_sent(folder: Path, places: tuple[int, ...]) -> Path:
 
 def test_of_a_step_that_is_asked_for_twice_a_round_the_book_may_have_one(tmp_path: Path) -> None:
     path = neurons_sent(tmp_path, (1, 2))
-    store = ConsentStore(tmp_path / "state")
-    store.note("c", "d", neurons(1), "hash")
-    assert recover_answers(store, "c", "d", path) == 1
-    assert not store.is_recovered("c", "d", neurons(1))
-    assert store.is_recovered("c", "d", neurons(2))
-    assert store.steps("c", "d", neurons(3)) == ["neurons (1)", "neurons (2)"]
-
-
-def test_a_line_of_an_earlier_program_stands_for_every_place(tmp_path: Path) -> None:
-    path = neurons_sent(tmp_path, (2,))
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text("".join(json.dumps({**line, "exchange": None}) + "\n" for line in lines))
-    store = ConsentStore(tmp_path / "state")
-    assert recover_answers(store, "c", "d", path) == 1
-    assert store.is_recovered("c", "d", neurons(1))
-    assert store.is_recovered("c", "d", neurons(2))
+    records = Records(tmp_path / "state", "b")
+    records.answers.note("c", "d", neurons(1), "hash")
+    assert recover(records, "c", "d", path).answers == 1
+    assert not records.answers.is_recovered("c", "d", neurons(1))
+    assert records.answers.is_recovered("c", "d", neurons(2))
+    assert records.answers.steps("c", "d", neurons(3)) == ["neurons (1)", "neurons (2)"]
 
 
 def test_without_the_book_the_log_keeps_the_budgets(tmp_path: Path) -> None:
     long_log(tmp_path, 9)
-    store = ConsentStore(tmp_path / "state")
-    assert recover_answers(store, "c", "d", tmp_path / "sent.jsonl") == 9
-    assert store.used("c", "d").rounds == 9
-    assert store.runs("c", "d", DIGEST) == ["run-7"]
-    assert store.pairs() == [("c", "d")]
+    records = Records(tmp_path / "state", "b")
+    assert recover(records, "c", "d", tmp_path / "sent.jsonl").answers == 9
+    assert records.answers.used("c", "d").rounds == 9
+    assert records.answers.runs("c", "d", DIGEST) == ["run-7"]
+    assert records.answers.pairs() == [("c", "d")]
 
 
 def test_another_log_is_read_from_its_beginning(tmp_path: Path) -> None:
     long_log(tmp_path / "one", 9)
     long_log(tmp_path / "other", 3)
-    store = ConsentStore(tmp_path / "state")
-    recover_answers(store, "c", "d", tmp_path / "one" / "sent.jsonl")
-    recover_answers(store, "c", "d", tmp_path / "other" / "sent.jsonl")
-    assert store.log_was_read_to(tmp_path / "other" / "sent.jsonl") == 3
-    assert store.log_was_read_to(tmp_path / "one" / "sent.jsonl") == 9  # as a second kit has it
+    records = Records(tmp_path / "state", "b")
+    recover(records, "c", "d", tmp_path / "one" / "sent.jsonl")
+    recover(records, "c", "d", tmp_path / "other" / "sent.jsonl")
+    assert records.log_was_read_to(tmp_path / "other" / "sent.jsonl") == 3
+    assert records.log_was_read_to(tmp_path / "one" / "sent.jsonl") == 9  # as a second kit has it
 
 
 def variants_of(kind: str) -> tuple[Study, list[Study]]:
@@ -166,17 +157,17 @@ def test_runs_that_the_log_alone_knows_are_runs_of_the_approved_study(
 ) -> None:
     approved, studies = variants_of(kind) if kind != "one user" else (make_study(), [make_study()])
     here = make_site(tmp_path, name="b", file="b.csv", budget={"runs_per_study": 5})
-    store, dataset = ConsentStore(tmp_path / "state"), dataset_of(here)
-    decide(store, entry_of(approved, store), approve=True, by="somebody")
+    records, dataset = Records(tmp_path / "state", "b"), dataset_of(here)
+    decide(records, entry_of(approved, records), approve=True, by="somebody")
     most = 5 * needs_of(here, approved).runs  # for each of its users
     runs = [f"r{number}" for number in range(most)]
-    recover_answers(store, "c", dataset, sent(tmp_path, studies, runs))
-    used = store.used("c", dataset)
+    recover(records, "c", dataset, sent(tmp_path, studies, runs))
+    used = records.answers.used("c", dataset)
     assert (used.studies, used.runs, used.rounds) == (1, most, most * len(studies))
-    consent = Consent(here, store, "c")
+    consent = Consent(here, records, "c")
     for study in studies:
         with pytest.raises(Refusal, match=f"taken part in {most} runs"):
-            consent.note_step(
+            consent.authorise(
                 TrainRequest(study, next(iter(study.arms)), 1, torch.zeros(6), None, "more")
             )
 
@@ -185,12 +176,12 @@ def test_runs_of_a_study_that_the_book_lacked_count_once_it_is_asked_for(tmp_pat
     """It was approved after the backup, and is again."""
     approved, studies = variants_of("every user")
     here = make_site(tmp_path, name="b", file="b.csv", budget={"runs_per_study": 5})
-    store = ConsentStore(tmp_path / "state")
+    records = Records(tmp_path / "state", "b")
     most = 5 * needs_of(here, approved).runs
     runs = [f"r{number}" for number in range(most)]
-    recover_answers(store, "c", dataset_of(here), sent(tmp_path, studies, runs))
-    decide(store, entry_of(approved, store), approve=True, by="somebody")
+    recover(records, "c", dataset_of(here), sent(tmp_path, studies, runs))
+    decide(records, entry_of(approved, records), approve=True, by="somebody")
     with pytest.raises(Refusal, match=f"taken part in {most} runs"):
-        Consent(here, store, "c").note_step(
+        Consent(here, records, "c").authorise(
             TrainRequest(studies[0], "fedavg", 1, torch.zeros(6), None, "more")
         )

@@ -10,7 +10,7 @@ from flwr.app import Context, Message, RecordDict
 from erosion.client.connection import running_site
 from erosion.client.connection.agent import Agent
 from erosion.client.connection.running_site import RunningSite
-from erosion.client.consent.store import ConsentStore
+from erosion.client.records.records import Records
 from erosion.client.site_file import load_site
 from erosion.common.errors import SiteError
 from erosion.common.support.files import version_of
@@ -32,14 +32,14 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[ConsentStore]:
-    store = ConsentStore(tmp_path / "book")
-    yield store
-    store.close()
+def records(tmp_path: Path) -> Iterator[Records]:
+    records = Records(tmp_path / "book", "alice")
+    yield records
+    records.close()
 
 
-def running(file: Path, store: ConsentStore) -> RunningSite:
-    return RunningSite(file, load_site(file), store, secret=b"s" * 32, version=version_of(file))
+def running(file: Path, records: Records) -> RunningSite:
+    return RunningSite(file, load_site(file), records, secret=b"s" * 32, version=version_of(file))
 
 
 def change(file: Path, old: str, new: str) -> None:
@@ -48,7 +48,7 @@ def change(file: Path, old: str, new: str) -> None:
 
 
 def test_what_was_computed_by_the_former_file_does_not_leave(
-    file: Path, store: ConsentStore, monkeypatch: pytest.MonkeyPatch
+    file: Path, records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody changes it while the site trains, and again before it is asked."""
     asked: list[Message] = []
@@ -60,7 +60,7 @@ def test_what_was_computed_by_the_former_file_does_not_leave(
         return Message(RecordDict(), reply_to=message)
 
     monkeypatch.setattr(running_site, "make_app", lambda *_: app)
-    site = running(file, store)
+    site = running(file, records)
     with pytest.raises(SiteError, match="was changed at"):
         site(request(), CONTEXT)
     site.connect()
@@ -92,8 +92,8 @@ def test_an_agent_sends_nothing_where_the_site_file_was_changed() -> None:
     assert not replies
 
 
-def test_a_comment_is_no_change(file: Path, store: ConsentStore) -> None:
-    site = running(file, store)
+def test_a_comment_is_no_change(file: Path, records: Records) -> None:
+    site = running(file, records)
     file.write_text("# ours\n" + file.read_text())
     assert not site.has_changed()
 
@@ -109,9 +109,9 @@ def test_a_comment_is_no_change(file: Path, store: ConsentStore) -> None:
     ],
 )
 def test_what_a_running_site_cannot_go_by_keeps_it_signed_out_in_words(
-    file: Path, store: ConsentStore, old: str, new: str, said: str
+    file: Path, records: Records, old: str, new: str, said: str
 ) -> None:
-    site = running(file, store)
+    site = running(file, records)
     whole = file.read_text()
     change(file, old, new)
     for _ in range(2):
@@ -124,10 +124,8 @@ def test_what_a_running_site_cannot_go_by_keeps_it_signed_out_in_words(
     assert not site.has_changed()
 
 
-def test_a_site_file_that_is_gone_for_a_moment_is_waited_for(
-    file: Path, store: ConsentStore
-) -> None:
-    site = running(file, store)
+def test_a_site_file_that_is_gone_for_a_moment_is_waited_for(file: Path, records: Records) -> None:
+    site = running(file, records)
     file.rename(file.with_suffix(".old"))
     with pytest.raises(SiteError, match="There is no site file"):
         site.connect()

@@ -7,9 +7,9 @@ import pytest
 import tomli_w
 
 from erosion.client.connection.credentials import credentials_for
-from erosion.client.consent.account import dataset_of
 from erosion.client.dataset.load import load_patients
 from erosion.client.dataset.sources.table_file import TableFile
+from erosion.client.records.account import dataset_of
 from erosion.client.site_file import CoordinatorAddress, load_site
 from erosion.client.training.limits import check_limits, check_study, local_steps
 from erosion.common.errors import DataError, Refusal, SiteError

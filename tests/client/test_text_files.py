@@ -13,10 +13,10 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from erosion.client.consent.account import dataset_of
 from erosion.client.dataset.load import Patients, load_patients
 from erosion.client.dataset.sources.file_content import CHUNK
 from erosion.client.dataset.sources.table_file import TableFile
+from erosion.client.records.account import dataset_of
 from erosion.client.scaffold.column_profile import read_whole
 from erosion.client.site_file import Site, load_site
 from erosion.command_line import main

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from erosion.client.cells.cells import Cells
 from erosion.client.dataset.counted_patients import CountedPatients
 from erosion.client.dataset.row_hashes import hash_of_text
+from erosion.client.disclosure.control import DisclosureControl
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal
@@ -42,7 +42,7 @@ def normal(num: int, seed: int = 0) -> NDArray[np.float64]:
 
 
 def trained_on(
-    cells: Cells, rows: NDArray[np.float64], whole: NDArray[np.uint64] | None = None
+    cells: DisclosureControl, rows: NDArray[np.float64], whole: NDArray[np.uint64] | None = None
 ) -> set[tuple[float, ...]]:
     """The rows that are left."""
     targets, patients = np.zeros(len(rows)), np.arange(len(rows))
@@ -55,7 +55,7 @@ def as_set(rows: NDArray[np.float64]) -> set[tuple[float, ...]]:
 
 
 def test_a_patient_who_came_is_left_out_until_a_cell_of_patients_came() -> None:
-    cells, rows = Cells(site(), SECRET), normal(60)
+    cells, rows = DisclosureControl(site(), SECRET), normal(60)
     before = trained_on(cells, rows[:40])
     assert before == as_set(rows[:40])
     for num in (41, 45, 49):
@@ -64,7 +64,7 @@ def test_a_patient_who_came_is_left_out_until_a_cell_of_patients_came() -> None:
 
 
 def test_with_a_patient_who_went_others_are_left_out() -> None:
-    cells, rows = Cells(site(), SECRET), normal(60)
+    cells, rows = DisclosureControl(site(), SECRET), normal(60)
     trained_on(cells, rows)
     after = trained_on(cells, rows[1:])
     assert after < as_set(rows[1:])
@@ -75,14 +75,14 @@ def test_with_a_patient_who_went_others_are_left_out() -> None:
 def test_who_is_left_out_depends_on_the_secret() -> None:
     rows, found = normal(60), set()
     for secret in (b"one", b"two"):
-        cells = Cells(site(), secret)
+        cells = DisclosureControl(site(), secret)
         trained_on(cells, rows)
         found.add(frozenset(trained_on(cells, rows[1:])))
     assert len(found) == 2
 
 
 def test_a_corrected_record_is_one_that_went_and_one_that_came() -> None:
-    cells, rows = Cells(site(), SECRET), normal(60)
+    cells, rows = DisclosureControl(site(), SECRET), normal(60)
     trained_on(cells, rows)
     corrected = rows.copy()
     corrected[7, 1] += 1
@@ -93,7 +93,7 @@ def test_a_corrected_record_is_one_that_went_and_one_that_came() -> None:
 
 def test_a_row_is_known_again_where_a_study_asks_for_other_columns() -> None:
     """One patient lacks a value of the further column and would be left out alone."""
-    cells, rows = Cells(site(), SECRET), normal(60)
+    cells, rows = DisclosureControl(site(), SECRET), normal(60)
     whole = np.arange(60, dtype=np.uint64) * np.uint64(7919)
     trained_on(cells, rows, whole)
     other = np.column_stack([rows, np.ones(60)])
@@ -102,7 +102,7 @@ def test_a_row_is_known_again_where_a_study_asks_for_other_columns() -> None:
 
 
 def test_too_few_patients_to_leave_out_are_a_refusal_that_says_no_number() -> None:
-    cells, rows = Cells(site(), SECRET), normal(15)
+    cells, rows = DisclosureControl(site(), SECRET), normal(15)
     trained_on(cells, rows)
     with pytest.raises(Refusal, match=r"limits\.min_cell = 10") as refused:
         trained_on(cells, rows[1:])
@@ -111,9 +111,9 @@ def test_too_few_patients_to_leave_out_are_a_refusal_that_says_no_number() -> No
 
 def test_what_was_trained_on_is_remembered_by_the_next_program(tmp_path: Path) -> None:
     rows = normal(60)
-    before = trained_on(Cells(site(tmp_path), SECRET), rows[:59])
-    assert trained_on(Cells(site(tmp_path), SECRET), rows) == before
-    assert b"100" not in (tmp_path / "b" / "cells.sqlite").read_bytes()
+    before = trained_on(DisclosureControl(site(tmp_path), SECRET), rows[:59])
+    assert trained_on(DisclosureControl(site(tmp_path), SECRET), rows) == before
+    assert b"100" not in (tmp_path / "b" / "records.sqlite").read_bytes()
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -121,7 +121,7 @@ def test_what_was_trained_on_is_remembered_by_the_next_program(tmp_path: Path) -
 def test_two_trained_sets_are_the_same_or_differ_in_a_cell(data: st.DataObject) -> None:
     """Whoever comes, goes or is corrected between any two of six studies."""
     everybody = normal(90, seed=data.draw(st.integers(0, 5)))
-    cells = Cells(site(), SECRET)
+    cells = DisclosureControl(site(), SECRET)
     found: set[frozenset[tuple[float, ...]]] = set()
     for _ in range(6):
         present = np.ones(90, dtype=bool)
@@ -140,7 +140,7 @@ COLUMNS = ([0, 1], [0], [2, 3])  # of one table: numbers, one of them alone, and
 
 
 def asked_for(
-    cells: Cells, table: NDArray[np.float64], columns: list[int], stamp: int = 0
+    cells: DisclosureControl, table: NDArray[np.float64], columns: list[int], stamp: int = 0
 ) -> tuple[list[tuple[float, ...]], set[tuple[float, ...]]]:
     """What an update is computed of: the columns' values, in order, and the whole rows."""
     hashes = [hash_of_text(f"{stamp} {row}") for row in table.tolist()]
@@ -160,7 +160,7 @@ def test_trained_sets_of_studies_of_other_columns_are_the_same_or_differ_in_a_ce
     data: st.DataObject,
 ) -> None:
     everybody = four_columns(90, seed=data.draw(st.integers(0, 5)))
-    cells = Cells(site(), SECRET)
+    cells = DisclosureControl(site(), SECRET)
     found: list[tuple[list[int], list[tuple[float, ...]], set[tuple[float, ...]]]] = []
     rows = everybody
     for _ in range(7):
@@ -184,7 +184,7 @@ def test_trained_sets_of_studies_of_other_columns_are_the_same_or_differ_in_a_ce
 @pytest.mark.parametrize("replaced", [False, True], ids=["corrected", "replaced"])
 def test_a_study_of_fewer_columns_does_not_hide_who_was_corrected(replaced: bool) -> None:
     """These columns are as they were, so the study itself is trained on everybody again."""
-    cells, table = Cells(site(), SECRET), four_columns(60)
+    cells, table = DisclosureControl(site(), SECRET), four_columns(60)
     before = asked_for(cells, table, [0, 1])[1]
     few = asked_for(cells, table, [2])
     changed = table.copy()
@@ -197,7 +197,7 @@ def test_a_study_of_fewer_columns_does_not_hide_who_was_corrected(replaced: bool
 
 def test_another_study_asked_first_does_not_hide_who_was_corrected() -> None:
     """Every export has another time stamp in each row, so no row is known as a whole."""
-    cells, table = Cells(site(), SECRET), four_columns(60)
+    cells, table = DisclosureControl(site(), SECRET), four_columns(60)
     before = asked_for(cells, table, [0, 1], stamp=1)[1]
     changed = table.copy()
     changed[17, 0] += 1
@@ -209,7 +209,7 @@ def test_another_study_asked_first_does_not_hide_who_was_corrected() -> None:
 
 def test_the_same_patients_with_a_few_values_left_out_are_not_the_same() -> None:
     """A study of other ranges sees three values as missing: the two updates show these."""
-    cells, table = Cells(site(), SECRET), four_columns(60)
+    cells, table = DisclosureControl(site(), SECRET), four_columns(60)
     whole = np.arange(60, dtype=np.uint64) * np.uint64(7919)
     trained_on(cells, table[:, :2], whole)
     ranged = table[:, :2].copy()
@@ -337,6 +337,8 @@ def test_the_attack_works_where_nothing_is_settled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        Cells, "trained_on", lambda self, name, rows, *_, **__: np.ones(len(rows), dtype=bool)
+        DisclosureControl,
+        "trained_on",
+        lambda self, name, rows, *_, **__: np.ones(len(rows), dtype=bool),
     )
     assert found_record(tmp_path, cell=CELL)

@@ -9,8 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from erosion.client.dataset.local_dataset import LocalDataset
-from erosion.client.evaluation.final_figures import final_figures
-from erosion.client.evaluation.verdict import compare, flips_for, sign_flip_p_value
+from erosion.client.evaluation.final_figures import (
+    compare,
+    final_figures,
+    flips_for,
+    sign_flip_p_value,
+)
 from erosion.common.protocol.messages import CROSS_FITTED_SIGNIFICANCE, SIGNIFICANCE, Comparison
 from erosion.common.support.holm import adjusted_p_values
 from erosion.common.tasks.task import Task

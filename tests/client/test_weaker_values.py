@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from erosion.client.preflight.weaker import DIRECTIONS, weaker_values
+from erosion.client.preflight.site_checks import DIRECTIONS, weaker_values
 from erosion.client.site_file import Site
 from erosion.command_line import main
 

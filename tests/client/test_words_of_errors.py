@@ -11,9 +11,9 @@ import torch
 from flwr.app import Context, Message, RecordDict
 
 from erosion.client.connection.app import make_app
+from erosion.client.consent.approvals import decide, entry_of
 from erosion.client.consent.consent import Consent
-from erosion.client.consent.decisions import decide, entry_of
-from erosion.client.consent.store import ConsentStore
+from erosion.client.records.records import Records
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import ErosionError, ModelError, Refusal
@@ -74,6 +74,7 @@ OF_THE_STUDY = {
     "dim",
     "fewer",  # what to write instead
     "folds[0].of",
+    "folds_key(folds)",
     "in_trials",
     "label",  # a column, as the study calls it
     "length",
@@ -152,9 +153,9 @@ def _forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def words_sent(site: Site, study: Study, request: TrainRequest | None = None) -> str:
     """With which an approved request is declined: the introduction, or a step of a round."""
-    store = ConsentStore(site.consent_folder)
-    decide(store, entry_of(study, store), approve=True, by="somebody")
-    app = make_app(Hospital(site, secret=b"s" * 32), Consent(site, store, "c"))
+    records = Records.of(site)
+    decide(records, entry_of(study, records), approve=True, by="somebody")
+    app = make_app(Hospital(site, secret=b"s" * 32), Consent(site, records, "c"))
     content = wire.encode_describe(study, "r") if request is None else wire.encode_train(request)
     kind = wire.DESCRIBE if request is None else wire.TRAIN
     asked = RequestMessage(content, "1", 2, kind, group_id="", ttl=60.0)
@@ -235,14 +236,14 @@ def test_a_column_is_called_what_the_study_calls_it(tmp_path: Path) -> None:
     site = site.model_copy(
         update={"data": data, "budget": site.budget.model_copy(update={"variants": 2})}
     )
-    store = ConsentStore(site.consent_folder)
-    consent = Consent(site, store, "c")
+    records = Records.of(site)
+    consent = Consent(site, records, "c")
     said = ""
     for number, name in enumerate(["age", "age", "years"]):
         feature = {"name": name, "range": [0, 120 + number], "unit": "years"}
         task = {**make_study().task.model_dump(exclude_defaults=True), "features": [feature]}
         study = make_study(name=f"study-{number}", task={**task, "kind": "tabular"})
-        decide(store, entry_of(study, store), approve=True, by="somebody")
+        decide(records, entry_of(study, records), approve=True, by="somebody")
         try:
             consent.check(study)
         except Refusal as refusal:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from erosion.client.training.received import checked_payload
+from erosion.client.training.request import checked_payload
 from erosion.common.aggregation.cohort import HospitalName, Update
 from erosion.common.aggregation.vectors import norm
 from erosion.common.algorithms import REGISTRY, steps_of

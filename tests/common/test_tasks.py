@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sksurv.metrics import concordance_index_censored, concordance_index_ipcw
 from sksurv.util import Surv
 
-from erosion.client.evaluation.metrics import measure
+from erosion.client.evaluation.final_figures import measure
 from erosion.common.tasks.task import Task
 from tests.support.tasks import classes_of, read_task
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from erosion.client.evaluation.metrics import measure, measure_with_intervals
-from erosion.client.evaluation.verdict import compare
+from erosion.client.evaluation.final_figures import compare, measure, measure_with_intervals
 from erosion.common.algorithms import REGISTRY as ALGORITHMS
 from erosion.common.learning.local_sgd import gradient, predictions_of
 from erosion.common.learning.models import Logistic, build_model, flat_parameters

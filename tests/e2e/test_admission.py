@@ -20,7 +20,7 @@ from erosion.client.connection.connection_errors import connection_error
 from erosion.client.connection.credentials import Credentials, credentials_for
 from erosion.client.connection.line import OURS, SiteLine, Tls
 from erosion.client.finding import Outcome
-from erosion.client.preflight.files import check_keys
+from erosion.client.preflight.site_checks import check_keys
 from erosion.client.site_file import CoordinatorAddress, load_site
 from erosion.common.errors import LinkError, SiteError
 from erosion.common.line.frames import Kind, Versions, frame

@@ -149,7 +149,7 @@ def test_an_old_book_of_answers_is_held_against_the_log(rogue: Rogue) -> None:
     asked = study("backup")
     assert isinstance(rogue.train(request(asked)), TrainResult)
     rogue.site.stop()
-    book = rogue.site.state / "consent.sqlite"
+    book = rogue.site.state / "records.sqlite"
     shutil.copy(book, rogue.site.folder / "backup.sqlite")
     rogue.site.start()
     assert isinstance(rogue.train(request(asked, number=2)), TrainResult)
@@ -157,14 +157,14 @@ def test_an_old_book_of_answers_is_held_against_the_log(rogue: Rogue) -> None:
     rogue.site.stop()
     shutil.copy(rogue.site.folder / "backup.sqlite", book)
     rogue.site.start()
-    assert "book of answers was restored" in str(rogue.train(request(asked, number=2, value=1.0)))
+    assert "records were restored" in str(rogue.train(request(asked, number=2, value=1.0)))
     assert isinstance(rogue.train(request(asked)), TrainResult)  # which the old book has
     assert isinstance(rogue.train(request(asked, run="r3")), TrainResult)
     assert "budget.runs_per_study = 3" in str(rogue.train(request(asked, run="r4")))
     rogue.site.stop()
     book.unlink()
     rogue.site.start()
-    assert "book of answers was restored" in str(rogue.train(request(asked, value=1.0)))
+    assert "records were restored" in str(rogue.train(request(asked, value=1.0)))
     assert "restored or replaced" in rogue.site.output.read_text()
 
 

@@ -12,8 +12,8 @@ import tomli_w
 
 from erosion.client.connection import line as site_line
 from erosion.client.connection.credentials import credentials_for
-from erosion.client.consent.site_secret import site_secret
-from erosion.client.consent.store import ConsentStore
+from erosion.client.records.account import site_secret
+from erosion.client.records.records import Records
 from erosion.client.site_file import load_site
 from erosion.command_line import main
 from erosion.commands import check
@@ -308,7 +308,7 @@ def test_what_a_site_keeps_is_looked_at_and_nothing_is_left_behind(field: Field)
     assert (code, said["state"]) == (0, f"ok: {folder} can be written")
     assert not folder.exists()
     site_secret(folder)
-    ConsentStore(folder).close()
+    Records(folder, load_site(field.site).name).close()
     kept = {path: path.read_bytes() for path in folder.parent.rglob("*") if path.is_file()}
     assert field.check()[0] == 0
     assert {path: path.read_bytes() for path in folder.parent.rglob("*") if path.is_file()} == kept
@@ -318,8 +318,7 @@ def test_what_a_site_keeps_is_looked_at_and_nothing_is_left_behind(field: Field)
     assert said["state"].startswith("failed: The site's secret")
     assert "chmod 600" in said["state"]
     (folder / "secret.key").chmod(0o600)
-    for book in ("consent.sqlite", "cells.sqlite", "privacy.sqlite", "sealed/sealed-sums.sqlite"):
-        (folder / book).parent.mkdir(exist_ok=True)
+    for book in ("records.sqlite",):
         (folder / book).write_bytes(b"no database " * 100)
         code, said = field.check("--study", str(field.study))
         assert code == 1

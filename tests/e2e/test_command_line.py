@@ -88,7 +88,11 @@ def test_the_testbed_ends_with_a_result_and_the_model_predicts(
     assert run.returncode == 0, run.stderr
     (made,) = (tmp_path / "runs").iterdir()
     everything = [made, *made.rglob("*")]
-    assert {path.name for path in everything} > {"model.safetensors", "sent.jsonl", "cells.sqlite"}
+    assert {path.name for path in everything} > {
+        "model.safetensors",
+        "sent.jsonl",
+        "records.sqlite",
+    }
     assert [path for path in everything if path.stat().st_mode & 0o077] == []
     assert "Traceback" not in run.stderr
     assert "Peak memory in MB: coordinator" in run.stdout

@@ -8,8 +8,8 @@ import pytest
 import torch
 from flwr.app import Message, RecordDict
 
-from erosion.client.consent.decisions import decide, entry_of
-from erosion.client.consent.store import ConsentStore
+from erosion.client.consent.approvals import decide, entry_of
+from erosion.client.records.records import Records
 from erosion.client.site_file import load_site
 from erosion.command_line import main
 from erosion.common.protocol import wire
@@ -43,9 +43,9 @@ def told(events: list[tuple[Any, ...]], hospital: str) -> bool:
 
 def approve(site_file: Path, study: Study) -> None:
     """What `erosion review --approve` does, while the site is running."""
-    store = ConsentStore(load_site(site_file).consent_folder)
-    decide(store, entry_of(study, store), approve=True, by="dpo")
-    store.close()
+    records = Records.of(load_site(site_file))
+    decide(records, entry_of(study, records), approve=True, by="dpo")
+    records.close()
 
 
 class Rogue:

@@ -13,9 +13,8 @@ import torch
 
 from erosion.client.connection.agent import Until
 from erosion.client.connection.serve import serve
-from erosion.client.consent.account import dataset_of
-from erosion.client.privacy.privacy_ledger import FILE_NAME, PrivacyLedger
-from erosion.client.privacy.private_rounds import ledger_folder
+from erosion.client.records.account import dataset_of
+from erosion.client.records.records import FILE_NAME, Records
 from erosion.client.site_file import Site, load_site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import ErosionError
@@ -111,8 +110,8 @@ def _without_state(site: Site) -> Site:
 
 
 def _epsilon_spent(site: Site) -> float:
-    with closing(PrivacyLedger(ledger_folder(site))) as ledger:
-        return epsilon_of(ledger.spent(dataset_of(site)).in_all, site.limits.delta)
+    with closing(Records.of(site)) as ledger:
+        return epsilon_of(ledger.privacy.spent(dataset_of(site)).in_all, site.limits.delta)
 
 
 def test_a_rogue_coordinator_gets_nothing_beyond_what_was_promised(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from erosion.client.sealed.identity import Identity
+from erosion.client.records.records import FILE_NAME, Records
+from erosion.client.sealed.phases import Identity
 from erosion.client.sealed.sealed_site import SealedSite
-from erosion.client.sealed.sum_ledger import NAME, SumLedger
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import EnrolmentError, Refusal
 from erosion.common.sealed import legs, pinned_keys
@@ -52,7 +52,9 @@ def round_of(rogue: Rogue, run: str, attempt: int = 0, number: int = 1) -> Scrip
     bob = load_private_key(rogue.site.folder / "node.key", EnrolmentError).public_key()
     study = sealed_study()
     sites = {
-        name: SealedSite(Identity(name, key, {**PUBLIC, "bob": bob}), SumLedger(None), SumRules())
+        name: SealedSite(
+            Identity(name, key, {**PUBLIC, "bob": bob}), Records(None, "x").sums, SumRules()
+        )
         for name, key in KEYS.items()
     }
     return Script(
@@ -108,7 +110,7 @@ def test_an_honest_round_is_answered(rogue: Rogue) -> None:
 @pytest.mark.parametrize("leg", ["before it", "in leg 2", "deleted"])
 def test_an_old_record_of_sums_is_held_against_the_log(rogue: Rogue, leg: str) -> None:
     """Restored from a backup of before the round, of within it, or removed."""
-    ledger, backup = rogue.site.state / "sealed" / NAME, rogue.site.folder / "backup.sqlite"
+    ledger, backup = rogue.site.state / FILE_NAME, rogue.site.folder / "backup.sqlite"
     round_of(rogue, f"earlier than {leg}").measure()  # a site's first round makes the file
     script = round_of(rogue, leg)
     shutil.copy(ledger, backup)
@@ -122,9 +124,9 @@ def test_an_old_record_of_sums_is_held_against_the_log(rogue: Rogue, leg: str) -
     else:
         shutil.copy(backup, ledger)
     rogue.site.start()
-    with pytest.raises(Refusal, match="before its record of sums was restored or lost"):
+    with pytest.raises(Refusal, match="before its records were restored or lost"):
         round_of(rogue, leg, attempt=1).measure()
     following = round_of(rogue, leg, number=2)
     following.measure()
     assert following.check(following.sum(EQUAL)).holds
-    assert "record of sums lacks" in rogue.site.output.read_text()
+    assert "restored or replaced" in rogue.site.output.read_text()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from erosion.client.finding import Outcome
-from erosion.client.preflight.sealed import check_sealed
+from erosion.client.preflight.study_checks import check_sealed
 from erosion.client.site_file import Budget, load_site
 from erosion.common.errors import StudyError
 from erosion.common.study.study import load_study

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from erosion.client.consent.derivation import leads_to
+from erosion.client.consent.approvals import leads_to
 from erosion.client.dataset.split import split_patients
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import CheckpointError, Refusal, RunError, StudyError

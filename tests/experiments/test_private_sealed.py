@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from erosion.client.privacy.private_rounds import PrivateRounds
+from erosion.client.training.privacy import PrivateRounds
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion.common.rounds.study import Outcome
 from tests.support.sealed_study import PEERS, Line, hospitals, run_in, sealed_study

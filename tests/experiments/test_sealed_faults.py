@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from gmpy2 import mpz
 
-from erosion.client.sealed.identity import Identity
-from erosion.client.sealed.phases import MaskedUpdate, Released, Values
+from erosion.client.records.ledgers import SumTable
+from erosion.client.records.records import Records
+from erosion.client.sealed.phases import Identity, MaskedUpdate, Released, Values
 from erosion.client.sealed.sealed_site import SealedSite
-from erosion.client.sealed.sum_ledger import SumLedger
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import Refusal, RunError
 from erosion.common.protocol.messages import StepResult
@@ -54,7 +54,9 @@ def run_with(
     for name in ("carol", also) if also else ("carol",):
         identity = sites[name]._sealed._given
         assert identity is not None
-        sites[name]._sealed.__dict__["_rounds"] = carol(identity, SumLedger(None), SumRules())
+        sites[name]._sealed.__dict__["_rounds"] = carol(
+            identity, Records(None, "x").sums, SumRules()
+        )
     return run_in(folder, Line(sealed_study(**changes), sites, troubles))[0]
 
 
@@ -300,7 +302,7 @@ def test_who_spoils_a_sum_is_named_and_not_asked_any_more(
 class Careful(SealedSite):
     """Is in sums of five or more only."""
 
-    def __init__(self, identity: Identity, ledger: SumLedger, _rules: SumRules) -> None:
+    def __init__(self, identity: Identity, ledger: SumTable, _rules: SumRules) -> None:
         super().__init__(identity, ledger, SumRules(min_summed=4))
 
 

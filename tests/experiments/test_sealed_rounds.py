@@ -9,9 +9,9 @@ import pytest
 import torch
 from gmpy2 import mpz
 
+from erosion.client.records.records import Records
 from erosion.client.sealed.phases import Greeted, Measured
 from erosion.client.sealed.sealed_site import SealedSite
-from erosion.client.sealed.sum_ledger import SumLedger
 from erosion.common.algorithms import REGISTRY
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import RunError, SiteError
@@ -107,7 +107,7 @@ def test_a_length_out_of_all_proportion_costs_a_hospital_its_place_and_nobody_el
     sites = hospitals(tmp_path / "sealed")
     identity = sites["carol"]._sealed._given
     assert identity is not None
-    boastful = BoastfulSite(identity, SumLedger(None), SumRules())
+    boastful = BoastfulSite(identity, Records(None, "x").sums, SumRules())
     sites["carol"]._sealed.__dict__["_rounds"] = boastful
     sealed = run_in(tmp_path / "sealed", Line(sealed_study(arms=arms), sites))[0]
     absent = [Trouble(number, TRAIN, lost=["carol"]) for number in range(1, 5)]
@@ -325,7 +325,7 @@ def test_a_lie_stops_the_arm_and_opened_masks_show_whose_it_is(tmp_path: Path) -
     sites = hospitals(tmp_path, compute={"state": tmp_path / "state"})
     identity = sites["carol"]._sealed._given
     assert identity is not None
-    ledger = SumLedger(tmp_path / "state" / "carol" / "sealed")
+    ledger = sites["carol"]._records.sums
     lying = LyingSite(identity, ledger, SumRules())
     sites["carol"]._sealed.__dict__["_rounds"] = lying
     outcome, run = run_in(tmp_path, Line(study, sites))

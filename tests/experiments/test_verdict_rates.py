@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from erosion.client.evaluation.verdict import sign_flip_p_value
+from erosion.client.evaluation.final_figures import sign_flip_p_value
 from erosion.experiments.cells import Cell
 from erosion.experiments.papers.verdict import nulls, refits
 from erosion.experiments.papers.verdict.grid import SEEDS, plans

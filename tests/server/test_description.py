@@ -13,8 +13,8 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from rich.console import Console
 
-from erosion.client.cells.cells import Cells
-from erosion.client.cells.summary import number_summary
+from erosion.client.disclosure.control import DisclosureControl
+from erosion.client.disclosure.summary import number_summary
 from erosion.client.training.hospital import Hospital
 from erosion.command_line import main
 from erosion.common.errors import Refusal
@@ -486,7 +486,7 @@ def test_a_single_hospital_has_nothing_to_be_compared_with() -> None:
 def test_missing_values_are_counted_to_a_cell() -> None:
     site = make_site(Path(), None, limits={"min_cell": 10})
     values = np.where(np.arange(60) < 25, np.nan, 5.0)
-    told = number_summary(Cells(site), "x", "number", values, np.arange(60))
+    told = number_summary(DisclosureControl(site), "x", "number", values, np.arange(60))
     assert (told.count in (30, 40), told.missing in (20, 30)) == (True, True)
 
 

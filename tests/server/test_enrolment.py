@@ -28,8 +28,8 @@ from cryptography.x509.oid import NameOID
 
 from erosion.client.connection.credentials import credentials_for, known_as
 from erosion.client.connection.running_site import RunningSite
-from erosion.client.consent.store import ConsentStore
 from erosion.client.enrolment.install import MOST_MEMBERS, install
+from erosion.client.records.records import Records
 from erosion.client.site_file import Site, load_site
 from erosion.command_line import main
 from erosion.common.errors import EnrolmentError, SiteError
@@ -785,9 +785,9 @@ def test_what_does_not_fit_the_site_is_not_installed(
         assert {path.name: path.read_bytes() for path in kit.iterdir()} == before
     install = ["enroll", "install", str(strange), str(kit / "site.toml"), "--new-authority"]
     site = load_site(kit / "site.toml")
-    store = ConsentStore(site.consent_folder)
+    records = Records.of(site)
     running = RunningSite(
-        kit / "site.toml", site, store, secret=b"", version=version_of(kit / "site.toml")
+        kit / "site.toml", site, records, secret=b"", version=version_of(kit / "site.toml")
     )
     former = running.coordinator
     capsys.readouterr()
@@ -797,7 +797,7 @@ def test_what_does_not_fit_the_site_is_not_installed(
     assert known_as(credentials_for(site.coordinator)) != former  # by which its book counts
     running.connect()
     assert running.coordinator == known_as(credentials_for(site.coordinator))
-    store.close()
+    records.close()
     assert main(install) == 0
     assert "another authority" not in capsys.readouterr().out
 

@@ -21,7 +21,7 @@ from erosion.client.connection.app import make_app
 from erosion.client.connection.credentials import credentials_for
 from erosion.client.connection.line import SiteLine
 from erosion.client.consent.consent import Consent
-from erosion.client.consent.store import ConsentStore
+from erosion.client.records.records import Records
 from erosion.client.site_file import load_site
 from erosion.client.training.hospital import Hospital
 from erosion.common.line.envelope import describe
@@ -226,7 +226,7 @@ def fuzzes(site_file: str) -> None:
     configure_logging(0)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     site = load_site(Path(site_file))
-    app = make_app(Hospital(site), Consent(site, ConsentStore(site.consent_folder), "test"))
+    app = make_app(Hospital(site), Consent(site, Records.of(site), "test"))
     while True:
         with suppress(grpc.RpcError), credentials_for(site.coordinator).connect() as connection:
             while True:

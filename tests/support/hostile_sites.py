@@ -17,7 +17,7 @@ from erosion.client.connection.app import make_app
 from erosion.client.connection.credentials import credentials_for
 from erosion.client.connection.line import SiteLine
 from erosion.client.consent.consent import Consent
-from erosion.client.consent.store import ConsentStore
+from erosion.client.records.records import Records
 from erosion.client.site_file import Site, load_site
 from erosion.client.training.hospital import Hospital
 from erosion.common.line.frames import PATH, Kind, frame
@@ -135,7 +135,7 @@ def _begin(site_file: str) -> tuple[Site, ClientApp]:
     configure_logging(0)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     site = load_site(Path(site_file))
-    return site, make_app(Hospital(site), Consent(site, ConsentStore(site.consent_folder), "test"))
+    return site, make_app(Hospital(site), Consent(site, Records.of(site), "test"))
 
 
 def _context(request: Message) -> Context:

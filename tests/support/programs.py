@@ -16,7 +16,7 @@ from erosion.client.connection.app import make_app
 from erosion.client.connection.credentials import credentials_for
 from erosion.client.connection.send_queue import SendQueue
 from erosion.client.consent.consent import Consent
-from erosion.client.consent.store import ConsentStore
+from erosion.client.records.records import Records
 from erosion.client.site_file import load_site
 from erosion.client.training.hospital import Hospital
 from erosion.command_line import main
@@ -50,7 +50,7 @@ def run(
     configure_logging(0)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     site = load_site(Path(site_file))
-    consent = Consent(site, ConsentStore(site.consent_folder), "test")
+    consent = Consent(site, Records.of(site), "test")
     app = make_app(Hospital(site), consent)
 
     class Spoiled(ClientApp):
@@ -186,7 +186,7 @@ def forgets_its_studies(site_file: str) -> None:
     configure_logging(0)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     site = load_site(Path(site_file))
-    hospital, consent = Hospital(site), Consent(site, ConsentStore(site.consent_folder), "test")
+    hospital, consent = Hospital(site), Consent(site, Records.of(site), "test")
 
     class Forgetful(ClientApp):
         def __call__(self, message: Message, context: Context) -> Message:

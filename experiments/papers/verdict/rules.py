@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.client.evaluation.verdict import RANDOM_FLIPS
+from erosion.client.evaluation.final_figures import RANDOM_FLIPS
 from erosion.common.protocol.messages import FEWEST_OF_A_CLASS, SIGNIFICANCE
 from erosion.common.tasks.classification import PROBABILITY_FLOOR
 

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.client.sealed.identity import Identity
-from erosion.client.sealed.phases import MaskedUpdate
+from erosion.client.records.records import Records
+from erosion.client.sealed.phases import Identity, MaskedUpdate
 from erosion.client.sealed.sealed_site import SealedSite
-from erosion.client.sealed.sum_ledger import SumLedger
 from erosion.common.algorithms.base import WHOLE, SealedMeasure
 from erosion.common.sealed.distances.modulus_proof import prove
 from erosion.common.sealed.legs import Lengths
@@ -42,7 +41,7 @@ def sites(number: int, rules: SumRules | None = None) -> dict[str, SealedSite]:
     keys = node_keys(NAMES[:number])
     public = {name: key.public_key() for name, key in keys.items()}
     return {
-        name: SealedSite(Identity(name, key, public), SumLedger(None), rules or SumRules())
+        name: SealedSite(Identity(name, key, public), Records(None, "x").sums, rules or SumRules())
         for name, key in keys.items()
     }
 

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from erosion.client.sealed.identity import Identity
-from erosion.client.sealed.phases import Measured, Released
+from erosion.client.records.records import Records
+from erosion.client.sealed.phases import Identity, Measured, Released
 from erosion.client.sealed.sealed_site import SealedSite
-from erosion.client.sealed.sum_ledger import SumLedger
 from erosion.common.algorithms.base import SealedMeasure
-from erosion.common.errors import Refusal, SiteError
+from erosion.common.errors import Refusal
 from erosion.common.sealed.masks import key_agreement, ring, shamir
 from erosion.common.sealed.masks.mask import apply_masks
 from erosion.common.sealed.masks.masked_update import pair_mask
@@ -437,7 +436,9 @@ def test_a_distance_that_was_given_outlives_the_program(tmp_path: Path) -> None:
 
     def started() -> dict[str, SealedSite]:
         return {
-            name: SealedSite(Identity(name, key, public), SumLedger(tmp_path / name), SumRules())
+            name: SealedSite(
+                Identity(name, key, public), Records(tmp_path / name, name).sums, SumRules()
+            )
             for name, key in keys.items()
         }
 
@@ -449,13 +450,7 @@ def test_a_distance_that_was_given_outlives_the_program(tmp_path: Path) -> None:
     for context in (CONTEXT, attempt(1)):
         with pytest.raises(Refusal, match="distance was given already"):
             by_hand(at=restarted, context=context).measure()
-    assert (tmp_path / "s0" / "sealed-sums.sqlite").stat().st_mode & 0o077 == 0
-
-
-def test_a_ledger_that_cannot_be_read_has_a_remedy(tmp_path: Path) -> None:
-    (tmp_path / "sealed-sums.sqlite").write_bytes(b"not a database" * 100)
-    with pytest.raises(SiteError, match=r"sealed-sums\.sqlite.*restore it from"):
-        SumLedger(tmp_path)
+    assert (tmp_path / "s0" / "records.sqlite").stat().st_mode & 0o077 == 0
 
 
 def test_legs_come_in_their_order() -> None:

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from erosion.client.sealed.identity import Identity
-from erosion.client.sealed.phases import Greeted
+from erosion.client.sealed.phases import Greeted, Identity
 from erosion.client.training.hospital import Hospital
 from erosion.client.training.limits import check_limits
 from erosion.common.errors import Refusal, SiteError

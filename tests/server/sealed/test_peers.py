@@ -10,7 +10,7 @@ from rich.console import Console
 from erosion.client.enrolment.pin_peers import pin_peers
 from erosion.client.finding import Outcome
 from erosion.client.preflight.check import check_site
-from erosion.client.preflight.sealed import check_sealed
+from erosion.client.preflight.study_checks import check_sealed
 from erosion.client.site_file import load_site
 from erosion.command_line import main
 from erosion.common.errors import EnrolmentError, SiteError

@@ -1,1 +1,0 @@
-"""The small-cell rule: cells, rounding, and the record of the figures that left a site."""

@@ -1,0 +1,248 @@
+"""A site's records on disk: private, all or nothing, and clear about what is wrong."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from erosion.client.records.private_database import PrivateDatabase
+from erosion.common.errors import SiteError
+
+TABLES = "create table if not exists things (name text primary key);"
+
+
+def opened(path: Path | None) -> PrivateDatabase:
+    return PrivateDatabase(
+        path, TABLES, version=2, holds="the things", without="Nothing goes without them."
+    )
+
+
+def things(file: PrivateDatabase) -> list[str]:
+    return [name for (name,) in file.execute("select name from things order by name")]
+
+
+def test_what_was_written_is_there_for_the_next_program(tmp_path: Path) -> None:
+    opened(tmp_path / "new" / "things.sqlite").execute("insert into things values (?)", ("a",))
+    assert things(opened(tmp_path / "new" / "things.sqlite")) == ["a"]
+
+
+def test_the_file_and_the_folder_that_is_made_for_it_are_private(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "things.sqlite"
+    opened(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_opening_a_file_again_does_not_change_it(tmp_path: Path) -> None:
+    path = tmp_path / "things.sqlite"
+    opened(path).close()
+    before = path.stat().st_mtime_ns
+    opened(path).close()
+    assert path.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("interruption", [ValueError, KeyboardInterrupt])
+def test_an_interrupted_transaction_leaves_nothing(
+    tmp_path: Path, interruption: type[BaseException]
+) -> None:
+    file = opened(tmp_path / "things.sqlite")
+
+    def write_and_stop() -> None:
+        with file.transaction():
+            file.execute_many("insert into things values (?)", [("a",), ("b",)])
+            raise interruption
+
+    with pytest.raises(interruption):
+        write_and_stop()
+    assert things(file) == []
+    with file.transaction():
+        file.execute("insert into things values (?)", ("c",))
+    assert things(opened(tmp_path / "things.sqlite")) == ["c"]
+
+
+def test_a_transaction_within_another_is_taken_back_with_it(tmp_path: Path) -> None:
+    file = opened(tmp_path / "things.sqlite")
+
+    def write_and_stop() -> None:
+        with file.transaction():
+            with file.transaction():
+                file.execute("insert into things values (?)", ("a",))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_and_stop()
+    assert things(file) == []
+
+
+def test_a_statement_that_fails_in_a_transaction_takes_it_back(tmp_path: Path) -> None:
+    file = opened(tmp_path / "things.sqlite")
+    with pytest.raises(SiteError, match="UNIQUE"), file.transaction():
+        file.execute_many("insert into things values (?)", [("a",), ("a",)])
+    assert things(file) == []
+
+
+def test_a_second_program_waits_for_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("erosion.client.records.private_database.WAIT_SECONDS", 0.01)
+    first, second = opened(tmp_path / "things.sqlite"), opened(tmp_path / "things.sqlite")
+    with first.transaction():
+        first.execute("insert into things values (?)", ("a",))
+        words = r"by another program for 0\.01 s \(database is locked\).*Let that program end"
+        with pytest.raises(SiteError, match=words), second.transaction():
+            pytest.fail("only one program at a time")
+        assert things(second) == []
+    with second.transaction():
+        assert things(second) == ["a"]
+
+
+def test_opening_the_file_again_lets_go_of_no_lock(tmp_path: Path) -> None:
+    path = tmp_path / "things.sqlite"
+    first = opened(path)
+    write = f"import sqlite3; sqlite3.connect({str(path)!r}, 0).execute('begin immediate')"
+    with first.transaction():
+        first.execute("insert into things values (?)", ("a",))
+        opened(path).close()
+        other = subprocess.run([sys.executable, "-c", write], capture_output=True, text=True)
+        assert "database is locked" in other.stderr
+    assert things(first) == ["a"]
+
+
+def test_a_file_that_sqlite_has_analysed_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "things.sqlite"
+    opened(path).execute("insert into things values (?)", ("a",))
+    with sqlite3.connect(path) as other:
+        other.execute("analyze")
+    assert things(opened(path)) == ["a"]
+
+
+def test_in_memory_nothing_is_kept() -> None:
+    file = opened(None)
+    file.execute("insert into things values (?)", ("a",))
+    assert things(file) == ["a"]
+    assert things(opened(None)) == []
+
+
+def test_a_file_of_another_version_is_named_and_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "things.sqlite"
+    with sqlite3.connect(path) as other:
+        other.execute("pragma user_version = 3")
+    with pytest.raises(SiteError, match=r"things\.sqlite has version 3; this program writes 2"):
+        opened(path)
+    with sqlite3.connect(path) as other:
+        assert other.execute("select count(*) from sqlite_master").fetchone() == (0,)
+
+
+def test_a_folder_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    words = r"holds the things, cannot be used.*Nothing goes without them\. Check the disk"
+    with pytest.raises(SiteError, match=words):
+        opened(tmp_path / "file" / "things.sqlite")
+
+
+def test_a_pipe_or_a_device_in_its_place_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/null")):
+        with pytest.raises(SiteError, match=r"the things, cannot be used .*no ordinary file"):
+            opened(path)
+
+
+def test_a_damaged_file_of_which_sqlite_quotes_what_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "things.sqlite"
+    opened(path).close()
+    damaged = path.read_bytes().replace(b"tablethings", b"tableth\xffngs")
+    path.write_bytes(damaged.replace(b"CREATE TABLE", b"CREATE  ABLE"))
+    with closing(sqlite3.connect(path)) as file, pytest.raises(UnicodeDecodeError):
+        file.execute("select * from sqlite_master")
+    with pytest.raises(SiteError, match=r"things\.sqlite, which holds the things, cannot be used"):
+        opened(path)
+
+
+def test_a_damaged_file_is_refused_when_it_is_opened(tmp_path: Path) -> None:
+    path = tmp_path / "things.sqlite"
+    file = opened(path)
+    with file.transaction():
+        file.execute_many("insert into things values (?)", [(f"{i:04}" * 50,) for i in range(1000)])
+    file.close()
+    whole = path.read_bytes()
+    middle = len(whole) // 2 // 4096 * 4096
+    path.write_bytes(whole[:middle] + bytes(100) + whole[middle + 100 :])
+    with pytest.raises(SiteError, match=r"the things, cannot be used .*restore it from a backup"):
+        opened(path)
+    path.write_bytes(whole)
+    file = opened(path)
+    file.execute("update things set name = x'00' where name like '0500%'")
+    file.close()
+    with pytest.raises(SiteError, match=r"a value of things\.name is no text"):
+        opened(path)
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, -1])
+def test_a_file_that_was_emptied_or_cut_off_is_not_begun_anew(
+    tmp_path: Path, num_bytes: int
+) -> None:
+    path = tmp_path / "things.sqlite"
+    file = opened(path)
+    file.execute("insert into things values (?)", ("a",))
+    file.close()
+    left = path.read_bytes()[:num_bytes]
+    path.write_bytes(left)
+    with pytest.raises(SiteError, match=r"the things, cannot be used \(it was emptied or cut off"):
+        opened(path)
+    assert path.read_bytes() == left
+
+
+def test_a_byte_of_a_key_that_was_changed_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "things.sqlite"
+    file = opened(path)
+    file.execute("insert into things values (?)", ("some thing",))
+    file.close()
+    whole = path.read_bytes()
+    assert whole.count(b"some thing") == 2  # in the table and in the index
+    path.write_bytes(whole.replace(b"some thing", b"some thong", 1))
+    with pytest.raises(SiteError, match=r"the things, cannot be used .*restore it from a backup"):
+        opened(path)
+
+
+def test_of_two_programs_that_make_the_file_both_have_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, link = tmp_path / "things.sqlite", os.link
+
+    def after_another(made: Path, to: Path) -> None:
+        monkeypatch.setattr(os, "link", link)
+        opened(path).execute("insert into things values (?)", ("a",))
+        link(made, to)
+
+    monkeypatch.setattr(os, "link", after_another)
+    assert things(opened(path)) == ["a"]
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_file_system_without_links_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "link", refuse)
+    opened(tmp_path / "things.sqlite").execute("insert into things values (?)", ("a",))
+    assert things(opened(tmp_path / "things.sqlite")) == ["a"]
+
+
+def test_a_file_that_was_removed_or_replaced_meanwhile_is_not_written_into(tmp_path: Path) -> None:
+    path, away = tmp_path / "things.sqlite", tmp_path / "away"
+    file = opened(path)
+    path.rename(away)
+    for is_replaced in (False, True):
+        if is_replaced:
+            opened(path).close()
+        for use in (lambda: things(file), lambda: file.execute("delete from things")):
+            with pytest.raises(SiteError, match=r"the things, was moved, removed or replaced whil"):
+                use()
+    away.replace(path)
+    assert things(file) == []
