@@ -26,8 +26,8 @@ from erosion.experiments.simulator import Simulation, simulate
 from erosion.experiments.sources import HospitalFiles, make_hospitals
 from erosion.experiments.testbed import study_path
 from erosion.experiments.testbed_limits import testbed_limits
-from erosion.server.output.report.overview_page import write_overview
-from erosion.server.output.terminal.overview_table import print_overview
+from erosion.server.output.overview_page import write_overview
+from erosion.server.output.tables import print_overview
 from erosion.server.run.leak import leak_of
 from erosion.server.run.ledger import contributions
 from erosion.server.run.overview import EarlyStop, Overview, UserResult, mean_weights, overview

@@ -9,16 +9,17 @@ from pathlib import Path
 
 from erosion.common.support.files import write_atomically
 from erosion.experiments.program import output_file, run_program
-from erosion.server.output.report.figures import weight_figure
-from erosion.server.output.report.run_data import read_run
-from erosion.server.output.report.style import STYLE
+from erosion.server.output.charts import weight_figure
+from erosion.server.output.pages import TEMPLATES
+from erosion.server.output.run_data import read_run
 from erosion.server.run.run_folder import RunFolder
 
 
 def picture(run_folder: Path) -> str:
     """The weights figure of a finished run, in the report's light colours on white."""
-    colours = dict(re.findall(r"--([\w-]+): (#\w+);", STYLE.split("@media")[0]))
-    svg = weight_figure(read_run(RunFolder(run_folder)))
+    light, _, _ = (TEMPLATES / "style.css").read_text(encoding="utf-8").partition("@media")
+    colours = dict(re.findall(r"--([\w-]+): (#\w+);", light))
+    svg = str(weight_figure(read_run(RunFolder(run_folder))))
     svg = re.sub(r"var\(--([\w-]+)\)", lambda match: colours[match[1]], svg)
     return svg.replace("<svg ", '<svg style="background: #ffffff; font-family: sans-serif" ', 1)
 

@@ -78,8 +78,8 @@ OF_OUR_OWN = {
     "common/support/software.py",
     "erosion/ending.py",
     "erosion/reference/explained.py",
-    "server/output/report/chart.py",
-    "server/output/result_words.py",
+    "server/output/charts.py",
+    "server/output/words.py",
 }
 Item = tuple[Any, Any]
 

@@ -138,8 +138,8 @@ def _run(options: argparse.Namespace) -> int:
         from erosion.common.support.process import end_with_stdin
         from erosion.server.coordination.run_study import Planned, run_studies
         from erosion.server.output.observers import Observers
-        from erosion.server.output.progress import progress
         from erosion.server.output.registry import check_outputs, open_outputs
+        from erosion.server.output.terminal import progress
         from erosion.server.run.run_folder import (
             alone_in,
             new_run_folder,
@@ -248,8 +248,8 @@ def _run_app(options: argparse.Namespace) -> int:
 def _run_queue(options: argparse.Namespace) -> int:
     from erosion.server.coordination.run_study import run_queue
     from erosion.server.output.observers import Observers
-    from erosion.server.output.progress import progress
     from erosion.server.output.registry import open_outputs
+    from erosion.server.output.terminal import progress
     from erosion.server.run.run_folder import alone_in
 
     open_outputs(options.output)  # a name that is not known ends the program now

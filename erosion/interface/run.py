@@ -126,7 +126,7 @@ class Run:
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """What to read beside the verdict: who took no part, which arm ended early, and so on."""
-        from erosion.server.output.result_words import beside_verdict
+        from erosion.server.output.words import beside_verdict
 
         together = () if self.overview is None else (f"{OWN_COMPARISON} {self.overview}.",)
         return (*beside_verdict(self.result, named_in="run.result"), *together)

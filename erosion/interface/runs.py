@@ -65,7 +65,7 @@ def read_run(folder: AnyPath) -> Run:
     Raises:
         ErosionError: Where the folder holds no finished run, or one of another version.
     """
-    from erosion.server.output.report.run_data import read_run as read
+    from erosion.server.output.run_data import read_run as read
     from erosion.server.run.run_folder import USERS, RunFolder
 
     check_path("folder", folder)

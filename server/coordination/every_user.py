@@ -9,7 +9,7 @@ from erosion.common.formats.json_file import write_json
 from erosion.common.rounds.presence import HospitalsAwayError, UserDeclinedError
 from erosion.common.study.study import Study
 from erosion.server.output.events import EveryUserFinished, RunEvent, UserFailed
-from erosion.server.output.report.overview_page import write_overview
+from erosion.server.output.overview_page import write_overview
 from erosion.server.run.overview import Overview, line_of, overview
 from erosion.server.run.result import Result, read_result
 from erosion.server.run.run_folder import RunFolder, user_folder

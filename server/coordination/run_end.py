@@ -16,7 +16,7 @@ from erosion.common.rounds.study import Outcome
 from erosion.common.study.study import Study
 from erosion.common.support.files import write_atomically
 from erosion.common.support.process import peak_megabytes
-from erosion.server.output.report.write import write_report
+from erosion.server.output.report import write_report
 from erosion.server.run import provenance
 from erosion.server.run.absences import absences
 from erosion.server.run.leak import leak_of

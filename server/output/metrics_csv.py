@@ -12,8 +12,8 @@ from typing import TextIO
 from erosion.common.rounds.events import RoundFinished
 from erosion.common.support.files import cut_to_whole_lines
 from erosion.server.output.events import RunEvent, RunFinished, StudyStarted
-from erosion.server.output.observer import Observer
-from erosion.server.output.round_figures import figures_of, final_figures_of
+from erosion.server.output.observers import Observer
+from erosion.server.output.round_facts import figures_of, final_figures_of
 
 NAME = "metrics.csv"
 COLUMNS = ("time", "arm", "trial", "round", "outcome", "quantity", "hospital", "value")

@@ -16,8 +16,8 @@ from erosion.common.rounds.records import RoundRecord
 from erosion.common.study.study import Study
 from erosion.common.support.software import install_command
 from erosion.server.output.events import RunEvent, RunFinished, StudyFailed, StudyStarted
-from erosion.server.output.observer import Observer
-from erosion.server.output.round_figures import Figure, figures_of, final_figures_of
+from erosion.server.output.observers import Observer
+from erosion.server.output.round_facts import Figure, figures_of, final_figures_of
 from erosion.server.run.result import Result, study_as_run
 from erosion.server.run.run_folder import RunFolder
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from erosion.common.errors import RunError
 
 if TYPE_CHECKING:
-    from erosion.server.output.observer import Observer
+    from erosion.server.output.observers import Observer
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def in_words() -> str:
 
 def open_outputs(wanted: Sequence[str]) -> dict[str, "Observer"]:
     """The observers for `NAME` or `NAME=WHERE`, each on a thread of its own. Raises RunError."""
-    from erosion.server.output.background import InBackground
+    from erosion.server.output.observers import InBackground
 
     return {name: InBackground(observer) for name, observer in check_outputs(wanted).items()}
 

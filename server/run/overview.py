@@ -1,6 +1,6 @@
 """The outcome of a study with every hospital as its user: their results side by side."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from types import MappingProxyType
 from typing import Final
@@ -97,6 +97,8 @@ class Overview(Settings):
     users: dict[str, UserResult] = Field(min_length=1)
     without_model: dict[str, str]  # hospital -> why it has none
     verdict: str
+    finding: str = ""  # its first sentence
+    figures: str = ""  # the others
 
     @property
     def arms(self) -> list[str]:
@@ -187,7 +189,9 @@ def overview(
         without_model=dict(without_model),
         verdict="",
     )
-    return found.model_copy(update={"verdict": verdict(found, study.task.shifted_by)})
+    finding, *figures = verdict(found, study.task.shifted_by)
+    said = {"verdict": " ".join([finding, *figures]), "finding": finding}
+    return found.model_copy(update={**said, "figures": " ".join(figures)})
 
 
 def line_of(result: Result) -> UserResult:
@@ -235,8 +239,8 @@ def adjusted(users: Mapping[str, UserResult]) -> dict[str, UserResult]:
     return {user: _concluded(line, p_values.get(user)) for user, line in users.items()}
 
 
-def verdict(overview: Overview, shifted_by: str = "") -> str:
-    """For which hospitals collaborating helped, and the mean figures.
+def verdict(overview: Overview, shifted_by: str = "") -> list[str]:
+    """For which hospitals collaborating helped, and the mean figures; in sentences.
 
     `shifted_by`: as the task says.
     """
@@ -250,7 +254,7 @@ def verdict(overview: Overview, shifted_by: str = "") -> str:
     better, worse = by_conclusion.get("better", []), by_conclusion.get("worse", [])
     unclear, too_few = by_conclusion.get(UNCLEAR, []), by_conclusion.get(TOO_FEW, [])
     clauses = []
-    if better or worse:
+    if better or worse:  # an arm's name stays as it is at the beginning
         clauses.append(
             f"{arm} predicts better than {reference} for {_counted(better)} of"
             f" {len(overview.users)} hospitals and worse for {_counted(worse)}"
@@ -258,14 +262,13 @@ def verdict(overview: Overview, shifted_by: str = "") -> str:
         clauses += [f"no clear difference for {len(unclear)}"] if unclear else []
     elif unclear:
         clauses.append(
-            f"no clear difference between {arm} and {reference} for {len(unclear)} of"
+            f"No clear difference between {arm} and {reference} for {len(unclear)} of"
             f" {len(overview.users)} hospitals"
         )
     if too_few:
-        clauses.append(f"too few {overview.tested} to tell for {_counted(too_few)}")
+        word = "too" if clauses else "Too"
+        clauses.append(f"{word} few {overview.tested} to tell for {_counted(too_few)}")
     finding = "; ".join(clauses)
-    if not finding.startswith(arm):
-        finding = finding[0].upper() + finding[1:]
     figures = []
     for metric in overview.task.shown(overview.task.headline):
         called, of_base_rate = overview.task.beside(metric)
@@ -279,14 +282,16 @@ def verdict(overview: Overview, shifted_by: str = "") -> str:
             for mean in (overview.mean(arm, metric.name), overview.mean_reference(metric.name))
         )
         figures.append(f"{metric.label} {of_both}{beside}")
-    text = f"{finding}. Mean over the hospitals: {', '.join(figures)}."
-    return _with_warnings(text, overview, arm, shifted_by)
+    said = [f"{finding}.", f"Mean over the hospitals: {', '.join(figures)}."]
+    return _with_warnings(said, overview, arm, shifted_by)
 
 
-def _with_warnings(text: str, overview: Overview, first: str, shifted_by: str) -> str:
-    """The text, and where arms are no better than the base rate.
+def _with_warnings(
+    said: Sequence[str], overview: Overview, first: str, shifted_by: str
+) -> list[str]:
+    """The sentences, and where arms are no better than the base rate.
 
-    Before it stands where `first` is clearly worse.
+    Before them stands where `first` is clearly worse.
     """
     worse: dict[str, list[str]] = {}
     not_better: dict[str, list[str]] = {}
@@ -327,7 +332,7 @@ def _with_warnings(text: str, overview: Overview, first: str, shifted_by: str) -
         for users in leaks.values()
         if (leak := overview.users[users[0]].leak) is not None
     ]
-    return " ".join([*too_good, *before, text, *warnings.values(), *after])
+    return [*too_good, *before, *said, *warnings.values(), *after]
 
 
 def _concluded(line: UserResult, p_value: float | None) -> UserResult:

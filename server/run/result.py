@@ -30,8 +30,9 @@ from erosion.server.run.recounts import Recount
 FORMAT: Final = 1  # raised when a key changes its meaning
 REMEDY = "Run the study again."
 NOTHING_COMPARED = (
-    "Nothing was compared: the study declares a single arm. Whether collaborating is worth it shows"
-    " in two, [arms.local] and one that asks the other hospitals."
+    "Nothing was compared: the study declares a single arm.",
+    "Whether collaborating is worth it shows in two, [arms.local] and one that asks the other"
+    " hospitals.",
 )
 OWN_PATIENTS = "patients, each predicted by models that never saw them"
 
@@ -69,6 +70,8 @@ class Verdict(Settings):
 
     best_arm: str | None  # an arm, or a local reference; None: no clear difference
     text: str
+    finding: str  # its first sentence, without figures in brackets
+    figures: str  # the others, and those figures
 
 
 class CrossFitting(Settings):
@@ -188,12 +191,31 @@ def verdict(
     one does, whatever was compared, and else stands at the end.
     """
 
-    def warned(text: str, delivered: str) -> str:
-        said = _with_warnings(text, task, arms, base_rate, delivered, shifted_by)
-        return f"{leak.sentence(task)} {said}" if leak else said
+    def warned(best: str | None, sentences: Sequence[str], delivered: str) -> Verdict:
+        first = [leak.sentence(task)] if leak else []
+        worse, within = above_base_rate(task, arms, base_rate)
+        aside = ""
+        if within and base_rate is not None:
+            aside = _beside_base_rate(task, {arm: arms[arm] for arm in within}, base_rate)
+        heads = [worse_sentence(worse, shifted_by)] if delivered in worse else []
+        heads += [not_better_sentence(within, shifted_by, aside)] if delivered in within else []
+        tails = [worse_sentence(worse, shifted_by)] if worse and delivered not in worse else []
+        if within and delivered not in within:
+            tails.append(not_better_sentence(within, shifted_by, aside))
+        if turned := [arm for arm in worse if ranks_wrong_way_round(task, arms[arm])]:
+            ranking = "ranks" if len(turned) == 1 else "rank"
+            tails.append(wrong_way_sentence(f"{listed(turned)} {ranking} patients"))
+        said = [*first, *heads, *sentences, *tails]
+        finding, *figures = said
+        if delivered in within and not leak:  # its figures stand below the finding
+            finding = not_better_sentence(within, shifted_by)
+            figures.append(f"{aside[0].upper()}{aside[1:]}.")
+        return Verdict(
+            best_arm=best, text=" ".join(said), finding=finding, figures=" ".join(figures)
+        )
 
     if comparison is None:
-        return Verdict(best_arm=None, text=warned(NOTHING_COMPARED, next(iter(arms))))
+        return warned(None, NOTHING_COMPARED, next(iter(arms)))
     arm, reference = comparison.arm, comparison.reference
     size = f"{comparison.num_patients} {tested}"
     measured = {**arms, **references}
@@ -213,12 +235,12 @@ def verdict(
         case _:
             best, finding = None, f"On {size}, no clear difference between {arm} and {reference}."
     p_value = p_value_text(comparison.p_value, comparison.level, "= ")
-    text = f"{finding} {figures[0].upper()}{figures[1:]}, p {p_value}."
-    said = [near_the_line(comparison), how_chosen(comparison)]
+    compared = f"{figures[0].upper()}{figures[1:]}, p {p_value}."
+    said = [finding, compared, near_the_line(comparison), how_chosen(comparison)]
     if best in references:
         said.append(f"{best} was fitted and measured at the user's site: no model of it has left.")
     delivered = next((name for name in arms if name == best), next(iter(arms)))
-    return Verdict(best_arm=best, text=warned(" ".join([text, *filter(None, said)]), delivered))
+    return warned(best, [*filter(None, said)], delivered)
 
 
 def how_chosen(comparison: Comparison) -> str:
@@ -228,10 +250,10 @@ def how_chosen(comparison: Comparison) -> str:
     if comparison.reference in comparison.chosen:
         where = "the" if sum(comparison.chosen.values()) == 1 else "every fold's"
         return (
-            f"Of {_listed([*comparison.chosen])}, {comparison.reference} predicted best inside"
+            f"Of {listed([*comparison.chosen])}, {comparison.reference} predicted best inside"
             f" {where} training part."
         )
-    counts = _listed([f"{name} ({count})" for name, count in comparison.chosen.items()])
+    counts = listed([f"{name} ({count})" for name, count in comparison.chosen.items()])
     return (
         f"{comparison.reference} is in each fold the one that predicted best inside its training"
         f" part, of {counts}, with the number of folds."
@@ -315,11 +337,11 @@ def worse_sentence(arms: Sequence[str], shifted_by: str, where: str = "") -> str
     there = " there" if where else ""
     if not shifted_by:
         return (
-            f"Predictions of {_listed(arms)} are WORSE than the base rate alone{where}: do not use"
+            f"Predictions of {listed(arms)} are WORSE than the base rate alone{where}: do not use"
             f" them{there}."
         )
     return (
-        f"Predictions of {_listed(arms)}, trained with {shifted_by}, which shift probabilities, are"
+        f"Predictions of {listed(arms)}, trained with {shifted_by}, which shift probabilities, are"
         f" WORSE than the base rate alone{where}: do not use these probabilities{there} as they"
         " are."
     )
@@ -347,7 +369,7 @@ def not_better_sentence(
     by = f", trained with {shifted_by}, which shift probabilities," if shifted_by else ""
     there = " there" if where else ""
     return (
-        f"Predictions of {_listed(arms)}{by} are not better than the base rate alone{where}, nor"
+        f"Predictions of {listed(arms)}{by} are not better than the base rate alone{where}, nor"
         f" clearly worse{figures and f' ({figures})'}: do not rely on"
         f" {'these probabilities' if shifted_by else 'them'}{there}."
     )
@@ -367,29 +389,8 @@ def _beside_base_rate(
     return f"{loss.label} {'; '.join(each)}; base rate {loss.text(base_rate[loss.name])}"
 
 
-def _with_warnings(
-    text: str,
-    task: type[Task],
-    arms: Mapping[str, FinalMetrics],
-    base_rate: Metrics | None,
-    delivered: str,
-    shifted_by: str,
-) -> str:
-    """The text, and which arms are no better than the base rate: first if the delivered one is."""
-    worse, within = above_base_rate(task, arms, base_rate)
-    warnings = [(worse, worse_sentence(worse, shifted_by))] if worse else []
-    if within and base_rate is not None:
-        figures = _beside_base_rate(task, {arm: arms[arm] for arm in within}, base_rate)
-        warnings.append((within, not_better_sentence(within, shifted_by, figures)))
-    before = [said for those, said in warnings if delivered in those]
-    after = [said for those, said in warnings if delivered not in those]
-    if turned := [arm for arm in worse if ranks_wrong_way_round(task, arms[arm])]:
-        ranking = "ranks" if len(turned) == 1 else "rank"
-        after.append(wrong_way_sentence(f"{_listed(turned)} {ranking} patients"))
-    return " ".join([*before, text, *after])
-
-
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """ "a, b and c"."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
 
 

@@ -25,7 +25,7 @@ from erosion.server.output.events import (
     StudyStarted,
     UserFailed,
 )
-from erosion.server.output.plain_text import printable
+from erosion.server.output.words import printable
 
 MOST_TURNED_AWAY = 50  # of whom the file tells
 

@@ -13,7 +13,7 @@ from erosion.common.study.study import Study
 from erosion.experiments.every_user import side_by_side
 from erosion.experiments.simulator import simulate
 from erosion.server.coordination.run_end import result_of
-from erosion.server.output.result_words import beside_verdict
+from erosion.server.output.words import beside_verdict
 from erosion.server.run.result import Result
 from tests.support.drafts import drafted, site_of
 from tests.support.small_study import make_site, make_study

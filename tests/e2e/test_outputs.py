@@ -6,9 +6,8 @@ from pathlib import Path
 import torch
 
 from erosion.common.rounds import checkpoint
-from erosion.server.output.background import InBackground
 from erosion.server.output.events import RunEvent
-from erosion.server.output.observer import Observer
+from erosion.server.output.observers import InBackground, Observer
 from erosion.server.run.journal import read_records
 from tests.support.federation import Federation, small_study
 

@@ -16,7 +16,7 @@ from erosion.common.study.study import Study
 from erosion.experiments.simulator import simulate
 from erosion.server.coordination.folder_store import FolderStore
 from erosion.server.coordination.run_end import result_of
-from erosion.server.output.result_words import beside_verdict
+from erosion.server.output.words import beside_verdict
 from erosion.server.run.result import Result
 from erosion.server.run.run_folder import RunFolder
 from tests.support.small_study import make_site, make_study

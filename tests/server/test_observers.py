@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from erosion.common.rounds.events import HospitalLeft
-from erosion.server.output import background
-from erosion.server.output.background import InBackground
 from erosion.server.output.events import ObserverDropped, RunEvent
-from erosion.server.output.observers import Observers
+from erosion.server.output.observers import InBackground, Observers
 from erosion.server.run.status import CoordinatorStatus
 from tests.support.patience import PATIENCE
 from tests.support.synthetic_run import make_run
@@ -150,7 +148,7 @@ def test_a_failure_in_the_background_drops_the_observer(caplog: pytest.LogCaptur
 def test_the_end_waits_for_a_hanging_observer_only_so_long(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(background, "CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr("erosion.server.output.observers.CLOSE_SECONDS", 0.1)
     slow = Hanging()
     with Observers({"slow": InBackground(slow)}) as observers:
         observers.notify(LEFT[0])
@@ -161,7 +159,7 @@ def test_the_end_waits_for_a_hanging_observer_only_so_long(
 def test_an_observer_that_is_far_behind_is_dropped(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(background, "MOST_EVENTS", 3)
+    monkeypatch.setattr("erosion.server.output.observers.MOST_EVENTS", 3)
     slow = Hanging()
     with Observers({"slow": InBackground(slow)}) as observers:
         for _ in range(10):

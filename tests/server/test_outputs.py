@@ -15,12 +15,12 @@ from erosion.command_line import main
 from erosion.common.errors import RunError
 from erosion.common.rounds.events import ArmStarted, RoundFinished
 from erosion.common.study.study import Study
+from erosion.server.output.charts import metric_points
 from erosion.server.output.events import StudyFailed, StudyStarted
 from erosion.server.output.metrics_csv import MetricsCsv
 from erosion.server.output.mlflow_runs import MlflowRuns, flattened
 from erosion.server.output.registry import OUTPUTS, open_outputs
-from erosion.server.output.report.figures import metric_points
-from erosion.server.output.report.run_data import read_run
+from erosion.server.output.run_data import read_run
 from erosion.server.run.result import Selected
 from erosion.server.run.run_folder import RunFolder, open_run_folder
 from tests.support.synthetic_run import make_run, play

@@ -9,9 +9,9 @@ from rich.console import Console
 
 from erosion.common.protocol.figures import LARGEST_FIGURE
 from erosion.common.protocol.messages import Comparison, Conclusion, FinalMetrics, Interval
-from erosion.server.output.report.overview_page import render_overview, write_overview
-from erosion.server.output.result_words import absences_by_user
-from erosion.server.output.terminal.overview_table import print_overview
+from erosion.server.output.overview_page import render_overview, write_overview
+from erosion.server.output.tables import print_overview
+from erosion.server.output.words import absences_by_user
 from erosion.server.run.absences import Absent
 from erosion.server.run.overview import (
     TOO_FEW,
@@ -313,7 +313,7 @@ def test_the_verdict_says_of_how_many_hospitals_its_means_are() -> None:
     found = found.model_copy(update={"outcome": "survival"})
     assert (
         "log loss 0.500 against 0.500, Harrell's C 0.800 against 0.600 (of 1 of 2 hospitals)."
-        in (verdict(found))
+        in verdict(found)[1]
     )
     assert "The means of Harrell's C are over 1 of 2 hospitals" in " ".join(printed(found).split())
 

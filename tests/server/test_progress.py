@@ -21,13 +21,16 @@ from erosion.common.rounds.events import (
 from erosion.common.rounds.records import RoundRecord
 from erosion.common.tasks.classification import Classification
 from erosion.server.output.events import StudyStarted
-from erosion.server.output.plain_text import weight_text
-from erosion.server.output.progress import progress
-from erosion.server.output.terminal.arm_progress import ArmProgress
-from erosion.server.output.terminal.live import LiveProgress, draw_arm
-from erosion.server.output.terminal.plain import PlainProgress, weights_in_words
-from erosion.server.output.terminal.summary import print_summary
-from erosion.server.output.terminal.weight_bars import WeightBars, bar
+from erosion.server.output.tables import WeightBars, bar, print_summary
+from erosion.server.output.terminal import (
+    ArmProgress,
+    Terminal,
+    draw_arm,
+    plain_console,
+    progress,
+    weights_in_words,
+)
+from erosion.server.output.words import weight_text
 from erosion.server.run.absences import absences
 from tests.support.stopped_run import NOTE, make_stopped_run
 from tests.support.synthetic_run import (
@@ -43,7 +46,7 @@ from tests.support.synthetic_run import (
 MANY = ("home", *(f"hospital-{number:02}" for number in range(1, 20)))
 
 
-class Terminal(io.StringIO):
+class Tty(io.StringIO):
     """A stream that says it is a terminal."""
 
     def isatty(self) -> bool:
@@ -60,7 +63,7 @@ def plain_text(run: Run, monkeypatch: pytest.MonkeyPatch, columns: int = 100) ->
 
 def live_console(width: int = 100, height: int = 40) -> Console:
     return Console(
-        file=Terminal(), force_terminal=True, width=width, height=height, color_system="truecolor"
+        file=Tty(), force_terminal=True, width=width, height=height, color_system="truecolor"
     )
 
 
@@ -87,15 +90,16 @@ def filled(records: Sequence[RoundRecord], hospitals: Sequence[str] = HOSPITALS)
     return arm
 
 
-def test_a_pipe_gets_plain_lines_and_a_terminal_live_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm-256color")
-    assert isinstance(progress(io.StringIO()), PlainProgress)
-    assert isinstance(progress(Terminal()), LiveProgress)
-
-
-def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "dumb")
-    assert isinstance(progress(Terminal()), PlainProgress)
+def test_a_pipe_and_a_dumb_terminal_get_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    for term, stream, is_live in (
+        ("xterm-256color", io.StringIO(), False),
+        ("xterm-256color", Tty(), True),
+        ("dumb", Tty(), False),
+    ):
+        monkeypatch.setenv("TERM", term)
+        with closing(progress(stream)) as observer:
+            play(observer, make_run(rounds=1))
+        assert ("\x1b[?25l" in stream.getvalue()) == is_live
 
 
 def test_a_log_file_has_no_escape_codes_even_where_colour_is_forced(
@@ -116,7 +120,7 @@ def test_plain_lines_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_slow_rounds_are_told_of_each() -> None:
     stream = io.StringIO()
-    observer = PlainProgress(stream)
+    observer = Terminal(plain_console(stream), is_live=False)
     observer.notify(ArmStarted("fedavg", 1000))
     for number in range(1, 6):
         record = RoundRecord("fedavg", number, "done", "", {}, seconds=90.0)
@@ -133,7 +137,7 @@ def test_every_plain_line_is_flushed_at_once() -> None:
             self.flushes += 1
 
     stream = Counting()
-    observer = PlainProgress(stream)
+    observer = Terminal(plain_console(stream), is_live=False)
     observer.notify(HospitalJoined("alike", 110, ("miscoded",)))
     observer.notify(HospitalLeft("alike"))
     assert stream.flushes == 2
@@ -163,7 +167,7 @@ def test_an_arm_that_stopped_is_told_of_and_is_no_trouble(monkeypatch: pytest.Mo
 def test_a_hospital_that_is_always_rejected_is_told_of_once_an_arm(width: int) -> None:
     run = make_run(reasons={"miscoded": "round ROUND, expected 99"})
     console = live_console(width)
-    with closing(LiveProgress(console)) as observer:
+    with closing(Terminal(console, is_live=True)) as observer:
         play(observer, run)
     text = " ".join(without_codes(written(console)).split())
     assert text.count("expected 99") == 2  # weight_erosion and fedavg; local asks nobody
@@ -174,7 +178,7 @@ def test_a_hospital_that_is_always_rejected_is_told_of_once_an_arm(width: int) -
 def test_a_hospital_that_declines_is_shown_with_its_reason_on_one_safe_line() -> None:
     stream = io.StringIO()
     reason = "too few\npatients \x1b]0;owned\x07 [red]x[/red]"
-    PlainProgress(stream).notify(HospitalDeclined("kos\x1b[2J", reason))
+    Terminal(plain_console(stream), is_live=False).notify(HospitalDeclined("kos\x1b[2J", reason))
     assert stream.getvalue() == (
         "kos�[2J does not take part: too few patients �]0;owned� [red]x[/red]\n"
     )
@@ -183,8 +187,8 @@ def test_a_hospital_that_declines_is_shown_with_its_reason_on_one_safe_line() ->
 def test_it_is_said_without_whom_a_study_begins() -> None:
     stream, console = io.StringIO(), live_console()
     begun = StudyBegunWithout({"kos\x1b[2J": "declined: [red]no[/red]"})
-    with closing(LiveProgress(console)) as live:
-        for observer in (PlainProgress(stream), live):
+    with closing(Terminal(console, is_live=True)) as live:
+        for observer in (Terminal(plain_console(stream), is_live=False), live):
             observer.notify(begun)
     told = "Begins without kos�[2J (declined: [red]no[/red])"
     assert stream.getvalue() == told + "\n"
@@ -206,7 +210,7 @@ def test_who_was_missing_stands_below_the_verdict(monkeypatch: pytest.MonkeyPatc
 
 def test_a_hospitals_words_are_not_markup_on_a_live_terminal() -> None:
     console = live_console()
-    with closing(LiveProgress(console)) as observer:
+    with closing(Terminal(console, is_live=True)) as observer:
         observer.notify(HospitalDeclined("kos", "[bold red]boo[/bold red] [/nonsense]"))
     assert "[bold red]boo[/bold red] [/nonsense]" in without_codes(written(console))
 
@@ -257,7 +261,7 @@ def test_the_cursor_comes_back_after_an_error() -> None:
     console = live_console()
 
     def interrupted_run() -> None:
-        with closing(LiveProgress(console)) as observer:
+        with closing(Terminal(console, is_live=True)) as observer:
             observer.notify(StudyStarted(make_run().study, "127.0.0.1:1", FOLDER))
             observer.notify(ArmStarted("fedavg", 30))
             raise KeyboardInterrupt
@@ -271,7 +275,7 @@ def test_the_cursor_comes_back_after_an_error() -> None:
 
 def test_each_finished_arm_stays_as_one_line() -> None:
     console = live_console()
-    with closing(LiveProgress(console)) as observer:
+    with closing(Terminal(console, is_live=True)) as observer:
         play(observer, make_run())
     text = without_codes(written(console))
     for arm in ARMS:

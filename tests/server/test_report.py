@@ -17,30 +17,32 @@ from erosion.common.rounds.records import HospitalRecord, RoundRecord
 from erosion.common.study.study import Study
 from erosion.common.tasks import REGISTRY
 from erosion.interface.run import Run as InterfaceRun
-from erosion.server.output.plain_text import (
+from erosion.server.output.charts import (
+    Chart,
+    Line,
+    draw,
+    metric_points,
+    spread,
+    thinned,
+    weight_figure,
+)
+from erosion.server.output.report import write_report
+from erosion.server.output.round_facts import grouped, news_of
+from erosion.server.output.run_data import RunData, read_run
+from erosion.server.output.tables import print_summary
+from erosion.server.output.terminal import ArmProgress
+from erosion.server.output.words import absences as absence_sentences
+from erosion.server.output.words import (
+    class_sizes,
     figure_text,
+    interval_text,
     printable,
     ranges_text,
     seconds_text,
     shortened,
-)
-from erosion.server.output.report import figures
-from erosion.server.output.report.chart import Chart, Line, draw, spread, thinned
-from erosion.server.output.report.figures import metric_points, weight_figure
-from erosion.server.output.report.page import MOST_EVENTS
-from erosion.server.output.report.run_data import RunData, read_run
-from erosion.server.output.report.write import write_report
-from erosion.server.output.result_words import absences as absence_sentences
-from erosion.server.output.result_words import (
-    class_sizes,
-    interval_text,
-    verdict_sentences,
     what_may_be_unseen,
 )
-from erosion.server.output.result_words import recounts as recount_sentences
-from erosion.server.output.round_news import grouped, news_of
-from erosion.server.output.terminal.arm_progress import ArmProgress
-from erosion.server.output.terminal.summary import print_summary
+from erosion.server.output.words import recounts as recount_sentences
 from erosion.server.run.absences import Absent, absences
 from erosion.server.run.privacy_spent import privacy_spent
 from erosion.server.run.recounts import Recount, recounts
@@ -98,21 +100,6 @@ def test_figures_have_their_intervals_and_the_majority_beside_them(folder: Path)
     assert "commonest class 0.626" in text  # in the figure, too
 
 
-def test_the_headline_is_the_finding_and_its_figures_stand_below() -> None:
-    text = (
-        "Predictions of local are not better than the base rate alone, nor clearly worse (log loss"
-        " 0.658, 95 % interval 0.588–0.737; base rate 0.640): do not rely on them. On 52 test"
-        " patients, no clear difference."
-    )
-    assert verdict_sentences(text) == (
-        "Predictions of local are not better than the base rate alone, nor clearly worse: do not"
-        " rely on them.",
-        "On 52 test patients, no clear difference. Log loss 0.658, 95 % interval 0.588–0.737; base"
-        " rate 0.640.",
-    )
-    assert verdict_sentences("No difference.") == ("No difference.", "")
-
-
 def test_a_class_that_is_called_by_a_number_is_not_taken_for_one() -> None:
     assert class_sizes({"0": 14, "1": None}) == "14 of class 0, of class 1: not told"
     assert class_sizes({"no": 14, "yes": 26}) == "14 no, 26 yes"
@@ -141,10 +128,10 @@ def test_a_group_that_is_all_of_the_patients_is_not_told_of(folder: Path) -> Non
 
 def test_the_page_says_from_when_a_resumed_run_is_timed(folder: Path) -> None:
     run = make_run()
-    assert "since it was last taken up" not in Page(written(run, folder)).text
+    assert "since it was last resumed" not in Page(written(run, folder)).text
     resumed = replace(run, result=run.result.model_copy(update={"resumed": True}))
     text = Page(written(resumed, folder.with_name("resumed"))).text
-    assert text.count("since it was last taken up") == 2  # its seconds and its memory
+    assert text.count("since it was last resumed") == 2  # its seconds and its memory
 
 
 @pytest.mark.parametrize("scaling", ["federated", "local"])
@@ -157,7 +144,7 @@ def test_the_page_says_whose_means_a_cross_fitted_study_was_scaled_by(
     text = Page(written(replace(run, result=result, study=study), folder)).text
     assert "Measured on all 91 patients of home" in text
     assert "in 0.61 % of such studies" not in text  # the folds' models are not independent
-    assert "would come of 0.61 % of all draws" in text
+    assert "0.61 % of all draws would give" in text
     assert "prediction for everyone in a fold, from the patients outside it:" in text
     assert "Each figure is the mean over the folds; only the last" in text  # of the curves
     included = "deviations for scaling include every patient, but in arms that ask nobody else"
@@ -227,7 +214,7 @@ def test_a_figure_in_the_targets_unit_has_four_digits_whatever_its_size(
     assert f"({interval})" in stream.getvalue()
     figures = ArmProgress(ARMS[0], 3, HOSPITALS, run.result.task.shown(["rmse", "r2"]))
     figures.take(run.records[0])
-    assert figures.figures == f"RMSE {first}  R² 0.250"
+    assert figures.figures == [f"RMSE {first}", "R² 0.250"]
     assert not re.search(r"\b0\.000(?!\d)", text + stream.getvalue())
 
 
@@ -364,8 +351,7 @@ def test_a_missing_auroc_is_a_dash(folder: Path) -> None:
 def test_skipped_rounds_are_shaded_counted_and_told_with_their_reason(folder: Path) -> None:
     text = Page(written(make_run(skipped=(8, 9)), folder)).text
     assert (
-        "weight_erosion 8–9 all round skipped: the user's own site is absent: was not connected"
-        in text
+        "weight_erosion 8–9 all skipped: the user's own site is absent: was not connected" in text
     )
     assert "2 skipped" in text
     assert "Shaded: skipped rounds" in text
@@ -546,7 +532,7 @@ def test_no_weight_is_drawn_for_rounds_without_the_hospital(
         for r in run.records
     ]
     drawn: list[Chart] = []
-    monkeypatch.setattr(figures, "draw", drawn.append)
+    monkeypatch.setattr("erosion.server.output.charts.draw", drawn.append)
     weight_figure(data_of(replace(run, records=records)))
     b, c = drawn[0].lines
     assert [y for _, y in b.points] == [3.0, None, 3.0, None]
@@ -617,7 +603,7 @@ def test_a_flood_of_events_is_cut_with_a_pointer_to_the_journal(folder: Path) ->
     }
     records = [replace(run.records[0], hospitals=flood), *run.records[1:]]
     html = written(replace(run, records=records), folder)
-    assert html.count("rejected: ") == MOST_EVENTS
+    assert html.count("rejected: ") == 200
     assert "And 200 more: see rounds.jsonl." in html
 
 
@@ -966,8 +952,7 @@ def test_what_a_method_found_stands_in_a_section_of_its_own(folder: Path) -> Non
     html = written(replace(run, records=[replace(first, note=note), *others]), folder)
     found = html[html.index("<h2>What the methods found</h2>") : html.index("<h2>How well")]
     assert f"{first.arm}, round {first.round}" in found
-    assert "<li>a and b have no model in common</li>" in found
-    assert "<li>it is good enough for &lt;a&gt;</li>" in found
+    assert "a and b have no model in common; it is good enough for &lt;a&gt;" in found
     assert "no model in common" not in html[html.index("<h2>What happened on the way</h2>") :]
 
 

@@ -112,7 +112,7 @@ def test_the_overview_says_that_a_part_was_taken_up_again(folder: RunFolder) -> 
         result = parts.run_one(study, part)
         return result.model_copy(update={"resumed": study.user == "bob"})
 
-    said = "of a part that was taken up again, only the time since then counts"
+    said = "of a part that was resumed, only the time since then counts"
     assert not run_every_user(STUDY, folder, parts.run_one, parts.events.append).resumed
     assert said not in folder.report.read_text()
     for user in STUDY.hospitals:

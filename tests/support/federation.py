@@ -34,8 +34,7 @@ from erosion.server.output.events import (
     StudyStarted,
     UserFailed,
 )
-from erosion.server.output.observer import Observer
-from erosion.server.output.observers import Observers
+from erosion.server.output.observers import Observer, Observers
 from erosion.server.run.overview import Overview
 from erosion.server.run.result import Result
 from erosion.server.run.run_folder import RunFolder, new_run_folder

@@ -1,31 +1,67 @@
-"""Parts of a result in words: the terminal and the report say the same."""
+"""Names, figures and results in words: the terminal and the pages say the same."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 
 from erosion.common.protocol.messages import FEWEST_OF_A_CLASS, FinalMetrics
 from erosion.common.rounds.data_check import DataCheck
+from erosion.common.support.text import printable as printable
 from erosion.common.tasks.metric import Metric
 from erosion.common.tasks.task import Task
-from erosion.server.output.plain_text import printable
-from erosion.server.output.round_news import RESULT_OF_STOPPED
 from erosion.server.run.absences import Absent
 from erosion.server.run.overview import EarlyStop, Overview
 from erosion.server.run.recounts import Recount
 from erosion.server.run.result import Result, Selected
 
+RESULT_OF_STOPPED = "the model reached there is the arm's result"
 MOST_ABSENT = 6  # hospitals named, of each kind
 MOST_MISFITS = 12  # columns of hospitals
 
 
-def verdict_sentences(text: str) -> tuple[str, str]:
-    """The finding, and the figures behind it."""
-    finding, *rest = re.split(r"(?<=[.?]) ", text, maxsplit=1)
-    figures = " ".join(rest)
-    if (beside := re.search(r" \(([^()]* 95 % interval [^()]*)\)", finding)) is not None:
-        finding = finding.replace(beside[0], "")
-        figures = f"{figures} {beside[1][:1].upper()}{beside[1][1:]}.".lstrip()
-    return finding, figures
+def shortened(name: str, width: int) -> str:
+    """`name` in at most `width` characters; both ends stay, since names differ there."""
+    if len(name) <= width:
+        return name
+    head = width // 2
+    return name[:head] + "…" + name[len(name) - (width - head - 1) :]
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration in the unit that people would say it in, e.g. "14 ms", "2.1 s", "3 min 05 s"."""
+    if seconds < 0.0995:
+        return f"{seconds * 1000:.0f} ms" if seconds >= 0.00095 else "under 1 ms"
+    if seconds < 59.5:
+        return f"{seconds:.2f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def figure_text(value: float | None, digits: int = 3) -> str:
+    """A figure with `digits` decimals, or a dash where there is none."""
+    return "–" if value is None or not math.isfinite(value) else f"{value:z.{digits}f}"
+
+
+def weight_text(weight: float | None) -> str:
+    """A weight or a distance with two decimals; at 0 a hospital is out, and a small one is not."""
+    return "<0.01" if weight is not None and 0 < weight < 0.005 else figure_text(weight, 2)
+
+
+def metric_text(metric: Metric, value: float | None) -> str:
+    """A metric's figure, or a dash where there is none."""
+    return "–" if value is None or not math.isfinite(value) else metric.text(value)
+
+
+def ranges_text(rounds: Sequence[int]) -> str:
+    """Ascending round numbers in short: [1, 2, 3, 7] is "1–3, 7"."""
+    runs: list[list[int]] = []
+    for number in rounds:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs)
 
 
 def what_may_be_unseen(

@@ -1,11 +1,11 @@
-"""A line chart as SVG with the page's colours, to suit light, dark and paper.
+"""The pages' charts as SVG with the page's colours, to suit light, dark and paper.
 
 Drawn with matplotlib's object interface: nothing global is left behind.
 """
 
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,11 +13,16 @@ from math import ceil, isfinite, nan
 from typing import Any, Literal
 
 import matplotlib
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from erosion.server.output.plain_text import printable, shortened
+from erosion.common.rounds.records import HospitalRecord, RoundRecord, curve_of
+from erosion.common.tasks.metric import Metric
+from erosion.server.output.run_data import RunData
+from erosion.server.output.words import printable, shortened, weight_text
+from erosion.server.run.overview import Overview
 
 # Stand-ins that the page's style sheet gives a value: `#fe0000` becomes var(--ink).
 INK, FAINT, GRID = "#fe0000", "#fe0001", "#fe0002"
@@ -33,6 +38,12 @@ LONGEST_NAME = 30
 LONGEST_POWERS = (-9, 9)  # of ten; beyond, a power stands above the axis and not in its numbers
 MOST_POINTS = 500  # a line; finer would not be seen and makes the file large
 WIDE_RANGE = 40.0  # largest over smallest value from which a logarithmic axis is easier to read
+ROW_HEIGHT, LEGEND_HEIGHT = 0.34, 0.2  # inches: a hospital's row, a row of the legend
+LEGEND_TOP = 0.25  # inches above the legend
+LEGEND_COLUMNS = 5
+LETTER = 0.075  # inches
+SHIFT = 0.4  # of a row, from the first arm's mark to the last one's
+MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +73,7 @@ class Chart:
     label_room: int = 0  # characters at least; charts with the same room line up
 
 
-def draw(chart: Chart) -> str:
+def draw(chart: Chart) -> Markup:
     """The chart as an `<svg>` element."""
     labels = [label.text for label in _labels(chart)]
     right = max(RIGHT, 0.5 + 0.068 * max([chart.label_room, *map(len, labels)]))
@@ -90,12 +101,12 @@ def drawing(title: str) -> Iterator[None]:
         yield
 
 
-def as_svg(figure: Figure, title: str) -> str:
+def as_svg(figure: Figure, title: str) -> Markup:
     """The figure as an `<svg>` element of the page; for use within `drawing`."""
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
-    return _for_page(buffer.getvalue(), title)
+    return Markup(_for_page(buffer.getvalue(), title))
 
 
 def _draw_lines(axes: Axes, chart: Chart) -> None:
@@ -287,3 +298,178 @@ def _for_page(svg: str, title: str) -> str:
         svg,
         count=1,
     )
+
+
+def metric_figure(run: RunData, metric: Metric) -> Markup:
+    """One metric of the user's over the rounds, one line an arm, and the base rate's."""
+    lines = [
+        Line(arm, metric_points(run, arm, metric.name), style)
+        for style, arm in enumerate(run.result.arms)
+    ]
+    called, beside = run.result.task.beside(metric)
+    found = run.result.base_rate
+    base_rate = None if found is None else found.get(beside)
+    chart = Chart(
+        title=f"{metric.label} of {run.result.user} after each round, one line for each arm",
+        lines=lines,
+        x_label="rounds finished",
+        y_label=f"{metric.label} ({metric.unit})",
+        last_round=max(x for line in lines for x, _ in line.points),
+        written=metric.text,
+        from_zero=metric.from_zero,
+        reference=None if base_rate is None else (called, base_rate),
+    )
+    return draw(chart)
+
+
+def metric_points(run: RunData, arm: str, metric: str) -> list[tuple[int, float | None]]:
+    """(rounds finished, value)."""
+    ended = run.result.arms[arm]
+    return [
+        (number, None if metrics is None else metrics.get(metric))
+        for number, metrics in curve_of(run.of(arm), ended.rounds, ended.metrics)
+    ]
+
+
+def weight_figure(run: RunData) -> Markup:
+    """The weight of every other hospital after each round; "" where there is none."""
+    return _peers_figure(
+        run,
+        _peer_lines(run, _weight_shown, _when_out),
+        title=f"weight of each hospital after each round of {run.first_arm}",
+        y_label=f"weight ({shortened(run.result.user, LONGEST_NAME)} = 1)"
+        if run.own_counts_one
+        else "weight (largest = 1)",
+        reference=(run.result.user, 1.0) if run.own_counts_one else None,
+    )
+
+
+def _weight_shown(entry: HospitalRecord) -> float | None:
+    """The weight in a round; None where its update was not part of it, unless it is out."""
+    is_out = entry.outcome == "not_asked" and entry.weight_after == 0.0
+    return entry.weight_after if entry.outcome == "accepted" or is_out else None
+
+
+def _when_out(points: Sequence[tuple[int, float | None]]) -> str:
+    """When the weight fell to 0 for good; "" where it did not."""
+    known = [(number, weight) for number, weight in points if weight is not None]
+    above = [index for index, (_, weight) in enumerate(known) if weight > 0.0]
+    first = above[-1] + 1 if above else 0
+    return f"out in round {known[first][0]}" if first < len(known) else ""
+
+
+def distance_figure(run: RunData) -> Markup:
+    """How far every other hospital's update was from the user's; "" where none was measured."""
+    return _peers_figure(
+        run,
+        _peer_lines(run, lambda entry: entry.distance if entry.outcome == "accepted" else None),
+        title=f"distance of each hospital's update in each round of {run.first_arm}",
+        y_label="distance (1 - cosine)"
+        if run.distances_are_angles
+        else "distance (length of own update = 1)",
+        may_be_logarithmic=True,
+    )
+
+
+def _peer_lines(
+    run: RunData,
+    value: Callable[[HospitalRecord], float | None],
+    ending: Callable[[Sequence[tuple[int, float | None]]], str] = lambda _points: "",
+) -> list[Line]:
+    """A line for each peer of which the first arm has any value; `ending` is its last word."""
+    records = run.of(run.first_arm)
+    return [
+        Line(name, points, style, ending(points))
+        for style, name in enumerate(run.peers)
+        if _any_known(points := _points(records, name, value))
+    ]
+
+
+def _peers_figure(
+    run: RunData,
+    lines: Sequence[Line],
+    *,
+    title: str,
+    y_label: str,
+    reference: tuple[str, float] | None = None,
+    may_be_logarithmic: bool = False,
+) -> Markup:
+    """The lines over the first arm's rounds; "" where there are none."""
+    if not lines:
+        return Markup()
+    records = run.of(run.first_arm)
+    return draw(
+        Chart(
+            title=title,
+            lines=lines,
+            x_label="round",
+            y_label=y_label,
+            last_round=records[-1].round,
+            written=weight_text,
+            from_zero=True,
+            may_be_logarithmic=may_be_logarithmic,
+            reference=reference,
+            label_room=max(len(name) for name in run.peers) + len(" out in round 10"),
+            shaded_rounds=[record.round for record in records if record.outcome == "skipped"],
+        )
+    )
+
+
+def _points(
+    records: Iterable[RoundRecord], name: str, value: Callable[[HospitalRecord], float | None]
+) -> list[tuple[int, float | None]]:
+    entries = ((record.round, record.hospitals.get(name)) for record in records)
+    return [(number, None if entry is None else value(entry)) for number, entry in entries]
+
+
+def _any_known(points: Iterable[tuple[int, float | None]]) -> bool:
+    return any(y is not None for _, y in points)
+
+
+def loss_figure(overview: Overview) -> Markup:
+    """One row for each hospital and one mark for each arm."""
+    names = [shortened(printable(user), LONGEST_NAME) for user in overview.users]
+    metric = overview.task.metric(overview.task.verdict_metric)
+    title = f"{metric.label} of every arm for each hospital of {overview.study}"
+    above = LEGEND_TOP + LEGEND_HEIGHT * ceil(len(overview.arms) / LEGEND_COLUMNS)
+    height = BOTTOM + above + ROW_HEIGHT * len(names)
+    left = 0.3 + LETTER * max(map(len, names))
+    with drawing(title):
+        figure = Figure(figsize=(WIDTH, height))
+        axes = figure.add_axes(
+            (
+                left / WIDTH,
+                BOTTOM / height,
+                1 - (left + 0.25) / WIDTH,
+                1 - (BOTTOM + above) / height,
+            )
+        )
+        rows = range(len(names))
+        for row, line in zip(rows, overview.users.values(), strict=True):
+            found = [metrics[metric.name] for metrics in line.arms.values()]
+            axes.plot([min(found), max(found)], [row, row], color=GRID, linewidth=3, zorder=1)
+        for style, arm in enumerate(overview.arms):
+            # Marks on top of each other would hide each other.
+            shift = SHIFT * (style - (len(overview.arms) - 1) / 2) / len(overview.arms)
+            axes.plot(
+                [line.arms[arm][metric.name] for line in overview.users.values()],
+                [row + shift for row in rows],
+                marker=MARKERS[style // len(SERIES) % len(MARKERS)],
+                markersize=7,
+                linestyle="",
+                color=SERIES[style % len(SERIES)],
+                label=shortened(printable(arm), LONGEST_NAME),
+                clip_on=False,
+            )
+        axes.set_yticks(rows, names, parse_math=False)
+        axes.set_ylim(len(names) - 0.4, -0.6)  # the first hospital on top
+        axes.set_xlabel(f"{metric.label} ({metric.unit}); less is better", color=INK)
+        plain_axes(axes, grid="x")
+        figure.legend(
+            loc="upper left",
+            ncols=LEGEND_COLUMNS,
+            frameon=False,
+            labelcolor=INK,
+            handletextpad=0.2,
+        )
+        return as_svg(figure, title)

@@ -1,1 +1,0 @@
-"""A run as a person at the terminal sees it."""
