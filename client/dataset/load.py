@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from erosion.client.dataset.same_patient import same_patient
 from erosion.client.dataset.sources.data_source import DataSource, ImageSource, TableSource
-from erosion.client.dataset.sources.image_targets import FaultyImagesError
+from erosion.client.dataset.sources.labelled_images import FaultyImagesError
 from erosion.client.dataset.study_columns import columns_of, study_column_names
 from erosion.client.dataset.table_contract import candidates, check_table, missing_columns
 from erosion.client.dataset.text_table import TextTable

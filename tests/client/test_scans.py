@@ -199,7 +199,7 @@ def test_modalities_are_not_mixed(tmp_path: Path) -> None:
 
 def test_what_is_no_dicom_file_is_said(tmp_path: Path) -> None:
     (tmp_path / "cold").mkdir()
-    assert "it holds no scans" in problem_of(DicomImages(path=tmp_path))
+    assert "it holds no images" in problem_of(DicomImages(path=tmp_path))
     (tmp_path / "cold/notes.txt").write_text("not a scan")
     (tmp_path / "cold/.hidden").write_text("not a scan")
     assert "cold/notes.txt is no DICOM file; remove it" in problem_of(DicomImages(path=tmp_path))

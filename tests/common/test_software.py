@@ -52,6 +52,6 @@ def test_what_only_lies_in_a_folder_installs_from_there(monkeypatch: pytest.Monk
 def test_a_source_without_its_package_says_how_to_install_it(
     source: Any, extra: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("erosion.client.dataset.sources.labelled_scans.find_spec", lambda _: None)
+    monkeypatch.setattr("erosion.client.dataset.sources.labelled_images.find_spec", lambda _: None)
     with pytest.raises(DataError, match=f"{package}, .* Run: pip install '{package}>="):
         source(path=Path("images")).require(package, extra)

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,13 +14,19 @@ from pydantic import Field, model_validator
 from erosion.client.dataset.column_values import LARGEST_NUMBER
 from erosion.client.dataset.row_hashes import hash_of_image
 from erosion.client.dataset.sources.data_source import LabelledImages, files_below
-from erosion.client.dataset.sources.faulty_files import Damaged, FaultyFiles
-from erosion.client.dataset.sources.image_targets import SHOWN, not_read
-from erosion.client.dataset.sources.labelled_scans import ScanFolder
-from erosion.client.dataset.sources.patient_pattern import PatientPattern, patients_in_names
+from erosion.client.dataset.sources.labelled_images import (
+    PatientPattern,
+    ScanFolder,
+    not_read,
+    patients_in_names,
+    read_each,
+    some_of,
+)
 from erosion.client.dataset.sources.pixels import (
     Resize,
+    UnusableImageError,
     Window,
+    cannot_be_read,
     check_decoded,
     fitted,
     fitted_volume,
@@ -86,51 +92,34 @@ class NiftiImages(ScanFolder):
         """The images as the study wants them."""
         self.require("nibabel", "nifti")
         scans = self.scans(task, _volumes)
-        check_decoded(self.path, len(scans.paths) * int(np.prod(task.shape)))
-        images = np.zeros((len(scans.paths), *task.shape), dtype=np.uint8)
-        hashes = np.zeros(len(scans.paths), dtype=np.uint64)
-        faulty = FaultyFiles(self.path, self.unreadable)
         unsaid: list[str] = []  # volumes whose headers do not say how they lie
-        for index, (path, place) in enumerate(zip(scans.paths, scans.places, strict=True)):
+
+        def read_one(path: Path, place: str, said: int) -> tuple[NDArray[np.uint8], int]:
             volume = _volume(path)
-            if isinstance(volume, str):
-                faulty.add(index, place, volume)
-                continue
             if self.labels is None and _is_label_map(volume):
-                faulty.add(index, place, LABEL_MAP)
-                continue
-            image = self._image(volume.values, task)
-            if isinstance(image, str):
-                faulty.add(index, place, image)
-            else:
-                images[index] = image
-            axial = (np.ascontiguousarray(one).data for one in volume.values.transpose(2, 0, 1))
-            hashes[index] = hash_of_image(scans.said[index], axial)
+                raise UnusableImageError(LABEL_MAP)
             if not volume.says_how_it_lies:
                 unsaid.append(place)
-        kept = faulty.kept(len(scans.paths))
-        names = [scans.paths[index].name for index in kept.tolist()]
-        keys = patients_in_names(self.path, self.patient_pattern, names)
-        return LabelledImages(
-            images[kept],
-            scans.targets[kept],
-            tuple(scans.places[index] for index in kept.tolist()),
-            keys,
-            (*scans.notes, *faulty.notes, *_note_of(unsaid), *self._others(scans.paths)),
-            row_hashes=hashes[kept],
-            left_out=faulty.left_out,
+            axial = (np.ascontiguousarray(one).data for one in volume.values.transpose(2, 0, 1))
+            return self._image(volume.values, task), hash_of_image(said, axial)
+
+        found = read_each(self, scans, task, read_one)
+        return replace(
+            found,
+            patients=patients_in_names(self.path, self.patient_pattern, found.places),
+            notes=(*found.notes, *_note_of(unsaid), *self._others(scans.paths)),
         )
 
     def _others(self, read: Sequence[Path]) -> Iterator[str]:
         """A note of what else lies in the folders, such as volumes in another format."""
         known = {*read, *([] if self.labels is None else [self.labels])}
         others = [f for f in files_below(self.path) if not _is_volume(f) and f not in known]
-        inside = [f for f in others if self.labels or f.parent != self.path]  # see beside_classes
+        inside = [f for f in others if self.labels or f.parent != self.path]  # see scans_by_class
         inside = [f for f in inside if not f.name.startswith(".")]
         yield from not_read(self.path, [str(f.relative_to(self.path)) for f in inside])
 
-    def _image(self, values: NDArray[np.float64], task: ImageTask) -> NDArray[np.uint8] | str:
-        """The slice or volume as the study wants it; or what is wrong with it."""
+    def _image(self, values: NDArray[np.float64], task: ImageTask) -> NDArray[np.uint8]:
+        """The slice or volume as the study wants it."""
         window = self._window_of(values)
         if task.is_of_volumes:
             slices = np.transpose(values, (2, 1, 0))[:, ::-1, ::-1]
@@ -161,44 +150,47 @@ class _Volume:
 
 def _note_of(unsaid: Sequence[str]) -> Iterator[str]:
     if unsaid:
-        some = ", ".join(unsaid[:SHOWN]) + (", ..." if len(unsaid) > SHOWN else "")
         yield (
             f"{len(unsaid)} volumes do not say how they lie (qform_code and sform_code are 0), so"
-            f" left and right, or all axes, may be mistaken: {some}; convert them again from the"
-            " scanner's files"
+            f" left and right, or all axes, may be mistaken: {some_of(unsaid)}; convert them again"
+            " from the scanner's files"
         )
 
 
-def _volume(path: Path) -> _Volume | str:
-    """The volume, turned to the standard axes; or what is wrong with it."""
+def _volume(path: Path) -> _Volume:
+    """The volume, turned to the standard axes. Raises UnusableImageError."""
     import nibabel
 
-    if not path.is_file():  # a pipe never ends, and a link may lead nowhere
-        return Damaged("is no file that can be read; remove it")
     try:
         stored: Any = nibabel.load(path)
-        if stored.get_data_dtype().kind not in "iuf":
-            return "holds complex numbers or colours; export the magnitudes, one number per voxel"
+        kind = stored.get_data_dtype().kind
+        if kind not in "iuf":
+            raise UnusableImageError(
+                "holds complex numbers or colours; export the magnitudes, one number per voxel"
+            )
         check_decoded(path, 8 * int(np.prod(stored.shape)))
         says = any(int(stored.header[code]) > 0 for code in ("qform_code", "sform_code"))
         volume: Any = nibabel.funcs.as_closest_canonical(stored)  # type: ignore[no-untyped-call]
         shape = volume.shape[:3] if set(volume.shape[3:]) <= {1} else volume.shape
         if len(shape) != 3 or min(shape) < 1:
             size = " x ".join(map(str, volume.shape))
-            return f"is of shape {size}; give volumes of three dimensions"
+            raise UnusableImageError(f"is of shape {size}; give volumes of three dimensions")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of scales that overflow
             values: NDArray[np.float64] = volume.get_fdata(caching="unchanged").reshape(shape)
+    except UnusableImageError:
+        raise
     except DataError as problem:
-        return f"is too large ({problem})"
+        raise UnusableImageError(f"is too large ({problem})") from None
     except Exception as problem:  # noqa: BLE001 - a damaged file may raise anything
-        reason = str(problem).splitlines()[0] if str(problem) else "damaged"
-        return Damaged(f"cannot be read ({reason}); export it again")
+        raise cannot_be_read(problem) from None
     if not np.isfinite(values).all():
-        return "holds values that are not finite; export it again, with 0 for what is unknown"
+        raise UnusableImageError(
+            "holds values that are not finite; export it again, with 0 for what is unknown"
+        )
     if max(-values.min(), values.max()) > LARGEST_NUMBER:
-        return f"holds values beyond ±{LARGEST_NUMBER:g}; export it again"
-    return _Volume(values, stored.get_data_dtype().kind in "iu", says)
+        raise UnusableImageError(f"holds values beyond ±{LARGEST_NUMBER:g}; export it again")
+    return _Volume(values, kind in "iu", says)
 
 
 def _is_label_map(volume: _Volume) -> bool:

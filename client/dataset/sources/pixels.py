@@ -17,6 +17,21 @@ Resize = Literal["refuse", "stretch", "pad"]  # "pad": keep the proportions, bla
 MAX_DECODED_BYTES = 8 * 2**30  # a small archive can unpack to any size
 
 
+class UnusableImageError(Exception):
+    """What is wrong with one image, and the remedy; `is_damaged`: nothing of it can be seen."""
+
+    def __init__(self, wrong: str, *, is_damaged: bool = False) -> None:
+        super().__init__(wrong)
+        self.wrong, self.is_damaged = wrong, is_damaged
+
+
+def cannot_be_read(problem: Exception, what: str = "") -> UnusableImageError:
+    """Of a file of which a library says what is wrong."""
+    lines = str(problem).strip().splitlines()
+    reason = lines[0][:200] if lines else type(problem).__name__
+    return UnusableImageError(f"{what}cannot be read ({reason}); export it again", is_damaged=True)
+
+
 def _checked_window(value: tuple[float, float]) -> tuple[float, float]:
     if value[1] <= 0:
         raise ValueError("write it as [centre, width], with a width of more than 0")
@@ -34,23 +49,24 @@ def windowed(values: NDArray[np.float64], window: Window) -> NDArray[np.uint8]:
     return np.clip(np.round(grey), 0, 255).astype(np.uint8)
 
 
-def wrong_size(size: tuple[int, int], task: ImageTask) -> str:
-    """What is wrong with an image of (width, height), and the remedy; "" where nothing is."""
+def check_size(size: tuple[int, int], task: ImageTask) -> None:
+    """Raise UnusableImageError for an image of another (width, height) than the study wants."""
     if task.is_of_volumes:
-        return "is an image, and the study wants volumes: give NIfTI, or DICOM series as volumes"
+        raise UnusableImageError(
+            "is an image, and the study wants volumes: give NIfTI, or DICOM series as volumes"
+        )
     _, height, width = task.shape
-    if size == (width, height):
-        return ""
-    return (
-        f"has {size[0]} x {size[1]} pixels; the study wants {width} x {height}: resize it, or write"
-        ' resize = "stretch" or "pad" under [data]'
-    )
+    if size != (width, height):
+        raise UnusableImageError(
+            f"has {size[0]} x {size[1]} pixels; the study wants {width} x {height}: resize it, or"
+            ' write resize = "stretch" or "pad" under [data]'
+        )
 
 
-def fitted(image: Image.Image, task: ImageTask, resize: Resize) -> NDArray[np.uint8] | str:
-    """An image as the study wants it: (c, h, w); or what is wrong with it and the remedy."""
-    if (resize == "refuse" or task.is_of_volumes) and (wrong := wrong_size(image.size, task)):
-        return wrong
+def fitted(image: Image.Image, task: ImageTask, resize: Resize) -> NDArray[np.uint8]:
+    """An image as the study wants it: (c, h, w). Raises UnusableImageError."""
+    if resize == "refuse" or task.is_of_volumes:
+        check_size(image.size, task)
     channels, height, width = task.shape
     if image.size != (width, height):
         image = _resized(image, (width, height), keep_proportions=resize == "pad")
@@ -69,20 +85,18 @@ def _resized(image: Image.Image, size: tuple[int, int], *, keep_proportions: boo
     return canvas
 
 
-def fitted_volume(
-    volume: NDArray[np.uint8], task: ImageTask, resize: Resize
-) -> NDArray[np.uint8] | str:
-    """A volume (d, h, w) as the study wants it: (1, d, h, w); or what is wrong and the remedy."""
+def fitted_volume(volume: NDArray[np.uint8], task: ImageTask, resize: Resize) -> NDArray[np.uint8]:
+    """A volume (d, h, w) as the study wants it: (1, d, h, w). Raises UnusableImageError."""
     wanted = task.shape[1:]
     if len(wanted) != 3:
-        return (
+        raise UnusableImageError(
             "is a volume, and the study wants images: name a plane of it, or let task.shape be"
             " [1, depth, height, width]"
         )
     if volume.shape == wanted:
         return volume[None]
     if resize == "refuse":
-        return (
+        raise UnusableImageError(
             f"has {_times(volume.shape)} voxels; the study wants {_times(wanted)} (depth, height,"
             ' width): resample it, or write resize = "stretch" or "pad" under [data]'
         )

@@ -1,0 +1,387 @@
+"""Images with what is known of each: class folders or a table of labels, targets, patients."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import AfterValidator
+
+from erosion.client.dataset.checked_targets import checked_targets
+from erosion.client.dataset.column_values import (
+    PLAIN_MARKS,
+    Fault,
+    NumberMarks,
+    target_parser,
+    toml_key,
+)
+from erosion.client.dataset.decimal_mark import found_decimal, groups_by_point
+from erosion.client.dataset.isolated_values import to_be_asked_about
+from erosion.client.dataset.row_hashes import hash_of_text
+from erosion.client.dataset.sources.data_source import (
+    DataSource,
+    ImageSource,
+    LabelledImages,
+    check_path,
+    entries_of,
+    is_there,
+    revision_of,
+)
+from erosion.client.dataset.sources.pixels import UnusableImageError, check_decoded
+from erosion.client.dataset.sources.table_file import TableFile
+from erosion.client.finding import Finding
+from erosion.common.errors import DataError
+from erosion.common.settings.names import canonical
+from erosion.common.support.software import install_command
+from erosion.common.tasks.inputs import ImageTask
+from erosion.common.tasks.task import CodedColumn, TargetColumn, Targets
+
+SHOWN = 5  # examples of each problem
+FILE_COLUMN = "file"  # of a table of labels; [data.columns] can call it otherwise
+MASK = re.compile(
+    r"((^|[_\-. )])(d?seg|aseg|segmentations?|labels?|labelmap|ground_?truth)|mask)[_\-. ]?\d*$",
+    re.I,
+)  # how names of files end that hold no image
+MISSING = "missing"  # what is wrong with a target that nobody knows
+
+
+def target_names(task: ImageTask) -> str:
+    """What the task's target columns are called, in words."""
+    return " and ".join(column.name for column in task.target_columns)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTarget:
+    """One target of every image, as numbers."""
+
+    numbers: NDArray[np.float64]  # (n,) NaN where it is faulty
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]  # what may be meant otherwise
+
+
+def read_target(values: Sequence[str], source: DataSource, column: TargetColumn) -> ReadTarget:
+    """One target column from its texts (n,)."""
+    distinct, inverse = np.unique(np.array(values, dtype=str), return_inverse=True)
+    texts: list[str] = distinct.tolist()
+    is_number = not isinstance(column, CodedColumn)
+    marks = NumberMarks(found_decimal(texts) if is_number else ".")
+    parsed = _parsed(texts, source, column, marks)
+    missing = [text for text, number in parsed.items() if number == MISSING]
+    faulty = [text for text, n in parsed.items() if isinstance(n, str) and text not in missing]
+    problems: list[str] = []
+    notes: list[str] = []
+    if missing:
+        times = int(np.isin(inverse, [texts.index(text) for text in missing]).sum())
+        problems.append(f"{column.name} is missing for {times} images; leave them out")
+    if faulty:
+        wrong = "usable" if is_number else "of the study's classes"
+        reason = f" ({parsed[faulty[0]]})" if is_number else ""
+        problems.append(
+            f"{column.name} {', '.join(map(repr, faulty[:SHOWN]))} are not {wrong}{reason}; map"
+            f" them under [data.values.{toml_key(column.name)}]"
+        )
+    if is_number and groups_by_point(texts):
+        problems.append(
+            f"{column.name}: such as 980 and 1.250 stand side by side, so the point seems to group"
+            " thousands; write the numbers without it"
+        )
+    if marks.decimal == ",":
+        notes.append(f"{column.name} is written 1,5 (found out)")
+    known = {text: number for text, number in parsed.items() if not isinstance(number, str)}
+    if is_number and (codes := to_be_asked_about(known)):
+        notes.append(
+            f"{column.name} {', '.join(map(repr, codes))} is taken for a measurement, and lies far"
+            " from all others; if it stands for “not known”, leave those images out"
+        )
+    numbers = np.array([known.get(text, np.nan) for text in texts])
+    return ReadTarget(numbers[inverse], tuple(problems), tuple(notes))
+
+
+def _parsed(
+    texts: Sequence[str],
+    source: DataSource,
+    column: TargetColumn,
+    marks: NumberMarks = PLAIN_MARKS,
+) -> Mapping[str, float | str]:
+    """The number that each text means, or what is wrong with it."""
+    parse = target_parser(column, marks)
+    meant = source.values.get(column.name, {})
+    found: dict[str, float | str] = {}
+    for text in texts:
+        value = parse(meant.get(canonical(text), text))
+        if isinstance(value, Fault):
+            found[text] = value.wrong
+        else:
+            found[text] = MISSING if np.isnan(value) else value
+    return found
+
+
+class FaultyImagesError(DataError):
+    """The problems of a file or folder of images, of which the message has the first."""
+
+    def __init__(self, message: str, problems: Sequence[str]) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems)
+
+
+def faults(path: Path, problems: Sequence[str]) -> FaultyImagesError:
+    """The error about a file or folder of images, with the first of its problems."""
+    shown = list(problems[: 2 * SHOWN])
+    if len(problems) > len(shown):
+        shown.append(f"and {len(problems) - len(shown)} more problems")
+    message = f"Data in {path}:\n" + "\n".join(f"  {problem}" for problem in shown)
+    return FaultyImagesError(message, problems)
+
+
+def some_of(names: Sequence[str], mark: str = ", ") -> str:
+    """The first of several names."""
+    return mark.join(names[:SHOWN]) + (f"{mark}..." if len(names) > SHOWN else "")
+
+
+def not_read(root: Path, names: Sequence[str]) -> Iterator[str]:
+    """A note of files below `root` that may be meant and are not read."""
+    if names:
+        many = "1 file" if len(names) == 1 else f"{len(names)} files"
+        are = "is" if len(names) == 1 else "are"
+        yield f"{many} in {root} {are} not read: {some_of(names)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Scans:
+    """What is to be read as one image each: a file, or the folder of a series."""
+
+    root: Path
+    paths: tuple[Path, ...]
+    places: tuple[str, ...]  # (n,) how people find each, relative to the root
+    targets: Targets  # (n, ...) as the task has them
+    said: tuple[int, ...]  # (n,) hashes of what is said of each: the class, or a row of the table
+    notes: tuple[str, ...] = ()
+
+
+def scans_by_class(
+    source: DataSource, root: Path, task: ImageTask, scans_in: Callable[[Path], list[Path]]
+) -> Scans:
+    """The scans that `scans_in` lists in each class's folder. Raises DataError."""
+    column = task.target_columns[0]
+    if len(task.target_columns) > 1 or not isinstance(column, CodedColumn):
+        problem = (
+            f"folders of images hold a class each, and the study predicts {target_names(task)};"
+            " give an .npz file, or a table of labels, with those"
+        )
+        raise faults(root, [problem])
+    shown = [entry for entry in entries_of(root) if not entry.name.startswith(".")]
+    folders = [entry for entry in shown if entry.is_dir()]
+    codes = _parsed([folder.name for folder in folders], source, column)
+    problems = [
+        f"folder {folder.name!r} is not of the study's classes; rename it, or map it under"
+        f" [data.values.{column.name}]"
+        for folder in folders
+        if isinstance(codes[folder.name], str)
+    ]
+    if problems:
+        raise faults(root, problems)
+    found = [(scan, folder.name) for folder in folders for scan in scans_in(folder)]
+    if not found:
+        problem = "it holds no images; make one folder of them per class"
+        raise faults(root, [problem])
+    paths = tuple(scan for scan, _ in found)
+    places = tuple(str(path.relative_to(root)) for path in paths)
+    masks = [
+        f"{place} is a mask or a segmentation by its name, and no image; move it to another folder"
+        for path, place in zip(paths, places, strict=True)
+        if MASK.search(path.name.split(".")[0])
+    ]
+    if masks:
+        raise faults(root, masks)
+    return Scans(
+        root,
+        paths,
+        places,
+        checked_targets(task, np.array([[codes[name]] for _, name in found], dtype=np.float64)),
+        tuple(hash_of_text(name) for _, name in found),
+        tuple(not_read(root, [entry.name for entry in shown if not entry.is_dir()])),
+    )
+
+
+class ScanFolder(ImageSource):
+    """A folder of scans: one folder of them per class, or a table that says what each shows."""
+
+    if TYPE_CHECKING:  # fields of every such source, each with its own explanation
+        path: Path
+        labels: Path | None
+
+    def describe(self) -> str:
+        """The folder."""
+        return f"Data in {self.path}"
+
+    def check(self) -> Iterator[Finding]:
+        """The folder and the table are there and can be read."""
+        yield check_path(self.path)
+        if self.labels is not None:
+            yield check_path(self.labels)
+
+    def revision(self) -> str:
+        """Of the folder and the table."""
+        return revision_of(self.path, *([] if self.labels is None else [self.labels]))
+
+    def require(self, package: str, extra: str) -> None:
+        """Raise DataError, with the command that installs it, where a package is missing."""
+        if find_spec(package) is None:
+            raise DataError(
+                f"{self.describe()} is read with {package}, which is not installed. Run:"
+                f" {install_command(extra)}"
+            )
+
+    def scans(self, task: ImageTask, scans_in: Callable[[Path], list[Path]]) -> Scans:
+        """The scans with their targets; raises DataError with every problem.
+
+        Without a table of labels, `path` holds one folder per class, and `scans_in` lists the scans
+        below each. With one, its column `file` names each scan, relative to `path`.
+        """
+        root = self.path
+        if not is_there(root) or not root.is_dir():
+            raise DataError(
+                f"There is no folder {root}. Check the path (data.path in a site file)."
+            )
+        if self.labels is None:
+            return scans_by_class(self, root, task, scans_in)
+        return _scans_by_table(self, root, self.labels, task, scans_in)
+
+
+def _scans_by_table(
+    source: ImageSource,
+    root: Path,
+    labels: Path,
+    task: ImageTask,
+    scans_in: Callable[[Path], list[Path]],
+) -> Scans:
+    """The scans that a table of labels names, relative to the root. Raises DataError."""
+    file_column = source.local_name(FILE_COLUMN)
+    local = [source.local_name(column.name) for column in task.target_columns]
+    table = TableFile(path=labels).read([file_column, *local])
+    absent = [name for name in (file_column, *local) if name not in table.columns]
+    if absent:
+        raise DataError(
+            f"{table.origin} has no column {' and no column '.join(map(repr, absent))}; it has"
+            f" {', '.join(table.header)}. Name them under [data.columns] as {FILE_COLUMN} and"
+            f" {', '.join(column.name for column in task.target_columns)}."
+        )
+    names = table.columns[file_column]
+    places = [names.texts[code] for code in names.codes.tolist()]
+    problems = [
+        f"{table.place(row)} names {place!r}, and there is no such file or folder"
+        for row, place in enumerate(places)
+        if not place or not (root / place).exists()
+    ]
+    read = [
+        read_target([texts.texts[code] for code in texts.codes.tolist()], source, column)
+        for column, texts in zip(
+            task.target_columns, (table.columns[name] for name in local), strict=True
+        )
+    ]
+    problems += [problem for target in read for problem in target.problems]
+    if problems:
+        raise faults(labels, problems)
+    targets = checked_targets(task, np.stack([target.numbers for target in read], axis=1))
+    paths = tuple(root / place for place in places)
+    notes = [note for target in read for note in target.notes]
+    # The folder of a scan is named, or one above it; beside them the table itself may lie.
+    named = {path.absolute() for path in (*paths, labels)}
+    others = [
+        path
+        for path in scans_in(root)
+        if path != root and named.isdisjoint((path.absolute(), *path.absolute().parents))
+    ]
+    if others:
+        some = some_of([str(path.relative_to(root)) for path in others])
+        notes.append(f"{len(others)} scans are not in {labels.name}, and not read: {some}")
+    assert table.row_hashes is not None
+    said = tuple(table.row_hashes.tolist())
+    return Scans(root, paths, tuple(places), targets, said, tuple(notes))
+
+
+ReadOne = Callable[[Path, str, int], tuple[NDArray[np.uint8], int]]
+# from a scan's path, its place, and the hash of what is said of it: the image and its row hash
+
+
+def read_each(
+    source: ImageSource,
+    scans: Scans,
+    task: ImageTask,
+    read_one: ReadOne,
+    problems_of_all: Callable[[], Sequence[str]] = tuple,
+) -> LabelledImages:
+    """Every scan. Raises DataError with all problems; damaged files can be left out instead.
+
+    `read_one` raises UnusableImageError; `problems_of_all` is asked when all were read.
+    """
+    num = len(scans.paths)
+    check_decoded(scans.root, num * int(np.prod(task.shape)))
+    images = np.zeros((num, *task.shape), dtype=np.uint8)
+    hashes = np.zeros(num, dtype=np.uint64)
+    problems: list[str] = []
+    left_out: dict[int, str] = {}
+    for index, (path, place) in enumerate(zip(scans.paths, scans.places, strict=True)):
+        try:
+            if not (path.is_file() or path.is_dir()):  # a pipe never ends, a link may lead nowhere
+                raise UnusableImageError("is no file that can be read; remove it", is_damaged=True)
+            images[index], hashes[index] = read_one(path, place, scans.said[index])
+        except UnusableImageError as problem:
+            if problem.is_damaged and source.unreadable == "leave out":
+                left_out[index] = f"{place} {problem.wrong}"
+            else:
+                problems.append(f"{place} {problem.wrong}")
+    problems += problems_of_all()
+    if problems or len(left_out) == num:
+        raise faults(scans.root, problems or [*left_out.values()])
+    kept = np.setdiff1d(np.arange(num), [*left_out])
+    notes = scans.notes
+    if left_out:
+        notes += (
+            f'{len(left_out)} files cannot be read and are left out (unreadable = "leave out"'
+            f" under [data]): {some_of([*left_out.values()], '; ')}",
+        )
+    return LabelledImages(
+        images[kept],
+        scans.targets[kept],
+        tuple(scans.places[index] for index in kept.tolist()),
+        notes=notes,
+        row_hashes=hashes[kept],
+        left_out=tuple(left_out.values()),
+    )
+
+
+def _checked_pattern(value: str) -> str:
+    try:
+        groups = re.compile(value).groups
+    except re.error as problem:
+        raise ValueError(f"it is no regular expression: {problem}") from None
+    if groups != 1:
+        raise ValueError('put one group ( ) around the patient, for example "^(.+?)_"')
+    return value
+
+
+PatientPattern = Annotated[str, AfterValidator(_checked_pattern)]
+
+
+def patients_in_names(
+    path: Path, pattern: str | None, places: Sequence[str]
+) -> NDArray[np.int64] | None:
+    """A number for the patient in each file's name; raises DataError where a name has none."""
+    if pattern is None:
+        return None
+    names = [Path(place).name for place in places]
+    found = [re.search(pattern, name) for name in names]
+    keys = ["" if match is None else match.group(1) or "" for match in found]
+    unnamed = [name for name, key in zip(names, keys, strict=True) if not key]
+    if unnamed:
+        problem = (
+            f"{len(unnamed)} names of files do not fit patient_pattern = {pattern!r}:"
+            f" {', '.join(unnamed[:SHOWN])}; correct it"
+        )
+        raise faults(path, [problem])
+    return np.unique(keys, return_inverse=True)[1]
