@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from erosion.client.dataset.sources.table_file import TableFile
-from erosion.client.scaffold.patient_key import rows_of_patients, undeclared_key
+from erosion.client.scaffold.column_roles import rows_of_patients, undeclared_key
 from erosion.client.scaffold.table_folder import shared_rows, table_files, tables_in
 from erosion.client.site_file import Site, load_site
 from erosion.common.errors import DataError, SiteError, StudyError

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pydantic import Field
+
 from erosion.client.dataset.missing_words import MISSING_MARKERS
-from erosion.client.dataset.preparation import UnitChange
+from erosion.common.settings.base import Settings
 from erosion.common.settings.names import canonical
 from erosion.common.tasks.features import CategoryFeature, NumberFeature
 from erosion.common.tasks.task import TargetColumn
@@ -36,6 +38,13 @@ REFUSED = Fault(
     "fill them in or remove the patients (if they stand on other rows of the same patient,"
     ' [data.rows] joins them); the study could say missing = "drop" or "impute"',
 )
+
+
+class UnitChange(Settings):
+    """From the data's unit to the study's: value x factor + offset."""
+
+    factor: float = Field(default=1.0, description="What the data's value is multiplied by.")
+    offset: float = Field(default=0.0, description="What is then added, in the study's unit.")
 
 
 @dataclass(frozen=True, slots=True)

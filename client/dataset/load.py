@@ -189,8 +189,8 @@ def _grouped(source: DataSource, read: _Read, is_test: NDArray[np.bool_] | None)
             kept = np.setdiff1d(kept, found.exact)
     if len(found.near):
         told.append(
-            f"{_number(found.near, what)} nearly the same as another one, {together}:"
-            f" {_some(found.near, places)}"
+            f"{_number(found.near, what)} nearly the same as another one:"
+            f" {_some(found.near, places)}; if they are of one patient, let a patient key say so"
         )
     groups = np.unique(found.groups[kept], return_inverse=True)[1]
     return Patients(

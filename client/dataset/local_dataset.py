@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from erosion.client.dataset.counted_patients import CountedPatients
 from erosion.client.dataset.kept_patients import KeptPatients
 from erosion.client.dataset.preprocessing import (
     image_inputs,
@@ -20,7 +19,7 @@ from erosion.client.dataset.preprocessing import (
     table_inputs,
 )
 from erosion.client.dataset.single_column import columns_of
-from erosion.client.dataset.split import Split, split_patients
+from erosion.client.dataset.split import CountedPatients, Split, split_patients
 from erosion.client.disclosure.control import DisclosureControl
 from erosion.client.disclosure.summary import column_summaries
 from erosion.client.site_file import Site

@@ -4,16 +4,22 @@ A fixed list: columns are renamed, values recoded, numbers brought to the study'
 lengths of stay made of dates. Nothing of a site file is ever run as a program.
 """
 
+import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from datetime import date, datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import AfterValidator, BeforeValidator, Field
+from numpy.typing import NDArray
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from erosion.client.dataset.column_values import NumberMarks, UnitChange
+from erosion.client.dataset.decimal_mark import DecimalMark, found_decimal
 from erosion.client.dataset.missing_words import MISSING_MARKERS
 from erosion.client.dataset.text_table import TextColumn, TextTable
+from erosion.common.errors import DataError
 from erosion.common.settings.base import Settings
 from erosion.common.settings.names import canonical
 
@@ -38,13 +44,6 @@ class Recoding(Settings):
         min_length=1,
         description='Value in the data = value in the study. `""` makes a value missing.',
     )
-
-
-class UnitChange(Settings):
-    """From the data's unit to the study's: value x factor + offset."""
-
-    factor: float = Field(default=1.0, description="What the data's value is multiplied by.")
-    offset: float = Field(default=0.0, description="What is then added, in the study's unit.")
 
 
 def _from_factor(value: object) -> object:
@@ -179,3 +178,247 @@ def _between(start: date | str, end: date | str, wanted: TimeBetween) -> str:
         start = start.replace(year=start.year - 100, day=day)
     days = (end - start).days
     return f"{days / DAYS_A_YEAR:.4f}" if wanted.kind == "years_between" else str(days)
+
+
+Rule = Literal["first", "last", "mean", "max", "min"]
+
+MOST_LACKED = 0.75  # of the features: a row without as many has nearly none
+NEARLY_ALL = 0.9  # of the rows
+MOSTLY = 0.5  # of the rows without an outcome, that have a feature
+SHOWN = 5
+REMEDY = (
+    "if they stand on other rows of the same patient, join the rows: name patient under [data],"
+    ' and write take = "first" (or "last", "mean", "max", "min", or an event) under [data.rows]'
+)
+
+
+class JoinedRows(Settings):
+    """How a patient's rows become one.
+
+    Rows count in the order of the table. Columns are called as in the data, and values that are
+    missing are passed over.
+    """
+
+    take: Rule = Field(
+        default="first",
+        description='What the patient has of a column: of its values the `"first"` or the '
+        '`"last"`, or of numbers the `"mean"`, the largest (`"max"`) or the smallest (`"min"`).',
+    )
+    columns: dict[str, Rule] = Field(
+        default_factory=dict,
+        description="Column in the data = another rule than `take`, such as the largest value "
+        "where that is the worst.",
+    )
+    event_column: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Column in the data that names a row's event or visit, such as "
+        '`"redcap_event_name"`.',
+    )
+    event: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Event from which alone columns are taken, so that nothing is read that came "
+        "after the outcome. Left out: any row.",
+    )
+    events: dict[str, str] = Field(
+        default_factory=dict,
+        description="Column in the data = another event than `event`, such as that of the outcome.",
+    )
+
+    @model_validator(mode="after")
+    def _events_have_a_column(self) -> Self:
+        if (self.event or self.events) and self.event_column is None:
+            raise ValueError("event and events need event_column, the column that names events")
+        return self
+
+
+def joined(
+    table: TextTable,
+    rows: JoinedRows,
+    patient: str,
+    *,
+    decimal: DecimalMark | None,
+    thousands: str,
+    meant: Mapping[str, ValueMap],
+) -> TextTable:
+    """The table with one row for each patient, in the order of their first rows.
+
+    `patient`: the column that tells patients apart; where it is missing or empty, the rows stay as
+    they are, for the contract to refuse. `meant`: what the site file says that values of a column
+    in the data mean. Raises DataError for an event that there is not, and for a text in a column of
+    which the mean, the largest or the smallest value is wanted.
+    """
+    key = table.columns.get(patient)
+    if key is None:
+        return table
+    unnamed = np.isin(key.codes, [i for i, t in enumerate(key.texts) if _is_missing(t, {})])
+    alone = len(key.texts) + np.arange(table.num_rows)  # a row of nobody is joined with none
+    _, first_rows, groups = np.unique(
+        np.where(unnamed, alone, key.codes), return_index=True, return_inverse=True
+    )
+    order = np.argsort(first_rows)
+    patients = np.argsort(order)[groups]  # (n,) from 0, in the order of the first rows
+    starts = first_rows[order]
+    if decimal is None:
+        decimal = found_decimal(t for c in table.columns.values() for t in c.written)
+    marks = NumberMarks(decimal, thousands)
+    columns = {}
+    for name, column in table.columns.items():
+        values = meant.get(name, {})
+        known = np.array([not _is_missing(text, values) for text in column.texts])[column.codes]
+        known &= _of_event(table, rows, name)
+        rule = rows.columns.get(name, rows.take)
+        if name in (patient, rows.event_column):
+            rule, known = "first", np.ones(table.num_rows, dtype=bool)
+        used = np.flatnonzero(known)
+        if rule in ("first", "last"):
+            numbers = None
+        else:
+            numbers = _numbers(table, name, column, used, marks, values)
+        columns[name] = _taken(column, rule, used, patients, len(starts), numbers)
+    hashes = None
+    if table.row_hashes is not None:
+        hashes = np.zeros(len(starts), dtype=np.uint64)
+        np.add.at(hashes, patients, table.row_hashes)
+    numbers_of_lines = (
+        table.first_row + np.arange(table.num_rows) if table.numbers is None else table.numbers
+    )
+    last = table.num_rows - table.footer  # from here on they seem to be of nobody
+    return replace(
+        table,
+        columns=columns,
+        num_rows=len(starts),
+        numbers=numbers_of_lines[starts],
+        positions=None,
+        footer=table.footer if (starts[len(starts) - table.footer :] >= last).all() else 0,
+        row_hashes=hashes,
+        notes=(
+            *table.notes,
+            f"{table.num_rows} rows are joined into {len(starts)}, a patient each",
+        ),
+    )
+
+
+def _taken(
+    column: TextColumn,
+    rule: Rule,
+    used: NDArray[np.int64],
+    patients: NDArray[np.int64],
+    num_patients: int,
+    numbers: NDArray[np.float64] | None,
+) -> TextColumn:
+    """The column with a value for each patient, of the rows that are `used` (k,)."""
+    of = patients[used]
+    if rule == "mean":
+        assert numbers is not None
+        times = np.bincount(of, minlength=num_patients)
+        sums = np.bincount(of, weights=numbers, minlength=num_patients)
+        means = ["" if n == 0 else f"{s / n:.12g}" for s, n in zip(sums, times, strict=True)]
+        texts, codes = np.unique(means, return_inverse=True)
+        return TextColumn(tuple(map(str, texts)), codes, frozenset(map(str, texts)) - {""})
+    if rule == "last":
+        used, of = used[::-1], of[::-1]
+    elif numbers is not None:
+        by_size = np.argsort(-numbers if rule == "max" else numbers, kind="stable")
+        used, of = used[by_size], of[by_size]
+    owners, places = np.unique(of, return_index=True)  # the first place of each
+    codes = np.full(num_patients, len(column.texts))
+    codes[owners] = column.codes[used[places]]
+    kept, merged = np.unique(codes, return_inverse=True)
+    texts_or_none = (*column.texts, "")
+    return TextColumn(tuple(texts_or_none[code] for code in kept.tolist()), merged, column.typed)
+
+
+def _of_event(table: TextTable, rows: JoinedRows, name: str) -> NDArray[np.bool_]:
+    """Which rows (n,) a column may be taken from."""
+    event = rows.events.get(name, rows.event)
+    if event is None or rows.event_column is None:
+        return np.ones(table.num_rows, dtype=bool)
+    found = table.columns.get(rows.event_column)
+    texts = () if found is None else found.texts
+    if found is None or event not in texts:
+        events = some(repr(text) for text in texts if text)
+        has = "which is no column" if found is None else f"which has {events}"
+        raise DataError(
+            f"{table.origin}: there is no event {event!r} in {rows.event_column!r}, {has}. Correct"
+            " [data.rows]."
+        )
+    is_it: NDArray[np.bool_] = found.codes == texts.index(event)
+    return is_it
+
+
+def _numbers(
+    table: TextTable,
+    name: str,
+    column: TextColumn,
+    used: NDArray[np.int64],
+    marks: NumberMarks,
+    meant: ValueMap,
+) -> NDArray[np.float64]:
+    """The numbers in the rows that are used: (k,). Raises DataError where one is none."""
+    values = np.full(len(column.texts), math.nan)
+    for code in np.unique(column.codes[used]).tolist():
+        text = column.texts[code]
+        is_typed = text in column.typed
+        plain = _plain(meant.get(canonical(text), text), NumberMarks() if is_typed else marks)
+        if math.isnan(plain):
+            row = int(used[column.codes[used] == code][0])
+            raise DataError(
+                f"{table.origin}: column {name} has {text[:40]!r} on {table.place(row)}, of which"
+                " [data.rows] can make no mean, largest or smallest value. Take the first or the"
+                ' last one, or map it to a number, or to "", under [data.values].'
+            )
+        values[code] = plain
+    return values[column.codes[used]]
+
+
+def _plain(text: str, marks: NumberMarks) -> float:
+    if marks.decimal == "," and "." in text and marks.thousands != ".":
+        return math.nan  # 1.234 could be either number
+    plain = marks.plain(text)
+    try:
+        value = math.nan if plain is None else float(plain)
+    except ValueError:
+        return math.nan
+    return value if math.isfinite(value) else math.nan
+
+
+def _is_missing(text: str, meant: ValueMap) -> bool:
+    return text.lower() in MISSING_MARKERS or meant.get(canonical(text)) == ""
+
+
+def some(names: Iterable[str]) -> str:
+    """The first of them, for a message."""
+    known = [*names]
+    return ", ".join(known[:SHOWN]) + (", ..." if len(known) > SHOWN else "")
+
+
+def nearly_bare(is_missing: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which rows (n,) lack nearly all features; `is_missing`: (n, features)."""
+    lacked = max(MOST_LACKED * is_missing.shape[1], 1)
+    bare: NDArray[np.bool_] = is_missing.sum(axis=1) >= lacked
+    return bare
+
+
+def stand_apart(is_missing: NDArray[np.bool_]) -> int:
+    """How many of the rows lack nearly all features, if nearly all rows do; else 0.
+
+    `is_missing`: (n, features), of the rows that would be trained on or predicted.
+    """
+    bare = int(nearly_bare(is_missing).sum())
+    return bare if bare >= NEARLY_ALL * len(is_missing) else 0
+
+
+def on_other_rows(
+    names: Collection[str], is_missing: NDArray[np.bool_], kept: NDArray[np.bool_]
+) -> list[str]:
+    """Features (n, features) that nearly no kept row has, and most of the others do."""
+    if kept.all() or not kept.any():
+        return []
+    here, there = is_missing[kept].mean(axis=0), is_missing[~kept].mean(axis=0)
+    return [
+        name
+        for name, lacked, lacked_there in zip(names, here, there, strict=True)
+        if lacked >= NEARLY_ALL and lacked_there <= 1 - MOSTLY
+    ]

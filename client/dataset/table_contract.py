@@ -9,24 +9,28 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.client.dataset.checked_targets import checked_targets
+from erosion.client.dataset.apart import checked_targets
 from erosion.client.dataset.column_values import LIMIT, REFUSED, Fault, toml_key
 from erosion.client.dataset.decimal_mark import groups_by_point
-from erosion.client.dataset.declared_maps import check_maps
 from erosion.client.dataset.isolated_values import to_be_asked_about
-from erosion.client.dataset.joined_rows import (
+from erosion.client.dataset.missing_words import MISSING_MARKERS
+from erosion.client.dataset.preparation import (
+    NOT_A_DATE,
     REMEDY,
     nearly_bare,
     on_other_rows,
     some,
     stand_apart,
 )
-from erosion.client.dataset.missing_words import MISSING_MARKERS
-from erosion.client.dataset.preparation import NOT_A_DATE
 from erosion.client.dataset.sources.data_source import TableSource
-from erosion.client.dataset.study_columns import StudyColumn, decimal_mark, study_columns
+from erosion.client.dataset.study_columns import (
+    StudyColumn,
+    check_maps,
+    decimal_mark,
+    study_columns,
+)
 from erosion.client.dataset.text_table import TextColumn, TextTable
-from erosion.client.scaffold.known_units import (
+from erosion.client.scaffold.vocabulary import (
     change_of_header,
     header_unit,
     mixed_units,

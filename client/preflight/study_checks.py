@@ -19,12 +19,13 @@ from erosion.client.dataset.text_table import TextColumn
 from erosion.client.finding import Finding, failed, ok, skipped, warning
 from erosion.client.records.account import dataset_of
 from erosion.client.records.records import Records
-from erosion.client.scaffold.patient_key import (
+from erosion.client.scaffold.column_roles import (
+    BY_NAME,
+    is_known_afterwards,
     numbered_features,
     rows_of_patients,
     undeclared_key,
 )
-from erosion.client.scaffold.telling import BY_NAME, is_known_afterwards
 from erosion.client.sealed.sealed_steps import sum_rules
 from erosion.client.site_file import Site
 from erosion.client.training.limits import (

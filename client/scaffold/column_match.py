@@ -9,24 +9,29 @@ from typing import Literal
 
 import numpy as np
 
-from erosion.client.dataset.column_values import Fault, feature_parser, target_parser
+from erosion.client.dataset.column_values import Fault, UnitChange, feature_parser, target_parser
 from erosion.client.dataset.isolated_values import is_code, to_be_asked_about
-from erosion.client.dataset.preparation import TimeBetween, UnitChange
+from erosion.client.dataset.preparation import TimeBetween
 from erosion.client.scaffold.column_profile import Profile
-from erosion.client.scaffold.known_units import changes, header_unit, mentions, plain_name
-from erosion.client.scaffold.known_words import (
+from erosion.client.scaffold.value_words import (
+    NO,
+    YES,
+    Spelt,
+    ValueMap,
+    one_spelling,
+    plain_value,
+    seems_unknown,
+    value_map,
+)
+from erosion.client.scaffold.vocabulary import (
     BEGIN,
     BIRTH,
     END,
     SAME_WORDS,
-)
-from erosion.client.scaffold.spellings import NO, YES, one_spelling
-from erosion.client.scaffold.value_words import (
-    Spelt,
-    ValueMap,
-    plain_value,
-    seems_unknown,
-    value_map,
+    changes,
+    header_unit,
+    mentions,
+    plain_name,
 )
 from erosion.common.tasks.features import CategoryFeature, NumberFeature
 from erosion.common.tasks.inputs import TabularTask

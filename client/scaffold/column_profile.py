@@ -13,21 +13,21 @@ from numpy.typing import NDArray
 
 from erosion.client.dataset.column_values import LIMIT, NumberMarks
 from erosion.client.dataset.decimal_mark import found_decimal, groups_by_point, points_may_group
-from erosion.client.dataset.isolated_values import standing_apart
+from erosion.client.dataset.isolated_values import seem_counted_dates, standing_apart
 from erosion.client.dataset.missing_words import MISSING_MARKERS, MISSING_WORDS
 from erosion.client.dataset.preparation import TIME
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.dataset.text_table import TextColumn, TextTable
-from erosion.client.scaffold.assigned_numbers import seem_counted_dates
-from erosion.client.scaffold.column_names import (
+from erosion.client.scaffold.vocabulary import (
+    MixedUnits,
     is_date,
     is_id,
     is_key,
     is_patient_key,
     is_person,
     is_place,
+    mixed_units,
 )
-from erosion.client.scaffold.known_units import MixedUnits, mixed_units
 
 Kind = Literal["number", "category", "identifier", "date", "text", "constant", "empty"]
 
@@ -105,10 +105,10 @@ def read_whole(path: Path, **written: Any) -> tuple[TextTable, list[Profile]]:
         else decimal
         for name, column in table.columns.items()
     }
-    return table, [profile(name, table.columns[name], marks[name]) for name in header]
+    return table, [profile_of(name, table.columns[name], marks[name]) for name in header]
 
 
-def profile(name: str, column: TextColumn, decimal: str = ".") -> Profile:
+def profile_of(name: str, column: TextColumn, decimal: str = ".") -> Profile:
     """The column's kind, by its values and, for identifiers, its name."""
     times = np.bincount(column.codes, minlength=len(column.texts)).tolist()
     counts = {

@@ -1,14 +1,17 @@
 """`erosion site new`: a site file that maps a hospital's columns, as far as that can be told."""
 
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
+from erosion.client.dataset.column_values import toml_key
 from erosion.client.dataset.missing_words import BELOW_A_LIMIT
 from erosion.client.scaffold.column_match import Match
 from erosion.client.scaffold.column_profile import NUMBER, Profile
-from erosion.client.scaffold.draft_text import escaped, quoted
-from erosion.client.scaffold.known_units import unit_text
-from erosion.client.scaffold.patient_key import likely_key, repeats
+from erosion.client.scaffold.column_roles import likely_key, repeats
+from erosion.client.scaffold.vocabulary import unit_text
 
 MOST_ODD = 10  # values of a number that are none, listed one by one
 SHOWN = 4  # limits in a comment
@@ -268,3 +271,26 @@ def _values_in_words(match: Match, accept: float) -> Iterator[str]:
         yield f"no numbers: {', '.join(map(repr, match.odd[:4]))}"
     if match.unsaid:
         yield f"not known? {', '.join(map(repr, match.unsaid[:8]))} proposed"
+
+
+FEWEST = 10  # patients; a category of fewer is pointed out before the file is handed on
+
+
+def quoted(text: str) -> str:
+    """As TOML has it, in one line."""
+    return f'"{escaped(text)}"'
+
+
+def missing_line(text: str, column: str) -> str:
+    """What a site file writes where a text stands for a missing value."""
+    return f'{quoted(text)} = "" under [data.values.{toml_key(column)}]'
+
+
+def escaped(text: str) -> str:
+    """As TOML has it between quotation marks, in one line."""
+    return json.dumps(text, ensure_ascii=False)[1:-1].replace("\x7f", "\\u007f")
+
+
+def short(value: float) -> str:
+    """With two significant digits."""
+    return repr(float(np.format_float_positional(float(f"{value:.2g}"), trim="0")))

@@ -14,7 +14,7 @@ from erosion.client.dataset.sources.data_source import DataSource, TableSource, 
 from erosion.client.dataset.sources.file_content import stem_of, suffix_of
 from erosion.client.dataset.sources.table_file import SUFFIXES
 from erosion.client.dataset.text_table import TextColumn, TextTable
-from erosion.client.scaffold.column_names import is_id
+from erosion.client.scaffold.vocabulary import is_id
 from erosion.common.errors import DataError
 
 BESIDE = re.compile(r"[.~]|readme|licen[cs]e|codebook|data.?dictionary|changelog", re.I)

@@ -1,17 +1,17 @@
 """Reads the values of a column in one language and maps them to a study's. Always only proposed."""
 
-import tomllib
+import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
 
 from erosion.client.dataset.missing_words import DASHES, MISSING_WORDS
+from erosion.client.scaffold.column_profile import Profile
+from erosion.client.scaffold.vocabulary import words_in, words_of
 from erosion.common.settings.names import canonical
 
-FILE = Path(__file__).with_name("value_words.toml")
 FEWEST_MEANINGS = 2  # of a study's values, that a topic has words for
 Coding = Mapping[str, str]  # word -> what it means
 Spelt = Mapping[str, str]  # value in the data -> value in the study
@@ -35,7 +35,7 @@ def plain_value(text: str) -> str:
 @cache
 def codings() -> Mapping[str, Mapping[str, Coding]]:
     """The words by topic and language."""
-    found = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    found = words_in("value_words.toml")
     return {
         topic: {
             language: {plain_value(w): meant for meant, words in coding.items() for w in words}
@@ -191,3 +191,123 @@ def _composed(here: Mapping[str, str], there: Mapping[str, str]) -> dict[str, st
     for value, meant in there.items():
         values.setdefault(meant, []).append(value)
     return {text: values[m][0] for text, m in here.items() if len(values.get(m, [])) == 1}
+
+
+# What tests find is no answer: next to "negative", "no" may mean that none was made.
+RESULTS = words_for("finding", "negative", "positive")
+YES, NO = words_for("answer", "yes") - RESULTS, words_for("answer", "no") - RESULTS
+
+
+def one_spelling(texts: Iterable[str]) -> dict[str, str]:
+    """Each text with the first of those that seem to mean the same, as codes of a study.
+
+    Case, accents and spaces make no other category, nor do the words for yes and no where there
+    are no others. Where they alone tell values apart, as those of AA, Aa and aa, each stays.
+    """
+    plain = {text: plain_value(text) for text in texts}
+    if len(set(plain.values())) == 1:
+        return {text: canonical(text) for text in plain}
+    if all(text in YES | NO for text in plain.values()):
+        plain = {text: "yes" if answer in YES else "no" for text, answer in plain.items()}
+    first: dict[str, str] = {}
+    return {text: first.setdefault(meant, canonical(text)) for text, meant in plain.items()}
+
+
+def in_one_spelling(profile: Profile) -> Profile:
+    """A column of categories with the rows of all spellings under the commonest one."""
+    if profile.kind != "category":
+        return profile
+    counts: dict[str, int] = {}
+    for text, chosen in one_spelling(profile.counts).items():
+        counts[chosen] = counts.get(chosen, 0) + profile.counts[text]
+    return replace(profile, counts=counts, kind="category" if len(counts) > 1 else "constant")
+
+
+def other_spellings(profile: Profile) -> dict[str, list[str]]:
+    """Of a column of categories, the codes with those that are taken for them, if there are any."""
+    found: dict[str, list[str]] = {}
+    if profile.kind == "category":
+        for text, chosen in one_spelling(profile.counts).items():
+            if canonical(text) != chosen:
+                found.setdefault(chosen, []).append(text)
+    return found
+
+
+_NUMBERED = re.compile(r"^\d+\s*[:=)-]\s*(?=\D)")  # "0:LIVING"
+_LONG = 7  # letters of a word that another one may be part of: "diseasefree"
+_SAYS_NO = words_for("answer", "no") | words_for("finding", "negative") | DASHES
+_SAYS_YES = words_for("answer", "yes") | words_for("finding", "positive")
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """Two codes, that of the event last."""
+
+    codes: tuple[str, str]
+    is_sure: bool
+    is_turned: bool = False  # by the column's name: in "survived", no is the event
+
+
+def direction(name: str, codes: Sequence[str]) -> Direction:
+    """The order of two codes; where the words do not tell it, that of the codes themselves."""
+    first, second = sorted(codes)
+    plain = {code: _NUMBERED.sub("", plain_value(code)) for code in (first, second)}
+    if {plain[first] in _SAYS_NO, plain[second] in _SAYS_NO} == {True, False}:
+        no, yes = (first, second) if plain[first] in _SAYS_NO else (second, first)
+        turned, is_sure = _turns(name)
+        is_dash = plain[no] == "-"  # next to "yes" it may be missing
+        is_sure = is_sure and (
+            "+" in plain[yes] if is_dash else plain[yes] in _SAYS_YES or plain[no] == "no"
+        )
+        return Direction((yes, no) if turned else (no, yes), is_sure, turned)
+    without = [code for code in (first, second) if _is_without_event(plain[code])]
+    if len(without) == 1:
+        (no,) = without
+        yes = second if no == first else first
+        return Direction((no, yes), _outcome_words("unsure").isdisjoint(words_of(plain[yes])))
+    return Direction((first, second), is_sure=False)
+
+
+def in_order(codes: Iterable[str]) -> list[str]:
+    """Several codes, those that say that nothing happened first."""
+    plain = {code: _NUMBERED.sub("", plain_value(code)) for code in codes}
+    return sorted(
+        plain,
+        key=lambda code: (plain[code] not in _SAYS_NO and not _is_without_event(plain[code]), code),
+    )
+
+
+@cache
+def _outcome_words(key: str) -> frozenset[str]:
+    return frozenset(words_in("outcome_words.toml")[key])
+
+
+def _is_without_event(text: str) -> bool:
+    """Whether a value says that nothing happened: "no disease", "alive", but not "not alive"."""
+    words = words_of(text)
+    is_well = any(word in _outcome_words("well") for word in words)
+    return is_well != _negates(words)
+
+
+def _negates(words: Sequence[str]) -> bool:
+    if not words:
+        return False
+    first, second = words[0], words[1] if len(words) > 1 else ""
+    has_of = second in _outcome_words("of")
+    starts_so = (
+        first in _outcome_words("negations") and (first in _outcome_words("with_of")) == has_of
+    )
+    endings = tuple(_outcome_words("endings"))
+    ends_so = second != "" and words[-1] in endings
+    is_glued = any(word.endswith(endings) and len(word) > _LONG for word in words)
+    return starts_so or ends_so or is_glued or any(w.startswith("non") and w[3:] for w in words[:1])
+
+
+def _turns(name: str) -> tuple[bool, bool]:
+    """Whether yes in a column of this name means that nothing happened; and whether that is sure.
+
+    "case_no" is a number, and "event_free_survival" may be either.
+    """
+    words = words_of(name)
+    is_turned = _is_without_event(" ".join(words))
+    return is_turned, _outcome_words("unsure").isdisjoint(words)

@@ -97,8 +97,13 @@ def _run(options: argparse.Namespace) -> int:
 def _write(name: str, table: Path, output: Path, task: object, options: argparse.Namespace) -> None:
     from erosion.client.scaffold.column_match import match_columns
     from erosion.client.scaffold.column_profile import read_whole
-    from erosion.client.scaffold.patient_key import likely_key, repeats, rows_of_patients
-    from erosion.client.scaffold.rows_apart import FIRST, key_to_join_by
+    from erosion.client.scaffold.column_roles import (
+        FIRST,
+        key_to_join_by,
+        likely_key,
+        repeats,
+        rows_of_patients,
+    )
     from erosion.client.scaffold.site_draft import in_words, site_draft
     from erosion.client.site_file import load_site
     from erosion.common.support.files import write_atomically

@@ -56,10 +56,9 @@ def _run(options: argparse.Namespace) -> int:
     from erosion.client.dataset.sources.file_content import stem_of
     from erosion.client.dataset.sources.table_file import TableFile
     from erosion.client.scaffold.column_profile import read_whole
-    from erosion.client.scaffold.rows_apart import FIRST, key_to_join_by
+    from erosion.client.scaffold.column_roles import FIRST, key_to_join_by, telling
     from erosion.client.scaffold.study_draft import study_draft
     from erosion.client.scaffold.table_folder import hospital_name, shared_rows, tables_in
-    from erosion.client.scaffold.telling import telling
     from erosion.common.rounds.bounds import problem_with_heads
     from erosion.common.study.study import load_study
     from erosion.common.support.files import write_atomically

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from erosion.client.dataset.checked_targets import checked_targets
+from erosion.client.dataset.apart import checked_targets
 from erosion.client.training.hospital import Hospital
 from erosion.client.training.rehearsal import check_task
 from erosion.common.errors import Refusal

@@ -10,17 +10,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from erosion.client.dataset.column_values import UnitChange
 from erosion.client.dataset.load import load_patients
-from erosion.client.dataset.preparation import UnitChange
 from erosion.client.dataset.text_table import TextColumn
 from erosion.client.scaffold import column_match
 from erosion.client.scaffold.column_match import match_columns
-from erosion.client.scaffold.column_profile import Profile, profile
-from erosion.client.scaffold.known_units import changes, header_unit, plain_name
-from erosion.client.scaffold.left_out import why_no_feature
-from erosion.client.scaffold.outcome_direction import direction
-from erosion.client.scaffold.patient_key import is_numbered, likely_key, repeats
+from erosion.client.scaffold.column_profile import Profile, profile_of
+from erosion.client.scaffold.column_roles import is_numbered, likely_key, repeats, why_no_feature
 from erosion.client.scaffold.study_draft import study_draft
+from erosion.client.scaffold.value_words import direction
+from erosion.client.scaffold.vocabulary import changes, header_unit, plain_name
 from erosion.client.site_file import load_site
 from erosion.command_line import main
 from erosion.common.errors import DataError, SiteError
@@ -349,15 +348,15 @@ def test_numbers_with_zeros_before_or_with_exponents_may_still_be_measured(tmp_p
 def test_repeated_numbers_of_patients_are_a_key_and_no_feature() -> None:
     codes = np.repeat(np.arange(40), 5)
     texts = tuple(str(1000 + i) for i in range(40))
-    assert profile("Fall-Nr", TextColumn(texts, codes)).kind == "identifier"
-    assert profile("systolic", TextColumn(texts, codes)).kind == "number"
+    assert profile_of("Fall-Nr", TextColumn(texts, codes)).kind == "identifier"
+    assert profile_of("systolic", TextColumn(texts, codes)).kind == "number"
 
 
 def test_a_column_of_numbers_has_no_marks_of_text() -> None:
     numbers = tuple(f"{n}.{n}" for n in range(100, 120))
     codes = np.arange(20)
-    assert profile("cells", TextColumn(numbers, codes), ",").thousands == "."
-    found = profile("cells", TextColumn(numbers, codes, frozenset(numbers)), ",")
+    assert profile_of("cells", TextColumn(numbers, codes), ",").thousands == "."
+    found = profile_of("cells", TextColumn(numbers, codes, frozenset(numbers)), ",")
     assert found.thousands == ""
     assert found.numbers.tolist() == [float(text) for text in numbers]
 
@@ -664,7 +663,7 @@ SIX_DIGITS = np.random.default_rng(5).choice(900_000, 200, replace=False) + 100_
 DAYS = np.random.default_rng(6).integers(0, 900, 200)  # since 2021
 
 
-def profile_of(folder: Path, name: str, values: Iterable[object]) -> Profile:
+def drafted_profile(folder: Path, name: str, values: Iterable[object]) -> Profile:
     return profiles_of(folder, column(name, values))[0]
 
 
@@ -688,9 +687,12 @@ def profile_of(folder: Path, name: str, values: Iterable[object]) -> Profile:
     ],
 )
 def test_numbers_of_patients_are_known_by_their_names(tmp_path: Path, name: str) -> None:
-    assert profile_of(tmp_path, name, SIX_DIGITS).kind == "identifier"
+    assert drafted_profile(tmp_path, name, SIX_DIGITS).kind == "identifier"
     # Several rows of a patient, and others who lack a number.
-    assert profile_of(tmp_path, name, [*SIX_DIGITS[:60], *SIX_DIGITS[:60], ""]).kind == "identifier"
+    assert (
+        drafted_profile(tmp_path, name, [*SIX_DIGITS[:60], *SIX_DIGITS[:60], ""]).kind
+        == "identifier"
+    )
 
 
 @pytest.mark.parametrize(
@@ -722,9 +724,9 @@ def test_pseudonyms_of_a_few_patients_with_many_rows_are_told_to_nobody(
 
 def test_names_of_things_and_yes_and_no_are_categories(tmp_path: Path) -> None:
     for name in ("drug_name", "surgeon_grade"):
-        assert profile_of(tmp_path, name, "ABC" * 20).kind == "category"
+        assert drafted_profile(tmp_path, name, "ABC" * 20).kind == "category"
     for name in ("doctor", "patient", "fall_nr"):
-        assert profile_of(tmp_path, name, ["yes", "no"] * 20).kind == "category"
+        assert drafted_profile(tmp_path, name, ["yes", "no"] * 20).kind == "category"
 
 
 def test_rows_are_of_a_patient_where_a_column_is_called_patient_alone(tmp_path: Path) -> None:
@@ -737,7 +739,7 @@ def test_rows_are_of_a_patient_where_a_column_is_called_patient_alone(tmp_path: 
 def test_pseudonyms_are_known_by_their_form(tmp_path: Path) -> None:
     for form in ("{:012x}", "{:08x}-0a1b-4c2d-8e3f-0123456789ab"):
         twice = [form.format(number * 7919) for number in SIX_DIGITS[:60]] * 2
-        found = profile_of(tmp_path, "x", twice)
+        found = drafted_profile(tmp_path, "x", twice)
         assert found.kind == "identifier"
         assert repeats(likely_key([found]))
 
@@ -776,7 +778,7 @@ def test_remarks_about_a_few_patients_are_no_categories(tmp_path: Path) -> None:
 def test_counts_and_answers_are_features_whatever_they_count(tmp_path: Path, name: str) -> None:
     counts = [i * i % 11 for i in range(60)], [i * i % 61 for i in range(60)]
     for values in (["yes", "no"] * 30, *counts):
-        found = profile_of(tmp_path, name, values)
+        found = drafted_profile(tmp_path, name, values)
         assert not why_no_feature(found)
 
 
@@ -788,7 +790,7 @@ def test_numbers_of_patients_are_known_by_their_values(
     five_digits = draw.choice(90_000, 2000, replace=False) + 10_000
     twice = np.concatenate([SIX_DIGITS, SIX_DIGITS[:5]])  # rows that were exported again
     for numbers in (running, five_digits, SIX_DIGITS, twice):
-        assert is_numbered(profile_of(tmp_path, "x", numbers))
+        assert is_numbered(drafted_profile(tmp_path, "x", numbers))
     rows = "".join(f"{n},{40 + 7 * i % 41},{i % 2}\n" for i, n in enumerate(running))
     study = drafted(tmp_path, "x,age,ill\n" + rows, "ill")
     assert [feature.name for feature in features_of(study)] == ["age"]
@@ -807,7 +809,7 @@ def test_measurements_that_are_nearly_all_different_are_features(tmp_path: Path)
     }
     for name, values in measured.items():
         texts = [f"{value:g}" if value < 1e5 else f"{value:.0f}" for value in values]
-        assert not why_no_feature(profile_of(tmp_path, name, texts)), name
+        assert not why_no_feature(drafted_profile(tmp_path, name, texts)), name
 
 
 @pytest.mark.parametrize(
@@ -825,15 +827,15 @@ def test_measurements_that_are_nearly_all_different_are_features(tmp_path: Path)
 def test_dates_that_are_numbers_are_no_features(
     tmp_path: Path, name: str, values: Sequence[object]
 ) -> None:
-    found = profile_of(tmp_path, name, values)
+    found = drafted_profile(tmp_path, name, values)
     assert found.kind == "date"
     assert "dates" in why_no_feature(found)
 
 
 def test_weights_at_birth_and_days_are_no_dates(tmp_path: Path) -> None:
     weights = [2500 + day for day in DAYS]
-    assert profile_of(tmp_path, "birth_weight", weights).kind == "number"
-    assert profile_of(tmp_path, "days", DAYS).kind == "number"
+    assert drafted_profile(tmp_path, "birth_weight", weights).kind == "number"
+    assert drafted_profile(tmp_path, "days", DAYS).kind == "number"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from erosion.client.scaffold.telling import is_known_afterwards
+from erosion.client.scaffold.column_roles import is_known_afterwards
 from erosion.client.training.hospital import Hospital
 from erosion.command_line import main
 from erosion.common.study.study import Study

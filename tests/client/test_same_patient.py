@@ -1,17 +1,14 @@
 """Rows of one patient, and duplicates: found, reported, and never on both sides of a split."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy.spatial import cKDTree
 from sklearn.datasets import load_breast_cancer
 
-from erosion.client.dataset import same_patient as same_patient_module
 from erosion.client.dataset.load import load_patients
 from erosion.client.dataset.local_dataset import LocalDataset
 from erosion.client.dataset.same_patient import same_patient
@@ -37,45 +34,32 @@ def test_a_table_written_twice_is_as_many_patients_as_once() -> None:
     assert found.num_patients == 80
 
 
-def test_a_record_that_differs_in_one_column_or_in_rounding_is_nearly_the_same() -> None:
+@pytest.mark.parametrize("column", [0, 2, "target"])
+def test_rows_that_differ_in_one_column_are_named_and_stay_two_patients(column: int | str) -> None:
     rows, labels = continuous(80)
-    corrected, rounded = rows.copy(), np.array([[float(f"{x:.3g}") for x in row] for row in rows])
-    corrected[:, 2] += 10
-    for other in (corrected, rounded):
-        found = same_patient(np.r_[rows, other], np.r_[labels, labels])
-        assert len(found.exact) == 0
-        assert found.near.tolist() == list(range(160))
-        assert found.groups[:80].tolist() == found.groups[80:].tolist()
-    relabelled = same_patient(np.r_[rows, rows], np.r_[labels, 1 - labels])
-    assert relabelled.groups[:80].tolist() == relabelled.groups[80:].tolist()
-    two_changed = np.r_[rows, corrected + np.array([30, 0, 0, 0])]
-    assert same_patient(two_changed, np.r_[labels, labels]).num_patients == 160
+    copies, copied = rows[:3].copy(), labels[:3].copy()
+    if column == "target":
+        copied = 1 - copied
+    else:
+        copies[:, column] += 10
+    found = same_patient(np.r_[rows, copies], np.r_[labels, copied])
+    assert len(found.exact) == 0
+    assert found.near.tolist() == [0, 1, 2, 80, 81, 82]
+    assert found.num_patients == 83
 
 
-def test_a_copy_in_other_units_or_measured_again_is_nearly_the_same() -> None:
-    rows, labels = continuous(80)
-    rows = np.abs(rows)
-    draw = np.random.default_rng(2)
-    # Exported in mmol/l with two decimals, and converted back.
-    converted = np.round(rows / 38.67, 2) * 38.67
-    shaken = rows * (1 + draw.uniform(-0.004, 0.004, rows.shape))
-    for other in (converted, shaken):
-        near = np.abs(other / rows - 1).max(axis=1) < 0.005
-        assert near.mean() > 0.8  # of small numbers two decimals are not enough
-        found = same_patient(np.r_[rows, other], np.r_[labels, labels])
-        assert (found.groups[:80] == found.groups[80:])[near].all()
-    far = rows * (1 + draw.choice([-1, 1], rows.shape) * draw.uniform(0.02, 0.05, rows.shape))
-    assert same_patient(np.r_[rows, far], np.r_[labels, labels]).num_patients == 160
+def test_a_table_of_very_many_columns_takes_seconds() -> None:
+    """It kept a site busy for hours: the work was columns squared."""
+    rows = np.random.default_rng(0).normal(size=(60, 2000))
+    rows[50] = rows[3]
+    assert same_patient(rows, np.zeros(60)).exact.tolist() == [50]
 
 
-def test_zero_and_missing_and_negative_values_are_near_to_their_like_only() -> None:
-    rows = np.random.default_rng(0).normal(0, 20, (60, 5))
-    rows[:20, 0], rows[20:40, 1] = 0.0, np.nan
-    labels = np.arange(60) % 2
-    shaken = rows * 1.001
-    assert same_patient(np.r_[rows, shaken], np.r_[labels, labels]).num_patients == 60
-    mirrored = np.r_[rows, -rows * 1.001]
-    assert same_patient(mirrored, np.r_[labels, labels]).num_patients == 120
+def test_no_patient_of_a_real_table_is_called_a_duplicate() -> None:
+    rows, labels = load_breast_cancer(return_X_y=True)
+    found = same_patient(rows, labels)
+    assert found.num_patients == len(rows)
+    assert not len(found.near)
 
 
 def test_other_patients_with_equal_coarse_values_are_no_duplicates() -> None:
@@ -126,76 +110,6 @@ def test_patients_without_the_same_panel_are_as_many_as_they_are(missing: float)
     assert again.num_patients == 1000
 
 
-def test_columns_that_are_empty_in_the_same_rows_are_evidence_in_the_others() -> None:
-    rows, labels = continuous(300)
-    rows = np.abs(rows).round(1)
-    for mark in (np.nan, 0.0, 999.0):
-        rows[: 2 * 80, 1:] = mark
-        told = same_patient(np.r_[rows, rows[160:] * 1.001], np.r_[labels, labels[160:]])
-        assert told.groups[160:300].tolist() == told.groups[300:].tolist()
-
-
-def test_a_duplicate_is_found_beside_columns_that_are_told_by_others() -> None:
-    rows, labels = load_breast_cancer(return_X_y=True)
-    copies = rows[:100] * 1.003
-    copies[np.arange(100), np.arange(100) % 30] *= 1.2
-    found = same_patient(np.r_[rows, copies], np.r_[labels, labels[:100]])
-    assert found.groups[:100].tolist() == found.groups[569:].tolist()
-    assert found.num_patients == 569
-
-
-@pytest.mark.parametrize("kind", ["independent", "of few factors", "coarse but one"])
-def test_of_very_many_columns_the_strongest_are_looked_at(
-    monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    """A table of thousands of columns kept a site busy for hours: the work was columns squared."""
-    draws = np.random.default_rng(0)
-    rows = draws.normal(size=(60, 2000))
-    if kind == "of few factors":
-        rows = draws.normal(size=(60, 12)) @ draws.normal(size=(12, 2000))
-    elif kind == "coarse but one":
-        rows = draws.integers(0, 3, size=(60, 2000)).astype(np.float64)
-        rows[:, 7] = np.arange(60)
-    rows[50] = rows[3]
-    compared: list[int] = []
-    original = same_patient_module._is_computed
-
-    def counted(target: NDArray[np.float64], terms: NDArray[np.float64]) -> bool:
-        compared.append(terms.shape[2])
-        return original(target, terms)
-
-    monkeypatch.setattr(same_patient_module, "_is_computed", counted)
-    found = same_patient(rows, np.zeros(60))
-    assert found.exact.tolist() == [50]
-    assert max(compared) <= 100
-    assert len(compared) <= 2 * 300  # values and logarithms
-
-
-def test_half_of_the_columns_in_which_too_many_agree_is_not_looked_at_by_pairs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rows = np.c_[np.repeat(np.arange(20.0), 200), np.random.default_rng(0).normal(60, 20, 4000)]
-    rows[:, 0] += 50
-    monkeypatch.setattr("erosion.client.dataset.same_patient.MOST_CANDIDATES", 10**6)
-    found: list[int] = []
-    whole = cKDTree.query_pairs
-
-    class Counted(cKDTree):  # type: ignore[misc]  # which has no types
-        def query_pairs(self, *args: Any, **options: Any) -> Any:
-            pairs = whole(self, *args, **options)
-            found.append(len(pairs))
-            return pairs
-
-    monkeypatch.setattr("erosion.client.dataset.same_patient.cKDTree", Counted)
-    same_patient(rows, np.arange(4000) % 2)
-    assert sum(found) <= 50 * 4000
-
-
-def test_no_patient_of_a_real_table_is_called_a_duplicate() -> None:
-    rows, labels = load_breast_cancer(return_X_y=True)
-    assert same_patient(rows, labels).num_patients == len(rows)
-
-
 def test_missing_values_are_equal_to_each_other() -> None:
     rows, labels = continuous(80)
     rows[::3, 1] = np.nan
@@ -215,7 +129,7 @@ def test_a_key_ties_rows_together_and_joins_what_duplicates_tie() -> None:
     assert len(set(groups.tolist())) == 17
 
 
-def test_equal_and_nearly_equal_images_are_tied() -> None:
+def test_equal_images_are_tied_and_nearly_equal_ones_named() -> None:
     images = np.random.default_rng(0).integers(0, 256, (20, 1, 12, 12)).astype(np.uint8)
     noisy = np.clip(images.astype(int) + 1, 0, 255).astype(np.uint8)
     blank = np.zeros((2, 1, 12, 12), np.uint8)
@@ -223,7 +137,7 @@ def test_equal_and_nearly_equal_images_are_tied() -> None:
     found = same_patient(np.concatenate([images, images[:5], noisy[5:10], blank]), np.zeros(32))
     assert found.exact.tolist() == list(range(20, 25))
     assert found.near.tolist() == [*range(5, 10), *range(25, 30)]
-    assert found.num_patients == 22
+    assert found.num_patients == 27
 
 
 @given(

@@ -7,7 +7,7 @@ import pytest
 
 from erosion.client.dataset.load import load_patients
 from erosion.client.scaffold.site_draft import OPEN, is_written
-from erosion.client.scaffold.spellings import one_spelling
+from erosion.client.scaffold.value_words import one_spelling
 from erosion.client.site_file import load_site
 from erosion.common.errors import DataError
 from erosion.common.tasks.features import CategoryFeature

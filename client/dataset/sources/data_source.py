@@ -18,13 +18,14 @@ from pydantic import Field, model_validator
 
 from erosion.client.dataset.column_values import Limit
 from erosion.client.dataset.decimal_mark import DecimalMark
-from erosion.client.dataset.joined_rows import JoinedRows, joined
 from erosion.client.dataset.preparation import (
     Canonical,
+    JoinedRows,
     Recoding,
     TimeBetween,
     Unit,
     ValueMap,
+    joined,
 )
 from erosion.client.dataset.text_table import TextTable
 from erosion.client.finding import Finding, failed, ok, warning

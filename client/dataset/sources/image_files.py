@@ -14,7 +14,7 @@ from PIL.ImageFile import ImageFile
 from PIL.TiffImagePlugin import BITSPERSAMPLE, TiffImageFile
 from pydantic import Field, model_validator
 
-from erosion.client.dataset.checked_targets import checked_targets
+from erosion.client.dataset.apart import checked_targets
 from erosion.client.dataset.missing_words import MISSING_MARKERS
 from erosion.client.dataset.row_hashes import hash_of_image, hashes_of_arrays
 from erosion.client.dataset.sources.data_source import (

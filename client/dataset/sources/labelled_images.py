@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator
 
-from erosion.client.dataset.checked_targets import checked_targets
+from erosion.client.dataset.apart import checked_targets
 from erosion.client.dataset.column_values import (
     PLAIN_MARKS,
     Fault,

@@ -1,15 +1,31 @@
-"""Units that hospitals use for the same quantity, and the changes between them. Always proposed."""
+"""What the names of columns say, by `vocabulary.toml`: quantities, units, keys, places, dates."""
 
 import math
 import re
+import tomllib
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.client.dataset.preparation import UnitChange
+from erosion.client import scaffold
+from erosion.client.dataset.column_values import UnitChange
+
+
+def words_in(file: str) -> dict[str, Any]:
+    """A list of words that stands beside the code."""
+    return tomllib.loads(files(scaffold).joinpath(file).read_text(encoding="utf-8"))
+
+
+_WORDS = words_in("vocabulary.toml")
+SAME_WORDS = tuple(map(frozenset, _WORDS["same"]))  # names of columns as `plain_name` leaves them
+BIRTH, BEGIN, END, DATE = (_WORDS["dates"][key] for key in ("birth", "begin", "end", "date"))
+_KEYS, _PLACE_WORDS = _WORDS["keys"], _WORDS["places"]
+
 
 _Parts = tuple[NDArray[np.float64], NDArray[np.float64]]  # smaller and larger values, sorted
 To = tuple[float, float]  # factor and offset to the quantity's first unit
@@ -45,73 +61,11 @@ class Quantity:
     units: Mapping[str, To]
 
 
-QUANTITIES = (
-    Quantity(("hba1c", "glycated"), {"%": (1, 0), "mmol/mol": (0.09148, 2.152)}),
-    Quantity(
-        ("chol", "colest", "ldl", "hdl"), {"mg/dl": (1, 0), "mmol/l": (38.67, 0), "g/l": (100, 0)}
-    ),
-    Quantity(
-        ("triglyc", "triglyz", "triglic"), {"mg/dl": (1, 0), "mmol/l": (88.57, 0), "g/l": (100, 0)}
-    ),
-    Quantity(
-        ("gluc", "gluk", "glyc", "sugar", "zucker"),
-        {"mg/dl": (1, 0), "mmol/l": (18.016, 0), "g/l": (100, 0)},
-    ),
-    Quantity(("creat", "krea"), {"mg/dl": (1, 0), "umol/l": (1 / 88.42, 0), "mmol/l": (11.31, 0)}),
-    Quantity(("bilirrubin", "bilirubin"), {"mg/dl": (1, 0), "umol/l": (1 / 17.1, 0)}),
-    Quantity(("urate", "uricacid", "harnsaure"), {"mg/dl": (1, 0), "umol/l": (1 / 59.48, 0)}),
-    Quantity(("urea", "harnstoff", "uree"), {"mg/dl": (1, 0), "mmol/l": (6.006, 0)}),
-    Quantity(("lactat", "laktat"), {"mmol/l": (1, 0), "mg/dl": (0.111, 0)}),
-    Quantity(
-        ("hemoglobin", "haemoglobin", "hamoglobin", "emoglobin", "hb", "hgb"),
-        {"g/dl": (1, 0), "g/l": (0.1, 0), "mmol/l": (1.611, 0)},
-    ),
-    Quantity(("albumin",), {"g/dl": (1, 0), "g/l": (0.1, 0)}),
-    Quantity(("calcium", "kalzium"), {"mg/dl": (1, 0), "mmol/l": (4.008, 0)}),
-    Quantity(("magnesium",), {"mg/dl": (1, 0), "mmol/l": (2.431, 0)}),
-    Quantity(("phosph",), {"mg/dl": (1, 0), "mmol/l": (3.097, 0)}),
-    Quantity(("crp", "creactive"), {"mg/l": (1, 0), "mg/dl": (10, 0)}),
-    Quantity(("vitamind", "25oh"), {"ng/ml": (1, 0), "nmol/l": (0.4006, 0)}),
-    Quantity(("troponin",), {"ng/l": (1, 0), "ng/ml": (1000, 0), "ug/l": (1000, 0)}),
-    Quantity(("platelet", "thrombo", "plaquette"), {"10^9/l": (1, 0), "/ul": (0.001, 0)}),
-    Quantity(("leuko", "leuco", "wbc", "whiteblood"), {"10^9/l": (1, 0), "/ul": (0.001, 0)}),
-    Quantity(("temp",), {"c": (1, 0), "f": (5 / 9, -160 / 9), "k": (1, -273.15)}),
-    Quantity(
-        ("pressure", "systol", "diastol", "sbp", "dbp", "rrsys", "rrdia", "blutdruck", "tension"),
-        {"mmhg": (1, 0), "kpa": (7.5006, 0), "cmhg": (10, 0)},
-    ),
-    Quantity(
-        ("height", "groesse", "grosse", "taille", "waist"),
-        {"cm": (1, 0), "m": (100, 0), "in": (2.54, 0), "ft": (30.48, 0), "mm": (0.1, 0)},
-    ),
-    Quantity(
-        ("weight", "gewicht", "poids", "peso"),
-        {"kg": (1, 0), "lb": (0.4536, 0), "g": (0.001, 0)},
-    ),
-    Quantity(
-        ("age", "alter", "edad"),
-        {"years": (1, 0), "months": (1 / 12, 0), "weeks": (7 / 365.25, 0), "days": (1 / 365.25, 0)},
-    ),
-    Quantity(
-        ("stay", "los", "followup", "time", "duration", "dauer", "survival"),
-        {
-            "days": (1, 0),
-            "hours": (1 / 24, 0),
-            "weeks": (7, 0),
-            "months": (30.44, 0),
-            "years": (365.25, 0),
-        },
-    ),
+QUANTITIES = tuple(
+    Quantity(tuple(found["words"]), {name: (to[0], to[1]) for name, to in found["units"].items()})
+    for found in _WORDS["quantities"]
 )
-SAME_UNITS = {
-    "year": "years", "yr": "years", "yrs": "years", "y": "years", "jahre": "years", "ans": "years",
-    "month": "months", "monate": "months", "mois": "months", "day": "days", "d": "days",
-    "tage": "days", "jours": "days", "hour": "hours", "h": "hours", "lbs": "lb", "pounds": "lb",
-    "inch": "in", "inches": "in", "zoll": "in", "feet": "ft", "celsius": "c", "fahrenheit": "f",
-    "kelvin": "k", "percent": "%", "micromol/l": "umol/l", "mcmol/l": "umol/l", "g/100ml": "g/dl",
-    "mg/100ml": "mg/dl", "g%": "g/dl", "mg%": "mg/dl", "10e9/l": "10^9/l", "109/l": "10^9/l",
-    "g/nl": "10^9/l", "1/ul": "/ul", "1000/ul": "10^9/l", "tsd/ul": "10^9/l",
-}  # fmt: skip
+SAME_UNITS: Mapping[str, str] = _WORDS["same_units"]
 FEWEST_MIXED = 20  # rows, to see two distributions in one
 LEAST_MIXED = 0.03  # of the rows, and no fewer than three
 LEAST_MIXED_TIME = 0.15  # the same of ages and durations: infants among adults are patients, too
@@ -242,3 +196,80 @@ def _between(quantity: Quantity, given: str, wanted: str) -> Iterator[UnitChange
                 yield UnitChange(
                     factor=factor / its_factor, offset=(offset - its_offset) / its_factor
                 )
+
+
+_COUNTING = _KEYS["counting"]
+_WITH_PLACE, _WITH_NAME = _PLACE_WORDS["with_place"], _PLACE_WORDS["with_name"]
+_PATIENTS, _NUMBERING = ("|".join(_KEYS[key]) for key in ("patients", "numbering"))
+_PLACES, _NAMING = ("|".join(_PLACE_WORDS[key]) for key in ("called", "naming"))
+_PATIENT_KEY = re.compile(
+    rf"({_PATIENTS})({_NUMBERING})|(n|no|nr|nbr|num|numero|id)(de|du|del|di)?"
+    r"(patient|pat|dossier|sejour|paciente|paziente|historia(clinica)?)"
+)
+_ALONE = re.compile(
+    r"pseudonyme?|identifiante?|identifier|identificador|matricule|codicefiscale|patientcode"
+    r"|((code|codigo|codice)(de|du|del|di)?)?(patient(en)?|pat|paciente|paziente)"
+    r"|participant|subject|proband|teilnehmer|deelnemer"
+)
+_NUMBER_OF = re.compile(rf"{'|'.join(_KEYS['short'])}|.+(nummer|nr|kennung)")
+_MAY_NUMBER = re.compile(
+    rf"no|number|case|fall|record|index|row|unnamed|column|patient|{'|'.join(_COUNTING)}"
+)
+_PERSON = re.compile(
+    r"(patient(en)?|last|first|middle|maiden|sur|family|given|full|nach|vor|familien|geburts|achter"
+    r"|voor)?na(me?|am)\d?|(pre)?nom(famille|naissance|usuel)?|nombres?|apellidos?|(cog)?nome"
+    r"|(name)?(physician|doctor|surgeon|(haus|ober)?(arzt|arztin)|chirurg|operateur|medecin|medico"
+    r"|cirujano)(name)?"
+)
+_PLACE = re.compile(rf"({_PLACES})(s?({_NAMING}))?")  # "wards" are counted
+_MEASURED = tuple(word for quantity in QUANTITIES for word in quantity.words)
+
+
+def words_of(name: str) -> list[str]:
+    """Small letters without accents: "PatientID" and "patient_id" are patient, id."""
+    marked = name.replace("ß", "ss").replace("°", "o ").replace("#", " no ")
+    letters = unicodedata.normalize("NFKD", marked)
+    bare = "".join(c for c in letters if not unicodedata.combining(c))
+    apart = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", bare)
+    return re.findall(r"[a-z0-9]+", apart.casefold())
+
+
+def is_patient_key(name: str) -> bool:
+    """Whether it says in full that it tells patients or cases apart: PatientID, Fallnummer."""
+    words = words_of(name)
+    ends = ("".join(words[first:]) for first in range(len(words)))
+    return any(map(_PATIENT_KEY.fullmatch, ends)) or _ALONE.fullmatch("".join(words)) is not None
+
+
+def is_key(name: str) -> bool:
+    """Whether it says that, or in short that it numbers something: MRN, pid, lesion_id."""
+    words = words_of(name)
+    ends_so = bool(words) and words[-1] in _COUNTING
+    return is_patient_key(name) or ends_so or any(map(_NUMBER_OF.fullmatch, words))
+
+
+def is_id(name: str) -> bool:
+    """Whether it says that, or may: patient, index, row."""
+    return is_key(name) or any(map(_MAY_NUMBER.fullmatch, words_of(name)))
+
+
+def is_person(name: str) -> bool:
+    """Whether it says that it holds the names of patients or doctors."""
+    words = [word for word in words_of(name) if word not in (*_WITH_NAME, *_WITH_PLACE)]
+    return _PERSON.fullmatch("".join(words)) is not None
+
+
+def is_place(name: str) -> bool:
+    """Whether it says nothing but a hospital, a ward or a centre: no "hospital_days"."""
+    words = [word for word in words_of(name) if word not in _WITH_PLACE]
+    return _PLACE.fullmatch("".join(words)) is not None
+
+
+def is_date(name: str) -> bool:
+    """Whether it says that it holds dates."""
+    return mentions(name, (*DATE, *BIRTH))
+
+
+def is_measurement(name: str) -> bool:
+    """Whether it says a quantity that is known."""
+    return mentions(name, _MEASURED) or any(plain_name(name) in words for words in SAME_WORDS)
