@@ -55,9 +55,10 @@ def same_patient(
     """
     told = targets.reshape(len(rows), -1)
     if rows.dtype == np.uint8:
-        flat = np.ascontiguousarray(rows.reshape(len(rows), -1))
+        images = np.ascontiguousarray(rows.astype(np.uint8, copy=False))
+        flat = images.reshape(len(rows), -1)
         records = _first_of(flat.view(np.dtype((np.void, flat.shape[1])))[:, 0])
-        near = _alike_images(rows.astype(np.uint8, copy=False), flat)
+        near = _alike_images(images, flat)
     else:
         records, near = _records(np.column_stack([rows, told.astype(np.float64)]))
     # One picture under two targets is no repetition: to drop either would be to choose its target.
@@ -73,7 +74,7 @@ def same_patient(
 
 def _records(columns: NDArray[np.float64]) -> tuple[NDArray[np.int64], _Rows]:
     """The first of the rows that repeat each one (n,), and rows that differ in one column alone."""
-    table = _Table([np.unique(c, return_inverse=True, equal_nan=True)[1] for c in columns.T])
+    table = _Table(columns)
     every = np.arange(len(columns))
     records = np.where(table.repeated(), _first_of(table.hashes), every)
     near = np.zeros(len(columns), dtype=bool)
@@ -85,8 +86,11 @@ def _records(columns: NDArray[np.float64]) -> tuple[NDArray[np.int64], _Rows]:
 class _Table:
     """A table by a hash of each row, the sum of its cells' hashes."""
 
-    def __init__(self, codes: list[NDArray[np.int64]]) -> None:
-        """`codes`: of each column's values (n,), from 0."""
+    def __init__(self, columns: NDArray[np.float64]) -> None:
+        """`columns`: (n, columns), NaN where a value is missing."""
+        self._missing = np.isnan(columns)
+        # Of each column's values (n,), from 0.
+        codes = [np.unique(c, return_inverse=True, equal_nan=True)[1] for c in columns.T]
         self._codes = codes
         self._sizes = [int(of_column.max(initial=-1)) + 1 for of_column in codes]
         finest = sorted(range(len(codes)), key=lambda c: -self._sizes[c])
@@ -106,6 +110,7 @@ class _Table:
         expected = np.full(len(hashes), float(len(once)))
         for column in [c for c in self._evidence if c != but_in][:MOST_EVIDENCE]:
             chance = _chance(self._codes[column], once)
+            chance[self._missing[:, column]] = 1.0  # those of one panel are missing together
             expected *= chance
             others = _times(hashes - self._cells(column)) - times  # that differ in it alone
             # One of them may be the same record with a correction.
@@ -177,7 +182,8 @@ def _nearly_equal(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> bool:
 def _first_of(keys: NDArray[np.generic]) -> NDArray[np.int64]:
     """The first row with the key of each row: (n,)."""
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-    return first[inverse]
+    earliest: NDArray[np.int64] = first[inverse]
+    return earliest
 
 
 def _components(links: list[NDArray[np.int64]]) -> NDArray[np.int64]:
