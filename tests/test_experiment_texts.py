@@ -13,11 +13,9 @@ import pytest
 from erosion.common.algorithms.weight_erosion import PRESETS
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import CellFile, read_cells
-from erosion.experiments.papers import mnist, references, split_studies
-from erosion.experiments.papers.gems.published import PUBLISHED, SIZES
-from erosion.experiments.papers.gems.reasons import LOWER
-from erosion.experiments.papers.robustness import grid as robustness
-from erosion.experiments.papers.robustness.summary import Summary, summarise
+from erosion.experiments.papers import mnist, references, robustness, split_studies
+from erosion.experiments.papers.gems_page import LOWER, PUBLISHED, SIZES
+from erosion.experiments.papers.robustness_page import Summary, summarise
 from erosion.experiments.papers.rules import RECOMMENDED
 from erosion.experiments.splits import simulated_split
 from erosion.experiments.tables import paired_difference

@@ -10,8 +10,8 @@ import pytest
 from erosion.common.protocol.messages import CROSS_FITTED_SIGNIFICANCE, SIGNIFICANCE
 from erosion.experiments.cells import read_cells
 from erosion.experiments.experiment import RESULTS
-from erosion.experiments.papers.verdict.grid import plans
-from erosion.experiments.papers.verdict.page import (
+from erosion.experiments.papers.verdict import plans
+from erosion.experiments.papers.verdict_page import (
     ALIKE,
     HARDLY,
     Pooled,
@@ -23,7 +23,7 @@ from erosion.experiments.papers.verdict.page import (
     pooled,
     worst_and_mean,
 )
-from erosion.experiments.papers.verdict.refits import HOLD_OUT
+from erosion.experiments.papers.verdict_refits import HOLD_OUT
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = ROOT / "experiments" / "benchmarks" / "results"

@@ -10,10 +10,10 @@ from erosion.experiments.experiment import Experiment
 from erosion.experiments.papers import (
     fed_heart,
     fed_tcga,
+    gems,
+    gems_page,
     image_sites,
-    image_sites_page,
     inference,
-    mean_estimation,
     mnist,
     mnist_page,
     privacy,
@@ -21,30 +21,24 @@ from erosion.experiments.papers import (
     quadratic,
     quadratic_page,
     references,
+    robustness,
+    robustness_page,
     rules,
     split_studies,
     titanic,
-    titanic_page,
-    tuned_quadratic,
     tuned_rules,
+    verdict,
+    verdict_page,
 )
-from erosion.experiments.papers.gems.cell_runs import options_of as gems_options
-from erosion.experiments.papers.gems.cell_runs import run_cell as run_gems
-from erosion.experiments.papers.gems.grid import plans as gems_plans
-from erosion.experiments.papers.gems.page import draw as draw_gems
-from erosion.experiments.papers.robustness import grid as robustness
-from erosion.experiments.papers.robustness.page import draw as draw_robustness
-from erosion.experiments.papers.verdict import grid as verdict
-from erosion.experiments.papers.verdict.page import draw as draw_verdict
 
 
 def _quadratic_plans(given: Mapping[str, Any]) -> list[CellPlan]:
     constants = validate(quadratic.Constants, given, "--set", ExperimentError)
-    return [*quadratic.plans(constants), *tuned_quadratic.plans(constants)]
+    return [*quadratic.plans(constants), *quadratic.tuned_plans(constants)]
 
 
 def _run_quadratic(config: Values, data_dir: Path | None, tick: Tick) -> Values:
-    run = quadratic.run if "rule" in config else tuned_quadratic.run
+    run = quadratic.run if "rule" in config else quadratic.run_tuned
     return run(config, data_dir, tick)
 
 
@@ -58,7 +52,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             " 2020, figures 1 and 2), with the authors' faults and without. A minute.",
             titanic.plans,
             titanic.run,
-            titanic_page.draw,
+            titanic.draw,
             settings=lambda config: (titanic.rule_of(config),),
             data_sets=lambda _config: ("titanic",),
         ),
@@ -78,8 +72,8 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "mean-estimation",
             "Mean estimation",
             "The best weight of another population's mean (Grimberg et al. 2021). Seconds.",
-            mean_estimation.plans,
-            mean_estimation.run,
+            quadratic.mean_plans,
+            quadratic.run_means,
             quadratic_page.draw_means,
         ),
         Experiment(
@@ -101,10 +95,10 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "Good-enough model spaces (Guha and Smith): a model that all nodes find good enough,"
             " on MNIST (five trials) and on features of HAM10000 and CIFAR-10. Four hours of one"
             " core.",
-            gems_plans,
-            run_gems,
-            draw_gems,
-            settings=gems_options,
+            gems.plans,
+            gems.run_cell,
+            gems_page.draw,
+            settings=gems.options_of,
             data_sets=lambda config: (config["dataset"],),
         ),
         split_studies.ONE_ROUND_EXPERIMENT,
@@ -169,7 +163,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             " averaged training. An hour of one core.",
             image_sites.plans,
             image_sites.run,
-            image_sites_page.draw,
+            image_sites.draw,
             settings=lambda config: (image_sites.study_of(config),),
         ),
         rules.SLOW_EROSION,
@@ -182,7 +176,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             " CIFAR-10. Half an hour of one core.",
             verdict.plans,
             verdict.run,
-            draw_verdict,
+            verdict_page.draw,
             data_sets=lambda config: (config["data"],) if "data" in config else (),
         ),
         references.EXPERIMENT,
@@ -194,7 +188,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             " cancer and heart disease studies. An hour of one core.",
             robustness.plans,
             robustness.run,
-            draw_robustness,
+            robustness_page.draw,
             settings=lambda config: (robustness.study_of(config),),
         ),
     )

@@ -19,7 +19,7 @@ from erosion.common.study.study import Study
 from erosion.experiments.cells import CellPlan, Tick, Values
 from erosion.experiments.curves import after_each_round
 from erosion.experiments.every_user import site_of
-from erosion.experiments.papers.held_images import HeldImages, without_notes
+from erosion.experiments.papers.image_sites import HeldImages, without_notes
 from erosion.experiments.papers.rules import RECOMMENDED_ARM
 from erosion.experiments.simulator import simulate, timeless
 from erosion.experiments.sources.mnist import read_mnist

@@ -6,12 +6,15 @@ as the coordinates of one vector, which the rules never mix. The N collaborators
 all that these rules use, are one peer with noise sigma / sqrt(N). The rules are this program's own.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from erosion.common.aggregation.cohort import MemoryCohort, Update
@@ -236,3 +239,107 @@ def best_alpha(config: Values) -> float:
     a, eta = config["a"], config["eta"]
     bias = (2 - eta * a) * config["zeta"] ** 2 / (eta * a * config["sigma"] ** 2)
     return float(1 / (1 + 1 / config["collaborators"] + bias))
+
+
+Floats = NDArray[np.float64]
+
+
+TUNED_ROUNDS = 1000  # for which all is tuned
+
+
+def tuned_plans(constants: Constants | None = None) -> list[CellPlan]:
+    """One cell for each number of collaborators: as given, and ten times as many."""
+    base = (constants or Constants()).model_dump(include={"a", "zeta", "sigma", "start"})
+    of_all = (constants or Constants()).collaborators
+    return [
+        CellPlan(
+            f"tuned-n{count}",
+            {**base, "collaborators": count, "rounds": TUNED_ROUNDS},
+            TUNED_ROUNDS,
+        )
+        for count in (of_all, 10 * of_all)
+    ]
+
+
+def run_tuned(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+    """The best loss after the last round of training alone and of bias correction."""
+    del data_dir
+    etas = np.geomspace(1e-4, 1, 80) / config["a"]
+    alone = _losses(config, etas, np.zeros(1), np.zeros(1), lambda: None)
+    alphas = np.linspace(0, 1, 41)
+    betas = np.geomspace(1e-4, 1, 60)
+    corrected = _losses(config, etas, alphas, betas, tick)
+    place = np.unravel_index(corrected.argmin(), corrected.shape)
+    best_alone, best = float(alone.min()), float(corrected.min())
+    return {
+        "alone": best_alone,
+        "alone_eta": float(etas[alone.argmin()]),
+        "bc": best,
+        "bc_eta": float(etas[place[0]]),
+        "bc_alpha": float(alphas[place[1]]),
+        "bc_beta": float(betas[place[2]]),
+        "gain": best_alone / best,
+    }
+
+
+def _losses(config: Values, etas: Floats, alphas: Floats, betas: Floats, tick: Tick) -> Floats:
+    """Expected loss after the rounds for every step size, alpha and beta."""
+    grid = np.meshgrid(etas, alphas, betas, indexing="ij")
+    losses = np.zeros(grid[0].shape)
+    for after in expected_losses(config, *grid):
+        losses = after
+        tick()
+    return losses
+
+
+def expected_losses(config: Values, eta: Floats, alpha: Floats, beta: Floats) -> Iterator[Floats]:
+    """BC's expected loss after each round, for arrays of one shape, an entry a setting."""
+    of = recursion(config, eta, alpha, beta)
+    shift = -config["zeta"]  # E[m - u] of the gradients
+    x = np.full(eta.shape, float(config["start"]))
+    c = np.zeros(eta.shape)
+    xx, xc, cc = (np.zeros(eta.shape) for _ in range(3))
+    for _ in range(int(config["rounds"])):
+        xx, xc, cc = (
+            of.keep_x**2 * xx + 2 * of.keep_x * of.pull * xc + of.pull**2 * cc + of.noise_x,
+            of.keep_c * (of.keep_x * xc + of.pull * cc) + of.noise_xc,
+            of.keep_c**2 * cc + of.noise_c,
+        )
+        x, c = of.keep_x * x - of.pull * (shift - c), of.keep_c * c + beta * shift
+        yield config["a"] * (x**2 + xx) / 2
+
+
+DISTANCES = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
+
+
+def mean_plans() -> list[CellPlan]:
+    """One cell for each distance between the populations."""
+    return [
+        CellPlan(
+            f"delta{delta:g}",
+            {"delta": delta, "own": 10, "others": 100, "sigma": 1.0, "trials": 200_000, "seed": 0},
+            1,
+        )
+        for delta in DISTANCES
+    ]
+
+
+def run_means(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+    """The weight with the least measured error, and the formula's."""
+    del data_dir
+    generator = np.random.default_rng(config["seed"])
+    v_0, v_1 = (config["sigma"] ** 2 / config[k] for k in ("own", "others"))
+    own = generator.normal(0.0, np.sqrt(v_0), config["trials"])
+    other = generator.normal(config["delta"], np.sqrt(v_1), config["trials"])
+    weights = np.linspace(0, 1, 101)
+    errors = [float(np.mean(((1 - w) * own + w * other) ** 2)) for w in weights]
+    pooled = config["others"] / (config["own"] + config["others"])  # every draw counts alike
+    optimal = v_0 / (v_0 + v_1 + config["delta"] ** 2)
+    tick()
+    return {
+        "measured": float(weights[int(np.argmin(errors))]),
+        "optimal": round(optimal, 4),
+        "error": round(min(errors), 6),
+        "error_alone": round(errors[0], 6),
+        "error_pooled": round(float(np.mean(((1 - pooled) * own + pooled * other) ** 2)), 6),
+    }

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from erosion.experiments.cells import Cell
 from erosion.experiments.experiment import Page
 from erosion.experiments.papers import quadratic
-from erosion.experiments.papers.tuned_quadratic import expected_losses
+from erosion.experiments.papers.quadratic import expected_losses
 from erosion.experiments.pictures import add_legend, picture
 
 PUBLISHED = {  # of an independent simulation with the constants that are ours

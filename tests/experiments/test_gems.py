@@ -16,17 +16,22 @@ from erosion.common.algorithms.gems.retraining import perceptron
 from erosion.common.learning.models import flat_parameters
 from erosion.experiments.cells import Cell, CellPlan, read_cells
 from erosion.experiments.experiment import RESULTS
-from erosion.experiments.papers import named
-from erosion.experiments.papers.gems import cell_runs
-from erosion.experiments.papers.gems.aggregating import averaged, ensemble_accuracy
-from erosion.experiments.papers.gems.feature_pools import _balanced, _by_lesion
-from erosion.experiments.papers.gems.fitting import Model, accuracy, fit, fit_for
-from erosion.experiments.papers.gems.grid import MAJORITY, NODES, plans
-from erosion.experiments.papers.gems.mnist_pool import mnist_pool
-from erosion.experiments.papers.gems.page import draw
-from erosion.experiments.papers.gems.pools import Pool, Samples
-from erosion.experiments.papers.gems.reading import EPSILONS, at_epsilon
-from erosion.experiments.papers.gems.reasons import lower, misses
+from erosion.experiments.papers import gems
+from erosion.experiments.papers.gems import MAJORITY, plans
+from erosion.experiments.papers.gems_models import (
+    Model,
+    Pool,
+    Samples,
+    _balanced,
+    _by_lesion,
+    accuracy,
+    averaged,
+    ensemble_accuracy,
+    fit,
+    fit_for,
+    mnist_pool,
+)
+from erosion.experiments.papers.gems_page import draw, lower
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ["EROSION_DATA"]) if "EROSION_DATA" in os.environ else None
@@ -103,9 +108,9 @@ def run_small(name: str) -> tuple[CellPlan, Any, int]:
     (plan,) = (plan for plan in plans() if plan.name == name)
     ticks: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cell_runs, "POOLS", {"mnist": small_pool})
-        patch.setattr(cell_runs, "PUBLIC", (100,))
-        figures = cell_runs.run_cell(plan.config, None, lambda: ticks.append(1))
+        patch.setattr(gems, "POOLS", {"mnist": small_pool})
+        patch.setattr(gems, "PUBLIC", (100,))
+        figures = gems.run_cell(plan.config, None, lambda: ticks.append(1))
     return plan, figures, len(ticks)
 
 
@@ -115,8 +120,8 @@ def test_the_commonest_digit_of_the_training_part_by_hand() -> None:
     pool = Pool(Samples(pixels, train), Samples(pixels, train), Samples(pixels, test), classes=10)
     (plan,) = (plan for plan in plans() if plan.name == MAJORITY)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cell_runs, "POOLS", {"mnist": lambda _folder, _trial: pool})
-        assert cell_runs.run_cell(plan.config, None, lambda: None) == {"majority": 0.25}
+        patch.setattr(gems, "POOLS", {"mnist": lambda _folder, _trial: pool})
+        assert gems.run_cell(plan.config, None, lambda: None) == {"majority": 0.25}
 
 
 run_once = cache(run_small)  # for tests that only read the figures
@@ -171,16 +176,6 @@ def test_mnist_is_cut_into_three_parts_that_share_no_image() -> None:
     assert sum(len(train) for train, _ in pool.nodes(3)) == 50_000
 
 
-def test_a_mean_that_is_off_its_target_is_told() -> None:
-    (plan,) = (plan for plan in plans() if plan.name == "mnist-convex-k5-trial0")
-    found = {"accuracy": 0.2, "tuned": {"1000": 0.88}}
-    figures = {"5": {"local": {"mean": 0.198}, "gems": {"authors": found}}}
-    cell = Cell(plan, figures, "commit", "command", 1.0)
-    assert misses({plan.name: cell}) == [
-        "convex, 5 nodes, GEMS: 0.200 for 0.405 (tolerance 0.1)",
-    ]
-
-
 def test_a_mean_below_the_papers_is_told_with_the_range_of_the_trials() -> None:
     def cell(trial: int, averaged: float) -> Cell:
         (plan,) = (p for p in plans() if p.name == f"mnist-convex-k5-trial{trial}")
@@ -200,35 +195,12 @@ def kept() -> dict[str, Any]:
     return dict(read_cells(ROOT / RESULTS / "gems", plans()))
 
 
-def test_every_mean_on_mnist_that_is_off_its_target_is_named_on_the_page() -> None:
-    text = (ROOT / RESULTS / "gems" / "README.md").read_text(encoding="utf-8")
-    for sentence in misses(kept()):
-        assert sentence in text
-
-
 def test_what_the_page_says_of_its_tables_follows_the_cells() -> None:
-    text = draw(kept()).text
-    assert "## A sampled ball is no guarantee" in text
-    assert "which is worse; the balls miss" in text
+    assert "## A sampled ball is no guarantee" in draw(kept()).text
     turned = {name: replace(cell, figures=deepcopy(cell.figures)) for name, cell in kept().items()}
     for name, cell in turned.items():
-        if name.startswith("mnist-convex"):
-            for nodes in cell.figures.keys() & set(map(str, NODES)):
-                cell.figures[nodes]["gems"]["ours"]["accuracy"] = 0.99
-            if "5" in cell.figures:
-                cell.figures["5"]["gems"]["ours"]["own_checks"] = [0.7, 0.8, 0.9, 0.9, 0.9]
-        if name.startswith("mnist-network") and "5" in cell.figures:
-            for place, epsilon in enumerate(EPSILONS):
-                for rule, step in (("authors", 0.125), ("ours", -0.125)):
-                    reached = 0.5 + (place - 2) * step
-                    cell.figures["5"]["gems"][at_epsilon(rule, epsilon)]["accuracy"] = reached
+        if name.startswith("mnist-convex") and "5" in cell.figures:
+            cell.figures["5"]["gems"]["ours"]["own_checks"] = [0.7, 0.8, 0.9, 0.9, 0.9]
     text = draw(turned).text
     assert "no guarantee" not in text
     assert "where 0 of 25 own checks refuse it" in text
-    assert "which is no worse; the balls miss" in text
-    assert "which is worse; the balls miss" not in text
-    assert "the accuracy changes by +0.500 (authors) and -0.500 (ours)." in text
-
-
-def test_the_experiment_is_one_that_the_command_knows() -> None:
-    assert named("gems").plans() == plans()

@@ -18,8 +18,16 @@ from erosion.experiments import splits
 from erosion.experiments.cells import Cell
 from erosion.experiments.every_user import site_of
 from erosion.experiments.papers import image_sites
-from erosion.experiments.papers.image_sites import ARMS, MAJORITY, POOLED, WEIGHING, in_one_place
-from erosion.experiments.papers.image_sites_page import OTHERS, OURS, draw
+from erosion.experiments.papers.image_sites import (
+    ARMS,
+    MAJORITY,
+    OTHERS,
+    OURS,
+    POOLED,
+    WEIGHING,
+    draw,
+    in_one_place,
+)
 from erosion.experiments.sources import make_hospitals
 from erosion.experiments.sources.cifar10 import Cifar10, read_jpegs, share_out
 from erosion.experiments.sources.ham10000 import COLLECTIONS, Pictures

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from erosion.experiments.cells import Cell, CellPlan
 from erosion.experiments.papers import mnist
-from erosion.experiments.papers.held_images import HeldImages
+from erosion.experiments.papers.image_sites import HeldImages
 from erosion.experiments.papers.mnist_page import PUBLISHED, draw
 from erosion.experiments.sources.mnist_partition import PATTERNS, partition
 from erosion.experiments.tables import wilson

@@ -21,12 +21,10 @@ from erosion.experiments.papers import (
     named,
     quadratic,
     titanic,
-    titanic_page,
-    tuned_quadratic,
 )
-from erosion.experiments.papers.mean_estimation import plans as mean_plans
-from erosion.experiments.papers.mean_estimation import run as run_mean
-from erosion.experiments.papers.tuned_quadratic import expected_losses
+from erosion.experiments.papers.quadratic import expected_losses
+from erosion.experiments.papers.quadratic import plans as mean_plans
+from erosion.experiments.papers.quadratic import run as run_mean
 from erosion.experiments.sources.titanic_passengers import (
     BATCH_SIZE,
     SPLITS,
@@ -98,7 +96,7 @@ def test_the_tuned_losses_come_to_rest_where_the_recursion_does() -> None:
     config = {"a": 2.0, "collaborators": 5, "zeta": 3.0, "sigma": 0.7, "start": 4.0}
     settings = {"eta": 0.1, "alpha": 0.6, "beta": 0.05}
     eta, alpha, beta = (np.array([value]) for value in settings.values())
-    losses = tuned_quadratic._losses({**config, "rounds": 2000}, eta, alpha, beta, no_tick)
+    losses = quadratic._losses({**config, "rounds": 2000}, eta, alpha, beta, no_tick)
     steady = quadratic.exact_steady({**config, **settings, "rule": "bc"})
     assert losses.item() == pytest.approx(steady, rel=1e-4)
 
@@ -166,8 +164,8 @@ def test_the_best_weight_for_a_mean_is_the_formula_s() -> None:
 
 
 def test_the_tuned_gain_is_small() -> None:
-    plan = tuned_quadratic.plans()[-1]
-    figures = tuned_quadratic.run({**plan.config, "rounds": 100}, None, no_tick)
+    plan = quadratic.tuned_plans()[-1]
+    figures = quadratic.run_tuned({**plan.config, "rounds": 100}, None, no_tick)
     assert 1.0 <= figures["gain"] < 3.0
 
 
@@ -194,7 +192,7 @@ def test_the_passengers_are_split_as_in_the_paper() -> None:
 def test_a_single_passenger_is_a_batch_only_where_the_page_says_so(split: Split) -> None:
     size = 322  # of user 2, in both splits
     has_one = (1 + size // 2) % BATCH_SIZE[split] == 1
-    assert has_one == (f"`{split}` user 2's 162 test passengers" in titanic_page.draw({}).text)
+    assert has_one == (f"`{split}` user 2's 162 test passengers" in titanic.draw({}).text)
 
 
 @needs_titanic

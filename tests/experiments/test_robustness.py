@@ -10,7 +10,7 @@ from torch import Tensor
 from erosion.client.training.hospital import Hospital
 from erosion.common.protocol.messages import StepResult, TrainRequest
 from erosion.experiments.cells import Cell, CellPlan, Values
-from erosion.experiments.papers.robustness.attacks import (
+from erosion.experiments.papers.robustness import (
     ABSENT,
     ATTACKS,
     CLAIMED_NOISE,
@@ -20,10 +20,11 @@ from erosion.experiments.papers.robustness.attacks import (
     Overheard,
     Wire,
     flip_labels,
+    one_arm_study,
+    plans,
+    run_attack,
 )
-from erosion.experiments.papers.robustness.grid import one_arm_study, plans, run_attack
-from erosion.experiments.papers.robustness.page import draw, page
-from erosion.experiments.papers.robustness.summary import Outcome, Summary, rows, summarise
+from erosion.experiments.papers.robustness_page import Outcome, Summary, draw, page, rows, summarise
 from erosion.experiments.simulator import Simulation, simulate
 from tests.support.small_study import make_site, make_study, twenty_patients
 

@@ -17,7 +17,7 @@ from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResu
 from erosion.common.rounds.records import HospitalRecord, RoundRecord
 from erosion.common.study.study import Study
 from erosion.experiments import in_process, together
-from erosion.experiments.papers.robustness.attacks import ATTACKS, Attacker, Overheard, Wire
+from erosion.experiments.papers.robustness import ATTACKS, Attacker, Overheard, Wire
 from erosion.experiments.simulator import Simulation, simulate, timeless
 from erosion.experiments.together import answers_together
 from tests.support.five_hospitals import NAMES, hospitals, study_with

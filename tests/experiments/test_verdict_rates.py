@@ -7,10 +7,11 @@ import pytest
 
 from erosion.client.evaluation.final_figures import sign_flip_p_value
 from erosion.experiments.cells import Cell
-from erosion.experiments.papers.verdict import nulls, refits
-from erosion.experiments.papers.verdict.grid import SEEDS, plans
-from erosion.experiments.papers.verdict.page import LEVELS, draw, holding, pooled, rates
-from erosion.experiments.papers.verdict.rules import (
+from erosion.experiments.papers import verdict_refits as refits
+from erosion.experiments.papers import verdict_simulated as nulls
+from erosion.experiments.papers.verdict import SEEDS, plans
+from erosion.experiments.papers.verdict_page import LEVELS, draw, holding, pooled, rates
+from erosion.experiments.papers.verdict_simulated import (
     RULES,
     Studies,
     betting_claims,

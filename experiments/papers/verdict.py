@@ -1,12 +1,12 @@
-"""The cells of the verdict's experiment: made-up predictions, and whole studies."""
+"""The cells of the verdict: made-up predictions, and whole studies."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from erosion.experiments.cells import CellPlan, Tick, Values
-from erosion.experiments.papers.verdict import nulls, refits
-from erosion.experiments.papers.verdict.populations import POPULATIONS, population
-from erosion.experiments.papers.verdict.rules import RULES, claims_of
+from erosion.experiments.papers import verdict_refits, verdict_simulated
+from erosion.experiments.papers.verdict_refits import POPULATIONS, population
+from erosion.experiments.papers.verdict_simulated import KINDS, NULLS, RULES, claims_of
 
 TEST_PATIENTS = (16, 30, 50, 60, 100, 104, 200, 300)
 SIMULATED = 2000  # studies of a cell
@@ -24,7 +24,7 @@ def plans() -> Sequence[CellPlan]:
             {"kind": kind, "patients": patients, "studies": SIMULATED, "seed": 0, "version": 1},
             rounds=1,
         )
-        for kind in (*nulls.NULLS, *(kind for kind in nulls.KINDS if kind not in nulls.NULLS))
+        for kind in (*NULLS, *(kind for kind in KINDS if kind not in NULLS))
         for patients in TEST_PATIENTS
     ]
     refitted = [
@@ -52,14 +52,14 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     """How many claims each rule makes, or what each study measured."""
     patients, studies, seed = config["patients"], config["studies"], config["seed"]
     if "kind" in config:
-        drawn = nulls.draw(config["kind"], studies, patients, seed)
+        drawn = verdict_simulated.draw(config["kind"], studies, patients, seed)
         claims = {rule: claims_of(rule, drawn) for rule in RULES}
         figures: Values = {
             rule: {"first": int((found < 0).sum()), "second": int((found > 0).sum())}
             for rule, found in claims.items()
         }
     else:
-        figures = refits.measure(
+        figures = verdict_refits.measure(
             population(config["data"], data_dir),
             patients,
             config["scenario"],

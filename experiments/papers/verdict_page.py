@@ -1,4 +1,4 @@
-"""The verdict's page: false claims and power of the rules, and of cross-fitting."""
+"""The page of the verdict: false claims and power of the rules, and of cross-fitting."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,16 +9,15 @@ from typing import NamedTuple
 from erosion.common.protocol.messages import CROSS_FITTED_SIGNIFICANCE, SIGNIFICANCE
 from erosion.experiments.cells import Cell, Values
 from erosion.experiments.experiment import Page
-from erosion.experiments.papers.verdict.grid import PATIENTS, TEST_PATIENTS
-from erosion.experiments.papers.verdict.nulls import GAINS, NULLS
-from erosion.experiments.papers.verdict.refits import (
+from erosion.experiments.papers.verdict import PATIENTS, TEST_PATIENTS
+from erosion.experiments.papers.verdict_refits import (
     HOLD_OUT,
     PAIRS,
     SCHEMES,
     TRUTH,
     TRUTH_OF_TRAINING_PART,
 )
-from erosion.experiments.papers.verdict.rules import RULES
+from erosion.experiments.papers.verdict_simulated import GAINS, NULLS, RULES
 from erosion.experiments.pictures import add_legend, picture
 from erosion.experiments.tables import wilson
 

@@ -1,1 +1,0 @@
-"""The tables and curves of Guha and Smith, Model Aggregation via Good-Enough Model Spaces."""

@@ -1,1 +1,0 @@
-"""One harmful hospital: what each method makes of it."""
