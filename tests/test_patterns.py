@@ -77,7 +77,6 @@ OF_OUR_OWN = {
     "client/scaffold/known_units.py",
     "common/support/software.py",
     "erosion/ending.py",
-    "erosion/reference/explained.py",
     "server/output/charts.py",
     "server/output/words.py",
 }

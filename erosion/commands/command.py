@@ -1,9 +1,15 @@
-"""One sub-command of `erosion`."""
+"""One sub-command of `erosion`, and options that several share."""
 
 import argparse
+import math
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from erosion.common.support.logs import LOG_FORMATS
 
 CHECK_FAILED = 1  # exit code of a command that looked and found something wrong
 WIDTH = 88  # of a command's description, in characters
@@ -39,3 +45,112 @@ class Command:
     def epilog(self) -> str:
         """The examples under their heading; "" where there are none."""
         return f"examples:\n{self.examples.rstrip()}" if self.examples else ""
+
+
+def given(
+    options: argparse.Namespace,
+    names: Iterable[str],
+    add_arguments: Callable[[argparse.ArgumentParser], None],
+) -> set[str]:
+    """Those of the names in `options` that are not as where nobody writes them."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return {name for name in names if getattr(options, name) != parser.get_default(name)}
+
+
+def flag(option: str) -> str:
+    """`--run-folder` of `run_folder`."""
+    return f"--{option.replace('_', '-')}"
+
+
+def seconds(text: str) -> float:
+    """How long something lasts that has an end; for argparse."""
+    if not 0 < (value := float(text)) < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} seconds; give a number above 0")
+    return value
+
+
+def add_log_format(parser: argparse.ArgumentParser) -> None:
+    """`--log-format`."""
+    parser.add_argument(
+        "--log-format",
+        choices=LOG_FORMATS,
+        default="text",
+        help="json: one object per line, for programs that collect logs (default: text)",
+    )
+
+
+DEFAULT_RUNS = Path("runs")
+
+
+def add_runs(parser: argparse.ArgumentParser, default: Path | None = DEFAULT_RUNS) -> None:
+    """`--runs`: the folder that holds a folder for every run. `default` None: it was left out."""
+    parser.add_argument(
+        "--runs", type=Path, default=default, help="where runs are kept (default: runs/)"
+    )
+
+
+def add_outputs(parser: argparse.ArgumentParser) -> None:
+    """`--output`: who else follows the run."""
+    from erosion.server.output.registry import in_words
+
+    parser.add_argument(
+        "--output",
+        action="append",
+        default=[],
+        metavar="NAME[=WHERE]",
+        help=f"also pass the run on to this output; may be given several times. {in_words()}",
+    )
+
+
+def add_weights(parser: argparse.ArgumentParser) -> None:
+    """`--weights`: the folder with files that models start from."""
+    parser.add_argument(
+        "--weights",
+        type=Path,
+        default=Path("weights"),
+        metavar="FOLDER",
+        help="where the weights are that a study's model starts from (default: %(default)s/)",
+    )
+
+
+# Keys of [data] that are options, too, with what they are for.
+HOW_WRITTEN = {
+    "encoding": 'of text, such as "cp1252"',
+    "separator": 'of columns, such as ";"',
+    "sheet": "of workbooks: the one with the patients",
+    "value_labels": "of SPSS and Stata: codes or labels",
+}
+
+
+def add_how_written(parser: argparse.ArgumentParser) -> None:
+    """Options that say how a table is written, where that is not worked out."""
+    for key, what in HOW_WRITTEN.items():
+        parser.add_argument(flag(key), type=partial(_checked, key), help=f"{what} ([data] has it)")
+
+
+def how_written(options: argparse.Namespace) -> dict[str, Any]:
+    """Those of the options that were given, as keys of [data]."""
+    return {key: value for key in HOW_WRITTEN if (value := getattr(options, key)) is not None}
+
+
+def _checked(key: str, text: str) -> str:
+    """The option, if it could stand under [data]; for argparse."""
+    from pydantic import ValidationError
+
+    from erosion.client.dataset.sources.table_file import TableFile
+
+    try:
+        found: str = getattr(TableFile.model_validate({"path": "x.csv", key: text}), key)
+    except ValidationError as problem:
+        raise argparse.ArgumentTypeError(problem.errors()[0]["msg"]) from None
+    return found
+
+
+def add_supervised(parser: argparse.ArgumentParser) -> None:
+    """`--until-stdin-closes`: the program ends with the one that started it."""
+    parser.add_argument(
+        "--until-stdin-closes",
+        action="store_true",
+        help="for supervisors: end when standard input closes, that is, when the supervisor does",
+    )

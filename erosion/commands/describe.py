@@ -4,8 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from erosion.commands.command import CHECK_FAILED, Command
-from erosion.commands.options import flag, given
+from erosion.commands.command import CHECK_FAILED, Command, flag, given
 from erosion.experiments.data_dir import add_data_dir
 
 NETWORK = ("federation", "insecure", "address")  # options that --simulate has no use for

@@ -18,7 +18,7 @@ from erosion.client.records.records import Records
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.command_line import main
-from erosion.commands import server
+from erosion.commands import coordinator
 from erosion.common.errors import ModelError, Refusal
 from erosion.common.learning.models import Mlp, build_model
 from erosion.common.protocol.messages import DescribeReply
@@ -222,7 +222,7 @@ def test_frozen_parts_and_weights_are_shown_and_never_travel(
 def test_a_coordinator_refuses_before_it_makes_a_folder_or_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(server, "configure_logging", lambda *_, **__: None)
+    monkeypatch.setattr(coordinator, "configure_logging", lambda *_, **__: None)
     path = tmp_path / "study.toml"
     raw = study_of("3" * 64).model_dump(mode="json", exclude_none=True)
     path.write_text(tomli_w.dumps(raw))

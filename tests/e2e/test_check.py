@@ -16,7 +16,7 @@ from erosion.client.records.account import site_secret
 from erosion.client.records.records import Records
 from erosion.client.site_file import load_site
 from erosion.command_line import main
-from erosion.commands import check
+from erosion.commands import hospital
 from erosion.common.errors import SiteError
 from erosion.common.line.frames import Versions
 from erosion.common.rounds import bounds
@@ -73,7 +73,7 @@ def field(
 ) -> Iterator[Field]:
     monkeypatch.setenv("COLUMNS", "400")
     # The coordinator is in this process too: its log must not go to another test's stream.
-    monkeypatch.setattr(check, "configure_logging", lambda *_, **__: None)
+    monkeypatch.setattr(hospital, "configure_logging", lambda *_, **__: None)
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     keys = make_federation(tmp_path / "federation", "a")
     study = make_study()

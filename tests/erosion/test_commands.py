@@ -17,7 +17,7 @@ import tomli_w
 from erosion.command_line import EPILOG, main, parser
 from erosion.commands import COMMANDS
 from erosion.commands.command import Command
-from erosion.commands.server import GOES_WITH
+from erosion.commands.coordinator import GOES_WITH
 from erosion.ending import in_words
 from tests.support.patience import PATIENCE
 from tests.support.small_study import TASK, make_study

@@ -7,14 +7,11 @@ from typing import Literal, get_args, get_origin
 import pytest
 from pydantic import Field
 
-from erosion.client.site_file import Limits
 from erosion.command_line import main
 from erosion.common.settings.base import Settings
 from erosion.common.study import study
 from erosion.experiments.sources import REGISTRY
-from erosion.reference.explained import explanations
-from erosion.reference.page import markdown, sections
-from erosion.reference.pages import PAGES
+from erosion.reference import PAGES, explanations, markdown, sections
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -84,33 +81,16 @@ class Colour(Settings):
     And more that is of no use to a user.
     """
 
-    red: int = Field(default=3, ge=0, lt=256)  # of 255; "#" is not a comment
-    # and this goes on
-    # This belongs to the next.
+    red: int = Field(default=3, ge=0, lt=256, description="Of 255; or less.")
     name: str
     green: float = 0.5
 
 
 class Picture(Settings):
-    """Pixels. Parameters: `shown` (whether it is (ever) seen; or not) and `back`.
-
-    Source: nobody.
-    """
+    """Pixels."""
 
     shown: bool = True
     back: Colour = Colour(name="white")
-
-
-def test_a_key_is_explained_by_its_comment_or_its_methods_parameters() -> None:
-    assert explanations(Colour) == {
-        "red": 'Of 255; "#" is not a comment and this goes on.',
-        "name": "",
-        "green": "",
-    }
-    assert explanations(Picture)["shown"] == "Whether it is (ever) seen; or not."
-    assert explanations(Limits)["min_patients"].startswith(
-        "Training patients that a study must have"
-    )
 
 
 def test_a_page_has_a_table_for_every_table_of_the_file() -> None:

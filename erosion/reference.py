@@ -1,4 +1,7 @@
-"""The reference pages of the study and the site file: every key, its kind, default and meaning."""
+"""The reference of the study and the site file: every key, its kind, default and meaning.
+
+`erosion schema` and the pages docs/study-file.md and docs/site-file.md are made from the settings.
+"""
 
 import inspect
 import re
@@ -6,13 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, get_args
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
+from erosion.client.site_file import Site
 from erosion.common.settings.base import Settings
-from erosion.reference.explained import explanations, summary
+from erosion.common.study.study import Study
 
 PLURALS = ("text", "table", "number", "whole number", "path")
 MOST_FORMS = 5  # named in a heading
@@ -241,3 +246,65 @@ def _limits(limits: Mapping[str, Any]) -> str:
         if name in limits
     ]
     return (" " if words else "") + " ".join(words)
+
+
+def explanations(model: type[BaseModel]) -> dict[str, str]:
+    """By key of the model, what the nearest class that describes the field says; "" for none."""
+    classes = [cls for cls in model.__mro__ if issubclass(cls, BaseModel)]
+    return {key: _described(key, classes) for key in model.model_fields}
+
+
+def summary(model: type[BaseModel]) -> str:
+    """The first sentence of its docstring, as one line."""
+    return " ".join(inspect.cleandoc(model.__doc__ or "").split("\n\n")[0].split())
+
+
+def _described(key: str, classes: list[type[BaseModel]]) -> str:
+    fields = [cls.model_fields[key] for cls in classes if key in cls.model_fields]
+    said = next((field.description for field in fields if field.description), "")
+    only = get_args(fields[0].annotation)
+    return said or ("Which kind this is." if len(only) == 1 and isinstance(only[0], str) else "")
+
+
+@dataclass(frozen=True, slots=True)
+class FileReference:
+    """A file's reference."""
+
+    file: str
+    model: Model
+    title: str
+    opening: str
+
+    def markdown(self) -> str:
+        """The page."""
+        command = f"erosion schema {self.file} --format markdown"
+        return markdown(self.model, self.title, self.opening, command)
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema with a description of every key."""
+        return described_schema(self.model)
+
+
+PAGES: Mapping[str, FileReference] = MappingProxyType(
+    {
+        "study": FileReference(
+            "study",
+            Study,
+            "Every key of the study file",
+            "What all hospitals of a study agree on, in [TOML](https://toml.io). `erosion study new"
+            " TABLE --target COLUMN` writes a first draft from a table. A key that has a default"
+            " may be left out; an unknown key is refused, and the message suggests the one that was"
+            " meant.",
+        ),
+        "site": FileReference(
+            "site",
+            Site,
+            "Every key of the site file",
+            "One hospital's data, its coordinator and its own limits, in [TOML](https://toml.io)."
+            " `erosion site new --study STUDY.toml --data TABLE` writes a first draft; see"
+            " [a hospital's data](data-sources.md). Paths are relative to the file. A key that has"
+            " a default may be left out; an unknown key is refused, and the message suggests the"
+            " one that was meant.",
+        ),
+    }
+)

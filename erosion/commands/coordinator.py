@@ -1,13 +1,14 @@
-"""`erosion server`."""
+"""`erosion server` and `erosion enroll`."""
 
 import argparse
 import logging
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from erosion.commands.command import Command
-from erosion.commands.options import (
+from erosion.commands.command import (
+    Command,
     add_log_format,
     add_outputs,
     add_runs,
@@ -40,7 +41,7 @@ GOES_WITH = {  # options and the modes in which they do something; those not her
 TAKES_THE_PLACE_OF = {"run_folder": "runs", "insecure": "federation"}
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+def _server_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "study",
         type=Path,
@@ -128,7 +129,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_supervised(parser)
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run_server(options: argparse.Namespace) -> int:
     keep_freed_memory()
     configure_logging(options.verbose, options.log_format, of_an_app=options.app is not None)
     with imports_for_good():
@@ -200,7 +201,7 @@ def _refuse_what_does_nothing(options: argparse.Namespace) -> None:
             " in it."
         )
     names = {*GOES_WITH, *TAKES_THE_PLACE_OF, *TAKES_THE_PLACE_OF.values()}
-    written = given(options, names, _add_arguments)
+    written = given(options, names, _server_arguments)
     for option, wanted in GOES_WITH.items():
         if option in written and modes[0] not in wanted:
             named = " or ".join(MODES[mode] for mode in wanted)
@@ -270,7 +271,7 @@ def _run_queue(options: argparse.Namespace) -> int:
     return 0
 
 
-COMMAND = Command(
+SERVER = Command(
     name="server",
     summary="coordinate studies, at the hospital that wants the model",
     details="Waits for the hospitals, runs every arm of the study, and writes the report.",
@@ -283,6 +284,36 @@ COMMAND = Command(
   erosion server STUDY.toml --output metrics --output mlflow=http://127.0.0.1:5000
   erosion server --app our_app.server_app:app --run-config 'rounds=20 lr=0.1'
 """,
-    add_arguments=_add_arguments,
-    run=_run,
+    add_arguments=_server_arguments,
+    run=_run_server,
+)
+
+
+def _enroll_arguments(parser: argparse.ArgumentParser) -> None:
+    from erosion.client.enrolment.enroll_command import add_site_commands
+    from erosion.server.enrolment.enroll_command import add_enroll_commands
+
+    add_site_commands(add_enroll_commands(parser))
+
+
+def _run_enroll(options: argparse.Namespace) -> int:
+    act: Callable[[argparse.Namespace], None] = options.enroll
+    act(options)
+    return 0
+
+
+ENROLL = Command(
+    name="enroll",
+    summary="decide who may connect, by keys and certificates",
+    details="For the coordinator, except `request`, `install` and `pin`, which are for sites.",
+    examples="""\
+  erosion enroll init --host erosion.example.org     once; the name that the sites dial
+  erosion enroll site north                          federation/kits/north.tar.gz, to hand over
+  erosion enroll list                                who is enrolled, and until when
+  erosion enroll request north                       at a site that makes its own key: node.csr
+  erosion enroll sign node.csr                       at the coordinator: makes a kit for that key
+  erosion enroll revoke north                        out within seconds
+""",
+    add_arguments=_enroll_arguments,
+    run=_run_enroll,
 )
