@@ -28,8 +28,7 @@ from erosion.experiments.testbed import study_path
 from erosion.experiments.testbed_limits import testbed_limits
 from erosion.server.output.overview_page import write_overview
 from erosion.server.output.tables import print_overview
-from erosion.server.run.leak import leak_of
-from erosion.server.run.ledger import contributions
+from erosion.server.run.findings import contributions, leak_of
 from erosion.server.run.overview import EarlyStop, Overview, UserResult, mean_weights, overview
 from erosion.server.run.result import CrossFitting
 

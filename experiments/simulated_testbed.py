@@ -15,8 +15,8 @@ from erosion.common.study.study import Study, load_study
 from erosion.experiments.simulator import Simulation, simulate
 from erosion.experiments.testbed_sites import sites_of_testbed
 from erosion.server.output.words import absences, data_check, metric_text
-from erosion.server.run.absences import absences as absent
-from erosion.server.run.leak import leak_of
+from erosion.server.run.findings import absences as absent
+from erosion.server.run.findings import leak_of
 from erosion.server.run.result import verdict, whom_it_tests
 
 

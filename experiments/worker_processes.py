@@ -2,11 +2,13 @@
 
 A fork inherits the hospitals as they are: their data are loaded once and lie in memory once. From
 then on each hospital lives in one of the processes, with all that it keeps between rounds. What it
-answers is, bit by bit, what it would have answered here.
+answers is, bit by bit, what it would have answered here. Values travel pickled through a pipe; the
+large arrays lie in memory that both processes share, which takes a quarter of the processor time.
 """
 
 import gc
 import heapq
+import io
 import logging
 import mmap
 import os
@@ -17,16 +19,125 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from multiprocessing import get_context
+from multiprocessing.connection import Connection as PipeEnd
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from erosion.common.errors import RunError
 from erosion.common.rounds.channel import Connection, Request
-from erosion.experiments.worker_channel import Channel
+from erosion.common.study.study import Study
+
+Bytes = NDArray[np.uint8]
+
+LARGE = 1 << 16  # bytes of an array that is worth a place in the shared memory
+_TAKEN = b""  # what a receiver answers once the shared memory is free again
+
+
+class SharedPipe:
+    """One end. Of two messages with large arrays the second waits until the first was taken."""
+
+    def __init__(self, pipe: PipeEnd, outgoing: mmap.mmap, incoming: mmap.mmap) -> None:
+        """`outgoing` and `incoming` are the other end's incoming and outgoing."""
+        self.pipe = pipe
+        self._outgoing = np.frombuffer(outgoing, dtype=np.uint8)
+        self._incoming = np.frombuffer(incoming, dtype=np.uint8)
+        self._is_free = True  # of the outgoing memory
+
+    def send(self, message: object) -> None:
+        """Send. Raises OSError where the other process has ended."""
+        arrays: list[pickle.PickleBuffer] = []
+        text = _pickled(message, arrays)
+        parts = [np.frombuffer(array.raw(), dtype=np.uint8) for array in arrays]
+        shared = self._place(parts)
+        rest = [part.tobytes() for part, place in zip(parts, shared, strict=True) if place < 0]
+        sizes = [part.size for part in parts]
+        header = pickle.dumps((list(zip(sizes, shared, strict=True)), text, rest), protocol=5)
+        self.pipe.send_bytes(header)
+
+    def receive(self) -> tuple[Any] | None:
+        """What the next message holds, in a tuple of one; None where it only said "taken".
+
+        Raises EOFError and OSError where the other process has ended.
+        """
+        header = self.pipe.recv_bytes()
+        if header == _TAKEN:
+            self._is_free = True
+            return None
+        described, text, rest = pickle.loads(header)  # noqa: S301 - this program, forked
+        others = iter(rest)
+        buffers: list[Bytes] = []
+        for size, place in described:
+            # torch's own memory is aligned as the tensor's was before.
+            buffer: Bytes = torch.empty(size, dtype=torch.uint8).numpy()
+            buffer[:] = (
+                self._incoming[place : place + size]
+                if place >= 0
+                else np.frombuffer(next(others), dtype=np.uint8)
+            )
+            buffers.append(buffer)
+        if any(place >= 0 for _, place in described):
+            self.pipe.send_bytes(_TAKEN)
+        return (pickle.loads(text, buffers=buffers),)  # noqa: S301 - likewise
+
+    def close(self) -> None:
+        """The other end then finds that this one has ended."""
+        self.pipe.close()
+
+    def _place(self, parts: Sequence[Bytes]) -> list[int]:
+        """Copy large arrays to the shared memory: where each begins there; -1: it does not."""
+        places, end = [], 0
+        for part in parts:
+            fits = part.size >= LARGE and end + part.size <= self._outgoing.size
+            places.append(end if fits else -1)
+            end += part.size if fits else 0
+        if end:
+            while not self._is_free:
+                message = self.receive()
+                assert message is None, "a message came before the last one was taken"
+            self._is_free = False
+        for part, place in zip(parts, places, strict=True):
+            if place >= 0:
+                self._outgoing[place : place + part.size] = part
+        return places
+
+
+class _Pickler(pickle.Pickler):
+    """Tensors as arrays, whose values stay outside the pickle."""
+
+    def reducer_override(self, value: object) -> Any:
+        """How to make it again."""
+        if isinstance(value, Tensor):
+            return torch.from_numpy, (value.detach().contiguous().numpy(),)
+        if isinstance(value, Study):  # as it travels over a network
+            return _study, (value.canonical_json(),)
+        return NotImplemented
+
+
+@lru_cache(maxsize=4)  # a study is named by every request
+def _study(text: str) -> Study:
+    return Study.model_validate_json(text)
+
+
+def _pickled(message: object, arrays: list[pickle.PickleBuffer]) -> bytes:
+    def keep_small(array: pickle.PickleBuffer) -> bool:
+        """True: it is part of the pickle."""
+        if array.raw().nbytes < LARGE:
+            return True
+        arrays.append(array)
+        return False
+
+    with io.BytesIO() as stream:
+        _Pickler(stream, protocol=5, buffer_callback=keep_small).dump(message)
+        return stream.getvalue()
+
 
 SHARED_BYTES = 1 << 20  # of each process and direction, beside a few of the largest arrays
 SHARED_ARRAYS = 8
@@ -48,7 +159,7 @@ class _Worker:
     """One process, seen from here."""
 
     process: BaseProcess
-    channel: Channel
+    channel: SharedPipe
 
 
 class WorkerProcesses(Generic[A]):
@@ -74,8 +185,8 @@ class WorkerProcesses(Generic[A]):
             for _ in range(num_workers):
                 pipes = context.Pipe()
                 memory = mmap.mmap(-1, size), mmap.mmap(-1, size)
-                ours = Channel(pipes[0], *memory)
-                theirs = Channel(pipes[1], *reversed(memory))
+                ours = SharedPipe(pipes[0], *memory)
+                theirs = SharedPipe(pipes[1], *reversed(memory))
                 inherited = [*(worker.channel for worker in self._workers), ours]
                 process = context.Process(
                     target=_work,
@@ -166,9 +277,9 @@ def _shared_out(loads: Mapping[Connection, int], num_workers: int) -> dict[Conne
 
 
 def _work(
-    channel: Channel,
+    channel: SharedPipe,
     answers: Callable[[Mapping[Connection, Request]], Iterable[object]],
-    inherited: Sequence[Channel],
+    inherited: Sequence[SharedPipe],
     lifeline: tuple[int, int],
 ) -> None:
     """A process's whole life. The one that forked it speaks for it: it writes to no stream."""

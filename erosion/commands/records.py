@@ -11,7 +11,7 @@ from erosion.commands.command import CHECK_FAILED, Command
 
 if TYPE_CHECKING:
     from erosion.client.audit.audit_check import Verified
-    from erosion.server.run.witness import Witnessed
+    from erosion.server.run.journal import Witnessed
 
 
 def _status_arguments(parser: argparse.ArgumentParser) -> None:
@@ -122,7 +122,7 @@ def held_against(
 def _run_log(options: argparse.Namespace) -> int:
     from erosion.common.errors import RunError
     from erosion.server.run.run_folder import RunFolder
-    from erosion.server.run.witness import read_witness
+    from erosion.server.run.journal import read_witness
 
     if options.hospital is not None and options.run is None:
         raise RunError("--hospital goes with --run RUN: the run that the log is compared with.")
@@ -212,7 +212,7 @@ def _audit_log(run: Path, hospital: str, log: Path) -> bool:
     """Show whether a hospital's log is the one whose hashes the coordinator has."""
     from erosion.common.errors import SiteError
     from erosion.server.run.run_folder import RunFolder
-    from erosion.server.run.witness import read_witness
+    from erosion.server.run.journal import read_witness
 
     kept = read_witness(RunFolder(run).witness, hospital)
     witnessed = {noted.head for noted in kept}

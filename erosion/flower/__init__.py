@@ -4,8 +4,8 @@ See docs/flower.md. Only Flower's public interface is used. Nothing here makes o
 our own line, which would change who a stock ServerApp's process is to Flower.
 """
 
-from erosion.flower.enrolled import enrolled
-from erosion.flower.halves import mean_and_noise
+from erosion.flower.arrangement import mean_and_noise
 from erosion.flower.personalized import EvidenceErosion, Personalized, WeightErosion
+from erosion.flower.reading import enrolled
 
 __all__ = ["EvidenceErosion", "Personalized", "WeightErosion", "enrolled", "mean_and_noise"]

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import Result
 from torch import Tensor
 
 from erosion.common.aggregation.cohort import Update
@@ -28,10 +28,10 @@ from erosion.common.errors import RunError, StudyError
 from erosion.common.rounds.records import Absence, Answer, Rejection, RoundRecord, RunState
 from erosion.common.rounds.round import Round, first_state
 from erosion.common.rounds.screening import reject_outsized, sample_cap
+from erosion.common.rounds.strategy import RoundStrategy
 from erosion.common.support.process import RunningTime
 from erosion.flower.arrangement import Arrangement, Values
-from erosion.flower.names import Names, shown
-from erosion.flower.reading import AmbiguousReplyError, Read, Reading
+from erosion.flower.reading import AmbiguousReplyError, Names, Read, Reading, shown
 from erosion.flower.rules import needs_more, rule_of
 from erosion.flower.saved import Saved
 
@@ -40,7 +40,7 @@ logger = logging.getLogger("erosion.flower")
 LOOK_SECONDS = 0.5  # between two looks at who is connected
 
 
-class Personalized(Strategy):
+class Personalized(RoundStrategy):
     """A rule of `erosion algorithms` for one site, the user's.
 
     Every node trains the model that it is sent, as for Flower's FedAvg, and says in its reply's
@@ -173,10 +173,17 @@ class Personalized(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The user's next model, or None where the round is skipped. Raises RunError."""
-        model, algorithm, state = self._ready()
+        """The user's next model, or None if the round is skipped. Raises RunError."""
+        _, _, state = self._ready()
         if state.stopped:
             return None, None
+        return super().aggregate_train(server_round, replies)
+
+    def conclude(
+        self, replies: Iterable[Message]
+    ) -> tuple[RoundRecord, ArrayRecord | None, Mapping[str, Any]]:
+        """Screen the updates, measure distances, erode weights and aggregate."""
+        model, algorithm, state = self._ready()
         received = {reply.metadata.src_node_id: reply for reply in replies}
         answers, own = self._answers(model, state, received)
         del received
@@ -195,9 +202,9 @@ class Personalized(Strategy):
         self._tell(record)
         if record.outcome != "done":
             self._raise_if_hopeless(record)
-            return None, _metrics(record, {})
+            return record, None, {}
         self._rest = dict(own.rest)
-        return model.record(self._state.params, self._rest), _metrics(record, own.metrics)
+        return record, model.record(self._state.params, self._rest), own.metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -427,14 +434,3 @@ def _same(one: tuple[Tensor, dict[str, Values]], other: tuple[Tensor, dict[str, 
     """Are parameters and all the rest equal?"""
     rest = all(np.array_equal(values, other[1][name]) for name, values in one[1].items())
     return rest and torch.equal(one[0], other[0])
-
-
-def _metrics(record: RoundRecord, own: Mapping[str, Any]) -> MetricRecord:
-    """Weights and distances by name, beside what the user's node measured in training."""
-    values: dict[str, Any] = dict(own)
-    for name, site in record.hospitals.items():
-        if site.weight_after is not None:
-            values[f"weight-{name}"] = float(site.weight_after)
-        if site.distance is not None:
-            values[f"distance-{name}"] = float(site.distance)
-    return MetricRecord(values)

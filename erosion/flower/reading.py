@@ -1,6 +1,7 @@
-"""Reads a node's reply to a training request, screened as a hospital's answer is."""
+"""Reads a node's reply to a training request, screened as a hospital's answer is, and its name."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -13,8 +14,67 @@ from erosion.common.protocol.figures import LARGEST_COUNT
 from erosion.common.protocol.messages import TrainReply, TrainResult
 from erosion.common.rounds.records import Answer, Rejection
 from erosion.common.rounds.screening import Expected, screen
+from erosion.common.support.text import printable
 from erosion.flower.arrangement import Arrangement, Values
-from erosion.flower.names import shown
+from erosion.server.link.sessions import Sessions
+
+MOST_CHARACTERS = 100
+
+
+class Names:
+    """Binds names to node ids: what a node says first holds for as long as it is connected.
+
+    Flower's node ids change where a node registers anew, unless its key is registered; what is
+    remembered of a hospital therefore belongs to its name.
+    """
+
+    def __init__(self, known: Mapping[int, str] | None) -> None:
+        """`known`: the coordinator's own list, which no node's word changes; None: their word."""
+        self._known = None if known is None else {n: str(name) for n, name in known.items()}
+        self.of_node: dict[int, str] = dict(self._known or {})
+
+    def hear(self, said: Mapping[int, str], connected: Collection[int]) -> dict[int, str]:
+        """What nodes call themselves. Returns the nodes that are not believed, and why."""
+        problems: dict[int, str] = {}
+        new: dict[int, str] = {}
+        for node, name in said.items():
+            own = self.of_node.get(node)
+            if own is not None and name != own:
+                problems[node] = f"calls itself {name!r}; its name is {own!r}"
+            elif own is None and self._known is not None:
+                problems[node] = "is not among `nodes`, the nodes that take part"
+            elif own is None:
+                new[node] = name
+        taken = {name for node, name in self.of_node.items() if node in connected}
+        times = Counter(new.values())
+        for node, name in new.items():
+            if name in taken:
+                problems[node] = f"calls itself {name!r}, as another node does"
+            elif times[name] > 1:
+                problems[node] = f"calls itself {name!r}, as another node does in the same round"
+            else:
+                self._bind(node, name)
+        return problems
+
+    def _bind(self, node: int, name: str) -> None:
+        for gone in [n for n, held in self.of_node.items() if held == name]:
+            del self.of_node[gone]  # it has come back as another node
+        self.of_node[node] = name
+
+    def node_of(self, name: str) -> int | None:
+        """The node that a name belongs to."""
+        return next((node for node, held in self.of_node.items() if held == name), None)
+
+
+def shown(name: object) -> str:
+    """A name as a site gives it, fit to be shown."""
+    return printable(str(name))[:MOST_CHARACTERS]
+
+
+def enrolled(*names: str) -> dict[int, str]:
+    """Node id -> name, by the names that the sites' certificates hold; for `nodes=`."""
+    return {Sessions.node_id(name): name for name in names}
+
 
 R = TypeVar("R")
 

@@ -19,9 +19,9 @@ from erosion.server.coordination.run_end import result_of, write
 from erosion.server.coordination.study_strategy import StudyStrategy
 from erosion.server.link import Link, LinkGrid
 from erosion.server.output.events import RunEvent, RunFinished, StudyStarted
+from erosion.server.run.journal import Witness
 from erosion.server.run.result import Result
 from erosion.server.run.run_folder import RunFolder
-from erosion.server.run.witness import Witness
 
 
 class Coordinator:

@@ -7,21 +7,121 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Final, Literal, Self
+
+from pydantic import Field
 
 from erosion.common.errors import CheckpointError
+from erosion.common.formats.json_file import read_json, write_json
+from erosion.common.protocol.messages import Scaling
 from erosion.common.rounds import checkpoint
 from erosion.common.rounds.arm import initial_state
 from erosion.common.rounds.context import Decisions, Store
+from erosion.common.rounds.data_check import DataCheck
 from erosion.common.rounds.records import RoundRecord, RunState
-from erosion.common.rounds.selection import Curves, chosen
+from erosion.common.rounds.selection import Curves, SelectedSettings, chosen
 from erosion.common.sealed.sums.sum_records import RecordFiles
+from erosion.common.settings.base import Settings
+from erosion.common.settings.names import Name
 from erosion.common.study.study import Study
 from erosion.common.support.files import remove_unfinished, sync_folder
-from erosion.server.run.fold_record import read_folds, write_folds
-from erosion.server.run.journal import Journal, cut_back, finished_rounds, keep_first, read_records
-from erosion.server.run.run_decisions import RunDecisions, read_run_decisions
+from erosion.server.run.journal import (
+    Journal,
+    cut_back,
+    finished_rounds,
+    keep_first,
+    read_folds,
+    read_records,
+    write_folds,
+)
 from erosion.server.run.run_folder import RunFolder
+
+FORMAT: Final = 1  # raised when a key changes its meaning
+REMEDY = "Start the study again."
+
+
+class _SelectedSettings(Settings):
+    settings: dict[str, Any]
+    rounds: int = Field(ge=1)
+    loss: float | None
+
+
+class RunDecisions(Settings):
+    """`beginning.json`: written when the hospitals are together and before the first round."""
+
+    format: Literal[1] = FORMAT
+    started: str  # ISO 8601, UTC
+    scaling: Scaling | None  # pooled over the hospitals that were there
+    choices: dict[str, _SelectedSettings]  # by arm; empty until the trials have ended
+    cohort: tuple[Name, ...] | None = None  # hospitals that may take part; None: all of the study
+    data_check: DataCheck = DataCheck()
+    study: str  # digest
+    run: str  # the name by which the sites know it
+
+    @classmethod
+    def of(cls, study: Study, run: str, started: str, decisions: Decisions) -> Self:
+        """Gather what was decided of the run of `study`, which the sites know as `run`."""
+        kept = {
+            arm: _SelectedSettings(settings=dict(c.settings), rounds=c.rounds, loss=c.loss)
+            for arm, c in decisions.choices.items()
+        }
+        cohort = None if decisions.cohort is None else tuple(sorted(decisions.cohort))
+        return cls(
+            started=started,
+            scaling=decisions.scaling,
+            choices=kept,
+            cohort=cohort,
+            data_check=decisions.data_check,
+            study=study.digest,
+            run=run,
+        )
+
+    def chosen(self) -> dict[str, SelectedSettings]:
+        """What every arm is run with."""
+        return {
+            arm: SelectedSettings(kept.settings, kept.rounds, kept.loss)
+            for arm, kept in self.choices.items()
+        }
+
+    def check(self, study: Study, path: Path) -> None:
+        """Raise CheckpointError where what `path` says does not fit the study."""
+        if (problem := self._problem_with(study)) is not None:
+            raise CheckpointError(f"{path} does not fit its study: {problem}. {REMEDY}")
+
+    def _problem_with(self, study: Study) -> str | None:
+        if self.study != study.digest:
+            return "the run was begun with other settings than those in study.toml"
+        if self.choices and self.choices.keys() != study.arms.keys():
+            found, wanted = ", ".join(sorted(self.choices)), ", ".join(sorted(study.arms))
+            return f"it is of the arms {found}, and the study has {wanted}"
+        if too_long := [arm for arm, c in self.choices.items() if c.rounds > study.rounds]:
+            return f"it has more rounds of {too_long[0]} than the study"
+        if study.user not in (self.cohort or study.hospitals):
+            return f"the hospitals that may take part lack the user, {study.user}"
+        widths = {len(self.scaling.mean), len(self.scaling.deviation)} if self.scaling else set()
+        if widths and widths != {study.task.input_shape[0]}:
+            return f"its scaling is not of {study.task.input_shape[0]} columns"
+        try:
+            if self.choices:
+                chosen(study, self.chosen())
+        except ValueError as problem:
+            return f"its settings cannot be used ({problem})"
+        return None
+
+    def write(self, path: Path) -> None:
+        """Put it into the run folder."""
+        write_json(path, self)
+
+
+def read_run_decisions(folder: RunFolder) -> RunDecisions | None:
+    """None where the run ended before its first round. Raises CheckpointError."""
+    try:
+        return read_json(
+            folder.beginning, RunDecisions, version=FORMAT, error=CheckpointError, remedy=REMEDY
+        )
+    except FileNotFoundError:
+        return None
+
 
 _TRIALS_REMEDY = (
     "The result says by it who was missing in the folds. Bring it back from a backup, or start the"
@@ -195,7 +295,7 @@ class FolderStore(Store):
                 )
             return
         earlier.check(study, folder.beginning)
-        if earlier.run not in (None, folder.run):
+        if earlier.run != folder.run:
             raise CheckpointError(
                 f"{folder.name} has been lost or changed: sites know the run as"
                 f" {earlier.run}. Write that into it, and nothing else."

@@ -18,11 +18,14 @@ from erosion.common.support.files import write_atomically
 from erosion.common.support.process import peak_megabytes
 from erosion.server.output.report import write_report
 from erosion.server.run import provenance
-from erosion.server.run.absences import absences
-from erosion.server.run.leak import leak_of
-from erosion.server.run.ledger import as_csv, contributions
-from erosion.server.run.privacy_spent import privacy_spent
-from erosion.server.run.recounts import recounts
+from erosion.server.run.findings import (
+    absences,
+    as_csv,
+    contributions,
+    leak_of,
+    privacy_spent,
+    recounts,
+)
 from erosion.server.run.result import (
     ArmResult,
     CrossFitting,

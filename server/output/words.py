@@ -9,9 +9,8 @@ from erosion.common.rounds.data_check import DataCheck
 from erosion.common.support.text import printable as printable
 from erosion.common.tasks.metric import Metric
 from erosion.common.tasks.task import Task
-from erosion.server.run.absences import Absent
+from erosion.server.run.findings import Absent
 from erosion.server.run.overview import EarlyStop, Overview
-from erosion.server.run.recounts import Recount
 from erosion.server.run.result import Result, Selected
 
 RESULT_OF_STOPPED = "the model reached there is the arm's result"

@@ -1,18 +1,26 @@
-"""`rounds.jsonl`: one line for every round, written before the round counts as finished."""
+"""A run's files that are read again: the journal of rounds, finished folds, and the witness.
+
+`rounds.jsonl`: one line for every round, written before the round counts as finished. `folds.json`:
+the finished folds of a cross-fitted evaluation. `witness.jsonl`: the end of each hospital's own log
+of what it sent, a chain of hashes, with every reply; `erosion log verify --run` compares them.
+"""
 
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
-from pydantic import TypeAdapter
+from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
 from erosion.common.errors import CheckpointError
-from erosion.common.formats.json_file import with_checksum, without_checksum
+from erosion.common.formats.json_file import read_json, with_checksum, without_checksum, write_json
 from erosion.common.protocol.messages import Metrics
 from erosion.common.rounds.records import HospitalRecord, RoundRecord
+from erosion.common.rounds.selection import Curves
+from erosion.common.settings.base import Settings
 from erosion.common.support.files import (
     cut_to_whole_lines,
     lines_of,
@@ -20,7 +28,7 @@ from erosion.common.support.files import (
     write_atomically,
 )
 
-FORMAT = 1  # raised when a key changes its meaning
+FORMAT: Final = 1  # raised when a key changes its meaning
 REMEDY = "Use the version that wrote it, or run the study again."
 
 
@@ -179,3 +187,69 @@ def _unreadable(path: Path, number: int, reason: str) -> CheckpointError:
         f"Line {number} of {path} cannot be read: {reason}. This program reads format {FORMAT}; was"
         f" it written by another version, or edited? {REMEDY}"
     )
+
+
+class FoldRecord(Settings):
+    """The user's metrics in every finished fold, round by round, and nothing of a patient."""
+
+    format: Literal[1] = FORMAT
+    finished: tuple[dict[str, tuple[Metrics | None, ...]], ...] = ()  # by arm; from round 1
+
+
+def read_folds(path: Path) -> list[Curves]:
+    """Those that are finished; none where there is no file. Raises CheckpointError."""
+    try:
+        found = read_json(path, FoldRecord, version=FORMAT, error=CheckpointError, remedy=REMEDY)
+    except FileNotFoundError:
+        return []
+    return list(found.finished)
+
+
+def write_folds(path: Path, finished: Sequence[Curves]) -> None:
+    """Put all of them into the run folder."""
+    kept = tuple({arm: tuple(curve) for arm, curve in curves.items()} for curves in finished)
+    write_json(path, FoldRecord(finished=kept))
+
+
+class Witnessed(Settings):
+    """One line."""
+
+    time: AwareDatetime
+    hospital: str
+    kind: str  # of the request that was answered
+    head: str  # SHA-256 of the log's last line, hexadecimal
+
+
+class Witness:
+    """Appends to the file; it is made with the first line."""
+
+    def __init__(self, path: Path) -> None:
+        """Go on with `path`; a last line that was cut off is removed. Raises OSError."""
+        cut_to_whole_lines(path)
+        self._path = path
+
+    def __call__(self, hospital: str, kind: str, head: str) -> None:
+        """Note one hash."""
+        now = datetime.now(UTC).replace(microsecond=0)
+        line = Witnessed(time=now, hospital=hospital, kind=kind, head=head)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(line.model_dump_json() + "\n")
+
+
+def read_witness(path: Path, hospital: str) -> list[Witnessed]:
+    """What is kept of one hospital's log, oldest first. Raises CheckpointError."""
+    try:
+        lines = list(lines_of(path))
+    except OSError as problem:
+        raise CheckpointError(f"{path} cannot be read ({problem}).") from None
+    found = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            noted = Witnessed.model_validate_json(line)
+        except ValidationError:
+            if number == len(lines) and not line.endswith(b"\n"):
+                continue  # cut off by a crash
+            raise CheckpointError(f"Line {number} of {path} cannot be read.") from None
+        if noted.hospital == hospital:
+            found.append(noted)
+    return found

@@ -16,11 +16,9 @@ from erosion.common.tasks import DEFAULT, REGISTRY
 from erosion.common.tasks.metric import Metric
 from erosion.common.tasks.task import Task
 from erosion.server.run import provenance
-from erosion.server.run.absences import Absent
-from erosion.server.run.leak import Leak
+from erosion.server.run.findings import Absent, Contribution, Leak
 from erosion.server.run.result import (
     NOTHING_COMPARED,
-    Contribution,
     CrossFitting,
     Result,
     above_base_rate,

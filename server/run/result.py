@@ -5,7 +5,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
-from pydantic import AliasChoices, Field, field_validator
+from pydantic import Field, field_validator
 
 from erosion.common.errors import CheckpointError
 from erosion.common.formats.json_file import read_json
@@ -22,10 +22,7 @@ from erosion.common.study.study import Study
 from erosion.common.tasks import DEFAULT, REGISTRY
 from erosion.common.tasks.metric import Metric
 from erosion.common.tasks.task import Task
-from erosion.server.run.absences import Absent
-from erosion.server.run.leak import Leak
-from erosion.server.run.privacy_spent import PrivacySpent
-from erosion.server.run.recounts import Recount
+from erosion.server.run.findings import Absent, Contribution, Leak, PrivacySpent, Recount
 
 FORMAT: Final = 1  # raised when a key changes its meaning
 REMEDY = "Run the study again."
@@ -49,8 +46,7 @@ class Selected(Settings):
 
     settings: dict[str, Any]  # in place of the arm's own
     rounds: int
-    loss: float = Field(validation_alias=AliasChoices("loss", "log_loss"))
-    # the task's, for the training patients held out
+    loss: float  # the task's, for the training patients held out
 
 
 class ArmResult(Settings):
@@ -81,14 +77,6 @@ class CrossFitting(Settings):
     repeats: int  # cuts into folds
 
 
-class Contribution(Settings):
-    """One line of the ledger: what a hospital gave to the first arm."""
-
-    rounds: int  # in which its update was accepted
-    weight_sum: float  # over those rounds
-    samples_seen: int
-
-
 class Result(Settings):
     """`result.json`."""
 
@@ -106,7 +94,7 @@ class Result(Settings):
     references: dict[str, FinalMetrics] = Field(default_factory=dict)  # local models of the user's
     # patients alone, by name
     base_rate: FinalMetrics | None = None  # of the training part's base rate as everyone's
-    # prediction, cross-fitted with every fold; None: written by a version that did not measure it
+    # prediction, cross-fitted with every fold
     comparison: Comparison | None
     class_counts: dict[str, int | None]  # of the user's test patients; empty where none are
     # counted; None: not told

@@ -217,9 +217,7 @@ def resumed_run_folder(path: Path, study: Study | None = None) -> RunFolder:
     if study is not None:
         _take(study, folder)
     try:
-        # An earlier version called a run by its folder's name.
-        was_begun = folder.has_begun or folder.status.exists()
-        _name_it(folder, path.resolve().name if was_begun else _new_name())
+        _name_it(folder, _new_name())
     except OSError as problem:
         raise DiskError(f"The run folder {path} cannot be used: {problem}.") from None
     return folder

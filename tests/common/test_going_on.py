@@ -10,7 +10,7 @@ from erosion.common.errors import RunError
 from erosion.common.protocol.messages import TrainRequest, TrainResult
 from erosion.common.rounds.records import Absence
 from erosion.server.coordination.folder_store import FolderStore
-from erosion.server.run.absences import absences
+from erosion.server.run.findings import absences
 from erosion.server.run.journal import read_records
 from erosion.server.run.run_folder import open_run_folder
 from tests.support.open_study import everybody, outcomes, study

@@ -9,8 +9,7 @@ from erosion.common.errors import RunError
 from erosion.common.protocol.messages import TrainRequest, TrainResult
 from erosion.common.rounds.channel import Away, Denied, Left
 from erosion.common.rounds.presence import Presence, UserDeclinedError
-from erosion.server.run.absences import Absent, absences
-from erosion.server.run.recounts import Recount, recounts
+from erosion.server.run.findings import Absent, Recount, absences, recounts
 from tests.support.open_study import everybody, outcomes, study
 from tests.support.scripted import Kept, Scripted, study_run, trained
 

@@ -8,7 +8,7 @@ import pytest
 
 from erosion.client.audit.log_files import full_files
 from erosion.command_line import main
-from erosion.server.run.witness import Witness
+from erosion.server.run.journal import Witness
 from tests.support.sent_logs import long_log
 
 

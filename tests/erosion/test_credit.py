@@ -8,7 +8,7 @@ from torch import Tensor
 from erosion.client.training.hospital import Hospital
 from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
 from erosion.experiments.simulator import simulate, timeless
-from erosion.server.run.ledger import contributions
+from erosion.server.run.findings import contributions
 from tests.support.small_study import TWO_NUMBERS, make_site, make_study, sixty_patients
 
 

@@ -28,8 +28,7 @@ from erosion.common.rounds.study import run_study
 from erosion.common.settings.base import validate
 from erosion.common.study.sections import Fold
 from erosion.common.study.study import Study
-from erosion.experiments.in_process import InProcess
-from erosion.experiments.simulator import simulate
+from erosion.experiments.simulator import InProcess, simulate
 from erosion.server.coordination.folder_store import FolderStore
 from erosion.server.coordination.run_end import result_of
 from erosion.server.run.journal import read_records

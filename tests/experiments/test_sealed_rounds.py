@@ -30,8 +30,7 @@ from erosion.common.sealed.legs import (
 from erosion.common.sealed.roster import Roster
 from erosion.common.sealed.sums.sum_records import RecordFiles
 from erosion.common.sealed.sums.sum_rules import SumRules
-from erosion.server.run.absences import absences
-from erosion.server.run.ledger import contributions
+from erosion.server.run.findings import absences, contributions
 from erosion.server.run.run_folder import new_run_folder
 from tests.support.sealed_study import (
     ARM,

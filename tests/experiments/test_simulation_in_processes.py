@@ -16,7 +16,7 @@ from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal, RunError, StudyError
 from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
 from erosion.common.rounds.records import RoundRecord
-from erosion.experiments import in_process, simulator, worker_processes
+from erosion.experiments import simulator, worker_processes
 from erosion.experiments.simulator import Simulation, simulate, timeless
 from tests.support.five_hospitals import NAMES, hospitals, study_with
 from tests.support.patience import PATIENCE, wait_until
@@ -125,7 +125,7 @@ def test_a_study_of_short_rounds_stays_in_this_process_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = counted(monkeypatch)
-    monkeypatch.setattr(in_process, "WORTH_SECONDS", 1e9)
+    monkeypatch.setattr(simulator, "WORTH_SECONDS", 1e9)
     simulate(study_with(rounds=2), hospitals(tmp_path), clock=timeless, workers=None)
     assert started == []
 
@@ -136,7 +136,7 @@ def test_a_study_of_long_rounds_goes_on_in_as_many_processes_as_there_are_cores(
     study = study_with(arms={"ditto": {}, "weight_erosion": {"distance_penalty": 0.3}})
     expected = simulate(study, hospitals(tmp_path), clock=timeless)
     started = counted(monkeypatch)
-    monkeypatch.setattr(in_process, "WORTH_SECONDS", 1e-9)
+    monkeypatch.setattr(simulator, "WORTH_SECONDS", 1e-9)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2})
     found = simulate(study, hospitals(tmp_path), clock=timeless, workers=None)
     assert started == [3]
@@ -152,7 +152,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             started.append(arguments[2])
             super().__init__(*arguments)
 
-    monkeypatch.setattr(in_process, "WorkerProcesses", Counted)
+    monkeypatch.setattr(simulator, "WorkerProcesses", Counted)
     return started
 
 
@@ -256,7 +256,7 @@ def test_what_cannot_be_forked_is_refused_or_called_here(
         with pytest.raises(StudyError, match=why):
             simulate(study, agents, clock=timeless, workers=2)
         started = counted(monkeypatch)
-        monkeypatch.setattr(in_process, "WORTH_SECONDS", 0.0)
+        monkeypatch.setattr(simulator, "WORTH_SECONDS", 0.0)
         simulate(study, agents, clock=timeless, workers=None)
         assert started == []
     finally:

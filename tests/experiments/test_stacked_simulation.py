@@ -16,7 +16,7 @@ from erosion.common.learning.stacked_sgd import train_stacked
 from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
 from erosion.common.rounds.records import HospitalRecord, RoundRecord
 from erosion.common.study.study import Study
-from erosion.experiments import in_process, together
+from erosion.experiments import together
 from erosion.experiments.papers.robustness import ATTACKS, Attacker, Overheard, Wire
 from erosion.experiments.simulator import Simulation, simulate, timeless
 from erosion.experiments.together import answers_together
@@ -167,10 +167,10 @@ def test_by_itself_only_many_hospitals_with_a_small_model_are_stacked(
     study, sizes = study_with(arms={"fedavg": {}}, rounds=1), stacks(monkeypatch)
     simulated(study, tmp_path)
     assert sizes == []
-    monkeypatch.setattr(in_process, "FEWEST_STACKED", 5)
+    monkeypatch.setattr(simulator, "FEWEST_STACKED", 5)
     simulated(study, tmp_path)
     assert sizes == [5]
-    monkeypatch.setattr(in_process, "LARGEST_STACKED", 5)
+    monkeypatch.setattr(simulator, "LARGEST_STACKED", 5)
     simulated(study, tmp_path)
     assert sizes == [5]
 
@@ -178,14 +178,14 @@ def test_by_itself_only_many_hospitals_with_a_small_model_are_stacked(
 def test_the_documentation_says_from_when_on() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
     words = " ".join(page.split())
-    assert f"{in_process.FEWEST_STACKED} hospitals or more in an exchange" in words
-    assert f"a model of at most {in_process.LARGEST_STACKED:,} parameters" in words
+    assert f"{simulator.FEWEST_STACKED} hospitals or more in an exchange" in words
+    assert f"a model of at most {simulator.LARGEST_STACKED:,} parameters" in words
 
 
 def test_hospitals_on_another_device_are_stacked_however_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_process, "_device", lambda _hospital: "cuda")
+    monkeypatch.setattr(simulator, "_device", lambda _hospital: "cuda")
     sizes = stacks(monkeypatch)
     simulated(study_with(arms={"fedavg": {}}, rounds=1), tmp_path)
     assert sizes == [5]
@@ -194,7 +194,7 @@ def test_hospitals_on_another_device_are_stacked_however_few(
 def test_what_cannot_be_stacked_is_trained_in_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_process, "FEWEST_STACKED", 2)
+    monkeypatch.setattr(simulator, "FEWEST_STACKED", 2)
     sizes = stacks(monkeypatch)
     simulated(study_with(arms={"fedavg": {}}, rounds=1, task=BALANCED), tmp_path)
     assert sizes == []
@@ -214,7 +214,7 @@ def test_what_cannot_be_stacked_is_refused_where_it_is_asked_for(
 def test_hospitals_of_different_devices_are_trained_in_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_process, "_device", lambda hospital: hospital.name)
+    monkeypatch.setattr(simulator, "_device", lambda hospital: hospital.name)
     with pytest.raises(StudyError, match=r"compute\.device"):
         simulated(study_with(), tmp_path, stacked=True)
 

@@ -24,7 +24,6 @@ from erosion.common.rounds.round import first_state
 from erosion.common.support.status_words import find_status, in_words
 from erosion.server.output.run_data import read_run
 from erosion.server.run.journal import read_records
-from erosion.server.run.run_decisions import RunDecisions, read_run_decisions
 from erosion.server.run.run_folder import RunFolder
 from tests.support.synthetic_run import make_run
 

@@ -12,7 +12,7 @@ from erosion.common.protocol.messages import Comparison, Conclusion, FinalMetric
 from erosion.server.output.overview_page import render_overview, write_overview
 from erosion.server.output.tables import print_overview
 from erosion.server.output.words import absences_by_user
-from erosion.server.run.absences import Absent
+from erosion.server.run.findings import Absent
 from erosion.server.run.overview import (
     TOO_FEW,
     UNCLEAR,
@@ -25,7 +25,7 @@ from erosion.server.run.overview import (
     overview,
     verdict,
 )
-from erosion.server.run.result import Contribution, CrossFitting
+from erosion.server.run.result import CrossFitting
 from tests.support.html_page import EVIL, Page
 from tests.support.synthetic_run import HOSPITALS, make_run, make_study
 

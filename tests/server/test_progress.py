@@ -31,7 +31,7 @@ from erosion.server.output.terminal import (
     weights_in_words,
 )
 from erosion.server.output.words import weight_text
-from erosion.server.run.absences import absences
+from erosion.server.run.findings import absences
 from tests.support.stopped_run import NOTE, make_stopped_run
 from tests.support.synthetic_run import (
     ARMS,

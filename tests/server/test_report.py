@@ -43,9 +43,7 @@ from erosion.server.output.words import (
     what_may_be_unseen,
 )
 from erosion.server.output.words import recounts as recount_sentences
-from erosion.server.run.absences import Absent, absences
-from erosion.server.run.privacy_spent import privacy_spent
-from erosion.server.run.recounts import Recount, recounts
+from erosion.server.run.findings import Absent, Recount, absences, privacy_spent, recounts
 from erosion.server.run.result import CrossFitting, Selected, verdict
 from erosion.server.run.run_folder import RunFolder
 from tests.support.html_page import EVIL, Page

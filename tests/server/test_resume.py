@@ -25,7 +25,14 @@ from erosion.common.study.study import EVERY_USER, Study, load_study
 from erosion.common.support.text import printable
 from erosion.experiments.free_ports import free_address
 from erosion.server.coordination.folder_store import FolderStore
-from erosion.server.run.journal import Journal, keep_first, read_journal, read_records
+from erosion.server.run.journal import (
+    Journal,
+    Witness,
+    keep_first,
+    read_journal,
+    read_records,
+    read_witness,
+)
 from erosion.server.run.run_folder import (
     RunFolder,
     alone_in,
@@ -35,7 +42,6 @@ from erosion.server.run.run_folder import (
     user_folder,
     write_study,
 )
-from erosion.server.run.witness import Witness, read_witness
 from tests.support.killed_coordinator import (
     BULLETS,
     TRIAL_BULLETS,

@@ -31,7 +31,7 @@ from erosion.common.support import expiry
 from erosion.common.support.status_words import find_status
 from erosion.server.output.events import StudyFailed, StudyStarted, UserFailed
 from erosion.server.output.terminal import progress
-from erosion.server.run.ledger import as_csv, contributions
+from erosion.server.run.findings import as_csv, contributions
 from erosion.server.run.status import CoordinatorStatus, queue_status
 from tests.support.synthetic_run import HOME, Run, make_run, make_study, play
 

@@ -19,7 +19,7 @@ from erosion.common.tasks import REGISTRY
 from erosion.server.output.events import RunFinished, StudyStarted
 from erosion.server.output.observers import Observer
 from erosion.server.run.journal import FORMAT, Journal
-from erosion.server.run.result import ArmResult, Contribution, Result, SecondsPerRound, verdict
+from erosion.server.run.result import ArmResult, Result, SecondsPerRound, verdict
 from erosion.server.run.run_folder import RunFolder, write_study
 from tests.support import small_study
 

@@ -14,8 +14,7 @@ from erosion.common.rounds.channel import Connection, Reply, Request, Result
 from erosion.common.rounds.records import RoundRecord
 from erosion.common.rounds.study import run_study
 from erosion.common.study.study import Study
-from erosion.experiments.in_process import InProcess
-from erosion.experiments.simulator import simulate
+from erosion.experiments.simulator import InProcess, simulate
 from tests.support.scripted import Kept, Scripted, context, step_result, study_run, trained
 from tests.support.small_study import make_site, make_study, twenty_patients
 

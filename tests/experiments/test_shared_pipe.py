@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from erosion.experiments.worker_channel import LARGE, Channel
+from erosion.experiments.worker_processes import LARGE, SharedPipe
 
 FLOATS = LARGE // 4  # of the smallest array that is large
 
@@ -20,13 +20,13 @@ class Message:
     tensors: dict[str, Tensor]
 
 
-def ends(num_bytes: int) -> tuple[Channel, Channel]:
+def ends(num_bytes: int) -> tuple[SharedPipe, SharedPipe]:
     pipes = get_context("fork").Pipe()
     memory = mmap.mmap(-1, num_bytes), mmap.mmap(-1, num_bytes)
-    return Channel(pipes[0], *memory), Channel(pipes[1], *reversed(memory))
+    return SharedPipe(pipes[0], *memory), SharedPipe(pipes[1], *reversed(memory))
 
 
-def received(channel: Channel) -> Message:
+def received(channel: SharedPipe) -> Message:
     (message,) = channel.receive() or (None,)
     assert isinstance(message, Message)
     return message
