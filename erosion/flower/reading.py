@@ -24,7 +24,7 @@ MOST_CHARACTERS = 100
 class Names:
     """Binds names to node ids: what a node says first holds for as long as it is connected.
 
-    Flower's node ids change where a node registers anew, unless its key is registered; what is
+    Flower's node ids change where a node registers again, unless its key is registered; what is
     remembered of a hospital therefore belongs to its name.
     """
 

@@ -96,6 +96,6 @@ class Saved:
             int(header["state"]["round"])
         except (OSError, KeyError, TypeError, ValueError) as problem:
             raise CheckpointError(
-                f"{self.path} cannot be read ({problem}). Name another file to start anew."
+                f"{self.path} cannot be read ({problem}). Name another file to start again."
             ) from None
         return header

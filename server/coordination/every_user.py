@@ -23,7 +23,7 @@ def run_every_user(
     """Run the study once for each of its hospitals; what is finished already is not run again.
 
     A hospital that fails costs no other its model. The overview is written with those there are.
-    Raises RunError where a hospital has no model and may get one when the run is gone on with,
+    Raises RunError where a hospital has no model and may get one when the run is resumed,
     HopelessError where none has and none may, and CheckpointError where a part was run with other
     settings.
     """
@@ -71,7 +71,7 @@ def run_every_user(
     if failed:
         raise unfinished(
             f"{', '.join(failed)}: no model yet, for the reasons above. {folder.report} shows the"
-            f" others. Go on with `erosion server --resume {quote(str(folder.path))}`."
+            f" others. Resume with `erosion server --resume {quote(str(folder.path))}`."
         )
     write_json(folder.result, found)
     notify(EveryUserFinished(found, folder.path))

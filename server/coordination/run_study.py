@@ -286,7 +286,7 @@ def run_on(
         where = f" ({problem.filename})" if problem.filename else ""
         raise DiskError(
             f"The run cannot be written to {folder.path}{where}: {problem.strerror or problem}."
-            " Every finished round is there. Put that right, then go on with `erosion server"
+            " Every finished round is there. Put that right, then resume with `erosion server"
             f" --resume {quote(str(folder.path))}`."
         ) from problem
     except BaseException as problem:  # Ctrl-C, too, is to be seen in the status
@@ -302,7 +302,7 @@ def run_on(
 
 
 def _is_over(problem: BaseException, *, in_queue: bool) -> bool:
-    """Whether a run that ended so is not gone on with: a queue puts its study away."""
+    """Whether a run that ended so is not resumed: a queue puts its study away."""
     if not isinstance(problem, Exception) or isinstance(problem, HospitalsAwayError | DiskError):
         return False
     return in_queue or isinstance(problem, HopelessError)

@@ -3,7 +3,7 @@
 The sites stay connected. A file that was run goes to `done/`, one that cannot be run to `failed/`,
 with the reason beside it. A file that was changed while it was run has a turn of its own. One whose
 hospitals are away gives way to the next and has its turn again after it; one that was cut off is
-gone on with.
+resumed.
 """
 
 import json
@@ -117,12 +117,12 @@ class StudyQueue:
                 if load_study(folder.study).digest == study.digest:
                     return folder
                 logger.warning(
-                    "%s begins anew: it is another study than that of the run in %s, which stays",
+                    "%s starts again: it is another study than that of the run in %s, which stays",
                     path.name,
                     folder.path,
                 )
             except ErosionError as problem:
-                logger.warning("%s begins anew: %s", path.name, problem)
+                logger.warning("%s starts again: %s", path.name, problem)
         folder = new_run_folder(self._runs, study)
         self._note_runs({**runs, path.name: str(folder.path.resolve())})
         return folder

@@ -107,7 +107,7 @@ def absences(
 
 
 class Recount(Settings):
-    """A hospital that introduced itself anew with another number: its data were changed."""
+    """A hospital that introduced itself again with another number: its data were changed."""
 
     hospital: str
     arm: str

@@ -74,7 +74,7 @@ def finished_rounds(path: Path, last_round: Mapping[str, int]) -> list[RoundReco
         if not has_rounds(records, arm, last):
             raise CheckpointError(
                 f"{path} lacks rounds of {arm}, of which {last} are finished: its checkpoint is"
-                " there. Bring the journal back from a backup, or start the study anew."
+                " there. Bring the journal back from a backup, or start the study again."
             )
         written = max((record.round for record in every if record.arm == arm), default=0)
         if written > last + 1:

@@ -203,7 +203,7 @@ def open_run_folder(path: Path, study: Study) -> RunFolder:
 def resumed_run_folder(path: Path, study: Study | None = None) -> RunFolder:
     """The folder of a run that did not end. Raises RunError.
 
-    `study`: what it is to be gone on with. A run that has not begun takes it in place of its own,
+    `study`: the study to resume it with. A run that has not begun takes it in place of its own,
     which may have been corrected since; one that has begun must be of it.
     """
     folder = RunFolder(path)
@@ -234,7 +234,7 @@ def _take(study: Study, folder: RunFolder) -> None:
                     f"The run in {path} has begun with another study than the one given, and its"
                     " settings cannot change any more. To go on with it, give its own study,"
                     f" {folder.study}, or `erosion server --resume {quote(str(path))}` alone. To"
-                    f" run the one given, move {path} away and start it anew."
+                    f" run the one given, move {path} away and start it again."
                 )
             before_status = {folder.name, folder.study, folder.spool, folder.witness}
             if not folder.status.exists() and set(path.iterdir()) - before_status:
@@ -258,7 +258,7 @@ def user_folder(whole: RunFolder, study: Study) -> RunFolder:
         if folder.has_begun and _is_of_another_study(folder, study):
             raise CheckpointError(
                 f"{folder.path} was begun with other settings than those in {whole.study}. Start"
-                " the study anew."
+                " the study again."
             )
         _name_it(folder, f"{whole.run}.{study.user}")
         write_study(folder.study, study)
@@ -285,7 +285,7 @@ def _name_it(folder: RunFolder, name: str) -> None:
 def _no_name(path: Path, problem: str) -> CheckpointError:
     return CheckpointError(
         f"{path}, by which sites know the run, cannot be read ({problem}). Bring it back from a"
-        " backup, or start the study anew in another folder."
+        " backup, or start the study again in another folder."
     )
 
 

@@ -65,7 +65,7 @@ class CoordinatorStatus:
     def notify(self, event: RunEvent) -> None:
         """Note it; the file follows within moments."""
         match event:
-            case StudyStarted(study, address):  # all hospitals join anew for the next user's part
+            case StudyStarted(study, address):  # all hospitals join again for the next user's part
                 self._connected.clear()
                 self._file.show(
                     user=study.user,

@@ -180,7 +180,7 @@ def test_a_testbed_that_cannot_begin_says_at_which_line_and_names_no_run_to_go_o
     (tmp_path / "b.csv").write_text(sixty_patients("b"))
     assert main(["testbed", str(tmp_path), "--runs", str(tmp_path / "runs")]) == 7
     errors = capfd.readouterr().err
-    assert "Put that right, then start it anew." in errors
+    assert "Put that right, then start it again." in errors
     assert "--resume" not in errors
     assert f"At a ({next((tmp_path / 'runs').glob('*/testbed/a/log.txt'))}): " in errors
     assert "column age: not a number: 'old" in errors

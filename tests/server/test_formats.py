@@ -247,7 +247,7 @@ def test_a_checkpoint_of_another_shape_is_explained(
         checkpoint.load(path, state(), arm="a", study_digest="d")
     assert words in str(problem.value)
     assert str(path) in str(problem.value)
-    assert "Start the study anew" in str(problem.value)
+    assert "Start the study again" in str(problem.value)
 
 
 def test_a_truncated_checkpoint_is_explained(tmp_path: Path) -> None:
