@@ -9,7 +9,7 @@ from erosion.common.rounds.data_check import DataCheck
 from erosion.common.support.text import printable as printable
 from erosion.common.tasks.metric import Metric
 from erosion.common.tasks.task import Task
-from erosion.server.run.findings import Absent
+from erosion.server.run.findings import Absent, Recount
 from erosion.server.run.overview import EarlyStop, Overview
 from erosion.server.run.result import Result, Selected
 

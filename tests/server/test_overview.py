@@ -12,7 +12,7 @@ from erosion.common.protocol.messages import Comparison, Conclusion, FinalMetric
 from erosion.server.output.overview_page import render_overview, write_overview
 from erosion.server.output.tables import print_overview
 from erosion.server.output.words import absences_by_user
-from erosion.server.run.findings import Absent
+from erosion.server.run.findings import Absent, Contribution
 from erosion.server.run.overview import (
     TOO_FEW,
     UNCLEAR,

@@ -18,6 +18,7 @@ from erosion.common.study.study import Study
 from erosion.common.tasks import REGISTRY
 from erosion.server.output.events import RunFinished, StudyStarted
 from erosion.server.output.observers import Observer
+from erosion.server.run.findings import Contribution
 from erosion.server.run.journal import FORMAT, Journal
 from erosion.server.run.result import ArmResult, Result, SecondsPerRound, verdict
 from erosion.server.run.run_folder import RunFolder, write_study
