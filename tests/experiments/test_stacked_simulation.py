@@ -16,7 +16,7 @@ from erosion.common.learning.stacked_sgd import train_stacked
 from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
 from erosion.common.rounds.records import HospitalRecord, RoundRecord
 from erosion.common.study.study import Study
-from erosion.experiments import together
+from erosion.experiments import simulator, together
 from erosion.experiments.papers.robustness import ATTACKS, Attacker, Overheard, Wire
 from erosion.experiments.simulator import Simulation, simulate, timeless
 from erosion.experiments.together import answers_together
