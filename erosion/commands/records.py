@@ -121,8 +121,8 @@ def held_against(
 
 def _run_log(options: argparse.Namespace) -> int:
     from erosion.common.errors import RunError
-    from erosion.server.run.run_folder import RunFolder
     from erosion.server.run.journal import read_witness
+    from erosion.server.run.run_folder import RunFolder
 
     if options.hospital is not None and options.run is None:
         raise RunError("--hospital goes with --run RUN: the run that the log is compared with.")
@@ -211,8 +211,8 @@ def _named(logs: Sequence[str]) -> Iterator[tuple[str, Path]]:
 def _audit_log(run: Path, hospital: str, log: Path) -> bool:
     """Show whether a hospital's log is the one whose hashes the coordinator has."""
     from erosion.common.errors import SiteError
-    from erosion.server.run.run_folder import RunFolder
     from erosion.server.run.journal import read_witness
+    from erosion.server.run.run_folder import RunFolder
 
     kept = read_witness(RunFolder(run).witness, hospital)
     witnessed = {noted.head for noted in kept}
