@@ -20,7 +20,8 @@ from erosion.client.site_file import load_site
 from erosion.command_line import main
 from erosion.common.errors import DataError
 from erosion.common.study.study import load_study
-from tests.support.spreadsheets import write_workbook
+from tests.support.spreadsheets import write_ods, write_workbook
+from tests.support.stored_tables import SAS7BDAT, XLS, unpacked
 
 ROWS = [(f"p{i}", 30.5 + i % 40, date(1950 + i % 50, 1 + i % 12, 2), i % 2) for i in range(60)]
 HEADER = ["pid", "age", "born", "ill"]
@@ -52,6 +53,8 @@ FORMATS: dict[str, Callable[[Path], Any]] = {
     "a.csv.gz": as_gz,
     "a.zip": as_zip,
     "a.XLSX": as_workbook,
+    "a.xls": lambda path: path.write_bytes(unpacked(XLS)),
+    "a.ods": lambda path: write_ods(path, [HEADER, *ROWS]),
     "a.sav": lambda path: pyreadstat.write_sav(FRAME, path),
     "a.zsav": lambda path: pyreadstat.write_sav(FRAME, path, compress=True),
     "a.dta": lambda path: pyreadstat.write_dta(FRAME, path),
@@ -82,6 +85,38 @@ def test_every_format_gives_the_same_patients_by_the_same_commands(
     assert sorted(found.rows[:, 0]) == sorted(row[1] for row in ROWS)
     assert found.row_hashes is not None
     assert len(set(found.row_hashes.tolist())) == len(ROWS)
+
+
+def test_a_file_of_sas_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.sas7bdat"
+    path.write_bytes(unpacked(SAS7BDAT))
+    source = TableFile(path=path)
+    assert values(source, "mychar") == ["a", "b", "c", "d", "e"]
+    assert values(source, "mynum") == ["1.1", "1.2", "-1000.3", "-1.4", "1000.3"]
+    assert values(source, "mydate") == ["2018-05-06", "1880-05-06", "1960-01-01", "1583-01-01", ""]
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("a.csv", "sheet"), ("a.csv.gz", "value_labels"), ("a.XLSX", "value_labels")],
+)
+def test_a_key_of_another_format_is_refused_and_not_ignored(
+    tmp_path: Path, name: str, key: str
+) -> None:
+    FORMATS[name](tmp_path / name)
+    source = TableFile.model_validate({"path": tmp_path / name, key: "labels"})
+    with pytest.raises(DataError, match=f"Remove {key}"):
+        source.read(["age"])
+
+
+def test_rows_of_totals_can_be_left_out_in_every_format(tmp_path: Path) -> None:
+    rows = [HEADER, *ROWS, ("Total", 2000, "", 30)]
+    as_lines = [json.dumps(dict(zip(HEADER, map(str, row), strict=True))) for row in rows[1:]]
+    (tmp_path / "a.ndjson").write_text("\n".join(as_lines))
+    paths = [write_workbook(tmp_path / "a.xlsx", {"A": rows}), tmp_path / "a.ndjson"]
+    for path in paths:
+        assert TableFile(path=path).read(["age"]).footer == 1
+        assert TableFile(path=path, footer_lines=1).read(["age"]).num_rows == len(ROWS)
 
 
 def test_cells_of_a_workbook_are_what_they_are_there(tmp_path: Path) -> None:

@@ -58,6 +58,40 @@ def write_workbook(path: Path, sheets: Mapping[str, Sequence[Sequence[object]]])
     return path
 
 
+def write_ods(path: Path, rows: Sequence[Sequence[object]]) -> Path:
+    """One sheet of texts, numbers and dates in the format of LibreOffice."""
+    spaces = " ".join(
+        f'xmlns:{name}="urn:oasis:names:tc:opendocument:xmlns:{name}:1.0"'
+        for name in ("office", "table", "text")
+    )
+    lines = "".join(
+        f"<table:table-row>{''.join(map(_ods_cell, row))}</table:table-row>" for row in rows
+    )
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        kind = "application/vnd.oasis.opendocument.spreadsheet"
+        archive.writestr("mimetype", kind, zipfile.ZIP_STORED)
+        archive.writestr("META-INF/manifest.xml", f"{HEAD}<manifest/>")
+        archive.writestr(
+            "content.xml",
+            f"{HEAD}<office:document-content {spaces}><office:body><office:spreadsheet><table:table"
+            f' table:name="A">{lines}</table:table></office:spreadsheet></office:body>'
+            "</office:document-content>",
+        )
+    return path
+
+
+def _ods_cell(value: object) -> str:
+    kind, key = "string", "string-value"
+    if isinstance(value, int | float):
+        kind, key = "float", "value"
+    elif isinstance(value, date):
+        kind, key = "date", "date-value"
+    return (
+        f'<table:table-cell office:value-type="{kind}" office:{key}="{value}">'
+        f"<text:p>{escape(str(value))}</text:p></table:table-cell>"
+    )
+
+
 def _cell(row: int, column: int, value: object) -> str:
     place = f"{chr(65 + column)}{row}"
     if value is None:

@@ -93,8 +93,28 @@ class DataSource(Settings, ABC):
         """Whether it can be reached and read, without reading the patients."""
 
     def revision(self) -> str | None:
-        """Another text whenever the data have changed; None: that cannot be told so."""
+        """Another text whenever the data have changed; None: that cannot be seen."""
         return None
+
+
+class OnDisk(DataSource):
+    """A source of which all data are in the files and folders that its fields name."""
+
+    def describe(self) -> str:
+        """The first file or folder."""
+        return f"Data in {self._paths[0]}"
+
+    def check(self) -> Iterator[Finding]:
+        """All are there and can be read."""
+        yield from map(check_path, self._paths)
+
+    def revision(self) -> str | None:
+        """Of all."""
+        return revision_of(*self._paths)
+
+    @property
+    def _paths(self) -> list[Path]:
+        return [value for _, value in self if isinstance(value, Path)]
 
 
 class TableSource(DataSource):

@@ -10,8 +10,8 @@ import pyarrow.parquet
 from pydantic import Field
 
 from erosion.client.dataset.sources.data_source import (
+    OnDisk,
     TableSource,
-    check_path,
     entries_of,
     files_below,
     is_there,
@@ -21,7 +21,6 @@ from erosion.client.dataset.sources.data_source import (
 from erosion.client.dataset.sources.delimited import distinct
 from erosion.client.dataset.text_table import TextTable, text_columns
 from erosion.client.dataset.whole_table import whole_table
-from erosion.client.finding import Finding
 from erosion.common.errors import DataError
 from erosion.common.support.software import install_command
 
@@ -40,7 +39,7 @@ PLAIN_TYPES = (
 NO_COMMENTS = "comment = ''"  # else a row that begins with # may be taken for one
 
 
-class DuckdbFiles(TableSource):
+class DuckdbFiles(OnDisk, TableSource):
     """A DuckDB database file, one Parquet or CSV file, or a folder of such files.
 
     In a query, each file of a folder is a table by its name without the suffix. Without a query,
@@ -67,14 +66,6 @@ class DuckdbFiles(TableSource):
     max_rows: int = Field(
         default=1_000_000, ge=1, le=10**9, description="More are a mistake in the query."
     )
-
-    def describe(self) -> str:
-        """The file or folder."""
-        return f"Data in {self.path}"
-
-    def check(self) -> Iterator[Finding]:
-        """The file or folder is there and can be read."""
-        yield check_path(self.path)
 
     def revision(self) -> str | None:
         """Of the file or folder; None where a query, or a database's view, may read other files."""

@@ -20,10 +20,9 @@ from erosion.client.dataset.row_hashes import hash_of_image, hashes_of_arrays
 from erosion.client.dataset.sources.data_source import (
     ImageSource,
     LabelledImages,
-    check_path,
+    OnDisk,
     entries_of,
     is_there,
-    revision_of,
 )
 from erosion.client.dataset.sources.labelled_images import (
     PatientPattern,
@@ -43,7 +42,6 @@ from erosion.client.dataset.sources.pixels import (
     check_size,
     fitted,
 )
-from erosion.client.finding import Finding
 from erosion.common.errors import DataError
 from erosion.common.tasks.inputs import ImageTask
 
@@ -60,7 +58,7 @@ UPRIGHT = {
 ON_ITS_SIDE = (5, 6, 7, 8)
 
 
-class ImageFiles(ImageSource):
+class ImageFiles(OnDisk, ImageSource):
     """Images in an .npz file, or in one folder per class.
 
     An .npz file has the array `images` and one array for each target of the study (`labels` for a
@@ -95,18 +93,6 @@ class ImageFiles(ImageSource):
         if self.resize != "refuse" and is_npz:
             raise ValueError("resize is for folders of images; store the .npz at the right size")
         return self
-
-    def describe(self) -> str:
-        """The file or folder."""
-        return f"Data in {self.path}"
-
-    def check(self) -> Iterator[Finding]:
-        """The file or folder is there and can be read."""
-        yield check_path(self.path)
-
-    def revision(self) -> str:
-        """Of the file or folder."""
-        return revision_of(self.path)
 
     def read(self, task: ImageTask) -> LabelledImages:
         """The images as the study wants them."""

@@ -26,14 +26,12 @@ from erosion.client.dataset.sources.data_source import (
     DataSource,
     ImageSource,
     LabelledImages,
-    check_path,
+    OnDisk,
     entries_of,
     is_there,
-    revision_of,
 )
 from erosion.client.dataset.sources.pixels import UnusableImageError, check_decoded
 from erosion.client.dataset.sources.table_file import TableFile
-from erosion.client.finding import Finding
 from erosion.common.errors import DataError
 from erosion.common.settings.names import canonical
 from erosion.common.support.software import install_command
@@ -207,26 +205,12 @@ def scans_by_class(
     )
 
 
-class ScanFolder(ImageSource):
+class ScanFolder(OnDisk, ImageSource):
     """A folder of scans: one folder of them per class, or a table that says what each shows."""
 
     if TYPE_CHECKING:  # fields of every such source, each with its own explanation
         path: Path
         labels: Path | None
-
-    def describe(self) -> str:
-        """The folder."""
-        return f"Data in {self.path}"
-
-    def check(self) -> Iterator[Finding]:
-        """The folder and the table are there and can be read."""
-        yield check_path(self.path)
-        if self.labels is not None:
-            yield check_path(self.labels)
-
-    def revision(self) -> str:
-        """Of the folder and the table."""
-        return revision_of(self.path, *([] if self.labels is None else [self.labels]))
 
     def require(self, package: str, extra: str) -> None:
         """Raise DataError, with the command that installs it, where a package is missing."""

@@ -109,8 +109,7 @@ class SqlQuery(TableSource):
             self._connection(engine).close()
             engine.dispose()
         except DataError as problem:
-            text, _, remedy = str(problem).partition(". ")
-            yield failed("data", text, remedy)
+            yield failed("data", problem.problem.what, problem.problem.remedy)
             return
         yield ok("data", f"{self.describe()[13:]} lets us in")
 
@@ -189,8 +188,8 @@ class SqlQuery(TableSource):
             from sqlalchemy.pool import NullPool
         except ModuleNotFoundError:
             raise DataError(
-                "A database is read with SQLAlchemy, which is not installed. Run:"
-                f" {install_command('sql')}"
+                "A database is read with SQLAlchemy, which is not installed",
+                remedy=f"Run: {install_command('sql')}",
             ) from None
         try:
             url = self._full_url()
@@ -204,14 +203,14 @@ class SqlQuery(TableSource):
             return create_engine(url, poolclass=NullPool, connect_args=connect)
         except (ModuleNotFoundError, NoSuchModuleError) as problem:
             raise DataError(
-                f"{self.describe()}: there is no driver for it ({problem}). For PostgreSQL run:"
-                f" {install_command('sql')}; for another database install the driver that its url"
-                " names."
+                f"{self.describe()}: there is no driver for it ({problem})",
+                remedy=f"For PostgreSQL run: {install_command('sql')}; for another database install"
+                " the driver that its url names.",
             ) from None
         except (ArgumentError, *DRIVER_ERRORS):
             raise DataError(
-                f"{self.describe()}: url is not one that SQLAlchemy can read. Write it like"
-                " postgresql://reader@host:5432/database."
+                f"{self.describe()}: url is not one that SQLAlchemy can read",
+                remedy="Write it like postgresql://reader@host:5432/database.",
             ) from None
 
     def _full_url(self) -> "URL":
@@ -223,7 +222,7 @@ class SqlQuery(TableSource):
         file = url.database or "(no path)"
         if url.get_backend_name() == "sqlite" and not Path(file).is_file():
             # SQLite would make an empty one.
-            raise DataError(f"There is no database file {file}. Check data.url.")
+            raise DataError(f"There is no database file {file}", remedy="Check data.url.")
         password = self._password()
         return url.set(password=password) if password else url
 
@@ -231,8 +230,8 @@ class SqlQuery(TableSource):
         if self.password_variable is not None:
             if self.password_variable not in os.environ:
                 raise DataError(
-                    f"The environment has no variable {self.password_variable}. Set it to the"
-                    " database's password where the client starts."
+                    f"The environment has no variable {self.password_variable}",
+                    remedy="Set it to the database's password where the client starts.",
                 )
             return os.environ[self.password_variable]
         if self.password_file is None:
@@ -242,8 +241,8 @@ class SqlQuery(TableSource):
         except (OSError, UnicodeDecodeError) as problem:
             reason = problem.strerror if isinstance(problem, OSError) else "it is not text"
             raise DataError(
-                f"The password file {self.password_file} cannot be read: {reason}. Check"
-                " data.password_file."
+                f"The password file {self.password_file} cannot be read: {reason}",
+                remedy="Check data.password_file.",
             ) from None
 
     def _connection(self, engine: "Engine") -> "Connection":
@@ -256,8 +255,9 @@ class SqlQuery(TableSource):
         except (SQLAlchemyError, *DRIVER_ERRORS) as problem:
             reason = self._reason(problem)
         raise DataError(
-            f"{self.describe()[13:]} cannot be reached: {reason}. Check data.url, the password, and"
-            " that the database runs and lets this machine in."
+            f"{self.describe()[13:]} cannot be reached: {reason}",
+            remedy="Check data.url, the password, and that the database runs and lets this machine"
+            " in.",
         )
 
     def _reason(self, problem: Exception) -> str:

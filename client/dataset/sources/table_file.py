@@ -1,6 +1,6 @@
 """Tables in files, whatever their format."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -9,10 +9,9 @@ import pyarrow.parquet
 from pydantic import AfterValidator, Field, model_validator
 
 from erosion.client.dataset.sources.data_source import (
+    OnDisk,
     TableSource,
-    check_path,
     is_there,
-    revision_of,
 )
 from erosion.client.dataset.sources.delimited import NO_PATIENTS, Marks, distinct, read_delimited
 from erosion.client.dataset.sources.file_content import FileContent, content_of, suffix_of
@@ -26,7 +25,6 @@ from erosion.client.dataset.sources.typed_files import (
 )
 from erosion.client.dataset.text_table import TextTable, text_columns
 from erosion.client.dataset.whole_table import whole_table
-from erosion.client.finding import Finding
 from erosion.common.errors import DataError
 
 SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": ",", ".data": ","}  # by suffix
@@ -51,7 +49,7 @@ def _checked_encoding(value: str) -> str:
     return value
 
 
-class TableFile(TableSource):
+class TableFile(OnDisk, TableSource):
     """A table in one file: text, Parquet, a workbook, SPSS, SAS, Stata or JSON lines."""
 
     source: Literal["table"] = "table"
@@ -105,14 +103,6 @@ class TableFile(TableSource):
     def describe(self) -> str:
         """The file."""
         return f"Data file {self.path}"
-
-    def check(self) -> Iterator[Finding]:
-        """The file is there and can be read."""
-        yield check_path(self.path)
-
-    def revision(self) -> str:
-        """Of the file."""
-        return revision_of(self.path)
 
     def read_rows(self, wanted: Collection[str]) -> TextTable:
         """The wanted columns of the file."""

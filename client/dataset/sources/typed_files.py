@@ -3,7 +3,6 @@
 import json
 import re
 import zipfile
-import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, time
 from io import TextIOWrapper
@@ -70,12 +69,7 @@ def _plain(value: Any) -> Any:
 
 def _sheet(content: FileContent, origin: str, sheet: str | None) -> list[list[Any]]:
     try:
-        from python_calamine import (
-            CalamineError,
-            CalamineWorkbook,
-            PasswordError,
-            SheetVisibleEnum,
-        )
+        from python_calamine import CalamineWorkbook, PasswordError, SheetVisibleEnum
     except ModuleNotFoundError:
         raise _lacking(origin, "python-calamine") from None
     try:
@@ -94,12 +88,14 @@ def _sheet(content: FileContent, origin: str, sheet: str | None) -> list[list[An
                 for name in found
                 if (rows := book.get_sheet_by_name(name).to_python(skip_empty_area=False))
             }
+    except (DataError, KeyboardInterrupt, SystemExit):
+        raise
     except PasswordError:
         raise DataError(f"{origin} is locked with a password. Save it without one.") from None
-    except (CalamineError, zipfile.BadZipFile, zlib.error, OSError, ValueError) as problem:
+    except BaseException as problem:  # noqa: BLE001 - calamine's panics are no Exception
         raise DataError(
-            f"{origin} is no workbook that can be read ({problem}). Save it again as .xlsx; if it"
-            " is text that was only called so, rename it to .csv."
+            f"{origin} is no workbook that can be read ({_reason(problem)}). Save it again as"
+            " .xlsx; if it is text that was only called so, rename it to .csv."
         ) from None
     if len(filled) > 1:
         raise DataError(
@@ -153,6 +149,10 @@ def _extent(sheet: IO[bytes]) -> tuple[int, int]:
     return last_row, last_column
 
 
+def _reason(problem: BaseException) -> str:
+    return (str(problem).splitlines() or ["damaged"])[0][:200]
+
+
 def _lacking(origin: str, package: str) -> DataError:
     return DataError(
         f"{origin} is read with {package}, which is not installed. Run:"
@@ -185,10 +185,9 @@ def read_statistics(
     except DataError:
         raise
     except Exception as problem:  # noqa: BLE001 - a damaged file may raise anything
-        reason = (str(problem).splitlines() or ["damaged"])[0][:200]
         raise DataError(
-            f"{origin} cannot be read: {reason}. Save it again; if letters are meant, set encoding"
-            " under [data]."
+            f"{origin} cannot be read: {_reason(problem)}. Save it again; if letters are meant, set"
+            " encoding under [data]."
         ) from None
     meant = {name: said.variable_value_labels.get(name, {}) for name in found}
     labelled = [name for name, of_values in meant.items() if of_values]
