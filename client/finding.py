@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Outcome(StrEnum):
+class Severity(StrEnum):
     """The outcome of one check."""
 
     OK = "ok"
@@ -18,26 +18,26 @@ class Finding:
     """One line of the table."""
 
     what: str
-    outcome: Outcome
+    outcome: Severity
     text: str
     remedy: str = ""
 
 
 def ok(what: str, text: str) -> Finding:
     """All is well."""
-    return Finding(what, Outcome.OK, text)
+    return Finding(what, Severity.OK, text)
 
 
 def warning(what: str, text: str, remedy: str) -> Finding:
     """It works today."""
-    return Finding(what, Outcome.WARNING, text, remedy)
+    return Finding(what, Severity.WARNING, text, remedy)
 
 
 def failed(what: str, text: str, remedy: str) -> Finding:
     """The site cannot take part like this."""
-    return Finding(what, Outcome.FAILED, text, remedy)
+    return Finding(what, Severity.FAILED, text, remedy)
 
 
 def skipped(what: str, text: str) -> Finding:
     """It cannot be checked until something else is fixed."""
-    return Finding(what, Outcome.SKIPPED, text)
+    return Finding(what, Severity.SKIPPED, text)

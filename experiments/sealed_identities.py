@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from erosion.client.sealed.phases import Identity
+from erosion.client.sealed.phases import SealedIdentity
 from erosion.client.training.hospital import Hospital
 from erosion.common.sealed import pinned_keys
 from erosion.common.support.files import write_private
@@ -17,7 +17,7 @@ def introduce(hospitals: Mapping[str, Hospital]) -> None:
     keys = {name: new_private_key() for name in hospitals}
     public = {name: key.public_key() for name, key in keys.items()}
     for name, hospital in hospitals.items():
-        hospital.identify(Identity(name, keys[name], public))
+        hospital.identify(SealedIdentity(name, keys[name], public))
 
 
 def write_identities(folder: Path, names: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from erosion.client.finding import Finding, Outcome, failed, skipped
+from erosion.client.finding import Finding, Severity, failed, skipped
 from erosion.client.preflight.network import check_network
 from erosion.client.preflight.site_checks import (
     check_approval,
@@ -41,10 +41,10 @@ from erosion.common.tasks.inputs import TabularTask
 
 NOT_YET = "not until the state is fixed"
 STYLES = {
-    Outcome.OK: "green",
-    Outcome.WARNING: "yellow",
-    Outcome.FAILED: "red",
-    Outcome.SKIPPED: "dim",
+    Severity.OK: "green",
+    Severity.WARNING: "yellow",
+    Severity.FAILED: "red",
+    Severity.SKIPPED: "dim",
 }
 
 
@@ -77,7 +77,7 @@ def _shown(findings: Iterator[Finding], console: Console) -> list[Finding]:
 
 
 def _told(findings: Sequence[Finding], console: Console) -> bool:
-    num_failed = sum(f.outcome is Outcome.FAILED for f in findings)
+    num_failed = sum(f.outcome is Severity.FAILED for f in findings)
     console.print()
     if num_failed:
         things = "1 thing keeps" if num_failed == 1 else f"{num_failed} things keep"
@@ -104,7 +104,7 @@ def _findings(
     yield from site.data.check()
     yield (state := check_state(site))
     yield check_compute(site)
-    if state.outcome is Outcome.FAILED:
+    if state.outcome is Severity.FAILED:
         yield skipped("budgets", NOT_YET)
         yield from _findings_of_study(site, study, None)
     else:

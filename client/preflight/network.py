@@ -12,7 +12,7 @@ from erosion.client.connection.connection_errors import connection_error
 from erosion.client.connection.credentials import credentials_for
 from erosion.client.connection.line import OURS, Welcome
 from erosion.client.connection.proxy import dial, proxy_for, without_password
-from erosion.client.finding import Finding, Outcome, failed, ok, skipped, warning
+from erosion.client.finding import Finding, Severity, failed, ok, skipped, warning
 from erosion.client.site_file import AppSite, Site
 from erosion.common.errors import SiteError
 from erosion.common.protocol import admission_terms
@@ -30,7 +30,7 @@ def check_network(site: Site | AppSite) -> Iterator[Finding]:
     for finding in _steps(site):
         done.append(finding)
         yield finding
-    broken = next((f.what for f in done if f.outcome is Outcome.FAILED), "the connection")
+    broken = next((f.what for f in done if f.outcome is Severity.FAILED), "the connection")
     for what in STEPS[len(done) :]:
         yield skipped(what, f"not until {broken} is fixed")
 
@@ -46,7 +46,7 @@ def _steps(site: Site | AppSite) -> Iterator[Finding]:
         return
     found = _look_up(address, proxy)
     yield found
-    if found.outcome is Outcome.FAILED:
+    if found.outcome is Severity.FAILED:
         return
     try:
         line = credentials_for(site.coordinator)
@@ -63,7 +63,7 @@ def _steps(site: Site | AppSite) -> Iterator[Finding]:
     if answer.versions is None and refusal is None:  # nobody who knows our line answered
         port_and_tls = list(_port_and_tls(site, address, proxy))
         yield from port_and_tls
-        if any(finding.outcome is Outcome.FAILED for finding in port_and_tls):
+        if any(finding.outcome is Severity.FAILED for finding in port_and_tls):
             return
         yield skipped("clock", "the coordinator did not say its time")
         yield skipped("version", "the coordinator did not say its version")

@@ -23,7 +23,7 @@ from erosion.common.support.keys import PrivateKey, PublicKey
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Identity:
+class SealedIdentity:
     """The site's node key, and those of the hospitals that it would be summed with, pinned."""
 
     name: str

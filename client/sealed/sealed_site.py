@@ -17,13 +17,13 @@ from gmpy2 import mpz
 from erosion.client.records.ledgers import Place, SumTable
 from erosion.client.sealed.phases import (
     Greeted,
-    Identity,
     Masked,
     MaskedUpdate,
     Measured,
     NoiseAhead,
     Phase,
     Released,
+    SealedIdentity,
     Unmasked,
     Values,
 )
@@ -59,7 +59,7 @@ P = TypeVar("P", Greeted, Measured, Masked)
 class SealedSite:
     """One site. Keys and phase are in memory: after a restart it is absent until the next train."""
 
-    def __init__(self, identity: Identity, sums: SumTable, rules: SumRules) -> None:
+    def __init__(self, identity: SealedIdentity, sums: SumTable, rules: SumRules) -> None:
         """`sums` outlive the program."""
         self._identity, self._sums, self._rules = identity, sums, rules
         self._phase: Phase = None
@@ -80,7 +80,7 @@ class SealedSite:
         """Hash of what leg 2 asked. Raises Refusal."""
         return self._past(Measured).asked
 
-    def identify(self, identity: Identity) -> None:
+    def identify(self, identity: SealedIdentity) -> None:
         """Take these keys from the next leg 1 on."""
         self._identity = identity
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from erosion.client.records.ledgers import SumTable
-from erosion.client.sealed.phases import Identity
+from erosion.client.sealed.phases import SealedIdentity
 from erosion.client.sealed.sealed_site import SealedSite
 from erosion.client.site_file import Site
 from erosion.common.errors import Refusal, SiteError
@@ -41,7 +41,7 @@ F = TypeVar("F", bound=Settings)
 class SealedSteps:
     """The sealed legs of one hospital, for as long as its program runs."""
 
-    def __init__(self, site: Site, sums: SumTable, identity: Identity | None = None) -> None:
+    def __init__(self, site: Site, sums: SumTable, identity: SealedIdentity | None = None) -> None:
         """Nothing is read until the first sealed round. `identity`: a simulation's."""
         self._site, self._sums, self._given = site, sums, identity
         self._steps: dict[str, Callable[[TrainRequest], LocalAnswer]] = {
@@ -154,7 +154,7 @@ class SealedSteps:
             ) from None
 
     @property
-    def _identity(self) -> Identity:
+    def _identity(self) -> SealedIdentity:
         if self._given is not None:
             return self._given
         site = self._site
@@ -166,7 +166,7 @@ class SealedSteps:
                 " coordinator.private_key and sealed.peers in the site file."
             )
         keys = read_pinned_keys(peers, SiteError)
-        return Identity(site.name, load_private_key(key, SiteError), keys)
+        return SealedIdentity(site.name, load_private_key(key, SiteError), keys)
 
 
 def sum_rules(site: Site) -> SumRules:

@@ -29,7 +29,7 @@ from erosion.client.evaluation.references import (
     loss_of_local_arm,
 )
 from erosion.client.records.records import Records
-from erosion.client.sealed.phases import Identity
+from erosion.client.sealed.phases import SealedIdentity
 from erosion.client.sealed.sealed_steps import SealedSteps, secret_of
 from erosion.client.site_file import Site
 from erosion.client.training.kept_state import KeptState, Moment
@@ -138,7 +138,7 @@ class Hospital:
         """The hospital's enrolled name."""
         return self.site.name
 
-    def identify(self, identity: Identity) -> None:
+    def identify(self, identity: SealedIdentity) -> None:
         """Take these keys for sealed rounds, in place of those in the site's files."""
         self._sealed = SealedSteps(self.site, self._records.sums, identity)
 
@@ -322,33 +322,29 @@ class Hospital:
             )
 
     def _take_step(self, request: TrainRequest) -> TrainResult | StepResult:
-        started = perf_counter()
-        study = request.study
+        """Check the request, compute the answer, bound what leaves, and commit to it."""
+        started, study = perf_counter(), request.study
         prepared = self._prepare(study, request.run)
         if self._is_sealed(study) and request.step != TRAIN:
             return _step_result(self.name, request, self._sealed.answer(request), started)
-        settings, layout = self._asked_arm(request), study.build_context.layout
+        settings, layout = self._arm(request), study.build_context.layout
         self._private.check_step(request)
         moment = Moment(request.round, request.exchange)
-        work = replace(
-            self._work(prepared, request, request.arm, moment),
-            step=request.step,
-            values=request.values,
-        )
+        work = self._work(prepared, request, request.arm, moment)
+        work = replace(work, step=request.step, values=request.values)
         self._begin(prepared, request)
+        metrics = own_loss = None
         with faults_of(study.model):
             outcome = take_step(settings, work, layout)
-        if not isinstance(outcome, LocalOutcome):
-            self._keep(request, moment, outcome.keep, error=None)
-            return _step_result(self.name, request, outcome, started)
-        metrics = own_loss = None
-        if work.is_user:
-            with faults_of(study.model):
+            if work.is_user and isinstance(outcome, LocalOutcome):
                 personal = personal_parameters(settings, work, layout)
                 if prepared.tells_of_test_part:
                     metrics = self._measured(prepared, personal, request)
                 if not (study.federation.sealed or settings.user_only):
                     own_loss = min(work.loss(personal), MOST_LOSS)
+        if not isinstance(outcome, LocalOutcome):
+            self._keep(request, moment, outcome.keep, error=None)
+            return _step_result(self.name, request, outcome, started)
         delta, packed, left = compress_with_feedback(
             outcome.delta.cpu(),
             self._kept_before(request, request.arm, moment).get(_ERROR),
@@ -363,7 +359,7 @@ class Hospital:
             round=request.round,
             step=request.step,
             num_samples=prepared.told_samples,
-            samples_seen=_told_seen(outcome.samples_seen, prepared),
+            samples_seen=_samples_disclosed(outcome.samples_seen, prepared),
             seconds=perf_counter() - started,
             metrics=metrics,
             own_loss=own_loss,
@@ -382,7 +378,7 @@ class Hospital:
         """Nobody sees this hospital's update."""
         return study.federation.sealed and self.name != study.user
 
-    def _asked_arm(self, request: TrainRequest) -> ArmBase:
+    def _arm(self, request: TrainRequest) -> ArmBase:
         """The arm that is asked for the step; Refusal where it does not ask this hospital so."""
         settings = arm_of(request, request.arm)
         if settings.user_only and self.name != request.study.user:
@@ -526,7 +522,7 @@ def _check_whole(study: Study) -> None:
         raise Refusal("A fold or trial is not described: its study is, as a whole.")
 
 
-def _told_seen(samples_seen: int, prepared: LocalDataset) -> int:
+def _samples_disclosed(samples_seen: int, prepared: LocalDataset) -> int:
     """Samples of a round's mini-batches; as many passes of the rounded number where it tells n."""
     training, num = prepared.study.training, prepared.num_training
     if prepared.study.privacy is not None:

@@ -22,8 +22,7 @@ from erosion.common.learning.local_sgd import (
     train_locally,
 )
 from erosion.common.learning.training import Training, augmenter
-from erosion.common.privacy.clipped_gradients import Rows
-from erosion.common.privacy.private_step import PrivateStep
+from erosion.common.privacy.private_step import PatientRows, PrivateStep
 from erosion.common.tasks.inputs import ImageTask
 from erosion.common.tasks.task import Targets, Task
 
@@ -166,7 +165,7 @@ class LocalWork:
         delta = self.privacy.take(
             self.model,
             start,
-            Rows(self._augmented(seed), self.targets, self._patients()),
+            PatientRows(self._augmented(seed), self.targets, self._patients()),
             self.task.training_loss(self.targets),
             seed,
         )

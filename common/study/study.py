@@ -24,7 +24,7 @@ from erosion.common.learning.models import (
 )
 from erosion.common.learning.training import Training
 from erosion.common.privacy.accountant import strength_of
-from erosion.common.privacy.clipped_gradients import problem_with_layers
+from erosion.common.privacy.private_step import problem_with_layers
 from erosion.common.settings.base import Settings, read_toml, validate
 from erosion.common.settings.names import HospitalName, Name
 from erosion.common.study import privacy, sealing

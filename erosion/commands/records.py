@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from erosion.commands.command import CHECK_FAILED, Command
 
 if TYPE_CHECKING:
-    from erosion.client.audit.audit_check import Verified
+    from erosion.client.audit.log_files import Verified
     from erosion.server.run.journal import Witnessed
 
 
@@ -105,8 +105,7 @@ def held_against(
     Without a `head` it is held against the one that the site's status file beside it has. Lines
     that are younger than any site may remove must all be there.
     """
-    from erosion.client.audit.audit_check import verify
-    from erosion.client.audit.log_files import LEAST_KEEP_DAYS
+    from erosion.client.audit.log_files import LEAST_KEEP_DAYS, verify
     from erosion.client.audit.site_observers import STATUS_NAME
     from erosion.common.support.status_file import read_status_file
 

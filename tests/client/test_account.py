@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from erosion.client.audit.audit_log import AuditLog
-from erosion.client.finding import Outcome
+from erosion.client.finding import Severity
 from erosion.client.preflight.site_checks import check_state
 from erosion.client.records.account import claim, dataset_of
 from erosion.client.records.ledgers import Release
@@ -74,13 +74,13 @@ def test_a_kit_with_a_copy_of_the_data_is_told_how_to_share_the_budget(tmp_path:
     pay(first)
     copy = Path(shutil.copy(tmp_path / "patients.csv", tmp_path / "copy.csv"))
     finding = check_state(load_site(kit(tmp_path / "second", copy)))
-    assert finding.outcome is Outcome.WARNING
+    assert finding.outcome is Severity.WARNING
     assert finding.remedy is not None
     line = finding.remedy[finding.remedy.index("state = ") :].partition(" under")[0]
     second = load_site(kit(tmp_path / "second", copy, more=f"[compute]\n{line}\n"))
     claim(second)
     assert paid(second) == 0.5
-    assert check_state(second).outcome is Outcome.OK
+    assert check_state(second).outcome is Severity.OK
 
 
 def test_other_patients_of_the_same_hospital_have_a_budget_of_their_own(tmp_path: Path) -> None:

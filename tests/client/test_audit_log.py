@@ -18,9 +18,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, Re
 from flwr.clientapp import ClientApp
 
 from erosion.client.audit import audit_log as audit_log_module
-from erosion.client.audit.audit_check import verify
 from erosion.client.audit.audit_log import AuditLog, NotLogged
-from erosion.client.audit.log_files import full_files, last_line, remove_old
+from erosion.client.audit.log_files import full_files, last_line, remove_old, verify
 from erosion.client.audit.site_observers import SiteObservers
 from erosion.client.connection import agent, running_site
 from erosion.client.connection import serve as serving

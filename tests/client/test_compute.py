@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from erosion.client.finding import Outcome
+from erosion.client.finding import Severity
 from erosion.client.preflight.site_checks import check_compute
 from tests.support.small_study import make_site
 
 
 def test_a_device_that_is_not_there_is_found_before_a_study_begins(tmp_path: Path) -> None:
-    assert check_compute(make_site(tmp_path)).outcome == Outcome.OK
+    assert check_compute(make_site(tmp_path)).outcome == Severity.OK
     if torch.cuda.is_available():
         pytest.skip("this machine has a CUDA device")
     found = check_compute(make_site(tmp_path, compute={"device": "cuda"}))
-    assert found.outcome == Outcome.FAILED
+    assert found.outcome == Severity.FAILED
     assert 'compute.device = "cuda" cannot be used: ' in found.text
     assert found.remedy.startswith('write device = "cpu"')

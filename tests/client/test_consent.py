@@ -22,7 +22,7 @@ from erosion.client.consent.approvals import (
 from erosion.client.consent.budgets import listing, named
 from erosion.client.consent.consent import Consent
 from erosion.client.consent.needs import needs_of
-from erosion.client.consent.review import asked, leaving, review
+from erosion.client.consent.review import review
 from erosion.client.records.account import dataset_of, site_secret
 from erosion.client.records.answers import Answer
 from erosion.client.records.records import FILE_NAME, Records
@@ -34,7 +34,6 @@ from erosion.common.rounds.selection import SelectedSettings, chosen, fold_studi
 from erosion.common.sealed import legs
 from erosion.common.study.sections import Fold
 from erosion.common.study.study import Study
-from tests.support.sealed_study import ARM, sealed_study
 
 STUDY = {
     "name": "small",
@@ -320,15 +319,6 @@ def test_a_part_that_waits_is_none_to_decide_about_once_the_whole_is_decided(
     assert "waits" not in said
 
 
-def test_the_review_says_what_the_limits_refuse_in_any_case(
-    tmp_path: Path, records: Records
-) -> None:
-    limited = site(tmp_path, limits={"studies": ["others"]})
-    said = "\n".join(review(limited, study(), records))
-    assert "Refused in any case, also once approved: b declines study 'small'" in said
-    assert "Refused" not in "\n".join(review(site(tmp_path), study(), records))
-
-
 def test_a_part_that_waits_has_news_once_the_whole_is_approved(
     tmp_path: Path, records: Records
 ) -> None:
@@ -420,44 +410,6 @@ def test_a_run_has_one_choice_of_settings_for_each_user(
         resumed.authorise(evaluation(first))
         resumed.authorise(request(others[0], run="r2"))
     assert records.answers.used("c", dataset_of(site(tmp_path))).evaluations == len(users)
-
-
-def test_the_review_says_that_one_choice_comes_after_the_trials(
-    tmp_path: Path, records: Records
-) -> None:
-    base = study(selection={"folds": 2})
-    lines = "\n".join(review(site(tmp_path, name="a"), base, records))
-    assert "4 trials of 4 rounds, to choose settings" in lines
-    assert "after the trials one candidate for each arm, and no other in the same run" in lines
-
-
-def test_the_review_counts_the_trials_that_there_are(tmp_path: Path, records: Records) -> None:
-    """By validation one fold is held out, and by cross-validation each; no candidates are one."""
-    sizes = {"weight_erosion": [{"size_penalty": size} for size in (0.1, 0.2, 0.3)], "local": []}
-    for method, number in (("validation", 4), ("cross_validation", 20)):
-        base = study(selection={"method": method, "folds": 5, "candidates": sizes})
-        assert number == sum(len(folds) for arm in base.arms for folds in trials(base, arm))
-        text = "\n".join(review(site(tmp_path, name="a"), base, records))
-        assert f"before that {number} trials of 4 rounds" in text
-
-
-def test_the_review_names_no_work_of_which_another_hospital_is_not_asked(tmp_path: Path) -> None:
-    """The user's own arms are its alone: others read of twice the training that they do."""
-    peer, base = site(tmp_path), study(selection={"folds": 2})
-    text = "\n".join(asked(peer, base, Records(None, "b")))
-    assert "local training in 3 rounds for 1 arm (weight_erosion)" in text
-    assert "before that 2 trials of 4 rounds" in text
-    alone = "\n".join(
-        asked(peer, study(arms={"local": {}}, selection={"folds": 2}), Records(None, "b"))
-    )
-    assert "no local training: its arms ask the user alone" in alone
-    assert "trial" not in alone
-    terms = {"epsilon": 5, "delta": 1e-5, "clip_norm": 1.0, "learning_rate": 0.1}
-    private = study(privacy=terms, arms={"fedavg": {}, "local": {}}, scaling="user")
-    assert "mini-batches" not in "\n".join(asked(peer, private, Records(None, "b")))
-    assert "in arms that ask nobody else" in "\n".join(
-        asked(site(tmp_path, name="a"), private, Records(None, "b"))
-    )
 
 
 def test_a_study_for_every_user_leads_to_one_for_each() -> None:
@@ -622,21 +574,6 @@ def test_each_hospital_can_be_the_user_in_as_many_runs_as_the_budget_says(
     assert "one of 2 runs, for each of 6 users (budget.runs_per_study)" in text
 
 
-def test_the_review_of_a_part_counts_the_runs_as_the_whole_has_them(
-    tmp_path: Path, records: Records
-) -> None:
-    """It said that none were left where the site answered the next one."""
-    limited, whole = site(tmp_path, budget={"runs_per_study": 1}), study(user="all")
-    approve(records, whole)
-    coordinator = limited.coordinator.address  # as it is known without TLS
-    consent, part = Consent(limited, records, coordinator), whole.for_user("a")
-    consent.authorise(request(part, run="r1"))
-    assert "runs of it were answered" not in "\n".join(review(limited, part, records))
-    consent.check_run(whole.for_user("b"), "r2")
-    consent.authorise(request(whole.for_user("b"), run="r2"))
-    assert "2 runs of it were answered" in "\n".join(review(limited, part, records))
-
-
 def test_what_a_study_for_many_users_needs_is_reckoned_once_for_all_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -783,113 +720,6 @@ def test_studies_that_wait_are_bounded(tmp_path: Path, records: Records) -> None
     assert len(records.studies.all("pending")) == 100
 
 
-def test_the_review_says_what_leaves_and_what_changed(tmp_path: Path, records: Records) -> None:
-    approve(records, study())
-    text = "\n".join(review(site(tmp_path), study(rounds=9), records))
-    assert "a model update of 6 numbers" in text
-    assert "rounds: 3 -> 9" in text
-    assert "never: a patient's row" in text
-
-
-def last_keys(value: object, place: str = "") -> list[tuple[str, object]]:
-    """The last keys of a study, with their values."""
-    if isinstance(value, dict) and value:
-        return [leaf for key, inner in value.items() for leaf in last_keys(inner, str(key))]
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        return [leaf for inner in value for leaf in last_keys(inner, place)]
-    return [(place, value)]
-
-
-def test_the_review_shows_every_key_of_a_study_with_its_value(
-    tmp_path: Path, records: Records
-) -> None:
-    asked = study(training={"steps": 2, "batch_size": 4, "learning_rate": 0.0375}, seed=77)
-    lines = review(site(tmp_path), asked, records)
-    for key, value in last_keys(json.loads(asked.canonical_json())):
-        assert any(line.endswith(f"{key} = {json.dumps(value)}") for line in lines), key
-
-
-def test_the_review_names_each_arms_method_and_whom_it_asks(
-    tmp_path: Path, records: Records
-) -> None:
-    arms = {
-        "fedavg": {"algorithm": "fedlin"},
-        "local": {"algorithm": "fedavg"},
-        "mine": {"algorithm": "local"},
-    }
-    text = "\n".join(review(site(tmp_path), study(arms=arms), records))
-    for name, method, whom in (
-        ("fedavg", "fedlin", "every hospital"),
-        ("local", "fedavg", "every hospital"),
-        ("mine", "local", "the user's hospital alone"),
-    ):
-        (line,) = [line for line in text.splitlines() if line.startswith(f"  - {name}: the method")]
-        assert method in line
-        assert whom in line
-        assert ("another method" in line) == (name != "mine")
-
-
-def test_no_change_hides_behind_others(tmp_path: Path, records: Records) -> None:
-    """A hundred columns were renamed, and the learning rate is another one."""
-    columns = {**STUDY["task"], "features": [f"a{number}" for number in range(100)]}  # type: ignore[dict-item]
-    approve(records, study(task=columns))
-    renamed = {**columns, "features": [f"aa{number}" for number in range(100)]}
-    training = {"steps": 2, "batch_size": 4, "learning_rate": 5.0}
-    for name in ("small", "other"):
-        asked = study(name=name, task=renamed, training=training)
-        lines = review(site(tmp_path), asked, records)
-        (at,) = [at for at, line in enumerate(lines) if line.startswith("Changed since")]
-        assert "training.learning_rate: 0.1 -> 5.0" in "\n".join(lines[at : at + 3])
-        gone = [line for line in lines if "-> (not there)" in line and ".name" in line]
-        assert len(gone) == 100
-
-
-def test_letters_that_pass_for_others_are_marked(tmp_path: Path, records: Records) -> None:
-    names = ["age", "\u0430ge", "weight\u200b", "weight", "gr\u00f6\u00dfe", "p\u0430in"]
-    task = {**STUDY["task"], "features": names}  # type: ignore[dict-item]
-    arms = {"local": {}, "loca1": {"algorithm": "fedavg"}}
-    text = "\n".join(review(site(tmp_path), study(task=task, arms=arms), records))
-    for marked in ("\\u0430ge", "weight\\u200b", "p\\u0430in"):
-        assert marked in text
-    assert "gr\u00f6\u00dfe," in text
-    alike = [line for line in text.splitlines() if line.startswith("  look alike")]
-    assert any("local" in line and "loca1" in line for line in alike)
-    assert any("age" in line and "\\u0430ge" in line for line in alike)
-    assert any("weight" in line for line in alike)
-
-
-def test_names_that_are_long_are_shown_whole(tmp_path: Path, records: Records) -> None:
-    names = ["x" * 150 + end for end in ("1", "2")]
-    task = {**STUDY["task"], "features": names}  # type: ignore[dict-item]
-    text = "\n".join(review(site(tmp_path), study(task=task), records))
-    assert all(name in text for name in names)
-
-
-def test_the_review_says_who_decided_what_and_a_repeated_decision_changes_nothing(
-    tmp_path: Path, records: Records
-) -> None:
-    entry = entry_of(study(), records)
-    first = decide(records, entry, approve=True, by="Dr. A")
-    assert decide(records, entry, approve=True, by="Dr. A") == first
-    decide(records, entry, approve=False, by="Dr. B")
-    decide(records, entry, approve=True, by="Dr. C")
-    assert [(state, by) for state, by, _ in records.studies.decisions(entry.digest)] == [
-        ("approved", "Dr. A"),
-        ("declined", "Dr. B"),
-        ("approved", "Dr. C"),
-    ]
-    lines = review(site(tmp_path), study(), records)
-    assert f"Approved by Dr. A, {first.decided}" in lines
-    assert "Nobody here has approved another study." in lines
-
-
-def test_the_review_says_that_this_hospital_is_not_asked(tmp_path: Path, records: Records) -> None:
-    others = study(user="c", hospitals=["c", "d"])
-    assert "hospitals   c, d; b is not among them" in "\n".join(
-        review(site(tmp_path), others, records)
-    )
-
-
 def written(folder: Path) -> tuple[str, str]:
     """A site file, and a study file."""
     file, study_file = folder / "site.toml", folder / "study.toml"
@@ -916,162 +746,6 @@ def test_a_study_file_that_is_not_of_the_digest_is_not_decided_about(
     assert "Nothing was decided" in capsys.readouterr().err
     digest = study().digest[:6].upper()
     assert main(["review", file, digest, "--study", study_file, *decision]) == 0
-
-
-def leaves(of: Study, at: Site) -> str:
-    return "\n".join(leaving(at, of))
-
-
-def test_the_review_says_what_of_a_sealed_study_leaves_under_masks_and_what_in_the_clear(
-    tmp_path: Path,
-) -> None:
-    """What it calls masked is what the site sends no array of; and the user is not sealed."""
-    sealed = sealed_study()
-    peer, user = (site(tmp_path, name=name) for name in ("bob", "alice"))
-    text = leaves(sealed, peer)
-    assert f"{ARM}: under masks, in every round that asks it, a model update of 22 numbers" in text
-    assert "the sum of 4 hospitals' or more (limits.min_summed + 1)" in text
-    assert f"{ARM}: with the help of one hospital in the sum" in text
-    assert "the sum of 3 others' or more, none with above 0.5" in text
-    assert f"{ARM}: sealed for the coordinator, which reads it: in every such round how far" in text
-    assert f"{ARM}: in the clear, in every such round: public keys, signatures" in text
-    assert "all but what is said to be masked" in text
-    assert "local:" not in text  # which asks the user alone
-    assert "two lengths" not in text
-    cosine = sealed_study(arms={ARM: {"distance_penalty": 0.02, "distance": "cosine"}})
-    assert "summed_with), two lengths of the update" in leaves(cosine, peer)
-    noisy = sealed_study(arms={"evidence_erosion": {}})
-    assert "summed_with), 1 further number" in leaves(noisy, peer)
-    for at, of in ((user, sealed), (peer, sealed_study(sealed=False))):
-        clear = leaves(of, at)
-        assert "in the clear, all of it" in clear
-        assert f"{ARM}: in every round that asks it, a model update of 22 numbers" in clear
-        assert "mask" not in clear
-
-
-def test_the_review_says_which_means_and_deviations_leave(tmp_path: Path) -> None:
-    """With the columns' figures before training, and the user's as its models are scaled by."""
-    at_the_end = "at the end the means and deviations by which its columns are scaled"
-    for scaling in ("none", "user", "federated", "local"):
-        text = leaves(study(scaling=scaling), site(tmp_path, name="a"))
-        assert (at_the_end in text) == (scaling != "none"), scaling
-        assert at_the_end not in leaves(study(scaling=scaling), site(tmp_path))
-        assert "of each column patients with and without a value, mean, deviation, quant" in text
-    images = {"kind": "image", "shape": [1, 28, 28], "classes": ["a", "b"]}
-    text = leaves(study(task=images, model={"name": "mnist_cnn"}, scaling="none"), site(tmp_path))
-    assert "with the others: patients by what the study predicts, rounded" in text
-    assert "quantiles" not in text
-
-
-def test_the_review_counts_one_of_a_thing_as_one(tmp_path: Path, records: Records) -> None:
-    one = study(rounds=1, training={"epochs": 1, "batch_size": 4}, arms={"evidence_erosion": {}})
-    text = "\n".join(review(site(tmp_path), one, records))
-    assert "local training in 1 round for 1 arm (evidence_erosion)" in text
-    assert "a round is 1 pass of mini-batches" in text
-    assert "6 numbers and 1 further number\n" in text
-    assert "evidence_erosion: how many mini-batches each of its rounds took" in text
-
-
-def test_the_review_says_that_mini_batches_come_in_the_files_order(
-    tmp_path: Path, records: Records
-) -> None:
-    fixed = study(training={"steps": 5, "batch_size": 4, "order": "sequential"})
-    assert "mini-batches of 4 patients in the file's order" in "\n".join(
-        review(site(tmp_path), fixed, records)
-    )
-    assert "file's order" not in "\n".join(review(site(tmp_path), study(), records))
-
-
-def test_the_review_names_every_column_that_is_asked_for(tmp_path: Path, records: Records) -> None:
-    """Whatever stands at the end of many, as the outcome, or beside both."""
-    columns = [f"x{number}" for number in range(30)] + ["hiv_status", "a, b) and   nothing else"]
-    task = {"kind": "tabular", "target": "pregnant", "classes": ["no", "yes"], "features": columns}
-    asked = study(task=task, user="b", evaluation={"split_column": "ward"})
-    text = "\n".join(review(site(tmp_path), asked, records))
-    assert "32 columns (x0, x1, " in text
-    assert 'x29, hiv_status, "a, b) and nothing else"' in text
-    assert "the outcome (pregnant), and ward" in text
-    assert "those are set aside" in text
-    assert "30%" not in text
-
-
-def test_the_review_says_whose_missing_values_leave_a_patient_out(
-    tmp_path: Path, records: Records
-) -> None:
-    """So are two sets made of which one patient is left over."""
-    columns = ["age", {"name": "crp", "missing": "drop"}, {"name": "ldh", "missing": "impute"}]
-    task = {"kind": "tabular", "target": "ill", "classes": ["no", "yes"], "features": columns}
-    text = "\n".join(review(site(tmp_path), study(task=task), records))
-    assert "only those who lack no value of crp\n" in text
-    text = "\n".join(review(site(tmp_path), study(task={**task, "missing": "drop"}), records))
-    assert "only those who lack no value of age, crp, ill" in text
-
-
-def test_the_review_says_into_how_many_parts_of_fewer_patients_an_update_falls(
-    tmp_path: Path, records: Records
-) -> None:
-    classes = [{"name": f"grade {value}", "values": [value]} for value in range(4)]
-    task = {"kind": "tabular", "target": "grade", "classes": classes, "features": ["age"]}
-    text = "\n".join(review(site(tmp_path), study(task=task), records))
-    assert "each update has a part for each of 4 classes or intervals of time" in text
-    assert "or of one (limits.min_class = 1)" in text
-    two = "\n".join(review(site(tmp_path), study(task={**task, "classes": classes[:2]}), records))
-    assert "each update has a part" not in two
-
-
-def test_the_review_says_of_columns_with_many_categories_how_many(
-    tmp_path: Path, records: Records
-) -> None:
-    many = {"name": "sex", "categories": ["f", "m", *(f"code {n}" for n in range(1_500))]}
-    task = {"kind": "tabular", "target": "ill", "classes": ["no", "yes"], "features": ["age", many]}
-    text = "\n".join(review(site(tmp_path), study(task=task), records))
-    assert "2 columns (age, sex (1,502 categories)), the outcome" in text
-    few = {**task, "features": ["age", {**many, "categories": ["f", "m"]}]}
-    text = "\n".join(review(site(tmp_path), study(task=few), records))
-    assert "2 columns (age, sex), the outcome" in text
-
-
-def test_the_review_names_the_further_steps_of_a_method(tmp_path: Path, records: Records) -> None:
-    text = "\n".join(review(site(tmp_path), study(arms={"fedlin": {}, "local": {}}), records))
-    assert "fedlin: what the steps gradient of its rounds ask for in addition" in text
-    assert "local: what" not in text
-
-
-@pytest.mark.parametrize(
-    "changes", [{}, {"scaling": "user"}, {"scaling": "federated"}, {"evaluation": {"folds": 3}}]
-)
-def test_the_review_of_a_study_with_every_user_says_all_that_its_parts_ask(
-    tmp_path: Path, records: Records, changes: dict[str, object]
-) -> None:
-    """Approved is each part: also the one with this hospital as the user."""
-    whole = study(user="all", hospitals=["a", "b", "c"], **changes)
-    lines = review(site(tmp_path), whole, records)
-    for user in whole.hospitals:
-        part = whole.for_user(user)
-        assert leads_to(whole, part)
-        said = {line.removeprefix("  - ") for line in lines}
-        assert {*leaving(site(tmp_path), part)} <= said
-        assert {
-            *asked(site(tmp_path), whole.for_user("b"), Records(None, "b"))
-        } <= said  # the most of all
-    assert lines.count("  - all of it at most once for each of the 3 hospitals as the user") == 2
-
-
-def test_the_review_of_a_study_with_every_user_leaves_out_the_part_that_a_limit_refuses(
-    tmp_path: Path, records: Records
-) -> None:
-    never = site(tmp_path, limits={"as_user": False})
-    text = "\n".join(review(never, study(user="all", hospitals=["a", "b", "c"]), records))
-    assert "once for each of the 2 other hospitals as the user (limits.as_user = false)" in text
-    assert "as the user: its personal model" not in text
-    elsewhere = study(user="all", hospitals=["c", "d"])
-    assert "once for each of the 2 hospitals" in "\n".join(review(never, elsewhere, records))
-
-
-def test_the_review_says_of_whose_means_sums_are_asked(tmp_path: Path, records: Records) -> None:
-    for scaling, said in (("user", "for this hospital's means"), ("federated", "for the pooled")):
-        text = "\n".join(review(site(tmp_path), study(user="b", scaling=scaling), records))
-        assert f"once: rounded sums, {said}" in text
 
 
 def test_a_study_that_is_not_the_one_of_its_digest_any_more_is_not_shown(

@@ -11,7 +11,7 @@ import pytest
 from erosion.client.dataset.kept_patients import KeptPatients
 from erosion.client.dataset.load import load_patients
 from erosion.client.dataset.sources.duckdb_files import DuckdbFiles
-from erosion.client.finding import Outcome
+from erosion.client.finding import Severity
 from erosion.client.site_file import Site
 from erosion.common.errors import DataError
 from tests.support.small_study import make_study
@@ -124,7 +124,7 @@ def test_a_folder_without_tables_and_a_path_to_nothing_are_explained(tmp_path: P
     (tmp_path / "x.duckdb").write_text("not a database")
     assert "cannot be read: " in problem_of(path=tmp_path / "x.duckdb")
     [finding] = site_with(source="duckdb", path=absent).data.check()
-    assert finding.outcome == Outcome.FAILED
+    assert finding.outcome == Severity.FAILED
 
 
 def test_what_a_folder_holds_beside_its_tables_is_told_of(years: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from erosion.client.dataset import local_dataset
 from erosion.client.dataset.split import Split, split_patients
-from erosion.client.finding import Outcome
+from erosion.client.finding import Severity
 from erosion.client.preflight.study_checks import check_study_here
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
@@ -53,7 +53,7 @@ def test_a_fold_of_too_few_patients_is_refused_before_any_ran(
     site, study = site_of(tmp_path, **limits), make_study(**keys)
     with pytest.raises(Refusal, match=said):
         Hospital(site).describe(study)
-    assert Outcome.FAILED in [finding.outcome for finding in check_study_here(site, study)]
+    assert Severity.FAILED in [finding.outcome for finding in check_study_here(site, study)]
 
 
 def test_a_candidate_beyond_the_limits_is_refused_before_any_ran(tmp_path: Path) -> None:

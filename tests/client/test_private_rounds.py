@@ -24,7 +24,7 @@ from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal, SiteError
 from erosion.common.privacy.accountant import epsilon_of, strength_of
-from erosion.common.privacy.clipped_gradients import Rows, clipped_sum
+from erosion.common.privacy.private_step import PatientRows, clipped_sum
 from erosion.common.protocol.messages import TrainRequest, TrainResult
 from erosion.common.study.study import Study
 from tests.support.patience import PATIENCE
@@ -160,7 +160,7 @@ def test_one_record_moves_the_sum_by_no_more_than_its_cut(tmp_path: Path) -> Non
             study = private_study(name=f"s{number}", task={**TWO_NUMBERS, "missing": "drop"})
             of = LocalDataset(site, study, DisclosureControl(site, SECRET))
             (part, _), start = of.parts(None), torch.zeros(of.dim)
-            rows = Rows(part.inputs, part.targets, of.training_patients)
+            rows = PatientRows(part.inputs, part.targets, of.training_patients)
             loss = study.task.training_loss(part.targets)
             sums.append(clipped_sum(of.model, start, rows, loss, clip_norm=1.0, seed=0))
         assert float((sums[0] - sums[1]).norm()) <= 1.0 + 1e-9, num

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from erosion.client.finding import Outcome
+from erosion.client.finding import Severity
 from erosion.client.preflight.study_checks import check_study_here
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
@@ -64,7 +64,7 @@ def test_a_class_of_fewer_patients_than_the_limit_is_declined_and_one_of_nobody_
     in_last: int, least: int, declined: bool, tmp_path: Path
 ) -> None:
     site, study = site_of(tmp_path, 12, 12, in_last, min_class=least), make_study(task=GRADES)
-    failed = [f.text for f in check_study_here(site, study) if f.outcome is Outcome.FAILED]
+    failed = [f.text for f in check_study_here(site, study) if f.outcome is Severity.FAILED]
     if not declined:
         Hospital(site).describe(study)
         assert not failed

@@ -12,7 +12,7 @@ import pytest
 
 from erosion.client.dataset.load import load_patients
 from erosion.client.dataset.sources.sql import SqlQuery
-from erosion.client.finding import Outcome
+from erosion.client.finding import Severity
 from erosion.client.site_file import Site
 from erosion.common.errors import DataError, SiteError
 from erosion.common.settings.base import validate
@@ -166,10 +166,10 @@ def test_a_password_in_the_url_is_refused_and_not_repeated(url: str) -> None:
 
 def test_check_says_whether_the_database_lets_us_in(keys: dict[str, Any]) -> None:
     found = list(SqlQuery.model_validate(keys).check())
-    assert [finding.outcome for finding in found] == [Outcome.OK, Outcome.OK]
+    assert [finding.outcome for finding in found] == [Severity.OK, Severity.OK]
     keys["password_file"].chmod(0o644)
     found = list(SqlQuery.model_validate({**keys, "url": "postgresql://o@127.0.0.1:1/x"}).check())
-    assert [finding.outcome for finding in found] == [Outcome.WARNING, Outcome.FAILED]
+    assert [finding.outcome for finding in found] == [Severity.WARNING, Severity.FAILED]
     assert found[1].remedy.startswith("Check data.url")
 
 

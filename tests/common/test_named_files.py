@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from erosion.client.audit.audit_check import verify
+from erosion.client.audit.log_files import verify
 from erosion.client.connection.credentials import credentials_for
 from erosion.client.enrolment.install import install
 from erosion.client.site_file import Site, load_site

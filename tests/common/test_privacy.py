@@ -30,9 +30,14 @@ from erosion.common.learning.models import (
 )
 from erosion.common.learning.networks import ModelBase
 from erosion.common.privacy.accountant import delta_of, epsilon_of, noise_multiplier, strength_of
-from erosion.common.privacy.clipped_gradients import Rows, clipped_sum, problem_with_layers
-from erosion.common.privacy.keyed_noise import gaussian, with_noise
-from erosion.common.privacy.private_step import PrivateStep
+from erosion.common.privacy.private_step import (
+    PatientRows,
+    PrivateStep,
+    clipped_sum,
+    gaussian,
+    problem_with_layers,
+    with_noise,
+)
 from erosion.common.settings.base import validate
 from erosion.common.study.study import Study
 from erosion.common.tasks.task import as_tensor
@@ -117,7 +122,7 @@ def test_a_noised_sum_lies_on_a_grid_that_hides_its_last_bits() -> None:
 
 def cut_sum(of: LocalWork, clip_norm: float, patients: tuple[int, ...] | None = None) -> Tensor:
     numbers = torch.tensor(patients or range(len(of.targets)))
-    rows = Rows(of.inputs, of.targets, numbers)
+    rows = PatientRows(of.inputs, of.targets, numbers)
     loss = of.task.training_loss(of.targets)
     return clipped_sum(of.model, of.received, rows, loss, clip_norm=clip_norm, seed=0).float()
 
@@ -125,7 +130,7 @@ def cut_sum(of: LocalWork, clip_norm: float, patients: tuple[int, ...] | None = 
 def test_noise_depends_on_the_sum_at_a_site_and_in_a_simulation_does_not() -> None:
     def noise(labels: tuple[int, ...], *, repeats: bool) -> list[float]:
         of = work(labels=labels)
-        rows = Rows(of.inputs, of.targets, torch.arange(len(labels)))
+        rows = PatientRows(of.inputs, of.targets, torch.arange(len(labels)))
         loss = of.task.training_loss(of.targets)
         silent, noised = (
             replace(STEP, noise_multiplier=much, repeats=repeats).take(
@@ -198,7 +203,7 @@ def test_every_outcome_has_gradients_of_single_patients(raw: dict[str, Any], col
     start = flat_parameters(model)
     inputs = torch.from_numpy(draws.normal(size=(9, 2))).float()
     loss = task.training_loss(targets)
-    rows = Rows(inputs, targets, torch.arange(9))
+    rows = PatientRows(inputs, targets, torch.arange(9))
     total = clipped_sum(model, start, rows, loss, clip_norm=1e6, seed=0).float()
     whole = gradient(model, start, inputs, targets, loss)
     torch.testing.assert_close(total / 9, whole, rtol=1e-4, atol=1e-6)
@@ -206,13 +211,13 @@ def test_every_outcome_has_gradients_of_single_patients(raw: dict[str, Any], col
 
 
 def test_a_network_of_images_goes_through_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("erosion.common.privacy.clipped_gradients._NUMBERS_AT_ONCE", 3 * 400_000)
+    monkeypatch.setattr("erosion.common.privacy.private_step._NUMBERS_AT_ONCE", 3 * 400_000)
     model = build_model(MnistCnn(), (1, 28, 28), 10)
     start = flat_parameters(model)
     draws = torch.Generator().manual_seed(2)
     inputs = torch.randn(5, 1, 28, 28, generator=draws)
     targets = torch.randint(10, (5,), generator=draws)
-    rows = Rows(inputs, targets, torch.arange(5))
+    rows = PatientRows(inputs, targets, torch.arange(5))
     loss = nn.functional.cross_entropy
     total = clipped_sum(model, start, rows, loss, clip_norm=1e6, seed=0)
     model.eval()
@@ -239,7 +244,7 @@ def test_a_model_that_cannot_be_taken_apart_says_so() -> None:
             return outputs if float(inputs.sum()) > 0 else outputs * 2
 
     model = Peeks()
-    rows = Rows(torch.ones(2, 1), torch.tensor([0, 1]), torch.arange(2))
+    rows = PatientRows(torch.ones(2, 1), torch.tensor([0, 1]), torch.arange(2))
     with pytest.raises(ModelError, match="patient by patient"):
         clipped_sum(
             model,
@@ -540,7 +545,7 @@ def test_the_programs_own_models_can_be_taken_apart(
 ) -> None:
     assert problem_with_layers(model_of_shapes(settings, shape, 2)) is None
     model = build_model(settings, shape, 2)
-    rows = Rows(torch.ones(1, *shape), torch.tensor([1]), torch.arange(1))
+    rows = PatientRows(torch.ones(1, *shape), torch.tensor([1]), torch.arange(1))
     loss = nn.functional.cross_entropy
     total = clipped_sum(model, flat_parameters(model), rows, loss, clip_norm=0.1, seed=0)
     assert float(total.norm()) == pytest.approx(0.1, rel=1e-4)

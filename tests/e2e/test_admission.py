@@ -19,7 +19,7 @@ from erosion.client.connection.agent import Agent, Until
 from erosion.client.connection.connection_errors import connection_error
 from erosion.client.connection.credentials import Credentials, credentials_for
 from erosion.client.connection.line import OURS, SiteLine, Tls
-from erosion.client.finding import Outcome
+from erosion.client.finding import Severity
 from erosion.client.preflight.site_checks import check_keys
 from erosion.client.site_file import CoordinatorAddress, load_site
 from erosion.common.errors import LinkError, SiteError
@@ -202,7 +202,7 @@ def test_an_authority_that_was_put_behind_the_right_one_is_not_trusted(
         credentials_for(coordinator)
     site = load_site(coordinator.root_certificate.parent / "site.toml")
     authority = {finding.what: finding for finding in check_keys(site)}["coordinator's CA"]
-    assert authority.outcome is Outcome.FAILED
+    assert authority.outcome is Severity.FAILED
 
 
 def test_the_same_authority_is_the_same_coordinator_however_its_file_is_written(

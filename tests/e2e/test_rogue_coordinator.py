@@ -13,7 +13,7 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, RecordDict
 
-from erosion.client.audit.audit_check import verify
+from erosion.client.audit.log_files import verify
 from erosion.client.site_file import load_site
 from erosion.client.training.hospital import Hospital
 from erosion.command_line import main

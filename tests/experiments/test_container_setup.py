@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from erosion.client.finding import Outcome
+from erosion.client.finding import Severity
 from erosion.client.preflight.study_checks import check_sealed
 from erosion.client.site_file import Budget, load_site
 from erosion.common.errors import StudyError
@@ -56,7 +56,7 @@ def test_every_hospital_of_a_sealed_study_has_the_others_keys(places: dict[str, 
     study = load_study(study_path("sealed"))
     for volume in places["sites"].iterdir():
         (found,) = check_sealed(load_site(volume / "site.toml"), study)
-        assert found.outcome is Outcome.OK, found
+        assert found.outcome is Severity.OK, found
 
 
 def test_no_hospital_of_a_testbed_runs_out_of_a_budget(places: dict[str, Path]) -> None:

@@ -10,7 +10,7 @@ from gmpy2 import mpz
 
 from erosion.client.records.ledgers import SumTable
 from erosion.client.records.records import Records
-from erosion.client.sealed.phases import Identity, MaskedUpdate, Released, Values
+from erosion.client.sealed.phases import MaskedUpdate, Released, SealedIdentity, Values
 from erosion.client.sealed.sealed_site import SealedSite
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import Refusal, RunError
@@ -302,7 +302,7 @@ def test_who_spoils_a_sum_is_named_and_not_asked_any_more(
 class Careful(SealedSite):
     """Is in sums of five or more only."""
 
-    def __init__(self, identity: Identity, ledger: SumTable, _rules: SumRules) -> None:
+    def __init__(self, identity: SealedIdentity, ledger: SumTable, _rules: SumRules) -> None:
         super().__init__(identity, ledger, SumRules(min_summed=4))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from erosion.client.records.records import Records
-from erosion.client.sealed.phases import Identity, MaskedUpdate
+from erosion.client.sealed.phases import MaskedUpdate, SealedIdentity
 from erosion.client.sealed.sealed_site import SealedSite
 from erosion.common.algorithms.base import WHOLE, SealedMeasure
 from erosion.common.sealed.distances.modulus_proof import prove
@@ -41,7 +41,9 @@ def sites(number: int, rules: SumRules | None = None) -> dict[str, SealedSite]:
     keys = node_keys(NAMES[:number])
     public = {name: key.public_key() for name, key in keys.items()}
     return {
-        name: SealedSite(Identity(name, key, public), Records(None, "x").sums, rules or SumRules())
+        name: SealedSite(
+            SealedIdentity(name, key, public), Records(None, "x").sums, rules or SumRules()
+        )
         for name, key in keys.items()
     }
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from erosion.client.records.records import Records
-from erosion.client.sealed.phases import Identity, Measured, Released
+from erosion.client.sealed.phases import Measured, Released, SealedIdentity
 from erosion.client.sealed.sealed_site import SealedSite
 from erosion.common.algorithms.base import SealedMeasure
 from erosion.common.errors import Refusal
@@ -437,7 +437,7 @@ def test_a_distance_that_was_given_outlives_the_program(tmp_path: Path) -> None:
     def started() -> dict[str, SealedSite]:
         return {
             name: SealedSite(
-                Identity(name, key, public), Records(tmp_path / name, name).sums, SumRules()
+                SealedIdentity(name, key, public), Records(tmp_path / name, name).sums, SumRules()
             )
             for name, key in keys.items()
         }
@@ -510,7 +510,7 @@ def test_one_node_key_under_two_names_is_refused(of: str, to: str) -> None:
     keys[to] = keys[of]
     public = {name: key.public_key() for name, key in keys.items()}
     for name, site in at.items():
-        site.identify(Identity(name, keys[name], public))
+        site.identify(SealedIdentity(name, keys[name], public))
     with pytest.raises(Refusal, match=f"{of} and {to} have one and the same key"):
         by_hand(at=at).measure()
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from erosion.client.sealed.phases import Greeted, Identity
+from erosion.client.sealed.phases import Greeted, SealedIdentity
 from erosion.client.training.hospital import Hospital
 from erosion.client.training.limits import check_limits
 from erosion.common.errors import Refusal, SiteError
@@ -218,7 +218,7 @@ def test_parameters_that_differ_by_a_hair_do_not_give_the_same_update_in_another
     apart = {}
     for secret in (b"", bytes(32)):
         bob = Hospital(site, secret)
-        bob.identify(Identity("bob", new_private_key()))
+        bob.identify(SealedIdentity("bob", new_private_key()))
         first = update_of(bob, request())
         second = update_of(bob, request(run="another", parameters=torch.full((22,), 1e-6)))
         apart[secret] = float((second - first).norm() / first.norm())
@@ -230,7 +230,7 @@ def test_parameters_that_differ_by_a_hair_do_not_give_the_same_update_in_another
 def test_a_round_that_is_asked_for_again_gives_the_same_update(tmp_path: Path) -> None:
     site = make_site(tmp_path, sixty_patients("bob"), name="bob", file="bob.csv")
     bob = Hospital(site, bytes(32))
-    bob.identify(Identity("bob", new_private_key()))
+    bob.identify(SealedIdentity("bob", new_private_key()))
     again = request(values={"attempt": "11" * 16})
     assert torch.equal(update_of(bob, request()), update_of(bob, again))
 
@@ -303,7 +303,7 @@ def test_the_more_patients_a_round_goes_over_the_more_its_updates_are_alike(
         updates = []
         for number in range(8):
             bob = Hospital(site, bytes([number]) * 32)
-            bob.identify(Identity("bob", new_private_key()))
+            bob.identify(SealedIdentity("bob", new_private_key()))
             updates.append(update_of(bob, request(study=sealed_study(training=training))))
         all_of_them = torch.stack(updates)
         mean = all_of_them.mean(dim=0)

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from erosion.client.enrolment.pin_peers import pin_peers
-from erosion.client.finding import Outcome
+from erosion.client.finding import Severity
 from erosion.client.preflight.check import check_site
 from erosion.client.preflight.study_checks import check_sealed
 from erosion.client.site_file import load_site
@@ -96,7 +96,7 @@ def test_a_key_that_another_hospital_has_is_not_pinned(tmp_path: Path) -> None:
 def test_a_check_shows_the_fingerprints_to_compare(tmp_path: Path) -> None:
     site = site_with(tmp_path, peers=keys_of(*NAMES))
     (found,) = check_sealed(site, sealed_study())
-    assert found.outcome is Outcome.OK
+    assert found.outcome is Severity.OK
     for key in read_pinned_keys(tmp_path / "peers.pem", SiteError).values():
         assert fingerprint(key) in found.text
     shown = io.StringIO()
@@ -106,7 +106,7 @@ def test_a_check_shows_the_fingerprints_to_compare(tmp_path: Path) -> None:
 
 def test_a_sealed_study_needs_everybodys_key(tmp_path: Path) -> None:
     _, missing = check_sealed(site_with(tmp_path, peers=keys_of("carol", "dave")), sealed_study())
-    assert missing.outcome is Outcome.FAILED
+    assert missing.outcome is Severity.FAILED
     assert "the keys of erin, frank are not in" in missing.text
 
 
@@ -114,7 +114,7 @@ def test_only_a_sealed_study_needs_keys(tmp_path: Path) -> None:
     site = site_with(tmp_path)
     (without,) = check_sealed(site, None)
     (needed,) = check_sealed(site, sealed_study())
-    assert (without.outcome, needed.outcome) == (Outcome.SKIPPED, Outcome.FAILED)
+    assert (without.outcome, needed.outcome) == (Severity.SKIPPED, Severity.FAILED)
 
 
 @pytest.mark.parametrize(
