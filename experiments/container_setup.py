@@ -30,7 +30,7 @@ from erosion.experiments.testbed import study_path
 from erosion.experiments.testbed_limits import TESTBED_BUDGET
 from erosion.server.enrolment.enrolment import enrol_site, init_federation
 from erosion.server.enrolment.federation_folder import Address, FederationFolder
-from erosion.server.sealed.peers_file import write_peers
+from erosion.server.enrolment.peers_file import write_peers
 
 USER = 10001  # of the image
 DEALT = "dealt.toml"

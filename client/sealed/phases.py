@@ -14,11 +14,11 @@ from gmpy2 import mpz
 from numpy.typing import NDArray
 
 from erosion.common.algorithms.base import SealedMeasure
-from erosion.common.sealed.audit.opening import Opening
-from erosion.common.sealed.distances.paillier import PublicKey as PaillierKey
-from erosion.common.sealed.masks.mask import Words
-from erosion.common.sealed.masks.share_envelope import Shares
+from erosion.common.sealed.audit import Opening
+from erosion.common.sealed.masks import Words
+from erosion.common.sealed.paillier import PaillierKey
 from erosion.common.sealed.roster import Hello, Receipt, Roster, RoundContext, View
+from erosion.common.sealed.shares import Shares
 from erosion.common.support.keys import PrivateKey, PublicKey
 
 

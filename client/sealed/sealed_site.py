@@ -29,17 +29,11 @@ from erosion.client.sealed.phases import (
 )
 from erosion.common.algorithms.base import TRAIN, WHOLE, SealedMeasure
 from erosion.common.errors import Refusal
-from erosion.common.sealed import legs, roster
-from erosion.common.sealed.audit.opening import Opening
-from erosion.common.sealed.digest import digest
-from erosion.common.sealed.distances import distance
-from erosion.common.sealed.distances.modulus_proof import problem_with_modulus
-from erosion.common.sealed.distances.sketch import BUCKETS
-from erosion.common.sealed.masks import key_agreement, ring, shamir
-from erosion.common.sealed.masks.mask import norm_of
-from erosion.common.sealed.masks.masked_update import masked_words
-from erosion.common.sealed.masks.released_shares import KEY, SEED, commitment
-from erosion.common.sealed.masks.share_envelope import Channel, Shares
+from erosion.common.sealed import distance, legs, roster
+from erosion.common.sealed.audit import Opening
+from erosion.common.sealed.keys import digest, new_pair
+from erosion.common.sealed.masks import BUCKETS, fits_range, hides_others, norm_of
+from erosion.common.sealed.paillier import problem_with_modulus
 from erosion.common.sealed.pinned_keys import problem_with_owners
 from erosion.common.sealed.roster import (
     Hello,
@@ -47,10 +41,21 @@ from erosion.common.sealed.roster import (
     Roster,
     RoundContext,
     View,
+    masked_words,
     seed_hash,
     words_hash,
 )
-from erosion.common.sealed.sums.sum_rules import SumRules
+from erosion.common.sealed.shares import (
+    KEY,
+    SECRET_BYTES,
+    SEED,
+    Channel,
+    Shares,
+    commitment,
+    split_secret,
+    threshold,
+)
+from erosion.common.sealed.sum_rules import SumRules
 from erosion.common.support.keys import PublicKey
 
 P = TypeVar("P", Greeted, Measured, Masked)
@@ -107,7 +112,7 @@ class SealedSite:
                 " run.",
             )
         name = self._identity.name
-        (mask_key, mask), (seal_key, seal) = key_agreement.new_pair(), key_agreement.new_pair()
+        (mask_key, mask), (seal_key, seal) = new_pair(), new_pair()
         hello = roster.sign_hello(self._identity.node_key, context, name, mask, seal)
         self._phase = Greeted(context, update, measure, update_hash, mask_key, seal_key, hello)
         return hello
@@ -145,10 +150,10 @@ class SealedSite:
         if not distance.is_fine(values):
             raise Refusal("The update of this site is nearly nothing beside the user's.")
         answer = distance.answer(question, values, self._noise.take(question.key))
-        seed, places = secrets.token_bytes(shamir.SECRET_BYTES), roster.places(everyone)
-        needed = shamir.threshold(len(places))
-        of_seed = shamir.split(seed, needed, list(places.values()))
-        of_key = shamir.split(greeted.mask_key, needed, list(places.values()))
+        seed, places = secrets.token_bytes(SECRET_BYTES), roster.places(everyone)
+        needed = threshold(len(places))
+        of_seed = split_secret(seed, needed, list(places.values()))
+        of_key = split_secret(greeted.mask_key, needed, list(places.values()))
         shares = {n: Shares(*pair) for n, *pair in zip(places, of_seed, of_key, strict=True)}
         envelopes = {
             other: self._channel(greeted, everyone, hash_, other).seal(
@@ -225,9 +230,9 @@ class SealedSite:
         self._check_view(measured, told)
         shares = self._opened(measured, envelopes)
         self._note(measured.greeted.context, legs.MASKED)
-        if not ring.fits(update, told.scale):
+        if not fits_range(update, told.scale):
             raise Refusal("The update of this site is outside of the sum's range.")
-        if not ring.is_fine(update, told.scale, told.weights[name]):
+        if not hides_others(update, told.scale, told.weights[name]):
             raise Refusal("The sum's range is so wide that this site's update is lost in it.")
         self._phase = Masked(measured, told, shares)
 

@@ -20,15 +20,14 @@ from erosion.common.learning.local_work import LocalAnswer
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion.common.protocol.scaling import as_text
 from erosion.common.sealed import legs
-from erosion.common.sealed.audit.opening import Opening
-from erosion.common.sealed.digest import digest
-from erosion.common.sealed.distances.distance import Question
-from erosion.common.sealed.distances.numbers import from_rows, to_rows
-from erosion.common.sealed.distances.paillier import PublicKey
+from erosion.common.sealed.audit import Opening
+from erosion.common.sealed.distance import Question
+from erosion.common.sealed.keys import digest
 from erosion.common.sealed.legs import HelloKeys
+from erosion.common.sealed.paillier import PaillierKey, from_rows, to_rows
 from erosion.common.sealed.pinned_keys import read_pinned_keys
 from erosion.common.sealed.roster import RoundContext, View, received_hash
-from erosion.common.sealed.sums.sum_rules import SumRules
+from erosion.common.sealed.sum_rules import SumRules
 from erosion.common.settings.base import Settings, first_mistake
 from erosion.common.support.files import make_private_folder
 from erosion.common.support.keys import load_private_key
@@ -98,7 +97,7 @@ class SealedSteps:
                 f"The roster has {', '.join(sorted(strangers))}; only the study's hospitals beside"
                 " its user can be in a sum."
             )
-        key = PublicKey(mpz(int.from_bytes(asked.modulus)))
+        key = PaillierKey(mpz(int.from_bytes(asked.modulus)))
         num_bytes = key.modulus_bytes
         question = Question(
             key, from_rows(_rows(request, legs.SEALED_OWN, 2 * num_bytes)), asked.scale

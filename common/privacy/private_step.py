@@ -23,7 +23,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from erosion.common.errors import ModelError
 from erosion.common.learning.models import load_flat_parameters
 from erosion.common.learning.trainable import draws_from, named_trained_parameters, to_training
-from erosion.common.sealed.masks.mask import keystream
+from erosion.common.sealed.masks import keystream
 from erosion.common.tasks.task import Loss
 
 _NUMBERS_AT_ONCE = 1 << 23  # of single gradients in memory

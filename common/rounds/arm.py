@@ -25,10 +25,10 @@ from erosion.common.rounds.presence import BackOff
 from erosion.common.rounds.records import Answer, Rejection, RoundRecord, RunState
 from erosion.common.rounds.round import first_state, undone
 from erosion.common.rounds.screening import ITSELF, NOT_FINITE
-from erosion.common.sealed.distances.coordinator_keys import CoordinatorKeys
-from erosion.common.sealed.rounds.measured_round import SealedTerms
-from erosion.common.sealed.rounds.sealed_rounds import seal
-from erosion.common.sealed.sums.sum_records import SumRecords
+from erosion.common.sealed.measuring import SealedTerms
+from erosion.common.sealed.paillier import CoordinatorKeys
+from erosion.common.sealed.records import SumRecords
+from erosion.common.sealed.rounds import seal
 from erosion.common.study.study import Study
 
 EXPLODED = 5.0  # times the baseline of the user's loss

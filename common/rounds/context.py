@@ -13,8 +13,8 @@ from erosion.common.rounds.events import Emit, ignore
 from erosion.common.rounds.presence import Presence
 from erosion.common.rounds.records import RoundRecord, RunState
 from erosion.common.rounds.selection import Curves, SelectedSettings
-from erosion.common.sealed.distances.coordinator_keys import CoordinatorKeys
-from erosion.common.sealed.sums.sum_records import RecordsInMemory, SumRecords
+from erosion.common.sealed.paillier import CoordinatorKeys
+from erosion.common.sealed.records import RecordsInMemory, SumRecords
 from erosion.common.study.study import Study
 
 if TYPE_CHECKING:

@@ -4,11 +4,9 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
-from erosion.common.sealed.masks.key_agreement import KEY_BYTES
-from erosion.common.sealed.masks.released_shares import COMMITMENT_BYTES
-from erosion.common.sealed.masks.shamir import SHARE_BYTES
-from erosion.common.sealed.masks.share_envelope import ENVELOPE_BYTES
+from erosion.common.sealed.keys import KEY_BYTES
 from erosion.common.sealed.roster import ATTEMPT_BYTES
+from erosion.common.sealed.shares import COMMITMENT_BYTES, ENVELOPE_BYTES, SHARE_BYTES
 
 
 def _from_hexadecimal(value: object) -> object:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from erosion.common.sealed import fields
 from erosion.common.sealed.roster import Hello, Receipt, Roster
-from erosion.common.sealed.sums.sum_rules import SumRules
+from erosion.common.sealed.sum_rules import SumRules
 from erosion.common.settings.base import Settings
 from erosion.common.settings.names import Name
 

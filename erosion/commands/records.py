@@ -185,7 +185,7 @@ def _audit_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run_audit(options: argparse.Namespace) -> int:
     from erosion.common.errors import RunError
-    from erosion.server.sealed.audit_run import audit_run
+    from erosion.server.run.audit_run import audit_run
 
     if options.logs and options.openings:
         raise RunError(

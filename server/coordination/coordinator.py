@@ -10,7 +10,7 @@ from shlex import quote
 from erosion.common.aggregation.cohort import DiskCohort, store
 from erosion.common.rounds.context import RunContext, Updates
 from erosion.common.rounds.presence import Presence
-from erosion.common.sealed.distances.coordinator_keys import CoordinatorKeys
+from erosion.common.sealed.paillier import CoordinatorKeys
 from erosion.common.study.study import Study
 from erosion.server.coordination.end_notices import EndNotices
 from erosion.server.coordination.folder_store import FolderStore

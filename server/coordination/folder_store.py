@@ -20,7 +20,7 @@ from erosion.common.rounds.context import Decisions, Store
 from erosion.common.rounds.data_check import DataCheck
 from erosion.common.rounds.records import RoundRecord, RunState
 from erosion.common.rounds.selection import Curves, SelectedSettings, chosen
-from erosion.common.sealed.sums.sum_records import RecordFiles
+from erosion.common.sealed.records import RecordFiles
 from erosion.common.settings.base import Settings
 from erosion.common.settings.names import Name
 from erosion.common.study.study import Study

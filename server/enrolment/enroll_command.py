@@ -28,9 +28,9 @@ from erosion.server.enrolment.federation_folder import (
 )
 from erosion.server.enrolment.key_registry import read_key_registry
 from erosion.server.enrolment.own_authority import read_own_authority
+from erosion.server.enrolment.peers_file import write_peers
 from erosion.server.enrolment.serving_certificate import ServingCertificate
 from erosion.server.enrolment.site_kit import STANDARD_OUTPUT, authority_fingerprint
-from erosion.server.sealed.peers_file import write_peers
 
 MOST_DAYS = 36_500  # a certificate's dates end with the year 9999
 

@@ -26,9 +26,9 @@ from erosion.server.enrolment.key_registry import (
     read_key_registry,
     write_key_registry,
 )
+from erosion.server.enrolment.peers_file import peers_text
 from erosion.server.enrolment.signing_request import read_request
 from erosion.server.enrolment.site_kit import write_kit, write_renewal
-from erosion.server.sealed.peers_file import peers_text
 
 SITE_DAYS = 365
 COORDINATOR = "coordinator"  # what `erosion enroll renew` calls it, so no site may

@@ -12,7 +12,7 @@ from erosion.client.enrolment.install import install
 from erosion.client.site_file import Site, load_site
 from erosion.common.errors import ErosionError, SiteError
 from erosion.common.rounds.checkpoint import load_model
-from erosion.common.sealed.audit.opening import read_opening
+from erosion.common.sealed.audit import read_opening
 from erosion.common.sealed.pinned_keys import read_pinned_keys
 from erosion.common.study.study import load_study
 from erosion.common.support import files

@@ -18,7 +18,7 @@ from erosion.client.sealed.sealed_site import SealedSite
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import EnrolmentError, Refusal
 from erosion.common.sealed import legs, pinned_keys
-from erosion.common.sealed.sums.sum_rules import SumRules
+from erosion.common.sealed.sum_rules import SumRules
 from erosion.common.support.keys import load_private_key, new_private_key
 from tests.client.sealed.sites import Script
 from tests.common.sealed.vectors import f32

@@ -21,14 +21,14 @@ from erosion.common.rounds import checkpoint
 from erosion.common.rounds.arm import initial_state
 from erosion.common.rounds.records import RunState
 from erosion.common.sealed import pinned_keys
-from erosion.common.sealed.audit.opening import read_opening
+from erosion.common.sealed.audit import read_opening
 from erosion.common.sealed.legs import DISTANCE, MASKED, UNMASK
 from erosion.common.study.study import Study
 from erosion.experiments.free_ports import free_address
 from erosion.experiments.sealed_identities import KEY, write_identities
+from erosion.server.enrolment.peers_file import write_peers
 from erosion.server.run.journal import read_journal
 from erosion.server.run.run_folder import RunFolder
-from erosion.server.sealed.peers_file import write_peers
 from tests.support.enrolled import EnrolledFederation
 from tests.support.federation import write_site
 from tests.support.killed_coordinator import coordinate

@@ -17,7 +17,7 @@ from erosion.common.errors import Refusal, RunError
 from erosion.common.protocol.messages import StepResult
 from erosion.common.rounds.channel import Connection, Reply, Request
 from erosion.common.rounds.study import Outcome
-from erosion.common.sealed.distances.distance import Question
+from erosion.common.sealed.distance import Question
 from erosion.common.sealed.legs import DISTANCE, MASKED, UNMASK
 from erosion.common.sealed.roster import (
     Hello,
@@ -28,7 +28,7 @@ from erosion.common.sealed.roster import (
     sign_hello,
     sign_receipt,
 )
-from erosion.common.sealed.sums.sum_rules import SumRules
+from erosion.common.sealed.sum_rules import SumRules
 from tests.support.sealed_study import (
     ARM,
     Line,

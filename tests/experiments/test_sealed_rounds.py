@@ -16,9 +16,8 @@ from erosion.common.algorithms import REGISTRY
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import RunError, SiteError
 from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
-from erosion.common.sealed.audit.examination import examine
-from erosion.common.sealed.audit.opening import read_opening
-from erosion.common.sealed.distances.distance import Question
+from erosion.common.sealed.audit import examine, read_opening
+from erosion.common.sealed.distance import Question
 from erosion.common.sealed.legs import (
     DISTANCE,
     MASKED,
@@ -27,9 +26,9 @@ from erosion.common.sealed.legs import (
     WORDS,
     Lengths,
 )
+from erosion.common.sealed.records import RecordFiles
 from erosion.common.sealed.roster import Roster
-from erosion.common.sealed.sums.sum_records import RecordFiles
-from erosion.common.sealed.sums.sum_rules import SumRules
+from erosion.common.sealed.sum_rules import SumRules
 from erosion.server.run.findings import absences, contributions
 from erosion.server.run.run_folder import new_run_folder
 from tests.support.sealed_study import (

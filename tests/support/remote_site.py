@@ -14,9 +14,8 @@ from erosion.common.protocol import wire
 from erosion.common.protocol.error_codes import read_error
 from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
 from erosion.common.sealed import legs
-from erosion.common.sealed.distances.distance import Question
-from erosion.common.sealed.distances.numbers import from_rows, to_rows
-from erosion.common.sealed.masks.released_shares import Dealt
+from erosion.common.sealed.distance import Question
+from erosion.common.sealed.paillier import from_rows, to_rows
 from erosion.common.sealed.roster import (
     Hello,
     Receipt,
@@ -26,6 +25,7 @@ from erosion.common.sealed.roster import (
     received_hash,
     words_hash,
 )
+from erosion.common.sealed.shares import Dealt
 from erosion.common.study.study import Study
 from tests.support.rogue import Rogue
 from tests.support.sealed_study import ARM

@@ -50,7 +50,7 @@ from erosion.common.rounds.presence import Presence
 from erosion.common.rounds.records import Absence, RoundRecord, RunState
 from erosion.common.rounds.selection import Curves
 from erosion.common.rounds.study import Outcome, run_study
-from erosion.common.sealed.sums.sum_records import RecordsInMemory
+from erosion.common.sealed.records import RecordsInMemory
 from erosion.common.study.study import Study
 
 Respond = Callable[[str, TrainRequest], Result | Absence | None]

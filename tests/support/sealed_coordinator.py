@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.common.sealed.masks.mask import Words
+from erosion.common.sealed.coordinator import Attempt
+from erosion.common.sealed.masks import Words
 from erosion.common.sealed.roster import View
-from erosion.common.sealed.rounds.coordinator import Attempt
 from erosion.common.study.study import study_from_json
 from erosion.server.output.observers import Observers
 from erosion.server.run.run_folder import open_run_folder

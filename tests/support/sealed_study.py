@@ -17,7 +17,7 @@ from erosion.common.rounds.events import ignore
 from erosion.common.rounds.presence import Presence
 from erosion.common.rounds.records import Absence
 from erosion.common.rounds.study import Outcome, run_study
-from erosion.common.sealed.distances.coordinator_keys import CoordinatorKeys
+from erosion.common.sealed.paillier import CoordinatorKeys
 from erosion.common.study.study import Study
 from erosion.common.support.keys import PublicKey
 from erosion.experiments.sealed_identities import introduce

@@ -11,14 +11,13 @@ from erosion.client.records.records import Records
 from erosion.client.sealed.phases import MaskedUpdate, SealedIdentity
 from erosion.client.sealed.sealed_site import SealedSite
 from erosion.common.algorithms.base import WHOLE, SealedMeasure
-from erosion.common.sealed.distances.modulus_proof import prove
+from erosion.common.sealed.coordinator import Attempt
 from erosion.common.sealed.legs import Lengths
-from erosion.common.sealed.masks.mask import norm_of
-from erosion.common.sealed.masks.released_shares import Dealt
+from erosion.common.sealed.masks import norm_of
+from erosion.common.sealed.paillier import prove
 from erosion.common.sealed.roster import RoundContext
-from erosion.common.sealed.rounds.coordinator import Attempt
-from erosion.common.sealed.sums.sum_check import SumCheck
-from erosion.common.sealed.sums.sum_rules import SumRules
+from erosion.common.sealed.shares import Dealt
+from erosion.common.sealed.sum_rules import SumCheck, SumRules
 from erosion.common.support.keys import PrivateKey, new_private_key
 from tests.common.sealed.keys import noise, paillier_key
 from tests.common.sealed.vectors import f32

@@ -19,9 +19,9 @@ from scipy.linalg import null_space
 
 from erosion.client.sealed.phases import Measured
 from erosion.common.errors import Refusal
-from erosion.common.sealed.masks import shamir
 from erosion.common.sealed.roster import Receipt, View, places, sign_receipt
-from erosion.common.sealed.sums.sum_rules import SumRules
+from erosion.common.sealed.shares import combine_shares, threshold
+from erosion.common.sealed.sum_rules import SumRules
 from tests.client.sealed.sites import NAMES, Script, by_hand
 
 RULES = SumRules()
@@ -87,7 +87,7 @@ class Coalition:
         secret = self.phases[of].seed if which == SEED else self.phases[of].greeted.mask_key
         found = b""
         with suppress(ValueError):
-            found = shamir.combine(held)
+            found = combine_shares(held)
         assert (found == secret) == (len(held) >= self.script.attempt.needed)
         return found == secret
 
@@ -121,7 +121,7 @@ def helpers(number: int, most: int) -> st.SearchStrategy[list[str]]:
 def attacks(draw: st.DrawFn) -> tuple[int, list[str], list[list[str]], list[int], list[float]]:
     """Hospitals, helpers, two stories of who was lost, who hears which, and weights."""
     number = draw(st.integers(4, 8))
-    enough = 2 * shamir.threshold(number) - number
+    enough = 2 * threshold(number) - number
     allies = draw(helpers(number, enough - 1))
     stories = [draw(helpers(number, 2)), draw(helpers(number, 2))]
     heard = draw(st.lists(st.integers(0, 1), min_size=number, max_size=number))
@@ -163,7 +163,7 @@ def test_no_coalition_below_the_stated_number_works_out_more_than_one_sum_by_the
 @pytest.mark.parametrize("number", [4, 5, 7])
 def test_at_the_stated_number_two_stories_open_an_update(number: int) -> None:
     """So the number is not larger than it could be."""
-    enough = 2 * shamir.threshold(number) - number
+    enough = 2 * threshold(number) - number
     weights = dict.fromkeys(NAMES[:number], 0.9 / number)
     coalition = Coalition.of(by_hand(number), NAMES[number - enough : number], weights)
     needed = coalition.script.attempt.needed

@@ -13,12 +13,11 @@ from erosion.client.sealed.phases import Measured, Released, SealedIdentity
 from erosion.client.sealed.sealed_site import SealedSite
 from erosion.common.algorithms.base import SealedMeasure
 from erosion.common.errors import Refusal
-from erosion.common.sealed.masks import key_agreement, ring, shamir
-from erosion.common.sealed.masks.mask import apply_masks
-from erosion.common.sealed.masks.masked_update import pair_mask
-from erosion.common.sealed.masks.released_shares import SEED, CannotUnmask, commitment
-from erosion.common.sealed.roster import Hello, View, seed_hash, sign_hello, usable
-from erosion.common.sealed.sums.sum_rules import SumRules
+from erosion.common.sealed.keys import agree, new_pair
+from erosion.common.sealed.masks import apply_masks, encode_update, hides_others, scale_for
+from erosion.common.sealed.roster import Hello, View, pair_mask, seed_hash, sign_hello, usable
+from erosion.common.sealed.shares import SEED, CannotUnmask, commitment, split_secret, threshold
+from erosion.common.sealed.sum_rules import SumRules
 from tests.client.sealed.sites import (
     CONTEXT,
     FACTORS,
@@ -206,7 +205,7 @@ def test_the_sum_of_sites_that_were_told_different_things_is_noise() -> None:
     script.delivered = sorted(masked)
     needed, places = script.attempt.needed, [1, 2, 3, 4]
     shares = {  # of the seeds, as the sites would release them to an honest coordinator
-        name: dict(zip(FACTORS, shamir.split(sent.opening.seed, needed, places), strict=True))
+        name: dict(zip(FACTORS, split_secret(sent.opening.seed, needed, places), strict=True))
         for name, sent in masked.items()
     }
     released: dict[str, tuple[dict[str, bytes], dict[str, bytes]]] = {
@@ -355,7 +354,7 @@ def test_a_coordinators_own_hospitals_get_no_shares_that_take_a_mask_off(
 
     Fewer do where the others are told two stories: s0's own share is of the one secret.
     """
-    enough = 2 * shamir.threshold(number) - number
+    enough = 2 * threshold(number) - number
     assert invented >= enough
     for strangers in (invented, enough - 1):
         at = sites(number)
@@ -466,7 +465,7 @@ def test_legs_come_in_their_order() -> None:
 
 
 def forged(roster: dict[str, Hello]) -> dict[str, Hello]:
-    return {**roster, "s1": replace(roster["s1"], mask=key_agreement.new_pair()[1])}
+    return {**roster, "s1": replace(roster["s1"], mask=new_pair()[1])}
 
 
 def of_another_attempt(roster: dict[str, Hello]) -> dict[str, Hello]:
@@ -559,15 +558,15 @@ LOW_ORDER = [0, 1, 3256062509165574317959836263561106312940081157278488055600233
 
 @pytest.mark.parametrize("number", [*LOW_ORDER, P - 1, P, P + 1, 9 + P, 2**255 + 9, 2**256 - 1])
 def test_a_key_of_small_order_or_in_another_form_is_none(number: int) -> None:
-    own, _ = key_agreement.new_pair()
+    own, _ = new_pair()
     with pytest.raises(ValueError, match=r"."):
-        key_agreement.agree(own, number.to_bytes(32, "little"))
+        agree(own, number.to_bytes(32, "little"))
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_masks_of_two_pairs_never_cancel_whatever_their_keys(form: str) -> None:
     """Even where nobody checks the roster: names and keys are in the key of a mask."""
-    (own, mine), (_, theirs) = key_agreement.new_pair(), key_agreement.new_pair()
+    (own, mine), (_, theirs) = new_pair(), new_pair()
     keys = {"a": theirs, "m": mine, "z": FORMS[form](theirs)}
     everyone = {n: Hello(key, bytes(32), b"") for n, key in keys.items()}
     view = View(b"asked", dict.fromkeys(keys, 0.3), 1.0)
@@ -679,7 +678,7 @@ def test_a_range_in_which_the_others_round_to_zero_is_refused() -> None:
     script.measure()
     lost = max(float(np.abs(updates[n]).max()) for n in NAMES[2:16])
     scale = 0.49 / (told["s2"] * lost)
-    words = {n: ring.encode(updates[n], told[n], scale).view(np.int32) for n in told}
+    words = {n: encode_update(updates[n], told[n], scale).view(np.int32) for n in told}
     assert not any(words[n].any() for n in NAMES[2:16])
     assert len(set(words["s0"].tolist())) > 3
     for name in updates:
@@ -707,7 +706,7 @@ def test_a_hospital_with_next_to_no_weight_is_in_no_sum(weight: float) -> None:
 def test_the_coordinators_own_range_is_fine_enough(dim: int, farthest: float) -> None:
     """For an update a tenth as long as the user's, at two thousandths of the weight of all."""
     update = np.full(dim, 0.1 / np.sqrt(dim), np.float32)
-    assert ring.is_fine(update, ring.scale_for(1.0, farthest), 0.002)
+    assert hides_others(update, scale_for(1.0, farthest), 0.002)
 
 
 def test_a_round_of_a_run_begins_from_one_set_of_parameters() -> None:

@@ -14,9 +14,8 @@ from erosion.client.training.limits import check_limits
 from erosion.common.errors import Refusal, SiteError
 from erosion.common.protocol.messages import Scaling, StepResult, TrainRequest, TrainResult
 from erosion.common.sealed import legs
-from erosion.common.sealed.distances.modulus_proof import prove
-from erosion.common.sealed.distances.numbers import to_rows
-from erosion.common.sealed.masks.key_agreement import new_pair
+from erosion.common.sealed.keys import new_pair
+from erosion.common.sealed.paillier import prove, to_rows
 from erosion.common.sealed.pinned_keys import as_text
 from erosion.common.sealed.roster import RoundContext, sign_hello
 from erosion.common.support.keys import new_private_key, private_pem

@@ -10,9 +10,9 @@ import torch
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal
 from erosion.common.protocol.messages import TrainRequest
-from erosion.common.sealed.distances.distance import Question
-from erosion.common.sealed.distances.modulus_proof import prove
-from erosion.common.sealed.sums.sum_rules import SumRules
+from erosion.common.sealed.distance import Question
+from erosion.common.sealed.paillier import prove
+from erosion.common.sealed.sum_rules import SumRules
 from tests.client.sealed.sites import NAMES, attempt, sites
 from tests.common.sealed.keys import noise, paillier_key
 from tests.common.sealed.vectors import f32

@@ -4,11 +4,11 @@ from functools import cache
 
 from gmpy2 import mpz
 
-from erosion.common.sealed.distances.paillier import NoiseMaker, PrivateKey, new_private_key
+from erosion.common.sealed.paillier import NoiseMaker, PaillierPrivateKey, new_private_key
 
 
 @cache
-def paillier_key(bits: int = 2048) -> PrivateKey:
+def paillier_key(bits: int = 2048) -> PaillierPrivateKey:
     """The same key each time."""
     return new_private_key(bits)
 

@@ -9,7 +9,7 @@ from gmpy2 import mpz
 from hypothesis import given
 from hypothesis import strategies as st
 
-from erosion.common.sealed.distances.distance import (
+from erosion.common.sealed.distance import (
     Asker,
     Question,
     answer,
@@ -17,9 +17,14 @@ from erosion.common.sealed.distances.distance import (
     own_values,
     problem_with_question,
 )
-from erosion.common.sealed.distances.modulus_proof import problem_with_modulus, prove
-from erosion.common.sealed.distances.paillier import PublicKey, product_of_powers
-from erosion.common.sealed.distances.power_table import PowerTable, generator
+from erosion.common.sealed.paillier import (
+    PaillierKey,
+    PowerTable,
+    generator,
+    problem_with_modulus,
+    product_of_powers,
+    prove,
+)
 from tests.common.sealed.keys import noise, paillier_key
 from tests.common.sealed.vectors import f32
 
@@ -154,8 +159,8 @@ def test_an_honest_modulus_has_a_proof_and_others_have_none() -> None:
     assert "proof" in str(problem_with_modulus(key.public, roots, b"another run"))
     assert "proof" in str(problem_with_modulus(key.public, [*roots[:-1], roots[-1] + 1], b"run"))
     assert "proof" in str(problem_with_modulus(key.public, roots[:-1], b"run"))
-    assert "bits" in str(problem_with_modulus(PublicKey(mpz(3233)), roots, b"run"))
-    assert "small factor" in str(problem_with_modulus(PublicKey(key.public.n * 3), roots, b"run"))
+    assert "bits" in str(problem_with_modulus(PaillierKey(mpz(3233)), roots, b"run"))
+    assert "small factor" in str(problem_with_modulus(PaillierKey(key.public.n * 3), roots, b"run"))
 
 
 def test_a_square_modulus_cannot_be_proved() -> None:
@@ -164,7 +169,7 @@ def test_a_square_modulus_cannot_be_proved() -> None:
     q = p
     n = p * q
     guessed = [gmpy2.powmod(mpz(2 + i), n, n) for i in range(11)]
-    assert "proof" in str(problem_with_modulus(PublicKey(n), guessed, b"run"))
+    assert "proof" in str(problem_with_modulus(PaillierKey(n), guessed, b"run"))
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from erosion.common.sealed.digest import digest
-from erosion.common.sealed.distances.sketch import BUCKETS, sketch
-from erosion.common.sealed.masks import key_agreement, ring, shamir
-from erosion.common.sealed.masks.mask import CHUNK, Mask, Words, apply_masks
-from erosion.common.sealed.masks.share_envelope import Channel, Shares
+from erosion.common.sealed.keys import agree, derive, digest, new_pair, public_half
+from erosion.common.sealed.masks import (
+    BUCKETS,
+    CHUNK,
+    LARGEST,
+    Mask,
+    Words,
+    apply_masks,
+    decode_sum,
+    encode_update,
+    fits_range,
+    scale_for,
+    sketch,
+)
+from erosion.common.sealed.shares import Channel, Shares, combine_shares, split_secret, threshold
 from tests.common.sealed.vectors import f32, u32
 
 KEYS = st.binary(min_size=32, max_size=32)
@@ -25,11 +35,11 @@ def test_parts_that_run_together_have_other_hashes() -> None:
 
 
 def test_two_sites_agree_on_a_secret_that_differs_by_purpose() -> None:
-    (a, a_public), (b, b_public) = key_agreement.new_pair(), key_agreement.new_pair()
-    assert key_agreement.agree(a, b_public) == key_agreement.agree(b, a_public)
-    assert key_agreement.public_half(a) == a_public
-    secret = key_agreement.agree(a, b_public)
-    assert key_agreement.derive(secret, b"pair") != key_agreement.derive(secret, b"self")
+    (a, a_public), (b, b_public) = new_pair(), new_pair()
+    assert agree(a, b_public) == agree(b, a_public)
+    assert public_half(a) == a_public
+    secret = agree(a, b_public)
+    assert derive(secret, b"pair") != derive(secret, b"self")
 
 
 def add_mask(words: Words, key: bytes, sign: int) -> None:
@@ -60,11 +70,11 @@ def test_a_mask_comes_off_again_and_does_not_depend_on_how_it_is_cut(
 
 def test_the_ring_by_hand() -> None:
     """bound = 2^ceil(log2(1.25 * 5 * 3)) = 32; -3 * 2/9 * 2^25 = -22369621.33."""
-    scale = ring.scale_for(5.0, 2.0)
+    scale = scale_for(5.0, 2.0)
     assert scale == 2.0**25
-    words = ring.encode(f32([-3, 8]), 2 / 9, scale)
+    words = encode_update(f32([-3, 8]), 2 / 9, scale)
     assert words.tolist() == [2**32 - 22369621, 59652324]
-    assert ring.decode(u32([2**32 - 1, 2**30 + 128]), 1.0).tolist() == [-1, 2**30 + 128]
+    assert decode_sum(u32([2**32 - 1, 2**30 + 128]), 1.0).tolist() == [-1, 2**30 + 128]
 
 
 @given(
@@ -74,50 +84,50 @@ def test_the_ring_by_hand() -> None:
 def test_a_sum_of_updates_in_range_never_wraps_round(
     values: list[float], factors: list[float]
 ) -> None:
-    update, scale = f32(values), ring.LARGEST
-    assert ring.fits(update, scale)
+    update, scale = f32(values), LARGEST
+    assert fits_range(update, scale)
     shares = np.array(factors) / max(1.0, sum(factors))
     total = np.zeros(len(values), np.uint32)
     for share in shares:
-        total += ring.encode(update, share, scale)
+        total += encode_update(update, share, scale)
     expected = shares.sum() * update.astype(np.float64)
     rounding = len(factors) / scale + 2**-24  # of the ring, and of float32
-    assert ring.decode(total, scale) == pytest.approx(expected, abs=rounding)
+    assert decode_sum(total, scale) == pytest.approx(expected, abs=rounding)
 
 
 def test_an_update_out_of_range_does_not_fit() -> None:
-    assert not ring.fits(f32([1.0, -1.001]), ring.LARGEST)
+    assert not fits_range(f32([1.0, -1.001]), LARGEST)
 
 
 def test_shamir_by_hand() -> None:
     """1234 + 166 x + 94 x^2 at x = 1, 2, 3."""
     shares = {x: y.to_bytes(33) for x, y in ((1, 1494), (2, 1942), (3, 2578))}
-    assert int.from_bytes(shamir.combine(shares)) == 1234
+    assert int.from_bytes(combine_shares(shares)) == 1234
 
 
 @given(secret=KEYS, num_sites=st.integers(3, 9))
 def test_any_threshold_of_shares_gives_the_secret_and_one_less_does_not(
     secret: bytes, num_sites: int
 ) -> None:
-    needed = shamir.threshold(num_sites)
-    shares = dict(enumerate(shamir.split(secret, needed, range(1, num_sites + 1)), start=1))
+    needed = threshold(num_sites)
+    shares = dict(enumerate(split_secret(secret, needed, range(1, num_sites + 1)), start=1))
     chosen = list(itertools.combinations(shares, needed))
     for places in (chosen[0], chosen[-1], chosen[len(chosen) // 2]):
-        assert shamir.combine({place: shares[place] for place in places}) == secret
+        assert combine_shares({place: shares[place] for place in places}) == secret
     too_few = {place: shares[place] for place in chosen[0][1:]}
     with contextlib.suppress(ValueError):  # the number is not one of 32 bytes
-        assert shamir.combine(too_few) != secret
+        assert combine_shares(too_few) != secret
 
 
 def test_thresholds_leave_no_room_for_two_stories() -> None:
-    assert [shamir.threshold(n) for n in (3, 4, 6, 16)] == [3, 3, 5, 11]
-    assert all(2 * shamir.threshold(n) > n for n in range(3, 100))
+    assert [threshold(n) for n in (3, 4, 6, 16)] == [3, 3, 5, 11]
+    assert all(2 * threshold(n) > n for n in range(3, 100))
     # So many of the sites would have to help whoever tells two stories.
-    assert [2 * shamir.threshold(n) - n for n in (4, 5, 10, 16)] == [2, 3, 4, 6]
+    assert [2 * threshold(n) - n for n in (4, 5, 10, 16)] == [2, 3, 4, 6]
 
 
 def test_an_envelope_opens_for_its_receiver_only_and_once_each_way() -> None:
-    (a, a_public), (b, b_public) = key_agreement.new_pair(), key_agreement.new_pair()
+    (a, a_public), (b, b_public) = new_pair(), new_pair()
     here = Channel.between(("ann", "bob"), a, b_public, b"roster")
     there = Channel.between(("bob", "ann"), b, a_public, b"roster")
     shares = Shares(secrets.token_bytes(33), secrets.token_bytes(33))

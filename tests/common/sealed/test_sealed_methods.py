@@ -9,15 +9,15 @@ from erosion.common.aggregation.cohort import MemoryCohort, Update
 from erosion.common.algorithms import REGISTRY
 from erosion.common.algorithms.base import Algorithm, BuildContext
 from erosion.common.algorithms.weight_erosion import WeightErosion
-from erosion.common.sealed.rounds.measured_round import SealedTerms
-from erosion.common.sealed.rounds.sealed_rounds import seal
-from erosion.common.sealed.sums.cohort import (
+from erosion.common.sealed.cohort import (
     LoneCohort,
     NoSuchSum,
     SealedCohort,
     SealedSum,
     SumWanted,
 )
+from erosion.common.sealed.measuring import SealedTerms
+from erosion.common.sealed.rounds import seal
 from tests.support.contexts import CONTEXT
 from tests.support.registry_cohorts import DIM, PEERS, USER, built, cohort, same
 

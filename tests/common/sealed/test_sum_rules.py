@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from erosion.common.sealed.distances.sketch import BUCKETS, sketch
-from erosion.common.sealed.sums.sum_check import SKETCH_SLACK, check_sum
-from erosion.common.sealed.sums.sum_rules import SumRules
+from erosion.common.sealed.masks import BUCKETS, sketch
+from erosion.common.sealed.sum_rules import SKETCH_SLACK, SumRules, check_sum
 from tests.common.sealed.vectors import f32
 
 RULES = SumRules()

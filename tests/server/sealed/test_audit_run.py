@@ -11,11 +11,10 @@ from safetensors.torch import save_file
 from erosion.command_line import main
 from erosion.commands.command import CHECK_FAILED
 from erosion.common.errors import RunError
-from erosion.common.sealed.audit.evidence import ContextOf, Evidence
 from erosion.common.sealed.legs import HelloKeys, ReceiptSaid
-from erosion.common.sealed.sums.sum_records import RecordFiles
+from erosion.common.sealed.records import ContextOf, Evidence, RecordFiles
+from erosion.server.run.audit_run import audit_run
 from erosion.server.run.run_folder import RunFolder
-from erosion.server.sealed.audit_run import audit_run
 from tests.client.sealed.sites import CONTEXT, FACTORS, OWN, by_hand
 
 

@@ -18,7 +18,7 @@ from erosion.common.sealed.pinned_keys import as_text, read_pinned_keys
 from erosion.common.support.files import write_private
 from erosion.common.support.keys import fingerprint, new_private_key, private_pem
 from erosion.server.enrolment.key_registry import read_key_registry
-from erosion.server.sealed.peers_file import write_peers
+from erosion.server.enrolment.peers_file import write_peers
 from tests.support.enrolled import make_federation
 from tests.support.sealed_study import sealed_study
 

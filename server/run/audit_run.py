@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from erosion.common.errors import RunError
-from erosion.common.sealed.audit.evidence import Evidence
-from erosion.common.sealed.audit.examination import Finding, examine
-from erosion.common.sealed.audit.opening import read_opening
-from erosion.common.sealed.sums.sum_records import RecordFiles, arms_in
+from erosion.common.sealed.audit import Examined, examine, read_opening
+from erosion.common.sealed.records import Evidence, RecordFiles, arms_in
 from erosion.server.run.run_folder import RunFolder
 
 
@@ -30,7 +28,7 @@ def audit_run(run: Path, openings: Sequence[Path]) -> bool:
     return all(finding.is_honest for finding in shown)
 
 
-def _lines(evidence: Evidence, shown: Sequence[Finding]) -> list[str]:
+def _lines(evidence: Evidence, shown: Sequence[Examined]) -> list[str]:
     context = evidence.context
     found = "from the user's update" if evidence.claims == "distances" else "long"
     lines = [

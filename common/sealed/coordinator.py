@@ -1,21 +1,31 @@
-"""The coordinator's arithmetic in a sealed round: what each leg asks, and what its answers give."""
+"""What the coordinator computes in a sealed round, and what ends one without a step."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
+from erosion.common.aggregation.cohort import HospitalName
 from erosion.common.algorithms.base import SealedMeasure
 from erosion.common.sealed import legs
-from erosion.common.sealed.distances.distance import Asker, Question
-from erosion.common.sealed.distances.paillier import PrivateKey
-from erosion.common.sealed.masks import ring, shamir
-from erosion.common.sealed.masks.key_agreement import public_half
-from erosion.common.sealed.masks.mask import Words, apply_masks
-from erosion.common.sealed.masks.masked_update import pair_mask, self_mask
-from erosion.common.sealed.masks.released_shares import (
+from erosion.common.sealed.distance import Asker, Question
+from erosion.common.sealed.keys import public_half
+from erosion.common.sealed.masks import Words, apply_masks, decode_sum, scale_for
+from erosion.common.sealed.paillier import PaillierPrivateKey
+from erosion.common.sealed.roster import (
+    Roster,
+    RoundContext,
+    View,
+    pair_mask,
+    places,
+    roster_hash,
+    seed_hash,
+    self_mask,
+    sketch_seed,
+)
+from erosion.common.sealed.shares import (
     KEY,
     SEED,
     CannotUnmask,
@@ -23,17 +33,9 @@ from erosion.common.sealed.masks.released_shares import (
     Pair,
     ReleasedShares,
     does_not_fit,
+    threshold,
 )
-from erosion.common.sealed.roster import (
-    Roster,
-    RoundContext,
-    View,
-    places,
-    roster_hash,
-    seed_hash,
-    sketch_seed,
-)
-from erosion.common.sealed.sums.sum_check import SumCheck, check_length, check_sum
+from erosion.common.sealed.sum_rules import SumCheck, check_length, check_sum
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,9 +57,9 @@ class Attempt:
     @property
     def needed(self) -> int:
         """How many sites must help to take the masks off."""
-        return shamir.threshold(len(self.roster))
+        return threshold(len(self.roster))
 
-    def asker(self, key: PrivateKey) -> Asker:
+    def asker(self, key: PaillierPrivateKey) -> Asker:
         """The user's side of the distances."""
         own = self.measure.scaled(self.own)
         return Asker.of(key, own, self.measured_norm, sketch_seed(self.hash))
@@ -79,7 +81,7 @@ class Attempt:
             for name, weight in told.items()
             if weight > 0
         )
-        return View(asked, told, ring.scale_for(self.own_norm, farthest))
+        return View(asked, told, scale_for(self.own_norm, farthest))
 
     def shares(self, released: Mapping[str, Pair], dealt: Mapping[str, Dealt]) -> ReleasedShares:
         """What the sites gave to take the masks off. Raises CannotUnmask where too few did."""
@@ -108,7 +110,7 @@ class Attempt:
                 raise does_not_fit(gone)
             masks += [pair_mask(view, self.roster, (gone, name), private, +1) for name in delivered]
         apply_masks(total, masks)
-        return ring.decode(total, view.scale)
+        return decode_sum(total, view.scale)
 
     def check(
         self,
@@ -136,3 +138,45 @@ class Attempt:
             own_norm=self.measured_norm,
             rounding=self.measure.largest_scale * in_ring + in_asking,
         )
+
+
+MOST_SPOILT = 2  # in a row; then a hospital is not asked any more
+NOBODY = ""  # whose fault it is that too few have weight, though all are there
+
+
+class Skipped(Exception):  # noqa: N818 - ends the round, not the run
+    """The round gives no step, and why."""
+
+    def __init__(self, why: str, spoilt_by: Collection[HospitalName] = (), times: int = 1) -> None:
+        """`spoilt_by`: without whom there would have been one; `times`: how much that counts."""
+        super().__init__(why)
+        self.spoilt_by, self.times = spoilt_by, times
+
+
+@dataclass(slots=True)
+class Faults:
+    """Of one round, while it goes on."""
+
+    rejected: dict[HospitalName, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, what: str) -> None:
+        """What did no harm."""
+        self.notes.append(what)
+
+    def reject(self, name: HospitalName, why: str) -> None:
+        """The first reason counts."""
+        self.rejected.setdefault(name, why)
+
+
+Spoilt = Mapping[HospitalName, int]  # rounds in a row, by whom
+
+
+def after_skipping(spoilt: Spoilt, why: Skipped) -> dict[HospitalName, int]:
+    """With one round more."""
+    return {**spoilt, **{name: spoilt.get(name, 0) + why.times for name in why.spoilt_by}}
+
+
+def after_success(spoilt: Spoilt) -> dict[HospitalName, int]:
+    """Only those who are not asked any more."""
+    return {name: times for name, times in spoilt.items() if times >= MOST_SPOILT}

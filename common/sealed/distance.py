@@ -14,9 +14,9 @@ import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
-from erosion.common.sealed.digest import digest
-from erosion.common.sealed.distances.paillier import PrivateKey, PublicKey, product_of_powers
-from erosion.common.sealed.distances.sketch import sketch
+from erosion.common.sealed.keys import digest
+from erosion.common.sealed.masks import sketch
+from erosion.common.sealed.paillier import PaillierKey, PaillierPrivateKey, product_of_powers
 
 OWN_BITS, MOST_BITS = 22, 30  # |u| <= 2^22 < |v| <= 2^30, so |v - u|^2 < 2^61
 FEWEST_BITS = 14  # of |v|: a 256th of the user's
@@ -30,7 +30,7 @@ Whole = NDArray[np.int64]  # (k,)
 class Question:
     """What a site needs to answer: nothing in it can be read without the user's primes."""
 
-    key: PublicKey
+    key: PaillierKey
     sealed_own: Sequence[mpz]  # Enc(u_j): min(dim, k) of them
     scale: float  # s, a power of 2
 
@@ -46,13 +46,13 @@ class Question:
 class Asker:
     """The user's side of one round."""
 
-    key: PrivateKey
+    key: PaillierPrivateKey
     own: NDArray[np.int64]  # u
     own_norm: float  # |g_0|
     scale: float  # s
 
     @classmethod
-    def of(cls, key: PrivateKey, update: Values, own_norm: float, seed: bytes) -> "Asker":
+    def of(cls, key: PaillierPrivateKey, update: Values, own_norm: float, seed: bytes) -> "Asker":
         """For the user's update, whose norm is not 0; the seed is the sketch's."""
         scale = 2.0 ** (OWN_BITS - math.ceil(math.log2(own_norm)))
         own = np.rint(scale * sketch(update, seed)).astype(np.int64)

@@ -1,25 +1,63 @@
 """Legs 3 and 4 of a sealed round: the weighted updates under masks, and the masks off their sum."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from erosion.common.aggregation.cohort import HospitalName
-from erosion.common.algorithms.base import Ask, Brings, Payload, TensorTerms
+from erosion.common.algorithms.base import Ask, Brings, Payload, SiteAnswer, TensorTerms
 from erosion.common.sealed import legs
-from erosion.common.sealed.audit.evidence import ContextOf, Evidence
-from erosion.common.sealed.masks.released_shares import CannotUnmask
-from erosion.common.sealed.roster import Receipt, View, is_receipt
-from erosion.common.sealed.rounds.faults import MOST_SPOILT, Skipped
-from erosion.common.sealed.rounds.measured_round import RULES, Leg, Measured
-from erosion.common.sealed.sums.cohort import SumWanted
-from erosion.common.sealed.sums.running_sum import RunningSum
-from erosion.common.sealed.sums.sum_check import SumCheck
-from erosion.common.sealed.sums.sum_records import PendingRound, SumRecords
+from erosion.common.sealed.cohort import SumWanted
+from erosion.common.sealed.coordinator import MOST_SPOILT, Skipped
+from erosion.common.sealed.masks import Words
+from erosion.common.sealed.measuring import RULES, Leg, Measured
+from erosion.common.sealed.records import ContextOf, Evidence, PendingRound, SumRecords
+from erosion.common.sealed.roster import Receipt, View, is_receipt, words_hash
+from erosion.common.sealed.shares import CannotUnmask
+from erosion.common.sealed.sum_rules import SumCheck
 from erosion.common.support.text import most_said
+
+
+class RunningSum:
+    """Of one round."""
+
+    def __init__(
+        self,
+        takes: Callable[[HospitalName, Receipt], bool],
+        only: Collection[HospitalName] | None,
+    ) -> None:
+        """`only`: whose updates are added; None: of everybody whose receipt it `takes`."""
+        self._takes, self._only = takes, only
+        self._total: Words | None = None  # modulo 2^32: (dim,)
+        self.receipts: dict[HospitalName, Receipt] = {}  # of those who are in it
+        self.seeds: dict[HospitalName, bytes] = {}  # hashes of their masks' seeds
+
+    @property
+    def total(self) -> Words:
+        """Of one update or more."""
+        if self._total is None:
+            raise ValueError("nothing was added yet")
+        return self._total
+
+    def add(self, name: HospitalName, answer: SiteAnswer) -> SiteAnswer:
+        """Add an answer to leg 3, and return it without its words. The first become the sum."""
+        words = cast(Words, answer.tensors[legs.WORDS].numpy())
+        if self._only is None or name in self._only:
+            said = answer.values
+            receipt = Receipt(words_hash(words), said.rules.rules, said.signature)
+            if not self._takes(name, receipt):
+                return SiteAnswer({}, answer.values)
+            self.receipts[name] = receipt
+            self.seeds[name] = answer.values.seed
+            if self._total is None:
+                self._total = words
+            else:
+                self._total += words
+        return SiteAnswer({}, answer.values)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

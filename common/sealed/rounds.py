@@ -26,10 +26,8 @@ from erosion.common.algorithms.base import (
     Step,
 )
 from erosion.common.sealed import legs
-from erosion.common.sealed.distances.coordinator_keys import CoordinatorKeys
-from erosion.common.sealed.distances.sketch import BUCKETS
-from erosion.common.sealed.roster import ATTEMPT_BYTES
-from erosion.common.sealed.rounds.faults import (
+from erosion.common.sealed.cohort import LoneCohort, NoSuchSum, SealedSum, SumWanted
+from erosion.common.sealed.coordinator import (
     MOST_SPOILT,
     NOBODY,
     Faults,
@@ -38,17 +36,12 @@ from erosion.common.sealed.rounds.faults import (
     after_skipping,
     after_success,
 )
-from erosion.common.sealed.rounds.measured_round import (
-    RULES,
-    Measured,
-    SealedTerms,
-    Sent,
-    Trained,
-    measure,
-)
-from erosion.common.sealed.rounds.summed_round import Summed, Wanted, allowed, sum_up
-from erosion.common.sealed.sums.cohort import LoneCohort, NoSuchSum, SealedSum, SumWanted
-from erosion.common.sealed.sums.sum_records import RecordsInMemory, SumRecords
+from erosion.common.sealed.masks import BUCKETS
+from erosion.common.sealed.measuring import RULES, Measured, SealedTerms, Sent, Trained, measure
+from erosion.common.sealed.paillier import CoordinatorKeys
+from erosion.common.sealed.records import RecordsInMemory, SumRecords
+from erosion.common.sealed.roster import ATTEMPT_BYTES
+from erosion.common.sealed.summing import Summed, Wanted, allowed, sum_up
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,45 @@
 X25519 gives the same secret for several keys: for both values of the top bit, for a number and the
 same plus 2^255 - 19, for a point and the same plus one of small order. So only one form of a number
 is a key, and two keys are compared by the secrets that they give.
+
+Every key, signature and commitment of sealed rounds is of a `digest`, SHA-256 over parts each with
+its length in front, so all of them hold for this version of the protocol alone.
 """
 
+import hashlib
+import struct
 from collections import Counter
 from collections.abc import Collection
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+PROTOCOL = "erosion sealed rounds 2"
+Part = bytes | memoryview | str | int | float  # a memoryview of bytes: long values, not copied
+
+
+def digest(*parts: Part) -> bytes:
+    """The hash of the parts in their order: 32 bytes."""
+    total = hashlib.sha256()
+    for part in (PROTOCOL, *parts):
+        content = _content(part)
+        total.update(struct.pack("<Q", len(content)))
+        total.update(content)
+    return total.digest()
+
+
+def _content(part: Part) -> bytes | memoryview:
+    match part:
+        case bytes() | memoryview():
+            return part
+        case str():
+            return part.encode()
+        case int():
+            return str(part).encode()
+        case float():
+            return struct.pack("<d", part)  # every bit counts: 0.1 and its neighbour differ
+
 
 KEY_BYTES = 32  # of every key, public, private or derived
 _PRIME = 2**255 - 19

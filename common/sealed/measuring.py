@@ -23,18 +23,15 @@ from erosion.common.algorithms.base import (
 )
 from erosion.common.learning.local_work import Tensors
 from erosion.common.sealed import legs
-from erosion.common.sealed.distances.coordinator_keys import CoordinatorKeys
-from erosion.common.sealed.distances.distance import Asker, Question
-from erosion.common.sealed.distances.numbers import from_rows, to_rows
-from erosion.common.sealed.distances.paillier import PublicKey as PublicPaillierKey
-from erosion.common.sealed.masks.mask import norm_of
-from erosion.common.sealed.masks.released_shares import Dealt
+from erosion.common.sealed.cohort import SealedCohort, SealedSum
+from erosion.common.sealed.coordinator import Attempt, Faults, Skipped
+from erosion.common.sealed.distance import Asker, Question
+from erosion.common.sealed.masks import norm_of
+from erosion.common.sealed.paillier import CoordinatorKeys, PaillierKey, from_rows, to_rows
+from erosion.common.sealed.records import PendingRound, SumRecords
 from erosion.common.sealed.roster import Roster, RoundContext, is_signed, received_hash, usable
-from erosion.common.sealed.rounds.coordinator import Attempt
-from erosion.common.sealed.rounds.faults import Faults, Skipped
-from erosion.common.sealed.sums.cohort import SealedCohort, SealedSum
-from erosion.common.sealed.sums.sum_records import PendingRound, SumRecords
-from erosion.common.sealed.sums.sum_rules import SumRules
+from erosion.common.sealed.shares import Dealt
+from erosion.common.sealed.sum_rules import SumRules
 from erosion.common.support.keys import PublicKey
 
 T = TypeVar("T")
@@ -233,7 +230,7 @@ def _as_bytes(number: mpz) -> bytes:
 
 
 def _usable_answers(
-    replies: Mapping[HospitalName, SiteAnswer], trained: Trained, key: PublicPaillierKey
+    replies: Mapping[HospitalName, SiteAnswer], trained: Trained, key: PaillierKey
 ) -> dict[HospitalName, tuple[mpz, legs.DistanceSaid]]:
     """The sealed distances with what came along; the others' answers are rejected."""
     attempt, faults = trained.attempt, trained.faults

@@ -1,1 +1,0 @@
-"""What remains of a sum that does not fit its distances, and what opened masks show."""

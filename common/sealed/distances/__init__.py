@@ -1,1 +1,0 @@
-"""Distances between updates that neither side shows, under Paillier."""

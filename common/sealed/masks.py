@@ -1,0 +1,157 @@
+"""Long vectors: masks modulo 2^32, updates as whole numbers, and sketches of a few sums.
+
+Factors add up to at most 1 and no update is longer than `bound`, so |sum| <= 2^30 + n/2 < 2^31: it
+does not wrap round.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from numpy.typing import NDArray
+
+Words = NDArray[np.uint32]  # numbers modulo 2^32
+
+CHUNK = 1 << 16  # words at a time: 256 KiB, so that words and masks stay in the cache
+_BLOCK = 16  # bytes of AES; the cipher wants room for all but one of them behind what it writes
+_ZEROS = memoryview(bytes(4 * CHUNK))
+
+
+def keystream(key: bytes) -> CipherContext:
+    """The stream of a key from its beginning: IV 0, because a key is used once."""
+    return Cipher(algorithms.AES(key), modes.CTR(bytes(_BLOCK))).encryptor()
+
+
+def chunks(length: int) -> Iterator[slice]:
+    """The parts in which long vectors are gone through."""
+    for start in range(0, length, CHUNK):
+        yield slice(start, min(length, start + CHUNK))
+
+
+def norm_of(vector: NDArray[np.floating[Any]]) -> float:
+    """|v| of (dim,), added up in float64 without a copy of it."""
+    square = 0.0
+    for place in chunks(len(vector)):
+        part = vector[place].astype(np.float64)
+        square += float(np.dot(part, part))
+    return math.sqrt(square)
+
+
+class Mask:
+    """A mask that is added, or taken off, part by part from its beginning."""
+
+    def __init__(self, key: bytes, sign: int) -> None:
+        """`sign`: +1 where it is added, -1 where it is taken off."""
+        self._stream, self._add = keystream(key), sign > 0
+        self._buffer = bytearray(4 * CHUNK + _BLOCK - 1)
+        self._words = np.frombuffer(self._buffer, "<u4", CHUNK)
+
+    def apply(self, part: Words) -> None:
+        """The mask's next words to or from `part`, up to CHUNK of them, in place."""
+        self._stream.update_into(_ZEROS[: 4 * len(part)], self._buffer)
+        mask = self._words[: len(part)]
+        if self._add:
+            part += mask
+        else:
+            part -= mask
+
+
+def apply_masks(words: Words, masks: Sequence[Mask]) -> None:
+    """All masks from their beginnings, in place and in one pass."""
+    for place in chunks(len(words)):
+        for mask in masks:
+            mask.apply(words[place])
+
+
+LARGEST = 2.0**30  # of a scaled value
+STEPS = 4.0  # of an update's root mean square, so that it is not lost in rounding
+
+
+def scale_for(own_norm: float, largest_distance: float) -> float:
+    """2^30 / bound, with bound = 2^ceil(log2(1.25 |g_0| (1 + max d))).
+
+    Only powers of two, so that a peer learns no more of |g_0| than about how large it is.
+    """
+    bound: float = 2.0 ** math.ceil(math.log2(1.25 * own_norm * (1 + largest_distance)))
+    return LARGEST / bound
+
+
+def fits_range(update: NDArray[np.float32], scale: float) -> bool:
+    """Whether every value of the update is a number within the range."""
+    largest = max(float(update.max(initial=0.0)), -float(update.min(initial=0.0)))
+    return scale > 0 and largest * scale <= LARGEST  # never where one of them is NaN
+
+
+def hides_others(update: NDArray[np.float32], scale: float, weight: float) -> bool:
+    """Whether rounding leaves of an update with that weight what hides the others in a sum.
+
+    In a range that is far too wide it rounds to zeros, and the sum is of the others alone. So its
+    values must be STEPS whole numbers large, as a root mean square.
+    """
+    return norm_of(update) * weight * scale >= STEPS * math.sqrt(len(update))
+
+
+class Encoder:
+    """The nearest whole numbers to factor * scale * value, modulo 2^32, of updates that fit."""
+
+    def __init__(self, factor: float, scale: float) -> None:
+        """Of one hospital in one sum."""
+        self._times = factor * scale
+        self._wide = np.empty(CHUNK, np.float64)
+
+    def encode(self, part: NDArray[np.float32], words: Words) -> None:
+        """A part of an update, up to CHUNK values, into `words`, which is as long."""
+        wide = self._wide[: len(part)]
+        np.multiply(part, self._times, out=wide, dtype=np.float64)
+        np.rint(wide, out=wide)
+        words.view(np.int32)[:] = wide
+
+
+def encode_update(update: NDArray[np.float32], factor: float, scale: float) -> Words:
+    """A whole update: (dim,)."""
+    words, encoder = np.empty(len(update), np.uint32), Encoder(factor, scale)
+    for place in chunks(len(update)):
+        encoder.encode(update[place], words[place])
+    return words
+
+
+def decode_sum(words: Words, scale: float) -> NDArray[np.float32]:
+    """The values of a sum whose masks are off: (dim,), in the memory of its words."""
+    values, wide = words.view(np.float32), np.empty(CHUNK, np.float64)
+    for place in chunks(len(words)):
+        part = wide[: len(words[place])]
+        np.multiply(words[place].view(np.int32), 1 / scale, out=part)  # a power of 2: exact
+        values[place] = part
+    return values
+
+
+BUCKETS = 256  # k, a power of 2; vectors up to here stay as they are
+_ZERO_PAIRS = memoryview(bytes(2 * CHUNK))
+
+
+def is_exact(dim: int) -> bool:
+    """Whether a vector of that length is its own sketch."""
+    return dim <= BUCKETS
+
+
+def sketch(vector: NDArray[np.float32], seed: bytes) -> NDArray[np.float64]:
+    """S v: every value with a random sign in one of k random buckets; (k,), or v itself (dim,).
+
+    The same seed gives the same signs and buckets everywhere: each value has 16 bits of the seed's
+    stream, of which the lowest eight are its bucket and the next its sign.
+    """
+    if is_exact(len(vector)):
+        return vector.astype(np.float64)
+    stream = keystream(seed)
+    buffer = bytearray(2 * CHUNK + 15)
+    bits, choices = np.frombuffer(buffer, "<u2", CHUNK), np.empty(CHUNK, np.intp)
+    sums = np.zeros(2 * BUCKETS)  # of those with either sign
+    for place in chunks(len(vector)):
+        part = vector[place]
+        stream.update_into(_ZERO_PAIRS[: 2 * len(part)], buffer)
+        chosen = choices[: len(part)]
+        np.bitwise_and(bits[: len(part)], 2 * BUCKETS - 1, out=chosen, casting="unsafe")
+        sums += np.bincount(chosen, weights=part, minlength=2 * BUCKETS)
+    return sums[:BUCKETS] - sums[BUCKETS:]

@@ -1,1 +1,0 @@
-"""A sealed round at the coordinator, leg by leg."""

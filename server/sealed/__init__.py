@@ -1,1 +1,0 @@
-"""The coordinator's side of sealed rounds that a person uses; the rounds are in `common.sealed`."""
