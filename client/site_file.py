@@ -168,6 +168,13 @@ class Limits(Settings):
         description="Entry points that may be run here, by name, with the hash of their "
         "package's files (`erosion models` prints it).",
     )
+    installed_methods: dict[str, Sha256] = Field(
+        default_factory=dict,
+        description="Methods of packages that may be run here, likewise.",
+    )
+    installed_tasks: dict[str, Sha256] = Field(
+        default_factory=dict, description="Tasks of packages that may be run here, likewise."
+    )
     # A user's own test figures and personal parameters go to the coordinator, whosever it is.
     as_user: bool = Field(
         default=True,

@@ -18,6 +18,15 @@ def testbed_limits(study: Study, hospital: str) -> dict[str, Any]:
     limits: dict[str, Any] = {}
     if isinstance(study.model, Installed):  # it runs on this machine
         limits["installed_models"] = {study.model.entry_point: study.model.sha256}
+    methods = {
+        arm.algorithm: getattr(arm, "sha256")  # noqa: B009 - of a package's alone
+        for arm in study.arms.values()
+        if hasattr(arm, "sha256")
+    }
+    if methods:
+        limits["installed_methods"] = methods
+    if sha256 := getattr(study.task, "sha256", None):
+        limits["installed_tasks"] = {study.task.outcome: sha256}
     if study.privacy is not None and hospital == study.user:
         limits["min_local_steps"] = 1  # its own coordinator's step, without noise
     return limits

@@ -9,6 +9,10 @@ import time
 import pytest
 from hypothesis import settings
 
+from erosion.common.algorithms import load_method
+from erosion.common.settings.packages import installed_names
+from erosion.common.tasks import load_task
+
 # Property tests draw the same examples on every machine, so that a failure in CI repeats at home.
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=60)
 settings.load_profile("repeatable")
@@ -23,6 +27,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 gc.disable()
 
 _homes = itertools.count()
+
+# The contract tests hold methods and tasks of packages that are installed here against them, too.
+for _name in installed_names("method"):
+    load_method(_name, None)
+for _name in installed_names("task"):
+    load_task(_name, None)
 
 # Tests between real processes, and computations: two thirds of the time.
 LONG = ("tests/e2e/", "tests/experiments/", "tests/flower/")

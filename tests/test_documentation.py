@@ -8,26 +8,15 @@ from pathlib import Path
 import pytest
 
 from erosion.client.site_file import load_site
-from erosion.common.errors import DataError
 from erosion.common.learning.training import Training
 from erosion.common.study import privacy, sealing
 from erosion.common.study.study import load_study
 from tests.support.extending_page import (
-    SECTIONS,
-    example_of,
     method_with_two_exchanges,
-    python_of,
 )
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")]
-
-
-@pytest.mark.parametrize(("title", "text"), SECTIONS, ids=[title for title, _ in SECTIONS])
-def test_an_example_of_the_extending_page_runs(title: str, text: str) -> None:
-    code = python_of(text)
-    assert code, "every section has an example"
-    exec(compile(code, f"docs/extending.md: {title}", "exec"), {"__name__": "example"})
 
 
 @pytest.mark.parametrize("promises", [{}, {"sums_only": True, "private_updates": True}], ids=str)
@@ -41,43 +30,6 @@ def test_the_method_with_two_exchanges_has_neither_privacy_nor_sealed_rounds(
     assert problem == (
         "arms.median_length: it asks for more than updates, which would leave in the clear"
     )
-
-
-def test_the_source_of_the_extending_page_gives_what_the_file_holds(tmp_path: Path) -> None:
-    path = tmp_path / "patients.jsonl"
-    source = example_of("A source of patients")["JsonLines"](path=path)
-    path.write_text('{"born": "1950-02-03", "age": 61}\n\n{"born": null, "age": 61.5}\n')
-    table = source.read({"born", "age"})
-    assert table.columns["born"].texts == (
-        "1950-02-03",
-        "",
-    )  # as `derive` and `date_format` take it
-    assert table.columns["age"].texts == ("61", "61.5")
-    assert [table.place(index) for index in range(2)] == ["line 1", "line 3"]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"\n\n",
-        b'{"sex": "weiblich, m\xe4nnlich"}\n',
-        b'{"age": 61}\n{"age": "Meier"}\n',
-        b'{"age": 61}\n{"age": Meier}\n',
-        b'{"age": {"Meier": 61}}\n',
-        b'["Meier"]\n',
-        b'{"age": 123456789012345678901234567890}\n',
-    ],
-)
-def test_the_source_of_the_extending_page_refuses_in_words_that_show_nobody(
-    tmp_path: Path, content: bytes
-) -> None:
-    path = tmp_path / "patients.jsonl"
-    path.write_bytes(content)
-    source = example_of("A source of patients")["JsonLines"](path=path)
-    with pytest.raises(DataError) as refused:
-        source.read({"age", "sex"})
-    assert "Meier" not in str(refused.value)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

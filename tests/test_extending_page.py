@@ -1,114 +1,161 @@
-"""What docs/extending.md adds, put into a copy of the program, holds the program's contracts."""
+"""The parts of docs/extending.md, as a package outside the program, run and hold the contracts."""
 
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tests.support.extending_page import SECTIONS, first_example
+import pytest
+import tomli_w
+
+from tests.support.extending_page import SECTIONS, example_of, first_example
+from tests.support.installed_package import write_package
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("client", "common", "docs", "erosion", "experiments", "server", "tests")
-CONTRACTS = (
+MODULES = {
+    "nearest_peer": "A method",
+    "median_length": "A method with two exchanges",
+    "absolute": "A task",
+    "lines": "A source of patients",
+    "latest": "An output",
+}
+ENTRIES = {
+    "methods": "nearest_peer = ward_parts.nearest_peer:NearestPeer\n"
+    "median_length = ward_parts.median_length:MedianLength",
+    "tasks": "absolute = ward_parts.absolute:Absolute",
+    "sources": "lines = ward_parts.lines:Lines",
+    "outputs": "latest = ward_parts.latest:open_output",
+}
+CONTRACTS = [
     *(f"tests/common/test_{of}_contract.py" for of in ("algorithm", "exchanges", "site", "tasks")),
     "tests/server/test_outputs.py",
-)
+]
+RUNS = """
+import sys
+from pathlib import Path
+import erosion
+folder = Path(sys.argv[1])
+simulated = erosion.simulate(folder / "study.toml", progress=False)
+deployed = erosion.testbed(folder / "study.toml", runs=folder / "runs", outputs=["latest"])
+ran = {arm: ended.rounds for arm, ended in deployed.result.arms.items()}
+assert ran == {"nearest": 2, "median": 2, "local": 2}, ran
+assert {r.hospitals["b"].outcome for r in deployed.records if r.arm != "local"} == {"accepted"}
+assert deployed.arms.equals(simulated.arms), (deployed.arms, simulated.arms)
+assert (deployed.folder / "latest.txt").read_text().endswith("round 2\\n")
+"""
 
 
-@dataclass(frozen=True)
-class Line:
-    """What a file gets, behind the text that it has already."""
-
-    file: str
-    behind: str
-    text: str
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("package")
+    write_package(folder, "ward_parts", {m: first_example(t) for m, t in MODULES.items()}, ENTRIES)
+    return folder
 
 
-@dataclass(frozen=True)
-class Addition:
-    """One section's example, as a developer follows it."""
-
-    section: str
-    file: str
-    lines: Sequence[Line]
-    name: str  # in the parameters of the contract tests
-
-
-def method(section: str, name: str, class_name: str) -> Addition:
-    registry = "common/algorithms/__init__.py"
-    made_by = f"from erosion.common.algorithms.{name} import {class_name}\n"
-    lines = (
-        Line(registry, "from pydantic import Field\n", made_by),
-        Line(registry, "    | PersonalGems\n", f"    | {class_name}\n"),
-    )
-    return Addition(section, f"common/algorithms/{name}.py", lines, name)
-
-
-ADDITIONS = (
-    method("A method", "nearest_peer", "NearestPeer"),
-    method("A method with two exchanges", "median_length", "MedianLength"),
-    Addition(
-        "A task",
-        "common/tasks/counts.py",
-        (
-            Line(
-                "common/tasks/__init__.py",
-                "from erosion.common.tasks.task import Task\n",
-                "from erosion.common.tasks.counts import Counts\n",
-            ),
-            Line("common/tasks/__init__.py", "    Survival,\n", "    Counts,\n"),
-            Line(
-                "tests/support/task_examples.py",
-                "EXAMPLES: Mapping[str, Mapping[str, Any]] = {\n",
-                '    "counts": {"target": "y", "usual": 4.0, "most": 30},\n',
-            ),
-        ),
-        "[counts]",
-    ),
-    Addition(
-        "An output",
-        "server/output/latest.py",
-        (
-            Line(
-                "server/output/registry.py",
-                "OUTPUTS: Mapping[str, Output] = {\n",
-                '    "latest": Output("latest", "the round that was finished last"),\n',
-            ),
-        ),
-        "[latest]",
-    ),
-)
-
-
-def test_examples_of_the_extending_page_hold_the_contracts(tmp_path: Path) -> None:
-    """Those that are about them, and those about all that are registered."""
-    for part in PARTS:
-        passed_over = shutil.ignore_patterns("__pycache__", "results")
-        shutil.copytree(ROOT / part, tmp_path / part, symlinks=True, ignore=passed_over)
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    for added in ADDITIONS:
-        (tmp_path / added.file).write_text(first_example(added.section))
-        for line in added.lines:
-            registry = tmp_path / line.file
-            before = registry.read_text()
-            assert line.behind in before
-            registry.write_text(before.replace(line.behind, line.behind + line.text, 1))
-    wanted = " or ".join([*(added.name for added in ADDITIONS), "every_method", "registered"])
+def run(package: Path, *arguments: str) -> str:
+    path = os.pathsep.join([str(package), str(ROOT)])
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-k", wanted, *CONTRACTS],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert all(added.name in done.stdout for added in ADDITIONS)
+    return done.stdout
 
 
-def test_whatever_has_a_contract_is_held_against_it() -> None:
-    without_one = {"A model", "A source of patients", "A command"}
-    assert {added.section for added in ADDITIONS} == {title for title, _ in SECTIONS} - without_one
+def hash_of(package: Path) -> str:
+    show = "from erosion.common.settings.packages import installed_part as p"
+    return run(package, "-c", f"{show}; print(p('method', 'nearest_peer').sha256)").strip()
+
+
+def write_study(folder: Path, sha256: str, allowed: str) -> None:
+    study: dict[str, Any] = {
+        "name": "parts",
+        "user": "a",
+        "hospitals": ["a", "b"],
+        "rounds": 2,
+        "task": {
+            "kind": "tabular",
+            "outcome": "absolute",
+            "sha256": sha256,
+            "target": "stay",
+            "centre": 5.0,
+            "spread": 3.0,
+            "features": ["age"],
+        },
+        "model": {"name": "logistic"},
+        "training": {"steps": 5, "batch_size": 8},
+        "arms": {
+            "nearest": {"algorithm": "nearest_peer", "sha256": sha256},
+            "median": {"algorithm": "median_length", "sha256": sha256},
+            "local": {},
+        },
+    }
+    (folder / "study.toml").write_text(tomli_w.dumps(study))
+    for number, name in enumerate("ab"):
+        (folder / name).mkdir()
+        lines = [f"age={40 + i} stay={(i * (7 + number)) % 11}\n" for i in range(40)]
+        (folder / name / "patients.txt").write_text("".join(lines))
+        methods = dict.fromkeys(("nearest_peer", "median_length"), allowed)
+        site = {
+            "name": name,
+            "data": {"source": "lines", "path": "patients.txt"},
+            "coordinator": {"address": "127.0.0.1:9"},
+            "limits": {"installed_methods": methods, "installed_tasks": {"absolute": allowed}},
+        }
+        (folder / name / "site.toml").write_text(tomli_w.dumps(site))
+
+
+def test_a_study_of_the_packages_parts_is_deployed_as_it_is_simulated(
+    package: Path, tmp_path: Path
+) -> None:
+    sha256 = hash_of(package)
+    write_study(tmp_path, sha256, allowed=sha256)
+    run(package, "-c", RUNS, str(tmp_path))
+
+
+def test_a_site_imports_nothing_that_its_limits_do_not_name(package: Path, tmp_path: Path) -> None:
+    write_study(tmp_path, hash_of(package), allowed="0" * 64)
+    code = """
+import sys
+from pathlib import Path
+from erosion.client.site_file import load_site
+from erosion.client.training.limits import allow_only_these
+from erosion.common.errors import Refusal
+from erosion.common.study.study import load_study
+allow_only_these(load_site(Path(sys.argv[1], "a", "site.toml")).limits)
+sys.modules.pop("ward_parts.absolute", None)
+try:
+    load_study(Path(sys.argv[1], "study.toml"))
+except Refusal:
+    print("refused", "ward_parts.absolute" in sys.modules, "ward_parts.nearest_peer" in sys.modules)
+"""
+    assert run(package, "-c", code, str(tmp_path)).split() == ["refused", "False", "False"]
+
+
+def test_its_parts_hold_the_programs_contracts(package: Path) -> None:
+    names = ("nearest_peer", "median_length", "absolute", "latest")
+    plugins = ("-p", "no:cacheprovider", "-p", "no:randomly")
+    said = run(package, "-m", "pytest", "-v", *plugins, "-k", " or ".join(names), *CONTRACTS)
+    assert all(name in said for name in names)
+
+
+def test_the_nearest_of_two_peers_counts() -> None:
+    code = dict(SECTIONS)["A method"]
+    example = example_of("A method")
+    assert example["step"].weights == {"own": 1.0, "near": 1.0, "far": 0.0}, code
+
+
+@pytest.mark.parametrize("content", [b"age=61 Meier\n", b"age=61=Meier\n", b"\xff\n"])
+def test_a_source_refuses_in_words_that_show_nobody(tmp_path: Path, content: bytes) -> None:
+    from erosion.common.errors import DataError
+
+    (tmp_path / "patients.txt").write_bytes(content)
+    source = example_of("A source of patients")["Lines"](path=tmp_path / "patients.txt")
+    with pytest.raises(DataError) as refused:
+        source.read({"age", "sex"})
+    assert "Meier" not in str(refused.value)

@@ -20,7 +20,9 @@ from erosion.client.records.account import claim, dataset_of
 from erosion.client.records.records import Records
 from erosion.client.site_file import Site, load_site
 from erosion.client.training.hospital import Hospital
-from erosion.common.errors import SiteError
+from erosion.client.training.limits import allow_only_these
+from erosion.common.algorithms import load_method
+from erosion.common.errors import ModelError, SiteError
 from erosion.common.support.files import version_of
 
 logger = logging.getLogger("erosion.site")
@@ -125,6 +127,8 @@ class RunningSite:
         logger.info("%s and holds from now on: %s", was_changed, ", ".join(differing))
 
     def _take(self, site: Site) -> None:
+        allow_only_these(site.limits)
+        _load_methods(site)
         credentials = credentials_for(site.coordinator)
         self.coordinator = known_as(credentials)  # as the records have it
         self.certificate_expires = credentials.expires
@@ -134,6 +138,15 @@ class RunningSite:
         self._app: ClientApp = make_app(hospital, consent)
         self._site, self._hospital, self._consent = site, hospital, consent
         self.dataset = dataset_of(site)
+
+
+def _load_methods(site: Site) -> None:
+    """Those of packages that the limits allow, so that the app knows their steps."""
+    for name, sha256 in site.limits.installed_methods.items():
+        try:
+            load_method(name, sha256)
+        except ModelError as problem:  # no study that names it can be answered
+            logger.error("%s", problem)
 
 
 def _settled(path: Path) -> tuple[int, ...]:

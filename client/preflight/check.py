@@ -32,7 +32,7 @@ from erosion.client.preflight.study_checks import (
 )
 from erosion.client.records.records import Records
 from erosion.client.site_file import AppSite, Site, is_for_app, load_app_site, load_site
-from erosion.client.training.limits import part_asked
+from erosion.client.training.limits import allow_only_these, part_asked
 from erosion.common.errors import DataError
 from erosion.common.rounds.bounds import problem_with_heads
 from erosion.common.study.study import Study, load_study
@@ -57,6 +57,7 @@ def check_site(site_file: Path, study_file: Path | None, console: Console) -> bo
         findings = _shown(_findings_of_app(load_app_site(site_file), site_file), console)
         return _told(findings, console)
     site = load_site(site_file)
+    allow_only_these(site.limits)
     study = load_study(study_file) if study_file else None
     findings = _shown(_findings(site, site_file, study, study_file), console)
     if study is not None and isinstance(study.task, TabularTask):

@@ -158,6 +158,8 @@ DIRECTIONS: Mapping[str, Mapping[str, Weaker]] = {
         "studies": _never,  # by default all
         "models": _never,
         "installed_models": _other,  # by default none
+        "installed_methods": _other,
+        "installed_tasks": _other,
         "as_user": _never,
         "epsilon": _higher,
         "delta": _higher,

@@ -37,13 +37,14 @@ from erosion.client.training.limits import (
 )
 from erosion.client.training.privacy import problem_with_cost, promised
 from erosion.common.errors import DataError, ModelError, Refusal, SiteError
-from erosion.common.learning.installed import Installed, installed_model
+from erosion.common.learning.installed import Installed
 from erosion.common.learning.local_work import PatientCounts
 from erosion.common.learning.models import build_model
 from erosion.common.learning.pretrained import some
 from erosion.common.learning.trainable import named_trained_parameters, tied_names
 from erosion.common.rounds.selection import folds_ahead
 from erosion.common.sealed.pinned_keys import read_pinned_keys
+from erosion.common.settings.packages import installed_part
 from erosion.common.study.sections import fewest_held_out, folds_key
 from erosion.common.study.study import Study
 from erosion.common.support.keys import fingerprint
@@ -244,7 +245,7 @@ def check_model(site: Site, study: Study) -> Iterator[Finding]:
 
 def _code(model: Installed) -> Finding:
     try:
-        found = installed_model(model.entry_point)
+        found = installed_part("model", model.entry_point)
     except ModelError as problem:
         text, _, remedy = str(problem).partition(". ")
         return failed(MODEL, text, remedy)

@@ -1,7 +1,8 @@
 """Checks a study against a hospital's own limits before anything is computed for it."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import Any
 
 from erosion.client.consent.needs import longest_arm
 from erosion.client.site_file import Limits, Site
@@ -12,6 +13,7 @@ from erosion.common.learning.models import num_built
 from erosion.common.learning.training import Training
 from erosion.common.privacy.accountant import ROUNDING, epsilon_of
 from erosion.common.rounds.selection import candidates, folds_ahead, trial
+from erosion.common.settings.packages import Kind, allow_only, problem_with_part
 from erosion.common.study.sections import Fold, folds_key
 from erosion.common.study.study import Study
 
@@ -192,6 +194,7 @@ def _study_reasons(site: Site, study: Study) -> list[str]:
         )
     if isinstance(study.model, Installed) and (problem := problem_with_code(study.model, limits)):
         reasons.append(problem)
+    reasons += _problems_with_packages(study, limits)
     if study.model.has_free_shapes:  # of an installed one its own code alone knows
         shape = tuple(study.task.input_shape)
         built = num_built(study.model, shape, study.task.num_outputs)
@@ -233,15 +236,25 @@ def _problem_with_privacy(site: Site, study: Study) -> str | None:
 
 
 def problem_with_code(model: Installed, limits: Limits) -> str | None:
-    """Nothing of a package is imported before this says None."""
-    allowed = limits.installed_models.get(model.entry_point)
-    if allowed == model.sha256:
-        return None
-    what = f"the installed model {model.entry_point!r} with the SHA-256 {model.sha256}"
-    if allowed is not None:
-        return f"{what}; limits.installed_models allows it with {allowed} only"
-    known = ", ".join(limits.installed_models) or "none"
-    return f"{what}; limits.installed_models allows {known}"
+    """Nothing of a model's package is imported before this says None."""
+    return problem_with_part("model", model.entry_point, model.sha256, limits.installed_models)
+
+
+def allow_only_these(limits: Limits) -> None:
+    """Import no method or task of a package for a study that these limits do not name."""
+    allow_only({"method": limits.installed_methods, "task": limits.installed_tasks})
+
+
+def _problems_with_packages(study: Study, limits: Limits) -> Iterator[str]:
+    """Methods and tasks of packages that the limits do not allow."""
+    parts: list[tuple[Kind, str, Any, Mapping[str, str]]] = [
+        *(("method", a.algorithm, a, limits.installed_methods) for a in study.arms.values()),
+        ("task", study.task.outcome, study.task, limits.installed_tasks),
+    ]
+    for kind, name, table, allowed in parts:
+        sha256 = getattr(table, "sha256", None)
+        if sha256 and (problem := problem_with_part(kind, name, sha256, allowed)):
+            yield problem
 
 
 def _refuse_for(site: Site, study: Study, reasons: list[str]) -> None:

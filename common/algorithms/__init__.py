@@ -1,9 +1,12 @@
-"""The registry: one line for each algorithm that a study file can name."""
+"""The registry: one line for each method that comes with the program; packages bring others."""
 
 import inspect
-from typing import Annotated, get_args
+from collections.abc import Mapping
+from functools import lru_cache, reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, create_model
 
 from erosion.common.algorithms.apfl import Apfl
 from erosion.common.algorithms.base import ArmBase
@@ -27,40 +30,70 @@ from erosion.common.algorithms.server_optimizer import AggregatingArm
 from erosion.common.algorithms.trimmed_mean import CoordinateMedian, TrimmedMean
 from erosion.common.algorithms.weight_erosion import WeightErosion
 from erosion.common.algorithms.weighted_gradient import WeightedGradient
+from erosion.common.settings.names import Sha256
+from erosion.common.settings.packages import hash_in, load_class, open_union
 
-AnyArm = (
-    WeightErosion
-    | FedAvg
-    | Local
-    | WeightedGradient
-    | BiasCorrection
-    | Krum
-    | MultiKrum
-    | CoordinateMedian
-    | TrimmedMean
-    | GeometricMedian
-    | CenteredClipping
-    | EvidenceErosion
-    | PersonalIntercept
-    | FineTuning
-    | Ditto
-    | Apfl
-    | ModelAveraging
-    | FedFomo
-    | FedProx
-    | Scaffold
-    | FedLin
-    | Ensemble
-    | Gems
-    | NetworkGems
-    | PersonalGems
-)  # fmt: skip
+_OURS: tuple[type[ArmBase], ...] = (
+    WeightErosion,
+    FedAvg,
+    Local,
+    WeightedGradient,
+    BiasCorrection,
+    Krum,
+    MultiKrum,
+    CoordinateMedian,
+    TrimmedMean,
+    GeometricMedian,
+    CenteredClipping,
+    EvidenceErosion,
+    PersonalIntercept,
+    FineTuning,
+    Ditto,
+    Apfl,
+    ModelAveraging,
+    FedFomo,
+    FedProx,
+    Scaffold,
+    FedLin,
+    Ensemble,
+    Gems,
+    NetworkGems,
+    PersonalGems,
+)
 
-ArmSettings = Annotated[AnyArm, Field(discriminator="algorithm")]
+# By name; a package's is added when the first study that names it is read.
+REGISTRY: dict[str, type[ArmBase]] = {arm.model_fields["algorithm"].default: arm for arm in _OURS}
 
-REGISTRY: dict[str, type[ArmBase]] = {
-    arm.model_fields["algorithm"].default: arm for arm in get_args(AnyArm)
-}
+
+def load_method(name: str, sha256: str | None) -> type[ArmBase]:
+    """Import a package's method and register it. Raises ModelError and Refusal."""
+    return REGISTRY.setdefault(name, load_class("method", name, sha256, ArmBase))
+
+
+def _table_of(raw: Mapping[str, Any]) -> type[ArmBase]:
+    """The table of a package's method: its own keys, and the hash of its package."""
+    name, sha256 = str(raw["algorithm"]), hash_in(raw, "method")
+    return _with_hash(name, sha256, load_method(name, sha256))
+
+
+@lru_cache
+def _with_hash(name: str, sha256: str, arm: type[ArmBase]) -> type[ArmBase]:
+    of_package = (Sha256, Field(description="SHA-256 of the package's files."))
+    made = f"{name}_{sha256}"
+    form = create_model(made, __base__=arm, __module__=__name__, sha256=of_package)
+    globals()[made] = form  # where pickle looks for it
+    return form
+
+
+if TYPE_CHECKING:
+    AnyArm = ArmBase
+    ArmSettings = ArmBase
+else:
+    AnyArm = reduce(or_, _OURS)
+    ArmSettings = Annotated[
+        Annotated[AnyArm, Field(discriminator="algorithm")],
+        *open_union("method", "algorithm", REGISTRY, _table_of),
+    ]
 
 
 def steps_of(algorithm: str) -> frozenset[str]:

@@ -97,6 +97,16 @@ class Step(Generic[State]):
     rejected: Mapping[HospitalName, str] = field(default_factory=dict)  # whose answer was no use
 
 
+@dataclass(frozen=True, slots=True)
+class NoState:
+    """What a rule remembers that goes by each round's cohort alone."""
+
+
+def no_state(_dim: int) -> NoState:
+    """The `init` of such a rule."""
+    return NoState()
+
+
 def relative_weights(cohort: Cohort, shares: Sequence[float]) -> dict[HospitalName, float]:
     """Shares in the aggregate, own first, as the weights of a `Step`.
 

@@ -1,6 +1,6 @@
 """Federated averaging (McMahan et al. 2017, Algorithm 1), and what differs at the sites alone."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -8,20 +8,18 @@ from pydantic import Field
 from torch import Tensor
 
 from erosion.common.aggregation.cohort import Cohort
-from erosion.common.algorithms.base import Algorithm, BuildContext, Step, relative_weights
+from erosion.common.algorithms.base import (
+    Algorithm,
+    BuildContext,
+    NoState,
+    Step,
+    no_state,
+    relative_weights,
+)
 from erosion.common.algorithms.personal_layers import OUTPUT_BIAS
 from erosion.common.algorithms.server_optimizer import AggregatingArm
 from erosion.common.learning.local_work import LocalOutcome, LocalWork
 from erosion.common.learning.training import Training
-
-
-@dataclass(frozen=True, slots=True)
-class FedAvgState:
-    """Nothing is remembered: every round's weights come from that round's cohort."""
-
-
-def _init(_dim: int) -> FedAvgState:
-    return FedAvgState()
 
 
 class Averaging(AggregatingArm):
@@ -41,14 +39,14 @@ class Averaging(AggregatingArm):
         del context
         by_samples = self.weighting == "samples"
 
-        def update(state: FedAvgState, cohort: Cohort) -> Step[FedAvgState]:
+        def update(state: NoState, cohort: Cohort) -> Step[NoState]:
             counts = torch.tensor(
                 [u.num_samples if by_samples else 1 for u in cohort.updates], dtype=torch.float64
             )
             delta = cohort.weighted_sum(counts / counts.sum())
             return Step(delta, relative_weights(cohort, counts.tolist()), state)
 
-        return Algorithm(_init, update)
+        return Algorithm(no_state, update)
 
 
 class FedAvg(Averaging):

@@ -16,12 +16,13 @@ from erosion.common.algorithms.base import (
     Brings,
     BuildContext,
     Exchanges,
+    NoState,
     Payload,
     RoundStart,
     SiteStep,
     TensorTerms,
 )
-from erosion.common.algorithms.fedavg import Averaging, FedAvgState
+from erosion.common.algorithms.fedavg import Averaging
 from erosion.common.learning.local_sgd import gradient
 from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork
 from erosion.common.learning.training import Training
@@ -63,7 +64,7 @@ class FedLin(Averaging):
         average = super().rule(context)
         by_samples = self.weighting == "samples"
 
-        def exchanges(state: FedAvgState, begun: RoundStart) -> Exchanges[FedAvgState]:
+        def exchanges(state: NoState, begun: RoundStart) -> Exchanges[NoState]:
             terms = {_GRADIENT: TensorTerms(tuple(begun.parameters.shape), is_measured=True)}
             found = yield Ask(_GRADIENT, brings=Brings(tensors=terms, values=_Counted))
             answers = found.replies.values()

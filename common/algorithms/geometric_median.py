@@ -1,6 +1,5 @@
 """Geometric median, RFA (Pillutla, Kakade, Harchaoui 2019, Algorithm 2)."""
 
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -11,7 +10,9 @@ from erosion.common.aggregation.cohort import Cohort
 from erosion.common.algorithms.base import (
     Algorithm,
     BuildContext,
+    NoState,
     Step,
+    no_state,
     relative_weights,
     short_of,
     too_few_in_study,
@@ -19,11 +20,6 @@ from erosion.common.algorithms.base import (
 from erosion.common.algorithms.server_optimizer import AggregatingArm
 
 FEWEST = 3  # between two points every point is a geometric median
-
-
-@dataclass(frozen=True, slots=True)
-class GeometricMedianState:
-    """Nothing is remembered."""
 
 
 class GeometricMedian(AggregatingArm):
@@ -65,11 +61,11 @@ class GeometricMedian(AggregatingArm):
             "geometric_median", num_hospitals, FEWEST, "use 'fedavg' or add hospitals"
         )
 
-    def rule(self, context: BuildContext) -> Algorithm[GeometricMedianState]:
+    def rule(self, context: BuildContext) -> Algorithm[NoState]:
         """The algorithm with these parameters."""
         del context
 
-        def update(state: GeometricMedianState, cohort: Cohort) -> Step[GeometricMedianState]:
+        def update(state: NoState, cohort: Cohort) -> Step[NoState]:
             if step := short_of(cohort, state, FEWEST):
                 return step
             importance = torch.tensor(
@@ -80,7 +76,7 @@ class GeometricMedian(AggregatingArm):
             weights = relative_weights(cohort, shares.tolist())
             return Step(cohort.weighted_sum(shares), weights, state)
 
-        return Algorithm(lambda _dim: GeometricMedianState(), update)
+        return Algorithm(no_state, update)
 
 
 def weiszfeld(gram: Tensor, importance: Tensor, steps: int, smoothing: float) -> Tensor:

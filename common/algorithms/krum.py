@@ -1,6 +1,5 @@
 """Krum and Multi-Krum (Blanchard et al. 2017)."""
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -11,7 +10,9 @@ from erosion.common.aggregation.cohort import Cohort
 from erosion.common.algorithms.base import (
     Algorithm,
     BuildContext,
+    NoState,
     Step,
+    no_state,
     relative_weights,
     short_of,
     too_few_in_study,
@@ -20,11 +21,6 @@ from erosion.common.algorithms.server_optimizer import AggregatingArm
 from erosion.common.settings.names import OrAuto
 
 NumByzantine = OrAuto[Annotated[int, Field(ge=0)]]
-
-
-@dataclass(frozen=True, slots=True)
-class KrumState:
-    """Nothing is remembered."""
 
 
 class Krum(AggregatingArm):
@@ -54,11 +50,11 @@ class Krum(AggregatingArm):
         """Krum needs n >= 2f + 3."""
         return problem_with_f("krum", self.num_byzantine, num_hospitals)
 
-    def rule(self, context: BuildContext) -> Algorithm[KrumState]:
+    def rule(self, context: BuildContext) -> Algorithm[NoState]:
         """The algorithm with these parameters."""
         del context
 
-        def update(state: KrumState, cohort: Cohort) -> Step[KrumState]:
+        def update(state: NoState, cohort: Cohort) -> Step[NoState]:
             if step := short_of(cohort, state, needed(self.num_byzantine)):
                 return step
             best = int(krum_scores(cohort, tolerated(self.num_byzantine, cohort)).argmin())
@@ -67,7 +63,7 @@ class Krum(AggregatingArm):
             weights = relative_weights(cohort, shares.tolist())
             return Step(cohort.weighted_sum(shares), weights, state)
 
-        return Algorithm(lambda _dim: KrumState(), update)
+        return Algorithm(no_state, update)
 
 
 def krum_scores(cohort: Cohort, num_byzantine: int) -> Tensor:
@@ -110,11 +106,6 @@ def problem_with_f(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class MultiKrumState:
-    """Nothing is remembered."""
-
-
 class MultiKrum(AggregatingArm):
     """The average of the updates that Krum likes best.
 
@@ -153,11 +144,11 @@ class MultiKrum(AggregatingArm):
             f" {f} harmful ones; lower it to {num_hospitals - f} or less"
         )
 
-    def rule(self, context: BuildContext) -> Algorithm[MultiKrumState]:
+    def rule(self, context: BuildContext) -> Algorithm[NoState]:
         """The algorithm with these parameters."""
         del context
 
-        def update(state: MultiKrumState, cohort: Cohort) -> Step[MultiKrumState]:
+        def update(state: NoState, cohort: Cohort) -> Step[NoState]:
             if step := short_of(cohort, state, needed(self.num_byzantine)):
                 return step
             f = tolerated(self.num_byzantine, cohort)
@@ -171,4 +162,4 @@ class MultiKrum(AggregatingArm):
             weights = relative_weights(cohort, shares.tolist())
             return Step(cohort.weighted_sum(shares), weights, state)
 
-        return Algorithm(lambda _dim: MultiKrumState(), update)
+        return Algorithm(no_state, update)

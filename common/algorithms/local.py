@@ -1,27 +1,17 @@
 """Local training: the user's own updates alone. The baseline that collaborating must beat."""
 
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from erosion.common.aggregation.cohort import Cohort, HospitalName
-from erosion.common.algorithms.base import Algorithm, ArmBase, BuildContext, Step
+from erosion.common.algorithms.base import Algorithm, ArmBase, BuildContext, NoState, Step, no_state
 
 
-@dataclass(frozen=True, slots=True)
-class LocalState:
-    """Nothing is remembered."""
-
-
-def _init(_dim: int) -> LocalState:
-    return LocalState()
-
-
-def _update(state: LocalState, cohort: Cohort) -> Step[LocalState]:
+def _update(state: NoState, cohort: Cohort) -> Step[NoState]:
     weights = {cohort.own.agent: 1.0} | dict.fromkeys(cohort.peers, 0.0)
     return Step(cohort.own.delta, weights, state)
 
 
-def _asks(_state: LocalState, _agent: HospitalName) -> bool:
+def _asks(_state: NoState, _agent: HospitalName) -> bool:
     return False
 
 
@@ -37,7 +27,7 @@ class Local(ArmBase):
     sums_only: ClassVar[bool] = True
     algorithm: Literal["local"] = "local"
 
-    def build(self, context: BuildContext) -> Algorithm[LocalState]:
+    def build(self, context: BuildContext) -> Algorithm[NoState]:
         """The algorithm."""
         del context
-        return Algorithm(_init, _update, _asks)
+        return Algorithm(no_state, _update, _asks)

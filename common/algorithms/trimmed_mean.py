@@ -1,6 +1,5 @@
 """Coordinate-wise trimmed mean and median (Yin et al. 2018)."""
 
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -12,17 +11,14 @@ from erosion.common.aggregation.cohort import Cohort
 from erosion.common.algorithms.base import (
     Algorithm,
     BuildContext,
+    NoState,
     Step,
+    no_state,
     relative_weights,
     short_of,
     too_few_in_study,
 )
 from erosion.common.algorithms.server_optimizer import AggregatingArm
-
-
-@dataclass(frozen=True, slots=True)
-class TrimmedMeanState:
-    """Nothing is remembered."""
 
 
 class TrimmedMean(AggregatingArm):
@@ -58,17 +54,17 @@ class TrimmedMean(AggregatingArm):
             + ", or add hospitals",
         )
 
-    def rule(self, context: BuildContext) -> Algorithm[TrimmedMeanState]:
+    def rule(self, context: BuildContext) -> Algorithm[NoState]:
         """The algorithm with these parameters."""
         del context
 
-        def update(state: TrimmedMeanState, cohort: Cohort) -> Step[TrimmedMeanState]:
+        def update(state: NoState, cohort: Cohort) -> Step[NoState]:
             if step := short_of(cohort, state, 2 * self.num_byzantine + 1):
                 return step
             delta, kept = mean_of_middle(cohort, self.num_byzantine)
             return Step(delta, relative_weights(cohort, kept.tolist()), state)
 
-        return Algorithm(lambda _dim: TrimmedMeanState(), update)
+        return Algorithm(no_state, update)
 
 
 def mean_of_middle(cohort: Cohort, num_trimmed: int) -> tuple[Tensor, Tensor]:
@@ -97,11 +93,6 @@ def mean_of_middle(cohort: Cohort, num_trimmed: int) -> tuple[Tensor, Tensor]:
 FEWEST = 3  # of two values the median is the average, and one of them can be anything
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinateMedianState:
-    """Nothing is remembered."""
-
-
 class CoordinateMedian(AggregatingArm):
     """Every parameter moves by the median of what the hospitals say.
 
@@ -127,14 +118,14 @@ class CoordinateMedian(AggregatingArm):
             "coordinate_median", num_hospitals, FEWEST, "use 'fedavg' or add hospitals"
         )
 
-    def rule(self, context: BuildContext) -> Algorithm[CoordinateMedianState]:
+    def rule(self, context: BuildContext) -> Algorithm[NoState]:
         """The algorithm."""
         del context
 
-        def update(state: CoordinateMedianState, cohort: Cohort) -> Step[CoordinateMedianState]:
+        def update(state: NoState, cohort: Cohort) -> Step[NoState]:
             if step := short_of(cohort, state, FEWEST):
                 return step
             delta, kept = mean_of_middle(cohort, (len(cohort.updates) - 1) // 2)
             return Step(delta, relative_weights(cohort, kept.tolist()), state)
 
-        return Algorithm(lambda _dim: CoordinateMedianState(), update)
+        return Algorithm(no_state, update)

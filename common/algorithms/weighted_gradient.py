@@ -9,7 +9,15 @@ from pydantic import Field
 from torch import Tensor
 
 from erosion.common.aggregation.cohort import Cohort, HospitalName
-from erosion.common.algorithms.base import Algorithm, BuildContext, Step, alone, relative_weights
+from erosion.common.algorithms.base import (
+    Algorithm,
+    BuildContext,
+    NoState,
+    Step,
+    alone,
+    no_state,
+    relative_weights,
+)
 from erosion.common.algorithms.server_optimizer import AggregatingArm
 from erosion.common.settings.names import OrAuto
 
@@ -70,11 +78,6 @@ def _square(vector: Tensor) -> float:
 Alpha = OrAuto[Annotated[float, Field(ge=0, le=1)]]
 
 
-@dataclass(frozen=True, slots=True)
-class WeightedGradientState:
-    """With a fixed alpha nothing is remembered."""
-
-
 class WeightedGradient(AggregatingArm):
     """The user's own update and the average of the others', mixed by one weight.
 
@@ -119,14 +122,14 @@ class WeightedGradient(AggregatingArm):
         return method
 
 
-def _fixed(alpha: float) -> Algorithm[WeightedGradientState]:
-    def update(state: WeightedGradientState, cohort: Cohort) -> Step[WeightedGradientState]:
+def _fixed(alpha: float) -> Algorithm[NoState]:
+    def update(state: NoState, cohort: Cohort) -> Step[NoState]:
         if not cohort.peers:
             return alone(cohort, state)
         shares = mixing_shares(alpha, len(cohort.peers))
         return Step(cohort.weighted_sum(shares), relative_weights(cohort, shares.tolist()), state)
 
-    return Algorithm(lambda _dim: WeightedGradientState(), update)
+    return Algorithm(no_state, update)
 
 
 def _estimating(horizon: float) -> Algorithm[Variation]:

@@ -231,7 +231,7 @@ class Study(Settings):
 
         Raises ModelError.
         """
-        classes = self.task.num_outputs if self.task.outcome == "classification" else 1
+        classes = self.task.num_outputs if self.task.predicts == "classes" else 1
         layout = self.build_context.layout()
         for name, arm in self.arms.items():
             if arm.user_only:

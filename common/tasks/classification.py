@@ -97,6 +97,7 @@ class Classification(Task):
         "class alike at every hospital. A list: one weight for each class.",
     )
 
+    predicts: ClassVar[Literal["classes", "number", "times", "other"]] = "classes"
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(
             "accuracy",

@@ -50,6 +50,7 @@ class Regression(Task):
         "of the loss.",
     )
 
+    predicts: ClassVar[Literal["classes", "number", "times", "other"]] = "number"
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(
             "rmse",

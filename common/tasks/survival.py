@@ -127,6 +127,7 @@ class Survival(Task):
         "record of a patient who alone leaves in an interval.",
     )
 
+    predicts: ClassVar[Literal["classes", "number", "times", "other"]] = "times"
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(
             "harrell_c",

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -63,6 +63,9 @@ class Task(Settings):
         outcome: str
         kind: str  # of the inputs
 
+    predicts: ClassVar[Literal["classes", "number", "times", "other"]] = "other"
+    # what a prediction is: a chance of each of its `classes`, a number, or of being without the
+    # event at each time
     metrics: ClassVar[tuple[Metric, ...]]  # in the order of tables
     curves: ClassVar[tuple[str, ...]]  # metrics that are drawn over the rounds
     headline: ClassVar[tuple[str, ...]]  # metrics in the verdict's sentence

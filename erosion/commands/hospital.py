@@ -91,6 +91,7 @@ def _run_review(options: argparse.Namespace) -> int:
         from erosion.client.records.account import claim
         from erosion.client.records.records import Records
         from erosion.client.site_file import load_site
+        from erosion.client.training.limits import allow_only_these
         from erosion.common.errors import StudyError
         from erosion.common.study.study import load_study, study_from_json
 
@@ -99,6 +100,7 @@ def _run_review(options: argparse.Namespace) -> int:
         if said:
             raise StudyError(f"--{said[0]} of which study? Give its digest, or --study FILE.")
     site = load_site(options.site)
+    allow_only_these(site.limits)
     claim(site)
     records = Records.of(site)
     try:

@@ -21,29 +21,42 @@ ALGORITHMS = Command(
 
 
 def _run_models(_options: argparse.Namespace) -> int:
-    from erosion.common.errors import ModelError
-    from erosion.common.learning.installed import GROUP, every_installed_model
+    from typing import get_args
 
-    found = list(every_installed_model())
-    for model in found:
-        if isinstance(model, ModelError):
-            print(f"(cannot be used) {model}\n")
+    from erosion.common.errors import ModelError
+    from erosion.common.settings.packages import Kind, every_installed, group_of
+
+    found = [part for kind in get_args(Kind) for part in every_installed(kind)]
+    for part in found:
+        if isinstance(part, ModelError):
+            print(f"(cannot be used) {part}\n")
             continue
-        print(f"{model.name}: {model.target} of {model.distribution}")
-        print("  in a study file:        in a site file:")
-        print("    [model]                 [limits.installed_models]")
-        print(f'    name = "installed"      "{model.name}" = "{model.sha256}"')
-        print(f'    entry_point = "{model.name}"')
-        print(f'    sha256 = "{model.sha256}"\n')
+        print(f"{part.kind} {part.name}: {part.target} of {part.distribution}")
+        if part.kind in _TABLES:
+            table, key, extra = _TABLES[part.kind]
+            print("  in a study file:        in a site file:")
+            print(f"    {table:<24}[limits.installed_{part.kind}s]")
+            print(f'    {extra:<24}"{part.name}" = "{part.sha256}"')
+            print(f'    {key} = "{part.name}"')
+            print(f'    sha256 = "{part.sha256}"\n')
     if not found:
-        print(f"No package that is installed here has an entry point in {GROUP}.")
+        groups = ", ".join(group_of(kind) for kind in get_args(Kind))
+        print(f"No package that is installed here has an entry point in {groups}.")
     return 0
+
+
+# Of what a study names by hash: its table, the key of its name, and what else stands there.
+_TABLES = {
+    "method": ("[arms.NAME]", "algorithm", ""),
+    "task": ("[task]", "outcome", ""),
+    "model": ("[model]", "entry_point", 'name = "installed"'),
+}
 
 
 MODELS = Command(
     name="models",
-    summary="list the models of other packages that are installed here",
-    details="None of their code is run. The SHA-256 is of all files of a model's package.",
+    summary="list the models and other parts of packages that are installed here",
+    details="None of their code is run. The SHA-256 is of all files of a part's package.",
     run=_run_models,
 )
 

@@ -55,8 +55,7 @@ def load_model(
     check("arm", arm, "an arm's name or None", str, type(None))
     check_path("weights", weights)
     saved = load_saved_model(Path(run_folder), arm, Path(weights), site_folder_of(site))
-    of_a_number = len(saved.task.prediction_columns()) == 1
-    return ESTIMATORS.get(saved.task.outcome, Regressor if of_a_number else Model)(saved)
+    return ESTIMATORS[saved.task.predicts](saved)
 
 
 class Model(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -184,8 +183,9 @@ class SurvivalModel(Model):
         return 1 - self._predictions(frame)[:, -1]
 
 
-ESTIMATORS: Mapping[str, type[Model]] = {  # by the task's outcome; another one's is `Model`
-    "classification": Classifier,
-    "regression": Regressor,
-    "survival": SurvivalModel,
+ESTIMATORS: Mapping[str, type[Model]] = {  # by what the task predicts
+    "classes": Classifier,
+    "number": Regressor,
+    "times": SurvivalModel,
+    "other": Model,
 }

@@ -1,15 +1,17 @@
 """The outputs that a run can be given by `erosion server --output NAME`: one line for each.
 
 An output is a module with `open_output(where)`, which returns an `Observer` or raises ValueError
-for what cannot be. It is imported only where it is asked for.
+for what cannot be. It is imported only where it is asked for. A package's output is an entry point
+in the group `erosion.outputs` that names such a function.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from erosion.common.errors import RunError
+from erosion.common.settings.packages import installed_names, load_part
 
 if TYPE_CHECKING:
     from erosion.server.output.observers import Observer
@@ -46,13 +48,20 @@ def check_outputs(wanted: Sequence[str]) -> dict[str, "Observer"]:
     opened: dict[str, Observer] = {}
     for text in wanted:
         name, _, where = text.partition("=")
-        if name not in OUTPUTS:
-            raise RunError(f"--output {text}: there is no such output. Known: {', '.join(OUTPUTS)}")
+        known = [*OUTPUTS, *installed_names("output")]
+        if name not in known:
+            raise RunError(f"--output {text}: there is no such output. Known: {', '.join(known)}")
         if name in opened:
             raise RunError(f"--output {text}: {name} is given twice. Leave one out.")
-        module = import_module(f"erosion.server.output.{OUTPUTS[name].module}")
         try:
-            opened[name] = module.open_output(where)
+            opened[name] = _opener(name)(where)
         except ValueError as problem:
             raise RunError(f"--output {text}: {name} {problem}.") from None
     return opened
+
+
+def _opener(name: str) -> "Callable[[str], Observer]":
+    if name not in OUTPUTS:
+        return load_part("output", name)  # type: ignore[no-any-return]  # of a package
+    module = import_module(f"erosion.server.output.{OUTPUTS[name].module}")
+    return module.open_output  # type: ignore[no-any-return]

@@ -26,6 +26,7 @@ from erosion.common.rounds.round import Round, first_state
 from erosion.common.rounds.screening import Expected, reject_outsized, screen
 from tests.support.contexts import CONTEXT
 from tests.support.federation import small_study
+from tests.support.installed_package import arm_of
 from tests.support.local_works import DIM, layout, work
 from tests.support.registry_cohorts import same
 
@@ -95,7 +96,9 @@ def answer_of(
         result = wire.decode_step_result(
             wire.encode_step_result(StepResult(step_header, sends(agent, outcome.tensors)))
         )
-    brings = reply_spec(small_study(arms={name: {}}), name, ask.brings, DIM, by_user=of.is_user)
+    brings = reply_spec(
+        small_study(arms={name: arm_of(name)}), name, ask.brings, DIM, by_user=of.is_user
+    )
     answer = screen(result, agent, Expected(name, of.round, DIM, ask.step, brings))
     if isinstance(outcome, LocalOutcome) and isinstance(answer, Update):
         assert answer.attachments.keys() == outcome.attachments.keys()  # nothing sent is dropped

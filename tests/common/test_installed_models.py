@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from erosion.common.errors import ModelError
-from erosion.common.learning.installed import Installed, every_installed_model, installed_model
+from erosion.common.learning.installed import Installed
 from erosion.common.learning.models import build_model, flat_parameters, parameter_layout
+from erosion.common.settings.packages import every_installed, installed_part
 from tests.support.installed_package import SMALL_NET, forgotten_afterwards, install
 
 
@@ -40,7 +41,7 @@ def test_a_factory_gets_shapes_and_options(tmp_path: Path, monkeypatch: pytest.M
     assert torch.equal(flat_parameters(built(sha256)), flat_parameters(built(sha256)))
     settings = Installed(entry_point="small-net", sha256=sha256, options={"width": 6})
     assert parameter_layout(settings, (3,), 2)["3.bias"] == slice(36, 38)
-    assert [m.name for m in every_installed_model() if not isinstance(m, ModelError)] == [
+    assert [m.name for m in every_installed("model") if not isinstance(m, ModelError)] == [
         "small-net"
     ]
 
@@ -53,16 +54,16 @@ def test_the_hash_covers_every_file_and_nothing_that_python_makes(
     (package / "__pycache__").mkdir(exist_ok=True)
     (package / "__pycache__/x.pyc").write_bytes(b"made")
     (package / ".hidden").write_text("of an editor")
-    assert installed_model("small-net").sha256 == sha256
+    assert installed_part("model", "small-net").sha256 == sha256
     for place in ("more.py", "inner/__init__.py", "table.csv", "alone.pyc"):
         (package / place).parent.mkdir(exist_ok=True)
         (package / place).write_text("x = 1\n")
-        changed = installed_model("small-net").sha256
+        changed = installed_part("model", "small-net").sha256
         assert changed != sha256
         sha256 = changed
     (package / "linked.py").symlink_to(package / "more.py")
     with pytest.raises(ModelError, match="holds a link"):
-        installed_model("small-net")
+        installed_part("model", "small-net")
 
 
 def test_nothing_is_imported_under_another_hash(
@@ -82,7 +83,7 @@ def test_a_package_that_was_replaced_is_not_mixed_with_the_old_one(
 ) -> None:
     built(install(tmp_path, monkeypatch, package="ward_d"))
     (tmp_path / "ward_d/__init__.py").write_text("make = None\n")
-    message = problem_of(installed_model("small-net").sha256)
+    message = problem_of(installed_part("model", "small-net").sha256)
     assert "The package ward_d was replaced while this program ran" in message
 
 
@@ -103,7 +104,7 @@ def test_what_is_not_installed_or_installed_twice_is_said(
     ("target", "message"),
     [
         ("ward_absent:make", "The package ward_absent of the model 'small-net' is not there"),
-        ("not an object", "is declared as 'not an object'. Write it as package.module:factory"),
+        ("not an object", "is declared as 'not an object'. Write it as package.module:name"),
     ],
 )
 def test_an_entry_point_to_nothing_is_said(

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from erosion.common.algorithms.weight_erosion import WeightErosion
 from erosion.common.errors import RunError
 from erosion.common.protocol.messages import Metrics
 from erosion.common.rounds.selection import choose, chosen
@@ -45,6 +46,12 @@ class Trials:
         return next(self.prepared)
 
 
+def erosion_of(study: Study) -> WeightErosion:
+    arm = study.arms["weight_erosion"]
+    assert isinstance(arm, WeightErosion)
+    return arm
+
+
 def test_the_candidate_and_the_round_with_the_least_mean_loss_are_chosen() -> None:
     trials = Trials(
         curve(9.0, 0.5, 0.4, 0.6, patients=10),  # distance_penalty = 0.1, the first fold
@@ -65,11 +72,11 @@ def test_each_trial_holds_out_one_fold_and_has_a_candidates_settings() -> None:
     choose(study(), "weight_erosion", trials)
     folds = [Fold(number=0, of=2), Fold(number=1, of=2)]
     assert [trial.fold for trial in trials.seen] == folds * 2
-    penalties = [trial.arms["weight_erosion"].distance_penalty for trial in trials.seen]  # type: ignore[union-attr]
+    penalties = [erosion_of(trial).distance_penalty for trial in trials.seen]
     assert penalties == [0.1, 0.1, 0.2, 0.2]
     for trial in trials.seen:
         assert list(trial.arms) == ["weight_erosion"]
-        assert trial.arms["weight_erosion"].size_penalty == 0.5  # type: ignore[union-attr]
+        assert erosion_of(trial).size_penalty == 0.5
         assert trial.selection is None
 
 
@@ -97,7 +104,7 @@ def test_the_chosen_study_leaves_nothing_open() -> None:
     trials = Trials(*[curve(1.0, 0.5, 0.5, 0.5)] * 6)
     after = chosen(before, {arm: choose(before, arm, trials) for arm in before.arms})
     assert after.selection is None
-    assert after.arms["weight_erosion"].distance_penalty == 0.1  # type: ignore[union-attr]
+    assert erosion_of(after).distance_penalty == 0.1
     assert after.arms["local"] == before.arms["local"]
     assert (after.rounds, after.evaluation) == (before.rounds, before.evaluation)
 

@@ -14,6 +14,7 @@ from erosion.common.rounds.evaluation import problem_with_intervals, problem_wit
 from erosion.common.study.study import Study, study_from_json
 from erosion.common.tasks import REGISTRY
 from erosion.common.tasks.task import Task, as_tensor
+from tests.support.installed_package import arm_of
 from tests.support.task_examples import EXAMPLES, NUM_PATIENTS, example, patients
 from tests.support.tasks import read_task
 
@@ -47,7 +48,7 @@ def test_it_can_be_named_in_a_study_and_sent(name: str) -> None:
     unfit = {}  # method -> why not for this task, or not for so small a model
     for algorithm in sorted(ALGORITHMS):
         try:
-            study = Study.model_validate({**values, "arms": [algorithm]})
+            study = Study.model_validate({**values, "arms": {algorithm: arm_of(algorithm)}})
         except ValueError as problem:
             unfit[algorithm] = str(problem)
         else:

@@ -176,11 +176,11 @@ def test_a_folder_whose_name_is_not_utf_8_is_named(
     folder.mkdir()
     monkeypatch.chdir(folder)
 
-    def writes() -> list[str]:
+    def writes(_kind: str) -> list[str]:
         (tmp_path / "site.toml").write_text(f'path = "{Path.cwd()}"', encoding="utf-8")
         return []
 
-    monkeypatch.setattr("erosion.common.learning.installed.every_installed_model", writes)
+    monkeypatch.setattr("erosion.common.settings.packages.every_installed", writes)
     assert main(["models"]) == 74
     said = capsys.readouterr().err
     assert "M\ufffdller is the name of a file or folder, and not UTF-8" in said

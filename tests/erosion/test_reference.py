@@ -81,22 +81,32 @@ class Colour(Settings):
     And more that is of no use to a user.
     """
 
-    red: int = Field(default=3, ge=0, lt=256, description="Of 255; or less.")
+    red: int = Field(default=3, ge=0, lt=256, description="Of 255.")
     name: str
-    green: float = 0.5
 
 
 class Picture(Settings):
     """Pixels."""
 
-    shown: bool = True
+    shown: bool = Field(default=True, description="Whether it is seen.")
     back: Colour = Colour(name="white")
+
+
+class Painting(Picture):
+    """Oil."""
+
+    shown: bool = False
+
+
+def test_a_key_is_explained_by_the_nearest_class_that_describes_it() -> None:
+    assert explanations(Colour) == {"red": "Of 255.", "name": ""}
+    assert explanations(Painting)["shown"] == "Whether it is seen."
 
 
 def test_a_page_has_a_table_for_every_table_of_the_file() -> None:
     page = markdown(Picture, "Pictures", "How to paint.", "paint")
     assert page.startswith("# Pictures\n")
-    assert "| `red` | whole number from 0 below 256 | `3` | Of 255;" in page
+    assert "| `red` | whole number from 0 below 256 | `3` | Of 255. |" in page
     assert "| `name` | text | required |  |" in page
     assert page.index("At the top") < page.index("`[back]`") < page.index("One colour.")
     assert "no use" not in page

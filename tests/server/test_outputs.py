@@ -14,6 +14,7 @@ import erosion
 from erosion.command_line import main
 from erosion.common.errors import RunError
 from erosion.common.rounds.events import ArmStarted, RoundFinished
+from erosion.common.settings.packages import installed_names
 from erosion.common.study.study import Study
 from erosion.server.output.charts import metric_points
 from erosion.server.output.events import StudyFailed, StudyStarted
@@ -48,7 +49,7 @@ def runs_of(tracking: str, study: str = "breast-cancer") -> dict[str, Any]:
     return {run.info.run_name: run for run in found}
 
 
-@pytest.mark.parametrize("name", OUTPUTS)
+@pytest.mark.parametrize("name", [*OUTPUTS, *installed_names("output")])
 def test_every_output_of_the_registry_opens_and_is_told_of_a_run(
     name: str, tmp_path: Path, tracking: str
 ) -> None:

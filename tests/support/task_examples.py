@@ -5,15 +5,21 @@ from typing import Any
 
 import numpy as np
 
+from erosion.common.settings.packages import installed_part
+from erosion.common.tasks import REGISTRY
 from erosion.common.tasks.task import Targets, Task
 from tests.support.tasks import read_task
 
 NUM_PATIENTS = 40
-EXAMPLES: Mapping[str, Mapping[str, Any]] = {
+EXAMPLES: dict[str, Mapping[str, Any]] = {
     "classification": {"target": "y", "classes": [0, 1, 2]},
     "regression": {"target": "y", "centre": 10, "spread": 4},
     "survival": {"target": {"time": "t", "event": "e"}, "cut_points": [5, 10, 20]},
 }
+for _name, _task in REGISTRY.items():  # of packages that are installed here
+    if _name not in EXAMPLES:
+        of_package = {"sha256": installed_part("task", _name).sha256}
+        EXAMPLES[_name] = {**getattr(_task, "example"), **of_package}  # noqa: B009
 
 
 def example(name: str) -> Task:

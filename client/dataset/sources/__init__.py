@@ -1,4 +1,4 @@
-"""The sources of patients: one file for each kind, one line each here."""
+"""The sources of patients: one line for each that comes with the program; packages bring others."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,12 +6,14 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
+from erosion.client.dataset.sources.data_source import DataSource
 from erosion.client.dataset.sources.dicom import DicomImages
 from erosion.client.dataset.sources.duckdb_files import DuckdbFiles
 from erosion.client.dataset.sources.image_files import ImageFiles
 from erosion.client.dataset.sources.nifti import NiftiImages
 from erosion.client.dataset.sources.sql import SqlQuery
 from erosion.client.dataset.sources.table_file import TableFile
+from erosion.common.settings.packages import load_class, open_union
 
 IMAGE_SUFFIXES = ("", ".npz")  # no suffix: a folder
 
@@ -30,6 +32,14 @@ def _inferred(raw: Any) -> Any:
     return {**raw, "source": "images" if suffix in IMAGE_SUFFIXES else "table"}
 
 
+_OURS = (TableFile, SqlQuery, DuckdbFiles, ImageFiles, DicomImages, NiftiImages)
+
+
+def _of_package(raw: Mapping[str, Any]) -> Any:
+    """A site names the sources of packages in its own file, so no hash is asked for."""
+    return load_class("source", str(raw["source"]), None, DataSource)
+
+
 AnySource = Annotated[
     Annotated[
         TableFile  # table
@@ -40,5 +50,6 @@ AnySource = Annotated[
         | NiftiImages,  # nifti
         Field(discriminator="source"),
     ],
+    *open_union("source", "source", (s.model_fields["source"].default for s in _OURS), _of_package),
     BeforeValidator(_inferred),
 ]

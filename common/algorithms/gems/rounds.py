@@ -460,7 +460,7 @@ class GemsBase(ArmBase, BallOptions):
 
     def problem_with_task(self, task: Task) -> str | None:
         """Good enough is a share of patients predicted rightly, so there must be classes."""
-        if task.outcome == "classification":
+        if task.predicts == "classes":
             return None
         return f"good enough is an accuracy, and the study's task is {task.outcome}"
 
