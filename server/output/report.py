@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
+from typing import Any
 
 from erosion.common.formats.model_card import read_card
 from erosion.common.protocol.messages import FEWEST_OF_A_CLASS, Comparison, FinalMetrics
@@ -51,20 +52,19 @@ def write_report(run_folder: Path) -> Path:
     folder = RunFolder(run_folder)
     has_card = folder.model_card.exists()  # a report can be written again years later
     versions = read_card(folder.path).versions if has_card else provenance.versions()
-    page = render(read_run(folder), folder.study.read_text("utf-8-sig"), versions)
-    write_atomically(folder.report, page)
+    values = report_values(read_run(folder), folder.study.read_text("utf-8-sig"), versions)
+    write_atomically(folder.report, render_page("report.html", **values))
     return folder.report
 
 
-def render(run: RunData, study_file: str, versions: Mapping[str, str]) -> str:
-    """The page; `study_file` is the study's TOML."""
+def report_values(run: RunData, study_file: str, versions: Mapping[str, str]) -> dict[str, Any]:
+    """What the page shows; `study_file` is the study's TOML."""
     result, task = run.result, run.result.task
     named = [*result.arms, *result.references]
     best = result.verdict.best_arm
     groups = grouped(run.records)
     comparison = result.comparison
-    return render_page(
-        "report.html",
+    return dict(
         run=run,
         result=result,
         loss=task.metric(task.verdict_metric),
