@@ -107,13 +107,13 @@ def pointing_away(
     away = {name: cosine for name, cosine in directions.items() if cosine <= -limit}
     column = study.task.target_columns[-1].name
     if len(away) > 1 and len(away) == len(directions):
-        text = "its first update points away from all others': is it coded the same way there?"
+        text = "its first update points away from all others. Is it coded the same way there?"
         return [Misfit(hospital=study.user, column=column, text=text)]
     return [
         Misfit(
             hospital=name,
             column=column,
-            text=f"its first update points away from {study.user}'s (cosine {cosine:.2f}): is it"
+            text=f"its first update points away from {study.user}'s (cosine {cosine:.2f}). Is it"
             " coded the same way there?",
         )
         for name, cosine in away.items()

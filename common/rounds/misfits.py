@@ -163,10 +163,10 @@ def _one_value(name: str, columns: Mapping[str, ColumnSummary]) -> str:
     ]
     if value == 0 and quarters and quarters[0] > 0:
         usual = median([middle for column in varying if (middle := middle_of(column)) is not None])
-        return f"0 for everybody, the others {usual:.3g}: does 0 stand for missing values?"
+        return f"all are 0 (other hospitals: {usual:.3g}). Does 0 stand for missing values?"
     if len({*quarters}) < 3:
         return ""
-    return f"{value:.3g} for everybody; the others' differ: is it recorded there?"
+    return f"all are {value:.3g}; at other hospitals they differ. Is it recorded there?"
 
 
 def _are_of_0_and_1(columns: Sequence[ColumnSummary]) -> bool:
@@ -232,12 +232,14 @@ def _which_category_is_off(
     for category, number in column.shares.items():
         share = number / column.count
         usual = median(other.shares.get(category, 0) / other.count for other in told)
-        of_others = f"of the others {f'{usual:.0%}' if usual else 'few'}"
+        elsewhere = f"(other hospitals: {f'{usual:.0%}' if usual else 'few'})"
         at_least = column.share_range(category, cell).low
         if share >= MOST and at_least >= HALF and usual <= FEW:
-            return f"{share_text(share)} are {category!r}, {of_others}: is it coded otherwise?"
+            return (
+                f"{share_text(share)} are {category!r} {elsewhere}. Is it coded differently there?"
+            )
         if share == 1 and column.count >= MANY and usual <= MOST:
-            return f"nearly all are {category!r}, {of_others}: is it recorded there?"
+            return f"nearly all are {category!r} {elsewhere}. Is it recorded there?"
     return ""
 
 
@@ -268,8 +270,8 @@ def _are_relabelled(column: ColumnSummary, others: Sequence[ColumnSummary], cell
     ):
         if moved >= least and np.abs(own - usual[order]).sum() / 2 <= MATCHED:
             return (
-                f"{_listed(classes, own)}, of the others {_listed(classes, usual)}: is it coded"
-                f" {how}?"
+                f"{_listed(classes, own)} (other hospitals: {_listed(classes, usual)}). Is it coded"
+                f" {how} there?"
             )
     return ""
 
@@ -288,7 +290,8 @@ def _lacks_category(column: ColumnSummary, others: Sequence[ColumnSummary], cell
             continue
         usual = median(other.shares.get(category, 0) / other.count for other in told)
         if usual >= COMMON and usual * column.count >= EXPECTED * cell:
-            return f"few or none are {category!r}, of the others {usual:.0%}: is it recorded there?"
+            said = f"few or none are {category!r} (other hospitals: {usual:.0%})"
+            return f"{said}. Is it recorded there?"
     return ""
 
 
@@ -299,7 +302,7 @@ def _lacks(column: ColumnSummary, others: Sequence[ColumnSummary]) -> str:
     if own is None or own < LACKING or not shares or median(shares) > COMPLETE:
         return ""
     usual = f"{median(shares):.0%}" if median(shares) else "few or none"
-    return f"missing for {share_text(own)}, of the others for {usual}: is it recorded there?"
+    return f"missing for {share_text(own)} (other hospitals: {usual}). Is it recorded there?"
 
 
 def share_text(share: float) -> str:
@@ -339,15 +342,14 @@ def _what_is_off(
     )
     if apart <= FAR * typical and not is_mirrored:
         return ""
+    here = f"typically {value:.3g} (other hospitals: {usual:.3g})."
     if 0 in (value, usual):  # of which there is no factor; where all have it, it may be no value
-        whose, varies = ("0", own) if value == 0 else ("theirs", spread)
+        which, varies = ("0", own) if value == 0 else ("0 there", spread)
         if varies or not typical:
             return ""
-        return (
-            f"typically {value:.3g}, the others {usual:.3g}: does {whose} stand for missing values?"
-        )
+        return f"{here} Does {which} stand for missing values?"
     if (value < 0) != (usual < 0):
-        return f"typically {value:.3g}, the others {usual:.3g}: another sign, or other patients?"
+        return f"{here} Another sign, or other patients?"
     factor = abs(value / usual)
     larger = max(factor, 1 / factor) if factor else inf
     if larger < least:
@@ -355,10 +357,10 @@ def _what_is_off(
     if larger < OFF_BY and not apart > FAR * max(own, spread) > 0:
         return ""
     if larger < OFF_BY or isinf(larger):  # the latter where one of the two is next to nothing
-        return f"typically {value:.3g}, the others {usual:.3g}: another unit or other patients?"
+        return f"{here} Another unit, or other patients?"
     times = f"{factor:.2g} times" if factor >= 1 else f"1/{1 / factor:.2g} of"
-    hint = _unit_of(larger)
-    return f"typically {value:.3g}, {times} the others' {usual:.3g}: another unit{hint}?"
+    elsewhere = f"{times} the {usual:.3g} of other hospitals"
+    return f"typically {value:.3g}, {elsewhere}. Is it in another unit{_unit_of(larger)}?"
 
 
 def _which_end_is_off(name: str, columns: Mapping[str, ColumnSummary]) -> str:
@@ -379,8 +381,8 @@ def _which_end_is_off(name: str, columns: Mapping[str, ColumnSummary]) -> str:
         return ""  # nearly all of the others' patients have one value, as of a column of 0 and 1
     own_low, own_high = own[_LOWEST], own[_HIGHEST]
     if own_low == 0 and low > ABOVE_ZERO * middle:
-        what = f"a tenth or more is 0, the others' lowest tenth at {low:.3g} or above"
-        return f"{what}: does 0 stand for missing values?"
+        what = f"a tenth or more is 0 (other hospitals: the lowest tenth is {low:.3g} or above)"
+        return f"{what}. Does 0 stand for missing values?"
     ends = [value for value in (own_low, own_high, low) if value is not None]
     scale = log if min(ends) > 0 else float  # of a skewed column the factors count
     span = scale(high) - scale(low)
@@ -393,12 +395,12 @@ def _which_end_is_off(name: str, columns: Mapping[str, ColumnSummary]) -> str:
         )
 
     if own_low is not None and scale(own_low) <= scale(low) - span and stays(_MIDDLE, _THIRD):
-        what = f"the lowest tenth is at {own_low:.3g}, the others' at {low:.3g} or above"
+        what = f"the lowest tenth is {own_low:.3g} (other hospitals: {low:.3g} or above)"
     elif own_high is not None and scale(own_high) >= scale(high) + span and stays(_FIRST, _MIDDLE):
-        what = f"the highest tenth is at {own_high:.3g}, the others' at {high:.3g} or below"
+        what = f"the highest tenth is {own_high:.3g} (other hospitals: {high:.3g} or below)"
     else:
         return ""
-    return f"{what}: does a number stand for missing values?"
+    return f"{what}. Does a number stand for missing values?"
 
 
 def _unit_of(factor: float) -> str:

@@ -116,12 +116,12 @@ def data_check(found: DataCheck, *, named_in: str = "") -> list[str]:
     """
     where = f"; {named_in} has them" if named_in else ""
     said = [
-        f"Look at {printable(misfit.hospital, at_most=48)}, {printable(misfit.column)}:"
+        f"Check {printable(misfit.column)} at {printable(misfit.hospital, at_most=48)}:"
         f" {printable(misfit.text)}"
         for misfit in found.misfits[:MOST_MISFITS]
     ]
     if (more := len(found.misfits) - MOST_MISFITS) > 0:
-        said.append(f"Columns of this kind, besides: {more}{where}.")
+        said.append(f"{more} more columns do not fit{where}.")
     by_reason: dict[str, list[str]] = {}
     for name, why in found.unchecked.items():
         by_reason.setdefault(why, []).append(printable(name, at_most=48))
@@ -164,7 +164,7 @@ def absences(missing: Sequence[Absent], *, named_in: str = "result.json") -> lis
     more = len(missing) - len(said)
     if more:
         named = f"; {named_in} names them" if named_in else ""
-        said.append(f"Hospitals missing beside these: {more}{named}.")
+        said.append(f"{more} more hospitals were missing{named}.")
     if any(absent.arms_differ for absent in at_times):
         said.append("So the arms were not trained with the same hospitals throughout.")
     return said
@@ -179,7 +179,7 @@ def recounts(found: Sequence[Recount], *, named_in: str = "result.json") -> list
         for r in found[:MOST_ABSENT]
     ]
     more = len(found) - len(said)
-    return said + [f"Changes of this kind beside these: {more}; {named_in} has them."] * (more > 0)
+    return said + [f"{more} more changes of this kind; {named_in} has them."] * (more > 0)
 
 
 def privacy(result: Result) -> list[str]:

@@ -51,6 +51,6 @@ def test_three_commands_end_with_a_report_that_names_the_leak_and_the_inverted_h
     capsys.readouterr()
     assert main(["testbed", str(study), "--simulate"]) == 0
     top = capsys.readouterr().out.partition("\narm ")[0]
-    looked_at = {line.partition(":")[0] for line in top.splitlines() if line.startswith("Look at")}
-    assert looked_at == {"Look at madrid, died"}
+    looked_at = {line.partition(":")[0] for line in top.splitlines() if line.startswith("Check ")}
+    assert looked_at == {"Check died at madrid"}
     assert "length_of_stay" in top

@@ -51,8 +51,8 @@ def test_a_factor_of_eighteen_is_a_unit_of_glucose() -> None:
     (found,) = findings({"a": column(99, 16), "b": column(104, 20), "c": column(5.6, 1.0)})
     assert found.hospital == "c"
     assert found.text == (
-        "typically 5.6, 1/18 of the others' 102: another unit (mg/dl and mmol/l of glucose are 18"
-        " apart)?"
+        "typically 5.6, 1/18 of the 102 of other hospitals. Is it in another unit (mg/dl and mmol/l"
+        " of glucose are 18 apart)?"
     )
 
 
@@ -83,15 +83,15 @@ def test_a_number_for_missing_values_is_pointed_out() -> None:
     some = with_ends(0, 220, 293, 117)
     told = {"cleveland": cleveland, "hungary": hungary, "switzerland": unmeasured, "va": some}
     assert {found.hospital: found.text for found in findings(told)} == {
-        "switzerland": "0 for everybody, the others 240: does 0 stand for missing values?",
+        "switzerland": "all are 0 (other hospitals: 240). Does 0 stand for missing values?",
         "va": (
-            "a tenth or more is 0, the others' lowest tenth at 180 or above: does 0 stand for"
-            " missing values?"
+            "a tenth or more is 0 (other hospitals: the lowest tenth is 180 or above). Does 0 stand"
+            " for missing values?"
         ),
     }
     upper = with_ends(185, 250, 999, 250)
     (found,) = findings({"a": cleveland, "b": hungary, "c": upper})
-    assert (found.hospital, found.text[:40]) == ("c", "the highest tenth is at 999, the others'")
+    assert (found.hospital, found.text[:43]) == ("c", "the highest tenth is 999 (other hospitals: ")
 
 
 @pytest.mark.parametrize(
@@ -109,10 +109,10 @@ def test_an_end_that_other_patients_may_have_is_none(others: list[ColumnSummary]
 
 def test_a_number_that_everybody_has_is_pointed_out() -> None:
     told = findings({"a": column(240, 50), "b": column(0, 0), "c": column(0, 0)})
-    text = "0 for everybody, the others 240: does 0 stand for missing values?"
+    text = "all are 0 (other hospitals: 240). Does 0 stand for missing values?"
     assert {found.hospital: found.text for found in told} == {"b": text, "c": text}
     (found,) = findings({"a": column(240, 50), "b": column(230, 50), "c": column(230, 1e-14)})
-    assert found.text == "230 for everybody; the others' differ: is it recorded there?"
+    assert found.text == "all are 230; at other hospitals they differ. Is it recorded there?"
     only_one = [with_ends(0, 0, 1, 0.4), with_ends(0, 0, 1, 0.4), column(1, 0)]  # of 0 and 1
     assert not findings(dict(zip("abc", only_one, strict=True)))
 
@@ -138,7 +138,7 @@ def test_a_column_of_0_and_1_may_be_of_one_value_at_a_hospital() -> None:
         assert not findings({"a": only, "b": only, "c": of_0_and_1(30, 0.2, None, None, 1 - value)})
     creatinine = column(0.9, 0.2, "race_white")
     (found,) = findings({"a": creatinine, "b": of_0_and_1(90, 0, None, 0, 0, 0, None)})
-    assert found.text == "0 for everybody, the others 0.9: does 0 stand for missing values?"
+    assert found.text == "all are 0 (other hospitals: 0.9). Does 0 stand for missing values?"
 
 
 def lognormal(middle: float, deviation: float) -> ColumnSummary:
@@ -154,10 +154,10 @@ def test_skewed_columns_are_compared_by_factors() -> None:
     some = lognormal(1.0, 0.5).quantiles
     part = honest["c"].model_copy(update={"quantiles": (0.04, 0.06, *some[2:])})  # of another unit
     (found,) = findings({**honest, "c": part})
-    assert (found.hospital, found.text[:30]) == ("c", "the lowest tenth is at 0.04, t")
+    assert (found.hospital, found.text[:30]) == ("c", "the lowest tenth is 0.04 (othe")
     zeros = honest["c"].model_copy(update={"quantiles": (0, 0, 0, *some[3:])})
     (found,) = findings({**honest, "c": zeros})
-    assert (found.hospital, found.text[:25]) == ("c", "a tenth or more is 0, the")
+    assert (found.hospital, found.text[:25]) == ("c", "a tenth or more is 0 (oth")
 
 
 @pytest.mark.parametrize("factor", [18, 1 / 18])
@@ -180,12 +180,12 @@ def test_categories_that_are_written_the_other_way_round_are_pointed_out() -> No
     }
     (found,) = findings(told)
     assert found.hospital == "c"
-    assert found.text == "90% are 'yes', of the others 10%: is it coded otherwise?"
+    assert found.text == "90% are 'yes' (other hospitals: 10%). Is it coded differently there?"
     told["c"] = coded("smoker", no=30, yes=70)  # other patients
     assert not findings(told)
     told |= {"b": told["d"], "c": coded("smoker", no=300, yes=0)}
     assert [found.text for found in findings(told)] == [
-        "nearly all are 'no', of the others 70%: is it recorded there?"
+        "nearly all are 'no' (other hospitals: 70%). Is it recorded there?"
     ]
     assert not findings({"a": told["a"]})
 
@@ -219,8 +219,8 @@ def test_a_value_that_one_hospital_lacks_is_pointed_out() -> None:
     nobody = ColumnSummary(name="glucose", kind="number", count=0, missing=60)
     told = {"a": column(100, 20), "b": column(105, 20), "c": here, "d": nobody}
     assert {found.hospital: found.text for found in findings(told)} == {
-        "c": "missing for 83%, of the others for few or none: is it recorded there?",
-        "d": "missing for nearly all, of the others for few or none: is it recorded there?",
+        "c": "missing for 83% (other hospitals: few or none). Is it recorded there?",
+        "d": "missing for nearly all (other hospitals: few or none). Is it recorded there?",
     }
     told["b"] = told["a"] = here  # most hospitals lack it
     assert not findings(told)
@@ -358,7 +358,7 @@ def test_a_typical_value_next_to_nothing_is_pointed_out_without_a_factor() -> No
     found = Description(make_study(hospitals=["a", "b", "c", "d"]), replies, {})
     (off,) = found.misfits
     assert off.hospital == "c"
-    assert off.text == "4.94e-324 for everybody; the others' differ: is it recorded there?"
+    assert off.text == "all are 4.94e-324; at other hospitals they differ. Is it recorded there?"
     assert "4.94e-324" in shown(found)
 
 
