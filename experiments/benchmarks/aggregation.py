@@ -11,7 +11,6 @@ hospitals send, one for the whole model; the line "layers" compares with Flower 
 of resnet18's 62 parameters, which fit into the cache.
 """
 
-import argparse
 import multiprocessing
 import statistics
 import time
@@ -33,9 +32,9 @@ from erosion.common.protocol.flower_arrays import RAW_FLOAT32, to_tensor
 from erosion.common.rounds.records import Answer
 from erosion.common.rounds.round import first_state
 from erosion.common.support.process import keep_freed_memory
-from erosion.experiments.benchmarks.report_line import ReportLine, report
-from erosion.experiments.benchmarks.workload import advance
-from erosion.experiments.program import output_file, run_program
+from erosion.experiments.benchmarks.measurement import advance
+from erosion.experiments.benchmarks.report_line import ReportLine, parser_of, report
+from erosion.experiments.program import run_program
 
 NUM_UPDATES = 10
 SAMPLES = 100  # of every hospital
@@ -192,16 +191,9 @@ def measure(names: Sequence[str], num_updates: int, repeats: int) -> dict[str, l
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.benchmarks.aggregation",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--repeats", type=int, default=21)
     parser.add_argument("--updates", type=int, default=NUM_UPDATES)
-    parser.add_argument(
-        "--json", type=output_file, metavar="FILE", help="also write the result as JSON"
-    )
     options = parser.parse_args(arguments)
     if options.repeats < 1 or options.updates < 2:
         parser.error("--repeats must be 1 or more and --updates 2 or more")

@@ -10,7 +10,6 @@ ours is never larger than what the same directions allow the loop, and fresh dir
 chance.
 """
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -33,8 +32,8 @@ from erosion.common.algorithms.gems.balls import (
 from erosion.common.learning.local_sgd import Samples, train_locally
 from erosion.common.learning.models import flat_parameters
 from erosion.common.learning.training import Training
-from erosion.experiments.benchmarks.report_line import ReportLine, report
-from erosion.experiments.program import output_file, run_program
+from erosion.experiments.benchmarks.report_line import ReportLine, parser_of, report
+from erosion.experiments.program import run_program
 
 SAMPLES, PIXELS, HIDDEN, CLASSES = 1031, 784, 50, 10
 FEATURES = 74  # merged neurons
@@ -135,16 +134,9 @@ CASES: dict[str, tuple[int, Construct, Construct]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.benchmarks.ball_construction",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--case", action="append", choices=list(CASES), help="default: all")
-    parser.add_argument(
-        "--json", type=output_file, metavar="FILE", help="also write the result as JSON"
-    )
     options = parser.parse_args(arguments)
     if options.repeats < 1:
         parser.error("--repeats must be 1 or more")

@@ -8,17 +8,16 @@ parameters, messages under way, updates, the aggregate, the checkpoint. Ours kee
 the disk (`erosion server --updates disk`), the peer is ours with updates in memory.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
 
+from erosion.experiments.benchmarks.measurement import expected_shift, read_rounds
 from erosion.experiments.benchmarks.ours import PROGRAMS
 from erosion.experiments.benchmarks.processes import Processes
-from erosion.experiments.benchmarks.report_line import ReportLine, report
-from erosion.experiments.benchmarks.workload import expected_shift, read_rounds
+from erosion.experiments.benchmarks.report_line import ReportLine, parser_of, report
 from erosion.experiments.free_ports import LOOPBACK, free_ports
-from erosion.experiments.program import output_file, run_program
+from erosion.experiments.program import run_program
 
 DIM = 11_181_642  # torchvision's resnet18 with ten classes: 45 MB
 HOSPITALS = (4, 16, 64)
@@ -52,16 +51,9 @@ def measure(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.benchmarks.coordinator_memory",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--dim", type=int, default=DIM, help="float32 parameters")
     parser.add_argument("--hospitals", type=int, nargs="+", default=HOSPITALS)
-    parser.add_argument(
-        "--json", type=output_file, metavar="FILE", help="also write the result as JSON"
-    )
     options = parser.parse_args(arguments)
     lines, details = [], {}
     for num_sites in options.hospitals:

@@ -22,7 +22,7 @@ from erosion.common.line.assembly import Assembly, MemorySpace
 from erosion.common.line.envelope import FrameSize, data_frames, describe, read_description
 from erosion.common.line.frames import PATH, Kind, frame, json_body, json_frame, opened
 from erosion.common.protocol import wire
-from erosion.experiments.benchmarks.ours_programs import AddingSite
+from erosion.experiments.benchmarks.ours import AddingSite
 
 CONNECTING_AT_ONCE = 16  # TLS handshakes under way
 

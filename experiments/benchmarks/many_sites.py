@@ -7,7 +7,6 @@ enrolled keys, screening, aggregation, the journal and the checkpoint. The sites
 other processes, so that it is the coordinator that is measured.
 """
 
-import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -17,13 +16,13 @@ from statistics import median
 
 import numpy as np
 
+from erosion.experiments.benchmarks.measurement import expected_shift, read_rounds
 from erosion.experiments.benchmarks.ours import PROGRAMS
 from erosion.experiments.benchmarks.processes import Processes
-from erosion.experiments.benchmarks.report_line import report
+from erosion.experiments.benchmarks.report_line import parser_of, report
 from erosion.experiments.benchmarks.round_overhead import TINY_DIM
-from erosion.experiments.benchmarks.workload import expected_shift, read_rounds
 from erosion.experiments.free_ports import LOOPBACK, free_ports
-from erosion.experiments.program import output_file, run_program
+from erosion.experiments.program import run_program
 from erosion.experiments.unpacked_kit import unpack_kit
 from erosion.server.enrolment.enrolment import enrol_site, init_federation
 from erosion.server.enrolment.federation_folder import Address, FederationFolder
@@ -79,18 +78,11 @@ def _enrol(folder: Path, num_sites: int) -> Path:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.benchmarks.many_sites",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--sites", type=int, nargs="+", default=[4, 64, 256])
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--processes", type=int, default=1, help="that the sites are shared among")
     parser.add_argument("--insecure", action="store_true", help="without TLS and enrolment")
-    parser.add_argument(
-        "--json", type=output_file, metavar="FILE", help="also write the result as JSON"
-    )
     options = parser.parse_args(arguments)
     details = {}
     for num_sites in options.sites:

@@ -1,13 +1,114 @@
-"""The measurements of one benchmark run of one system."""
+"""The same work for every system, and what one run of it measured.
 
+A site returns the parameters that it received plus its own constant. The parameters are drawn at
+random because Flower's object store is content-addressed: a model that repeats itself, or two
+sites with the same update, would be uploaded once and flatter the systems that use the store.
+"""
+
+import json
 import math
 import statistics
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from erosion.experiments.benchmarks.processes import Processes
-from erosion.experiments.benchmarks.workload import expected_shift, read_rounds
+import numpy as np
+import numpy.typing as npt
+
+from erosion.common.aggregation.cohort import Cohort, HospitalName, MemoryCohort, Update
+from erosion.common.algorithms.base import Algorithm, RoundStart
+from erosion.common.rounds.records import Absence, Answer, RoundRecord, RunState
+from erosion.common.rounds.round import Round
+from erosion.experiments.benchmarks.processes import BenchmarkError, Processes
+
+Vector = npt.NDArray[np.float32]  # (dim,)
+
+
+def initial_parameters(dim: int) -> Vector:
+    """The model before round 1; the same for every system."""
+    return np.random.default_rng(0).standard_normal(dim, dtype=np.float32)
+
+
+def site_constant(site: int) -> np.float32:
+    """What site 0, 1, ... adds to every parameter in every round."""
+    return np.float32(site + 1)
+
+
+def expected_shift(num_sites: int, num_rounds: int) -> float:
+    """How far the unweighted mean of all sites moves a parameter: no site may be missing."""
+    return num_rounds * (num_sites + 1) / 2
+
+
+def advance(
+    state: RunState,
+    algorithm: Algorithm[Any],
+    answers: Mapping[HospitalName, Answer],
+    *,
+    arm: str,
+    user: HospitalName,
+    quorum: int,
+    cohort_of: Callable[[Update, Mapping[HospitalName, Update]], Cohort] = MemoryCohort,
+) -> tuple[RunState, RoundRecord]:
+    """A whole round of a method that asks once: `answers` are all that was asked for."""
+    answers = {user: Absence("was not connected"), **answers}
+    names = tuple(answers)
+    round_ = Round(
+        state,
+        algorithm,
+        RoundStart(state.round + 1, user, names, state.params),
+        arm=arm,
+        wanted=names,
+        spare=len(names) - quorum,
+        cohort_of=cohort_of,
+    )
+    round_.answer(answers)
+    return round_.outcome()
+
+
+class RoundClock:
+    """Appends one line per finished round to a file, as seconds of wall-clock time.
+
+    The first `tick` starts the clock: call it when every site is connected.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w", encoding="utf-8")
+        self._last: float | None = None
+
+    def tick(self) -> None:
+        """End a round, and begin the next one."""
+        now = time.perf_counter()
+        if self._last is not None:
+            self._write({"seconds": now - self._last})
+        self._last = time.perf_counter()
+
+    def finish(self, shift: float) -> None:
+        """Close the file with the proof that the work was done: how far a parameter moved."""
+        self._write({"shift": shift})
+        self._file.close()
+
+    def _write(self, line: dict[str, float]) -> None:
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+
+def read_rounds(path: Path, *, num_rounds: int, expected: float) -> tuple[float, ...]:
+    """Read what a `RoundClock` wrote: seconds per round, (num_rounds,).
+
+    Raises BenchmarkError when rounds are missing or when a site's update was left out.
+    """
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    seconds = tuple(float(line["seconds"]) for line in lines if "seconds" in line)
+    shifts = [float(line["shift"]) for line in lines if "shift" in line]
+    if len(seconds) != num_rounds or len(shifts) != 1:
+        raise BenchmarkError(f"{len(seconds)} of {num_rounds} rounds ended")
+    if abs(shifts[0] - expected) > 1e-3 * max(1.0, abs(expected)):
+        raise BenchmarkError(
+            f"the parameters moved by {shifts[0]:g}, expected {expected:g}: an update is missing"
+        )
+    return seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """The last lines of a benchmark: one comparison each, for people and as JSON for machines."""
 
+import argparse
 import json
 import os
 import platform
@@ -11,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from erosion.experiments.program import output_file
 from erosion.server.run.provenance import commit
 
 PACKAGES = ("flwr", "grpcio", "numpy", "protobuf", "torch")
@@ -37,6 +39,16 @@ class ReportLine:
             f"{self.name} ratio={self.ratio:.3g} ours={self.ours:.4g} peer={self.peer:.4g} "
             f"{self.unit}"
         )
+
+
+def parser_of(about: str | None) -> argparse.ArgumentParser:
+    """A benchmark's command line, with --json."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=about, formatter_class=raw)
+    parser.add_argument(
+        "--json", type=output_file, metavar="FILE", help="also write the result as JSON"
+    )
+    return parser
 
 
 def report(

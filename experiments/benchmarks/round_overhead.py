@@ -1,4 +1,4 @@
-"""Benchmark of one round: ours, stock Flower, its older streaming API, and a bare gRPC copy.
+"""Benchmark of one round: ours, stock Flower, and a bare gRPC copy.
 
     python -m experiments.benchmarks.round_overhead --json round_overhead.json
 
@@ -17,10 +17,10 @@ from functools import partial
 from importlib import import_module
 
 from erosion.experiments.benchmarks.measurement import Measurement
-from erosion.experiments.benchmarks.peers import grpc_copy, stock_flower, streaming_flower
+from erosion.experiments.benchmarks.peers import grpc_copy, stock_flower
 from erosion.experiments.benchmarks.processes import BenchmarkError
-from erosion.experiments.benchmarks.report_line import ReportLine, report
-from erosion.experiments.program import output_file, run_program
+from erosion.experiments.benchmarks.report_line import ReportLine, parser_of, report
+from erosion.experiments.program import run_program
 
 TINY_DIM = 62  # logistic regression, 30 features, two classes: 2 x (30 + 1)
 LARGE_DIM = 11_181_642  # torchvision's resnet18 with ten classes: 45 MB
@@ -52,7 +52,6 @@ SYSTEMS: dict[str, Measure] = {
     "copy": grpc_copy.measure,
     "stock": stock_flower.measure,
     "stock-torch": partial(stock_flower.measure, import_torch=True),
-    "streaming": streaming_flower.measure,
 }
 
 
@@ -148,11 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.benchmarks.round_overhead",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of(__doc__)
     parser.add_argument(
         "--rounds", type=_count, default=20, help="of the tiny model; 0 leaves it out"
     )
@@ -160,9 +155,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--large-dim", type=_count, default=LARGE_DIM, help="float32 parameters")
     parser.add_argument(
         "--large-rounds", type=_count, default=12, help="of the large model; 0 leaves it out"
-    )
-    parser.add_argument(
-        "--json", type=output_file, metavar="FILE", help="also write the result as JSON"
     )
     parser.add_argument("--skip-stock", action="store_true", help="stock Flower takes minutes")
     parser.add_argument(

@@ -8,7 +8,6 @@ hospitals or more, none with above half of what is left without any other: where
 others, the runs part, and the first such round is told.
 """
 
-import argparse
 import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -23,10 +22,10 @@ import torch
 from erosion.client.training.hospital import Hospital
 from erosion.common.rounds.records import RoundRecord
 from erosion.common.study.study import Study, load_study
-from erosion.experiments.benchmarks.report_line import report
+from erosion.experiments.benchmarks.report_line import parser_of, report
 from erosion.experiments.data_dir import add_data_dir
 from erosion.experiments.every_user import site_of
-from erosion.experiments.program import output_file, run_program
+from erosion.experiments.program import run_program
 from erosion.experiments.simulator import Simulation, simulate, timeless
 from erosion.experiments.sources import make_hospitals
 from erosion.experiments.testbed import study_path
@@ -137,7 +136,7 @@ def _weights(plain: RoundRecord, sealed: RoundRecord) -> list[float]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read the command line, simulate, and report."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = parser_of(__doc__)
     parser.add_argument("study", help="a study file, or the name of one that comes with erosion")
     parser.add_argument("--arm", default="weight_erosion", help="default: %(default)s")
     parser.add_argument(
@@ -146,7 +145,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, help="default: the study's")
     parser.add_argument("--images", type=int, help="of each hospital, for a study of images")
     add_data_dir(parser)
-    parser.add_argument("--json", type=output_file, metavar="FILE")
     options = parser.parse_args(arguments)
     study = load_study(study_path(options.study))
     torch.set_num_threads(1)

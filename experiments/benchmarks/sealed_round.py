@@ -5,31 +5,100 @@
 Every run is a real deployment on this machine, a process for the coordinator and one for each
 hospital, over the loopback. The figures are the journal's: medians over the rounds after the first.
 Processor seconds are of all threads, and hardly depend on what else the machine does; the ratio of
-those of all programs is what a busy machine can tell.
-"""
+those of all programs is what a busy machine can tell."""
 
-import argparse
 import json
+import os
 import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 import tomli_w
 
 from erosion.common.study.study import Study, load_study
-from erosion.experiments.benchmarks.cpu_meter import CpuMeter
-from erosion.experiments.benchmarks.report_line import ReportLine, report
-from erosion.experiments.program import output_file, run_program
+from erosion.experiments.benchmarks.report_line import ReportLine, parser_of, report
+from erosion.experiments.program import run_program
 from erosion.experiments.sources import HospitalFiles
 from erosion.experiments.testbed import deploy
 from erosion.server.run.journal import read_journal
 from erosion.server.run.run_folder import new_run_folder
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_EVERY = 0.05  # seconds between two looks
+
+
+class CpuMeter:
+    """Follows this process's children from the end of the first round to the last but one."""
+
+    def __init__(self, journal: Path, rounds: int) -> None:
+        """`journal` has a line for each round; at least three are needed."""
+        self._journal, self._last = journal, rounds - 1
+        self._seen: dict[int, dict[str, float]] = {}  # by rounds done, then by program
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def of_a_round(self, user: str) -> dict[str, float]:
+        """Of the coordinator, of the user's site, of a peer's (median), and of all together."""
+        begun, *_, ended = (self._seen[number] for number in sorted(self._seen))
+        rounds = max(self._seen) - min(self._seen)
+        spent = {who: (ended[who] - begun[who]) / rounds for who in begun if who in ended}
+        peers = [seconds for who, seconds in spent.items() if who not in ("coordinator", user)]
+        return {
+            "coordinator": spent["coordinator"],
+            "user": spent[user],
+            "peer": median(peers),
+            "all": sum(spent.values()),
+        }
+
+    def _watch(self) -> None:
+        while not self._stop.wait(_EVERY):
+            try:
+                done = len(self._journal.read_bytes().splitlines())
+            except OSError:  # nothing is there yet
+                continue
+            if 0 < done <= self._last and done not in self._seen:
+                self._seen[done] = _children()
+
+
+def _children() -> dict[str, float]:
+    """Processor seconds of every program of the deployment so far."""
+    spent = {}
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit():
+            continue
+        try:
+            figures = (process / "stat").read_text().rpartition(")")[2].split()
+            arguments = (process / "cmdline").read_bytes().decode().split("\0")
+        except OSError:  # it has ended
+            continue
+        if int(figures[1]) != os.getpid():
+            continue
+        sites = [argument for argument in arguments if argument.endswith("site.toml")]
+        who = Path(sites[0]).parent.name if sites else "coordinator"
+        spent[who] = (int(figures[11]) + int(figures[12])) / _TICKS
+    return spent
+
 
 FEATURES = [f"x{number}" for number in range(30)]
 PATIENTS = 40  # of each hospital
@@ -187,11 +256,10 @@ def _row(name: str, kinds: Mapping[str, Measured]) -> str:
 
 def main() -> None:
     """Read the command line, measure, and report."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = parser_of(__doc__)
     parser.add_argument("--peers", type=int, nargs="+", default=[4, 16])
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--rounds", type=int, default=5, help="of each; the first is not counted")
-    parser.add_argument("--json", type=output_file, metavar="FILE")
     options = parser.parse_args()
     if options.rounds < 3 or min(options.peers) < 3:
         parser.error("--rounds must be 3 or more, and --peers 3 or more")

@@ -9,7 +9,6 @@ processes. The table's hospitals are trained as a simulation does by itself, as 
 process, and one after the other, the two in turns.
 """
 
-import argparse
 import json
 import os
 import sys
@@ -18,8 +17,8 @@ from typing import Any
 
 from erosion.experiments.benchmarks.process_memory import proportional_mb
 from erosion.experiments.benchmarks.processes import Processes
-from erosion.experiments.benchmarks.report_line import ReportLine, report
-from erosion.experiments.program import output_file, run_program
+from erosion.experiments.benchmarks.report_line import ReportLine, parser_of, report
+from erosion.experiments.program import run_program
 
 PROGRAMS = "erosion.experiments.benchmarks.simulation_programs"
 IMAGES = 60_000  # of a round
@@ -70,19 +69,12 @@ def compare(found: dict[str, dict[str, Any]]) -> list[ReportLine]:
 
 def main() -> None:
     """Read the command line, measure, print."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.benchmarks.simulation",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
         "--workers", type=int, default=len(os.sched_getaffinity(0)), help="default: the cores"
     )
     parser.add_argument("--only", nargs="+", choices=ALL, default=list(ALL), help="measure these")
-    parser.add_argument(
-        "--json", type=output_file, metavar="FILE", help="also write the result as JSON"
-    )
     options = parser.parse_args()
     found = {}
     for program in options.only:

@@ -15,7 +15,7 @@ from erosion.common.errors import RunError
 from erosion.common.rounds import checkpoint
 from erosion.common.rounds.records import RunState
 from erosion.common.rounds.round import first_state
-from erosion.experiments.benchmarks.workload import advance
+from erosion.experiments.benchmarks.measurement import advance
 from tests.support.hand_sized import update
 
 

@@ -11,9 +11,9 @@ from erosion.common.aggregation.cohort import DiskCohort, HospitalName, MemoryCo
 from erosion.common.algorithms import REGISTRY
 from erosion.common.rounds.records import Absence, Answer
 from erosion.common.rounds.round import first_state
-from erosion.experiments.benchmarks.disk_aggregation import measure
-from erosion.experiments.benchmarks.workload import advance
+from erosion.experiments.benchmarks.measurement import advance
 from tests.support.contexts import CONTEXT
+from tests.support.disk_memory import measure
 
 
 def updates(

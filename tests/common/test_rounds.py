@@ -8,7 +8,7 @@ from erosion.common.algorithms.fedavg import FedAvg
 from erosion.common.algorithms.weight_erosion import WeightErosion, WeightErosionState
 from erosion.common.rounds.records import Absence, Answer, Rejection, RoundRecord, RunState
 from erosion.common.rounds.round import first_state
-from erosion.experiments.benchmarks.workload import advance
+from erosion.experiments.benchmarks.measurement import advance
 from tests.support.contexts import CONTEXT
 from tests.support.small_study import make_study
 

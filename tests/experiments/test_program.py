@@ -13,9 +13,8 @@ from tests.support.patience import PATIENCE
 ROOT = Path(__file__).parents[2]
 STARTED_BY_OTHERS = {  # never by a person
     "benchmarks/event_loop_sites.py",
-    "benchmarks/ours_programs.py",
-    "benchmarks/peers/grpc_copy_programs.py",
-    "benchmarks/peers/streaming_programs.py",
+    "benchmarks/ours.py",
+    "benchmarks/peers/grpc_copy.py",
     "benchmarks/simulation_programs.py",
     "container_setup.py",  # says its own last words
     "hostile_load/attackers.py",

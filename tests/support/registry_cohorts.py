@@ -12,7 +12,7 @@ from erosion.common.aggregation.cohort import HospitalName, MemoryCohort, Update
 from erosion.common.algorithms import REGISTRY
 from erosion.common.algorithms.base import Algorithm
 from erosion.common.rounds.records import Absence, Answer, RunState
-from erosion.experiments.benchmarks.workload import advance
+from erosion.experiments.benchmarks.measurement import advance
 from tests.support.contexts import CONTEXT
 
 DIM = 5

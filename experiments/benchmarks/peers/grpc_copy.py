@@ -1,13 +1,31 @@
 """A bare gRPC copy of every model down and up: the limit of what any round over gRPC can reach.
 
-It neither adds, averages, checks nor stores: nothing but bytes through gRPC for Python.
+It neither adds, averages, checks nor stores: nothing but bytes through gRPC for Python. The two
+programs, `server` and `site`, are one process each, with one bidirectional stream per site; a model
+is a run of chunks of bytes, without any serialisation.
 """
 
-from erosion.experiments.benchmarks.measurement import Measurement, measured
+import argparse
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+
+import grpc
+import numpy as np
+
+from erosion.experiments.benchmarks.measurement import (
+    Measurement,
+    RoundClock,
+    initial_parameters,
+    measured,
+    site_constant,
+)
 from erosion.experiments.benchmarks.processes import Processes
 from erosion.experiments.free_ports import LOOPBACK, free_ports
 
-PROGRAMS = "erosion.experiments.benchmarks.peers.grpc_copy_programs"
+PROGRAMS = "erosion.experiments.benchmarks.peers.grpc_copy"
 CHUNK_BYTES = 4 * 2**20
 
 
@@ -36,3 +54,127 @@ def measure(
         return measured(
             "copy", processes, clock, num_sites=num_sites, num_rounds=num_rounds, dim=dim
         )
+
+
+SERVICE, METHOD = "erosion.Copy", "Exchange"
+WAIT_SECONDS = 300.0
+OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.so_reuseport", 0),
+    ("grpc.enable_http_proxy", 0),
+]
+
+
+def chunks_of(model: memoryview, chunk_bytes: int) -> Iterator[bytes]:
+    """Cut a model into messages; gRPC for Python sends `bytes` only, which costs this copy."""
+    for start in range(0, len(model), chunk_bytes):
+        yield bytes(model[start : start + chunk_bytes])
+
+
+def receive_into(model: memoryview, messages: Iterator[bytes]) -> None:
+    """Fill a buffer with the next messages of a stream."""
+    filled = 0
+    while filled < len(model):
+        chunk = next(messages)
+        model[filled : filled + len(chunk)] = chunk
+        filled += len(chunk)
+
+
+class CopyServer:
+    """Sends the same model to all sites at once, and ends a round when all have answered."""
+
+    def __init__(
+        self, *, num_sites: int, num_rounds: int, dim: int, chunk_bytes: int, clock: RoundClock
+    ) -> None:
+        self._num_rounds = num_rounds
+        self._chunk_bytes = chunk_bytes
+        self._initial = initial_parameters(dim)
+        self._model = self._initial.copy()
+        self._updates = np.zeros((num_sites, dim), dtype=np.float32)
+        self._clock = clock
+        self._barrier = threading.Barrier(num_sites, action=self._clock.tick)
+        self._finished = threading.Semaphore(0)
+
+    def exchange(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Serve one site: the first message is its number, then every round down and up."""
+        site = int(next(messages))
+        update = self._updates[site].data.cast("B")
+        self._barrier.wait(WAIT_SECONDS)
+        for _ in range(self._num_rounds):
+            yield from chunks_of(self._model.data.cast("B"), self._chunk_bytes)
+            receive_into(update, messages)
+            self._barrier.wait(WAIT_SECONDS)
+        self._finished.release()
+
+    def wait(self) -> float:
+        """Wait for the last site; return how far the sites' mean lies from the model sent."""
+        for _ in range(len(self._updates)):
+            if not self._finished.acquire(timeout=WAIT_SECONDS):
+                raise TimeoutError("a site did not finish")
+        return float(np.mean(self._updates.mean(axis=0) - self._initial))
+
+
+def serve(
+    address: str, num_sites: int, num_rounds: int, dim: int, chunk_bytes: int, clock_path: Path
+) -> None:
+    """Run the server to the end of the last round."""
+    clock = RoundClock(clock_path)
+    copier = CopyServer(
+        num_sites=num_sites,
+        num_rounds=num_rounds,
+        dim=dim,
+        chunk_bytes=chunk_bytes,
+        clock=clock,
+    )
+    server = grpc.server(ThreadPoolExecutor(num_sites), options=OPTIONS)
+    handler = grpc.stream_stream_rpc_method_handler(copier.exchange)
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),)
+    )
+    server.add_insecure_port(address)
+    server.start()
+    shift = copier.wait()
+    server.stop(grace=5).wait()
+    # Nothing is averaged between rounds, so one round's shift stands for all of them.
+    clock.finish(shift * num_rounds)
+
+
+def answer(address: str, site: int, num_rounds: int, dim: int, chunk_bytes: int) -> None:
+    """Run a site: receive the model, send the site's own (prepared) update, every round."""
+    received = np.empty(dim, dtype=np.float32)
+    update = initial_parameters(dim) + site_constant(site)
+    outgoing: SimpleQueue[bytes | None] = SimpleQueue()
+    outgoing.put(str(site).encode())
+    with grpc.insecure_channel(address, options=OPTIONS) as channel:
+        call = channel.stream_stream(f"/{SERVICE}/{METHOD}")
+        messages = call(iter(outgoing.get, None), timeout=WAIT_SECONDS, wait_for_ready=True)
+        for _ in range(num_rounds):
+            receive_into(received.data.cast("B"), messages)
+            for chunk in chunks_of(update.data.cast("B"), chunk_bytes):
+                outgoing.put(chunk)
+        outgoing.put(None)
+        for _ in messages:  # wait until the server closes the stream
+            raise RuntimeError("the server sent more than the agreed rounds")
+
+
+def main() -> None:
+    """Read the command line and run one of the two programs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("program", choices=["server", "site"])
+    parser.add_argument("address")
+    parser.add_argument("number", type=int, help="of sites (server), or this site's own (site)")
+    parser.add_argument("num_rounds", type=int)
+    parser.add_argument("dim", type=int)
+    parser.add_argument("chunk_bytes", type=int)
+    parser.add_argument("clock", type=Path, nargs="?")
+    options = parser.parse_args()
+    shape = (options.number, options.num_rounds, options.dim, options.chunk_bytes)
+    if options.program == "server":
+        serve(options.address, *shape, options.clock)
+    else:
+        answer(options.address, *shape)
+
+
+if __name__ == "__main__":
+    main()
