@@ -2,16 +2,107 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from erosion.client.site_file import Limits
 from erosion.common.settings.base import Settings
 from erosion.common.study.study import Study
-from erosion.experiments.numerics import NUMERICS
 from erosion.experiments.sources import source_of
+
+SHIPPED = "scikit-learn"  # carries the data set: nothing is downloaded
+
+DATA_FILES: Mapping[str, tuple[str, ...]] = {  # below the data folder
+    "breast-cancer": (f"{SHIPPED}/breast_cancer.csv",),
+    "cifar10": (
+        "cifar10/cifar10_jpeg_train.npz",
+        "cifar10/cifar10_jpeg_test.npz",
+        "cifar10/cifar10_subset.npz",
+    ),
+    "diabetes": (
+        f"{SHIPPED}/diabetes_data_raw.csv.gz",
+        f"{SHIPPED}/diabetes_target.csv.gz",
+    ),
+    "diabetes-130": ("diabetes-130/diabetic_data.csv.gz",),
+    "ham10000": ("ham10000/ham10000_28x28.npz",),
+    "heart-disease": (
+        "heart-disease/processed.cleveland.data",
+        "heart-disease/processed.hungarian.data",
+        "heart-disease/processed.switzerland.data",
+        "heart-disease/processed.va.data",
+    ),
+    "mnist": (
+        "mnist/train-images-idx3-ubyte.gz",
+        "mnist/train-labels-idx1-ubyte.gz",
+        "mnist/t10k-images-idx3-ubyte.gz",
+        "mnist/t10k-labels-idx1-ubyte.gz",
+    ),
+    "tcga-brca": ("tcga-brca/brca.csv", "tcga-brca/train_test_split.csv"),
+    "titanic": ("titanic/titanic3.csv",),
+}
+
+
+def data_hashes(data_sets: Iterable[str], data_dir: Path | None) -> dict[str, str]:
+    """SHA-256 of each file of the data sets that is there, hexadecimal, by its place."""
+    found = {}
+    for name in (file for data_set in data_sets for file in DATA_FILES[data_set]):
+        folder, _, file = name.partition("/")
+        if folder == SHIPPED:
+            path = Path(str(files("sklearn.datasets.data") / file))
+        elif data_dir is None:
+            continue
+        else:
+            path = data_dir / name
+        if path.is_file():
+            state = path.stat()
+            found[name] = _hash(path, state.st_mtime_ns, state.st_size)
+    return found
+
+
+@lru_cache(maxsize=64)
+def _hash(path: Path, _changed: int, _size: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _every_cell(_config: Mapping[str, Any]) -> bool:
+    return True
+
+
+def _patients_with_several_rows(config: Mapping[str, Any]) -> bool:
+    """Of the user's. Rows that are the same, or nearly, count as one patient's."""
+    study, user = config.get("study"), config.get("user")
+    return (
+        user == "va"
+        or (study == "titanic" and user != "age-unknown")
+        or (study == "ham10000" and user != "vidir_molemax")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of the figures."""
+
+    reason: str  # one line, as a page quotes it
+    concerns: Callable[[Mapping[str, Any]], bool] = _every_cell  # by a cell's own settings
+
+
+NUMERICS: Sequence[Change] = (
+    Change("cells kept what they were made with"),
+    Change(
+        "the noise of a simulation followed from seed, hospital and round",
+        lambda config: bool(config.get("privacy")),
+    ),
+    Change(
+        "all rows of a patient drew one lot and gave one prediction", _patients_with_several_rows
+    ),
+    Change("images that look alike counted as one patient", lambda config: "pattern" in config),
+)
+
 
 Values = Mapping[str, Any]  # what JSON can hold
 _MOST_NAMED = 3  # keys that a reason names
@@ -105,12 +196,12 @@ def _differences(then: Resolved, now: Resolved) -> Iterator[str]:
     for key in sorted(was.keys() | is_now.keys()):
         if key in was and key in is_now:
             if was[key] != is_now[key]:
-                yield f"{key} = {_short(was[key])} (today {_short(is_now[key])})"
+                yield f"{key} = {_brief(was[key])} (today {_brief(is_now[key])})"
         elif key in given:
             yield (
-                f"{key} = {_short(was[key])} (today without)"
+                f"{key} = {_brief(was[key])} (today without)"
                 if key in was
-                else (f"no {key} (today {_short(is_now[key])})")
+                else (f"no {key} (today {_brief(is_now[key])})")
             )
 
 
@@ -126,5 +217,5 @@ def _flat(values: object, place: str = "") -> Iterator[tuple[str, str]]:
         yield place, json.dumps(values, sort_keys=True)
 
 
-def _short(text: str) -> str:
+def _brief(text: str) -> str:
     return text if len(text) <= 40 else f"{text[:40]}..."

@@ -1,12 +1,13 @@
 """A table as a grid of cells: each cell is one run, and one line of the experiment's file.
 
 Running and drawing are separate. A run that was cut off continues with the cells that are missing,
-and does those again that would come out otherwise today.
-"""
+and does those again that would come out otherwise today."""
 
 import json
+import logging
 import os
 import signal
+import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -31,9 +32,43 @@ from rich.progress import (
 from erosion.common.errors import ErosionError
 from erosion.common.support.files import MOST_KEPT_BYTES, held, read_named, write_atomically
 from erosion.common.support.process import end_with_parent
+from erosion.common.support.text import shown
 from erosion.experiments.basis import Basis, digest_of
-from erosion.experiments.notes import notes_once
 from erosion.server.run import provenance
+
+
+def _on_standard_error(note: str) -> None:
+    print(shown(note), file=sys.stderr)
+
+
+class NotesOnce(logging.Handler):
+    """Says each sentence of the program's log when it comes first."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__()
+        self._say, self._said = say, set[str]()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say what was logged in this process."""
+        self.tell(record.getMessage())
+
+    def tell(self, note: str) -> None:
+        """Say it, unless it was said."""
+        if note not in self._said:
+            self._said.add(note)
+            self._say(note)
+
+
+@contextmanager
+def notes_once(say: Callable[[str], None] = _on_standard_error) -> Iterator[NotesOnce]:
+    """Say what the program logs meanwhile, each sentence once."""
+    log, notes = logging.getLogger("erosion"), NotesOnce(say)
+    log.addHandler(notes)
+    try:
+        yield notes
+    finally:
+        log.removeHandler(notes)
+
 
 FILE_NAME = "cells.jsonl"
 _KEPT = "The cells that ended are kept, and the same command continues with the others"

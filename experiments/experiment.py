@@ -11,7 +11,7 @@ from typing import Any
 from erosion.common.settings.base import Settings
 from erosion.common.study.study import Study
 from erosion.common.support.files import write_atomically
-from erosion.experiments.basis import Basis, Resolved, digest_of
+from erosion.experiments.basis import Basis, Resolved, data_hashes, digest_of
 from erosion.experiments.cells import (
     FILE_NAME,
     BasisOf,
@@ -24,7 +24,6 @@ from erosion.experiments.cells import (
     read_cells,
     run_cells,
 )
-from erosion.experiments.data_files import data_hashes
 
 RESULTS = Path("experiments/results")
 ONE_SEED = {"seed": 1, "seeds": [1], "split": 1}

@@ -6,8 +6,7 @@
 The seed decides the training, the user's test patients, and (where the source splits patients)
 which patient is at which hospital. Splits share patients, so the errors are about splits alone.
 Where the study fixes its test part (evaluation.split_column), as many as evaluation.test_share says
-are drawn in its place, and the other hospitals train on all of their patients.
-"""
+are drawn in its place, and the other hospitals train on all of their patients."""
 
 import argparse
 import json
@@ -19,18 +18,24 @@ from typing import Any
 
 from erosion.client.training.hospital import Hospital
 from erosion.common.protocol.messages import EvaluateReply, Metrics
+from erosion.common.rounds.records import curve_of
 from erosion.common.study.study import Study, load_study
 from erosion.common.support.files import write_atomically
-from erosion.experiments.cells import committed
-from erosion.experiments.curves import after_each_round
+from erosion.experiments.cells import committed, notes_once
 from erosion.experiments.data_dir import add_data_dir
-from erosion.experiments.notes import notes_once
 from erosion.experiments.program import output_file, run_program
 from erosion.experiments.simulator import Simulation, simulate, timeless
 from erosion.experiments.tables import mean_and_error
 from erosion.experiments.testbed import study_path
 from erosion.experiments.testbed_sites import sites_of_testbed
 from erosion.server.run import provenance
+
+
+def after_each_round(simulation: Simulation, arm: str) -> list[Metrics]:
+    """From the first round to the last; rounds without figures are left out."""
+    records = simulation.records[arm]
+    found = curve_of(records, len(records), simulation.evaluation.arms[arm])
+    return [metrics for number, metrics in found if number > 0 and metrics is not None]
 
 
 def shipped_study(name: str, **changed: Any) -> Study:

@@ -19,10 +19,10 @@ from erosion.experiments.faults.network import (
     Network,
     why_no_networks,
 )
-from erosion.experiments.faults.patience import PATIENCE_SECONDS, wait_until
+from erosion.experiments.faults.program import PATIENCE_SECONDS, wait_until
 from erosion.experiments.faults.stage import small_study, write_patients
+from erosion.experiments.free_ports import unpack_kit
 from erosion.experiments.program import run_program
-from erosion.experiments.unpacked_kit import unpack_kit
 from erosion.server.run.run_folder import write_study
 
 ROOT = Path(__file__).resolve().parent.parent

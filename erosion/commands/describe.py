@@ -64,7 +64,7 @@ def _run(options: argparse.Namespace) -> int:
         raise StudyError("--insecure takes the place of --federation; leave one out.")
     console, study_file = Console(), study_path(options.study)
     if options.simulate:
-        from erosion.experiments.description import describe_here
+        from erosion.experiments.testbed_sites import describe_here
 
         found = describe_here(study_file, options.data_dir)
     else:

@@ -21,9 +21,8 @@ from erosion.experiments.benchmarks.ours import PROGRAMS
 from erosion.experiments.benchmarks.processes import Processes
 from erosion.experiments.benchmarks.report_line import parser_of, report
 from erosion.experiments.benchmarks.round_overhead import TINY_DIM
-from erosion.experiments.free_ports import LOOPBACK, free_ports
+from erosion.experiments.free_ports import LOOPBACK, free_ports, unpack_kit
 from erosion.experiments.program import run_program
-from erosion.experiments.unpacked_kit import unpack_kit
 from erosion.server.enrolment.enrolment import enrol_site, init_federation
 from erosion.server.enrolment.federation_folder import Address, FederationFolder
 

@@ -33,8 +33,7 @@ from erosion.experiments.every_user import site_of
 from erosion.experiments.papers.mnist import agents_of, study_of
 from erosion.experiments.simulator import simulate
 from erosion.experiments.sources import HospitalFiles
-from erosion.experiments.sources.mnist import read_mnist
-from erosion.experiments.sources.mnist_partition import partition
+from erosion.experiments.sources.mnist import partition, read_mnist
 
 AGENTS, BATCH_SIZE, LEARNING_RATE = 100, 32, 0.1
 SHAPE, CLASSES = (1, 28, 28), 10

@@ -1,4 +1,4 @@
-"""One `erosion` process, its log, and what can be done to it."""
+"""One `erosion` process, its log, and what can be done to it; waits have a deadline."""
 
 import os
 import re
@@ -11,7 +11,19 @@ from contextlib import suppress
 from pathlib import Path
 
 from erosion.common.support.process import peak_megabytes
-from erosion.experiments.faults.patience import PATIENCE_SECONDS, wait_until
+
+POLL_SECONDS = 0.05
+PATIENCE_SECONDS = 600.0
+
+
+def wait_until(wanted: Callable[[], object], excuse: Callable[[], str]) -> None:
+    """Until `wanted` is true; raises TimeoutError with `excuse` after PATIENCE_SECONDS."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not wanted():
+        if time.monotonic() >= end:
+            raise TimeoutError(f"not within {PATIENCE_SECONDS:g} s: {excuse()}")
+        time.sleep(POLL_SECONDS)
+
 
 _TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ (?:[A-Z]+ erosion\.\w+: )?")
 

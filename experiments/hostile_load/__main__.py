@@ -22,12 +22,12 @@ from typing import Any
 
 from erosion.common.support.logs import configure_logging
 from erosion.experiments.cells import committed
-from erosion.experiments.faults.patience import PATIENCE_SECONDS
+from erosion.experiments.faults.program import PATIENCE_SECONDS
 from erosion.experiments.faults.scenes import SHORT_WAIT
 from erosion.experiments.faults.stage import Stage, small_study
+from erosion.experiments.free_ports import unpack_kit
 from erosion.experiments.hostile_load.attackers import BY_A_SITE, BY_STRANGERS
 from erosion.experiments.program import output_file, run_program
-from erosion.experiments.unpacked_kit import unpack_kit
 from erosion.server.enrolment.enrolment import enrol_site
 
 MODULE = "erosion.experiments.hostile_load.attackers"

@@ -17,20 +17,20 @@ from erosion.client.training.hospital import Hospital
 from erosion.common.rounds.records import RoundRecord
 from erosion.common.study.study import Study
 from erosion.experiments.cells import CellPlan, Tick, Values
-from erosion.experiments.curves import after_each_round
 from erosion.experiments.every_user import site_of
 from erosion.experiments.papers.image_sites import HeldImages, without_notes
 from erosion.experiments.papers.rules import RECOMMENDED_ARM
 from erosion.experiments.simulator import simulate, timeless
-from erosion.experiments.sources.mnist import read_mnist
-from erosion.experiments.sources.mnist_partition import (
+from erosion.experiments.sources.mnist import (
     PATTERNS,
     PartitionName,
     PatternName,
     partition,
+    read_mnist,
     user_test_images,
 )
 from erosion.experiments.sources.source import HospitalFiles, data_folder
+from erosion.experiments.splits import after_each_round
 
 Scheme = Literal["weight_erosion", "fedavg", "local"]
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)

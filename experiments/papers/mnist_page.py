@@ -16,7 +16,7 @@ from erosion.experiments.papers.mnist import (
     published_plans,
 )
 from erosion.experiments.pictures import add_legend, picture
-from erosion.experiments.sources.mnist_partition import PATTERNS, PatternName, commonest_share
+from erosion.experiments.sources.mnist import PATTERNS, PatternName, commonest_share
 from erosion.experiments.tables import wilson
 
 

@@ -21,7 +21,7 @@ from erosion.common.algorithms.weight_erosion import WeightErosion
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
 from erosion.experiments.experiment import Page
 from erosion.experiments.pictures import COLOURS, add_legend, picture
-from erosion.experiments.sources.titanic_passengers import (
+from erosion.experiments.sources.titanic import (
     AUTHORS_SEED,
     BATCH_SIZE,
     FEATURES,

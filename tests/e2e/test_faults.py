@@ -11,9 +11,8 @@ import pytest
 
 from erosion.experiments.faults import page, scenes
 from erosion.experiments.faults.network import why_no_networks, why_no_small_disk
-from erosion.experiments.faults.row import Observation, Row
 from erosion.experiments.faults.scenes import SCENES
-from erosion.experiments.faults.stage import Stage, small_study
+from erosion.experiments.faults.stage import Observation, Row, Stage, small_study
 from erosion.experiments.faults.stepped_clock import SteppedClock, why_no_steps
 from erosion.experiments.hostile_load.attackers import BY_A_SITE, BY_STRANGERS
 from erosion.experiments.two_machines import deploy

@@ -26,7 +26,7 @@ from erosion.ending import INTERRUPTED
 from erosion.experiments import basis as basis_module
 from erosion.experiments import cells as cells_module
 from erosion.experiments import experiment as experiment_module
-from erosion.experiments.basis import Basis, Resolved
+from erosion.experiments.basis import NUMERICS, Basis, Change, Resolved
 from erosion.experiments.cells import (
     FILE_NAME,
     Cell,
@@ -38,7 +38,6 @@ from erosion.experiments.cells import (
     run_cells,
 )
 from erosion.experiments.experiment import Experiment, Page, carry_out, chosen_plans
-from erosion.experiments.numerics import NUMERICS, Change
 from erosion.experiments.papers import EXPERIMENTS
 from erosion.experiments.testbed import study_path
 from erosion.server.run import provenance

@@ -13,7 +13,7 @@ from erosion.experiments.cells import Cell, CellPlan
 from erosion.experiments.papers import mnist
 from erosion.experiments.papers.image_sites import HeldImages
 from erosion.experiments.papers.mnist_page import PUBLISHED, draw
-from erosion.experiments.sources.mnist_partition import PATTERNS, partition
+from erosion.experiments.sources.mnist import PATTERNS, partition
 from erosion.experiments.tables import wilson
 
 DATA = Path(os.environ["EROSION_DATA"]) if "EROSION_DATA" in os.environ else None

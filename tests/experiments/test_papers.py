@@ -25,7 +25,7 @@ from erosion.experiments.papers import (
 from erosion.experiments.papers.quadratic import expected_losses
 from erosion.experiments.papers.quadratic import plans as mean_plans
 from erosion.experiments.papers.quadratic import run as run_mean
-from erosion.experiments.sources.titanic_passengers import (
+from erosion.experiments.sources.titanic import (
     BATCH_SIZE,
     SPLITS,
     Split,

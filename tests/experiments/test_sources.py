@@ -22,14 +22,14 @@ from erosion.experiments.sources import REGISTRY, HospitalFiles, make_hospitals,
 from erosion.experiments.sources.breast_cancer import HOSPITALS, NUM_PATIENTS, BreastCancer
 from erosion.experiments.sources.diabetes_130 import AS_THEY_ARE, FILE, FOLDER, NUMBERS
 from erosion.experiments.sources.heart_disease import COLUMNS, FILES
-from erosion.experiments.sources.mnist import read_mnist
-from erosion.experiments.sources.mnist_partition import (
+from erosion.experiments.sources.mnist import (
     PATTERNS,
     TEST_COUNTS,
     PartitionName,
     PatternName,
     commonest_share,
     partition,
+    read_mnist,
     user_test_images,
 )
 

@@ -16,7 +16,7 @@ from erosion.experiments.every_user import site_of
 from erosion.experiments.papers import titanic
 from erosion.experiments.simulator import simulate, timeless
 from erosion.experiments.sources import make_hospitals, source
-from erosion.experiments.sources.titanic_passengers import (
+from erosion.experiments.sources.titanic import (
     AUTHORS_SEED,
     BATCH_SIZE,
     FEATURES,

@@ -494,7 +494,7 @@ def test_a_page_that_cannot_be_written_is_told_of_below_what_it_was_to_show(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = Description(make_study(), {}, {"b": "nobody has approved it"})
-    monkeypatch.setattr("erosion.experiments.description.describe_here", lambda *_: found)
+    monkeypatch.setattr("erosion.experiments.testbed_sites.describe_here", lambda *_: found)
     assert main(["describe", "study.toml", "--simulate", "-o", str(tmp_path)]) == 7
     told = capsys.readouterr()
     assert "b gave no description: nobody has approved it" in told.out

@@ -47,7 +47,7 @@ from erosion.common.support.keys import (
     public_pem,
     read_public_key,
 )
-from erosion.experiments.unpacked_kit import unpack_kit
+from erosion.experiments.free_ports import unpack_kit
 from erosion.server.enrolment import (
     authorizer,
     certificates,

@@ -7,7 +7,7 @@ import tomli_w
 from erosion.common.errors import SiteError
 from erosion.common.settings.base import read_toml
 from erosion.common.study.study import Study
-from erosion.experiments import unpacked_kit
+from erosion.experiments import free_ports
 from erosion.server.enrolment.enrolment import enrol_site, init_federation
 from erosion.server.enrolment.federation_folder import Address, FederationFolder
 from erosion.server.link.open_link import make_link
@@ -25,7 +25,7 @@ def make_federation(path: Path, *hospitals: str) -> FederationFolder:
 
 def unpack_kit(folder: FederationFolder, hospital: str, to: Path) -> Path:
     """The folder `to`/`hospital`, as a site unpacks it."""
-    return unpacked_kit.unpack_kit(folder.kit(hospital), to)
+    return free_ports.unpack_kit(folder.kit(hospital), to)
 
 
 class EnrolledFederation(Federation):
