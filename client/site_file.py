@@ -77,8 +77,8 @@ class CoordinatorAddress(Settings):
         files = (self.root_certificate, self.certificate, self.private_key)
         if any(files) and not all(files):
             raise ValueError(
-                "root_certificate, certificate and private_key go together; all come in the site"
-                " kit (one without node.crt is of an earlier version: ask for a new one)"
+                "root_certificate, certificate and private_key go together; the site kit has"
+                " all three"
             )
         return self
 

@@ -137,12 +137,12 @@ class AuditLog:
         except OSError as problem:
             raise NotLogged(
                 f"{self.path} cannot be written ({problem.strerror}), so nothing was sent. Make"
-                " room; the site goes on by itself."
+                " room; the site then continues."
             ) from None
         if not self._is_in_place():
             raise NotLogged(
                 f"{self.path} was moved, removed or replaced while this site ran, so nothing was"
-                " sent. Put it back, and the site goes on by itself; or start it anew. A full file"
+                " sent. Put it back, and the site continues; or start it again. A full file"
                 " is set aside by the site (log.file_megabytes)."
             )
         try:
@@ -154,7 +154,7 @@ class AuditLog:
                 self._file.truncate(before)
             raise NotLogged(
                 f"{self.path} cannot be written ({problem.strerror}), so nothing was sent. Make"
-                " room; the site goes on by itself."
+                " room; the site then continues."
             ) from None
         self._number, self._head = line.number, hash_of(line.text)
 
@@ -198,7 +198,7 @@ class AuditLog:
         if self._hospital and entry.hospital not in ("", self._hospital):
             raise SiteError(
                 f"{self.path} is the log of {entry.hospital}, and this is {self._hospital}. Name"
-                f" a folder of its own with `records` in the site file of {self._hospital}."
+                f" another folder with `records` in the site file of {self._hospital}."
             )
         return entry.number, hash_of(last)
 
@@ -302,10 +302,10 @@ def _quoted(values: dict[str, Any], name: str, kind: type) -> Any:
 
 
 def _figures(header: str) -> Any:
-    """What is sent beside arrays, as it is sent. Raises NotLogged where no message may have it."""
+    """What is sent with arrays, as it is sent. Raises NotLogged where no message may have it."""
     if len(header) > LARGEST_HEAD_BYTES:
         raise NotLogged(
-            f"An answer has {len(header) / 2**20:.1f} MiB beside its arrays, and"
+            f"An answer has {len(header) / 2**20:.1f} MiB besides its arrays, and"
             f" {LARGEST_HEAD_BYTES // 2**20} MiB are the most that a message may have, so nothing"
             " was sent. Ask the coordinator for a study of fewer columns or categories."
         )

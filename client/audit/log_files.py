@@ -38,16 +38,16 @@ class AuditEntry(Settings):
     run: str | None
     arm: str | None
     round: int | None
-    exchange: int | None = None  # the step's place in its round; None in lines of earlier programs
+    exchange: int | None = None  # the step's place in its round
     bytes: int  # of the header, then the arrays as little-endian numbers by name; of an app of the
     # site's own: of the description of its records, then the arrays as it serialised them
     sha256: str  # of the same
     arrays: dict[str, tuple[int, ...]] = Field(default_factory=dict)  # name -> shape
     values: dict[str, tuple[float | None, ...]] = Field(default_factory=dict)  # of arrays of up to
-    # 16 numbers, flat; None: not finite. Lines of earlier programs have none
+    # 16 numbers, flat; None: not finite
     norm: float | None = None  # Euclidean, of the update; None where there is none or not finite
     figures: JsonValue = None  # the header itself: the sums, counts and metrics that were sent; of
-    # an app of the site's own, the description. Earlier programs left out those of more than 256 kB
+    # an app of the site's own, the description
     error: str | None = None  # the words that were sent in place of an answer
     previous: str  # SHA-256 of the line before
 
@@ -63,7 +63,7 @@ def hash_of(text: str) -> str:
 
 
 FILE_NAME = "sent.jsonl"
-LEAST_KEEP_DAYS = 30  # of a full file, whatever the site file says
+LEAST_KEEP_DAYS = 30  # of a full file, also where the site file says less
 _FIRST_TAIL = 64 * 2**10  # bytes
 
 
@@ -81,7 +81,7 @@ def set_aside(current: Path, first_number: int) -> Path:
 
 
 def remove_old(current: Path, *, now: datetime, keep_days: int) -> list[Path]:
-    """Remove full files whose last line is older than that, but the newest; returns them.
+    """Remove full files with a last line older than that, but the newest; returns them.
 
     They are older than the newest's first line by as much, too: a clock that is ahead for a while
     removes nothing. The newest stays: the chain is then seen to begin at a file that was full, not
@@ -173,7 +173,7 @@ def _last_number(log: Path) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A log whose lines fit together."""
+    """A log with lines that fit together."""
 
     num_lines: int
     head: str  # hash of the last line
@@ -191,14 +191,14 @@ def verify(
 ) -> Verified:
     """Go through the whole chain, full files first; raises SiteError where a line does not fit.
 
-    The full files are those beside `path`: without them a log that has gone on in another file is
+    The full files are those next to `path`: without them a log that continues in another file is
     not held for one that was altered, and raises SiteError too.
 
     Lines that were removed at the end leave a chain that fits; they show only against a `head`
     that was noted earlier, or against the hashes that the coordinator keeps of every reply
     (`witnessed`, the oldest first): each must then be one of the log's. Where the log's oldest
     files were removed, those before the first that is found may be lacking, but for those in
-    `young`, whose lines no site has removed yet.
+    `young`, of which no site has removed lines yet.
     """
     previous, number, first, cut_off = FIRST, 0, 1, False
     wanted, head_found = set(witnessed), head in (None, FIRST)
@@ -210,8 +210,8 @@ def verify(
                 if file == path:  # the newest full file is never removed
                     raise SiteError(
                         f"{path}: it begins with line {line.number}; the files"
-                        f" {path.stem}-*{path.suffix} with the lines before are not beside it. Hand"
-                        " over the whole folder of records, with its files' names."
+                        f" {path.stem}-*{path.suffix} with the lines before are not next to it."
+                        " Hand over the whole folder of records, with its files' names."
                     )
                 previous, number, first = line.previous, line.number - 1, line.number
             _check(file, number + 1, line, previous)
@@ -222,7 +222,7 @@ def verify(
     if not head_found:
         raise SiteError(
             f"{path}: none of its {number - first + 1} lines has the hash {head}. Lines were"
-            " removed at the end, or the log was written anew."
+            " removed at the end, or the log was written again."
         )
     if first > 1:  # what was said in files that are no longer kept
         found_at = (place for place, noted in enumerate(witnessed) if noted not in wanted)
@@ -231,7 +231,7 @@ def verify(
         raise SiteError(
             f"{path}: the coordinator keeps {len(wanted)} hashes of this log that none of its"
             f" {number} lines has, such as {min(wanted)}. Lines were removed, or the log was"
-            " written anew."
+            " written again."
         )
     return Verified(number - first + 1, previous, cut_off, first, num_witnessed)
 

@@ -25,11 +25,11 @@ from erosion.common.settings.base import validate
 from erosion.common.study.study import Study, study_from_json
 from erosion.common.tasks.inputs import ImageTask, TabularTask
 
-_KEPT = ("name", "hospitals", "rounds", "seed")  # by whatever a study leads to
+_KEPT = ("name", "hospitals", "rounds", "seed")  # by all that a study leads to
 
 
 def leads_to(approved: Study, study: Study) -> bool:
-    """`study` is the approved one, or one that comes of it by its own rules."""
+    """`study` is the approved one, or one that follows from it by its own rules."""
     if study.digest == approved.digest:
         return True
     if any(getattr(approved, key) != getattr(study, key) for key in _KEPT):
@@ -242,6 +242,6 @@ def _asks_no_less(site: Site, study: Study, declined: Study) -> bool:
 
 
 def _columns(site: Site, study: Study) -> set[str]:
-    """What they are called here, whatever the study calls them."""
+    """Return their names here, under any name that the study gives them."""
     names = {local_name(site, name) for name in contracts_of(study)}
     return names | ({"images"} if isinstance(study.task, ImageTask) else set())

@@ -1,4 +1,4 @@
-"""What is left of a hospital's budgets, what a run would use up, and the list of its studies."""
+"""The rest of a hospital's budgets, what a run would use up, and the list of its studies."""
 
 from collections.abc import Iterator
 
@@ -79,8 +79,8 @@ def _studies(site: Site, records: Records) -> Iterator[str]:
         yield "Look at one with `erosion review SITE.toml DIGEST`."
     if site.approval.automatic == "within_limits":
         yield (
-            'approval.automatic = "within_limits": this site approves by itself every study that'
-            " its limits allow."
+            'approval.automatic = "within_limits": this site'
+            " approves every study that its limits allow without a person."
         )
 
 
@@ -107,7 +107,7 @@ def used_up(site: Site, records: Records) -> list[str]:
 
 
 def named(digest: str, records: Records) -> StudyEntry:
-    """The study whose digest begins so; raises StudyError for none and for several."""
+    """Return the study with a digest that begins so; raises StudyError for none and for several."""
     found = [entry for entry in records.studies.all() if entry.digest.startswith(digest.lower())]
     if len(found) == 1:
         return found[0]

@@ -1,7 +1,8 @@
 """Authorises every request by what a person at this site approved, and by its budgets.
 
-`authorise` notes the answer before it is computed: a question has one answer, whatever happens to
-the machine. What the answer then costs is noted before it leaves (`PrivateRounds.pay`, `commit`).
+`authorise` notes the answer before it is computed: a question has one answer, also
+after a failure of the machine. What the answer then costs is noted before it leaves
+(`PrivateRounds.pay`, `commit`).
 """
 
 import hashlib
@@ -43,7 +44,7 @@ from erosion.common.support.text import printable
 _LONGEST_NAME = 200  # characters
 LONGEST_STUDY = 2**19  # characters of one that waits for a person
 _MOST_EXCHANGES = 32  # of a round
-_KNOWN = 64  # studies whose approved study is remembered at most
+_KNOWN = 64  # studies at most for which the approved one is remembered
 
 
 class Consent:
@@ -89,7 +90,7 @@ class Consent:
             )
 
     def has_news(self) -> bool:
-        """Return whether a study that was asked about in vain was approved since; once for each."""
+        """Return whether an undecided study was approved since; once for each."""
         path = self._records.path
         if not self._waiting or path is None or (now_seen := version_of(path)) == self._seen:
             return False
@@ -218,7 +219,7 @@ class Consent:
             self._check_kept(answer, lacks)
             table.note_origin(answer.variant, answer.study)
             self._check_budgets(answer)
-            # What trials choose is chosen once a run: each choice would have rounds of its own.
+            # What trials choose is chosen once a run: each choice would have its own rounds.
             if study.fold is None and not table.choose(*self._key, answer, study.user):
                 raise RunOver(
                     f"{self._site.name} answers this run of study {study.name!r} with the settings"

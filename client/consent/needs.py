@@ -31,7 +31,7 @@ def needs_of(site: Site, study: Study) -> Needs:
 
 
 def lacking(budget: Budget, used: Used, needs: Needs) -> Iterator[str]:
-    """What is left of the budgets for one coordinator, where that is less than one more run has."""
+    """Name the budgets that have less left for one coordinator than one more run needs."""
     if (left := max(0, budget.rounds - used.rounds)) < needs.rounds:
         yield (
             f"a run of it has up to {needs.rounds} rounds of arms, and {left} are left"

@@ -64,7 +64,7 @@ def review(site: Site, study: Study, records: Records) -> list[str]:
 
 
 def _arms(study: Study) -> Iterator[str]:
-    """Each with its method and of whom it asks anything."""
+    """Name each with its method and the hospitals that it asks."""
     for name in sorted(study.arms):
         arm = study.arms[name]
         asked_ones = "the user's hospital alone" if arm.user_only else "every hospital"
@@ -140,7 +140,7 @@ def asked(site: Site, study: Study, records: Records) -> Iterator[str]:
     if folds := len(folds_of(study)):
         yield (
             f"all of that {folds} times before, each time without one fold of the user's patients,"
-            " whom the models then predict"
+            " and the models then predict that fold"
         )
     if site.name == study.user and not folds:
         declared = study.evaluation.split_column is not None
@@ -169,22 +169,22 @@ def leaving(site: Site, study: Study) -> Iterator[str]:
         yield f"before training, for a comparison with the others: {_described(study)}, rounded"
     if study.sends_sums(site.name):
         columns = study.task.input_shape[0]
-        whose = "the pooled" if study.scaling == "federated" else "this hospital's"
-        yield f"once: rounded sums, for {whose} means and deviations of {columns} columns"
+        subject = "the pooled" if study.scaling == "federated" else "this hospital's"
+        yield f"once: rounded sums, for {subject} means and deviations of {columns} columns"
     for name, arm in study.arms.items():
         if arm.user_only and not is_user:
             continue
         more = sum(arm.attachment_sizes(dim).values())
         own = arm.own_attachments(len(study.hospitals)) if is_user else {}
         most = more + sum(terms.most_values for terms in own.values())
-        beside = f"{'up to ' if most > more else ''}{_many_of(most, 'further number')}"
+        further = f"{'up to ' if most > more else ''}{_many_of(most, 'further number')}"
         if is_masked:
             yield from _masked(site, name, number, "with noise, " if is_private else "")
-            yield from _told_of_masked(study, name, f", {beside}" if most else "", dim)
+            yield from _disclosed_of_masked(study, name, f", {further}" if most else "", dim)
         else:
-            beside = f" and {beside}" if most else ""
+            further = f" and {further}" if most else ""
             noise = ", with noise" if is_private else ""
-            yield f"{name}: in every round that asks it, a model update of {number}{beside}{noise}"
+            yield f"{name}: in every round that asks it, a model update of {number}{further}{noise}"
         if study.tells_steps and arm.compares_steps:
             yield f"{name}: how many mini-batches each of its rounds took"
         if steps := [step for step in arm.site_steps() if step != TRAIN]:
@@ -206,7 +206,7 @@ def leaving(site: Site, study: Study) -> Iterator[str]:
 
 
 def _shape(study: Study) -> str:
-    """Beside the introduction, where sites make the model by what they have."""
+    """Name what is added where sites make the model by what they have."""
     model = study.model
     is_compared = not model.has_free_shapes or model.pretrained is not None or model.frozen
     return ", and how large its model is, with a hash of its layers' shapes" if is_compared else ""
@@ -237,8 +237,8 @@ def _masked(site: Site, arm: str, number: str, noise: str) -> Iterator[str]:
     )
 
 
-def _told_of_masked(study: Study, arm: str, beside: str, dim: int) -> Iterator[str]:
-    """What a sealed round tells of an update that nobody sees. `dim` 0: its size is not known."""
+def _disclosed_of_masked(study: Study, arm: str, further: str, dim: int) -> Iterator[str]:
+    """What a sealed round discloses of a masked update. `dim` 0: its size is not known."""
     lengths = ""
     if not dim:
         lengths = ", two lengths of the update where the method needs them"
@@ -251,12 +251,12 @@ def _told_of_masked(study: Study, arm: str, beside: str, dim: int) -> Iterator[s
     yield (
         f"{arm}: in the clear, in every such round: public keys, signatures and shares of masks'"
         " secrets, this hospital's rules for a sum (limits.min_summed, largest_share and"
-        f" summed_with){lengths}{beside}"
+        f" summed_with){lengths}{further}"
     )
 
 
 def _as_user(study: Study, cell: int) -> Iterator[str]:
-    """What the hospital whose model it is tells its coordinator beside its updates."""
+    """What the user's hospital sends its coordinator besides its updates."""
     yield "as the user: the models' figures on the test patients, every round and at the end"
     yield (
         "as the user: at the end the comparison of two arms, how many test patients there are, and"
@@ -265,7 +265,7 @@ def _as_user(study: Study, cell: int) -> Iterator[str]:
     if not study.federation.sealed and not all(arm.user_only for arm in study.arms.values()):
         yield "as the user: in every round its mean loss on the training patients"
     if isinstance(study.task, TabularTask):
-        yield "as the user: at the end which column predicts best by itself, and how well"
+        yield "as the user: at the end which column predicts best alone, and how well"
         is_scaled = study.scaling != "none"
         if is_scaled:
             yield (
@@ -290,7 +290,7 @@ def _how_often(site: Site, study: Study) -> Iterator[str]:
 
 
 def _model(study: Study) -> Iterator[str]:
-    """Whose code trains, where it is not the program's own, and from which file it starts."""
+    """Name installed code that trains, and the file that the model starts from."""
     model = study.model
     if isinstance(model, Installed):
         yield (
@@ -337,7 +337,11 @@ def _inputs(study: Study) -> str:
     """Every column by its name: a person decides about each."""
     outcome = ", ".join(_column(column.name) for column in study.task.target_columns)
     split = study.evaluation.split_column
-    also = "" if split is None else f", and {_column(split)}, which says whom nobody trains on"
+    also = (
+        ""
+        if split is None
+        else f", and {_column(split)}, which names the patients that nobody trains on"
+    )
     features = getattr(study.task, "features", None)
     if features is None:
         return f"images of shape {tuple(study.task.input_shape)} and their {outcome}{also}"
@@ -349,7 +353,7 @@ def _inputs(study: Study) -> str:
 
 
 def _needed(study: Study) -> list[str]:
-    """The columns whose missing values leave a patient out."""
+    """Name the columns where a missing value leaves a patient out."""
     task = study.task
     if not isinstance(task, TabularTask):
         return []
@@ -392,9 +396,7 @@ def _refused(site: Site, study: Study) -> Iterator[str]:
 
 def _decided(site: Site, study: Study, records: Records) -> list[str]:
     """What was decided of this very study."""
-    entry, decisions = records.studies.get(study.digest), records.studies.decisions(study.digest)
-    if entry is not None and entry.decided and not decisions:  # by an earlier program
-        decisions = [(entry.state, entry.decided_by, entry.decided)]
+    decisions = records.studies.decisions(study.digest)
     lines = [f"{state.capitalize()} by {by}, {at}" for state, by, at in decisions]
     holds = decision_about(study, records)
     if holds is not None and holds.digest != study.digest:

@@ -1,4 +1,4 @@
-"""A site's small-cell rule: what it says about its patients, whoever asks and however often."""
+"""A site's small-cell rule: what it discloses about its patients, however often it is asked."""
 
 import hashlib
 import json
@@ -43,7 +43,7 @@ COLUMN, COUNTS, PATIENTS, TEST_PART = (
     "counts",
     "patients",
     "test part",
-)  # kinds of what is told
+)  # kinds of disclosures
 _ANY_NUMBER = 2**62
 
 
@@ -71,7 +71,7 @@ class DisclosureControl:
         """How many samples there are, identified patients, and patients; multiples of the cell.
 
         `identified`: (n,) as `groups`, by the rows' identifiers alone; None: they have none.
-        `whole_rows`: see `check_test_part`. All are noted, whichever is told.
+        `whole_rows`: see `check_test_part`. All are noted, and one is sent.
         """
         patients = patient_hashes(rows, groups, self._keys)
         kinds = {PATIENTS: patients}
@@ -89,7 +89,7 @@ class DisclosureControl:
         try:
             num_samples, num_identified, num_patients = map(int, told.split(" "))
         except ValueError:
-            raise self._table.damaged("what was told of all patients") from None
+            raise self._table.damaged("the record of all patients") from None
         return num_samples, num_identified, num_patients
 
     def column(
@@ -116,7 +116,7 @@ class DisclosureControl:
         try:
             return ColumnFigures.model_validate_json(told)
         except ValueError:
-            raise self._table.damaged(f"what was told of {name}") from None
+            raise self._table.damaged(f"the record of {name}") from None
 
     def counts(
         self,
@@ -131,10 +131,10 @@ class DisclosureControl:
         Each patient counts in one of them at most, and they are rounded together: `rounded_parts`.
 
         `texts`: of each category, in the order of the column's codes, what it is in the data: by it
-        patients are known again, whatever the study's order. None: the column is of numbers.
+        patients are recognised in any order of the study's. None: the column is of numbers.
         """
         patients = patient_hashes(values, groups, self._keys)
-        column = self._local_name(name)  # which is one, whatever a study calls it
+        column = self._local_name(name)  # one, under every name
         if texts is None:
             kinds = {f"{COUNTS}: {', '.join(counts)} of {column}": patients}
         else:
@@ -152,7 +152,7 @@ class DisclosureControl:
         try:
             known = {str(what): int(count) for what, count in json.loads(told).items()}
         except (ValueError, TypeError, AttributeError, RecursionError):
-            raise self._table.damaged(f"what was told of {name}") from None
+            raise self._table.damaged(f"the record of {name}") from None
         called = texts or {}  # a study may call its classes anything
         return {what: known.get(called.get(what, what), known.get(what, 0)) for what in counts}
 
@@ -219,7 +219,7 @@ class DisclosureControl:
     def check_folds(self, name: str, folds: Sequence[Fold], num_patients: int) -> None:
         """Refuse folds of few patients: runs without each of them, subtracted, show the fold.
 
-        `num_patients`: whom the folds are of.
+        `num_patients`: all that are divided into folds.
         """
         if folds and fewest_held_out(folds, num_patients) < self.cell:
             key = folds_key(folds)
@@ -302,7 +302,7 @@ class DisclosureControl:
 
     @staticmethod
     def _name_of(patients: Hashes) -> str:
-        """A name of a set of patients, in whatever order they stand."""
+        """Name a set of patients, in any order."""
         return hashlib.sha256(sketch_of(patients).tobytes()).hexdigest()
 
 

@@ -71,7 +71,7 @@ CONSTANT = 1e-6  # of the mean; a deviation so small is rounding
 class ColumnFigures(Settings):
     """Of the patients who have a value."""
 
-    count: int  # a multiple of the cell; 0: too few, and nothing else is told
+    count: int  # a multiple of the cell; 0: too few, and nothing else is disclosed
     mean: float = 0.0
     deviation: float = 0.0  # 0: the same value for all, or for all but a few
     quantiles: tuple[float | None, ...] = ()  # of QUANTILES

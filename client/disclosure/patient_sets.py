@@ -156,7 +156,7 @@ class PatientCohort:
         return np.array_equal(np.sort(self.hashes[0]), np.sort(other.hashes[0]))
 
     def is_same_as(self, other: "PatientCohort") -> bool:
-        """Whether every kind of hash is the same, in whatever order the rows stand."""
+        """Whether every kind of hash is the same, in any order of the rows."""
         return len(self.hashes) == len(other.hashes) and all(
             np.array_equal(np.sort(ours), np.sort(theirs))
             for ours, theirs in zip(self.hashes, other.hashes, strict=True)
@@ -165,7 +165,7 @@ class PatientCohort:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Compared:
-    """A set beside an earlier one, by one kind of hash."""
+    """A set compared with an earlier one, by one kind of hash."""
 
     shared: Mask  # (n,) rows that the earlier one has, too
     num_new: int  # patients who are not in the earlier one
@@ -199,7 +199,7 @@ def settle(
             return rows
     closest = min(near, key=lambda found: found.num_differing)
     left = np.unique(asked.patients[closest.shared])
-    # By whom is gone, so that another patient's going leaves others out.
+    # By the patients that are gone: another one's going leaves others out.
     order = left[np.argsort(mixed(_names(asked, left) ^ mixed(np.array([closest.gone ^ key]))))]
     for number in range(cell - closest.num_gone, len(order) - cell + 1):
         rows = closest.shared & ~np.isin(asked.patients, order[:number])
@@ -217,7 +217,7 @@ def _may_be_trained_on(asked: PatientCohort, earlier: Sequence[PatientCohort], c
 
 
 def _compared(asked: PatientCohort, earlier: Sequence[PatientCohort]) -> list[_Compared]:
-    """Beside every earlier set, by every kind of hash that both have: some have one."""
+    """Compare with every earlier set, by every kind of hash that both have: some have one."""
     return [
         _compare(asked, ours, other, theirs)
         for other in earlier

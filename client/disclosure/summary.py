@@ -41,7 +41,7 @@ def _outcome(
 ) -> Iterator[ColumnSummary]:
     """The columns that are predicted."""
     values = targets.reshape(len(targets), -1).astype(np.float64)
-    *times, last = task.target_columns  # how long a patient was followed, where it is told
+    *times, last = task.target_columns  # how long a patient was followed, where that is a column
     for number, column in enumerate(times):
         yield number_summary(cells, column.name, "time", values[:, number], groups)
     counts = task.groups(task.targets_of_patients(targets, groups))

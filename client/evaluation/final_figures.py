@@ -169,7 +169,7 @@ def final_figures(
 
 
 def _best_column(dataset: LocalDataset) -> BestColumn | None:
-    """Which feature predicts best by itself: learnt and measured on the patients of the models."""
+    """Find the feature that predicts best alone, on the same patients as the models."""
     task = dataset.study.task
     if not isinstance(task, TabularTask):
         return None
@@ -193,7 +193,7 @@ def _best_column(dataset: LocalDataset) -> BestColumn | None:
 
 
 def no_figures_yet(user: str) -> EvaluateReply:
-    """What the user's site tells at the end of a fold, whose predictions it keeps."""
+    """What the user's site sends at the end of a fold; it keeps the predictions."""
     return EvaluateReply(hospital=user, arms={}, comparison=None, scaling=None, class_counts={})
 
 
@@ -246,7 +246,7 @@ def compare(
 ) -> Comparison:
     """The first arm against the second, by the task's loss of each test patient.
 
-    `predictions` are each (n, k); or (m, n, k), several of each patient, whose losses are averaged
+    `predictions` are each (n, k); or (m, n, k), several of each patient, with averaged losses
     first. No difference is claimed unless
     p <= `level` and the smallest group of patients that the task needs has at least five: those
     outside the commonest class, or events. If `strict`, the p-value is the larger one of these and
@@ -299,7 +299,7 @@ def _p_value_with_one_more(differences: Floats, worst: float, *, seed: int, flip
 
 
 def flips_for(comparisons: int, level: float) -> int:
-    """So many random patterns that the smallest p-value, times `comparisons`, is within `level`.
+    """Return how many random patterns keep the smallest p-value, times `comparisons`, in `level`.
 
     Holm's method multiplies it like that. There are no more than MOST_FLIPS.
     """
@@ -310,11 +310,11 @@ def sign_flip_p_value(differences: Floats, *, seed: int, flips: int = RANDOM_FLI
     """Two-sided p-value of the mean of paired differences (n,) being 0.
 
     If the arms are alike, each patient's difference could as well have had the other sign. The
-    p-value is the share of sign patterns whose sum is at least as far from 0 as the observed one:
+    p-value is the share of sign patterns with a sum at least as far from 0 as the observed one:
     all of them up to 16 patients, else `flips` random ones and the observed one.
     """
     num_patients = len(differences)
-    # Patterns with the observed sum must count, whatever order their sum was rounded in.
+    # Patterns with the observed sum must count, in any order of rounding.
     observed = abs(differences.sum()) - 1e-12 * np.abs(differences).sum()
     if num_patients <= EXACT_UP_TO:
         patterns = np.arange(2**num_patients)[:, None] >> np.arange(num_patients) & 1

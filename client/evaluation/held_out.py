@@ -35,7 +35,7 @@ from erosion.common.support.files import make_private_folder, write_private
 from erosion.common.support.text import harmless
 from erosion.common.tasks.task import Floats
 
-BASE_RATE = "(base rate)"  # in place of an arm, whose name has no brackets
+BASE_RATE = "(base rate)"  # in place of an arm: no arm's name has brackets
 BETTER = "(better reference)"
 
 
@@ -86,12 +86,12 @@ class FoldPredictions:
             if _name(fold, "patients") not in kept:
                 raise Refusal(
                     "The predictions of some folds are not here any more, because this site has"
-                    " lost what it keeps (compute.state in the site file). Start the run anew."
+                    " lost what it keeps (compute.state in the site file). Start a new run."
                 )
             if not torch.equal(kept[_name(fold, "of")], _fingerprint(dataset)):
                 raise Refusal(
                     "This site's data have changed since the run began, so the folds' predictions"
-                    " are of other patients. Start the run anew."
+                    " are of other patients. Start a new run."
                 )
             patients = kept[_name(fold, "patients")].numpy()
             parts = {arm: kept[_name(fold, arm)].numpy() for arm in arms}
@@ -199,7 +199,7 @@ def write_held_out(
 
 
 def read_trained_on(folder: Path) -> TrainedOn | None:
-    """Whom a run's models were trained on; None where it is not kept there.
+    """The patients that a run's models were trained on; None where it is not kept there.
 
     Raises CheckpointError.
     """
@@ -242,7 +242,7 @@ def _hashes(rows: NDArray[np.float64], salt: bytes) -> Iterator[str]:
 
 
 def _prune(folder: Path) -> None:
-    """Let go of the oldest runs, so that the disk does not fill."""
+    """Remove the oldest runs, so that the disk does not fill."""
     runs = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
     for path in runs[:-MOST_RUNS]:
         shutil.rmtree(path, ignore_errors=True)

@@ -235,7 +235,7 @@ def _predictions(saved: SavedModel, inputs: Tensor) -> NDArray[np.float64]:
 
 
 def _as_csv(task: TabularTask, applied: Applied) -> str:
-    """One line per row of the file, so that the columns can be pasted beside the patients."""
+    """One line per row of the file, so that the columns can be pasted next to the patients."""
     columns = task.prediction_columns()
     by_row = dict(zip(applied.rows.tolist(), applied.predictions.tolist(), strict=True))
     text = io.StringIO()

@@ -34,7 +34,7 @@ from erosion.common.tasks.regression import Regression
 from erosion.common.tasks.survival import Survival
 from erosion.common.tasks.task import Floats, Task, as_tensor
 
-FOLDS = 5  # of the training patients, by whom strengths and sizes are chosen
+FOLDS = 5  # of the training patients, by which strengths and sizes are chosen
 MOST_CHOOSING = 2000  # patients in these folds; the final fit is of all
 STRENGTHS = tuple(10.0 ** np.arange(4.0, -2.1, -0.5))  # times the squared coefficients
 INTERCEPT_STRENGTH = 1e-3  # so that a class that is absent has a finite intercept
@@ -59,7 +59,7 @@ class Reference:
 
 
 def folds_of_patients(training: Rows, task: Task, seed: int) -> Numbers:
-    """A fold for each row (n,), the same for one patient's; -1 for those by whom nothing is chosen.
+    """A fold for each row (n,), the same for one patient's; -1 where nothing is chosen.
 
     Each fold has its share of every stratum (class).
     """

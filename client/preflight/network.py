@@ -140,7 +140,7 @@ def _tls(site: Site | AppSite, connection: socket.socket, host: str) -> Finding:
     try:
         context.load_verify_locations(coordinator.root_certificate)
         if coordinator.certificate is not None:
-            with contextlib.suppress(OSError):  # of the keys there is a line of its own
+            with contextlib.suppress(OSError):  # the keys have their own line
                 context.load_cert_chain(coordinator.certificate, coordinator.private_key)
         with context.wrap_socket(connection, server_hostname=host) as line:
             version = line.version()

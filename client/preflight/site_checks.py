@@ -32,14 +32,14 @@ from erosion.common.support.network import is_loopback
 
 
 def check_site_file(site: Site | AppSite, path: Path) -> Finding:
-    """Whoever may write it, or the authority's certificate, decides in this hospital's place."""
+    """An account that may write it, or the authority's certificate, decides for this hospital."""
     root = site.coordinator.root_certificate
     for each in (path, path.resolve().parent, *([] if root is None else [root])):
         if os.access(each, os.F_OK) and each.stat().st_mode & 0o002:
             return warning(
                 "site file",
                 f"every account of this machine may write {each}, and so change this site's limits"
-                " or whom it trusts",
+                " or which coordinator it trusts",
                 f"chmod o-w {each}",
             )
     return ok("site file", f"{path} is {site.name}'s")

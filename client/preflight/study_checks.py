@@ -149,7 +149,7 @@ def _cells(site: Site, study: Study, patients: Patients, split: Split) -> Iterat
 
 
 def _counts_in(study: Study, site: Site, patients: Patients) -> PatientCounts:
-    """Those whom the study, or one of its folds or trials, trains on here."""
+    """Count those that the study, or one of its folds or trials, trains on here."""
     training = _split(study, site, patients).training
     return PatientCounts.of(study.task, patients.targets[training], patients.groups[training])
 

@@ -1,1 +1,1 @@
-"""What a hospital must not forget: approvals, answers, disclosures, budgets, and whose they are."""
+"""What a hospital must not forget: approvals, answers, disclosures and budgets."""

@@ -41,7 +41,7 @@ logger = logging.getLogger("erosion.site")
 _MOST_BYTES = 2**20  # of the list
 _LOCK_SECONDS = 10.0  # for another program to finish its write
 COPY = (
-    "these data are a copy of those whose budgets are kept in {folder}. So that both kits have one"
+    "these data are a copy of those with budgets in {folder}. So that both kits have one"
     " account, write state = '{state}' under [compute] in this site file"
 )
 
@@ -68,7 +68,7 @@ def dataset_of(site: "Site") -> str:
 
 
 def copied_from(site: "Site") -> Path | None:
-    """Find another account whose data this site's are a copy of; None where there is none."""
+    """Find another account with the same data in another place; None where there is none."""
     if _known(site.name, site.data) is not None:
         return None
     copied = _copied(site.name, site.data)
@@ -76,7 +76,7 @@ def copied_from(site: "Site") -> Path | None:
 
 
 def state_folder(hospital: str, data: DataSource, stated: Path | None, usual: Path) -> Path:
-    """Find compute.state, whose folder HOSPITAL is the account.
+    """Find compute.state; its folder HOSPITAL is the account.
 
     `stated`: what the site file says; `usual`: for a first kit. Raises SiteError where the site
     file states another one than holds the account.

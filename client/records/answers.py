@@ -72,7 +72,7 @@ class Answer:
 
     @property
     def key(self) -> tuple[str, str, str, int, str]:
-        """What identifies it, whichever approved study led to the variant."""
+        """What identifies it; several approved studies may lead to one variant."""
         return self.run, self.variant, self.arm, self.round, self.step
 
 

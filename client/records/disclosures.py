@@ -46,7 +46,7 @@ _Told = tuple[list[str], NDArray[np.uint64], list[str]]  # labels, sketches (k, 
 
 @dataclass(frozen=True, slots=True)
 class _Near:
-    """What was told of nearly the same patients."""
+    """What was disclosed about nearly the same patients."""
 
     figures: str
     is_same: bool  # of just these
@@ -110,7 +110,7 @@ class DisclosureTable:
         """The figures of a set of patients: an earlier set's where the two nearly agree.
 
         `kinds`: the patients by each kind of hash, the first before the next; they and `label` say
-        what the figures are of. Raises Refusal where `most` sets were told of under this label
+        what the figures are of. Raises Refusal where `most` sets were disclosed under this label
         already.
         """
         sketches = {kind: sketch_of(patients) for kind, patients in kinds.items()}

@@ -1,7 +1,7 @@
-"""An SQLite file that only its owner may read, and whose every write lasts.
+"""An SQLite file that only its owner may read, with writes that last.
 
 SQLite because two programs use a site's records at once (the site, and its commands), and because
-what is about to leave must be noted durably before, whatever happens to the machine.
+what is about to leave must be noted durably before it leaves.
 """
 
 import os
@@ -134,7 +134,7 @@ class PrivateDatabase:
             raise
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
     def unusable(self, problem: object) -> SiteError:
@@ -154,7 +154,7 @@ class PrivateDatabase:
 
 
 def _make(path: Path, tables: str, version: int) -> None:
-    """The file is whole from its first moment, whichever of two programs makes it."""
+    """Make the file whole from its first moment, also where two programs do."""
     with (
         replacing(path, mode=0o600, first_stays=True) as made,
         closing(sqlite3.connect(made)) as file,

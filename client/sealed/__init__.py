@@ -1,1 +1,1 @@
-"""A hospital's part in sealed rounds: the rules that it keeps whoever asks."""
+"""A hospital's part in sealed rounds: the rules that it keeps."""

@@ -1,8 +1,8 @@
 """A site in sealed rounds: idle -> hello -> distance -> masked -> unmasked, each once.
 
-It keeps its rules whoever asks. A request that breaks one raises Refusal, and nothing leaves. The
-same request as before gets the same answer as before: a coordinator that was killed and resumes the
-round asks again.
+It keeps its rules for all who ask. A request that breaks one raises Refusal, and nothing leaves.
+The same request as before gets the same answer as before: a coordinator that was killed and resumes
+the round asks again.
 """
 
 import secrets
@@ -148,7 +148,7 @@ class SealedSite:
         measured = greeted.measure.scaled(greeted.update)
         values = distance.own_values(question, measured, roster.sketch_seed(hash_))
         if not distance.is_fine(values):
-            raise Refusal("The update of this site is nearly nothing beside the user's.")
+            raise Refusal("The update of this site is nearly nothing compared with the user's.")
         answer = distance.answer(question, values, self._noise.take(question.key))
         seed, places = secrets.token_bytes(SECRET_BYTES), roster.places(everyone)
         needed = threshold(len(places))
@@ -293,7 +293,7 @@ class SealedSite:
         self, measured: Measured, told: tuple[View, Mapping[str, bytes]] | None
     ) -> Masked:
         if told is None:
-            raise Refusal("This site was not told whose sum it should help to unmask.")
+            raise Refusal("The request names no sum that this site should help to unmask.")
         view, envelopes = told
         if view.asked != measured.asked:
             raise Refusal("The sum is of another attempt.")

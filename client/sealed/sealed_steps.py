@@ -65,7 +65,7 @@ class SealedSteps:
             attempt=asked.attempt,
             received=received_hash(request.parameters, as_text(request.scaling), request.enclosed),
         )
-        # A study has one arm whose updates are summed; in another they would be summed once more.
+        # A study sums the updates of one arm; in another they would be summed once more.
         settings, layout = request.study.arms[request.arm], request.study.build_context.layout
         if settings.user_only:
             raise Refusal(f"{request.arm} asks no hospital but the user.")
@@ -90,11 +90,11 @@ class SealedSteps:
 
     def _distance(self, request: TrainRequest) -> LocalAnswer:
         asked = _read(legs.DistanceAsked, request)
-        # The user's site would be a member whose update its coordinator knows, and so hide nobody.
+        # The user's site would hide nobody: its coordinator knows its update.
         study = request.study
         if strangers := set(asked.roster) - (set(study.hospitals) - {study.user}):
             raise Refusal(
-                f"The roster has {', '.join(sorted(strangers))}; only the study's hospitals beside"
+                f"The roster has {', '.join(sorted(strangers))}; only the study's hospitals without"
                 " its user can be in a sum."
             )
         key = PaillierKey(mpz(int.from_bytes(asked.modulus)))

@@ -400,7 +400,7 @@ class Hospital:
     def _keep(
         self, request: TrainRequest, moment: Moment, kept: Tensors, *, error: Tensor | None
     ) -> None:
-        """What the method keeps, and beside it what compression left over of the last update."""
+        """Keep what the method keeps, and what compression left over of the last update."""
         before = self._kept_before(request, request.arm, moment)
         error = before.get(_ERROR) if error is None else error
         left = {} if error is None else {_ERROR: error}
@@ -434,12 +434,12 @@ class Hospital:
         return dataset
 
     def _begin(self, prepared: LocalDataset, request: Request) -> None:
-        """Before the first update or figure: of whom these are is noted."""
+        """Note the patients before the first update or figure of theirs."""
         prepared.begin()
         self._patients.begin(request.study, request.run)
 
     def _is_as_it_was(self, known: _Prepared) -> bool:
-        """Whether the data are those, and of whom it is trained cannot have changed either."""
+        """Return whether the data and the patients that are trained on are the same."""
         same_data = known.revision is not None and known.revision == self.site.data.revision()
         return same_data and known.dataset.has_begun
 

@@ -1,12 +1,12 @@
 """State that a hospital keeps between the rounds of an arm: personal models, control variates.
 
 It never leaves the site and outlives the program. It belongs to one run of one study: a coordinator
-that begins anew finds nothing kept. Of the last round, what each exchange started from is kept
-beside what the last one left. So an exchange that is asked for again, after a broken connection or
+that begins again finds nothing kept. Of the last round, what each exchange started from is kept
+with what the last one left. So an exchange that is asked for again, after a broken connection or
 by a coordinator that was interrupted, starts from where it started the first time.
 
 A round that ruined the model is undone, and the hospitals are sent the parameters again that they
-had in it. By these they know it: what they have kept since came of the ruined model, and they go
+had in it. By these they know it: what they have kept since is of the ruined model, and they go
 back to what they had before.
 
 A run is in one fold at a time: once it keeps something in another fold of its study, what its arms
@@ -31,23 +31,23 @@ from erosion.common.formats.tensor_file import metadata, read_header, read_with_
 from erosion.common.learning.local_work import Tensors
 from erosion.common.support.files import remove_unfinished, write_atomically
 
-VERSION = 2
+VERSION = 1
 MOST_FILES = 100  # arms of other runs than the one under way, and of its other trials
-# In place of an arm, whose name has no brackets; it holds predictions of all folds:
+# In place of an arm, which has no brackets in its name; it holds predictions of all folds:
 ACROSS_FOLDS = "(cross-fitted)"
 OF_A_RUN = "(patients)"  # likewise; with which patients the run began
 
-_OF_A_STUDY = "[0-9a-f]" * 16  # a folder of ours; others lie beside them
+_OF_A_STUDY = "[0-9a-f]" * 16  # a folder of ours; others lie next to them
 
 
 @dataclass(frozen=True, slots=True)
 class StateKey:
-    """Whose state it is."""
+    """What the state belongs to."""
 
     study: str  # digest
     arm: str
     run: str
-    whole: str  # digest of the study that `study` is a fold of; "" in files of an earlier version
+    whole: str  # digest of the study that `study` is a fold of
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -182,7 +182,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def _prune(folder: Path, begun: StateKey) -> None:
-    """Let go of what is not needed now that `begun` is, so that the disk does not fill."""
+    """Remove what is not needed now that `begun` is, so that the disk does not fill."""
     others = []
     for path in folder.glob(f"{_OF_A_STUDY}/*.safetensors"):
         place = _place_of(path)
@@ -205,7 +205,7 @@ def _remove(path: Path) -> None:
 
 
 def _place_of(path: Path) -> StateKey | None:
-    """Whose state a file holds; None where it cannot be read."""
+    """Read what a file's state belongs to; None where it cannot be read."""
     with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
         return _place_in(read_header(path))
     return None
@@ -213,7 +213,7 @@ def _place_of(path: Path) -> StateKey | None:
 
 def _place_in(header: Mapping[str, Any]) -> StateKey:
     study, arm, run = header["place"]
-    return StateKey(study, arm, run, header.get("whole", ""))
+    return StateKey(study, arm, run, header["whole"])
 
 
 def _encoded(last: _LastRound) -> bytes:
@@ -246,7 +246,7 @@ def _decoded(path: Path) -> _LastRound:
         return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
 
     befores = {int(exchange): of(f"before {exchange}") for exchange in header["exchanges"]}
-    received, earlier = header.get("parameters", ["", ""])  # an earlier program wrote none
+    received, earlier = header["parameters"]
     place, number = _place_in(header), int(header["round"])
     return _LastRound(place, number, befores, of("after"), received, earlier)
 

@@ -66,7 +66,7 @@ def check_limits(site: Site, study: Study, counts: PatientCounts) -> None:
 def _local_trainings(
     site: Site, study: Study, counts: PatientCounts
 ) -> Sequence[tuple[str, WorkSize]]:
-    """What this site trains in a round of the arms that ask it, each beside its arm's name."""
+    """What this site trains in a round of the arms that ask it, each with its arm's name."""
     whole = WorkSize(
         agent=site.name,
         is_user=site.name == study.user,
@@ -85,7 +85,7 @@ def _local_trainings(
 
 
 def _training_reasons(site: Site, study: Study, counts: PatientCounts) -> Iterator[str]:
-    """Local trainings with too few steps or samples, of whatever part of the patients."""
+    """Local trainings with too few steps or samples, of any part of the patients."""
     limits, trainings = site.limits, _local_trainings(site, study, counts)
     if study.privacy is not None:
         if limits.min_local_steps > 1:
@@ -101,7 +101,7 @@ def _training_reasons(site: Site, study: Study, counts: PatientCounts) -> Iterat
         )
     if trainings and counts.smallest_part < limits.min_class:
         remedy = "fewer classes or intervals"
-        if site.name != study.user:  # whose updates have no noise
+        if site.name != study.user:  # the user's updates have no noise
             remedy += ", or [privacy]"
         yield (
             "a class, or an interval of time in which a follow-up ends, has training patients"
@@ -151,7 +151,7 @@ def _steps(size: WorkSize) -> int:
 
 
 def _sealed_reasons(site: Site, study: Study, counts: PatientCounts) -> Iterator[str]:
-    """Rounds whose updates would be too much alike.
+    """Rounds with updates that would be too similar.
 
     With several rows a patient, each row of a batch may be of another one.
     """
@@ -181,7 +181,7 @@ def _study_reasons(site: Site, study: Study) -> list[str]:
         reasons.append(f"it is not among the study's hospitals ({', '.join(study.hospitals)})")
     if site.name == study.user and not limits.as_user:
         reasons.append(
-            "it would be the user, whose test figures and personal model go to the coordinator;"
+            "it would be the user: its test figures and personal model go to the coordinator;"
             " limits.as_user = false"
         )
     if not any(fnmatchcase(study.name, pattern) for pattern in limits.studies):
@@ -227,7 +227,7 @@ def _problem_with_privacy(site: Site, study: Study) -> str | None:
     if study.privacy is None:
         return f"it promises no differential privacy (no [privacy]); {limit}"
     if site.name == study.user:
-        return f"it would be the user, whose updates have no noise; {limit}"
+        return f"it would be the user: its updates have no noise; {limit}"
     cost = epsilon_of(study.privacy_cost, site.limits.delta)
     if site.limits.epsilon is not None and cost > site.limits.epsilon * ROUNDING:
         delta = site.limits.delta
@@ -266,7 +266,7 @@ def _refuse_for(site: Site, study: Study, reasons: list[str]) -> None:
 
 
 def check_parts(site: Site, study: Study, counts_in: Callable[[Study], PatientCounts]) -> None:
-    """Refuse a whole study whose folds or trials would be refused, when others have run.
+    """Refuse a whole study where a fold or trial would be refused once others have run.
 
     `counts_in`: the training patients here of a fold's study, asked for once: a large hospital's
     split takes seconds. Raises Refusal and DataError.

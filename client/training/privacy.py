@@ -71,7 +71,7 @@ class PrivateRounds:
             " alone for it."
         )
 
-    def pay(self, request: TrainRequest, update: Tensor, beside: Mapping[str, Tensor]) -> None:
+    def pay(self, request: TrainRequest, update: Tensor, attachments: Mapping[str, Tensor]) -> None:
         """Note that this peer's update is about to leave, for good. Raises Refusal, SiteError.
 
         One that left before must be the same; then it costs nothing.
@@ -88,7 +88,7 @@ class PrivateRounds:
             request.round,
             strength_of(study.privacy.noise_multiplier(study.num_releases)),
         )
-        reply = _hash({**beside, "": update})
+        reply = _hash({**attachments, "": update})
         with self._records.transaction():
             given = self._ledger.reply_of(release)
             if given is None:
@@ -198,7 +198,7 @@ def promised(site: Site, study: Study, records: Records) -> Iterator[str]:
 
 
 def problem_with_cost(site: Site, study: Study, records: Records) -> str | None:
-    """Why a new run does not fit into what is left here, or None."""
+    """Why a new run does not fit into the rest of the budget, or None."""
     if site.lifetime_epsilon is None or site.name == study.user:
         return None
     delta = site.limits.delta

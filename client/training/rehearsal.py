@@ -19,7 +19,7 @@ from erosion.common.learning.trainable import draws_from, to_training, trained_p
 from erosion.common.learning.training import Training
 from erosion.common.tasks.task import Floats, Targets, Task, as_tensor
 
-PATIENTS = 64  # on whom it is tried: as many at every hospital, for shapes are told to others
+PATIENTS = 64  # that it is tried on: as many at every hospital, for others see shapes
 _ROUNDING = 1e-6  # relative
 
 

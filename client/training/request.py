@@ -25,12 +25,12 @@ def arm_of(request: Request, arm: str) -> ArmBase:
 
 
 def parameters_of(request: Request, arm: str) -> Tensor | None:
-    """Those that came of an arm: (dim,), or None where a step does without."""
+    """The arm's parameters: (dim,), or None where a step does without."""
     return request.parameters if isinstance(request, TrainRequest) else request.parameters[arm]
 
 
 def enclosed_of(request: Request, arm: str) -> Mapping[str, Tensor]:
-    """What the arm's method sent beside them."""
+    """What the arm's method sent with them."""
     if isinstance(request, TrainRequest):
         return request.enclosed
     return request.enclosed.get(arm, {})
@@ -84,7 +84,7 @@ logger = logging.getLogger("erosion.site")
 
 @contextmanager
 def faults_of(model: ModelBase) -> Iterator[None]:
-    """Turn what an installed model raises into a SiteError, whose text stays at the site.
+    """Turn what an installed model raises into a SiteError: its text stays at the site.
 
     A model of the program's own is left alone: what it raised would be a fault of the program.
     """

@@ -48,7 +48,7 @@ def epsilon_of(strength: float, delta: float) -> float:
 
 @lru_cache(maxsize=256)
 def noise_multiplier(epsilon: float, delta: float, releases: int) -> float:
-    """The least noise multiplier with which so many releases are (epsilon, delta)-private."""
+    """The least noise multiplier with which these releases are (epsilon, delta)-private."""
     from scipy.optimize import brentq
 
     def excess(mu: float) -> float:

@@ -44,7 +44,7 @@ def problem_with_layers(model: nn.Module) -> str | None:
         if isinstance(module, _BatchNorm) and module.running_mean is None:
             return (
                 f"the layer {name} ({type(module).__name__}) normalises each patient by the others"
-                " of the mini-batch, so no patient has a gradient of its own; use GroupNorm or"
+                " of the mini-batch, so no patient has its own gradient; use GroupNorm or"
                 " LayerNorm"
             )
     return None
@@ -55,7 +55,7 @@ def clipped_sum(
 ) -> Tensor:
     """The sum over patients of their gradients at `start` (dim,), cut to `clip_norm`: float64.
 
-    `seed`: of what a layer draws (dropout). A patient whose gradient is not finite counts as 0.
+    `seed`: of what a layer draws (dropout). A gradient that is not finite counts as 0.
     Raises ModelError for a model that cannot be differentiated patient by patient.
     """
     load_flat_parameters(model, start)
@@ -114,7 +114,7 @@ def _cut(gradients: Tensor, clip_norm: float) -> Tensor:
 Floats = NDArray[np.float64]
 
 _PAIRS = 1 << 16  # of numbers that are made at a time
-_GRID_BITS = 20  # a noised sum is told to this many bits below the noise's deviation
+_GRID_BITS = 20  # a noised sum is given to this many bits below the noise's deviation
 
 
 def gaussian(key: bytes, count: int) -> Floats:
@@ -148,15 +148,15 @@ class PrivateStep:
     """How a hospital's one step of a round is taken."""
 
     clip_norm: float  # the most that a patient's gradient counts
-    noise_multiplier: float  # of clip_norm; 0 at the user, to whose coordinator it belongs
+    noise_multiplier: float  # of clip_norm; 0 at the user, for its own coordinator
     learning_rate: float
     weight_decay: float
     patients: float  # that the sum is divided by: the number that the hospital gives
     key: bytes = field(default=b"", repr=False)  # of the noise of this request, at this site
-    repeats: bool = False  # in a simulation: the same noise, whatever the gradients are
+    repeats: bool = False  # in a simulation: the same noise for any gradients
 
     def of_share(self, share: float, part: Tensor) -> "PrivateStep":
-        """The same for some of the patients, with noise of its own."""
+        """The same for some of the patients, with its own noise."""
         chosen = hashlib.sha256(part.numpy().tobytes()).digest()
         return replace(
             self,

@@ -613,17 +613,6 @@ def test_an_answer_that_the_log_cannot_hold_is_not_sent(tmp_path: Path) -> None:
         assert verify(audit_log.path).num_lines == 1
 
 
-def test_a_line_of_an_earlier_program_is_one_still(tmp_path: Path) -> None:
-    """Which wrote down no arrays, and no figures of more than 256 kB."""
-    line = json.loads(sent(tmp_path, 1).read_text())
-    del line["values"]
-    path = tmp_path / "sent.jsonl"
-    path.write_text(json.dumps({**line, "figures": None}) + "\n")
-    with AuditLog(tmp_path) as audit_log:
-        audit_log.record(request(2), reply(request(2), 2))
-    assert verify(path).num_lines == 2
-
-
 def test_half_a_line_of_any_length_is_not_held_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "sent.jsonl"
     path.write_bytes(b"one\ntwo\n")

@@ -709,7 +709,7 @@ def test_a_rule_of_the_site_file_approves_and_says_so(tmp_path: Path, records: R
     Consent(automatic, records, "c").check(study())
     text = "\n".join(listing(automatic, records))
     assert "approved by limits" in text
-    assert "approves by itself" in text
+    assert "without a person" in text
 
 
 def test_studies_that_wait_are_bounded(tmp_path: Path, records: Records) -> None:

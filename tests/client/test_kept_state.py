@@ -19,8 +19,6 @@ from erosion.client.training.kept_state import (
     StateKey,
 )
 from erosion.common.errors import CheckpointError, SiteError
-from erosion.common.formats.tensor_file import metadata
-from erosion.common.learning.local_work import Tensors
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest, TrainResult
 from erosion.common.study.study import Study
@@ -295,20 +293,6 @@ def test_final_parameters_that_were_sent_before_are_those_of_an_undone_round(
     assert float(kept.before(PLACE, Moment(3), of(1))["v"]) == 1.0
     assert float(kept.before(PLACE, Moment(3), of(66))["v"]) == 66.0
     assert float(kept.before(PLACE, Moment(3), of(3))["v"]) == 66.0
-
-
-def test_a_file_of_an_earlier_program_is_gone_on_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def header(values: dict[str, Any], tensors: Tensors) -> dict[str, str]:
-        return metadata({k: v for k, v in values.items() if k != "parameters"}, tensors)
-
-    with monkeypatch.context() as earlier:
-        earlier.setattr("erosion.client.training.kept_state.metadata", header)
-        play(KeptState(tmp_path), Moment(1), of(1), 1.0)
-    assert play(KeptState(tmp_path), Moment(2), of(2), 2.0) == 1.0
-    assert play(KeptState(tmp_path), Moment(3), of(3), 3.0) == 2.0
-    assert play(KeptState(tmp_path), Moment(4), of(2), 4.0) == 2.0
 
 
 def test_it_is_for_the_site_alone_to_read(tmp_path: Path) -> None:
