@@ -126,9 +126,7 @@ class Personalized(RoundStrategy):
         )
         return model.record(*self._saved.model(params, rest, self._digest(model)))
 
-    def first_state(
-        self, grid: Grid, initial_arrays: ArrayRecord, *options: Any, **named: Any
-    ) -> Result:
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, *options: Any, **named: Any) -> Result:
         """As every strategy's, from `saved_arrays`."""
         first = self.saved_arrays(initial_arrays)
         result = super().start(grid, first, *options, **named)
