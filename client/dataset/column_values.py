@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from erosion.client.dataset.missing_words import MISSING_MARKERS
+from erosion.client.dataset.spelling import MISSING_MARKERS
 from erosion.common.settings.base import Settings
 from erosion.common.settings.names import canonical
 from erosion.common.tasks.features import CategoryFeature, NumberFeature

@@ -100,17 +100,19 @@ def _load_table(source: TableSource, task: TabularTask, split_column: str | None
         table = source.read([*wanted, *asked])  # so that their values can be looked at
     checked = check_table(table, task, source, split_column=split_column)
     places = [table.place(row) for row in checked.places.tolist()]
-    read = _Read(
-        "rows",
+    labels, label_word = _labels_of_table(source, table, checked.places)
+    read = Patients(
         checked.rows,
         checked.targets,
-        checked.patients,
-        places,
+        np.arange(len(checked.rows)),
         checked.notes,
+        checked.is_test,
         None if table.row_hashes is None else table.row_hashes[checked.places],
-        *_labels_of_table(source, table, checked.places),
+        checked.patients,
+        labels,
+        label_word,
     )
-    return _grouped(source, read, checked.is_test)
+    return _grouped(source, read, places, "rows")
 
 
 def _labels_of_table(
@@ -132,18 +134,18 @@ def _load_images(source: ImageSource, task: ImageTask, records: Path | None) -> 
     notes = found.notes
     if listed := _listed(found.left_out, records):
         notes = (*notes, listed.strip())
-    read = _Read(
-        "images",
+    read = Patients(
         found.images,
         found.targets,
-        found.patients,
-        found.places,
+        np.arange(len(found.images)),
         notes,
+        found.is_test,
         found.row_hashes,
+        found.patients,
         np.array(found.places, dtype=object),
         "image",
     )
-    return _grouped(source, read, found.is_test)
+    return _grouped(source, read, found.places, "images")
 
 
 def _listed(problems: Sequence[str], records: Path | None) -> str:
@@ -157,52 +159,35 @@ def _listed(problems: Sequence[str], records: Path | None) -> str:
     return f"\n  all {len(problems)} are listed in {records / LIST}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """What a source gave."""
-
-    what: str  # what people call the rows
-    rows: NDArray[np.float64] | NDArray[np.uint8]  # (n, ...)
-    targets: Targets  # (n, ...)
-    keys: NDArray[np.int64] | None  # (n,) equal for the rows of one patient, where known
-    places: Sequence[str]  # (n,) how people find each row
-    notes: tuple[str, ...]
-    row_hashes: NDArray[np.uint64] | None  # (n,)
-    labels: NDArray[np.object_]  # (n,) what the hospital calls each
-    label_word: str
-
-
-def _grouped(source: DataSource, read: _Read, is_test: NDArray[np.bool_] | None) -> Patients:
-    """The rows with what ties them to one patient."""
-    what, places = read.what, read.places
-    together = "kept on one side of the split" if is_test is None else "kept"
+def _grouped(source: DataSource, read: Patients, places: Sequence[str], what: str) -> Patients:
+    """The rows with what ties them to one patient; `places` and `what`: what people call them."""
     found = same_patient(read.rows, read.targets, read.keys)
-    told = list(read.notes)
+    notes = list(read.notes)
     kept = np.arange(len(read.rows))
     if len(found.exact):
-        action = "dropped" if source.duplicates == "drop" else together
-        told.append(
+        action = "kept on one side of the split" if read.is_test is None else "kept"
+        if source.duplicates == "drop":
+            action = "dropped"
+            kept = np.setdiff1d(kept, found.exact)
+        notes.append(
             f"{_number(found.exact, what)} the same as another one, {action}:"
             f" {_some(found.exact, places)}"
         )
-        if source.duplicates == "drop":
-            kept = np.setdiff1d(kept, found.exact)
     if len(found.near):
-        told.append(
+        notes.append(
             f"{_number(found.near, what)} nearly the same as another one:"
             f" {_some(found.near, places)}; if they are of one patient, let a patient key say so"
         )
-    groups = np.unique(found.groups[kept], return_inverse=True)[1]
-    return Patients(
-        read.rows[kept],
-        read.targets[kept],
-        groups,
-        tuple(told),
-        None if is_test is None else is_test[kept],
-        None if read.row_hashes is None else read.row_hashes[kept],
-        None if read.keys is None else read.keys[kept],
-        read.labels[kept],
-        read.label_word,
+    return replace(
+        read,
+        rows=read.rows[kept],
+        targets=read.targets[kept],
+        groups=np.unique(found.groups[kept], return_inverse=True)[1],
+        notes=tuple(notes),
+        is_test=None if read.is_test is None else read.is_test[kept],
+        row_hashes=None if read.row_hashes is None else read.row_hashes[kept],
+        keys=None if read.keys is None else read.keys[kept],
+        labels=read.labels[kept],
     )
 
 

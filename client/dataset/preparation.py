@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from erosion.client.dataset.column_values import NumberMarks, UnitChange
-from erosion.client.dataset.decimal_mark import DecimalMark, found_decimal
-from erosion.client.dataset.missing_words import MISSING_MARKERS
+from erosion.client.dataset.spelling import MISSING_MARKERS, DecimalMark, found_decimal
 from erosion.client.dataset.text_table import TextColumn, TextTable
 from erosion.common.errors import DataError
 from erosion.common.settings.base import Settings

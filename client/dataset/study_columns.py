@@ -14,9 +14,9 @@ from erosion.client.dataset.column_values import (
     target_parser,
     toml_key,
 )
-from erosion.client.dataset.decimal_mark import DecimalMark, found_decimal
 from erosion.client.dataset.preparation import NOT_A_DATE, YEARS, time_between
 from erosion.client.dataset.sources.data_source import TableSource
+from erosion.client.dataset.spelling import DecimalMark, found_decimal
 from erosion.client.dataset.text_table import TextColumn, TextTable
 from erosion.common.settings.names import canonical
 from erosion.common.tasks.features import NumberFeature, Range

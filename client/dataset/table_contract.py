@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 
 from erosion.client.dataset.apart import checked_targets
 from erosion.client.dataset.column_values import LIMIT, REFUSED, Fault, toml_key
-from erosion.client.dataset.decimal_mark import groups_by_point
 from erosion.client.dataset.isolated_values import to_be_asked_about
-from erosion.client.dataset.missing_words import MISSING_MARKERS
 from erosion.client.dataset.preparation import (
     NOT_A_DATE,
     REMEDY,
@@ -23,6 +21,7 @@ from erosion.client.dataset.preparation import (
     stand_apart,
 )
 from erosion.client.dataset.sources.data_source import TableSource
+from erosion.client.dataset.spelling import MISSING_MARKERS, groups_by_point
 from erosion.client.dataset.study_columns import (
     StudyColumn,
     check_maps,

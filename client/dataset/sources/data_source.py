@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from erosion.client.dataset.column_values import Limit
-from erosion.client.dataset.decimal_mark import DecimalMark
 from erosion.client.dataset.preparation import (
     Canonical,
     JoinedRows,
@@ -27,6 +26,7 @@ from erosion.client.dataset.preparation import (
     ValueMap,
     joined,
 )
+from erosion.client.dataset.spelling import DecimalMark
 from erosion.client.dataset.text_table import TextTable
 from erosion.client.finding import Finding, failed, ok, warning
 from erosion.common.errors import DataError

@@ -15,7 +15,6 @@ from PIL.TiffImagePlugin import BITSPERSAMPLE, TiffImageFile
 from pydantic import Field, model_validator
 
 from erosion.client.dataset.apart import checked_targets
-from erosion.client.dataset.missing_words import MISSING_MARKERS
 from erosion.client.dataset.row_hashes import hash_of_image, hashes_of_arrays
 from erosion.client.dataset.sources.data_source import (
     ImageSource,
@@ -42,6 +41,7 @@ from erosion.client.dataset.sources.pixels import (
     check_size,
     fitted,
 )
+from erosion.client.dataset.spelling import MISSING_MARKERS
 from erosion.common.errors import DataError
 from erosion.common.tasks.inputs import ImageTask
 

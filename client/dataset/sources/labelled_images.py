@@ -19,7 +19,6 @@ from erosion.client.dataset.column_values import (
     target_parser,
     toml_key,
 )
-from erosion.client.dataset.decimal_mark import found_decimal, groups_by_point
 from erosion.client.dataset.isolated_values import to_be_asked_about
 from erosion.client.dataset.row_hashes import hash_of_text
 from erosion.client.dataset.sources.data_source import (
@@ -32,6 +31,7 @@ from erosion.client.dataset.sources.data_source import (
 )
 from erosion.client.dataset.sources.pixels import UnusableImageError, check_decoded
 from erosion.client.dataset.sources.table_file import TableFile
+from erosion.client.dataset.spelling import found_decimal, groups_by_point
 from erosion.common.errors import DataError
 from erosion.common.settings.names import canonical
 from erosion.common.support.software import install_command

@@ -1,10 +1,18 @@
-"""Finding out whether a table writes 30.5 or 30,5."""
+"""How people write values: 30.5 or 30,5, and words where a value is missing."""
 
 import re
+import tomllib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Literal
 
 DecimalMark = Literal[".", ","]
+
+_WORDS = tomllib.loads(Path(__file__).with_name("missing_words.toml").read_text(encoding="utf-8"))
+MISSING_MARKERS = frozenset(_WORDS["markers"])  # in small letters
+MISSING_WORDS = frozenset(_WORDS["words"])  # the same; only ever proposed
+BELOW_A_LIMIT = frozenset(_WORDS["below"])  # the same
+DASHES = frozenset(["-", "--", "---", "–", "—"])
 
 _NUMBER = re.compile(r"[<>≤≥=~\s]*([+-]?\d[\d.,]*(?:[eE][+-]?\d+)?|[+-]?\.\d+)")
 _COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
