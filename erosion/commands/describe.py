@@ -52,8 +52,7 @@ def _run(options: argparse.Namespace) -> int:
     from erosion.common.support.files import write_atomically
     from erosion.common.support.logs import configure_logging
     from erosion.experiments.testbed import study_path
-    from erosion.server.description.page import description_page
-    from erosion.server.description.terminal import show
+    from erosion.server.description.page import description_page, show
 
     configure_logging(options.verbose)
     goes = "without" if options.simulate else "with"

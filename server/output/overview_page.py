@@ -38,6 +38,11 @@ def write_overview(path: Path, overview: Overview) -> None:
 
 def render_overview(overview: Overview, links: Mapping[str, str]) -> str:
     """The page; `links` leads to hospitals' own reports."""
+    return render_page("overview.html", **overview_values(overview, links))
+
+
+def overview_values(overview: Overview, links: Mapping[str, str]) -> dict[str, Any]:
+    """What the page shows."""
     task, lines = overview.task, overview.users.values()
     levels = [line.comparison.level for line in lines if line.comparison is not None]
     headings, rows = _figures(overview, links)
@@ -49,35 +54,34 @@ def render_overview(overview: Overview, links: Mapping[str, str]) -> str:
         base_rates = (metric_text(m, overview.mean_base_rate(m.name)) for m in task.metrics)
         means.append(("Base rate", *base_rates))
     counted = "; of a part that was resumed, only the time since then counts" * overview.resumed
-    return render_page(
-        "overview.html",
-        found=overview,
-        loss=task.metric(task.verdict_metric),
-        has_finding=any(line.conclusion in ("better", "worse") for line in lines),
-        cautions=data_check(overview.data_check, named_in="result.json"),
-        away=absences_by_user(overview),
-        num_tested=sum(line.adjusted_p_value is not None for line in lines),
-        measured=OWN_PATIENTS if overview.tested == "patients" else overview.tested,
-        level=min(levels, default=SIGNIFICANCE),
-        needs=task.verdict_needs.format(fewest=FEWEST_OF_A_CLASS, tested=overview.tested),
-        losses=loss_figure(overview),
-        headings=headings,
-        rows=rows,
-        stopped=stops_by_user(overview),
-        weights=_weights(overview),
-        own_counts_one=all(
+    return {
+        "found": overview,
+        "loss": task.metric(task.verdict_metric),
+        "has_finding": any(line.conclusion in ("better", "worse") for line in lines),
+        "cautions": data_check(overview.data_check, named_in="result.json"),
+        "away": absences_by_user(overview),
+        "num_tested": sum(line.adjusted_p_value is not None for line in lines),
+        "measured": OWN_PATIENTS if overview.tested == "patients" else overview.tested,
+        "level": min(levels, default=SIGNIFICANCE),
+        "needs": task.verdict_needs.format(fewest=FEWEST_OF_A_CLASS, tested=overview.tested),
+        "losses": loss_figure(overview),
+        "headings": headings,
+        "rows": rows,
+        "stopped": stops_by_user(overview),
+        "weights": _weights(overview),
+        "own_counts_one": all(
             line.weights.get(user) in (None, 1.0) for user, line in overview.users.items()
         ),
-        mean_headings=("Arm", *(metric.heading for metric in task.metrics)),
-        means=means,
-        fewer=means_of_fewer(overview, task.metrics),
-        facts=[
+        "mean_headings": ("Arm", *(metric.heading for metric in task.metrics)),
+        "means": means,
+        "fewer": means_of_fewer(overview, task.metrics),
+        "facts": [
             ("Command", overview.command),
             ("Program", f"commit {overview.commit}"),
             ("Started", f"{overview.started}, took {seconds_text(overview.seconds)}{counted}"),
             ("Seed", str(overview.seed)),
         ],
-    )
+    }
 
 
 def _figures(overview: Overview, links: Mapping[str, str]) -> tuple[Row, list[Row]]:

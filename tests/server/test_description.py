@@ -28,8 +28,7 @@ from erosion.common.study.sections import Fold
 from erosion.common.study.study import Study
 from erosion.server.description.ask import ask_all
 from erosion.server.description.description import Description, problem_with
-from erosion.server.description.page import description_page
-from erosion.server.description.terminal import show
+from erosion.server.description.page import description_page, show
 from tests.support.html_page import Page
 from tests.support.patience import PATIENCE
 from tests.support.small_study import make_site, make_study
