@@ -16,7 +16,7 @@ OTHERS = (
 )
 ALLOWED = {
     # From 1.38 on, a message cannot be made without it.
-    "common/protocol/flower_identity.py": {"flwr.supercore.task_identity"},
+    "common/protocol/flower.py": {"flwr.supercore.task_identity"},
     "common/study/study.py": {
         "copied.__dict__"
     },  # a study's own copy, which is no object of Flower

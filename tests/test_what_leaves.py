@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from erosion.client.training.hospital import Hospital
 from erosion.common.algorithms import REGISTRY, steps_of
-from erosion.common.protocol import messages, summary, wire
+from erosion.common.protocol import messages, wire
 from erosion.common.protocol.messages import (
     DescribeReply,
     EvaluateReply,
@@ -21,11 +21,11 @@ from erosion.common.protocol.messages import (
     EvaluateResult,
     StepReply,
     StepResult,
+    SummaryReply,
     TrainReply,
     TrainRequest,
     TrainResult,
 )
-from erosion.common.protocol.summary import SummaryReply
 from erosion.common.sealed import legs
 from erosion.common.study.study import Study
 from erosion.experiments.simulator import simulate
@@ -119,10 +119,14 @@ def test_every_field_of_a_reply_is_documented(message: str) -> None:
 def attachments() -> set[str]:
     """Beside an update, of every method with any settings: the keys where they are announced."""
     found: set[str] = set()
-    for path in sorted((ROOT / "common" / "algorithms").glob("*.py")):
+    folder = ROOT / "common" / "algorithms"
+    for path in sorted(folder.rglob("*.py")):
+        place = ".".join(path.relative_to(folder).with_suffix("").parts)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef) and node.name in ANNOUNCING:
-                module = import_module(f"erosion.common.algorithms.{path.stem}")
+                module = import_module(
+                    f"erosion.common.algorithms.{place}".removesuffix(".__init__")
+                )
                 keys = (k for n in ast.walk(node) if isinstance(n, ast.Dict) for k in n.keys if k)
                 found |= {eval(ast.unparse(key), vars(module)) for key in keys}
     assert {"ball", "noise"} < found
@@ -132,7 +136,7 @@ def attachments() -> set[str]:
 def test_every_form_of_a_reply_is_one_of_these() -> None:
     known = {form for forms in FORMS.values() for form in forms}
     inside = {model for form in known for model in nested(form)}
-    for module in (messages, summary, legs):
+    for module in (messages, legs):
         for name, found in vars(module).items():
             is_form = isinstance(found, type) and issubclass(found, BaseModel)
             if is_form and name.endswith(("Reply", "Said")):
@@ -162,11 +166,11 @@ def test_a_site_answers_in_no_other_words() -> None:
         "client/connection/agent.py: Message(error, reply_to=message)",
         "client/connection/agent.py: Message(said, reply_to=message)",
         "client/connection/agent.py: RecordDict()",
-        "client/connection/app.py: Message(answer(message.content), reply_to=message)",
-        "client/connection/app.py: Message(error, reply_to=message)",
-        "client/connection/app.py: Message(wire.encode_unknown_study(problem), reply_to=message)",
-        "client/connection/installed_app.py: Message(error, reply_to=message)",
-        "client/connection/installed_app.py: RecordDict()",
+        "client/connection/serve.py: Message(answer(message.content), reply_to=message)",
+        "client/connection/serve.py: Message(error, reply_to=message)",
+        "client/connection/serve.py: Message(refused.encode(), reply_to=message)",
+        "client/connection/serve.py: Message(wire.encode_unknown_study(problem), reply_to=message)",
+        "client/connection/serve.py: RecordDict()",
     }
 
 

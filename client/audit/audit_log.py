@@ -37,9 +37,9 @@ from erosion.client.audit.log_files import (
     set_aside,
 )
 from erosion.common.errors import SiteError
-from erosion.common.line.envelope import describe
-from erosion.common.line.frames import LARGEST_HEAD_BYTES
 from erosion.common.protocol import wire
+from erosion.common.protocol.envelope import describe
+from erosion.common.protocol.frames import LARGEST_HEAD_BYTES
 from erosion.common.support.files import make_private_folder, sync_folder, whole_bytes
 from erosion.common.support.text import printable
 

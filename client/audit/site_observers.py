@@ -10,7 +10,7 @@ from flwr.app import Message
 
 from erosion.client.audit.audit_log import AuditLog
 from erosion.common.protocol import wire
-from erosion.common.support.status_file import StatusFile, certificate_shown
+from erosion.common.support.status import StatusFile, certificate_shown
 
 STATUS_NAME = "status.json"
 BUDGETS_SECONDS = 5.0  # between two looks at the budgets

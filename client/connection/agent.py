@@ -1,6 +1,7 @@
 """The site agent: stays connected, trains when asked, and comes back after any outage."""
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,21 +13,99 @@ import grpc
 from flwr.app import Context, Error, Message, RecordDict
 
 from erosion.client.audit.audit_log import NotLogged
-from erosion.client.connection.connection_errors import connection_error
-from erosion.client.connection.error_pace import ErrorPace
-from erosion.client.connection.line import OURS, SiteLine
-from erosion.client.connection.outage import LAST_RETRY_SECONDS, Outage
+from erosion.client.connection.credentials import connection_error
+from erosion.client.connection.site_link import OURS, SiteLine
 from erosion.common.errors import LinkError, SiteError
-from erosion.common.line.frames import LONGEST_REASON
-from erosion.common.line.run_news import RunNews
 from erosion.common.protocol import wire
-from erosion.common.protocol.error_codes import CLIENT_APP_RAISED_EXCEPTION
-from erosion.common.protocol.flower_messages import run_of
+from erosion.common.protocol.flower import CLIENT_APP_RAISED_EXCEPTION, run_of
+from erosion.common.protocol.frames import LONGEST_REASON, RunNews
 from erosion.common.protocol.wire import WireError
 from erosion.common.support import expiry
 from erosion.common.support.text import printable
 
 logger = logging.getLogger("erosion.agent")
+
+
+BYTES_EACH = 1024  # of an answer's words: a longer one counts for several
+
+
+@dataclass
+class _Allowance:
+    """So many answers at once, and one more after every so many seconds."""
+
+    most: float
+    seconds_each: float
+    left: float
+    since: float = 0.0
+
+    def seconds_to_wait(self, now: float, cost: float) -> float:
+        self.left = min(self.most, self.left + (now - self.since) / self.seconds_each) - cost
+        self.since = now
+        return 0.0 if self.left >= 0 else -self.left * self.seconds_each
+
+
+class ErrorPace:
+    """Counts a site's answers that are errors, introductions, confirm a notice or are repeated.
+
+    100 are answered at once and then one a second; of 2,000 a day, and then one in 40 seconds.
+    """
+
+    def __init__(self) -> None:
+        self._allowances = (
+            _Allowance(most=100, seconds_each=1.0, left=100),
+            _Allowance(most=2000, seconds_each=40.0, left=2000),
+        )
+
+    def seconds_to_wait(self, now: float, num_bytes: int = 0) -> float:
+        """Before the next request is looked at, after such an answer at `now`, in seconds.
+
+        `num_bytes`: of the words in it.
+        """
+        cost = max(1.0, num_bytes / BYTES_EACH)
+        return max(each.seconds_to_wait(now, cost) for each in self._allowances)
+
+
+FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.2, 10.0
+MOST_DOUBLINGS = 10  # of the first; more than it takes to the last
+STEADY_SECONDS = 10.0  # of a connection; one that breaks earlier, unused, is no sign of recovery
+
+
+class Outage:
+    """Begins with the first failed try, and ends with a connection that was of use."""
+
+    def __init__(self) -> None:
+        self._began: float | None = None
+        self._tries = 0
+        self._said = ""  # why, as it was told last
+
+    def is_news(self, why: str) -> bool:
+        """Another try has failed; whether for another reason than it was told before."""
+        if self._began is None:
+            self._began = time.monotonic()
+        before, self._said = self._said, why
+        return why != before
+
+    def connected(self) -> None:
+        """A connection stands: whatever ends it is news."""
+        self._said = ""
+
+    def disconnected(self, since: float, *, was_used: bool) -> None:
+        """The connection that stood `since` then has ended."""
+        if was_used or time.monotonic() - since >= STEADY_SECONDS:
+            self._began, self._tries = None, 0
+
+    @property
+    def seconds(self) -> float:
+        """How long it has lasted."""
+        return 0.0 if self._began is None else time.monotonic() - self._began
+
+    def next_pause(self) -> float:
+        """Seconds until the next try; full jitter: a hundred sites must not come back at once."""
+        doubled = min(self._tries, MOST_DOUBLINGS)  # an outage of hours is a thousand tries
+        longest = min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2**doubled)
+        self._tries += 1
+        return random.uniform(FIRST_RETRY_SECONDS / 2, longest)
+
 
 GONE_SECONDS = 60.0  # out of reach after a study that this site took no part in: none is to come
 LOST_SECONDS = 600.0  # out of reach since a study whose end this site did not hear of

@@ -1,17 +1,25 @@
-"""A site's way to its coordinator: the address, the route there, and the certificate."""
+"""A site's way to its coordinator: address, proxy, certificates, and what failures mean."""
 
+import base64
 import hashlib
+import ipaddress
+import os
+import re
+import socket
+import time
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from urllib.parse import unquote
 
+import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from erosion.client.connection.line import SiteLine, Tls
-from erosion.client.connection.proxy import proxy_for
+from erosion.client.connection.site_link import SiteLine, Tls
 from erosion.client.site_file import CoordinatorAddress
 from erosion.common.errors import SiteError
+from erosion.common.protocol.frames import REASON, Reason
 from erosion.common.support import expiry
 from erosion.common.support.files import read_named
 from erosion.common.support.keys import (
@@ -21,7 +29,119 @@ from erosion.common.support.keys import (
     private_pem,
     public_pem,
 )
-from erosion.common.support.network import is_loopback
+from erosion.common.support.network import is_loopback, is_name
+from erosion.common.support.text import printable
+
+_VARIABLES = ("grpc_proxy", "https_proxy", "HTTPS_PROXY", "http_proxy")
+_EXCEPTIONS = ("no_grpc_proxy", "no_proxy", "NO_PROXY")
+_HEAD_BYTES = 2**14  # of the proxy's answer
+_MOST_EXCEPTIONS = 2**16  # characters of no_proxy
+
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def proxy_for(address: str, configured: str | None) -> str | None:
+    """The proxy by which to dial `address` ("host:port"); None: straight.
+
+    `configured`: what the site file says; None where it says nothing, "" where it says none.
+
+    Raises SiteError where the environment's proxy is not "host:port".
+    """
+    if configured is not None:
+        return _plain(configured) or None
+    if is_loopback(address):
+        return None
+    name = next((name for name in _VARIABLES if os.environ.get(name)), None)
+    if name is None or _is_excepted(address):
+        return None
+    proxy = _plain(os.environ[name])
+    place = without_password(proxy)
+    well_formed = re.fullmatch(r"[^\s:/]+:[0-9]{1,5}|\[[0-9a-fA-F:.]+\]:[0-9]{1,5}", place)
+    if not well_formed or not is_name(place.rpartition(":")[0]):
+        raise SiteError(
+            f"The environment variable {name} names the proxy {place!r}, without"
+            " a host and a port. Write it like http://proxy.example.org:3128, or name the proxy"
+            " in the site file (coordinator.proxy)."
+        )
+    return proxy
+
+
+def without_password(proxy: str) -> str:
+    """A proxy's address, for people."""
+    return proxy.rpartition("@")[2]
+
+
+def dial(address: str, proxy: str | None, seconds: float) -> socket.socket:
+    """A TCP connection to `address`, through the proxy if there is one. Raises OSError.
+
+    `seconds`: for each of the connection, and the proxy's answer.
+    """
+    host, _, port = address.rpartition(":")
+    if proxy is None:
+        return socket.create_connection((host.strip("[]"), int(port)), timeout=seconds)
+    credentials, _, gate = proxy.rpartition("@")
+    gate_host, _, gate_port = gate.rpartition(":")
+    line = socket.create_connection((gate_host.strip("[]"), int(gate_port)), timeout=seconds)
+    try:
+        request = f"CONNECT {address} HTTP/1.1\r\nHost: {address}\r\n"
+        if credentials:
+            token = base64.b64encode(unquote(credentials).encode()).decode()
+            request += f"Proxy-Authorization: Basic {token}\r\n"
+        line.sendall(f"{request}\r\n".encode())
+        answer, end = b"", time.monotonic() + seconds
+        while not answer.endswith(b"\r\n\r\n") and len(answer) < _HEAD_BYTES:
+            if time.monotonic() > end:
+                raise TimeoutError(0, f"the proxy {gate} has not answered in time")
+            if not (more := line.recv(1)):  # one at a time: what follows is the coordinator's
+                break
+            answer += more
+        status = answer.partition(b"\r\n")[0].decode(errors="replace")
+        if not re.match(r"HTTP/1\.[01] 2\d\d\b", status):
+            raise OSError(0, f"the proxy {gate} answered {status[:200]!r}")
+    except BaseException:  # nobody else has the socket yet
+        line.close()
+        raise
+    return line
+
+
+def _plain(proxy: str) -> str:
+    return re.sub(r"^\w+://", "", proxy).rstrip("/")
+
+
+def _is_excepted(address: str) -> bool:
+    """Whether no_proxy names the address: as curl and Go read it.
+
+    An entry is "*", a host's name (its sub-domains included), an IP address or a network such as
+    10.0.0.0/8; all but networks may have a port.
+    """
+    host, _, port = address.lower().rpartition(":")
+    host = host.strip("[]").rstrip(".")
+    said = next((os.environ[name] for name in _EXCEPTIONS if os.environ.get(name)), "")
+    entries = re.split(r"[,\s]+", said.lower()[:_MOST_EXCEPTIONS])
+    return any(entry == "*" or _names(entry, host, port) for entry in entries if entry)
+
+
+def _names(entry: str, host: str, port: str) -> bool:
+    if _network(entry) is None:
+        name, colon, wanted = entry.rpartition(":")
+        if colon and name and wanted.isdecimal():
+            if wanted != port:
+                return False
+            entry = name
+    if (network := _network(entry)) is not None:
+        try:
+            return ipaddress.ip_address(host) in network
+        except ValueError:  # a name, which may be of that network; only the DNS knows
+            return False
+    entry = entry.lstrip("*").strip(".")
+    return bool(entry) and (host == entry or host.endswith(f".{entry}"))
+
+
+def _network(entry: str) -> _Network | None:
+    try:
+        return ipaddress.ip_network(entry.strip("[]"), strict=False)
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +217,81 @@ def _read(what: str, path: Path, *, alone: bool = False) -> tuple[bytes, x509.Ce
         raise SiteError(
             f"{what}: {path}: {reason}. Take {path.name} from the site kit again."
         ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionProblem:
+    """Why a call failed."""
+
+    text: str
+    is_final: bool = False  # trying again is of no use before a person has done something
+
+
+# What gRPC says, in the order in which to look for it -> what it means.
+_HANDSHAKE = (
+    (
+        "certificate has expired",
+        "the certificate of {address} has expired, or this machine's clock is wrong; the"
+        " coordinator renews it with `erosion enroll renew coordinator`",
+    ),
+    (
+        "certificate is not yet valid",
+        "the certificate of {address} is not valid yet: this machine's clock is behind; set it by"
+        " NTP",
+    ),
+    (
+        "Hostname Verification Check failed",
+        "the certificate of {address} is for other names: dial one of those, or have the"
+        " coordinator renew it for this one with `erosion enroll renew coordinator --host NAME`",
+    ),
+    (
+        "WRONG_VERSION_NUMBER",
+        "what listens at {address} does not speak TLS: check coordinator.address and its port",
+    ),
+    (
+        "andshake failed",
+        "the certificate of {address} was not accepted, because another authority than the one in"
+        " coordinator.root_certificate issued it. The usual reason is a firewall on the way that"
+        " opens TLS: `erosion check` names who issued the certificate. Else ask the coordinator for"
+        " the current ca.crt, and compare its fingerprint by telephone",
+    ),
+    (
+        "Socket closed",
+        "{address} ended the connection before anything was said: the coordinator does not accept"
+        " this site's certificate (it is of another federation, or has expired there), or something"
+        " on the way does not let TLS pass; `erosion check` says which",
+    ),
+    (
+        "security handshaker",
+        "coordinator.root_certificate does not hold a certificate in PEM: take ca.crt from the"
+        " site kit again",
+    ),
+    (
+        "hostname lookup error",
+        "the name in {address} is not known to the DNS: check coordinator.address",
+    ),
+)
+
+
+def connection_error(problem: grpc.RpcError, address: str, *, encrypted: bool) -> ConnectionProblem:
+    """Explain a failed call to `address`."""
+    if not isinstance(problem, grpc.Call):
+        return ConnectionProblem(f"the coordinator at {address} is lost: {problem}")
+    details, code = printable(problem.details() or "", at_most=1000), problem.code()
+    said = dict(problem.trailing_metadata() or ()).get(REASON)
+    if said is not None:
+        final = said in set(Reason) and Reason(said).is_final
+        return ConnectionProblem(
+            f"the coordinator at {address} did not let this site in: {details}", final
+        )
+    if code == grpc.StatusCode.UNAVAILABLE:
+        for sign, meaning in _HANDSHAKE:
+            if sign in details and (encrypted or "certificate" not in meaning):
+                return ConnectionProblem(meaning.format(address=address))
+        return ConnectionProblem(
+            f"the coordinator at {address} cannot be reached"
+            + ("" if encrypted else ", or expects TLS (coordinator.root_certificate is not set)")
+        )
+    if code in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED):
+        return ConnectionProblem(f"the coordinator at {address} does not answer in time")
+    return ConnectionProblem(f"the coordinator at {address} answered {code.name}: {details}")

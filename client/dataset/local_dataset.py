@@ -27,9 +27,8 @@ from erosion.common.errors import DataError, Refusal, SiteError
 from erosion.common.learning.local_work import PatientCounts
 from erosion.common.learning.models import build_model, flat_parameters, shapes_digest
 from erosion.common.learning.trainable import named_trained_parameters
-from erosion.common.protocol.messages import FeatureSums, ModelShape, Scaling
+from erosion.common.protocol.messages import FeatureSums, ModelShape, Scaling, Summary
 from erosion.common.protocol.scaling import CUT, NOT_FOUND, pool
-from erosion.common.protocol.summary import Summary
 from erosion.common.study.sections import Fold
 from erosion.common.study.study import Study
 from erosion.common.tasks.features import Feature, NumberFeature

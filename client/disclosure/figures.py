@@ -20,7 +20,7 @@ from math import floor, log2, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.common.protocol.summary import QUANTILES, relative_step
+from erosion.common.protocol.messages import QUANTILES, relative_step
 from erosion.common.settings.base import Settings
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from erosion.client.disclosure.control import DisclosureControl
-from erosion.common.protocol.summary import ColumnSummary
+from erosion.common.protocol.messages import ColumnSummary
 from erosion.common.tasks.features import NumberFeature
 from erosion.common.tasks.inputs import TabularTask
 from erosion.common.tasks.task import CodedColumn, Targets, Task

@@ -79,7 +79,7 @@ def _command(commands: Any, name: str, handler: Handler, summary: str) -> argpar
 
 
 def _request(options: argparse.Namespace) -> None:
-    from erosion.client.enrolment.own_key import make_request
+    from erosion.client.enrolment.install import make_request
 
     request_file, key = make_request(options.name, options.out)
     print(
@@ -126,7 +126,7 @@ def _install(options: argparse.Namespace) -> None:
 
 
 def _pin(options: argparse.Namespace) -> None:
-    from erosion.client.enrolment.pin_peers import pin_peers
+    from erosion.client.enrolment.install import pin_peers
     from erosion.client.site_file import load_app_site
 
     site = load_app_site(options.site)

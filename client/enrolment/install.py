@@ -1,9 +1,10 @@
-"""Puts a kit's keys and certificates where the site file says, and touches nothing else."""
+"""A site's own key and request, the kit that it installs, and the peers' keys that it pins."""
 
 import gzip
 import io
 import tarfile
 import zlib
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -12,22 +13,119 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import NameOID
 
-from erosion.client.enrolment.pin_peers import Pinned, pin
 from erosion.client.site_file import AppSite, Site
 from erosion.common.errors import EnrolmentError
 from erosion.common.sealed import pinned_keys
+from erosion.common.sealed.pinned_keys import as_text, read_pinned_keys
+from erosion.common.settings.names import checked_hospital
 from erosion.common.support import expiry
 from erosion.common.support.files import read_named, write_atomically, write_private
 from erosion.common.support.keys import (
     PrivateKey,
+    PublicKey,
     certificate_in,
     certified_key,
+    fingerprint,
     is_issued_by,
     load_private_key,
+    new_private_key,
     parse_private_key,
     private_pem,
     public_pem,
 )
+
+MOST_COMMON_NAME = 64  # characters, by X.520
+
+
+def make_request(hospital: str, key_file: Path) -> tuple[Path, PublicKey]:
+    """Write a new key to `key_file` and its request beside it. Raises EnrolmentError."""
+    try:
+        checked_hospital(hospital)
+    except ValueError as problem:
+        raise EnrolmentError(f"The site's name {hospital!r}: {problem}.") from None
+    if len(hospital) > MOST_COMMON_NAME:
+        raise EnrolmentError(f"The site's name may have {MOST_COMMON_NAME} characters at most.")
+    if not key_file.name or key_file.suffix == ".csr" or key_file.is_dir():
+        raise EnrolmentError(
+            f"--out {key_file}: it names the key's file, beside which the request is put as .csr."
+            " Give a file name such as node.key."
+        )
+    request_file = key_file.with_suffix(".csr")
+    for existing in (key_file, request_file):
+        if existing.exists():
+            raise EnrolmentError(f"{existing} exists already. Give --out another name.")
+    key = new_private_key()
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hospital)])
+    request = x509.CertificateSigningRequestBuilder().subject_name(subject)
+    pem = request.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    try:
+        write_private(key_file, private_pem(key))
+        write_atomically(request_file, pem)
+    except OSError as problem:
+        raise EnrolmentError(f"The key cannot be written: {problem}. Give another --out.") from None
+    return request_file, key.public_key()
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """What came of it."""
+
+    path: Path
+    added: Mapping[str, PublicKey]
+    replaced: Mapping[str, PublicKey]
+    refused: Mapping[str, tuple[PublicKey, PublicKey]]  # pinned, and offered
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        if self.added:
+            yield f"Pinned in {self.path}; compare each with the hospital itself:"
+            yield from (f"  {name}  {fingerprint(key)}" for name, key in self.added.items())
+        if self.replaced:
+            yield f"Replaced in {self.path}; compare each with the hospital itself:"
+            yield from (f"  {name}  {fingerprint(key)}" for name, key in self.replaced.items())
+        for name, (pinned, offered) in self.refused.items():
+            yield (
+                f"Not replaced: {name} has another key here ({fingerprint(pinned)}) than the one"
+                f" that was sent ({fingerprint(offered)}). Ask {name} itself which is right, not"
+                f" the coordinator; if the new one is, `erosion enroll pin FILE SITE.toml --replace"
+                f" {name}`."
+            )
+        if not (self.added or self.replaced or self.refused):
+            yield f"{self.path} holds these keys already."
+
+
+def pin_peers(offered: Path, site: Site | AppSite, replace: Collection[str] = ()) -> Pinned:
+    """Pin what the coordinator sent. Raises EnrolmentError."""
+    return pin(read_pinned_keys(offered, EnrolmentError), site, replace)
+
+
+def pin(
+    offered: Mapping[str, PublicKey], site: Site | AppSite, replace: Collection[str] = ()
+) -> Pinned:
+    """The same of keys that were read; those in `replace` may take another's place."""
+    path = site.sealed.peers or Path(pinned_keys.NAME)
+    pinned = read_pinned_keys(path, EnrolmentError) if path.exists() else {}
+    others = {name: offered[name] for name in sorted(offered) if name != site.name}
+    if unknown := sorted(set(replace) - set(others)):
+        raise EnrolmentError(f"There is no key of {', '.join(unknown)} among those that were sent.")
+    added = {name: key for name, key in others.items() if name not in pinned}
+    changed = {
+        name: key
+        for name, key in others.items()
+        if name in pinned and public_pem(key) != public_pem(pinned[name])
+    }
+    replaced = {name: key for name, key in changed.items() if name in replace}
+    refused = {name: (pinned[name], key) for name, key in changed.items() if name not in replace}
+    if added or replaced:
+        keys = {**pinned, **added, **replaced}
+        if problem := pinned_keys.problem_with_owners(keys):
+            raise EnrolmentError(f"Nothing is pinned: {problem}")
+        try:
+            write_atomically(path, as_text(keys))
+        except OSError as problem:
+            raise EnrolmentError(f"{path} cannot be written: {problem}.") from None
+    return Pinned(path, added, replaced, refused)
+
 
 NAMES = frozenset({"ca.crt", "node.crt", "node.key", pinned_keys.NAME})  # that are installed
 LARGEST_MEMBER_BYTES = 2**20

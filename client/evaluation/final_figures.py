@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from erosion.client.dataset.local_dataset import LocalDataset
 from erosion.client.dataset.single_column import outcome_of, strength, strength_held_out
 from erosion.client.evaluation.held_out import BASE_RATE
-from erosion.common.protocol.figures import LARGEST_FIGURE
 from erosion.common.protocol.messages import (
     FEWEST_OF_A_CLASS,
+    LARGEST_FIGURE,
     SIGNIFICANCE,
     BestColumn,
     Comparison,

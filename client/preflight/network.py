@@ -8,14 +8,18 @@ from collections.abc import Iterator
 import grpc
 from cryptography import x509
 
-from erosion.client.connection.connection_errors import connection_error
-from erosion.client.connection.credentials import credentials_for
-from erosion.client.connection.line import OURS, Welcome
-from erosion.client.connection.proxy import dial, proxy_for, without_password
+from erosion.client.connection.credentials import (
+    connection_error,
+    credentials_for,
+    dial,
+    proxy_for,
+    without_password,
+)
+from erosion.client.connection.site_link import OURS, Welcome
 from erosion.client.finding import Finding, Severity, failed, ok, skipped, warning
 from erosion.client.site_file import AppSite, Site
 from erosion.common.errors import SiteError
-from erosion.common.protocol import admission_terms
+from erosion.common.protocol.frames import REASON
 from erosion.common.support import expiry
 from erosion.common.support.text import printable
 
@@ -100,7 +104,7 @@ def _refusal(answer: Welcome) -> str | None:
     """The Reason by which the coordinator itself keeps this site out."""
     if not isinstance(answer.problem, grpc.Call):
         return None
-    return dict(answer.problem.trailing_metadata() or ()).get(admission_terms.REASON)
+    return dict(answer.problem.trailing_metadata() or ()).get(REASON)
 
 
 def _agreed(answer: Welcome, host: str) -> Finding:

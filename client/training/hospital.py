@@ -63,11 +63,12 @@ from erosion.common.protocol.messages import (
     Scaling,
     StepReply,
     StepResult,
+    Summary,
+    SummaryReply,
     TrainReply,
     TrainRequest,
     TrainResult,
 )
-from erosion.common.protocol.summary import Summary, SummaryReply
 from erosion.common.sealed.legs import HelloKeys
 from erosion.common.study.sections import BEST_LOCAL
 from erosion.common.study.study import Study

@@ -15,11 +15,10 @@ from torch import Tensor
 
 from erosion.common.compression.codec import KINDS, Compression, Packed, unpack
 from erosion.common.errors import ErosionError
-from erosion.common.line.frames import LARGEST_HEAD_BYTES
-from erosion.common.protocol.figures import LARGEST_COUNT
-from erosion.common.protocol.flower_arrays import buffer_of, to_array, to_record, to_tensor
-from erosion.common.protocol.flower_identity import identify
+from erosion.common.protocol.flower import buffer_of, identify, to_array, to_record, to_tensor
+from erosion.common.protocol.frames import LARGEST_HEAD_BYTES
 from erosion.common.protocol.messages import (
+    LARGEST_COUNT,
     PROTOCOL,
     DescribeReply,
     EvaluateReply,
@@ -28,11 +27,11 @@ from erosion.common.protocol.messages import (
     Scaling,
     StepReply,
     StepResult,
+    SummaryReply,
     TrainReply,
     TrainRequest,
     TrainResult,
 )
-from erosion.common.protocol.summary import SummaryReply
 from erosion.common.settings.base import PlainValues, Settings, first_mistake
 from erosion.common.settings.names import Said, Sha256
 from erosion.common.study.study import Study, study_from_values

@@ -6,8 +6,8 @@ from math import prod
 from erosion.common.algorithms.base import Brings, TensorTerms
 from erosion.common.errors import StudyError
 from erosion.common.learning.models import num_built
-from erosion.common.line.frames import LARGEST_HEAD_BYTES
 from erosion.common.protocol import wire
+from erosion.common.protocol.frames import LARGEST_HEAD_BYTES
 from erosion.common.study.study import Study
 from erosion.common.support.process import memory_bytes
 from erosion.common.tasks.inputs import TabularTask

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import sqrt
 
 from erosion.common.aggregation.cohort import HospitalName
-from erosion.common.protocol.messages import FinalMetrics
-from erosion.common.protocol.summary import Summary
+from erosion.common.protocol.messages import FinalMetrics, Summary
 from erosion.common.rounds.misfits import Misfit, misfits, problem_with_summary
 from erosion.common.rounds.records import RoundRecord
 from erosion.common.settings.base import Settings

@@ -12,7 +12,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.common.protocol.summary import QUANTILES, ColumnSummary, Summary
+from erosion.common.protocol.messages import QUANTILES, ColumnSummary, Summary
 from erosion.common.settings.base import Settings
 from erosion.common.study.study import Study
 from erosion.common.support.text import printable

@@ -9,9 +9,8 @@ from statistics import median
 from erosion.common.aggregation.cohort import HospitalName
 from erosion.common.errors import RunError
 from erosion.common.learning.models import parameter_shapes, shapes_digest
-from erosion.common.protocol.messages import DescribeReply, FeatureSums, ModelShape
+from erosion.common.protocol.messages import DescribeReply, FeatureSums, ModelShape, Summary
 from erosion.common.protocol.scaling import problem_with_sums
-from erosion.common.protocol.summary import Summary
 from erosion.common.rounds.channel import (
     Away,
     Channel,

@@ -14,8 +14,7 @@ from erosion.common.aggregation.cohort import HospitalName, Update
 from erosion.common.aggregation.vectors import is_finite, norm
 from erosion.common.algorithms.base import TRAIN, UPDATES, Brings, SiteAnswer, TensorTerms
 from erosion.common.learning.training import Training
-from erosion.common.protocol.figures import LARGEST_COUNT
-from erosion.common.protocol.messages import StepResult, TrainResult
+from erosion.common.protocol.messages import LARGEST_COUNT, StepResult, TrainResult
 from erosion.common.rounds.records import Answer, Rejection
 from erosion.common.settings.base import first_mistake
 from erosion.common.study.study import Study

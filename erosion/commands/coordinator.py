@@ -216,7 +216,7 @@ def _refuse_what_does_nothing(options: argparse.Namespace) -> None:
 def _setup(options: argparse.Namespace) -> "Setup":
     from erosion.server.coordination.run_study import Setup
     from erosion.server.enrolment.federation_folder import FederationFolder
-    from erosion.server.link.open_link import federation_or_none
+    from erosion.server.link.link import federation_or_none
 
     return Setup(
         options.address,
@@ -235,7 +235,7 @@ def _run_app(options: argparse.Namespace) -> int:
     from erosion.common.support.software import load_app
     from erosion.server.coordination.run_app import run_app, run_config_of
     from erosion.server.enrolment.federation_folder import FederationFolder
-    from erosion.server.link.open_link import federation_or_none
+    from erosion.server.link.link import federation_or_none
 
     run_app(
         load_app(options.app, ServerApp, StudyError),

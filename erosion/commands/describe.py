@@ -70,7 +70,7 @@ def _run(options: argparse.Namespace) -> int:
         from erosion.common.rounds.bounds import check_sizes
         from erosion.server.description.ask import ask_all
         from erosion.server.enrolment.federation_folder import FederationFolder
-        from erosion.server.link.open_link import federation_or_none, make_link
+        from erosion.server.link.link import federation_or_none, make_link
 
         study = load_study(study_file)
         check_sizes(study)

@@ -37,7 +37,7 @@ def _status_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run_status(options: argparse.Namespace) -> int:
     from erosion.common.errors import ErosionError
-    from erosion.common.support.status_words import Level, find_status, health, in_words
+    from erosion.common.support.status import Level, find_status, health, in_words
 
     try:
         path, seen = find_status(options.where)
@@ -107,7 +107,7 @@ def held_against(
     """
     from erosion.client.audit.log_files import LEAST_KEEP_DAYS, verify
     from erosion.client.audit.site_observers import STATUS_NAME
-    from erosion.common.support.status_file import read_status_file
+    from erosion.common.support.status import read_status_file
 
     status = log.parent / STATUS_NAME
     if head is None and (seen := read_status_file(status)) is not None:

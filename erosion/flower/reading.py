@@ -10,13 +10,12 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 from torch import Tensor
 
 from erosion.common.algorithms.base import ArmBase, Brings
-from erosion.common.protocol.figures import LARGEST_COUNT
-from erosion.common.protocol.messages import TrainReply, TrainResult
+from erosion.common.protocol.messages import LARGEST_COUNT, TrainReply, TrainResult
 from erosion.common.rounds.records import Answer, Rejection
 from erosion.common.rounds.screening import Expected, screen
 from erosion.common.support.text import printable
 from erosion.flower.arrangement import Arrangement, Values
-from erosion.server.link.sessions import Sessions
+from erosion.server.link.service import Sessions
 
 MOST_CHARACTERS = 100
 

@@ -28,7 +28,7 @@ from erosion.common.aggregation.cohort import HospitalName, MemoryCohort, Update
 from erosion.common.algorithms.base import BuildContext
 from erosion.common.algorithms.weight_erosion import WeightErosion
 from erosion.common.learning.models import Resnet18, parameter_layout
-from erosion.common.protocol.flower_arrays import RAW_FLOAT32, to_tensor
+from erosion.common.protocol.flower import RAW_FLOAT32, to_tensor
 from erosion.common.rounds.records import Answer
 from erosion.common.rounds.round import first_state
 from erosion.common.support.process import keep_freed_memory

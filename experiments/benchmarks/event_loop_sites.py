@@ -17,11 +17,17 @@ import grpc
 import torch
 from flwr.app import RecordDict
 
-from erosion.client.connection.line import OURS
-from erosion.common.line.assembly import Assembly, MemorySpace
-from erosion.common.line.envelope import FrameSize, data_frames, describe, read_description
-from erosion.common.line.frames import PATH, Kind, frame, json_body, json_frame, opened
+from erosion.client.connection.site_link import OURS
 from erosion.common.protocol import wire
+from erosion.common.protocol.envelope import (
+    Assembly,
+    FrameSize,
+    MemorySpace,
+    data_frames,
+    describe,
+    read_description,
+)
+from erosion.common.protocol.frames import PATH, Kind, frame, json_body, json_frame, opened
 from erosion.experiments.benchmarks.ours import AddingSite
 
 CONNECTING_AT_ONCE = 16  # TLS handshakes under way

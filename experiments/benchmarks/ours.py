@@ -20,7 +20,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from erosion.client.connection.agent import Agent, Until
-from erosion.client.connection.line import SiteLine
+from erosion.client.connection.site_link import SiteLine
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import DescribeReply, TrainReply, TrainResult
 from erosion.common.rounds.arm import Arm
@@ -47,7 +47,7 @@ from erosion.server.coordination.folder_store import FolderStore
 from erosion.server.coordination.network import NetworkTransport
 from erosion.server.coordination.study_strategy import StudyStrategy
 from erosion.server.enrolment.federation_folder import FederationFolder
-from erosion.server.link.open_link import make_link
+from erosion.server.link.link import make_link
 from erosion.server.run.run_folder import RunFolder
 
 PROGRAMS = "erosion.experiments.benchmarks.ours"

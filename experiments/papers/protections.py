@@ -15,7 +15,7 @@ import torch
 from flwr.app import Context, Message, RecordDict
 
 from erosion.client.audit.audit_log import AuditLog
-from erosion.client.connection.app import make_app
+from erosion.client.connection.serve import make_app
 from erosion.client.consent.consent import Consent
 from erosion.client.records.records import Records
 from erosion.client.site_file import Site

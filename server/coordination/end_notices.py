@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 
 from erosion.common.aggregation.cohort import HospitalName
 from erosion.common.protocol import wire
-from erosion.common.protocol.flower_messages import BoundedMessage
+from erosion.common.protocol.flower import BoundedMessage
 from erosion.server.link import Link
 
 CONFIRM_SECONDS = 2.0  # in which sites can confirm; a busy one does so later

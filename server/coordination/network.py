@@ -13,8 +13,7 @@ from flwr.app import Error, Message, RecordDict
 from erosion.common.aggregation.cohort import HospitalName
 from erosion.common.errors import ErosionError, RunOver, Undecided
 from erosion.common.protocol import wire
-from erosion.common.protocol.error_codes import read_error
-from erosion.common.protocol.flower_messages import BoundedMessage, log_head, received_bytes
+from erosion.common.protocol.flower import BoundedMessage, log_head, read_error, received_bytes
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion.common.rounds.bounds import most_head_bytes
 from erosion.common.rounds.channel import (

@@ -1,4 +1,4 @@
-"""`erosion server --app`: a Flower ServerApp of somebody's own, over our connections."""
+"""`erosion server --app`: a Flower ServerApp over our link, as an ordinary Grid."""
 
 import logging
 import secrets
@@ -12,13 +12,13 @@ from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import ServerApp
 
 from erosion.common.errors import ErosionError, RunError, StudyError
-from erosion.common.line.run_news import Plain, RunNews
-from erosion.common.protocol.flower_identity import COORDINATOR_NODE_ID, identify
+from erosion.common.protocol.flower import COORDINATOR_NODE_ID, identify
+from erosion.common.protocol.frames import Plain, RunNews
 from erosion.server.coordination.end_notices import FAILED, EndNotices
 from erosion.server.enrolment.federation_folder import FederationFolder
 from erosion.server.link import LinkGrid
 from erosion.server.link.channel import LONGEST_ROUND_SECONDS, MessageGrid
-from erosion.server.link.open_link import make_link
+from erosion.server.link.link import make_link
 
 LOOK_SECONDS = 0.05  # between two looks of a thread whose news another one has taken
 

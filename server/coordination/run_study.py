@@ -20,7 +20,7 @@ from erosion.server.coordination.every_user import run_every_user
 from erosion.server.coordination.study_queue import StudyQueue
 from erosion.server.enrolment.federation_folder import FederationFolder
 from erosion.server.link import Link
-from erosion.server.link.open_link import make_link
+from erosion.server.link.link import make_link
 from erosion.server.output.events import StudyFailed
 from erosion.server.output.observers import Observers
 from erosion.server.run.overview import Overview

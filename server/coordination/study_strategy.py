@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from erosion.common.protocol.flower_arrays import to_array
+from erosion.common.protocol.flower import to_array
 from erosion.common.rounds.arm import Arm
 from erosion.common.rounds.context import RunContext
 from erosion.common.rounds.driver import OpenRound

@@ -7,9 +7,8 @@ from flwr.app import Message
 
 from erosion.common.errors import ErosionError, Undecided
 from erosion.common.protocol import wire
-from erosion.common.protocol.error_codes import NODE_UNAVAILABLE, read_error
-from erosion.common.protocol.flower_messages import BoundedMessage
-from erosion.common.protocol.summary import SummaryReply
+from erosion.common.protocol.flower import NODE_UNAVAILABLE, BoundedMessage, read_error
+from erosion.common.protocol.messages import SummaryReply
 from erosion.common.rounds.bounds import most_head_bytes
 from erosion.common.study.study import Study
 from erosion.common.support.text import printable

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from erosion.common.protocol.summary import (
+from erosion.common.protocol.messages import (
     QUANTILES,
     ColumnSummary,
     Range,

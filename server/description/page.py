@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from erosion.common.protocol.summary import (
+from erosion.common.protocol.messages import (
     QUANTILES,
     ColumnSummary,
     Range,

@@ -1,29 +1,39 @@
-"""The federation's own certificate authority, and the certificates of coordinator and sites."""
+"""The federation's authority, certificates of coordinator and sites, hospitals' own authorities."""
 
-from collections.abc import Iterator, Sequence
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 
+import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from erosion.common.errors import EnrolmentError
 from erosion.common.support import expiry
-from erosion.common.support.files import read_named
+from erosion.common.support.files import read_named, version_of
 from erosion.common.support.keys import (
+    CURVES,
     ODD_CERTIFICATE,
     PrivateKey,
     PublicKey,
     certificate_in,
+    certificates_in,
     certified_key,
     is_issued_by,
     load_private_key,
     new_private_key,
     private_pem,
 )
+from erosion.server.enrolment.federation_folder import FederationFolder, OwnAuthority
+
+logger = logging.getLogger("erosion.admission")
+
 
 AUTHORITY_DAYS = 3650  # every site has to be visited to replace it
 COORDINATOR_DAYS = 90
@@ -238,3 +248,200 @@ def _host(host: str) -> x509.GeneralName:
         return x509.IPAddress(ip_address(host))
     except ValueError:
         return x509.DNSName(host)
+
+
+_REMEDY = "The site makes one with `erosion enroll request NAME`, which writes node.csr."
+
+
+@dataclass(frozen=True, slots=True)
+class SigningRequest:
+    """Whose it is by its own word, and the key."""
+
+    hospital: str
+    key: PublicKey
+
+
+def read_request(path: Path) -> SigningRequest:
+    """Raises EnrolmentError, also where the file holds a private key by mistake."""
+    try:
+        pem = read_named(path)
+    except OSError as problem:
+        raise EnrolmentError(
+            f"The request {path} cannot be read: {problem.strerror}. Check the path."
+        ) from None
+    if b"PRIVATE KEY" in pem:
+        raise EnrolmentError(
+            f"{path} holds a private key, which must not leave its site. Ask the site for the file"
+            " that ends in .csr, and have it make a new key, because this one has travelled."
+        )
+    try:
+        request = x509.load_pem_x509_csr(pem)
+        key, is_theirs = request.public_key(), request.is_signature_valid
+    except Exception:  # noqa: BLE001 - whatever the library says of a file from elsewhere
+        raise EnrolmentError(
+            f"{path} does not hold a request for a certificate in PEM. {_REMEDY}"
+        ) from None
+    if not is_theirs:
+        raise EnrolmentError(f"The request {path} is not signed by its own key. {_REMEDY}")
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, CURVES):
+        raise EnrolmentError(f"The key of {path} is not on P-256 or P-384. {_REMEDY}")
+    names = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return SigningRequest(str(names[0].value) if names else "", key)
+
+
+@dataclass(frozen=True, slots=True)
+class _Authority:
+    """What vouches for one hospital."""
+
+    hospital: str
+    name: str  # in the site's certificate
+    issuers: tuple[x509.Certificate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnAuthorities:
+    """One for each hospital that has its own: none of them can vouch for another hospital."""
+
+    authorities: tuple[_Authority, ...] = ()
+    pem: bytes = b""  # all of them, for the TLS handshake
+    files: tuple[Path, ...] = ()  # from which they were read
+
+    @property
+    def hospitals(self) -> Collection[str]:
+        """Who has one."""
+        return [each.hospital for each in self.authorities]
+
+    def hospital_of(self, certificate: x509.Certificate) -> str | None:
+        """The hospital that `certificate` is for; None where it is for none."""
+        names = set(names_in(certificate))
+        for each in self.authorities:
+            if each.name in names and any(is_issued_by(certificate, i) for i in each.issuers):
+                return each.hospital
+        return None
+
+
+def read_own_authorities(folder: FederationFolder) -> OwnAuthorities:
+    """The authorities that `federation.toml` names. Raises EnrolmentError."""
+    authorities, pems, files = [], [], []
+    for hospital, own in folder.read_place().authorities.items():
+        issuers, pem = read_own_authority(folder, hospital, own)
+        authorities.append(_Authority(hospital, own.name, issuers))
+        pems.append(pem)
+        files.append(folder.path / own.certificate)
+    return OwnAuthorities(tuple(authorities), b"\n".join(pems), tuple(files))
+
+
+def read_own_authority(
+    folder: FederationFolder, hospital: str, own: OwnAuthority
+) -> tuple[tuple[x509.Certificate, ...], bytes]:
+    """One hospital's: its certificates, and the file itself. Raises EnrolmentError."""
+    path = folder.path / own.certificate
+    try:
+        pem = read_named(path)
+        issuers = tuple(certificates_in(pem))
+    except (OSError, ValueError) as problem:
+        reason = problem.strerror if isinstance(problem, OSError) else problem
+        raise EnrolmentError(
+            f"The authority of {hospital}, {path}: {reason}. Put the certificate of the authority"
+            f" that signs its site's certificate there, or take authorities.{hospital} out of"
+            " federation.toml."
+        ) from None
+    return issuers, pem
+
+
+class ServingCertificate:
+    """Read again when the federation's files have changed, at the next connection at the latest."""
+
+    def __init__(self, folder: FederationFolder) -> None:
+        """Raises EnrolmentError where it cannot be read or has expired."""
+        self._folder = folder
+        self._own = OwnAuthorities()
+        self._lock = threading.RLock()
+        self._seen, self._problem = self._versions(), ""  # with the latest reading
+        self._handed = self._seen  # versions of what gRPC has
+        self._load()
+        if expiry.has_ended(self.expires):
+            raise EnrolmentError(
+                f"The coordinator's certificate {folder.coordinator}"
+                f" {expiry.in_words(self.expires)}, and no site would accept it."
+                f" Run: erosion enroll renew coordinator{folder.option}"
+            )
+
+    @property
+    def expires(self) -> datetime:
+        """When sites stop accepting it."""
+        with self._lock:
+            self._reload()
+            return self._certificate.not_valid_after_utc
+
+    @property
+    def trouble(self) -> str | None:
+        """Why no site accepts it any more, and the remedy; None where one would."""
+        if not expiry.has_ended(self.expires):
+            return None
+        return (
+            f"the coordinator's certificate {expiry.in_words(self.expires)}; run:"
+            f" erosion enroll renew coordinator{self._folder.option}"
+        )
+
+    @property
+    def words(self) -> str:
+        """For which names it is, and until when."""
+        return validity_in_words(self._certificate)
+
+    def credentials(self, *, on_handshake: Callable[[], None]) -> grpc.ServerCredentials:
+        """For a gRPC server; `on_handshake` is called when a connection begins.
+
+        A site without a certificate of one of the federation's authorities does not get beyond
+        the handshake.
+        """
+
+        def latest() -> grpc.ServerCertificateConfiguration | None:
+            on_handshake()
+            with self._lock:
+                self._reload()
+                if self._seen == self._handed:
+                    return None
+                self._handed = self._seen
+                return self._configuration()
+
+        with self._lock:
+            self._handed = self._seen
+            first = self._configuration()
+        return grpc.dynamic_ssl_server_credentials(
+            first, latest, require_client_authentication=True
+        )
+
+    def _versions(self) -> tuple[object, ...]:
+        folder = self._folder
+        files = (folder.coordinator, folder.authority, folder.place, *self._own.files)
+        return tuple(map(version_of, files))
+
+    def _load(self) -> None:
+        identity = load_identity(self._folder.coordinator)
+        own = read_own_authorities(self._folder)
+        load_certificate(self._folder.authority)  # gRPC says nothing of a file without one
+        roots = read_named(self._folder.authority) + own.pem
+        self._identity: Identity = identity
+        self._own, self._roots = own, roots
+        self._certificate = x509.load_pem_x509_certificate(identity.certificate)
+
+    def _reload(self) -> bool:
+        """Read the files if they have changed; False where they have not."""
+        seen = self._versions()
+        if seen == self._seen:
+            return False
+        try:
+            self._load()
+        except (EnrolmentError, OSError) as problem:
+            if str(problem) != self._problem:
+                logger.error("the certificate stays as it was: %s", problem)
+            self._problem = str(problem)
+            return False
+        self._seen, self._problem = seen, ""
+        logger.info("the certificate was read again: %s", self.words)
+        return True
+
+    def _configuration(self) -> grpc.ServerCertificateConfiguration:
+        pair = (self._identity.key, self._identity.certificate)
+        return grpc.ssl_server_certificate_configuration([pair], root_certificates=self._roots)

@@ -15,9 +15,19 @@ from erosion.common.sealed import pinned_keys
 from erosion.common.support import expiry
 from erosion.common.support.keys import certificate_fingerprint
 from erosion.common.support.text import answer_to
-from erosion.server.enrolment import certificates, enrolment, signing_request
-from erosion.server.enrolment.certificates import COORDINATOR_DAYS
-from erosion.server.enrolment.enrolment import COORDINATOR, SITE_DAYS, Enrolment
+from erosion.server.enrolment import certificates, enrolment
+from erosion.server.enrolment.certificates import (
+    COORDINATOR_DAYS,
+    ServingCertificate,
+    read_own_authority,
+)
+from erosion.server.enrolment.enrolment import (
+    COORDINATOR,
+    SITE_DAYS,
+    STANDARD_OUTPUT,
+    Enrolment,
+    authority_fingerprint,
+)
 from erosion.server.enrolment.federation_folder import (
     DEFAULT_FOLDER,
     DEFAULT_PORT,
@@ -25,12 +35,9 @@ from erosion.server.enrolment.federation_folder import (
     FederationFolder,
     OwnAuthority,
     checked_host,
+    read_key_registry,
 )
-from erosion.server.enrolment.key_registry import read_key_registry
-from erosion.server.enrolment.own_authority import read_own_authority
 from erosion.server.enrolment.peers_file import write_peers
-from erosion.server.enrolment.serving_certificate import ServingCertificate
-from erosion.server.enrolment.site_kit import STANDARD_OUTPUT, authority_fingerprint
 
 MOST_DAYS = 36_500  # a certificate's dates end with the year 9999
 
@@ -157,7 +164,7 @@ def _site(options: argparse.Namespace) -> None:
 
 def _sign(options: argparse.Namespace) -> None:
     folder = FederationFolder(options.folder)
-    name = options.name or signing_request.read_request(options.request).hospital
+    name = options.name or certificates.read_request(options.request).hospital
     act = enrolment.renew_site if options.replace else enrolment.enrol_site
     made = act(folder, name, request=options.request, out=options.out, days=options.days)
     _tell_of_kit(folder, made, has_key=False)

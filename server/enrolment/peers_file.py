@@ -6,8 +6,12 @@ from erosion.common.errors import EnrolmentError
 from erosion.common.sealed.pinned_keys import as_text
 from erosion.common.support.files import write_atomically
 from erosion.common.support.keys import PublicKey, read_public_key
-from erosion.server.enrolment.federation_folder import FederationFolder
-from erosion.server.enrolment.key_registry import EnrolledKey, KeyRegistry, read_key_registry
+from erosion.server.enrolment.federation_folder import (
+    EnrolledKey,
+    FederationFolder,
+    KeyRegistry,
+    read_key_registry,
+)
 
 
 def write_peers(folder: FederationFolder, out: Path) -> list[EnrolledKey]:

@@ -19,23 +19,22 @@ from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from erosion.common.errors import LinkError
-from erosion.common.line.envelope import describe
-from erosion.common.line.frames import LARGEST_HEAD_BYTES, Kind, json_frame
-from erosion.common.line.run_news import RunNews
-from erosion.common.protocol.admission_terms import Reason
-from erosion.common.protocol.error_codes import MESSAGE_UNAVAILABLE, NODE_UNAVAILABLE
-from erosion.common.protocol.flower_messages import (
+from erosion.common.protocol.envelope import describe
+from erosion.common.protocol.flower import (
+    MESSAGE_UNAVAILABLE,
+    NODE_UNAVAILABLE,
     ReplyMessage,
     RequestMessage,
     most_head_bytes,
     most_reply_bytes,
 )
+from erosion.common.protocol.frames import LARGEST_HEAD_BYTES, Kind, Reason, RunNews, json_frame
 from erosion.common.support.process import RunningTime
-from erosion.server.enrolment.rejections import TurnedAway
+from erosion.server.enrolment.admission import TurnedAway
 from erosion.server.link.spool import Spool
 
 if TYPE_CHECKING:
-    from erosion.server.link.sessions import Sessions
+    from erosion.server.link.service import Sessions
     from erosion.server.link.site_session import SiteSession
 
 LONGEST_ROUND_SECONDS = 86_400.0  # where no timeout is given

@@ -14,27 +14,30 @@ from typing import Any
 from cryptography import x509
 from flwr.app import Error
 
-from erosion.common.line.assembly import Assembly, MemorySpace, Nowhere, Space
-from erosion.common.line.envelope import (
+from erosion.common.protocol.envelope import (
+    Assembly,
     Description,
     FrameSize,
+    MemorySpace,
+    Nowhere,
+    Space,
     data_frames,
     read_description,
 )
-from erosion.common.line.frames import (
+from erosion.common.protocol.flower import ReplyMessage
+from erosion.common.protocol.frames import (
     ARRIVING_PATIENCE,
     LARGEST_GREETING_BYTES,
     LONGEST_REASON,
     SMALLEST_DATA_BYTES,
     Kind,
     LineFault,
+    Reason,
     frame,
     json_body,
     opened,
     text_in,
 )
-from erosion.common.protocol.admission_terms import Reason
-from erosion.common.protocol.flower_messages import ReplyMessage
 from erosion.server.link.channel import Exchange, Pending, Request
 from erosion.server.link.spool import Spool, TransferThrottle
 

@@ -15,7 +15,7 @@ from erosion.common.rounds.events import (
     WaitsFor,
 )
 from erosion.common.study.study import Study
-from erosion.common.support.status_file import StatusFile, certificate_shown
+from erosion.common.support.status import StatusFile, certificate_shown
 from erosion.server.output.events import (
     EveryUserFinished,
     ObserverDropped,

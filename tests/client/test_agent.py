@@ -14,20 +14,21 @@ from flwr.app import Error, Message, RecordDict
 from erosion.client.audit.audit_log import AuditLog
 from erosion.client.audit.log_files import hash_of
 from erosion.client.audit.site_observers import SiteObservers
-from erosion.client.connection import outage
+from erosion.client.connection import agent as agent_module
 from erosion.client.connection.agent import (
+    FIRST_RETRY_SECONDS,
     GONE_SECONDS,
+    LAST_RETRY_SECONDS,
     LOST_SECONDS,
     Agent,
     Until,
 )
-from erosion.client.connection.line import LostLine, SiteLine, Welcome
-from erosion.client.connection.outage import FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS
+from erosion.client.connection.site_link import LostLine, SiteLine, Welcome
 from erosion.command_line import parser
 from erosion.common.errors import LinkError, SiteError
-from erosion.common.line.frames import LONGEST_REASON
 from erosion.common.protocol import wire
-from erosion.common.protocol.flower_messages import RequestMessage
+from erosion.common.protocol.flower import RequestMessage
+from erosion.common.protocol.frames import LONGEST_REASON
 from erosion.common.support import expiry
 from tests.support.broken_line import BreaksAfterTheWelcome
 from tests.support.docker_engine import ROOT
@@ -167,7 +168,7 @@ def test_a_line_on_which_a_request_was_answered_is_tried_again_at_once(
 def test_a_line_that_stood_for_a_while_is_tried_again_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(outage, "STEADY_SECONDS", 0.0)
+    monkeypatch.setattr(agent_module, "STEADY_SECONDS", 0.0)
     assert longest_pauses(monkeypatch, num_requests=0, times=4) == [FIRST_RETRY_SECONDS] * 4
 
 

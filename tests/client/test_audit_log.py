@@ -21,16 +21,17 @@ from erosion.client.audit import audit_log as audit_log_module
 from erosion.client.audit.audit_log import AuditLog, NotLogged
 from erosion.client.audit.log_files import full_files, last_line, remove_old, verify
 from erosion.client.audit.site_observers import SiteObservers
-from erosion.client.connection import agent, running_site
+from erosion.client.connection import agent
 from erosion.client.connection import serve as serving
-from erosion.client.connection.line import Welcome
+from erosion.client.connection.site_link import Welcome
 from erosion.client.consent.consent import Consent
 from erosion.command_line import main
 from erosion.common.compression.codec import Compression, compress
 from erosion.common.errors import SiteError
-from erosion.common.line.frames import LONGEST_REASON
 from erosion.common.protocol import wire
+from erosion.common.protocol.frames import LONGEST_REASON
 from erosion.common.protocol.messages import (
+    ColumnSummary,
     DescribeReply,
     EvaluateReply,
     EvaluateResult,
@@ -40,10 +41,10 @@ from erosion.common.protocol.messages import (
     Scaling,
     StepReply,
     StepResult,
+    SummaryReply,
     TrainReply,
     TrainResult,
 )
-from erosion.common.protocol.summary import ColumnSummary, SummaryReply
 from tests.support.sent_logs import UPDATE, long_log, reply, request, sent
 from tests.support.small_study import make_study
 
@@ -223,7 +224,7 @@ def test_a_site_tells_its_agent_what_it_answers_again(
         consents.append(consent)
         return ClientApp()
 
-    monkeypatch.setattr(running_site, "make_app", make_app)
+    monkeypatch.setattr(serving, "make_app", make_app)
     monkeypatch.setattr(serving, "_run", lambda made, _watch: agents.append(made))
     serving.serve(site, agent.Until())
     for is_repeated in (True, False):

@@ -12,7 +12,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from erosion.client.audit.audit_log import AuditLog
-from erosion.client.connection.app import make_app
+from erosion.client.connection.serve import make_app
 from erosion.client.consent.approvals import decide, entry_of
 from erosion.client.consent.consent import Consent
 from erosion.client.records.account import dataset_of
@@ -21,8 +21,7 @@ from erosion.client.records.recovery import recover
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.protocol import wire
-from erosion.common.protocol.error_codes import read_error
-from erosion.common.protocol.flower_messages import RequestMessage
+from erosion.common.protocol.flower import RequestMessage, read_error
 from erosion.common.protocol.messages import TrainRequest
 from erosion.common.rounds.selection import fold_studies, trials
 from erosion.common.study.study import Study

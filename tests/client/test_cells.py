@@ -26,7 +26,7 @@ from erosion.client.disclosure.patient_sets import keys_of, num_differing, patie
 from erosion.client.site_file import Limits, Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal, SiteError
-from erosion.common.protocol.summary import relative_step
+from erosion.common.protocol.messages import relative_step
 from erosion.common.study.study import Study
 from tests.support.small_study import TASK, make_site, make_study, twenty_patients
 

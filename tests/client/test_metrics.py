@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
 from erosion.client.evaluation.final_figures import measure, measure_with_intervals, told
-from erosion.common.protocol.figures import LARGEST_FIGURE
-from erosion.common.protocol.messages import Interval
+from erosion.common.protocol.messages import LARGEST_FIGURE, Interval
 from erosion.common.tasks.metric import of_mean, of_ranking
 from erosion.experiments.tables import wilson
 from tests.support.task_examples import example

@@ -7,15 +7,14 @@ import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
 
-from erosion.client.connection.app import make_app
+from erosion.client.connection.serve import make_app
 from erosion.client.consent.approvals import decide, entry_of
 from erosion.client.consent.consent import Consent
 from erosion.client.records.records import Records
 from erosion.client.training.hospital import Hospital
 from erosion.client.training.kept_state import KeptState, Moment, StateKey
 from erosion.common.protocol import wire
-from erosion.common.protocol.error_codes import read_error
-from erosion.common.protocol.flower_messages import RequestMessage
+from erosion.common.protocol.flower import RequestMessage, read_error
 from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion.common.study.study import Study
 from tests.support.small_study import make_site, make_study, twenty_patients

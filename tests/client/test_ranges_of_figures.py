@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from erosion.client.disclosure.control import DisclosureControl
 from erosion.client.disclosure.summary import column_summaries
 from erosion.client.site_file import Site
-from erosion.common.protocol.summary import ColumnSummary, Summary, count_range
+from erosion.common.protocol.messages import ColumnSummary, Summary, count_range
 from erosion.common.tasks.inputs import TabularTask
 from erosion.server.description.description import Description
 from tests.support.small_study import make_study

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from flwr.app import Context, Message, RecordDict
 
-from erosion.client.connection import running_site
+from erosion.client.connection import serve
 from erosion.client.connection.agent import Agent
-from erosion.client.connection.running_site import RunningSite
+from erosion.client.connection.serve import RunningSite
 from erosion.client.records.records import Records
 from erosion.client.site_file import load_site
 from erosion.common.errors import SiteError
@@ -23,7 +23,7 @@ CONTEXT = Context(1, 2, {}, RecordDict(), {})
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running_site, "SETTLED_SECONDS", 0.0)
+    monkeypatch.setattr(serve, "SETTLED_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_what_was_computed_by_the_former_file_does_not_leave(
             change(file, "[approval]", "[limits]\nas_user = false\n[approval]")
         return Message(RecordDict(), reply_to=message)
 
-    monkeypatch.setattr(running_site, "make_app", lambda *_: app)
+    monkeypatch.setattr(serve, "make_app", lambda *_: app)
     site = running(file, records)
     with pytest.raises(SiteError, match="was changed at"):
         site(request(), CONTEXT)

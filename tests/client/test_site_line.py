@@ -8,11 +8,10 @@ from collections.abc import Iterator
 import pytest
 from flwr.app import Message
 
-from erosion.client.connection import line as line_module
-from erosion.client.connection.line import MOST_WAITING, SiteLine
-from erosion.client.connection.proxy import dial
-from erosion.common.line.frames import Kind, LineFault, frame, json_frame
-from erosion.common.line.run_news import RunNews
+from erosion.client.connection import site_link
+from erosion.client.connection.credentials import dial
+from erosion.client.connection.site_link import MOST_WAITING, SiteLine
+from erosion.common.protocol.frames import Kind, LineFault, RunNews, frame, json_frame
 from tests.support.connect_proxy import ConnectProxy
 
 NUM_BYTES = 1000
@@ -41,14 +40,14 @@ def test_of_requests_that_are_dropped_while_they_wait_nothing_is_kept(
     line: SiteLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[weakref.ref[Message]] = []
-    request_of = line_module._request
+    request_of = site_link._request
 
     def noted(*described: object) -> Message:
         request = request_of(*described)  # type: ignore[arg-type]
         made.append(weakref.ref(request))
         return request
 
-    monkeypatch.setattr(line_module, "_request", noted)
+    monkeypatch.setattr(site_link, "_request", noted)
     for number in range(100):
         come(line, f"r{number}")
         drop(line, f"r{number}")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
 
-from erosion.client.connection.app import make_app
+from erosion.client.connection.serve import make_app
 from erosion.client.consent.approvals import decide, entry_of
 from erosion.client.consent.consent import Consent
 from erosion.client.records.records import Records
@@ -18,8 +18,7 @@ from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import ErosionError, ModelError, Refusal
 from erosion.common.protocol import wire
-from erosion.common.protocol.error_codes import read_error
-from erosion.common.protocol.flower_messages import RequestMessage
+from erosion.common.protocol.flower import RequestMessage, read_error
 from erosion.common.protocol.messages import TrainRequest
 from erosion.common.study.study import Study
 from tests.support.installed_package import forgotten_afterwards, install

@@ -23,7 +23,7 @@ from erosion.common.compression.codec import (
 )
 from erosion.common.errors import StudyError
 from erosion.common.protocol import wire
-from erosion.common.protocol.flower_arrays import to_array
+from erosion.common.protocol.flower import to_array
 from erosion.common.protocol.messages import TrainReply, TrainResult
 from tests.support.federation import small_study
 

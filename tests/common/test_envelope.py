@@ -8,18 +8,19 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from erosion.common.line import envelope
-from erosion.common.line.assembly import Assembly, MemorySpace
-from erosion.common.line.envelope import (
+from erosion.common.protocol import envelope
+from erosion.common.protocol.envelope import (
     MOST_ARRAYS,
     MOST_RECORDS,
     MOST_VALUES,
+    Assembly,
     FrameSize,
+    MemorySpace,
     data_frames,
     describe,
     read_description,
 )
-from erosion.common.line.frames import (
+from erosion.common.protocol.frames import (
     FAST_BYTES,
     LARGEST_DATA_BYTES,
     MODEST_DATA_BYTES,

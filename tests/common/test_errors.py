@@ -7,8 +7,8 @@ import pytest
 
 from erosion.client.audit.audit_log import AuditLog  # noqa: F401 - defines an error of its own
 from erosion.common.errors import ErosionError, Problem, StudyError
-from erosion.common.line.frames import LONGEST_REASON
-from erosion.common.protocol.error_codes import NoAnswer, read_error
+from erosion.common.protocol.flower import NoAnswer, read_error
+from erosion.common.protocol.frames import LONGEST_REASON
 from erosion.common.rounds.presence import UserDeclinedError  # noqa: F401 - as above
 
 

@@ -8,14 +8,16 @@ from flwr.app import ConfigRecord, RecordDict
 from pydantic import ValidationError
 
 from erosion.common.errors import StudyError
-from erosion.common.line.envelope import describe
-from erosion.common.line.frames import LARGEST_HEAD_BYTES, Kind, json_frame
 from erosion.common.protocol import wire
-from erosion.common.protocol.figures import MOST_COLUMNS
+from erosion.common.protocol.envelope import describe
+from erosion.common.protocol.frames import LARGEST_HEAD_BYTES, Kind, json_frame
 from erosion.common.protocol.messages import (
     CROSS_FITTED_SIGNIFICANCE,
     LONGEST_METRIC,
+    MOST_COLUMNS,
     MOST_METRICS,
+    QUANTILES,
+    ColumnSummary,
     Comparison,
     DescribeReply,
     EvaluateReply,
@@ -23,9 +25,9 @@ from erosion.common.protocol.messages import (
     FeatureSums,
     FinalMetrics,
     Scaling,
+    Summary,
     TrainRequest,
 )
-from erosion.common.protocol.summary import QUANTILES, ColumnSummary, Summary
 from erosion.common.protocol.wire import WireError
 from erosion.common.rounds.bounds import check_sizes, most_head_bytes, problem_with_heads
 from erosion.common.settings.base import MOST_MISTAKES

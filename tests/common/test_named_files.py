@@ -17,8 +17,7 @@ from erosion.common.sealed.pinned_keys import read_pinned_keys
 from erosion.common.study.study import load_study
 from erosion.common.support import files
 from erosion.common.support.keys import load_private_key
-from erosion.server.enrolment.certificates import load_certificate
-from erosion.server.enrolment.signing_request import read_request
+from erosion.server.enrolment.certificates import load_certificate, read_request
 
 
 def site(path: Path) -> Site:

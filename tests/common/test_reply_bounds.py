@@ -5,8 +5,8 @@ import torch
 
 from erosion.common.algorithms.base import UPDATES, Brings, RoundStart, TensorTerms
 from erosion.common.compression.codec import KINDS, compress
-from erosion.common.line.envelope import describe, read_description
 from erosion.common.protocol import wire
+from erosion.common.protocol.envelope import describe, read_description
 from erosion.common.protocol.messages import TrainReply, TrainResult
 from erosion.common.rounds.bounds import most_reply_bytes
 from erosion.common.rounds.evaluation import evaluate_request

@@ -17,8 +17,8 @@ from erosion.common.aggregation.cohort import Update
 from erosion.common.algorithms.base import Brings, TensorTerms
 from erosion.common.algorithms.scaffold import Scaffold
 from erosion.common.learning.training import Training
-from erosion.common.protocol.figures import LARGEST_COUNT
 from erosion.common.protocol.messages import (
+    LARGEST_COUNT,
     Comparison,
     DescribeReply,
     EvaluateReply,

@@ -14,20 +14,19 @@ import pytest
 from cryptography import x509
 from flwr.clientapp import ClientApp
 
-from erosion.client.connection import line as line_module
+from erosion.client.connection import site_link
 from erosion.client.connection.agent import Agent, Until
-from erosion.client.connection.connection_errors import connection_error
-from erosion.client.connection.credentials import Credentials, credentials_for
-from erosion.client.connection.line import OURS, SiteLine, Tls
+from erosion.client.connection.credentials import Credentials, connection_error, credentials_for
+from erosion.client.connection.site_link import OURS, SiteLine, Tls
 from erosion.client.finding import Severity
 from erosion.client.preflight.site_checks import check_keys
 from erosion.client.site_file import CoordinatorAddress, load_site
 from erosion.common.errors import LinkError, SiteError
-from erosion.common.line.frames import Kind, Versions, frame
+from erosion.common.protocol.frames import Kind, Versions, frame
 from erosion.common.support import expiry
 from erosion.common.support.keys import new_private_key, private_pem
 from erosion.experiments.hostile_load import http2
-from erosion.server.enrolment import certificates, rejections
+from erosion.server.enrolment import admission, certificates
 from erosion.server.enrolment.enrolment import (
     enrol_site,
     renew_coordinator,
@@ -36,7 +35,7 @@ from erosion.server.enrolment.enrolment import (
 )
 from erosion.server.enrolment.federation_folder import FederationFolder, OwnAuthority
 from erosion.server.link import Link, link, service, site_session
-from erosion.server.link.open_link import make_link
+from erosion.server.link.link import make_link
 from erosion.server.link.site_session import SiteSession
 from tests.support.enrolled import make_federation, unpack_kit
 from tests.support.federation import small_study
@@ -169,7 +168,7 @@ def test_a_certificate_that_is_not_accepted_does_not_get_beyond_the_handshake(
         line = replace(enrolled.line(), tls=tls)
     assert "does not accept this site's certificate" in enrolled.refused(line)
     assert enrolled.connected() == []
-    monkeypatch.setattr(rejections, "HANDSHAKE_SECONDS", 0.0)
+    monkeypatch.setattr(admission, "HANDSHAKE_SECONDS", 0.0)
     ((hospital, text),) = enrolled.recorded()
     assert hospital is None
     assert "TLS was not agreed" in text
@@ -184,7 +183,7 @@ def test_a_site_that_trusts_another_authority_does_not_connect(
     assert "another authority" in said
     assert "ca.crt" in said
     assert enrolled.connected() == []
-    monkeypatch.setattr(rejections, "HANDSHAKE_SECONDS", 0.0)
+    monkeypatch.setattr(admission, "HANDSHAKE_SECONDS", 0.0)
     ((_, text),) = enrolled.recorded()
     assert "TLS was not agreed" in text
 
@@ -281,14 +280,14 @@ def test_a_coordinator_that_is_not_heard_of_is_given_up(
     enrolled: Enrolled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SiteSession, "tick", lambda _: None)
-    monkeypatch.setattr(line_module, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(site_link, "TICK_SECONDS", 0.01)
     with enrolled.line().connect() as connection:
         assert "nothing was heard" in str(ended_by(connection))
 
 
 def test_another_version_is_told_both(enrolled: Enrolled, monkeypatch: pytest.MonkeyPatch) -> None:
     line = enrolled.line()
-    monkeypatch.setattr(line_module, "OURS", Versions(OURS.wire, OURS.protocol + 1, "9.8.7"))
+    monkeypatch.setattr(site_link, "OURS", Versions(OURS.wire, OURS.protocol + 1, "9.8.7"))
     said = enrolled.refused(line)
     for words in ("erosion 9.8.7", OURS.words, "install the same version"):
         assert words in said
@@ -303,7 +302,7 @@ def test_a_version_that_is_no_text_to_be_shown_is_told_as_far_as_it_is(
 ) -> None:
     strange = "9.8.7\ud800\x1b[2J" + "7" * 900
     line = enrolled.line()
-    monkeypatch.setattr(line_module, "OURS", Versions(OURS.wire, OURS.protocol + 1, strange))
+    monkeypatch.setattr(site_link, "OURS", Versions(OURS.wire, OURS.protocol + 1, strange))
     assert "erosion 9.8.7\ufffd" in enrolled.refused(line)
     ((_, text),) = enrolled.recorded()
     assert len(text) < 300
@@ -409,7 +408,7 @@ def test_where_the_coordinators_own_certificate_has_expired_that_is_said_first(
     enrolled.refused(enrolled.stranger(days=-0.1))
     after = expiry.now() + timedelta(days=91)
     monkeypatch.setattr(expiry, "now", lambda: after)
-    monkeypatch.setattr(rejections, "HANDSHAKE_SECONDS", 0.0)
+    monkeypatch.setattr(admission, "HANDSHAKE_SECONDS", 0.0)
     ((_, text),) = enrolled.recorded()
     assert "TLS was not agreed: the coordinator's certificate expired on" in text
     assert f"run: erosion enroll renew coordinator{enrolled.keys.option}. Else: no" in text

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from erosion.client.connection import line as site_line
+from erosion.client.connection import site_link
 from erosion.client.connection.credentials import credentials_for
 from erosion.client.records.account import site_secret
 from erosion.client.records.records import Records
@@ -18,7 +18,7 @@ from erosion.client.site_file import load_site
 from erosion.command_line import main
 from erosion.commands import hospital
 from erosion.common.errors import SiteError
-from erosion.common.line.frames import Versions
+from erosion.common.protocol.frames import Versions
 from erosion.common.rounds import bounds
 from erosion.common.settings.base import read_toml
 from erosion.server.enrolment.enrolment import (
@@ -29,7 +29,7 @@ from erosion.server.enrolment.enrolment import (
 )
 from erosion.server.enrolment.federation_folder import FederationFolder
 from erosion.server.link import Link
-from erosion.server.link.open_link import make_link
+from erosion.server.link.link import make_link
 from erosion.server.run.run_folder import write_study
 from tests.support.enrolled import make_federation, unpack_kit
 from tests.support.small_study import make_study, twenty_patients
@@ -383,7 +383,7 @@ def test_a_clock_that_is_an_hour_off_is_told_of_and_keeps_nobody_out(
     def ahead() -> datetime:
         return datetime.now(UTC) + timedelta(hours=1)
 
-    monkeypatch.setattr(site_line, "precise_now", ahead)
+    monkeypatch.setattr(site_link, "precise_now", ahead)
     code, said = field.check()
     assert code == 0
     assert said["clock"].startswith("warning")
@@ -392,8 +392,8 @@ def test_a_clock_that_is_an_hour_off_is_told_of_and_keeps_nobody_out(
 
 
 def test_another_version_at_the_coordinator(field: Field, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = site_line.OURS
-    monkeypatch.setattr(site_line, "OURS", Versions(ours.wire, ours.protocol + 1, "9.8.7"))
+    ours = site_link.OURS
+    monkeypatch.setattr(site_link, "OURS", Versions(ours.wire, ours.protocol + 1, "9.8.7"))
     code, said = field.check()
     assert code == 1
     assert "erosion 9.8.7" in said["certificate"]

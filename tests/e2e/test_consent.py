@@ -13,11 +13,11 @@ from erosion.client.records.records import Records
 from erosion.client.site_file import load_site
 from erosion.command_line import main
 from erosion.common.protocol import wire
-from erosion.common.protocol.error_codes import NODE_UNAVAILABLE, read_error
+from erosion.common.protocol.flower import NODE_UNAVAILABLE, read_error
 from erosion.common.protocol.messages import TrainRequest
 from erosion.common.study.sections import Fold
 from erosion.common.study.study import Study, load_study
-from erosion.common.support.status_file import read_status_file
+from erosion.common.support.status import read_status_file
 from erosion.experiments.free_ports import free_address
 from erosion.server.run.journal import read_journal
 from erosion.server.run.run_folder import RunFolder, write_study

@@ -17,17 +17,17 @@ import pytest
 import tomli_w
 
 from erosion.client.connection.credentials import credentials_for
-from erosion.client.connection.line import SiteLine
+from erosion.client.connection.site_link import SiteLine
 from erosion.client.site_file import load_site
 from erosion.common.errors import SiteError
-from erosion.common.line.frames import PATH, Kind
+from erosion.common.protocol.frames import PATH, Kind
 from erosion.common.settings.base import read_toml
 from erosion.experiments.faults.program import Program
 from erosion.experiments.free_ports import free_address
 from erosion.experiments.hostile_load.__main__ import MODULE
 from erosion.experiments.hostile_load.attackers import BY_A_SITE, BY_STRANGERS
 from erosion.server.link import Link
-from erosion.server.link.open_link import make_link
+from erosion.server.link.link import make_link
 from tests.support.enrolled import make_federation, unpack_kit
 from tests.support.federation import small_study
 from tests.support.patience import PATIENCE, wait_until

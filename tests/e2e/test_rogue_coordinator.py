@@ -17,8 +17,8 @@ from erosion.client.audit.log_files import verify
 from erosion.client.site_file import load_site
 from erosion.client.training.hospital import Hospital
 from erosion.command_line import main
-from erosion.common.line.frames import Kind, frame, json_frame
 from erosion.common.protocol import wire
+from erosion.common.protocol.frames import Kind, frame, json_frame
 from erosion.common.protocol.messages import PROTOCOL, DescribeReply, TrainRequest, TrainResult
 from erosion.common.study.sections import Fold
 from erosion.common.study.study import Study

@@ -10,7 +10,7 @@ import tomli_w
 import torch
 from flwr.app import Message, RecordDict
 
-from erosion.client.connection.line import SiteLine
+from erosion.client.connection.site_link import SiteLine
 from erosion.client.site_file import load_site
 from erosion.client.training.hospital import Hospital
 from erosion.common.rounds import checkpoint

@@ -17,7 +17,7 @@ from flwr.serverapp import ServerApp
 from erosion.client.audit.audit_log import AuditLog
 from erosion.client.connection import serve
 from erosion.client.connection.agent import Agent, Until
-from erosion.client.connection.installed_app import InstalledApp
+from erosion.client.connection.serve import InstalledApp
 from erosion.client.site_file import AppSite, load_app_site, load_site
 from erosion.common.errors import SiteError, StudyError
 from erosion.common.support.software import load_app

@@ -9,7 +9,7 @@ import pytest
 
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import RunError
-from erosion.common.protocol.summary import Summary
+from erosion.common.protocol.messages import Summary
 from erosion.common.rounds.context import Decisions
 from erosion.common.rounds.data_check import DataCheck, data_check
 from erosion.common.study.study import Study

@@ -19,10 +19,13 @@ from erosion.client.training.hospital import Hospital
 from erosion.command_line import main
 from erosion.common.errors import Refusal
 from erosion.common.protocol import wire
-from erosion.common.protocol.error_codes import NoAnswer
-from erosion.common.protocol.figures import LARGEST_COUNT, LARGEST_FIGURE
-from erosion.common.protocol.flower_messages import ReplyMessage, RequestMessage
-from erosion.common.protocol.summary import ColumnSummary, SummaryReply
+from erosion.common.protocol.flower import NoAnswer, ReplyMessage, RequestMessage
+from erosion.common.protocol.messages import (
+    LARGEST_COUNT,
+    LARGEST_FIGURE,
+    ColumnSummary,
+    SummaryReply,
+)
 from erosion.common.rounds.misfits import Misfit, misfits_of
 from erosion.common.study.sections import Fold
 from erosion.common.study.study import Study

@@ -14,11 +14,11 @@ from flwr.serverapp import Grid, ServerApp
 from erosion.client.connection import agent as agent_module
 from erosion.client.connection.agent import Agent, Until
 from erosion.client.connection.credentials import credentials_for
-from erosion.client.connection.line import LostLine, SiteLine
+from erosion.client.connection.site_link import LostLine, SiteLine
 from erosion.client.site_file import load_site
 from erosion.common.errors import DiskError, HopelessError, RunError
 from erosion.common.protocol import wire
-from erosion.common.protocol.flower_messages import ReplyMessage, RequestMessage
+from erosion.common.protocol.flower import ReplyMessage, RequestMessage
 from erosion.common.protocol.messages import DescribeReply
 from erosion.common.rounds.channel import Introduced
 from erosion.common.rounds.presence import HospitalsAwayError, UserDeclinedError
@@ -28,7 +28,7 @@ from erosion.server.coordination import run_app, run_study, study_queue
 from erosion.server.coordination.end_notices import EndNotices
 from erosion.server.coordination.network import NetworkTransport
 from erosion.server.link import Link
-from erosion.server.link.open_link import make_link
+from erosion.server.link.link import make_link
 from erosion.server.output.observers import Observers
 from erosion.server.run.overview import Overview
 from erosion.server.run.result import Result

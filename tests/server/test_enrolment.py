@@ -27,13 +27,13 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from erosion.client.connection.credentials import credentials_for, known_as
-from erosion.client.connection.running_site import RunningSite
+from erosion.client.connection.serve import RunningSite
 from erosion.client.enrolment.install import MOST_MEMBERS, install
 from erosion.client.records.records import Records
 from erosion.client.site_file import Site, load_site
 from erosion.command_line import main
 from erosion.common.errors import EnrolmentError, SiteError
-from erosion.common.protocol.admission_terms import Reason
+from erosion.common.protocol.frames import Reason
 from erosion.common.sealed.pinned_keys import read_pinned_keys
 from erosion.common.settings.names import checked_hospital
 from erosion.common.support import expiry
@@ -48,13 +48,10 @@ from erosion.common.support.keys import (
     read_public_key,
 )
 from erosion.experiments.free_ports import unpack_kit
-from erosion.server.enrolment import (
-    authorizer,
-    certificates,
-    federation_folder,
-    serving_certificate,
-)
-from erosion.server.enrolment.authorizer import Admitted, Authorizer, KeptOut
+from erosion.server.enrolment import admission as admission_module
+from erosion.server.enrolment import certificates, federation_folder
+from erosion.server.enrolment.admission import Admitted, Authorizer, KeptOut
+from erosion.server.enrolment.certificates import ServingCertificate, read_own_authorities
 from erosion.server.enrolment.enrolment import (
     Enrolment,
     enrol_site,
@@ -68,11 +65,9 @@ from erosion.server.enrolment.federation_folder import (
     FederationFolder,
     OwnAuthority,
     checked_host,
+    read_key_registry,
 )
-from erosion.server.enrolment.key_registry import read_key_registry
-from erosion.server.enrolment.own_authority import read_own_authorities
-from erosion.server.enrolment.serving_certificate import ServingCertificate
-from erosion.server.link.open_link import make_link
+from erosion.server.link.link import make_link
 from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -599,8 +594,8 @@ def test_a_roster_that_could_not_be_read_once_is_read_later_and_the_log_says_it_
 ) -> None:
     key = certificate_of(enrol_site(folder, "bob"))
     admission = Authorizer(folder)
-    monkeypatch.setattr(authorizer, "read_key_registry", FailsTwice(read_key_registry))
-    monkeypatch.setattr(authorizer, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(admission_module, "read_key_registry", FailsTwice(read_key_registry))
+    monkeypatch.setattr(admission_module, "RETRY_SECONDS", 0.0)
     revoke_site(folder, "bob")
     verdicts = [admission.verdict(key) for _ in range(3)]
     assert [isinstance(verdict, Admitted) for verdict in verdicts] == [True, True, False]
@@ -612,13 +607,13 @@ def test_a_damaged_roster_is_not_read_at_every_look(
 ) -> None:
     key, times = certificate_of(enrol_site(folder, "bob")), []
     admission = Authorizer(folder)
-    monkeypatch.setattr(authorizer, "RETRY_SECONDS", 3600.0)
+    monkeypatch.setattr(admission_module, "RETRY_SECONDS", 3600.0)
 
     def damaged(path: Path) -> None:
         times.append(path)
         raise EnrolmentError("damaged")
 
-    monkeypatch.setattr(authorizer, "read_key_registry", damaged)
+    monkeypatch.setattr(admission_module, "read_key_registry", damaged)
     revoke_site(folder, "bob")
     for _ in range(10):
         assert isinstance(admission.verdict(key), Admitted)
@@ -631,7 +626,7 @@ def test_a_certificate_that_could_not_be_read_once_is_read_later_and_the_log_say
     shown = ServingCertificate(folder)
     before = shown.expires
     read = FailsTwice(certificates.load_identity)
-    monkeypatch.setattr(serving_certificate, "load_identity", read)
+    monkeypatch.setattr(certificates, "load_identity", read)
     renew_coordinator(folder, days=10)
     assert [shown._reload() for _ in range(4)] == [False, False, True, False]
     assert shown.expires < before

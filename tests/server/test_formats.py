@@ -21,7 +21,7 @@ from erosion.common.rounds import checkpoint
 from erosion.common.rounds.context import Decisions
 from erosion.common.rounds.records import RunState
 from erosion.common.rounds.round import first_state
-from erosion.common.support.status_words import find_status, in_words
+from erosion.common.support.status import find_status, in_words
 from erosion.server.coordination.folder_store import RunDecisions, read_run_decisions
 from erosion.server.output.run_data import read_run
 from erosion.server.run.journal import read_records

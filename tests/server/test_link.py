@@ -12,13 +12,12 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
-from erosion.client.connection import line as line_module
-from erosion.client.connection.line import SiteLine
+from erosion.client.connection import site_link
+from erosion.client.connection.site_link import SiteLine
 from erosion.common.errors import LinkError
-from erosion.common.line.envelope import FrameSize
-from erosion.common.line.frames import LARGEST_HEAD_BYTES, LONGEST_REASON, MODEST_DATA_BYTES
-from erosion.common.protocol.flower_arrays import to_array, to_record
-from erosion.common.protocol.flower_messages import BoundedMessage
+from erosion.common.protocol.envelope import FrameSize
+from erosion.common.protocol.flower import BoundedMessage, to_array, to_record
+from erosion.common.protocol.frames import LARGEST_HEAD_BYTES, LONGEST_REASON, MODEST_DATA_BYTES
 from erosion.experiments.slow_line import SlowLine
 from erosion.server.link import Link, site_session
 from erosion.server.link import link as link_module
@@ -188,9 +187,9 @@ def test_an_upload_may_last_longer_than_the_silence_that_a_site_bears(
 ) -> None:
     borne_seconds, bits_per_second = 3.0, 2e6
     frames = FrameSize(2**15, 2**15)  # one comes every 0.13 s, and a sign of life goes every 0.5 s
-    for module in (link_module, line_module):
+    for module in (link_module, site_link):
         monkeypatch.setattr(module, "TICK_SECONDS", 0.05)
-    monkeypatch.setattr(line_module, "SILENT_TICKS", round(borne_seconds / 0.05))
+    monkeypatch.setattr(site_link, "SILENT_TICKS", round(borne_seconds / 0.05))
     monkeypatch.setattr(site_session, "PING_TICKS", 10)
     monkeypatch.setattr(site_session, "SILENT_TICKS", 10**6)  # what the coordinator bears
     update = torch.ones(round(2 * borne_seconds * bits_per_second / 32))
@@ -211,7 +210,7 @@ def test_a_model_and_an_update_of_many_frames_go_over_a_slow_line(
 ) -> None:
     """What gRPC and the kernel have taken keeps the line busy for longer than silence is borne."""
     bits_per_second = 1.5e6
-    for module in (link_module, line_module):
+    for module in (link_module, site_link):
         monkeypatch.setattr(module, "TICK_SECONDS", 0.1)
     values = torch.ones(6 * MODEST_DATA_BYTES // 4)  # 8 s; it is 2.5 s of silence that are borne
 

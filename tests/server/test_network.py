@@ -6,8 +6,7 @@ import pytest
 from flwr.app import Error, Message, RecordDict
 
 from erosion.common.protocol import wire
-from erosion.common.protocol.error_codes import NODE_UNAVAILABLE, NoAnswer
-from erosion.common.protocol.flower_messages import ReplyMessage
+from erosion.common.protocol.flower import NODE_UNAVAILABLE, NoAnswer, ReplyMessage
 from erosion.common.protocol.messages import DescribeReply, TrainRequest
 from erosion.common.protocol.wire import DESCRIBE, NOTICE, TRAIN
 from erosion.common.rounds import bounds
@@ -17,9 +16,9 @@ from erosion.common.rounds.records import Absence
 from erosion.common.study.study import Study
 from erosion.common.support.process import RunningTime
 from erosion.server.coordination.network import NetworkTransport
-from erosion.server.enrolment.rejections import RejectionLog
+from erosion.server.enrolment.admission import RejectionLog
 from erosion.server.link.channel import Content, Exchange, LinkGrid, Request
-from erosion.server.link.sessions import Sessions
+from erosion.server.link.service import Sessions
 from erosion.server.link.site_session import Peer, SiteSession
 from erosion.server.link.spool import TransferThrottle
 from tests.support.small_study import make_study

@@ -8,8 +8,13 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
-from erosion.common.protocol.figures import LARGEST_FIGURE
-from erosion.common.protocol.messages import Comparison, Conclusion, FinalMetrics, Interval
+from erosion.common.protocol.messages import (
+    LARGEST_FIGURE,
+    Comparison,
+    Conclusion,
+    FinalMetrics,
+    Interval,
+)
 from erosion.server.output.overview_page import overview_values, render_overview, write_overview
 from erosion.server.output.tables import print_overview
 from erosion.server.run.findings import Absent, Contribution

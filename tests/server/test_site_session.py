@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from flwr.app import RecordDict
 
-from erosion.common.line.assembly import MemorySpace
-from erosion.common.line.frames import (
+from erosion.common.protocol.envelope import MemorySpace
+from erosion.common.protocol.flower import RequestMessage
+from erosion.common.protocol.frames import (
     ARRIVING_PATIENCE,
     LARGEST_HEAD_BYTES,
     SMALLEST_DATA_BYTES,
@@ -20,7 +21,6 @@ from erosion.common.line.frames import (
     frame,
     json_frame,
 )
-from erosion.common.protocol.flower_messages import RequestMessage
 from erosion.server.link import site_session
 from erosion.server.link.channel import Exchange, Mailbox, Pending, Request
 from erosion.server.link.site_session import (

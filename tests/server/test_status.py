@@ -28,7 +28,7 @@ from erosion.common.rounds.events import (
     WaitsFor,
 )
 from erosion.common.support import expiry
-from erosion.common.support.status_words import find_status
+from erosion.common.support.status import find_status
 from erosion.server.output.events import StudyFailed, StudyStarted, UserFailed
 from erosion.server.output.terminal import progress
 from erosion.server.run.findings import as_csv, contributions
@@ -394,7 +394,7 @@ def test_a_site_that_was_killed_a_moment_ago_is_seen_to_be_gone(
 ) -> None:
     """Its file is young, but nobody holds it any more."""
     program = (
-        "import sys, time, pathlib; from erosion.common.support.status_file import StatusFile;"
+        "import sys, time, pathlib; from erosion.common.support.status import StatusFile;"
         "StatusFile(pathlib.Path(sys.argv[1]), site='north', connected=True);"
         "print('ready', flush=True); time.sleep(60)"
     )

@@ -5,8 +5,8 @@ from typing import Self
 
 from flwr.app import Message, RecordDict
 
-from erosion.client.connection.line import LostLine, Welcome
-from erosion.common.protocol.flower_messages import RequestMessage
+from erosion.client.connection.site_link import LostLine, Welcome
+from erosion.common.protocol.flower import RequestMessage
 
 
 class BreaksAfterTheWelcome:

@@ -10,7 +10,7 @@ from erosion.common.study.study import Study
 from erosion.experiments import free_ports
 from erosion.server.enrolment.enrolment import enrol_site, init_federation
 from erosion.server.enrolment.federation_folder import Address, FederationFolder
-from erosion.server.link.open_link import make_link
+from erosion.server.link.link import make_link
 from tests.support.federation import Federation
 
 

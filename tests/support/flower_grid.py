@@ -14,7 +14,7 @@ from flwr.app import (
     RecordDict,
 )
 
-from erosion.common.protocol.flower_identity import identify
+from erosion.common.protocol.flower import identify
 from erosion.server.link.channel import MessageGrid
 
 identify()

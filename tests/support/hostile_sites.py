@@ -13,15 +13,15 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from erosion.client.connection.app import make_app
 from erosion.client.connection.credentials import credentials_for
-from erosion.client.connection.line import SiteLine
+from erosion.client.connection.serve import make_app
+from erosion.client.connection.site_link import SiteLine
 from erosion.client.consent.consent import Consent
 from erosion.client.records.records import Records
 from erosion.client.site_file import Site, load_site
 from erosion.client.training.hospital import Hospital
-from erosion.common.line.frames import PATH, Kind, frame
 from erosion.common.protocol import wire
+from erosion.common.protocol.frames import PATH, Kind, frame
 from erosion.common.protocol.messages import TrainResult
 from erosion.common.support.logs import configure_logging
 from tests.support.fuzzing import Abuse, large, replies_to_nothing

@@ -15,7 +15,7 @@ from flwr.app import (
     RecordDict,
 )
 
-from erosion.common.protocol.flower_arrays import RAW_FLOAT32, to_array, to_record
+from erosion.common.protocol.flower import RAW_FLOAT32, to_array, to_record
 from erosion.common.protocol.messages import TrainResult
 from erosion.common.protocol.wire import encode_train_result
 

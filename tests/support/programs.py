@@ -12,17 +12,17 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from erosion.client.connection.agent import Agent
-from erosion.client.connection.app import make_app
 from erosion.client.connection.credentials import credentials_for
-from erosion.client.connection.send_queue import SendQueue
+from erosion.client.connection.serve import make_app
+from erosion.client.connection.site_link import SendQueue
 from erosion.client.consent.consent import Consent
 from erosion.client.records.records import Records
 from erosion.client.site_file import load_site
 from erosion.client.training.hospital import Hospital
 from erosion.command_line import main
 from erosion.common.errors import ErosionError
-from erosion.common.line.frames import Kind
 from erosion.common.protocol import wire
+from erosion.common.protocol.frames import Kind
 from erosion.common.protocol.messages import TrainResult
 from erosion.common.support.logs import configure_logging
 from tests.support.patience import wait_until
@@ -111,7 +111,7 @@ def sends_no_header(site_file: str) -> None:
 
 def raises(site_file: str) -> None:
     def answer_train(message: Message, answer: Callable[[Message], Message]) -> Message:
-        from erosion.common.protocol.error_codes import NoAnswer
+        from erosion.common.protocol.flower import NoAnswer
 
         del answer
         refused = NoAnswer(

@@ -11,7 +11,7 @@ from erosion.client.sealed.phases import MaskedUpdate, Released
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import Refusal
 from erosion.common.protocol import wire
-from erosion.common.protocol.error_codes import read_error
+from erosion.common.protocol.flower import read_error
 from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
 from erosion.common.sealed import legs
 from erosion.common.sealed.distance import Question

@@ -14,13 +14,13 @@ from flwr.app import Message, RecordDict
 from numpy.typing import NDArray
 
 from erosion.common.protocol import wire
-from erosion.common.protocol.error_codes import NODE_UNAVAILABLE, read_error
+from erosion.common.protocol.flower import NODE_UNAVAILABLE, read_error
 from erosion.common.protocol.messages import DescribeReply, TrainRequest, TrainResult
 from erosion.common.study.study import Study
 from erosion.common.support.process import peak_megabytes
 from erosion.server.enrolment.federation_folder import FederationFolder
 from erosion.server.link import Link
-from erosion.server.link.open_link import make_link
+from erosion.server.link.link import make_link
 from erosion.server.link.site_session import SiteSession
 from tests.support import programs
 from tests.support.enrolled import make_federation, unpack_kit

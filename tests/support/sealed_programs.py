@@ -13,8 +13,8 @@ from gmpy2 import mpz
 
 from erosion.client.audit.site_observers import STATUS_NAME
 from erosion.client.connection.agent import Until
-from erosion.client.connection.line import SiteLine
 from erosion.client.connection.serve import serve
+from erosion.client.connection.site_link import SiteLine
 from erosion.client.sealed.phases import Greeted, Measured
 from erosion.client.sealed.sealed_site import SealedSite
 from erosion.client.training.hospital import Hospital

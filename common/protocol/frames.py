@@ -1,22 +1,13 @@
 """The frames of `erosion.v1`, the one gRPC method by which a site and its coordinator talk.
 
 A site opens one bidirectional stream and keeps it: `Connect(stream Frame) returns (stream Frame)`.
-A frame is one gRPC message, a byte that says its kind and then its body:
-
-    HELLO    the first frame of either side: versions, as JSON
-    MESSAGE  the head of a request (to the site) or of a reply (to the coordinator), as JSON
-    DATA     the next bytes of that message's arrays; they belong to the MESSAGE before them
-    CUT      the message under way ends here and is void
-    DROP     to the site: an answer to this request is no longer wanted
-    PING     is anybody there?  PONG: yes
-    AGAIN    to the coordinator: somebody here has decided, so ask about undecided studies again
-
-See docs/line.md.
+A frame is one gRPC message, a byte that says its kind and then its body (docs/line.md).
 """
 
 import json
-from dataclasses import dataclass
-from enum import IntEnum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
 from typing import Any, Self, TypeGuard
 
 from erosion.common.errors import ErosionError
@@ -131,3 +122,55 @@ class Versions:
 
 def _is_version(value: object) -> TypeGuard[int]:
     return type(value) is int and 0 <= value < 2**31
+
+
+MOST_KEYS = 1000
+Plain = str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunNews:
+    """A run's number and its settings, which Flower's apps find in their context."""
+
+    number: int
+    config: Mapping[str, Plain] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """For the head of a request."""
+        return {"number": self.number, "config": dict(self.config)}
+
+    @classmethod
+    def read(cls, said: object) -> "RunNews | None":
+        """From a head; None where it says nothing of a run. Raises LineFault."""
+        match said:
+            case None:
+                return None
+            case {"number": int(number), "config": dict(config)} if len(config) <= MOST_KEYS:
+                for key, value in config.items():
+                    if not isinstance(value, Plain) or len(f"{key}{value}") > LONGEST_TEXT:
+                        raise LineFault(f"a setting {key[:50]!r} of a run that is no plain value")
+                return cls(number, config)
+            case _:
+                raise LineFault("a run without its number and settings")
+
+
+REASON = "erosion-reason"  # a Reason; the call's details say it in words
+
+
+class Reason(StrEnum):
+    """Why a site is not let in, or its connection is ended."""
+
+    NOT_ENROLLED = "not-enrolled"
+    REVOKED = "revoked"
+    EXPIRED = "expired"
+    NAME = "name"  # the certificate is for another name than the key was enrolled for
+    VERSION = "version"  # the two programs do not understand each other
+    IN_USE = "in-use"  # another connection with the same key stands
+    ABUSE = "abuse"  # it sent what no honest site sends
+    SILENT = "silent"  # nothing was heard of it
+    HANDSHAKE = "handshake"  # TLS was not agreed
+
+    @property
+    def is_final(self) -> bool:
+        """Trying again is of no use before a person has done something."""
+        return self in (Reason.NOT_ENROLLED, Reason.REVOKED, Reason.EXPIRED, Reason.VERSION)

@@ -1,22 +1,29 @@
-"""A site's end of the line: one gRPC stream, by which requests come and replies go."""
+"""A site's end of the link: one gRPC stream, by which requests come and replies go."""
 
 import contextlib
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 import grpc
 from flwr.app import Message, RecordDict
 
-from erosion.client.connection.proxy import as_url
-from erosion.client.connection.send_queue import LineClosed, SendQueue
-from erosion.common.line.assembly import Assembly, MemorySpace
-from erosion.common.line.envelope import FrameSize, data_frames, describe, read_description
-from erosion.common.line.frames import (
+from erosion.common.protocol.envelope import (
+    Assembly,
+    FrameSize,
+    MemorySpace,
+    data_frames,
+    describe,
+    read_description,
+)
+from erosion.common.protocol.flower import RequestMessage
+from erosion.common.protocol.frames import (
     ARRIVING_PATIENCE,
     LARGEST_HEAD_BYTES,
     PATH,
@@ -24,6 +31,7 @@ from erosion.common.line.frames import (
     WIRE,
     Kind,
     LineFault,
+    RunNews,
     Versions,
     frame,
     json_body,
@@ -31,12 +39,65 @@ from erosion.common.line.frames import (
     opened,
     text_in,
 )
-from erosion.common.line.run_news import RunNews
-from erosion.common.protocol.flower_messages import RequestMessage
 from erosion.common.protocol.messages import PROTOCOL
 from erosion.common.support.expiry import precise_now
 from erosion.common.support.process import memory_bytes
 from erosion.common.support.software import software_version
+
+
+class LineClosed(Exception):  # noqa: N818 - how a writer learns of it
+    """The line has ended, and nothing goes out any more."""
+
+
+class SendQueue:
+    """gRPC takes frames from it by iterating, in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._control: deque[bytes] = deque()
+        self._data: bytes | None = None
+        self._is_closed = False
+
+    def __iter__(self) -> "SendQueue":
+        return self
+
+    def __next__(self) -> bytes:
+        """The next frame, when there is one."""
+        with self._changed:
+            while not (self._control or self._data is not None or self._is_closed):
+                self._changed.wait()
+            if self._control:
+                return self._control.popleft()
+            if self._data is None:
+                raise StopIteration
+            data, self._data = self._data, None
+            self._changed.notify_all()
+            return data
+
+    def say(self, frame: bytes, *, once: bool = False) -> None:
+        """Send a short frame soon; `once`: unless one like it waits to be sent already."""
+        with self._changed:
+            if once and frame in self._control:
+                return
+            self._control.append(frame)
+            self._changed.notify_all()
+
+    def put(self, frame: bytes) -> None:
+        """Send a frame when the one before it has gone; waits for that. Raises LineClosed."""
+        with self._changed:
+            while self._data is not None and not self._is_closed:
+                self._changed.wait()
+            if self._is_closed:
+                raise LineClosed
+            self._data = frame
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Nothing more goes out; waiting writers are told."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
 
 GREETING_SECONDS = 30.0  # for the connection, TLS and the coordinator's greeting
 GOODBYE_SECONDS = 2.0
@@ -357,3 +418,9 @@ def _time_in(said: dict[str, Any], name: str) -> datetime | None:
         return time.astimezone(UTC) if time.tzinfo is not None else None
     except (KeyError, ValueError, TypeError, OverflowError):  # the last: before the year 1
         return None
+
+
+def as_url(proxy: str) -> str:
+    """As gRPC reads it: what would end a URL's host in a password is percent-encoded."""
+    credentials, at, gate = proxy.rpartition("@")
+    return f"http://{quote(credentials, safe=':%')}{at}{gate}"

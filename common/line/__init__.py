@@ -1,1 +1,0 @@
-"""The part of the line that both ends share: frames, and messages as frames."""
