@@ -182,13 +182,10 @@ def test_compressed_dicom_is_decoded_where_that_is_installed(
         ({"Rows": 0}, "cold/a.dcm "),
         ({"RescaleSlope": 0, "RescaleIntercept": 0}, ""),
         ({"WindowWidth": -5, "WindowCenter": 1}, "has no window"),
-        ({"PatientID": " "}, "lacks the tag PatientID"),
-        ({"NumberOfFrames": 2, "PixelData": b"\0" * 192}, "has 2 frames; export one file per"),
         (
             {"PixelData": None, "SOPClassUID": "1.2.840.10008.5.1.4.1.1.88.11"},
             "is no image but Basic Text SR Storage; remove it",
         ),
-        ({"PhotometricInterpretation": "CMYK"}, "is CMYK; export it as MONOCHROME2 or RGB"),
         ({"SOPClassUID": SecondaryCaptureImageStorage, "Modality": "OT"}, "has no window"),
     ],
 )
@@ -219,6 +216,7 @@ def test_a_disc_with_series_of_other_patients_keeps_them_apart(tmp_path: Path) -
     ("shape", "message"),
     [
         ((8, 6, 5, 3), "is of shape 8 x 6 x 5 x 3; give volumes of three dimensions"),
+        ((8, 6), "is of shape 8 x 6; give volumes of three dimensions"),
         ((6, 8, 5), "has 6 x 8 pixels; the study wants 8 x 6"),
         ((8, 6, 5, 1), ""),
     ],
@@ -320,12 +318,15 @@ def test_a_pipe_is_not_waited_for_by_duckdb_either(tmp_path: Path, path: str) ->
     assert "a.csv is no ordinary file" in read_quietly(lambda: source.read(["age"]))
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.npz", "a.parquet"])
+@pytest.mark.parametrize("name", ["a.csv", "a.npz", "a.parquet", "cold/b.nii"])
 def test_a_pipe_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
     os.mkfifo(tmp_path / name)
-    read: Callable[[], Any] = lambda: TableFile(path=tmp_path / name).read(["age"])  # noqa: E731
-    if name == "a.npz":
-        read = lambda: ImageFiles(path=tmp_path / name).read(GREY)  # noqa: E731
+    reads: dict[str, Callable[[], Any]] = {
+        "a.npz": lambda: ImageFiles(path=tmp_path / name).read(GREY),
+        "cold/b.nii": lambda: NiftiImages(path=tmp_path).read(GREY),
+    }
+    read = reads.get(name, lambda: TableFile(path=tmp_path / name).read(["age"]))
     assert name in read_quietly(read)
 
 

@@ -88,14 +88,6 @@ def test_a_damaged_or_absent_file_is_explained(tmp_path: Path) -> None:
     assert "is no .npz file" in problem_of(ImageFiles(path=path.with_suffix(".csv")))
 
 
-def test_an_archive_that_unpacks_to_a_giant_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("erosion.client.dataset.sources.pixels.MAX_DECODED_BYTES", 100)
-    source = saved(tmp_path, images=PIXELS, labels=np.array(["cat", "dog"]))
-    assert "more than the" in problem_of(source)
-
-
 def test_class_folders_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
     for folder, name, index in (("dog", "b.png", 1), ("cat", "a.png", 0)):
         (tmp_path / folder).mkdir()

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from erosion.client.dataset.load import load_patients
+from erosion.client.dataset.sources.data_source import within
 from erosion.client.dataset.sources.sql import SqlQuery
 from erosion.client.finding import Severity
 from erosion.client.site_file import Site
@@ -258,3 +259,15 @@ def test_a_driver_that_lacks_a_package_is_explained(
     monkeypatch.setattr("sqlalchemy.Engine.connect", lacking)
     message = problem_of({"url": f"sqlite:///{sqlite}", "query": "SELECT 1 AS age"})
     assert "cannot be reached: greenlet is not installed. Check data.url" in message
+
+
+def test_work_that_ends_while_it_is_given_up_is_given_up() -> None:
+    """Its connection is closed then, of which drivers complain in words of their own."""
+    given_up = threading.Event()
+
+    def cancel() -> None:
+        given_up.set()
+        raise RuntimeError("cannot operate on a closed database")
+
+    with pytest.raises(TimeoutError):
+        within(0.01, given_up.wait, cancel)
