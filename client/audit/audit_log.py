@@ -132,7 +132,7 @@ class AuditLog:
         )
         text = line.text.encode() + b"\n"
         try:
-            self._make_room()
+            self._replace_dead()
             before = self._file.seek(0, os.SEEK_END)
         except OSError as problem:
             raise NotLogged(
@@ -158,7 +158,7 @@ class AuditLog:
             ) from None
         self._number, self._head = line.number, hash_of(line.text)
 
-    def _make_room(self) -> None:
+    def _replace_dead(self) -> None:
         """Begin another file where this one is full. Raises OSError."""
         if self._file.seek(0, os.SEEK_END) < self._file_bytes:
             return

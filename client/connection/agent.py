@@ -14,7 +14,7 @@ from flwr.app import Context, Error, Message, RecordDict
 
 from erosion.client.audit.audit_log import NotLogged
 from erosion.client.connection.credentials import connection_error
-from erosion.client.connection.site_link import OURS, SiteLine
+from erosion.client.connection.site_link import OURS, SiteLink
 from erosion.common.errors import LinkError, SiteError
 from erosion.common.protocol import wire
 from erosion.common.protocol.flower import CLIENT_APP_RAISED_EXCEPTION, run_of
@@ -145,7 +145,7 @@ class Agent:
 
     def __init__(
         self,
-        connect: Callable[[], SiteLine],
+        connect: Callable[[], SiteLink],
         app: Callable[[Message, Context], Message],
         *,
         address: str,
@@ -206,7 +206,7 @@ class Agent:
                 return
             self.stop.wait(outage.next_pause())
 
-    def _stay(self, connection: SiteLine, outage: Outage) -> None:
+    def _stay(self, connection: SiteLink, outage: Outage) -> None:
         """Serve a connection that stands, until it ends or is to be made anew."""
         theirs = connection.welcome.versions or OURS
         words = printable(theirs.words)
@@ -241,7 +241,7 @@ class Agent:
             raise LinkError(f"{why}. Gave up after {out_of_reach:.0f} s.{missed}{remedy}")
         return False
 
-    def _serve(self, connection: SiteLine) -> None:
+    def _serve(self, connection: SiteLink) -> None:
         once_a_day = expiry.OnceADay()
         while not self.stop.is_set() and not self._anew():
             if once_a_day.is_due():
@@ -251,7 +251,7 @@ class Agent:
             if (message := connection.receive(LOOK_SECONDS)) is not None:
                 self._answer(connection, message)
 
-    def _answer(self, connection: SiteLine, message: Message) -> None:
+    def _answer(self, connection: SiteLink, message: Message) -> None:
         metadata = message.metadata
         if metadata.message_type == wire.NOTICE:
             self._take_notice(connection, message)
@@ -280,7 +280,7 @@ class Agent:
             return
         self._send(connection, message, reply)
 
-    def _take_notice(self, connection: SiteLine, message: Message) -> None:
+    def _take_notice(self, connection: SiteLink, message: Message) -> None:
         try:
             notice = wire.decode_notice(message.content)
         except WireError as problem:
@@ -310,7 +310,7 @@ class Agent:
         while len(self._takes_part) > MOST_RUNS:
             del self._takes_part[next(iter(self._takes_part))]
 
-    def _send(self, connection: SiteLine, request: Message, reply: Message) -> None:
+    def _send(self, connection: SiteLink, request: Message, reply: Message) -> None:
         log_head, reply = None, _in_few_words(request, reply)
         for watcher in self._watchers:
             log_head = watcher.sending(request, reply) or log_head

@@ -16,7 +16,7 @@ import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from erosion.client.connection.site_link import SiteLine, Tls
+from erosion.client.connection.site_link import SiteLink, Tls
 from erosion.client.site_file import CoordinatorAddress
 from erosion.common.errors import SiteError
 from erosion.common.protocol.frames import REASON, Reason
@@ -159,9 +159,9 @@ class Credentials:
             None if self.tls is None else certificate_in(self.tls.certificate).not_valid_after_utc
         )
 
-    def connect(self) -> SiteLine:
+    def connect(self) -> SiteLink:
         """A connection that is not open yet."""
-        return SiteLine(self.address, tls=self.tls, proxy=self.proxy)
+        return SiteLink(self.address, tls=self.tls, proxy=self.proxy)
 
 
 def credentials_for(coordinator: CoordinatorAddress) -> Credentials:

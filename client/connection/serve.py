@@ -16,7 +16,7 @@ from erosion.client.audit.audit_log import AuditLog
 from erosion.client.audit.site_observers import SiteObservers
 from erosion.client.connection.agent import Agent, Until
 from erosion.client.connection.credentials import credentials_for, known_as
-from erosion.client.connection.site_link import SiteLine
+from erosion.client.connection.site_link import SiteLink
 from erosion.client.consent.budgets import used_up
 from erosion.client.consent.consent import Consent
 from erosion.client.records.account import claim, dataset_of, site_secret
@@ -172,7 +172,7 @@ class RunningSite:
         self.news = ""  # of the site file since the program started, in words
         self._take(site)
 
-    def connect(self) -> SiteLine:
+    def connect(self) -> SiteLink:
         """A connection, not open yet, by the files as they are. Raises SiteError."""
         if self.has_changed():
             self._read_again()

@@ -30,7 +30,7 @@ from erosion.common.protocol.frames import (
     PING_TIMEOUT,
     WIRE,
     Kind,
-    LineFault,
+    ProtocolFault,
     RunNews,
     Versions,
     frame,
@@ -45,7 +45,7 @@ from erosion.common.support.process import memory_bytes
 from erosion.common.support.software import software_version
 
 
-class LineClosed(Exception):  # noqa: N818 - how a writer learns of it
+class LinkClosed(Exception):  # noqa: N818 - how a writer learns of it
     """The line has ended, and nothing goes out any more."""
 
 
@@ -83,12 +83,12 @@ class SendQueue:
             self._changed.notify_all()
 
     def put(self, frame: bytes) -> None:
-        """Send a frame when the one before it has gone; waits for that. Raises LineClosed."""
+        """Send a frame when the one before it has gone; waits for that. Raises LinkClosed."""
         with self._changed:
             while self._data is not None and not self._is_closed:
                 self._changed.wait()
             if self._is_closed:
-                raise LineClosed
+                raise LinkClosed
             self._data = frame
             self._changed.notify_all()
 
@@ -134,11 +134,11 @@ class Welcome:
     uncertain: timedelta = timedelta(0)  # the time that the question took, halved
 
 
-class LostLine(grpc.RpcError):  # type: ignore[misc]  # gRPC has no types
+class LostLink(grpc.RpcError):  # type: ignore[misc]  # gRPC has no types
     """The line has ended without the other side saying why."""
 
 
-class SiteLine:
+class SiteLink:
     """One site's connection. Raises grpc.RpcError; the agent decides what to do."""
 
     def __init__(self, address: str, *, tls: Tls | None = None, proxy: str | None = None) -> None:
@@ -246,7 +246,7 @@ class SiteLine:
                 begun = time.monotonic()
                 self._queue.put(data)
                 self._frame_size.took(time.monotonic() - begun)
-        except LineClosed:
+        except LinkClosed:
             return  # the next receiver learns why
         finally:
             self._sending = None
@@ -261,7 +261,7 @@ class SiteLine:
         try:
             kind, body = opened(next(self._call))
             if kind is not Kind.HELLO:
-                raise LineFault("no greeting")
+                raise ProtocolFault("no greeting")
             said = json_body(body)
             took = precise_now() - asked
             self._frame_size = FrameSize.told(said.get("frame_bytes"))
@@ -276,8 +276,8 @@ class SiteLine:
             )
         except grpc.RpcError as problem:
             return Welcome(problem=problem)
-        except (LineFault, StopIteration):
-            return Welcome(problem=LostLine("it does not speak this program's language"))
+        except (ProtocolFault, StopIteration):
+            return Welcome(problem=LostLink("it does not speak this program's language"))
         finally:
             overdue.cancel()
 
@@ -287,17 +287,17 @@ class SiteLine:
             for received in self._call:
                 self._silent_ticks = 0
                 self._take(received)
-            problem: grpc.RpcError = LostLine("it has ended the connection")
-        except LineFault as fault:
+            problem: grpc.RpcError = LostLink("it has ended the connection")
+        except ProtocolFault as fault:
             self._call.cancel()
-            problem = LostLine(f"it sent {fault}")
+            problem = LostLink(f"it sent {fault}")
         except grpc.RpcError as lost:
-            problem = LostLine("nothing was heard of it") if self._is_silent() else lost
+            problem = LostLink("nothing was heard of it") if self._is_silent() else lost
         except ValueError:
-            problem = LostLine("the connection was closed")
+            problem = LostLink("the connection was closed")
         except Exception as nonsense:  # noqa: BLE001 - the line ends, and the agent says why
             self._call.cancel()
-            problem = LostLine(f"it sent what cannot be read ({type(nonsense).__name__})")
+            problem = LostLink(f"it sent what cannot be read ({type(nonsense).__name__})")
         self._queue.close()
         self._received.set()
         with self._inbox:
@@ -311,13 +311,13 @@ class SiteLine:
                 head = json_body(body)
                 description = read_description(head.pop("records", None))
                 if description.num_bytes + self._waiting_bytes() > self._most_bytes:
-                    raise LineFault(f"requests of more than {self._most_bytes} bytes")
+                    raise ProtocolFault(f"requests of more than {self._most_bytes} bytes")
                 space = MemorySpace(description.num_bytes)
                 self._arriving = Assembly(head, description, space)
                 self._deliver_if_whole()
             case Kind.DATA:
                 if self._arriving is None:
-                    raise LineFault("data of no message")
+                    raise ProtocolFault("data of no message")
                 self._arriving.take(body)
                 self._deliver_if_whole()
             case Kind.CUT:
@@ -344,9 +344,11 @@ class SiteLine:
         request_id = request.metadata.message_id
         with self._inbox:
             if request_id in self._waiting:
-                raise LineFault("two requests under one id")
+                raise ProtocolFault("two requests under one id")
             if len(self._waiting) >= MOST_WAITING:
-                raise LineFault(f"more than {MOST_WAITING} requests before it waited for an answer")
+                raise ProtocolFault(
+                    f"more than {MOST_WAITING} requests before it waited for an answer"
+                )
             self._waiting[request_id] = request, num_bytes
             self._inbox.notify_all()
 
@@ -389,7 +391,7 @@ class SiteLine:
 
 
 def _request(head: dict[str, Any], content: RecordDict) -> Message:
-    """What came, as Flower has it. Raises LineFault."""
+    """What came, as Flower has it. Raises ProtocolFault."""
     try:
         return RequestMessage(
             content,
@@ -401,7 +403,7 @@ def _request(head: dict[str, Any], content: RecordDict) -> Message:
             run=RunNews.read(head.get("run")),
         )
     except (ValueError, TypeError) as problem:
-        raise LineFault(f"a request that cannot be made ({type(problem).__name__})") from None
+        raise ProtocolFault(f"a request that cannot be made ({type(problem).__name__})") from None
 
 
 def _seconds_in(said: object) -> float:

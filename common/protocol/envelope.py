@@ -16,7 +16,7 @@ from erosion.common.protocol.frames import (
     MODEST_DATA_BYTES,
     SMALLEST_DATA_BYTES,
     Kind,
-    LineFault,
+    ProtocolFault,
 )
 
 ALIGNMENT = 8  # bytes
@@ -155,9 +155,9 @@ class Description:
 
 
 def read_description(records: object) -> Description:
-    """Check what a head says about the content. Raises LineFault."""
+    """Check what a head says about the content. Raises ProtocolFault."""
     if not isinstance(records, dict):
-        raise LineFault("a message without records")
+        raise ProtocolFault("a message without records")
     _check_size(records)
     arrays: dict[str, tuple[_Described, ...]] = {}
     others: dict[str, MetricRecord | ConfigRecord] = {}
@@ -166,21 +166,21 @@ def read_description(records: object) -> Description:
             case {"arrays": list(listed)} if len(described) == 1:
                 arrays[name] = tuple(_array(each) for each in listed)
                 if len({each.key for each in arrays[name]}) < len(listed):
-                    raise LineFault("two arrays of one name in a record")
+                    raise ProtocolFault("two arrays of one name in a record")
             case {"metrics": dict(values)} if len(described) == 1:
                 others[name] = _made(MetricRecord, values)
             case {"config": dict(values)} if len(described) == 1:
                 decoded = {key: _decoded(value) for key, value in values.items()}
                 others[name] = _made(ConfigRecord, decoded)
             case _:
-                raise LineFault("a record of no known kind")
+                raise ProtocolFault("a record of no known kind")
     return Description(arrays, others, tuple(records))
 
 
 def _check_size(records: dict[str, Any]) -> None:
     """Before anything is made of it: one site's head must not keep the others waiting."""
     if len(records) > MOST_RECORDS:
-        raise LineFault(f"more than {MOST_RECORDS} records in one message")
+        raise ProtocolFault(f"more than {MOST_RECORDS} records in one message")
     num_arrays = num_values = 0
     for described in records.values():
         match described:
@@ -190,21 +190,21 @@ def _check_size(records: dict[str, Any]) -> None:
                 lists = (value for value in values.values() if isinstance(value, list))
                 num_values += len(values) + sum(map(len, lists))
     if num_arrays > MOST_ARRAYS:
-        raise LineFault(f"more than {MOST_ARRAYS} arrays in one message")
+        raise ProtocolFault(f"more than {MOST_ARRAYS} arrays in one message")
     if num_values > MOST_VALUES:
-        raise LineFault(f"more than {MOST_VALUES} metrics and configs in one message")
+        raise ProtocolFault(f"more than {MOST_VALUES} metrics and configs in one message")
 
 
 def _array(described: object) -> _Described:
     match described:
         case [str(key), str(dtype), list(shape), str(stype), int(num_bytes)]:
             if len(shape) > MOST_DIMENSIONS or not all(_is_count(size) for size in shape):
-                raise LineFault("an array of an impossible shape")
+                raise ProtocolFault("an array of an impossible shape")
             if not _is_count(num_bytes):
-                raise LineFault("an array of an impossible size")
+                raise ProtocolFault("an array of an impossible size")
             return _Described(key, dtype, tuple(shape), stype, num_bytes)
         case _:
-            raise LineFault("an array without its type, shape and size")
+            raise ProtocolFault("an array without its type, shape and size")
 
 
 def _is_count(value: object) -> bool:
@@ -215,7 +215,7 @@ def _made(kind: type[Any], values: dict[str, Any]) -> Any:
     try:
         return kind(values)
     except (TypeError, ValueError, IndexError, KeyError):
-        raise LineFault(f"a {kind.__name__} that cannot be made") from None
+        raise ProtocolFault(f"a {kind.__name__} that cannot be made") from None
 
 
 def _encoded(value: Any) -> Any:
@@ -232,10 +232,10 @@ def _decoded(value: Any) -> Any:
         try:
             return base64.b64decode(value["base64"], validate=True)
         except (KeyError, ValueError, TypeError):
-            raise LineFault("bytes that are not in base64") from None
+            raise ProtocolFault("bytes that are not in base64") from None
     if isinstance(value, list):
         if any(isinstance(each, list) for each in value):  # Flower has none, at any depth
-            raise LineFault("a list of lists")
+            raise ProtocolFault("a list of lists")
         return [_decoded(each) for each in value]
     return value
 
@@ -293,9 +293,9 @@ class Assembly:
         return self._come == self.num_bytes
 
     def take(self, data: memoryview) -> None:
-        """The next bytes. Raises LineFault where they are more than was announced, and OSError."""
+        """The next bytes. Raises ProtocolFault where they are more than was announced, and OSError."""
         if not len(data) or self._come + len(data) > self.num_bytes:
-            raise LineFault("more or less data than the message announced")
+            raise ProtocolFault("more or less data than the message announced")
         self._space.write(data)
         self._come += len(data)
 

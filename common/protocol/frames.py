@@ -33,7 +33,7 @@ LONGEST_TEXT = 1000  # characters of a version, a name
 LONGEST_REASON = 4000  # characters of an error; a refusal may list reasons
 
 
-class LineFault(ErosionError):  # noqa: N818 - the other side's, not ours
+class ProtocolFault(ErosionError):  # noqa: N818 - the other side's, not ours
     """The other side sent what the protocol does not have; the connection ends."""
 
 
@@ -61,31 +61,33 @@ def json_frame(kind: Kind, values: dict[str, Any]) -> bytes:
 
 
 def opened(received: bytes) -> tuple[Kind, memoryview]:
-    """Kind and body of a frame. Raises LineFault."""
+    """Kind and body of a frame. Raises ProtocolFault."""
     try:
         return Kind(received[0]), memoryview(received)[1:]
     except (IndexError, ValueError):
-        raise LineFault("a frame of a kind that the protocol does not have") from None
+        raise ProtocolFault("a frame of a kind that the protocol does not have") from None
 
 
 def json_body(body: memoryview, *, most_bytes: int = LARGEST_HEAD_BYTES) -> dict[str, Any]:
-    """The JSON of a frame. Raises LineFault."""
+    """The JSON of a frame. Raises ProtocolFault."""
     if len(body) > most_bytes:
-        raise LineFault(f"a head of {len(body)} bytes; at most {most_bytes} are accepted")
+        raise ProtocolFault(f"a head of {len(body)} bytes; at most {most_bytes} are accepted")
     try:
         values = json.loads(bytes(body))
     except (ValueError, RecursionError):
-        raise LineFault("a head that is not JSON") from None
+        raise ProtocolFault("a head that is not JSON") from None
     if not isinstance(values, dict):
-        raise LineFault("a head that is not a JSON object")
+        raise ProtocolFault("a head that is not a JSON object")
     return values
 
 
 def text_in(values: dict[str, Any], key: str) -> str:
-    """A text of a head, "" where it is not there. Raises LineFault."""
+    """A text of a head, "" where it is not there. Raises ProtocolFault."""
     value = values.get(key, "")
     if not isinstance(value, str) or len(value) > LONGEST_TEXT:
-        raise LineFault(f"a head whose {key!r} is not a text of at most {LONGEST_TEXT} characters")
+        raise ProtocolFault(
+            f"a head whose {key!r} is not a text of at most {LONGEST_TEXT} characters"
+        )
     return value
 
 
@@ -113,10 +115,10 @@ class Versions:
 
     @classmethod
     def read(cls, values: dict[str, Any]) -> Self:
-        """From a HELLO, whatever else it says: a later version may say more. Raises LineFault."""
+        """From a HELLO, whatever else it says: a later version may say more. Raises ProtocolFault."""
         wire, protocol = values.get("wire"), values.get("protocol")
         if not (_is_version(wire) and _is_version(protocol)):
-            raise LineFault("a greeting without its versions")
+            raise ProtocolFault("a greeting without its versions")
         return cls(wire, protocol, text_in(values, "software"))
 
 
@@ -141,17 +143,19 @@ class RunNews:
 
     @classmethod
     def read(cls, said: object) -> "RunNews | None":
-        """From a head; None where it says nothing of a run. Raises LineFault."""
+        """From a head; None where it says nothing of a run. Raises ProtocolFault."""
         match said:
             case None:
                 return None
             case {"number": int(number), "config": dict(config)} if len(config) <= MOST_KEYS:
                 for key, value in config.items():
                     if not isinstance(value, Plain) or len(f"{key}{value}") > LONGEST_TEXT:
-                        raise LineFault(f"a setting {key[:50]!r} of a run that is no plain value")
+                        raise ProtocolFault(
+                            f"a setting {key[:50]!r} of a run that is no plain value"
+                        )
                 return cls(number, config)
             case _:
-                raise LineFault("a run without its number and settings")
+                raise ProtocolFault("a run without its number and settings")
 
 
 REASON = "erosion-reason"  # a Reason; the call's details say it in words

@@ -119,7 +119,7 @@ MOST_LOSS = 1e30  # what stands for a loss that is infinite
 MOST_METRICS, LONGEST_METRIC = 64, 100  # of one model; characters of a name
 _METRIC_NAME = re.compile(rf"[a-z][a-z0-9_]{{,{LONGEST_METRIC - 1}}}")
 
-PROTOCOL = 6  # raised when a message changes its meaning
+PROTOCOL = 1  # raised when a message changes its meaning
 
 
 def significance_of(study: Study) -> float:

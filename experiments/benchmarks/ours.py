@@ -20,7 +20,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from erosion.client.connection.agent import Agent, Until
-from erosion.client.connection.site_link import SiteLine
+from erosion.client.connection.site_link import SiteLink
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import DescribeReply, TrainReply, TrainResult
 from erosion.common.rounds.arm import Arm
@@ -44,7 +44,7 @@ from erosion.experiments.benchmarks.processes import Processes
 from erosion.experiments.free_ports import LOOPBACK, free_ports
 from erosion.server.coordination.coordinator import updates_in
 from erosion.server.coordination.folder_store import FolderStore
-from erosion.server.coordination.network import NetworkTransport
+from erosion.server.coordination.network import NetworkChannel
 from erosion.server.coordination.study_strategy import StudyStrategy
 from erosion.server.enrolment.federation_folder import FederationFolder
 from erosion.server.link.link import make_link
@@ -155,7 +155,7 @@ def serve(
     link = make_link(study.hospitals, address, keys, is_short_of_memory=on_disk)
     link.start()
     grid = link.open(folder / "spool" if on_disk else None)
-    channel = NetworkTransport(study, grid, link if link.enrolled_only else None)
+    channel = NetworkChannel(study, grid, link if link.enrolled_only else None)
     presence = Presence(study, channel, ignore, longest_wait_seconds=JOIN_SECONDS)
     presence.wait_for(study.hospitals, len(study.hospitals))
     before = resident_bytes("VmRSS")
@@ -278,7 +278,7 @@ def main() -> None:
         return
     agents = [
         Agent(
-            lambda: SiteLine(options.address),
+            lambda: SiteLink(options.address),
             AddingSite(site, options.dim, wire.KnownStudies()).app(),
             address=options.address,
             until=Until(give_up_seconds=60),

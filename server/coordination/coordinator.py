@@ -14,7 +14,7 @@ from erosion.common.sealed.paillier import CoordinatorKeys
 from erosion.common.study.study import Study
 from erosion.server.coordination.end_notices import EndNotices
 from erosion.server.coordination.folder_store import FolderStore
-from erosion.server.coordination.network import NetworkTransport
+from erosion.server.coordination.network import NetworkChannel
 from erosion.server.coordination.run_end import result_of, write
 from erosion.server.coordination.study_strategy import StudyStrategy
 from erosion.server.link import Link, LinkGrid
@@ -46,7 +46,7 @@ class Coordinator:
 
         `weights`: where files that models start from are. `longest_wait_seconds`: for hospitals
         that are needed; None: no end. `start_with_quorum`: whatever the study says of its start.
-        `others_stay` and `end_notices`: see `NetworkTransport`. `can_resume`: whether sites will be
+        `others_stay` and `end_notices`: see `NetworkChannel`. `can_resume`: whether sites will be
         there for a run that is resumed.
         """
         self._study, self._link, self._folder, self._notify = study, link, folder, notify
@@ -55,7 +55,7 @@ class Coordinator:
         if can_resume:
             again = f"resume with `erosion server --resume {quote(str(folder.to_resume))}`"
         remedy = f" Put that right, then {again}."
-        self._channel = NetworkTransport(
+        self._channel = NetworkChannel(
             study,
             grid,
             link if link.enrolled_only else None,

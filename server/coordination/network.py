@@ -1,6 +1,6 @@
 """The hospitals over the network: requests become Flower messages, replies plain values again.
 
-Of the link it needs a Flower `Grid` and the few questions of `SiteLink`. The study travels with
+Of the link it needs a Flower `Grid` and the few questions of `NodeAuthorizer`. The study travels with
 `describe`; a site that was not sent a study yet, or has lost it, gets it with the request.
 """
 
@@ -52,7 +52,7 @@ class NodeAuthorizer(Protocol):
     def may_renew(self, hospital: str) -> bool:
         """Whether a renewed key would let it in again, or does; not where it was revoked."""
 
-    def part_with(self, node_id: int) -> None:
+    def evict(self, node_id: int) -> None:
         """End the presence of a node whose key is no longer let in, so that it is told."""
 
 
@@ -84,7 +84,7 @@ class _Sent:
     at: float  # when
 
 
-class NetworkTransport:
+class NetworkChannel:
     """A `Transport` over the link."""
 
     def __init__(
@@ -254,7 +254,7 @@ class NetworkTransport:
             name = site.hospital
             if name is not None and not self._may_be(name, site.node_id):
                 reason = self._authorizer.why_not(name) or "its key was replaced"
-                self._authorizer.part_with(site.node_id)
+                self._authorizer.evict(site.node_id)
                 site.hospital = None
                 if self._authorizer.may_renew(name):
                     yield Away(name, reason)

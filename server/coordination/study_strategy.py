@@ -20,7 +20,7 @@ from erosion.common.rounds.driver import OpenRound
 from erosion.common.rounds.records import RoundRecord, RunState
 from erosion.common.rounds.strategy import RoundStrategy
 from erosion.common.rounds.study import Outcome, run_study
-from erosion.server.coordination.network import NetworkTransport
+from erosion.server.coordination.network import NetworkChannel
 
 
 class StudyStrategy(RoundStrategy):
@@ -29,7 +29,7 @@ class StudyStrategy(RoundStrategy):
     outcome: Outcome
     grid: Grid
 
-    def __init__(self, ctx: RunContext, channel: NetworkTransport) -> None:
+    def __init__(self, ctx: RunContext, channel: NetworkChannel) -> None:
         """`channel` is that of `ctx`."""
         self._ctx, self._channel = replace(ctx, run_round=self.run_round), channel
         self._arm: Arm | None = None  # under way

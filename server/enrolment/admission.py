@@ -40,7 +40,7 @@ class Admitted:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptOut:
+class NotAdmitted:
     """The certificate's holder may not come in."""
 
     hospital: str | None  # None: it is nobody's that is enrolled
@@ -77,7 +77,7 @@ class Authorizer:
         self._holders: dict[x509.Certificate, _Holder] = {}
         self._problem, self._tried = "", 0.0  # with the latest reading, and when that was
 
-    def verdict(self, certificate: x509.Certificate) -> Admitted | KeptOut:
+    def verdict(self, certificate: x509.Certificate) -> Admitted | NotAdmitted:
         """May the holder of `certificate` come in now?"""
         self._refresh()
         holder = self._holder(certificate)
@@ -87,13 +87,13 @@ class Authorizer:
                 if key.revoked is not None and self.may_renew(key.hospital):
                     trouble = "was replaced"
                 reason = Reason.EXPIRED if key.revoked is None else Reason.REVOKED
-                return KeptOut(key.hospital, reason, f"its key {trouble}; ask the coordinator")
+                return NotAdmitted(key.hospital, reason, f"its key {trouble}; ask the coordinator")
             ends = min(ends, key.expires)
         if hospital is None:
             return self._kept_out_by_name(key)
         if expiry.has_ended(ends):  # within a connection; at its start TLS saw to it
             text = f"its certificate expired on {ends:%Y-%m-%d}; ask the coordinator"
-            return KeptOut(hospital, Reason.EXPIRED, text)
+            return NotAdmitted(hospital, Reason.EXPIRED, text)
         return Admitted(hospital, ends)
 
     def why_not(self, hospital: str) -> str | None:
@@ -145,15 +145,15 @@ class Authorizer:
             vouched = key.hospital in names_in(certificate)
         return _Holder(key, key.hospital if vouched else None, ends)
 
-    def _kept_out_by_name(self, key: EnrolledKey | None) -> KeptOut:
+    def _kept_out_by_name(self, key: EnrolledKey | None) -> NotAdmitted:
         if key is None:
             text = "its key is not enrolled in this federation; ask the coordinator to enrol it"
-            return KeptOut(None, Reason.NOT_ENROLLED, text)
+            return NotAdmitted(None, Reason.NOT_ENROLLED, text)
         if key.hospital in self._own.hospitals:
             text = f"its certificate is not of the authority that {key.hospital} has of its own"
         else:
             text = f"its certificate is not for the name {key.hospital!r}, as which it is enrolled"
-        return KeptOut(key.hospital, Reason.NAME, text)
+        return NotAdmitted(key.hospital, Reason.NAME, text)
 
     def _versions(self) -> tuple[object, ...]:
         folder = self._folder
@@ -192,7 +192,7 @@ HANDSHAKE_SECONDS = 10.0  # from a connection's start to its first call, on a sl
 
 
 @dataclass(frozen=True, slots=True)
-class TurnedAway:
+class Denial:
     """Somebody who was not let in."""
 
     hospital: str | None  # by its key; None where that says nothing
@@ -215,18 +215,18 @@ class RejectionLog:
     ) -> None:
         """`own_trouble`: why nobody would accept the coordinator's own certificate."""
         self.admission, self._own_trouble = admission, own_trouble
-        self._news: deque[TurnedAway] = deque(maxlen=MOST_TOLD)
+        self._news: deque[Denial] = deque(maxlen=MOST_TOLD)
         self.num_news = 0  # of all times
         self._lock = threading.Lock()
         self._told: dict[tuple[str, Reason], float] = {}  # when a trouble was last reported
         self._handshakes: deque[float] = deque(maxlen=MOST_TOLD)  # that no call followed yet
         self._callers: dict[str, None] = {}  # connections that got as far as a call
 
-    def verdict(self, certificate: x509.Certificate) -> Admitted | KeptOut | None:
+    def verdict(self, certificate: x509.Certificate) -> Admitted | NotAdmitted | None:
         """May the holder of this certificate come in? None where everybody may."""
         return None if self.admission is None else self.admission.verdict(certificate)
 
-    def keep_out(self, hospital: str | None, peer: str, reason: Reason, text: str) -> None:
+    def deny(self, hospital: str | None, peer: str, reason: Reason, text: str) -> None:
         """Tell that somebody was not let in: once in a while, however often it tries."""
         origin = _without_port(peer)
         key = (hospital or origin, reason)
@@ -237,7 +237,7 @@ class RejectionLog:
             while len(self._told) >= MOST_TOLD:
                 del self._told[next(iter(self._told))]
             self._told[key] = now
-        event = TurnedAway(hospital, origin, text)
+        event = Denial(hospital, origin, text)
         where = f" ({peer})" if peer else ""
         logger.warning("%s%s was not let in: %s", event.who, where, text)
         with self._lock:
@@ -260,7 +260,7 @@ class RejectionLog:
             while len(self._callers) > MOST_TOLD:
                 del self._callers[next(iter(self._callers))]
 
-    def news(self, since: int) -> tuple[list[TurnedAway], int]:
+    def news(self, since: int) -> tuple[list[Denial], int]:
         """Return the denials after the first `since`, and how many there were in all."""
         self._tell_of_broken_handshakes()
         with self._lock:
@@ -278,7 +278,7 @@ class RejectionLog:
         if broken:
             many = f"{broken} connections" if broken > 1 else "one connection"
             own = self._own_trouble()
-            self.keep_out(
+            self.deny(
                 None,
                 "",
                 Reason.HANDSHAKE,

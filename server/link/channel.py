@@ -30,7 +30,7 @@ from erosion.common.protocol.flower import (
 )
 from erosion.common.protocol.frames import LARGEST_HEAD_BYTES, Kind, Reason, RunNews, json_frame
 from erosion.common.support.process import RunningTime
-from erosion.server.enrolment.admission import TurnedAway
+from erosion.server.enrolment.admission import Denial
 from erosion.server.link.spool import Spool
 
 if TYPE_CHECKING:
@@ -327,7 +327,7 @@ class LinkGrid(MessageGrid):
         """Return the sites that owe this channel an answer; for any thread."""
         return self._exchange.unanswered(self._mailbox)
 
-    def denials(self) -> list[TurnedAway]:
+    def denials(self) -> list[Denial]:
         """Return the sites that were not let in since the last call, or since this was opened."""
         denied, self._num_denials = self._sessions.keeper.news(self._num_denials)
         return denied

@@ -154,7 +154,7 @@ class Link:
         admission = self._keeper.admission
         return {} if admission is None else admission.keys()
 
-    def part_with(self, node_id: int) -> None:
+    def evict(self, node_id: int) -> None:
         """End the connection of a node whose key is no longer let in, and tell it why."""
         session = self._sessions.live(node_id)
         if session is not None:
@@ -198,7 +198,7 @@ class Link:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self.clock.now()
-            self._sessions.end_those_kept_out()
+            self._sessions.end_denied()
             for session in self._sessions.all_live():
                 session.tick()
             if once_a_day.is_due():

@@ -22,7 +22,7 @@ from erosion.common.protocol.frames import (
     REASON,
     SERVICE,
     Kind,
-    LineFault,
+    ProtocolFault,
     Reason,
     Versions,
     json_body,
@@ -31,7 +31,7 @@ from erosion.common.protocol.frames import (
 )
 from erosion.common.support import expiry
 from erosion.common.support.keys import certificate_in
-from erosion.server.enrolment.admission import Admitted, KeptOut, RejectionLog
+from erosion.server.enrolment.admission import Admitted, NotAdmitted, RejectionLog
 from erosion.server.link.channel import Exchange
 from erosion.server.link.site_session import Ending, Peer, SiteSession
 from erosion.server.link.spool import TransferThrottle
@@ -126,14 +126,14 @@ class Sessions:
         if peer is None or peer.certificate is None:
             return None
         verdict = self.keeper.verdict(peer.certificate)
-        return None if verdict is None or isinstance(verdict, KeptOut) else verdict.hospital
+        return None if verdict is None or isinstance(verdict, NotAdmitted) else verdict.hospital
 
-    def end_those_kept_out(self) -> None:
+    def end_denied(self) -> None:
         """End the sessions whose certificate was revoked or has expired meanwhile."""
         for session in self.all_live():
             if (certificate := session.peer.certificate) is None:
                 continue
-            if isinstance(verdict := self.keeper.verdict(certificate), KeptOut):
+            if isinstance(verdict := self.keeper.verdict(certificate), NotAdmitted):
                 session.end(verdict.reason, verdict.text)
 
     def call_all(self, calls: Sequence[tuple[int, int, Callable[[SiteSession], None]]]) -> None:
@@ -221,11 +221,11 @@ class Service:
             hospital = None if verdict is None else verdict.hospital
             node_id = self._sessions.node_id(hospital)
             peer = Peer(node_id, hospital, certificate, context.peer())
-            await self._make_room(peer, context)
-            if hospital is not None and self._comes_too_often(hospital):
+            await self._replace_dead(peer, context)
+            if hospital is not None and self._connects_too_often(hospital):
                 text = f"it connected {MOST_COMINGS} times in {COMINGS_SECONDS:.0f} s"
                 await self._refuse(context, Reason.ABUSE, text, name)
-        except LineFault as problem:
+        except ProtocolFault as problem:
             await self._refuse(context, Reason.ABUSE, f"it sent {problem}", name)
         finally:
             self._greetings[name] -= 1
@@ -241,7 +241,7 @@ class Service:
         if certificate is None:  # TLS lets nobody in without one
             await self._refuse(context, Reason.NOT_ENROLLED, "it showed no certificate", "")
         verdict = keeper.verdict(certificate)
-        if isinstance(verdict, KeptOut):
+        if isinstance(verdict, NotAdmitted):
             await self._refuse(context, verdict.reason, verdict.text, verdict.hospital or "")
         return verdict
 
@@ -251,10 +251,10 @@ class Service:
         except TimeoutError:
             await self._refuse(context, Reason.ABUSE, "it said nothing", name)
         if received is grpc.aio.EOF:
-            raise LineFault("no greeting")
+            raise ProtocolFault("no greeting")
         kind, body = opened(received)
         if kind is not Kind.HELLO:
-            raise LineFault(f"a {kind.name} frame before its greeting")
+            raise ProtocolFault(f"a {kind.name} frame before its greeting")
         return json_body(body, most_bytes=LARGEST_GREETING_BYTES)
 
     async def _greet(self, context: Any, welcome: bytes, name: str) -> None:
@@ -275,7 +275,7 @@ class Service:
             "frame_bytes": MODEST_DATA_BYTES if self._is_short_of_memory else LARGEST_DATA_BYTES,
         }
 
-    async def _make_room(self, peer: Peer, context: Any) -> None:
+    async def _replace_dead(self, peer: Peer, context: Any) -> None:
         """Of two connections with one key the first stays, unless it is dead."""
         earlier = self._sessions.live(peer.node_id)
         if earlier is None:
@@ -292,7 +292,7 @@ class Service:
         earlier.end(Reason.SILENT, "the site has come back by another connection")
         self._sessions.close(earlier)
 
-    def _comes_too_often(self, hospital: str) -> bool:
+    def _connects_too_often(self, hospital: str) -> bool:
         comings = self._comings.setdefault(hospital, deque(maxlen=MOST_COMINGS))
         now = time.monotonic()
         if len(comings) == MOST_COMINGS and now - comings[0] < COMINGS_SECONDS:
@@ -315,7 +315,7 @@ class Service:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             problem = _failure(reader) if reader.done() else None
-            if isinstance(problem, LineFault):
+            if isinstance(problem, ProtocolFault):
                 session.end(Reason.ABUSE, f"it sent {problem}")
             elif problem is not None:  # there is no memory, say
                 who, kind = peer.hospital or peer.node_id, type(problem).__name__
@@ -338,7 +338,7 @@ class Service:
     ) -> NoReturn:
         """End the call, and record why."""
         if is_told:
-            self._sessions.keeper.keep_out(hospital or None, context.peer(), reason, text)
+            self._sessions.keeper.deny(hospital or None, context.peer(), reason, text)
         code = _CODES.get(reason, grpc.StatusCode.UNAUTHENTICATED)
         await context.abort(code, text, ((REASON, reason.value),))
         raise AssertionError("abort raises")

@@ -1,7 +1,7 @@
 """One site's stream: requests go out by it, and replies are put together from it.
 
 All methods are for the line's event loop. What a site sends is held against what it was asked;
-what no honest site sends ends the stream (LineFault), and touches no other site's.
+what no honest site sends ends the stream (ProtocolFault), and touches no other site's.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from erosion.common.protocol.frames import (
     LONGEST_REASON,
     SMALLEST_DATA_BYTES,
     Kind,
-    LineFault,
+    ProtocolFault,
     Reason,
     frame,
     json_body,
@@ -179,7 +179,7 @@ class SiteSession:
                 await self._wake.wait()
 
     async def read_all(self, read: Read) -> None:
-        """Take in what comes, to the stream's end. Raises LineFault."""
+        """Take in what comes, to the stream's end. Raises ProtocolFault."""
         try:
             while (received := await read()) is not None:
                 self._silent_ticks = 0
@@ -239,7 +239,7 @@ class SiteSession:
             return
         self._frames_left -= _frames_in(len(body))
         if self._frames_left < 0:
-            raise LineFault("more frames in a second than any site has use for")
+            raise ProtocolFault("more frames in a second than any site has use for")
         match kind:
             case Kind.MESSAGE:
                 await self._begin(body)
@@ -254,23 +254,23 @@ class SiteSession:
             case Kind.AGAIN:
                 self._wants_questions = True
             case _:
-                raise LineFault(f"a {kind.name} frame, which a site does not send")
+                raise ProtocolFault(f"a {kind.name} frame, which a site does not send")
 
     async def _begin(self, body: memoryview) -> None:
         """A reply's head: nothing is taken in that was not asked for."""
         if self._arriving is not None:
-            raise LineFault("a reply within a reply")
+            raise ProtocolFault("a reply within a reply")
         head = json_body(body, most_bytes=self._most_head_bytes)
         request_id = text_in(head, "re")
         asked, is_wanted = self._exchange.expects(request_id, self.peer.node_id, self.number)
         if asked is None:
-            raise LineFault("a reply to what it was not asked")
+            raise ProtocolFault("a reply to what it was not asked")
         description = (
             Description({}, {}, ()) if "error" in head else read_description(head.get("records"))
         )
         head.pop("records", None)
         if description.num_bytes > asked.most_bytes:
-            raise LineFault(
+            raise ProtocolFault(
                 f"a reply of {description.num_bytes} bytes, where {asked.most_bytes} are the most"
                 " that any can need"
             )
@@ -296,14 +296,14 @@ class SiteSession:
         except OSError as problem:
             raise self._full(request_id, problem) from None
 
-    def _full(self, request_id: str, problem: OSError) -> LineFault:
+    def _full(self, request_id: str, problem: OSError) -> ProtocolFault:
         self._exchange.fail(request_id, problem)
-        return LineFault("the coordinator's disk does not take the reply in")
+        return ProtocolFault("the coordinator's disk does not take the reply in")
 
     async def _take_data(self, body: memoryview) -> None:
         arriving = self._arriving
         if arriving is None:
-            raise LineFault("data of no message")
+            raise ProtocolFault("data of no message")
         try:
             if self._to_disk:
                 await asyncio.get_running_loop().run_in_executor(None, arriving.take, body)
@@ -315,7 +315,7 @@ class SiteSession:
         except OSError as problem:
             raise self._full(text_in(arriving.head, "re"), problem) from None
         if len(body) < SMALLEST_DATA_BYTES:
-            raise LineFault("a message in tiny pieces")
+            raise ProtocolFault("a message in tiny pieces")
 
     async def _finish(self, arrived: Assembly) -> None:
         await self._leave()
@@ -351,4 +351,4 @@ def _error(described: Any) -> Error:
         case {"code": int(code), "reason": str(reason)}:
             return Error(code if abs(code) < 2**31 else 0, reason[:LONGEST_REASON])
         case _:
-            raise LineFault("an error without its code and its reason")
+            raise ProtocolFault("an error without its code and its reason")

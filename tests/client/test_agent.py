@@ -23,7 +23,7 @@ from erosion.client.connection.agent import (
     Agent,
     Until,
 )
-from erosion.client.connection.site_link import LostLine, SiteLine, Welcome
+from erosion.client.connection.site_link import LostLink, SiteLink, Welcome
 from erosion.command_line import parser
 from erosion.common.errors import LinkError, SiteError
 from erosion.common.protocol import wire
@@ -127,7 +127,7 @@ def test_an_outage_is_not_counted_from_the_one_before_where_keys_were_replaced_b
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The connection is made anew for the new keys, which cannot be read at first."""
-    out_of_reach, unreadable = LostLine("out of reach"), SiteError("the key cannot be read")
+    out_of_reach, unreadable = LostLink("out of reach"), SiteError("the key cannot be read")
     happens: list[Exception | None] = [out_of_reach, None, unreadable, out_of_reach, None]
     answered: list[Message] = []
     clock = [0.0]
@@ -241,7 +241,7 @@ def test_a_site_that_declined_ends_once_the_coordinator_has_gone(
         clock[0] += GONE_SECONDS / 2
         if clock[0] == 9 * GONE_SECONDS / 2:
             agent.stop.set()
-        raise LostLine("out of reach")
+        raise LostLink("out of reach")
 
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(random, "uniform", lambda *_bounds: 0.0)
@@ -274,7 +274,7 @@ def test_a_site_that_may_have_missed_the_end_of_its_study_gives_up(
         clock[0] += LOST_SECONDS / 2
         if clock[0] == 9 * LOST_SECONDS / 2:
             agent.stop.set()
-        raise LostLine("out of reach")
+        raise LostLink("out of reach")
 
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(random, "uniform", lambda *_bounds: 0.0)
@@ -323,4 +323,4 @@ def test_hospitals_in_containers_are_left_alone_where_the_coordinator_is_gone_fo
 
 def test_the_stand_in_has_what_an_agent_uses_of_a_line() -> None:
     used = ("__enter__", "__exit__", "receive", "is_dropped", "reply")
-    assert all(hasattr(SiteLine, name) for name in used)
+    assert all(hasattr(SiteLink, name) for name in used)

@@ -10,34 +10,34 @@ from flwr.app import Message
 
 from erosion.client.connection import site_link
 from erosion.client.connection.credentials import dial
-from erosion.client.connection.site_link import MOST_WAITING, SiteLine
-from erosion.common.protocol.frames import Kind, LineFault, RunNews, frame, json_frame
+from erosion.client.connection.site_link import MOST_WAITING, SiteLink
+from erosion.common.protocol.frames import Kind, ProtocolFault, RunNews, frame, json_frame
 from tests.support.connect_proxy import ConnectProxy
 
 NUM_BYTES = 1000
 
 
 @pytest.fixture
-def line() -> Iterator[SiteLine]:
+def line() -> Iterator[SiteLink]:
     """One on which nobody calls: what comes is handed to it."""
-    line = SiteLine("127.0.0.1:1")
+    line = SiteLink("127.0.0.1:1")
     yield line
     line._close()
 
 
-def come(line: SiteLine, request_id: str) -> None:
+def come(line: SiteLink, request_id: str) -> None:
     arrays = {"a": {"arrays": [["x", "uint8", [NUM_BYTES], "erosion.uint8", NUM_BYTES]]}}
     head = {"id": request_id, "type": "train", "group": "a/1", "ttl": 60, "records": arrays}
     line._take(json_frame(Kind.MESSAGE, {**head, "run": {"number": 1, "config": {}}}))
     line._take(frame(Kind.DATA, bytes(NUM_BYTES)))
 
 
-def drop(line: SiteLine, request_id: str) -> None:
+def drop(line: SiteLink, request_id: str) -> None:
     line._take(frame(Kind.DROP, request_id.encode()))
 
 
 def test_of_requests_that_are_dropped_while_they_wait_nothing_is_kept(
-    line: SiteLine, monkeypatch: pytest.MonkeyPatch
+    line: SiteLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[weakref.ref[Message]] = []
     request_of = site_link._request
@@ -58,7 +58,7 @@ def test_of_requests_that_are_dropped_while_they_wait_nothing_is_kept(
 
 
 def test_of_a_request_that_was_received_nothing_is_kept_whoever_asks_for_its_run(
-    line: SiteLine,
+    line: SiteLink,
 ) -> None:
     for number in range(100):
         come(line, f"r{number}")
@@ -68,7 +68,7 @@ def test_of_a_request_that_was_received_nothing_is_kept_whoever_asks_for_its_run
 
 
 def test_requests_are_received_in_their_order_without_those_that_were_dropped(
-    line: SiteLine,
+    line: SiteLink,
 ) -> None:
     drop(line, "r0")
     for number in range(4):
@@ -78,16 +78,16 @@ def test_requests_are_received_in_their_order_without_those_that_were_dropped(
     assert [each and each.metadata.message_id for each in received] == ["r1", "r3", None]
 
 
-def test_what_a_site_keeps_of_requests_that_wait_is_bounded(line: SiteLine) -> None:
+def test_what_a_site_keeps_of_requests_that_wait_is_bounded(line: SiteLink) -> None:
     line._most_bytes = 2 * NUM_BYTES
     come(line, "r1")
     come(line, "r2")
-    with pytest.raises(LineFault, match="requests of more than 2000 bytes"):
+    with pytest.raises(ProtocolFault, match="requests of more than 2000 bytes"):
         come(line, "r3")
     line._most_bytes = 2 * MOST_WAITING * NUM_BYTES
     for number in range(3, MOST_WAITING + 1):
         come(line, f"r{number}")
-    with pytest.raises(LineFault, match=f"more than {MOST_WAITING} requests"):
+    with pytest.raises(ProtocolFault, match=f"more than {MOST_WAITING} requests"):
         come(line, "one more")
 
 
@@ -98,7 +98,7 @@ def test_a_proxy_is_shown_the_same_password_by_the_line_as_by_the_check(password
         proxy = f"joe:{password}@{gate.address}"
         with pytest.raises(OSError, match="407"):
             dial("coordinator.example.org:9092", proxy, 5.0)
-        welcome = SiteLine("coordinator.example.org:9092", proxy=proxy).check(seconds=5.0)
+        welcome = SiteLink("coordinator.example.org:9092", proxy=proxy).check(seconds=5.0)
         assert welcome.problem is not None
         shown = [re.findall(r"(?i)proxy-authorization: (\S+ \S+)", head) for head in gate.asked]
     assert len(shown) >= 2

@@ -26,7 +26,7 @@ from erosion.common.protocol.frames import (
     MODEST_DATA_BYTES,
     SMALLEST_DATA_BYTES,
     Kind,
-    LineFault,
+    ProtocolFault,
     Versions,
     frame,
     json_body,
@@ -95,7 +95,7 @@ json_values = st.recursive(
 def test_a_description_is_read_or_refused(records: Any) -> None:
     try:
         description = read_description(records)
-    except LineFault:
+    except ProtocolFault:
         return
     assert description.num_bytes >= 0
 
@@ -121,7 +121,7 @@ def test_more_than_any_program_says_is_refused_before_anything_is_made_of_it(
 ) -> None:
     monkeypatch.setattr(envelope, "_made", None)
     monkeypatch.setattr(envelope, "_array", None)
-    with pytest.raises(LineFault, match=what):
+    with pytest.raises(ProtocolFault, match=what):
         read_description(records)
 
 
@@ -131,7 +131,7 @@ def test_a_frame_is_opened_or_refused(received: bytes) -> None:
         kind, body = opened(received)
         values = json_body(body)
         Versions.read(values)
-    except LineFault:
+    except ProtocolFault:
         return
     assert frame(kind, body) == received
 
@@ -141,10 +141,10 @@ def test_data_beyond_what_was_announced_is_refused() -> None:
     description = read_description(records)
     assembly = Assembly({}, description, MemorySpace(description.num_bytes))
     for wrong in (b"", bytes(9)):
-        with pytest.raises(LineFault):
+        with pytest.raises(ProtocolFault):
             assembly.take(memoryview(wrong))
     assembly.take(memoryview(bytes(8)))
-    with pytest.raises(LineFault):
+    with pytest.raises(ProtocolFault):
         assembly.take(memoryview(b"x"))
 
 

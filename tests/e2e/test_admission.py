@@ -17,7 +17,7 @@ from flwr.clientapp import ClientApp
 from erosion.client.connection import site_link
 from erosion.client.connection.agent import Agent, Until
 from erosion.client.connection.credentials import Credentials, connection_error, credentials_for
-from erosion.client.connection.site_link import OURS, SiteLine, Tls
+from erosion.client.connection.site_link import OURS, SiteLink, Tls
 from erosion.client.finding import Severity
 from erosion.client.preflight.site_checks import check_keys
 from erosion.client.site_file import CoordinatorAddress, load_site
@@ -108,7 +108,7 @@ def wait_until(wanted: Callable[[], object], seconds: float = PATIENCE) -> None:
         time.sleep(0.02)
 
 
-def ended_by(connection: SiteLine) -> grpc.RpcError:
+def ended_by(connection: SiteLink) -> grpc.RpcError:
     """What ends a connection that stands."""
     try:
         message = connection.receive(PATIENCE)
@@ -117,7 +117,7 @@ def ended_by(connection: SiteLine) -> grpc.RpcError:
     raise AssertionError(f"the connection stands, and brought {message}")
 
 
-def deaf(connection: SiteLine) -> SiteLine:
+def deaf(connection: SiteLink) -> SiteLink:
     """A connection that nobody attends to, as a cut line or a frozen program leaves it."""
     vars(connection)["_take"] = lambda _received: None
     return connection

@@ -17,7 +17,7 @@ import pytest
 import tomli_w
 
 from erosion.client.connection.credentials import credentials_for
-from erosion.client.connection.site_link import SiteLine
+from erosion.client.connection.site_link import SiteLink
 from erosion.client.site_file import load_site
 from erosion.common.errors import SiteError
 from erosion.common.protocol.frames import PATH, Kind
@@ -157,7 +157,7 @@ def test_a_greeting_that_unpacks_to_far_too_much_is_refused_before_it_has_taken_
         coordinator = Program("coordinator", ["server", str(study), *options], log)
         stack.callback(coordinator.close)
         wait_until(lambda: is_open(address))
-        assert SiteLine(address).check(seconds=PATIENCE).problem is None
+        assert SiteLink(address).check(seconds=PATIENCE).problem is None
         before = coordinator.peak_megabytes
         channel = grpc.insecure_channel(
             address,
@@ -169,5 +169,5 @@ def test_a_greeting_that_unpacks_to_far_too_much_is_refused_before_it_has_taken_
         with pytest.raises(grpc.RpcError) as refused:
             next(channel.stream_stream(PATH)(iter([bomb])))
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert SiteLine(address).check(seconds=PATIENCE).problem is None
+        assert SiteLink(address).check(seconds=PATIENCE).problem is None
         assert coordinator.peak_megabytes - before < BOMB_MEGABYTES / 2

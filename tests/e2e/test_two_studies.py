@@ -10,7 +10,7 @@ import tomli_w
 import torch
 from flwr.app import Message, RecordDict
 
-from erosion.client.connection.site_link import SiteLine
+from erosion.client.connection.site_link import SiteLink
 from erosion.client.site_file import load_site
 from erosion.client.training.hospital import Hospital
 from erosion.common.rounds import checkpoint
@@ -107,7 +107,7 @@ def test_a_closed_channel_keeps_nothing_of_its_requests_and_its_site_stays() -> 
     link = Link("127.0.0.1:0")
     link.start()
     try:
-        with SiteLine(link.address) as site:
+        with SiteLink(link.address) as site:
             wait_until(link.grid.get_node_ids)
             (node,) = link.grid.get_node_ids()
             first, second = link.open(), link.open()

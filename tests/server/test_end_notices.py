@@ -14,7 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 from erosion.client.connection import agent as agent_module
 from erosion.client.connection.agent import Agent, Until
 from erosion.client.connection.credentials import credentials_for
-from erosion.client.connection.site_link import LostLine, SiteLine
+from erosion.client.connection.site_link import LostLink, SiteLink
 from erosion.client.site_file import load_site
 from erosion.common.errors import DiskError, HopelessError, RunError
 from erosion.common.protocol import wire
@@ -26,7 +26,7 @@ from erosion.common.study.study import Study
 from erosion.common.support.process import RunningTime
 from erosion.server.coordination import run_app, run_study, study_queue
 from erosion.server.coordination.end_notices import EndNotices
-from erosion.server.coordination.network import NetworkTransport
+from erosion.server.coordination.network import NetworkChannel
 from erosion.server.link import Link
 from erosion.server.link.link import make_link
 from erosion.server.output.observers import Observers
@@ -164,14 +164,14 @@ class Site:
     """An agent of `b` that is to end with its study, in a thread."""
 
     def __init__(
-        self, connect: Callable[[], SiteLine], train: Callable[[], None] = lambda: None
+        self, connect: Callable[[], SiteLink], train: Callable[[], None] = lambda: None
     ) -> None:
-        self.lines: list[SiteLine] = []
+        self.lines: list[SiteLink] = []
         self.is_cut_off = threading.Event()
 
-        def come() -> SiteLine:
+        def come() -> SiteLink:
             if self.is_cut_off.is_set():
-                raise LostLine("out of reach")
+                raise LostLink("out of reach")
             self.lines.append(connect())
             return self.lines[-1]
 
@@ -218,7 +218,7 @@ def test_a_site_that_is_busy_as_its_study_ends_hears_of_it_afterwards(
         begun.set()
         done.wait(PATIENCE)
 
-    site = Site(lambda: SiteLine(link.address), train)
+    site = Site(lambda: SiteLink(link.address), train)
     try:
         wait_until(link.grid.get_node_ids)
         (node,) = link.grid.get_node_ids()
@@ -247,10 +247,10 @@ def test_a_site_that_is_away_as_its_study_ends_is_told_once_it_is_back(tmp_path:
     line = credentials_for(file.model_copy(update={"address": link.address}))
     notices = EndNotices(link)
     notices.begin("first", study.hospitals)
-    transport = NetworkTransport(
+    transport = NetworkChannel(
         study, link.grid, link, others_stay=True, end_notices=notices, run="first"
     )
-    following = NetworkTransport(
+    following = NetworkChannel(
         make_study(user="other", hospitals=["other", "a"]),
         link.grid,
         link,

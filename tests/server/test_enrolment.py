@@ -50,7 +50,7 @@ from erosion.common.support.keys import (
 from erosion.experiments.free_ports import unpack_kit
 from erosion.server.enrolment import admission as admission_module
 from erosion.server.enrolment import certificates, federation_folder
-from erosion.server.enrolment.admission import Admitted, Authorizer, KeptOut
+from erosion.server.enrolment.admission import Admitted, Authorizer, NotAdmitted
 from erosion.server.enrolment.certificates import ServingCertificate, read_own_authorities
 from erosion.server.enrolment.enrolment import (
     Enrolment,
@@ -257,7 +257,7 @@ def test_a_site_may_replace_its_key_by_one_of_its_own(
     sign = ["enroll", "sign", str(tmp_path / "own.csr"), "--folder", str(folder.path)]
     assert main(sign) == 9  # it has a key already
     assert main([*sign, "--replace"]) == 0
-    assert isinstance(Authorizer(folder).verdict(old), KeptOut)
+    assert isinstance(Authorizer(folder).verdict(old), NotAdmitted)
 
 
 def test_a_key_that_replaces_another_is_installed_with_its_certificate(
@@ -522,7 +522,7 @@ def test_revoking_keeps_the_key_out_and_removes_the_kit(folder: FederationFolder
     revoke_site(folder, "bob")
     assert admission.keys() == {}
     verdict = admission.verdict(key)
-    assert isinstance(verdict, KeptOut)
+    assert isinstance(verdict, NotAdmitted)
     assert (verdict.hospital, verdict.reason) == ("bob", Reason.REVOKED)
     assert not folder.kit("bob").exists()
     assert (admission.why_not("bob") or "").startswith("its key was revoked on")
@@ -681,7 +681,7 @@ def test_renewing_prolongs_the_same_key(folder: FederationFolder, tmp_path: Path
     expired = enrol_site(folder, "bob", days=-1)
     admission = Authorizer(folder)
     verdict = admission.verdict(certificate_of(expired))
-    assert isinstance(verdict, KeptOut)
+    assert isinstance(verdict, NotAdmitted)
     assert verdict.reason is Reason.EXPIRED
     assert admission.may_renew("bob")
     renewed = renew_site(folder, "bob")
@@ -689,7 +689,7 @@ def test_renewing_prolongs_the_same_key(folder: FederationFolder, tmp_path: Path
     assert sorted(path.name for path in kit.iterdir()) == ["ca.crt", "node.crt"]
     assert renewed.key.public_key == expired.key.public_key
     assert isinstance(admission.verdict(certificate_of(renewed)), Admitted)
-    assert isinstance(admission.verdict(certificate_of(expired)), KeptOut)
+    assert isinstance(admission.verdict(certificate_of(expired)), NotAdmitted)
 
 
 def test_a_new_key_replaces_the_old_one(folder: FederationFolder) -> None:
@@ -697,14 +697,14 @@ def test_a_new_key_replaces_the_old_one(folder: FederationFolder) -> None:
     new = certificate_of(renew_site(folder, "bob", new_key=True))
     admission = Authorizer(folder)
     verdict = admission.verdict(old)
-    assert isinstance(verdict, KeptOut)
+    assert isinstance(verdict, NotAdmitted)
     assert verdict.text == "its key was replaced; ask the coordinator"
     assert isinstance(admission.verdict(new), Admitted)
     assert admission.why_not("bob") is None
     revoke_site(folder, "bob")
     for key in (old, new):
         verdict = admission.verdict(key)
-        assert isinstance(verdict, KeptOut)
+        assert isinstance(verdict, NotAdmitted)
         assert verdict.text.startswith("its key was revoked on")
 
 
@@ -715,7 +715,7 @@ def test_a_certificate_for_another_name_than_the_keys_is_kept_out(
     authority = certificates.load_authority(folder.authority_key, folder.authority)
     forged = certificates.issue_site(authority, "carol", made.key.key, made.key.expires)
     verdict = Authorizer(folder).verdict(forged)
-    assert isinstance(verdict, KeptOut)
+    assert isinstance(verdict, NotAdmitted)
     assert verdict.reason is Reason.NAME
 
 
@@ -873,7 +873,7 @@ def test_a_hospital_may_have_an_authority_of_its_own(folder: FederationFolder) -
         h: {"certificate": f"{h}-ca.crt", "name": f"site.{h}.example"} for h in ("north", "south")
     }
     admission = Authorizer(folder)
-    assert isinstance(admission.verdict(norths["site.north.example"]), KeptOut)
+    assert isinstance(admission.verdict(norths["site.north.example"]), NotAdmitted)
     place = {**folder.read_place().model_dump(), "authorities": own}
     folder.write_place(Address.model_validate(place))
     admitted = admission.verdict(norths["site.north.example"])  # noticed without a restart
@@ -885,14 +885,14 @@ def test_a_hospital_may_have_an_authority_of_its_own(folder: FederationFolder) -
         souths["site.north.example"],
         norths["else.example"],
     ):
-        assert isinstance(admission.verdict(stranger), KeptOut)
+        assert isinstance(admission.verdict(stranger), NotAdmitted)
     assert b"BEGIN CERTIFICATE" in read_own_authorities(folder).pem
     shown = ServingCertificate(folder)
     while shown._reload():
         pass
     other = certificates.pem(certificates.new_authority().certificate)
     (folder.path / "north-ca.crt").write_bytes(other)  # the hospital has replaced it
-    assert isinstance(admission.verdict(norths["site.north.example"]), KeptOut)
+    assert isinstance(admission.verdict(norths["site.north.example"]), NotAdmitted)
     assert shown._reload()
 
 
@@ -909,7 +909,7 @@ def test_nobody_else_vouches_for_a_hospital_with_an_authority_of_its_own(
     authorities = {"north": {"certificate": "north-ca.crt", "name": "site.north.example"}}
     folder.write_place(Address.model_validate({**place, "authorities": authorities}))
     verdict = admission.verdict(certificate)
-    assert isinstance(verdict, KeptOut)
+    assert isinstance(verdict, NotAdmitted)
     assert "of its own" in verdict.text
 
 
@@ -935,7 +935,7 @@ def test_revoking_keeps_out_what_a_hospitals_own_authority_certifies(
     said = capsys.readouterr().out
     assert ("Revoked the key of north" in said) == is_enrolled
     assert f"Took authorities.north out of {folder.place}" in said
-    assert isinstance(admission.verdict(certificates_of["north"]), KeptOut)
+    assert isinstance(admission.verdict(certificates_of["north"]), NotAdmitted)
     assert admission.why_not("north") is not None
     assert isinstance(admission.verdict(certificates_of["south"]), Admitted)
     with pytest.raises(EnrolmentError, match="no key that could be renewed or revoked"):

@@ -13,7 +13,7 @@ import torch
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 from erosion.client.connection import site_link
-from erosion.client.connection.site_link import SiteLine
+from erosion.client.connection.site_link import SiteLink
 from erosion.common.errors import LinkError
 from erosion.common.protocol.envelope import FrameSize
 from erosion.common.protocol.flower import BoundedMessage, to_array, to_record
@@ -75,7 +75,7 @@ def test_an_app_may_use_one_record_for_all_its_messages_and_change_it_in_between
 
     link.start()
     try:
-        with SiteLine(link.address) as one, SiteLine(link.address) as other:
+        with SiteLink(link.address) as one, SiteLink(link.address) as other:
             wait_until(lambda: len(link.grid.get_node_ids()) == 2)
             link.grid.push_messages(messages())
             requests = [line.receive(PATIENCE) for line in (one, other)]
@@ -102,10 +102,10 @@ def test_a_call_that_was_answered_and_is_slow_to_end_is_waited_for_and_nothing_i
     monkeypatch.setattr(Service, "_serve", slow_to_end)
     link = Link("127.0.0.1:0")
     link.start()
-    with SiteLine(link.address), SiteLine(link.address):
+    with SiteLink(link.address), SiteLink(link.address):
         wait_until(lambda: len(link.grid.get_node_ids()) == 2)
         for node_id in link.grid.get_node_ids():
-            link.part_with(node_id)
+            link.evict(node_id)
         wait_until(lambda: len(answered) == 2)
         link.stop()
     assert len(ended) == 2
@@ -128,7 +128,7 @@ def test_a_time_that_could_be_anywhere_or_is_none_tells_a_site_nothing(
     link = Link("127.0.0.1:0")
     link.start()
     try:
-        welcome = SiteLine(link.address).check(seconds=PATIENCE)
+        welcome = SiteLink(link.address).check(seconds=PATIENCE)
     finally:
         link.stop()
     assert welcome.problem is None
@@ -145,7 +145,7 @@ def test_what_cannot_be_taken_in_for_a_reason_of_our_own_is_logged(
     link = Link("127.0.0.1:0")
     link.start()
     try:
-        with SiteLine(link.address) as line:
+        with SiteLink(link.address) as line:
             wait_until(lambda: link.grid.get_node_ids())
             (node_id,) = link.grid.get_node_ids()
             link.grid.push_messages([Message(RecordDict(), node_id, "train")])
@@ -167,14 +167,14 @@ def reply_to(link: Link, asked: list[str]) -> Message:
 
 
 @contextmanager
-def over_slow_line(bits_per_second: float) -> Iterator[tuple[Link, SiteLine]]:
+def over_slow_line(bits_per_second: float) -> Iterator[tuple[Link, SiteLink]]:
     """A coordinator, and the only site that is connected to it."""
     link = Link("127.0.0.1:0")
     link.start()
     try:
         with (
             SlowLine(bits_per_second, 0.01).to(link.address) as begins,
-            SiteLine(begins) as line,
+            SiteLink(begins) as line,
         ):
             wait_until(lambda: link.grid.get_node_ids())
             yield link, line
@@ -233,7 +233,7 @@ def test_grpc_ends_no_line_whose_pings_wait_behind_what_it_was_given(
     """After 60 s it would; a few megabytes take that long on a slow line."""
     never, given = ("grpc.http2.ping_timeout_ms", 2**31 - 1), []
     monkeypatch.setattr(grpc, "insecure_channel", lambda _address, options: given.append(options))
-    SiteLine("127.0.0.1:1")
+    SiteLink("127.0.0.1:1")
     given += [link_module._options(100, is_short_of_memory=short) for short in (False, True)]
     assert [never in options for options in given] == [True] * 3
 
@@ -242,7 +242,7 @@ def test_the_words_of_a_site_that_declines_endlessly_are_cut() -> None:
     link = Link("127.0.0.1:0")
     link.start()
     try:
-        with SiteLine(link.address) as line:
+        with SiteLink(link.address) as line:
             wait_until(lambda: link.grid.get_node_ids())
             (node_id,) = link.grid.get_node_ids()
             message = BoundedMessage(

@@ -15,7 +15,7 @@ from erosion.common.rounds.channel import Away, Declined, Denied, Introduced, Le
 from erosion.common.rounds.records import Absence
 from erosion.common.study.study import Study
 from erosion.common.support.process import RunningTime
-from erosion.server.coordination.network import NetworkTransport
+from erosion.server.coordination.network import NetworkChannel
 from erosion.server.enrolment.admission import RejectionLog
 from erosion.server.link.channel import Content, Exchange, LinkGrid, Request
 from erosion.server.link.service import Sessions
@@ -43,7 +43,7 @@ class Keys:
     def may_renew(self, hospital: str) -> bool:
         return self.is_renewable
 
-    def part_with(self, node_id: int) -> None: ...
+    def evict(self, node_id: int) -> None: ...
 
 
 class Port:
@@ -57,7 +57,7 @@ class Port:
         clock = RunningTime()
         clock.now = lambda: self.seconds  # type: ignore[method-assign]
         grid = LinkGrid(self.sessions, clock)
-        self.transport = NetworkTransport(study, grid, keys, others_stay=others_stay)
+        self.transport = NetworkChannel(study, grid, keys, others_stay=others_stay)
 
     def connect(self, name: str) -> SiteSession:
         """A site comes and introduces itself."""

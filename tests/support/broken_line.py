@@ -5,12 +5,12 @@ from typing import Self
 
 from flwr.app import Message, RecordDict
 
-from erosion.client.connection.site_link import LostLine, Welcome
+from erosion.client.connection.site_link import LostLink, Welcome
 from erosion.common.protocol.flower import RequestMessage
 
 
 class BreaksAfterTheWelcome:
-    """A connection that brings so many requests and ends; it stands in for a SiteLine."""
+    """A connection that brings so many requests and ends; it stands in for a SiteLink."""
 
     def __init__(self, num_requests: int) -> None:
         self.welcome, self._num_requests = Welcome(), num_requests
@@ -28,7 +28,7 @@ class BreaksAfterTheWelcome:
 
     def receive(self, _seconds: float) -> Message:
         if not self._num_requests:
-            raise LostLine("it sent a head of 6842066 bytes; at most 4194304 are accepted")
+            raise LostLink("it sent a head of 6842066 bytes; at most 4194304 are accepted")
         self._num_requests -= 1
         return RequestMessage(RecordDict(), "r", 2, "train", group_id="", ttl=60.0)
 

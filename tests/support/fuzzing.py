@@ -19,7 +19,7 @@ from flwr.clientapp import ClientApp
 
 from erosion.client.connection.credentials import credentials_for
 from erosion.client.connection.serve import make_app
-from erosion.client.connection.site_link import SiteLine
+from erosion.client.connection.site_link import SiteLink
 from erosion.client.consent.consent import Consent
 from erosion.client.records.records import Records
 from erosion.client.site_file import load_site
@@ -40,7 +40,7 @@ class Abuse:
     """One train request, and the frames to answer it wrongly by."""
 
     def __init__(
-        self, connection: SiteLine, request: Message, result: TrainResult, seed: int
+        self, connection: SiteLink, request: Message, result: TrainResult, seed: int
     ) -> None:
         self.connection, self.request, self.result = connection, request, result
         self.draws = random.Random(seed)
@@ -235,7 +235,7 @@ def fuzzes(site_file: str) -> None:
         time.sleep(0.02)
 
 
-def _respond(connection: SiteLine, request: Message, app: ClientApp, index: int) -> None:
+def _respond(connection: SiteLink, request: Message, app: ClientApp, index: int) -> None:
     metadata = request.metadata
     if metadata.message_type == wire.NOTICE:
         return

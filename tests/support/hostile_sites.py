@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 
 from erosion.client.connection.credentials import credentials_for
 from erosion.client.connection.serve import make_app
-from erosion.client.connection.site_link import SiteLine
+from erosion.client.connection.site_link import SiteLink
 from erosion.client.consent.consent import Consent
 from erosion.client.records.records import Records
 from erosion.client.site_file import Site, load_site
@@ -142,7 +142,7 @@ def _context(request: Message) -> Context:
     return Context(request.metadata.run_id, request.metadata.dst_node_id, {}, RecordDict(), {})
 
 
-def _answer(line: SiteLine, request: Message, honest_reply: Message, name: str) -> None:
+def _answer(line: SiteLink, request: Message, honest_reply: Message, name: str) -> None:
     if request.metadata.message_type == wire.TRAIN:
         result = wire.decode_train_result(honest_reply.content)
         TRAIN[name](Abuse(line, request, result, seed=0))

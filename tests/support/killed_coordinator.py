@@ -18,7 +18,7 @@ from erosion.common.rounds.selection import Curves
 from erosion.common.study.study import Study, study_from_json
 from erosion.server.coordination.every_user import run_every_user
 from erosion.server.coordination.folder_store import FolderStore
-from erosion.server.coordination.network import NetworkTransport
+from erosion.server.coordination.network import NetworkChannel
 from erosion.server.coordination.study_queue import StudyQueue
 from erosion.server.coordination.study_strategy import StudyStrategy
 from erosion.server.link.site_session import SiteSession
@@ -197,13 +197,13 @@ def during_an_upload() -> None:
 
 def between_two_exchanges() -> None:
     """Of round 2: only a round's later ones come this way."""
-    original, asked = NetworkTransport.ask, []
+    original, asked = NetworkChannel.ask, []
 
     def ask(self: Any, requests: Any, seconds: float) -> Any:
         asked.append(requests)
         return die() if len(asked) == 2 else original(self, requests, seconds)
 
-    setattr(NetworkTransport, "ask", ask)  # noqa: B010
+    setattr(NetworkChannel, "ask", ask)  # noqa: B010
 
 
 def in_bobs_part() -> None:

@@ -21,9 +21,9 @@ from tests.support.patience import PATIENCE
 
 def killed_in_leg(study: str, folder: str, address: str, leg: str, number: int) -> None:
     """Killed in that leg of that round, when two hospitals have answered."""
-    from erosion.server.coordination.network import NetworkTransport
+    from erosion.server.coordination.network import NetworkChannel
 
-    ask = NetworkTransport.ask
+    ask = NetworkChannel.ask
 
     def ask_and_die(self: Any, requests: Mapping[int, Any], seconds: float) -> Iterator[Any]:
         request = next(iter(requests.values()))
@@ -33,7 +33,7 @@ def killed_in_leg(study: str, folder: str, address: str, leg: str, number: int) 
             if is_it and answered == 2:
                 die()
 
-    setattr(NetworkTransport, "ask", ask_and_die)  # noqa: B010 - mypy allows no assignment here
+    setattr(NetworkChannel, "ask", ask_and_die)  # noqa: B010 - mypy allows no assignment here
     coordinate(study, folder, address, None)
 
 

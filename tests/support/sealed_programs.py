@@ -14,7 +14,7 @@ from gmpy2 import mpz
 from erosion.client.audit.site_observers import STATUS_NAME
 from erosion.client.connection.agent import Until
 from erosion.client.connection.serve import serve
-from erosion.client.connection.site_link import SiteLine
+from erosion.client.connection.site_link import SiteLink
 from erosion.client.sealed.phases import Greeted, Measured
 from erosion.client.sealed.sealed_site import SealedSite
 from erosion.client.training.hospital import Hospital
@@ -66,7 +66,7 @@ def dies_before_it_masks(site_file: str) -> None:
 
 def changes_its_limits(site_file: str, leg: str, *, once_sent: bool) -> None:
     """Somebody there asks for sums of five in round 2, as the site answers `leg` or after it."""
-    answer, reply = Hospital.answer, SiteLine.reply
+    answer, reply = Hospital.answer, SiteLink.reply
 
     def change(number: int, step: str) -> None:
         text = Path(site_file).read_text()
@@ -78,13 +78,13 @@ def changes_its_limits(site_file: str, leg: str, *, once_sent: bool) -> None:
         change(request.round, request.step)
         return answered
 
-    def reply_and_change(self: SiteLine, request: Message, *said: Any) -> None:
+    def reply_and_change(self: SiteLink, request: Message, *said: Any) -> None:
         reply(self, request, *said)
         header = wire.header_of(request.content)
         change(header.get("round", 0), header.get("step", ""))
 
     if once_sent:
-        setattr(SiteLine, "reply", reply_and_change)  # noqa: B010 - mypy allows no assignment here
+        setattr(SiteLink, "reply", reply_and_change)  # noqa: B010 - mypy allows no assignment here
     else:
         setattr(Hospital, "answer", answer_and_change)  # noqa: B010
     serves(site_file)
@@ -127,14 +127,14 @@ def changes_its_limits_once_it_masked(site_file: str) -> None:
 
 def answers_unmask_twice(site_file: str) -> None:
     """An honest site but for this."""
-    reply = SiteLine.reply
+    reply = SiteLink.reply
 
-    def reply_twice(self: SiteLine, request: Message, *said: Any) -> None:
+    def reply_twice(self: SiteLink, request: Message, *said: Any) -> None:
         reply(self, request, *said)
         if request.metadata.message_type == wire.train_type(UNMASK):
             reply(self, request, *said)
 
-    setattr(SiteLine, "reply", reply_twice)  # noqa: B010 - mypy allows no assignment here
+    setattr(SiteLink, "reply", reply_twice)  # noqa: B010 - mypy allows no assignment here
     serves(site_file)
 
 
