@@ -18,12 +18,12 @@ MANY_ROWS = 60
 LONG_TAILS = 2.6  # quartile ranges from the 5th to the 95th percentile; of a normal one 2.4
 MOST_FAR = 0.1  # of the rows, of values that are no codes
 MOST_NEGATIVE = 0.2  # of the rows; with more, a column has measured values below 0
-FEW_NEGATIVE = 0.05
 MOST_NEGATIVE_CODES = 6  # different ones
 ONE_VALUE = 0.4  # of the rows: a value that stands apart from a distribution, mostly 0
 FENCES = 3.0  # quartile ranges beyond a quartile
 SKEWED = 1.5  # the upper part is so many times as wide as the lower one
-SHARE_OF_LOGARITHM = 0.8  # of the way from the middle, that a gap takes in a skewed column
+SHARE_OF_LOGARITHM = 0.8  # of the way from the middle, that a gap takes before a code in a skewed
+# column; before any other value of any column twice that, for real tails are long
 _CODE = re.compile(r"(7{2,}|8{2,}|9{2,}|9+[5-8])")
 _LEAST_NEGATIVE_CODE = -10
 
@@ -46,7 +46,7 @@ def standing_apart(
     times = counts or {}
     left = {text: (value, times.get(text, 1)) for text, value in _fewer(values).items()}
     found: set[str] = set()
-    while apart := [*_codes(left), *_far(left)] or _negative(left, codes=True):
+    while apart := [*_codes(left), *_far(left)] or _negative(left):
         found.update(apart)
         left = {text: pair for text, pair in left.items() if text not in apart}
     return tuple(text for text in values if text in found)
@@ -59,8 +59,7 @@ def to_be_asked_about(
     values = _fewer(values)
     apart = standing_apart(values, counts)
     others = {text: value for text, value in values.items() if text not in apart}
-    counted = {text: (value, (counts or {}).get(text, 1)) for text, value in others.items()}
-    return (*apart, *_negative(counted, codes=False), *_zero_standing_apart(others))
+    return (*apart, *_zero_standing_apart(others))
 
 
 def _fewer(values: Mapping[str, float]) -> Mapping[str, float]:
@@ -89,24 +88,12 @@ def _codes(values: _Counted) -> list[str]:
     return [text for text, value in codes.items() if not low - width <= value <= high + width]
 
 
-def _negative(values: _Counted, *, codes: bool) -> list[str]:
-    """Those below 0, where hardly any value is: a few whole numbers (`codes`), or others."""
+def _negative(values: _Counted) -> list[str]:
+    """A few whole numbers below 0, where hardly any value is."""
     below = {text: pair for text, pair in values.items() if pair[0] < 0}
     rows, all_rows = sum(n for _, n in below.values()), sum(n for _, n in values.values())
     are_codes = len(below) <= MOST_NEGATIVE_CODES and all(v.is_integer() for v, _ in below.values())
-    if are_codes != codes or rows > (MOST_NEGATIVE if codes else FEW_NEGATIVE) * all_rows:
-        return []
-    return [*below] if codes or not _is_a_tail(values, below) else []
-
-
-def _is_a_tail(values: _Counted, below: _Counted) -> bool:
-    """Whether values below 0 are the end of a distribution that is as wide on both sides."""
-    x, rows = _sorted(values)
-    each = np.repeat(x, rows)
-    tenth, quarter, middle, last_tenth = np.percentile(each, (10, 25, 50, 90))
-    is_skewed = last_tenth - middle > SKEWED * (middle - tenth)
-    reach = middle - FENCES * (middle - quarter) * 2 / QUARTILES_APART
-    return len(below) >= 3 and not is_skewed and min(v for v, _ in below.values()) >= reach
+    return [*below] if are_codes and rows <= MOST_NEGATIVE * all_rows else []
 
 
 def _far(values: _Counted) -> list[str]:
@@ -116,9 +103,16 @@ def _far(values: _Counted) -> list[str]:
         x, rows = np.delete(x, rows.argmax()), np.delete(rows, rows.argmax())
     if len(x) < FEWEST_DISTINCT or rows.sum() < FEWEST_ROWS:
         return []
-    above, below = _first_far(x, rows), -_first_far(-x[::-1], rows[::-1])
-    # A 0 is far from all others where no dose was given, and is asked about by itself.
-    return [t for t, (value, _) in values.items() if value >= above or (value <= below and value)]
+    ends = {
+        code: (-_first_far(-x[::-1], rows[::-1], code=code), _first_far(x, rows, code=code))
+        for code in (False, True)
+    }
+    # A 0 is far from all others where no dose was given, and is asked about alone.
+    return [
+        text
+        for text, (value, _) in values.items()
+        if value and not ends[is_code(value)][0] < value < ends[is_code(value)][1]
+    ]
 
 
 def _sorted(values: _Counted) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -127,8 +121,8 @@ def _sorted(values: _Counted) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     return x, np.bincount(position, [n for _, n in pairs], len(x)).astype(np.int64)
 
 
-def _first_far(x: NDArray[np.float64], rows: NDArray[np.int64]) -> float:
-    """The least of sorted values (n,) that lies far above those below it; infinity where none."""
+def _first_far(x: NDArray[np.float64], rows: NDArray[np.int64], *, code: bool) -> float:
+    """From where on sorted values (n,) lie far above those below, as a code does or any other."""
     share_from = np.cumsum(rows[::-1])[::-1] / rows.sum()
     end = max(FEWEST_DISTINCT, int((share_from > MOST_FAR).sum()))
     each = np.repeat(x[:end], rows[:end])
@@ -139,11 +133,12 @@ def _first_far(x: NDArray[np.float64], rows: NDArray[np.int64]) -> float:
     tails = np.percentile(np.repeat(x, rows), (5, 95))
     is_sure = len(each) >= MANY_ROWS and np.ptp(tails) < LONG_TAILS * (third - quarter)
     is_far &= value - last > (1 if is_sure else 2) * (last - middle)
-    if last_tenth - middle > SKEWED * (middle - tenth):
+    if not code or last_tenth - middle > SKEWED * (middle - tenth):
         # As long as such tails are, the next value lies a part of the logarithm further.
         start = 0.0 if x[0] >= 0 and middle > 0 else 1.5 * x[0] - 0.5 * middle
         done = np.log((last - start) / (middle - start))
-        is_far &= np.log((value - start) / (last - start)) > SHARE_OF_LOGARITHM * done
+        share = SHARE_OF_LOGARITHM * (1 if code else 2)
+        is_far &= np.log((value - start) / (last - start)) > share * done
     return float(value[is_far][0]) if is_far.any() else np.inf
 
 

@@ -293,8 +293,8 @@ class _Check:
         if apart := to_be_asked_about(known, counts):
             more = f" and {len(apart) - SHOWN_CODES} more" if len(apart) > SHOWN_CODES else ""
             self.notes.append(
-                f"column {name}: {', '.join(map(repr, apart[:SHOWN_CODES]))}{more} is taken for a"
-                " measurement, and lies far from all others; if it stands for “not known”, write"
+                f"column {name}: read as measurements, though far from all others:"
+                f" {', '.join(map(repr, apart[:SHOWN_CODES]))}{more}; for “not known” write"
                 f' "{apart[0]}" = "" under [data.values.{toml_key(name)}]'
             )
 

@@ -100,7 +100,7 @@ def _findings(
 ) -> Iterator[Finding]:
     yield check_site_file(site, site_file)
     yield from check_weaker(site)
-    yield from check_proposals(site_file)
+    yield from check_proposals(site_file, study_file)
     yield from check_keys(site)
     yield from site.data.check()
     yield (state := check_state(site))

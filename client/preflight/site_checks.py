@@ -29,6 +29,7 @@ from erosion.common.support.keys import (
     load_private_key,
 )
 from erosion.common.support.network import is_loopback
+from erosion.common.support.text import open_questions
 
 
 def check_site_file(site: Site | AppSite, path: Path) -> Finding:
@@ -45,15 +46,20 @@ def check_site_file(site: Site | AppSite, path: Path) -> Finding:
     return ok("site file", f"{path} is {site.name}'s")
 
 
-def check_proposals(path: Path) -> Iterator[Finding]:
-    """What `erosion site new` proposed in the site file and nobody has decided yet."""
-    text = read_named(path).decode("utf-8-sig")
-    lines = [n for n, line in enumerate(text.splitlines(), 1) if line.startswith("# ?")]
-    if lines:
+def check_proposals(site_file: Path, study_file: Path | None) -> Iterator[Finding]:
+    """What a draft of either file proposed or asked and nobody has decided yet."""
+    if lines := open_questions(read_named(site_file)):
         yield warning(
             "site file",
             f"proposals are still open, on line {', '.join(map(str, lines))}",
             "remove the mark `# ?` where they are right, and the line where they are not",
+        )
+    asked = open_questions(read_named(study_file)) if study_file is not None else {}
+    for number, question in asked.items():
+        yield warning(
+            "study",
+            f"line {number} asks: {question}",
+            "decide it with the coordinator, who then removes the line",
         )
 
 

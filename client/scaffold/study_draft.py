@@ -265,17 +265,17 @@ def remarks_on_values(profile: Profile) -> list[str]:
     if profile.unsaid:
         some = ", ".join(map(repr, profile.unsaid[:SHOWN]))
         found.append(
-            f"{profile.name}: {some} is taken for “not known”; each site file says so"
+            f"{profile.name}: read as “not known”: {some}; each site file says so"
             f" ({missing_line(profile.unsaid[0], profile.name)}), or widen the range"
         )
     asked = to_be_asked_about(profile.values, profile.counts) if profile.mixed is None else ()
     if profile.kind in ("number", "category") and asked:
         rows = sum(profile.counts[text] for text in asked)
-        taken = "a measurement" if profile.kind == "number" else "a category"
+        taken = "measurements" if profile.kind == "number" else "categories"
         found.append(
-            f"{profile.name}: {', '.join(map(repr, asked))} ({rows} of {profile.num_rows} rows)"
-            " lies far from all other values; if it stands for “not known”, each site file says so"
-            f" ({missing_line(asked[0], profile.name)}), else it is taken for {taken}"
+            f"{profile.name}: far from all other values: {', '.join(map(repr, asked))} ({rows} of"
+            f" {profile.num_rows} rows); for “not known” each site file says so"
+            f" ({missing_line(asked[0], profile.name)}), else they are read as {taken}"
         )
     return found
 

@@ -95,3 +95,13 @@ def answer_to(question: str) -> str:
     except EOFError:
         print()
         return ""
+
+
+def open_questions(content: bytes) -> dict[int, str]:
+    """What a draft asks a person and nobody has decided: line number -> the text behind `# ?`."""
+    lines = enumerate(content.decode("utf-8-sig", errors="replace").splitlines(), 1)
+    return {
+        number: line.strip().removeprefix("# ?").strip()
+        for number, line in lines
+        if line.lstrip().startswith("# ?")
+    }

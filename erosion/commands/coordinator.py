@@ -137,6 +137,7 @@ def _run_server(options: argparse.Namespace) -> int:
         from erosion.common.rounds.study import check_start
         from erosion.common.study.study import load_study
         from erosion.common.support.process import end_with_stdin
+        from erosion.common.support.text import open_questions
         from erosion.server.coordination.run_study import Planned, run_studies
         from erosion.server.output.observers import Observers
         from erosion.server.output.registry import check_outputs, open_outputs
@@ -158,6 +159,9 @@ def _run_server(options: argparse.Namespace) -> int:
     check_outputs(options.output)
     files = options.study or [resumed_run_folder(run).study for run in options.resume]
     studies = [load_study(file) for file in files]
+    for file in options.study:
+        for number, question in open_questions(file.read_bytes()).items():
+            logging.getLogger("erosion").warning("%s, line %d asks: %s", file, number, question)
     setup = _setup(options)
     for study in studies:  # before a folder is made for a run that cannot begin
         check_sizes(study)

@@ -461,7 +461,7 @@ def test_codes_for_not_known_are_no_measurements(
     assert isinstance(feature, NumberFeature)
     assert feature.range == (10.0, 110.0)
     told = capsys.readouterr().out
-    assert "age: '999', '-9' is taken for “not known”" in told
+    assert "age: read as “not known”: '999', '-9'" in told
     assert '("999" = "" under [data.values.age])' in told
     match = one_match(tmp_path, feature.model_dump(mode="json"), column("age", ages))
     assert set(match.unsaid) == {"999", "-9"}
@@ -931,7 +931,7 @@ def test_a_zero_that_may_stand_for_not_known_is_asked_about(
     rows = "".join(f"{0 if i % 10 == 3 else 170 + 7 * i % 83},{i % 4},{i % 2}\n" for i in range(90))
     drafted(tmp_path, "chol,drinks,ill\n" + rows, "ill")
     told = capsys.readouterr().out
-    assert "chol: '0' (9 of 90 rows) lies far from all other values" in told
+    assert "chol: far from all other values: '0' (9 of 90 rows)" in told
     assert '"0" = "" under [data.values.chol]' in told
     site = site_of(tmp_path).read_text()
     assert '[data.values."chol"]' in site

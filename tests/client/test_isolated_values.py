@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sklearn.datasets import load_breast_cancer
 
 from erosion.client.dataset.isolated_values import standing_apart, to_be_asked_about
 from erosion.client.dataset.load import load_patients
@@ -89,6 +90,14 @@ def test_long_tails_counts_and_signed_numbers_are_asked_about_in_few_of_a_hundre
     assert sum(asked.values()) <= 10, asked
 
 
+def test_no_feature_of_the_shipped_breast_cancer_study_is_asked_about() -> None:
+    rows = load_breast_cancer().data
+    for seed in range(20):  # as hospitals have parts of the patients
+        part = np.random.default_rng(seed).choice(len(rows), 130, replace=False)
+        for values in rows[part].T:
+            assert not [t for t in to_be_asked_about(*counted(values)) if float(t)]
+
+
 def test_a_draft_neither_reads_isolated_values_nor_widens_its_range_for_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,7 +125,7 @@ def test_a_number_to_be_predicted_is_looked_at_like_the_others(
     cells = [*MEASURED["haemoglobin"], 999.9]
     rows = "".join(f"{30 + i % 50},{cell}\n" for i, cell in enumerate(cells))
     study = drafted(tmp_path, "age,hb\n" + rows, "hb")
-    assert "hb: '999.9' is taken for “not known”" in capsys.readouterr().out
+    assert "hb: read as “not known”: '999.9'" in capsys.readouterr().out
     assert getattr(study.task, "centre") == pytest.approx(14, abs=1)  # noqa: B009
 
 

@@ -68,6 +68,7 @@ def test_a_draft_asks_about_what_may_be_known_only_afterwards_and_check_repeats_
     main(["check", str(site), "--study", str(tmp_path / "study.toml")])
     told = " ".join(capsys.readouterr().out.split())
     assert {name for name in names if f"column {name}:" in told} == suspected
+    assert {name for name in names if f"asks: {name}:" in told} == suspected
 
 
 def test_numbers_and_times_have_leaks_too(tmp_path: Path) -> None:

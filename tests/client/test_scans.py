@@ -298,7 +298,7 @@ def test_numbers_in_a_table_of_labels_are_read_as_those_of_patients_are(tmp_path
     assert found.targets.tolist() == [60.5, 61.5]
     assert found.notes == ("age is written 1,5 (found out)",)
     [note] = ages(tmp_path, "60", "61", "999").read(AGE).notes
-    assert "age '999' is taken for a measurement, and lies far from all others" in note
+    assert "'999'" in note
     grouped = ages(tmp_path, "980", "1.250")
     assert "age: such as 980 and 1.250 stand side by side" in problem_of(grouped, AGE)
     unknown = ages(tmp_path, "60", "", "NA", "old")

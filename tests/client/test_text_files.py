@@ -399,10 +399,8 @@ def test_a_number_that_may_mean_not_known_is_told_of(tmp_path: Path) -> None:
     study = make_study(task=task)
     text = "cells,sex,ill\n5,f,0\n7,m,1\n999,m,1\n-9,m,1\n"
     (note,) = load_patients(site_of(tmp_path, text), study).notes
-    assert note == (
-        "column cells: '999', '-9' is taken for a measurement, and lies far from all others; if it"
-        ' stands for “not known”, write "999" = "" under [data.values.cells]'
-    )
+    assert "'999', '-9'" in note
+    assert '"999" = "" under [data.values.cells]' in note
     assert not load_patients(site_of(tmp_path, text.replace("999", "9").replace("-9", "99"),
                                      values={"cells": {"99": "8"}}), study).notes  # fmt: skip
 
@@ -425,9 +423,7 @@ def test_a_zero_far_below_all_others_is_asked_about(
     rows = "".join(f"{value},{'fm'[i % 2]},{i % 2}\n" for i, value in enumerate(measured))
     text = f"cells,sex,ill\n0,f,0\n{rows}0,m,1\n"
     notes = load_patients(site_of(tmp_path, text), make_study(task=task)).notes
-    assert [note[:52] for note in notes] == (
-        ["column cells: '0' is taken for a measurement, and li"] if is_odd else []
-    )
+    assert [": '0';" in note for note in notes] == ([True] if is_odd else [])
 
 
 def test_times_that_seem_to_be_months_are_asked_about(tmp_path: Path) -> None:

@@ -92,8 +92,8 @@ def read_target(values: Sequence[str], source: DataSource, column: TargetColumn)
     known = {text: number for text, number in parsed.items() if not isinstance(number, str)}
     if is_number and (codes := to_be_asked_about(known)):
         notes.append(
-            f"{column.name} {', '.join(map(repr, codes))} is taken for a measurement, and lies far"
-            " from all others; if it stands for “not known”, leave those images out"
+            f"{column.name}: read as measurements, though far from all others:"
+            f" {', '.join(map(repr, codes))}; leave images out for which they mean “not known”"
         )
     numbers = np.array([known.get(text, np.nan) for text in texts])
     return ReadTarget(numbers[inverse], tuple(problems), tuple(notes))
