@@ -293,7 +293,7 @@ class Assembly:
         return self._come == self.num_bytes
 
     def take(self, data: memoryview) -> None:
-        """The next bytes. Raises ProtocolFault where they are more than was announced, and OSError."""
+        """Take the next bytes. Raises ProtocolFault for more than was announced, and OSError."""
         if not len(data) or self._come + len(data) > self.num_bytes:
             raise ProtocolFault("more or less data than the message announced")
         self._space.write(data)

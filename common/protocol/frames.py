@@ -115,7 +115,7 @@ class Versions:
 
     @classmethod
     def read(cls, values: dict[str, Any]) -> Self:
-        """From a HELLO, whatever else it says: a later version may say more. Raises ProtocolFault."""
+        """Read a HELLO, in which a later version may say more. Raises ProtocolFault."""
         wire, protocol = values.get("wire"), values.get("protocol")
         if not (_is_version(wire) and _is_version(protocol)):
             raise ProtocolFault("a greeting without its versions")

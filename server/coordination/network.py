@@ -1,7 +1,7 @@
 """The hospitals over the network: requests become Flower messages, replies plain values again.
 
-Of the link it needs a Flower `Grid` and the few questions of `NodeAuthorizer`. The study travels with
-`describe`; a site that was not sent a study yet, or has lost it, gets it with the request.
+Of the link it needs a Flower `Grid` and the few questions of `NodeAuthorizer`. The study travels
+with `describe`; a site that was not sent a study yet, or has lost it, gets it with the request.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
