@@ -307,7 +307,7 @@ def test_lines_removed_at_the_end_show_only_against_a_hash_that_was_noted(tmp_pa
     noted = verify(path).head
     path.write_text("".join(lines_of(path)[:2]))
     assert verify(path).num_lines == 2
-    with pytest.raises(SiteError, match="Lines were removed at the end"):
+    with pytest.raises(SiteError, match="were removed"):
         verify(path, head=noted)
 
 
@@ -322,7 +322,7 @@ def test_a_line_that_is_no_line_shows(tmp_path: Path) -> None:
     path.write_text(path.read_text() + "not a line\n")
     with pytest.raises(SiteError, match="line 3 is damaged"):
         verify(path)
-    with pytest.raises(SiteError, match="erosion log verify"):
+    with pytest.raises(SiteError, match="erosion log"):
         AuditLog(tmp_path)
 
 
@@ -348,7 +348,7 @@ def test_where_another_file_cannot_be_begun_nothing_is_sent_until_it_can(
         with monkeypatch.context() as patch:
             patch.setattr(audit_log_module, "_opened", full)
             for _ in range(2):
-                with pytest.raises(NotLogged, match="No space left on device"):
+                with pytest.raises(NotLogged, match="space left"):
                     audit_log.record(asked, reply(asked))
         audit_log.record(asked, reply(asked))  # somebody made room
     assert verify(tmp_path / "sent.jsonl").num_lines == 2

@@ -240,7 +240,7 @@ def test_a_book_and_a_secret_that_do_not_belong_together_are_refused(tmp_path: P
     """By another secret nobody is known again, and every figure would be told once more."""
     values = normal(60)
     told(DisclosureControl(site(tmp_path), SECRET), values)
-    with pytest.raises(SiteError, match=r"made with another secret\.key"):
+    with pytest.raises(SiteError, match=r"secret\.key"):
         DisclosureControl(site(tmp_path), b"drawn anew, because the file was lost")
     assert DisclosureControl(site(tmp_path)).disclosed()  # as `erosion review` looks at it
     assert Hospital(site(tmp_path), secret=SECRET).disclosed()
@@ -393,10 +393,10 @@ def test_a_test_part_that_differs_in_one_patient_is_not_measured() -> None:
     rows, targets = normal(40)[:, None], np.arange(40) % 2
     cells.check_test_part("a", rows, targets, np.arange(40))
     cells.check_test_part("a", rows, targets, np.arange(40))  # the same again
-    with pytest.raises(Refusal, match="nearly these test patients"):
+    with pytest.raises(Refusal, match="test patients"):
         cells.check_test_part("a", rows[1:], targets[1:], np.arange(39))
     corrected = np.where(np.arange(40) == 3, 1 - targets, targets)
-    with pytest.raises(Refusal, match="another seed or name"):
+    with pytest.raises(Refusal, match="another seed"):
         cells.check_test_part("a", rows, corrected, np.arange(40))
     cells.check_test_part("a", normal(40, seed=4)[:, None], targets, np.arange(40))
 

@@ -203,7 +203,7 @@ def test_what_a_person_declined_no_rule_approves_where_it_asks_no_less(
     decide(records, entry, approve=False, by="somebody")
     again = study(**changes)
     for _ in range(2):
-        with pytest.raises(Refusal, match="asks no less"):
+        with pytest.raises(Refusal, match="no less"):
             Consent(automatic, records, "c").check(again)
     assert any("asks no less" in line for line in review(automatic, again, records))
     approve(records, again)  # by a person, who may see it otherwise
@@ -217,7 +217,7 @@ def test_what_a_rule_approved_ends_once_a_person_declines_what_asks_no_more(
     consent = Consent(automatic, records, "c")
     consent.check(study(seed=1))
     decide(records, entry_of(study(), records), approve=False, by="somebody")
-    with pytest.raises(Refusal, match="asks no less"):
+    with pytest.raises(Refusal, match="no less"):
         consent.check(study(seed=1))
 
 
@@ -283,10 +283,10 @@ def test_no_question_is_answered_twice_because_another_study_leads_to_it_now(
         approve(records, whole)
     for asking in (consent, Consent(here, records, "c")):
         for asked_for in (picked, trial):
-            with pytest.raises(Refusal, match="once, to other parameters"):
+            with pytest.raises(Refusal, match="other parameters"):
                 asking.authorise(request(asked_for, value=1.0))
             asking.authorise(request(asked_for))  # the same question
-        with pytest.raises(Refusal, match="settings that were chosen first"):
+        with pytest.raises(Refusal, match="chosen first"):
             asking.authorise(request(part))
 
 
@@ -400,9 +400,9 @@ def test_a_run_has_one_choice_of_settings_for_each_user(
         consent.authorise(request(next(trials(own, "local"))[0]))
         consent.authorise(request(first))
         for other in (*others, own):  # the one whose settings are open is none to train on
-            with pytest.raises(Refusal, match="settings that were chosen first"):
+            with pytest.raises(Refusal, match="chosen first"):
                 consent.authorise(request(other, value=1.0))
-            with pytest.raises(Refusal, match="settings that were chosen first"):
+            with pytest.raises(Refusal, match="chosen first"):
                 consent.authorise(evaluation(other))
         resumed = Consent(site(tmp_path), records, "c")
         resumed.authorise(request(first))
@@ -426,10 +426,10 @@ def test_the_same_question_is_answered_again_and_another_one_is_not(
     approve(records, study())
     consent.authorise(request(study()))
     consent.authorise(request(study()))
-    with pytest.raises(Refusal, match="once, to other parameters"):
+    with pytest.raises(Refusal, match="other parameters"):
         consent.authorise(request(study(), value=1.0))
     again = Consent(site(tmp_path), Records(tmp_path / "state", "b"), "c")
-    with pytest.raises(Refusal, match="once, to other parameters"):
+    with pytest.raises(Refusal, match="other parameters"):
         again.authorise(request(study(), value=1.0))
     again.authorise(request(study(), value=1.0, run="r2"))
 
@@ -447,7 +447,7 @@ def test_names_that_are_long_or_cannot_be_printed_are_refused(
 ) -> None:
     consent = Consent(site(tmp_path), records, "c")
     approve(records, study())
-    with pytest.raises(Refusal, match="run is too long"):
+    with pytest.raises(Refusal, match="too long"):
         consent.authorise(request(study(), run=run))
 
 
@@ -497,14 +497,14 @@ def test_a_step_that_a_round_takes_twice_is_answered_at_each_place_and_training_
     other = replace(request(asked), arm="network_gems", step="neurons", exchange=1)
     consent.authorise(other)
     consent.authorise(replace(other, exchange=2, parameters=torch.ones(3)))
-    with pytest.raises(Refusal, match="once, to other parameters"):
+    with pytest.raises(Refusal, match="other parameters"):
         consent.authorise(replace(other, exchange=2))
     with pytest.raises(Refusal, match="asks for neurons 2 times a round"):
         consent.authorise(replace(other, exchange=3))
     with pytest.raises(Refusal, match="at most 32"):
         consent.authorise(replace(other, exchange=33))
     consent.authorise(replace(other, step="train"))
-    with pytest.raises(Refusal, match="once, to other parameters"):
+    with pytest.raises(Refusal, match="other parameters"):
         consent.authorise(replace(other, step="train", exchange=2, parameters=torch.ones(3)))
 
 
@@ -514,7 +514,7 @@ def test_final_figures_are_given_to_one_question_of_a_run(tmp_path: Path, record
     asked = evaluation(study())
     consent.authorise(asked)
     consent.authorise(asked)
-    with pytest.raises(Refusal, match="final figures of this run once"):
+    with pytest.raises(Refusal, match="run once"):
         consent.authorise(replace(asked, parameters={"local": torch.ones(3)}))
 
 
@@ -839,7 +839,7 @@ def test_a_sealed_round_that_is_resumed_has_fresh_keys_and_is_the_same_question(
         trained = replace(request(study()), values={"attempt": attempt})
         consent.authorise(trained)
         consent.authorise(replace(trained, step=legs.MASKED, values={"scale": attempt}))
-    with pytest.raises(Refusal, match="once, to other parameters"):
+    with pytest.raises(Refusal, match="other parameters"):
         consent.authorise(request(study(), value=1.0))
 
 

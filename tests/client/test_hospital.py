@@ -158,7 +158,7 @@ def test_data_are_read_once_per_study(tmp_path: Path) -> None:
     hospital.describe(make_study())
     (tmp_path / "b.csv").unlink()
     hospital.train(request(make_study()))
-    with pytest.raises(DataError, match="There is no data file"):
+    with pytest.raises(DataError, match="data file"):
         hospital.describe(make_study(seed=1))
 
 
@@ -279,11 +279,11 @@ def test_nothing_is_told_of_a_fold_or_trial(tmp_path: Path) -> None:
     fold = fold_studies(make_study(scaling="federated", **FOLDS))[0]
     (trial, *_) = next(iter(trials(make_study(scaling="local", selection={}), "local")))
     for part in (fold, trial):
-        with pytest.raises(Refusal, match="its study is, as a whole"):
+        with pytest.raises(Refusal, match="its study"):
             user.describe(part)
-        with pytest.raises(Refusal, match="its study is, as a whole"):
+        with pytest.raises(Refusal, match="its study"):
             user.summarise(part)
-    with pytest.raises(Refusal, match="A trial has no final figures"):
+    with pytest.raises(Refusal, match="final figures"):
         user.evaluate(EvaluateRequest(trial, {}, None))
 
 
@@ -332,7 +332,7 @@ def test_classes_are_counted_in_patients_and_not_in_their_rows(tmp_path: Path) -
 
 
 def test_only_the_user_evaluates(tmp_path: Path) -> None:
-    with pytest.raises(Refusal, match="b has no test part in study 'small'; ask its user, a"):
+    with pytest.raises(Refusal, match="no test part"):
         Hospital(peer_site(tmp_path)).evaluate(EvaluateRequest(make_study(), {}, None))
 
 
@@ -353,7 +353,7 @@ def test_parameters_that_do_not_fit_are_refused(
 
 
 def test_an_arm_that_the_study_does_not_have_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Refusal, match=r"names the arm 'ditto'; the study has fedavg, local"):
+    with pytest.raises(Refusal, match="fedavg, local"):
         Hospital(peer_site(tmp_path)).train(request(make_study(), arm="ditto"))
 
 
@@ -413,7 +413,7 @@ def test_a_peer_of_one_class_trains_and_its_log_says_so(
 def test_a_device_that_is_not_there_is_a_site_error(tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has the device")
-    with pytest.raises(SiteError, match=r"compute\.device = 'cuda'; this machine does not have it"):
+    with pytest.raises(SiteError, match=r"compute\.device"):
         Hospital(user_site(tmp_path, compute={"device": "cuda"}))
 
 

@@ -158,7 +158,7 @@ def test_a_damaged_file_of_which_sqlite_quotes_what_is_no_text_is_refused(tmp_pa
     path.write_bytes(damaged.replace(b"CREATE TABLE", b"CREATE  ABLE"))
     with closing(sqlite3.connect(path)) as file, pytest.raises(UnicodeDecodeError):
         file.execute("select * from sqlite_master")
-    with pytest.raises(SiteError, match=r"things\.sqlite, which holds the things, cannot be used"):
+    with pytest.raises(SiteError, match=r"things\.sqlite"):
         opened(path)
 
 
@@ -177,7 +177,7 @@ def test_a_damaged_file_is_refused_when_it_is_opened(tmp_path: Path) -> None:
     file = opened(path)
     file.execute("update things set name = x'00' where name like '0500%'")
     file.close()
-    with pytest.raises(SiteError, match=r"a value of things\.name is no text"):
+    with pytest.raises(SiteError, match=r"things\.name"):
         opened(path)
 
 
@@ -242,7 +242,7 @@ def test_a_file_that_was_removed_or_replaced_meanwhile_is_not_written_into(tmp_p
         if is_replaced:
             opened(path).close()
         for use in (lambda: things(file), lambda: file.execute("delete from things")):
-            with pytest.raises(SiteError, match=r"the things, was moved, removed or replaced whil"):
+            with pytest.raises(SiteError, match="moved, removed"):
                 use()
     away.replace(path)
     assert things(file) == []

@@ -253,7 +253,7 @@ def test_a_round_is_not_answered_on_anything_else(tmp_path: Path, other: dict[st
     peer(tmp_path).train(request(study))
     site = peer_site(tmp_path, other.get("older", PATIENTS))
     hospital = Hospital(site, SECRET, noise_secret=other.get("secret", SECRET))
-    with pytest.raises(Refusal, match="Start a new run"):
+    with pytest.raises(Refusal, match="a new run"):
         hospital.train(request(study, value=other.get("value", 0.0)))
     assert spent(tmp_path) == pytest.approx(of_one(study))
 
@@ -328,11 +328,11 @@ def _is_answered(hospital: Hospital, asked: TrainRequest) -> bool:
 
 def test_a_site_with_a_limit_takes_part_in_nothing_without_noise(tmp_path: Path) -> None:
     limited: dict[str, Any] = {"limits": {"epsilon": 1.0}}
-    with pytest.raises(Refusal, match="promises no differential privacy"):
+    with pytest.raises(Refusal, match="differential privacy"):
         peer(tmp_path, **limited).describe(make_study())
-    with pytest.raises(Refusal, match="promises no differential privacy"):
+    with pytest.raises(Refusal, match="differential privacy"):
         peer(tmp_path, **limited).summarise(make_study())
-    with pytest.raises(Refusal, match="would be the user"):
+    with pytest.raises(Refusal, match="the user"):
         Hospital(user_site(tmp_path, limits={"epsilon": 1.0}), SECRET).describe(private_study(1.0))
     with pytest.raises(Refusal, match="a run costs each patient epsilon 3"):
         peer(tmp_path, **limited).describe(private_study(3.0))
@@ -358,7 +358,7 @@ def test_a_delta_that_could_give_a_patient_away_is_refused(tmp_path: Path) -> No
     rows = twenty_patients().splitlines()
     text = "\n".join([rows[0], *(f"{20 + n % 80 + n / 2000:.4f},f,{n % 2}" for n in range(1200))])
     site = make_site(tmp_path, text + "\n", name="b", file="b.csv")
-    with pytest.raises(Refusal, match="one over the number of patients"):
+    with pytest.raises(Refusal, match="one over"):
         Hospital(site, SECRET).describe(private_study(privacy={"delta": 1e-3}))
     Hospital(site, SECRET).describe(private_study(privacy={"delta": 1e-4}))
 
@@ -385,7 +385,7 @@ def test_a_site_that_is_killed_after_its_answer_has_paid(tmp_path: Path) -> None
 def test_nothing_leaves_where_the_ledger_cannot_be_written(tmp_path: Path) -> None:
     peer(tmp_path).train(request(private_study()))
     (tmp_path / "state" / "b" / FILE_NAME).write_bytes(b"no database" * 100)
-    with pytest.raises(SiteError, match="restore it from a backup"):
+    with pytest.raises(SiteError, match="a backup"):
         peer(tmp_path).train(request(private_study(), 2))
 
 
