@@ -164,7 +164,7 @@ def table_of_rows(
     for position, row in enumerate(chain(begin, rows)):
         if not row.cells:
             continue
-        if not row.cells[0] and not any(str(cell).strip() for cell in row.cells):
+        if not any(str(cell).strip() for cell in row.cells):
             gathered.num_empty += 1
             continue
         held.append((position, row))
