@@ -61,7 +61,6 @@ ANNOUNCING = ("attachment_sizes", "own_attachments")  # what comes beside an upd
 BY_THE_ARMS_NAME = "personal parameters"  # arrays of an evaluate reply
 METHODS: dict[str, dict[str, Any]] = {
     **{name: {"algorithm": name} for name in REGISTRY},
-    "ellipsoid_gems": {"algorithm": "gems", "shape": "ellipsoid"},
     "public_gems": {"algorithm": "gems", "public_hospital": "c"},
 }
 

@@ -21,8 +21,6 @@ from torch.nn.functional import cross_entropy
 
 from erosion.common.algorithms.gems.balls import (
     LARGEST_RADIUS,
-    LAYER_WIDTH,
-    NEURON_WIDTH,
     Layer,
     directions,
     good_enough_ball,
@@ -33,6 +31,7 @@ from erosion.common.learning.local_sgd import Samples, train_locally
 from erosion.common.learning.models import flat_parameters
 from erosion.common.learning.training import Training
 from erosion.experiments.benchmarks.report_line import ReportLine, parser_of, report
+from erosion.experiments.papers.gems_authors import LAYER_WIDTH, NEURON_WIDTH
 from erosion.experiments.program import run_program
 
 SAMPLES, PIXELS, HIDDEN, CLASSES = 1031, 784, 50, 10

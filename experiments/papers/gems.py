@@ -9,8 +9,8 @@ import torch
 
 from erosion.common.algorithms.gems.balls import hidden_features
 from erosion.common.algorithms.gems.retraining import fine_tune
-from erosion.common.algorithms.gems.rounds import ConvexOptions, GemsOptions
 from erosion.experiments.cells import CellPlan, Tick, Values
+from erosion.experiments.papers.gems_authors import AuthorsConvex, AuthorsNetwork
 from erosion.experiments.papers.gems_models import (
     Model,
     Pool,
@@ -226,11 +226,11 @@ def _nodes(config: Values, pool: Pool, widths: list[int], count: int, trial: int
     for name, raw in config["variants"][str(count)].items():
         tuning = raw["tuning_epochs"]
         if len(widths) == 2:
-            convex = ConvexOptions.model_validate(raw["options"])
+            convex = AuthorsConvex.model_validate(raw["options"])
             found = intersected([], [m[0] for m in models], nodes, convex, seed)
             figures["gems"][name] = _of_aggregate(found.model, found.figures, pool, trial, tuning)
             continue
-        options = GemsOptions.model_validate(raw["options"])
+        options = AuthorsNetwork.model_validate(raw["options"])
         found, hidden, outputs = network_gems(models, nodes, pool.classes, options, seed)
         figures["gems"][name] = _of_aggregate(found.model, found.figures, pool, trial, tuning)
         for epsilon in raw.get("epsilons", ()):
@@ -243,9 +243,9 @@ def _nodes(config: Values, pool: Pool, widths: list[int], count: int, trial: int
     return figures
 
 
-def options_of(config: Values) -> list[ConvexOptions | GemsOptions]:
+def options_of(config: Values) -> list[AuthorsConvex | AuthorsNetwork]:
     """Every variant's options."""
-    kind = ConvexOptions if not config["hidden"] else GemsOptions
+    kind = AuthorsConvex if not config["hidden"] else AuthorsNetwork
     variants = config.get("variants", {})
     groups = [variants] if "compares" in config else [variants[k] for k in sorted(variants)]
     return [
@@ -269,10 +269,10 @@ def _compared(
     }
     for name, raw in config["variants"].items():
         if len(widths) == 2:
-            convex = ConvexOptions.model_validate(raw["options"])
+            convex = AuthorsConvex.model_validate(raw["options"])
             found = intersected([], [m[0] for m in models], nodes, convex, seed)
         else:
-            options = GemsOptions.model_validate(raw["options"])
+            options = AuthorsNetwork.model_validate(raw["options"])
             found, _, _ = network_gems(models, nodes, pool.classes, options, seed)
         figures[name] = _of_aggregate(found.model, found.figures, pool, trial, raw["tuning_epochs"])
     return figures

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from erosion.common.algorithms.gems.balls import (
     Layer,
     balls,
-    fisher_axes,
     hidden_features,
     layer_of_flat,
     layer_of_neurons,
@@ -29,15 +28,16 @@ from erosion.common.algorithms.gems.meeting import (
     merge_neurons,
 )
 from erosion.common.algorithms.gems.retraining import perceptron, retrain
-from erosion.common.algorithms.gems.rounds import (
-    ConvexOptions,
-    GemsOptions,
-    MeetingOptions,
-    accuracy_of,
+from erosion.common.algorithms.gems.rounds import accuracy_of
+from erosion.common.learning.models import flat_parameters
+from erosion.experiments.papers.gems_authors import (
+    AuthorsConvex,
+    AuthorsMeeting,
+    AuthorsNetwork,
+    fisher_axes,
     measured_ball,
     measured_neurons,
 )
-from erosion.common.learning.models import flat_parameters
 from erosion.experiments.sources import cifar10
 from erosion.experiments.sources.cifar10 import read_jpegs
 from erosion.experiments.sources.ham10000 import read_ham10000
@@ -211,7 +211,7 @@ class Aggregate:
 
 
 def merged_hidden(
-    models: Sequence[Model], nodes: Sequence[Node], options: GemsOptions, seed: int
+    models: Sequence[Model], nodes: Sequence[Node], options: AuthorsNetwork, seed: int
 ) -> MergedLayer:
     """One hidden layer of all nodes' first layers."""
     layers = [model[0] for model in models]
@@ -230,7 +230,7 @@ def merged_hidden(
 
 
 def retrained(
-    hidden: Layer, nodes: Sequence[Node], classes: int, options: GemsOptions, seed: int
+    hidden: Layer, nodes: Sequence[Node], classes: int, options: AuthorsNetwork, seed: int
 ) -> list[Layer]:
     """Each node's new output layer above the common hidden one."""
     outputs = []
@@ -246,13 +246,13 @@ def intersected(
     hidden: Sequence[Layer],
     outputs: Sequence[Layer],
     nodes: Sequence[Node],
-    options: MeetingOptions,
+    options: AuthorsMeeting,
     seed: int,
 ) -> Aggregate:
     """The output layer that all nodes find good enough, or the nearest to that."""
     features = [hidden_features(hidden, validation.inputs) for _, validation in nodes]
     labels = [validation.labels for _, validation in nodes]
-    elliptic = isinstance(options, ConvexOptions) and options.shape == "ellipsoid"
+    elliptic = isinstance(options, AuthorsConvex) and options.shape == "ellipsoid"
     axes = [
         fisher_axes(layer, x, _drawing(seed, 300 + number)) if elliptic else None
         for number, (layer, x) in enumerate(zip(outputs, features, strict=True))
@@ -295,7 +295,7 @@ def network_gems(
     models: Sequence[Model],
     nodes: Sequence[Node],
     classes: int,
-    options: GemsOptions,
+    options: AuthorsNetwork,
     seed: int,
 ) -> tuple[Aggregate, Layer, list[Layer]]:
     """GEMS for one hidden layer; also the merged layer and the nodes' retrained ones above it."""

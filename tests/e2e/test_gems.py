@@ -20,7 +20,6 @@ NETWORK = {"name": "mlp", "hidden": [9, 6]}
                 "gems": {},
                 "personal_gems": {},
                 "in_a_ball": {"algorithm": "personal_gems", "balls": "user"},
-                "ellipsoids": {"algorithm": "gems", "shape": "ellipsoid"},
             },
             ["train", "check"],
             id="logistic",

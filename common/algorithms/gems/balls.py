@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import ceil, floor, isfinite, log2
-from typing import Literal
+from math import ceil, isfinite
 
 import torch
 from torch import Tensor
@@ -123,62 +122,6 @@ def directions(count: int, dim: int, generator: torch.Generator) -> Tensor:
     drawn = torch.randn(count, dim, generator=generator)
     lengths: Tensor = drawn.norm(dim=1, keepdim=True)
     return drawn / lengths.clamp(min=1e-30)
-
-
-RadiusKind = Literal["lower_bound", "midpoint"]
-LAYER_WIDTH = 0.01  # Delta for an output layer
-ELLIPSOID_WIDTH = 0.1  # Delta for an ellipsoid, in the authors' code
-NEURON_WIDTH = 1.0  # and for a neuron
-
-
-def interval_width(width: float) -> float:
-    """How wide the interval is when the bisection stops: at most `width` (Delta)."""
-    return LARGEST_RADIUS / 2.0 ** ceil(log2(LARGEST_RADIUS / width))
-
-
-def midpoint(radius: float, width: float) -> float:
-    """The middle of the last interval, which the authors return; above `radius` in half of cases.
-
-    `radius` is where the test begins to fail.
-    """
-    step = interval_width(width)
-    return min((floor(radius / step) + 0.5) * step, LARGEST_RADIUS - step / 2)
-
-
-PATIENTS = 200  # that the information is estimated on
-SHORTEST = 0.1  # of the longest axis, which is 1
-_LEAST_INFORMATION = 1e-5  # added, so that no axis is without end
-
-
-def fisher_axes(layer: Layer, features: Tensor, generator: torch.Generator) -> Tensor:
-    """The length of every axis, laid out like `Layer.flat`: (C d + C,), from .1 to 1.
-
-    features (n, d) are the patients' inputs to the layer.
-    """
-    axes = 1 / (fisher_information(layer, features, generator) + _LEAST_INFORMATION)
-    return (axes / axes.max()).clamp(min=SHORTEST)
-
-
-def fisher_information(layer: Layer, features: Tensor, generator: torch.Generator) -> Tensor:
-    """The diagonal of the Fisher information, laid out like `Layer.flat`: (C d + C,).
-
-    The slope of log p_y in logit c is [y = c] - p_c.
-    """
-    some = features[torch.randperm(len(features), generator=generator)[:PATIENTS]]
-    chances = layer(some).softmax(dim=1)  # (n, C)
-    drawn = torch.multinomial(chances, 1, generator=generator)
-    slopes = -chances.scatter_add(1, drawn, -torch.ones_like(chances[:, :1]))
-    squares = slopes.square()
-    weights = squares.T @ some.square() / len(some)
-    return torch.cat([weights.flatten(), squares.mean(dim=0)])
-
-
-def problem_with_axes(axes: Tensor) -> str | None:
-    """Why no honest hospital sends these axes, or None."""
-    shortest, longest = float(axes.min()), float(axes.max())
-    if shortest >= SHORTEST - 1e-6 and longest <= 1 + 1e-6:
-        return None
-    return f"axes from {shortest:g} to {longest:g} are not between {SHORTEST:g} and 1"
 
 
 _DIRECTIONS_AT_ONCE = 64  # so that what lies in memory fits into the cache

@@ -30,7 +30,7 @@ from erosion.common.algorithms.gems.meeting import merge_neurons
 from erosion.common.algorithms.gems.retraining import perceptron, retrain, training_of
 from erosion.common.algorithms.gems.rounds import (
     GemsOptions,
-    SharedModel,
+    PublicTuning,
     measured_neurons,
     module_widths,
     perceptron_widths,
@@ -43,7 +43,7 @@ _NEURONS, _RADII = "neurons", "radii"
 _HIDDEN = "hidden_{}"  # (m, d + 1) the common hidden layers so far, from the input
 
 
-class NetworkGems(SharedModel, GemsOptions):
+class NetworkGems(PublicTuning, GemsOptions):
     """GEMS for a network: similar hidden neurons of all hospitals are merged, the others kept.
 
     Each hospital trains a smaller network of its own; their hidden neurons together become the
@@ -184,8 +184,6 @@ class NetworkGems(SharedModel, GemsOptions):
         merged = merge_neurons(
             every,
             self.clusters,
-            skip_first_cluster=self.skip_first_cluster,
-            masked_distance=self.masked_distance,
         )
         if len(merged.neurons) <= most:
             return merged.neurons

@@ -4,10 +4,10 @@ import math
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from erosion.common.aggregation.cohort import Cohort, HospitalName
@@ -30,27 +30,16 @@ from erosion.common.algorithms.base import (
     relative_weights,
 )
 from erosion.common.algorithms.gems.balls import (
-    ELLIPSOID_WIDTH,
-    LAYER_WIDTH,
-    NEURON_WIDTH,
-    SHORTEST,
     GoodEnough,
     Layer,
-    RadiusKind,
     directions,
-    fisher_axes,
     good_enough_ball,
     hidden_features,
-    midpoint,
     neuron_radii,
-    problem_with_axes,
     problem_with_radius,
     split_layers,
 )
 from erosion.common.algorithms.gems.meeting import (
-    Spaces,
-    descend,
-    descend_from_afar,
     meet_from_afar,
 )
 from erosion.common.algorithms.gems.retraining import Retraining, fine_tune, tuning
@@ -66,15 +55,6 @@ from erosion.common.tasks.task import Task
 class BallOptions(Settings):
     """What good enough means, and how it is measured."""
 
-    # Where the authors' code differs from ours: they return the middle of the bisection's last
-    # interval in place of its lower end.
-    authors: ClassVar[dict[str, Any]] = {"radius": "midpoint"}
-
-    preset: Literal["ours", "authors"] = Field(
-        default="ours",
-        description='`"authors"`: where the paper\'s code differs from the paper, as the code has '
-        "it.",
-    )
     epsilon: float = Field(
         default=0.7,
         ge=0,
@@ -93,72 +73,10 @@ class BallOptions(Settings):
         le=100_000,
         description="Directions that are tried from the centre of a ball to measure its radius.",
     )
-    radius: RadiusKind = Field(
-        default="lower_bound",
-        description="Which end of the last interval of the bisection is the radius.",
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _with_preset(cls, values: Any) -> Any:
-        """The preset's values where none is given."""
-        if isinstance(values, dict) and values.get("preset") == "authors":
-            return {**cls.authors, **values}
-        return values
-
-    @model_validator(mode="after")
-    def _preset_is_one(self) -> "BallOptions":
-        values = {name: getattr(self, name) for name in self.authors}
-        if self.preset == "authors" and all(values[n] != self.authors[n] for n in values):
-            raise ValueError(
-                "preset = 'authors' has nothing left to set, because the arm gives"
-                f" {', '.join(values)}; leave out one or the other (among the candidates of a"
-                " selection, write the settings themselves)"
-            )
-        return self
 
 
-class MeetingOptions(BallOptions):
-    """And how far a model is from a hospital's."""
-
-    masked_distance: bool = Field(
-        default=False,
-        description="Whether eq. 2 multiplies every difference by the centre's own value, as the "
-        "authors' code does.",
-    )
-
-
-class ConvexOptions(MeetingOptions):
-    """Whole models: balls as in the paper, or ellipsoids as in the authors' code."""
-
-    shape: Literal["ball", "ellipsoid"] = Field(
-        default="ball",
-        description='"ball", or "ellipsoid": parameters that the predictions hardly depend on '
-        "may move up to ten times as far; hospitals then send the axes, too, as many numbers as "
-        "the model has.",
-    )
-
-    @model_validator(mode="after")
-    def _one_scale(self) -> "ConvexOptions":
-        if self.shape == "ellipsoid" and self.masked_distance:
-            raise ValueError(
-                "masked_distance = true is for shape = 'ball'; an ellipsoid has a scale of its own"
-            )
-        return self
-
-
-class GemsOptions(MeetingOptions):
-    """Networks: how hidden neurons are merged.
-
-    The authors' code also leaves cluster 0 out of the merged layer, and trains the layer above it
-    from chance. Its mask, `masked_distance`, moves no figure of theirs and is not in the preset.
-    """
-
-    authors: ClassVar[dict[str, Any]] = {
-        **BallOptions.authors,
-        "skip_first_cluster": True,
-        "retraining": "authors",
-    }
+class GemsOptions(BallOptions):
+    """Networks: how hidden neurons are merged."""
 
     clusters: int = Field(
         default=100,
@@ -172,9 +90,6 @@ class GemsOptions(MeetingOptions):
         default=True,
         description="Whether that change is divided by the number of patients; eq. 3 does not.",
     )
-    skip_first_cluster: bool = Field(
-        default=False, description="Loses a cluster, as the authors' code does."
-    )
     retraining: Retraining = Field(
         default="zeros",
         description='"zeros": the output layer starts at 0, or "authors": at chance.',
@@ -187,22 +102,17 @@ def measured_ball(
     labels: Tensor,
     options: BallOptions,
     generator: torch.Generator,
-    axes: Tensor | None = None,
     cell: int = 1,
 ) -> GoodEnough:
     """The ball of output layers around `layer`, on patients that it was not trained on.
 
-    With `axes` (C d + C,) it is an ellipsoid. The radius is about `cell` patients, or 0.
+    The radius is about `cell` patients, or 0.
     """
     epsilon = options.epsilon
     if options.epsilon_of == "own_accuracy":
         epsilon *= accuracy_of(layer, features, labels)
     along = directions(options.directions, layer.flat.numel(), generator)
-    found = good_enough_ball(layer, features, labels, epsilon, along, axes, cell)
-    if options.radius == "midpoint" and found.radius > 0:
-        width = LAYER_WIDTH if axes is None else ELLIPSOID_WIDTH
-        return replace(found, radius=midpoint(found.radius, width))
-    return found
+    return good_enough_ball(layer, features, labels, epsilon, along, cell=cell)
 
 
 def measured_neurons(
@@ -210,18 +120,8 @@ def measured_neurons(
 ) -> Tensor:
     """The radius of every neuron of a hidden layer: (out,) float64."""
     along = directions(options.directions, inputs.shape[1] + 1, generator)
-    radii = neuron_radii(
-        layer,
-        inputs,
-        options.neuron_epsilon,
-        along,
-        divide_by_count=options.divide_by_count,
-    )
-    if options.radius == "midpoint":
-        radii = torch.tensor(
-            [midpoint(radius, NEURON_WIDTH) for radius in radii.tolist()], dtype=torch.float64
-        )
-    return radii
+    divide = options.divide_by_count
+    return neuron_radii(layer, inputs, options.neuron_epsilon, along, divide_by_count=divide)
 
 
 def accuracy_of(layer: Layer, features: Tensor, labels: Tensor) -> float:
@@ -238,12 +138,11 @@ class SentBall:
     accuracy: float  # of its own model, on patients held out
     needed: float  # epsilon
     patients: float  # that were held out
-    strange: str | None = None  # what else of it no honest hospital sends
 
     @property
     def problem(self) -> str | None:
         """Why the ball cannot be believed, or None."""
-        return problem_with_radius(self.radius) or self.strange
+        return problem_with_radius(self.radius)
 
     @property
     def usable_radius(self) -> float:
@@ -264,10 +163,10 @@ class SentBall:
 NUMBERS = 4  # of a ball's attachment
 
 
-def sent_ball(hospital: HospitalName, attachment: Tensor, strange: str | None = None) -> SentBall:
+def sent_ball(hospital: HospitalName, attachment: Tensor) -> SentBall:
     """The ball of an attachment (4,)."""
     radius, accuracy, needed, patients = attachment.tolist()
-    return SentBall(hospital, radius, accuracy, needed, patients, strange)
+    return SentBall(hospital, radius, accuracy, needed, patients)
 
 
 class Met(Protocol):
@@ -371,7 +270,6 @@ def _list(names: Sequence[str], word: str = "and") -> str:
 
 
 BALL = "ball"  # (4,) of an update: see `SentBall`
-AXES = "axes"  # (dim,) of an update whose ball is an ellipsoid
 CHECK, REST = "check", "rest"
 _MODEL, _NEEDED = "model", "needed"
 
@@ -439,11 +337,6 @@ class GemsBase(ArmBase, BallOptions):
         shares = meeting.coefficients.clamp(min=0.0).tolist()
         after = GemsState(state.round + 1)
         return Step(delta, relative_weights(cohort, shares), after, note=in_words(sent, meeting))
-
-    def update_from(self, start: Tensor, state: GemsState, cohort: Cohort) -> Step[GemsState]:
-        """The same, where the updates are known to start from the parameters `start` (dim,)."""
-        del start
-        return self.update(state, cohort)
 
     def site_steps(self) -> Mapping[str, SiteStep]:
         """Training, a check of what came of it, and what is left to do when all is done."""
@@ -544,19 +437,11 @@ class GemsBase(ArmBase, BallOptions):
         _, held_out = self.parts(work)
         features = held_out.of_patients(hidden_features(hidden, held_out.inputs.flatten(1)))
         outcomes = held_out.outcomes
-        axes = self.axes(output, features, generator)
-        ball = measured_ball(
-            output, features, outcomes, self, generator, axes, held_out.smallest_cell
-        )
+        cell = held_out.smallest_cell
+        ball = measured_ball(output, features, outcomes, self, generator, cell)
         sent = SentBall(work.agent, ball.radius, ball.accuracy, ball.needed, len(outcomes))
         needed = torch.tensor(min(ball.needed, 1.0))
-        attached = {BALL: sent.tensor} if axes is None else {BALL: sent.tensor, AXES: axes}
-        return LocalOutcome(delta, samples_seen, attached, {_NEEDED: needed})
-
-    def axes(self, output: Layer, features: Tensor, generator: torch.Generator) -> Tensor | None:
-        """Those of an ellipsoid of output layers (C d + C,), or None for a ball."""
-        del output, features, generator
-        return None
+        return LocalOutcome(delta, samples_seen, {BALL: sent.tensor}, {_NEEDED: needed})
 
     def before_training(
         self, begun: RoundStart, widths: Sequence[int]
@@ -601,7 +486,7 @@ class GemsBase(ArmBase, BallOptions):
         trained = yield Ask(
             self.last_training(), Payload(enclosed), hospitals=self.taking_part(begun)
         )
-        step = self.update_from(begun.parameters, state, trained.cohort)
+        step = self.update(state, trained.cohort)
         if not self.attachment_sizes(len(begun.parameters)):
             return step  # without balls nobody holds patients out
         step = yield from self.after_meeting(begun, step, widths)
@@ -626,12 +511,7 @@ class GemsBase(ArmBase, BallOptions):
 
 def sent_balls(cohort: Cohort) -> list[SentBall]:
     """Every update's ball, own first."""
-    found = []
-    for update in cohort.updates:
-        axes = update.attachments.get(AXES)
-        strange = None if axes is None else problem_with_axes(axes)
-        found.append(sent_ball(update.agent, update.attachments[BALL], strange))
-    return found
+    return [sent_ball(update.agent, update.attachments[BALL]) for update in cohort.updates]
 
 
 def distances_between(gram: Tensor) -> Tensor:
@@ -755,65 +635,7 @@ class PublicTuning(GemsBase):
         return LocalAnswer(found, keep=work.kept)
 
 
-class SharedModel(PublicTuning, MeetingOptions):
-    """GEMS whose hospitals may measure distances on scales of their own."""
-
-    def has_scales(self) -> bool:
-        """Whether they do; if not, equation 2 is that of balls."""
-        return self.masked_distance
-
-    def scales(self, centres: Tensor, cohort: Cohort) -> Tensor:
-        """What every hospital multiplies a difference by, (k, dim), own first.
-
-        The centres (k, dim) are the hospitals' models.
-        """
-        del cohort
-        return centres
-
-    def update_from(self, start: Tensor, state: GemsState, cohort: Cohort) -> Step[GemsState]:
-        """A model in all balls, or as near to that as was found, by the hospitals' own scales."""
-        if not self.has_scales():
-            return self.update(state, cohort)
-        deltas, sent = all_deltas(cohort), sent_balls(cohort)
-        scales = self.scales(start.double() + deltas, cohort)
-        # A ball that cannot be believed does not count; the user's own model always does.
-        counted = torch.tensor([1.0, *(0.0 if ball.problem else 1.0 for ball in sent[1:])])
-        radii = torch.tensor([ball.usable_radius for ball in sent])
-        spaces = Spaces(deltas, radii.double(), counted.double(), scales)
-        # On a scale of ten a step is a hundred times as long, so they end with shorter ones.
-        meeting = descend_from_afar(spaces, shortest=1e-4)
-        return Step(
-            meeting.point.float(),
-            # no combination of the updates: who counts, counts alike
-            relative_weights(cohort, counted.tolist()),
-            GemsState(state.round + 1),
-            note=in_words(sent, meeting),
-        )
-
-
-def pairs_that_meet(
-    deltas: Tensor, scales: Tensor, sent: Sequence[SentBall]
-) -> Callable[[int, int], bool]:
-    """Whether two ellipsoids have a model in common: on the line between them, or elsewhere."""
-    radii = torch.tensor([ball.usable_radius for ball in sent], dtype=torch.float64)
-
-    def meets(one: int, other: int) -> bool:
-        pair = [one, other]
-        lengths = (scales[pair] * (deltas[one] - deltas[other])).norm(dim=1)
-        if float((radii[pair] / lengths.clamp(min=1e-300)).sum()) >= 1 - 1e-6:
-            return True
-        both = Spaces(deltas[pair], radii[pair], torch.ones(2, dtype=torch.float64), scales[pair])
-        return descend(both, both.mean, max_steps=200).in_all
-
-    return meets
-
-
-def all_deltas(cohort: Cohort) -> Tensor:
-    """All updates in memory: (k, dim) float64. Only options that copy the authors' need them."""
-    return torch.cat([torch.stack(list(values)) for _, values in cohort.blocks()], dim=1).double()
-
-
-class Gems(SharedModel, ConvexOptions):
+class Gems(PublicTuning):
     """One model that is good enough for every hospital, found in one round.
 
     Each hospital trains alone to its optimum and finds how far it may move from it before fewer
@@ -834,38 +656,9 @@ class Gems(SharedModel, ConvexOptions):
             return None
         return "gems is for model.name = 'logistic'; use network_gems for 'mlp'"
 
-    def attachment_sizes(self, dim: int) -> Mapping[str, int]:
-        """An ellipsoid's axes come with it."""
-        axes = {AXES: dim} if self.shape == "ellipsoid" else {}
-        return {**super().attachment_sizes(dim), **axes}
-
-    def has_scales(self) -> bool:
-        """An ellipsoid is a ball on a scale of its own."""
-        return self.shape == "ellipsoid" or super().has_scales()
-
-    def scales(self, centres: Tensor, cohort: Cohort) -> Tensor:
-        """One over the axes, or the authors' slip."""
-        return _of_axes(cohort) if self.shape == "ellipsoid" else super().scales(centres, cohort)
-
-    def which_meet(self, cohort: Cohort, sent: Sequence[SentBall]) -> Callable[[int, int], bool]:
-        """The distance of two centres says little of ellipsoids."""
-        if self.shape == "ball":
-            return super().which_meet(cohort, sent)
-        return pairs_that_meet(all_deltas(cohort), _of_axes(cohort), sent)
-
-    def axes(self, output: Layer, features: Tensor, generator: torch.Generator) -> Tensor | None:
-        """By the Fisher information of the patients held out."""
-        return fisher_axes(output, features, generator) if self.shape == "ellipsoid" else None
-
     def train(self, work: LocalWork) -> LocalOutcome:
         """The local optimum, and the ball around it."""
         rest, _ = self.parts(work)
         result = self.optimum(rest, work.received)
         layers = split_layers(work.received + result.delta, module_widths(work.model))
         return self.with_ball(work, result.delta, result.samples_seen, layers, work.randomness())
-
-
-def _of_axes(cohort: Cohort) -> Tensor:
-    """One over every hospital's axes, (k, dim); those that cannot be believed do not count."""
-    axes = torch.stack([update.attachments[AXES].double() for update in cohort.updates])
-    return 1 / axes.clamp(min=SHORTEST)

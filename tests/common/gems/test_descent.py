@@ -12,11 +12,8 @@ from erosion.common.algorithms.gems.balls import (
     Layer,
     balls,
     directions,
-    fisher_axes,
-    fisher_information,
     good_enough_ball,
     layer_of_flat,
-    problem_with_axes,
 )
 from erosion.common.algorithms.gems.meeting import (
     Found,
@@ -25,6 +22,7 @@ from erosion.common.algorithms.gems.meeting import (
     descend_from_afar,
     meet_balls,
 )
+from erosion.experiments.papers.gems_authors import fisher_axes, fisher_information
 
 # Logits 2x and 0: at x = 1 class 0 is right with a margin of 2.
 TWO = Layer(torch.tensor([[2.0], [0.0]]), torch.zeros(2))
@@ -161,14 +159,6 @@ def test_the_drawn_class_is_the_models() -> None:
     one_to_four = Layer(torch.zeros(2, 1), torch.tensor([1.0, 4.0]).log())
     found = fisher_information(one_to_four, torch.ones(200, 1), torch.Generator())
     assert float(found[0]) == pytest.approx(0.2 * 0.8, abs=0.06)  # p (1 - p), estimated
-
-
-@pytest.mark.parametrize("axes", [[0.5, 0.0], [0.5, 1.5], [float("nan"), 1.0]])
-def test_axes_that_no_honest_hospital_sends_are_named(axes: list[float]) -> None:
-    said = problem_with_axes(torch.tensor(axes))
-    assert said is not None
-    assert said.startswith("axes from")
-    assert problem_with_axes(torch.tensor([0.1, 1.0])) is None
 
 
 def test_along_short_axes_the_margin_lasts_longer() -> None:

@@ -13,7 +13,6 @@ from erosion.common.algorithms.gems.balls import (
 )
 from erosion.common.algorithms.gems.meeting import personal_weights
 from erosion.common.algorithms.gems.retraining import Retraining, fine_tune, perceptron, retrain
-from erosion.common.algorithms.gems.rounds import ConvexOptions, GemsOptions
 from erosion.common.learning.models import Mlp, flat_parameters
 
 
@@ -100,27 +99,3 @@ def test_the_nearest_peer_counts_fully_and_the_others_by_distance() -> None:
 def test_a_peer_with_the_users_own_update_leaves_no_room_for_others() -> None:
     assert personal_weights([0.0, 1.0]) == [1.0, 0.0]
     assert personal_weights([]) == []
-
-
-def test_the_preset_is_the_authors_code_unless_told_otherwise() -> None:
-    theirs = GemsOptions(preset="authors")
-    assert theirs.skip_first_cluster
-    assert theirs.divide_by_count
-    assert (theirs.radius, theirs.retraining) == ("midpoint", "authors")
-    mixed = GemsOptions(preset="authors", retraining="zeros")
-    assert mixed.skip_first_cluster
-    assert mixed.retraining == "zeros"
-    ours = GemsOptions()
-    assert not ours.skip_first_cluster
-    assert not ours.masked_distance
-    assert (ours.radius, ours.retraining) == ("lower_bound", "zeros")
-
-
-def test_of_convex_models_the_preset_has_the_radius_and_ellipsoids_are_asked_for() -> None:
-    theirs = ConvexOptions(preset="authors")
-    assert (theirs.shape, theirs.radius, theirs.masked_distance) == ("ball", "midpoint", False)
-    assert ConvexOptions(preset="authors", shape="ellipsoid").radius == "midpoint"
-    with pytest.raises(ValueError, match="an ellipsoid has a scale of its own"):
-        ConvexOptions(shape="ellipsoid", masked_distance=True)
-    with pytest.raises(ValueError, match="has nothing left to set, because the arm gives radius"):
-        ConvexOptions(preset="authors", radius="lower_bound")

@@ -9,11 +9,14 @@ from erosion.common.algorithms.gems.balls import (
     Layer,
     directions,
     good_enough_ball,
-    interval_width,
     layer_of_flat,
+)
+from erosion.experiments.papers.gems_authors import (
+    AuthorsNetwork,
+    interval_width,
+    measured_ball,
     midpoint,
 )
-from erosion.common.algorithms.gems.rounds import GemsOptions, measured_ball
 
 # Logits 2x and 0: at x = 1 class 0 is right with a margin of 2.
 TWO = Layer(torch.tensor([[2.0], [0.0]]), torch.zeros(2))
@@ -76,7 +79,7 @@ def test_where_fewer_may_be_lost_than_a_cell_there_is_no_radius() -> None:
     found = good_enough_ball(TWO, features, labels, 0.5, along(0, 0, -1, 1), cell=12)
     assert found.is_reached
     assert found.radius == 0
-    theirs = GemsOptions(preset="authors", epsilon=0.5, directions=5)
+    theirs = AuthorsNetwork(preset="authors", epsilon=0.5, directions=5)
     generator = torch.Generator().manual_seed(1)
     assert measured_ball(TWO, features, labels, theirs, generator, cell=12).radius == 0
 
@@ -202,7 +205,7 @@ def test_the_middle_of_the_last_interval_is_the_authors_radius() -> None:
 
 def test_epsilon_may_be_a_share_of_the_own_models_accuracy() -> None:
     layer, features, labels, _ = a_problem()
-    options = GemsOptions(epsilon=1.0, epsilon_of="own_accuracy", directions=20)
+    options = AuthorsNetwork(epsilon=1.0, epsilon_of="own_accuracy", directions=20)
     found = measured_ball(layer, features, labels, options, torch.Generator().manual_seed(1))
     assert found.needed == pytest.approx(55 / 60)
     assert found.is_reached
@@ -212,6 +215,6 @@ def test_the_authors_preset_returns_the_middle() -> None:
     layer, features, labels, _ = a_problem()
     ours, theirs = (
         measured_ball(layer, features, labels, options, torch.Generator().manual_seed(1)).radius
-        for options in (GemsOptions(), GemsOptions(preset="authors"))
+        for options in (AuthorsNetwork(), AuthorsNetwork(preset="authors"))
     )
     assert theirs == midpoint(ours, 0.01)

@@ -18,13 +18,11 @@ from erosion.common.algorithms.gems.balls import Layer, hidden_features, split_l
 from erosion.common.algorithms.gems.network import NetworkGems, own_widths, padded
 from erosion.common.algorithms.gems.personal import PersonalGems
 from erosion.common.algorithms.gems.rounds import (
-    AXES,
     BALL,
     Gems,
     GemsState,
     SentBall,
     perceptron_widths,
-    sent_balls,
 )
 from erosion.common.learning.models import Logistic, Mlp, MnistCnn, build_model, parameter_layout
 from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
@@ -59,51 +57,6 @@ def test_balls_that_do_not_meet_are_named_with_what_is_missing() -> None:
     step = Gems().update(GemsState(0), cohort(update("a", 0, 0), update("b", 4, 0)))
     assert step.delta.tolist() == pytest.approx([2, 0])
     assert step.note == "no model in all balls: the nearest misses a's by 1 and b's by 1"
-
-
-def with_axes(given: Update, *axes: float) -> Update:
-    return replace(given, attachments={**given.attachments, AXES: torch.tensor(axes)})
-
-
-def test_an_ellipsoids_axes_come_with_it() -> None:
-    arm = Gems(shape="ellipsoid")
-    assert arm.attachment_sizes(7) == {BALL: 4, AXES: 7}
-    assert AXES not in Gems().attachment_sizes(7)
-
-
-def test_models_meet_along_the_long_axes() -> None:
-    arm, start = Gems(shape="ellipsoid"), torch.tensor([9.0, 9.0])
-    flat = with_axes(update("a", 0, 0), 1, 0.25)
-    beside = cohort(flat, with_axes(update("b", 3, 0, radius=2), 1, 1))
-    step = arm.update_from(start, GemsState(0), beside)
-    assert step.delta.tolist() == pytest.approx([1, 0], abs=0.011)
-    assert step.note == "the model lies in the balls of all 2"
-    assert step.weights == {"a": 1, "b": 1}
-    above = cohort(flat, with_axes(update("b", 0, 3, radius=2), 1, 1))
-    step = arm.update_from(start, GemsState(0), above)
-    assert step.note == "no model in all balls: the nearest misses b's by 0.75"
-    sent = sent_balls(above)
-    assert not arm.which_meet(above, sent)(0, 1)
-    assert arm.which_meet(beside, sent_balls(beside))(0, 1)
-    assert Gems().which_meet(above, sent)(0, 1)  # balls of these radii would meet
-
-
-@pytest.mark.parametrize("axes", [(0.0, 1.0), (5.0, 1.0), (-1.0, 1.0)])
-def test_axes_that_cannot_be_believed_leave_their_hospital_out(axes: tuple[float, float]) -> None:
-    far = with_axes(update("c", 100, 100), *axes)
-    near = [with_axes(update(name, x, 0), 1, 1) for name, x in (("a", 0.0), ("b", 1.0))]
-    step = Gems(shape="ellipsoid").update_from(torch.zeros(2), GemsState(0), cohort(*near, far))
-    assert step.delta.tolist() == [0.5, 0]
-    assert step.weights["c"] == 0
-    assert step.note.startswith("c is left out: axes from")
-
-
-def test_the_authors_mask_is_that_of_the_models_and_not_of_the_updates() -> None:
-    """Models 2 and 4, radii 4 and 1: see the merging of two such neurons. They start from 1."""
-    two = cohort(update("a", 1, radius=4), update("b", 3, radius=1))
-    step = Gems(masked_distance=True).update_from(torch.ones(1), GemsState(0), two)
-    assert 2.75 <= float(step.delta) <= 2.79
-    assert Gems().update_from(torch.ones(1), GemsState(0), two).delta.tolist() == [2]
 
 
 @pytest.mark.parametrize("radius", [-1.0, 1e30])
@@ -251,19 +204,6 @@ def test_an_accuracy_that_no_model_reaches_is_said_with_what_was_reached(tmp_pat
     records, _, _ = simulated(tmp_path, [torn] * 3, arms={"gems": {"epsilon": 0.95}})
     assert "a asks for an accuracy of 0.95, and its own model reaches 0." in records["gems"][0].note
     assert "patients held out: its ball holds no other" in records["gems"][0].note
-
-
-def test_the_authors_ellipsoids_make_a_round(tmp_path: Path) -> None:
-    wrong = "age,sex,ill\n" + "".join(f"{30 + i},f,{int(i < 10)}\n" for i in range(20))
-    records, finals, _ = simulated(
-        tmp_path,
-        [twenty_patients(), twenty_patients(2), wrong],
-        arms={"gems": {"preset": "authors", "shape": "ellipsoid", "epsilon": 0.9}},
-    )
-    (record,) = records["gems"]
-    assert record.outcome == "done"
-    assert "by their own check the model is" in record.note
-    assert bool(torch.isfinite(finals["gems"]).all())
 
 
 def test_a_hospital_of_one_class_takes_part(tmp_path: Path) -> None:
@@ -498,9 +438,3 @@ def test_own_parameters_stay_and_are_part_of_the_check(tmp_path: Path) -> None:
     assert finals["gems"][-2:].tolist() == [0, 0]
     assert "by their own check the model is good enough for" in records["gems"][0].note
     assert accuracies["gems"] > 0.7
-
-
-def test_a_network_needs_no_parameters_of_another_shape() -> None:
-    arm = NetworkGems(preset="authors")
-    assert arm.skip_first_cluster
-    assert arm.retraining == "authors"

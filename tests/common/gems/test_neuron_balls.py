@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from erosion.common.algorithms.gems.balls import LARGEST_RADIUS, Layer, directions, neuron_radii
-from erosion.common.algorithms.gems.rounds import GemsOptions, measured_neurons
+from erosion.experiments.papers.gems_authors import AuthorsNetwork, measured_neurons
 
 IDENTITY = Layer(torch.tensor([[1.0]]), torch.zeros(1))  # w = 1, b = 0
 ONE_AND_TWO = torch.tensor([[1.0], [2.0]])
@@ -83,6 +83,6 @@ def test_there_must_be_a_patient() -> None:
 
 def test_the_authors_preset_returns_the_middle_of_an_interval_of_one() -> None:
     layer, inputs, _ = a_layer()
-    options = GemsOptions(preset="authors", neuron_epsilon=0.001)
+    options = AuthorsNetwork(preset="authors", neuron_epsilon=0.001)
     found = measured_neurons(layer, inputs, options, torch.Generator().manual_seed(1))
     torch.testing.assert_close(found, torch.full((7,), 4000 / 2**13).double())

@@ -166,9 +166,6 @@ def run(transport: InProcess, of: Study, kept: Kept) -> Mapping[str, Tensor]:
     ("model", "arms", "exchanges"),
     [
         pytest.param({"name": "logistic"}, {"gems": {}}, 2, id="gems"),
-        pytest.param(
-            {"name": "logistic"}, {"gems": {"shape": "ellipsoid"}}, 2, id="gems, ellipsoids"
-        ),
         pytest.param(MLP, {"network_gems": {"clusters": 3}}, 3, id="network_gems"),
         pytest.param(
             {"name": "logistic"}, {"personal_gems": {"balls": "user"}}, 2, id="personal_gems"
@@ -205,7 +202,7 @@ def test_settings_of_gems_are_chosen_by_trials(tmp_path: Path) -> None:
         selection={
             "folds": 2,
             "candidates": {
-                "gems": [{"epsilon": 0.5}, {"epsilon": 0.95, "shape": "ellipsoid"}],
+                "gems": [{"epsilon": 0.5}, {"epsilon": 0.95, "directions": 20}],
                 "personal_gems": [{"reach": 0.1}, {"local_rounds": 3}],
             },
         },
@@ -220,12 +217,3 @@ def test_settings_of_gems_are_chosen_by_trials(tmp_path: Path) -> None:
         assert all(after[0] == after[1] for after in choice.tried)
         assert choice.rounds == 1
         assert [record.outcome for record in outcome.records[arm]] == ["done"]
-
-
-def test_a_preset_among_candidates_is_not_silently_without_effect() -> None:
-    with pytest.raises(ValueError, match="write the settings themselves"):
-        study(
-            model={"name": "logistic"},
-            arms={"gems": {}},
-            selection={"candidates": {"gems": [{"preset": "authors"}]}},
-        )
