@@ -41,7 +41,7 @@ def test_a_gap_counts_as_one_second_whoever_looks_first(stopped: float) -> None:
 
 
 # The wall clock: certificates, logs, names of files, and what Flower wants to see in a message.
-# The age of a status file is right again two seconds after a step of the clock: it is written anew.
+# The age of a status file is right again two seconds after a step of the clock: it is rewritten.
 WALL_CLOCK = {
     "client/audit/audit_log.py",
     "client/audit/site_observers.py",
@@ -56,8 +56,8 @@ WALL_CLOCK = {
     "server/output/json_lines.py",
     "server/output/metrics_csv.py",
     "server/output/mlflow_runs.py",
+    "server/run/journal.py",
     "server/run/run_folder.py",
-    "server/run/witness.py",
 }
 READS = {
     ("time", "time"),
