@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from erosion.interface.run import Run
     from erosion.interface.runs import load_study, read_run, simulate, testbed
 
-# gRPC takes part in every fork of its process unless told otherwise before its first use, and a
-# child may crash of that. The simulator's forked processes use no gRPC; no other program forks.
+# gRPC takes part in every fork of its process unless set otherwise before its first use, and a
+# child may crash. The simulator's forked processes use no gRPC; no other program forks.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 __all__ = [

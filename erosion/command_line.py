@@ -67,7 +67,7 @@ def _umask(said: str) -> int:
 
 
 class _Version(argparse.Action):
-    """Looks the version up when it is asked for: that takes as long as all else here."""
+    """Looks the version up only when it is asked for: that takes long."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         print(f"erosion {software_version()}")
@@ -84,7 +84,7 @@ class _CommandParser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]  # argparse declares overloads
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Called by the parser of the whole line, with what follows the command's name."""
+        """Parse what follows the command's name; the parser of the whole line calls this."""
         if self._to_add is not None:
             command, self._to_add = self._to_add, None
             command.add_arguments(self)
@@ -92,7 +92,7 @@ class _CommandParser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of the whole command line; `handler` is what to call with the options."""
+    """Return the parser of the whole command line; `handler` is what to call with the options."""
     whole = argparse.ArgumentParser(
         prog="erosion",
         description="Personalised collaborative learning for hospitals: train a model for your own"

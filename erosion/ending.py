@@ -1,4 +1,4 @@
-"""How a program ends: a mistake in a sentence and an exit code of its own, never a traceback."""
+"""How a program ends: a mistake gives a message and a distinct exit code, never a traceback."""
 
 import argparse
 import errno
@@ -21,7 +21,7 @@ _NOT_UTF_8 = re.compile("[^\\s\"']*[\udc80-\udcff][^\\s\"']*")  # as Python read
 
 
 def in_words(run: Callable[[], int | None], options: argparse.Namespace) -> int:
-    """Run a program; what goes wrong is said in a sentence. Returns the exit code.
+    """Run a program; an error becomes a message. Returns the exit code.
 
     Of `options`, `verbose` and `log_format` count, where there are such.
     """
@@ -73,14 +73,14 @@ def in_words(run: Callable[[], int | None], options: argparse.Namespace) -> int:
 
 
 def _interrupted(options: argparse.Namespace) -> int:
-    for again in (signal.SIGINT, signal.SIGTERM):  # ends what is left at once, and in silence
+    for again in (signal.SIGINT, signal.SIGTERM):  # ends the rest at once and in silence
         signal.signal(again, signal.SIG_DFL)
     _say("interrupted", options)
     return INTERRUPTED
 
 
 def _drop_output() -> None:
-    """What is still to be printed is not, or Python would complain of it at its end."""
+    """Drop what is still to be printed, or Python would complain of it at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -98,7 +98,7 @@ def _unusable(problem: OSError) -> str:
 
 
 def _say(words: str, options: argparse.Namespace, problem: BaseException | None = None) -> None:
-    """The program's last words, in the form of its log; with the traceback of `problem`."""
+    """Print the program's last message, in the form of its log; with the traceback of `problem`."""
     if getattr(options, "log_format", "text") == "json":
         trace = (type(problem), problem, problem.__traceback__) if problem is not None else None
         record = logging.LogRecord("erosion", logging.ERROR, "", 0, words, (), trace)

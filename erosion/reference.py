@@ -43,7 +43,7 @@ def sections(model: Model, table: str = "") -> Iterator[Section]:
 
 
 def markdown(model: Model, title: str, opening: str, command: str) -> str:
-    """The page. `command` is the one that prints it."""
+    """Return the page. `command` is the one that prints it."""
     parts = [
         f"# {title}",
         f"<!-- Made by `{command}`; a test sees that it is current. -->",
@@ -58,7 +58,7 @@ def markdown(model: Model, title: str, opening: str, command: str) -> str:
 
 
 def described_schema(model: Model) -> dict[str, Any]:
-    """The JSON schema with a description of every key."""
+    """Return the JSON schema with a description of every key."""
     schema = model.model_json_schema()
     by_name = {form.__name__: form for s in sections(model) for form in s.forms}
     for name, part in {model.__name__: schema, **schema.get("$defs", {})}.items():
@@ -96,7 +96,7 @@ def _of_forms(
 
 
 def _owners(form: Model) -> list[Model]:
-    """The classes that define its keys, the most general one first."""
+    """Return the classes that define its keys, the most general one first."""
     known = [c for c in form.__mro__ if issubclass(c, BaseModel)]
     return [c for c in reversed(known) if c not in (BaseModel, Settings)]
 
@@ -111,7 +111,7 @@ def _fields(forms: Sequence[Model]) -> Iterator[tuple[str, FieldInfo]]:
 
 
 def _which(having: Sequence[Model], forms: Sequence[Model]) -> str:
-    """How people tell these forms from the others of the place."""
+    """Return the words that distinguish these forms from the others of the place."""
     for name in TELLS_APART:
         mine = {_word(form, name) for form in having}
         if "" not in mine and not mine & {_word(f, name) for f in forms if f not in having}:
@@ -131,7 +131,7 @@ def _word(form: Model, name: str) -> str:
 
 
 def _inner_table(table: str, key: str, field: FieldInfo) -> str:
-    """The header of the table in a field, as the file writes it."""
+    """Return the header of the table in a field, as the file writes it."""
     path = f"{table.strip('[]')}.{key}".lstrip(".")
     kind = str(field.annotation)
     if re.search(r"\bdict\[", kind) or key in ("arms", "units", "derive"):
@@ -140,7 +140,7 @@ def _inner_table(table: str, key: str, field: FieldInfo) -> str:
 
 
 def _models_in(field: FieldInfo) -> list[Model]:
-    """The tables that may stand in a field, in the order of its annotation."""
+    """Return the tables that may stand in a field, in the order of its annotation."""
     found: list[Model] = []
     queue: list[Any] = [field.annotation, *field.metadata]
     while queue:
@@ -191,7 +191,7 @@ def _toml(value: Any) -> str:
 
 
 def _kind(field: FieldInfo) -> str:
-    """What may stand there, in words."""
+    """Return what may stand there, in words."""
     annotation: Any = field.annotation
     schema = TypeAdapter(annotation).json_schema()
     whole = dict(schema)
@@ -255,7 +255,7 @@ def explanations(model: type[BaseModel]) -> dict[str, str]:
 
 
 def summary(model: type[BaseModel]) -> str:
-    """The first sentence of its docstring, as one line."""
+    """Return the first sentence of its docstring, as one line."""
     return " ".join(inspect.cleandoc(model.__doc__ or "").split("\n\n")[0].split())
 
 
@@ -276,12 +276,12 @@ class FileReference:
     opening: str
 
     def markdown(self) -> str:
-        """The page."""
+        """Return the page."""
         command = f"erosion schema {self.file} --format markdown"
         return markdown(self.model, self.title, self.opening, command)
 
     def schema(self) -> dict[str, Any]:
-        """The JSON schema with a description of every key."""
+        """Return the JSON schema with a description of every key."""
         return described_schema(self.model)
 
 

@@ -1,4 +1,4 @@
-"""What a cell's figures rest on besides its own settings, and what of it is otherwise today."""
+"""What a cell's figures depend on besides its own settings, and how that differs today."""
 
 import hashlib
 import json
@@ -110,14 +110,14 @@ _MOST_NAMED = 3  # keys that a reason names
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A study or a rule with every default; with a study what its simulated hospitals allow."""
+    """A study or a rule with every default; a study also with the limits of its hospitals."""
 
     full: Values
-    chosen: Values  # the part of it that is otherwise than the defaults
+    chosen: Values  # the part of it that differs from the defaults
 
     @classmethod
     def of(cls, settings: Settings) -> "Resolved":
-        """All that it says, and all that it leaves to the program. Raises StudyError."""
+        """Return all that it says, and all that it leaves to the program. Raises StudyError."""
         full, chosen = (
             settings.model_dump(mode="json", exclude_defaults=defaults)
             for defaults in (False, True)
@@ -158,8 +158,8 @@ class Basis:
         return digest_of(self.values)
 
     def stale(self, today: "Basis", config: Values) -> str:
-        """Why a cell with this basis would come out otherwise today; "" where it would not."""
-        if self.numerics == 0:  # nobody can say what else is otherwise
+        """Return why a cell with this basis would differ today; "" where it would not."""
+        if self.numerics == 0:  # nobody can say what else differs
             return f"made before {NUMERICS[0].reason}"
         reasons = [
             f"made before {change.reason}"
@@ -186,7 +186,7 @@ def digest_of(values: Values) -> str:
 
 
 def _differences(then: Resolved, now: Resolved) -> Iterator[str]:
-    """Every key whose value is another today.
+    """Return every key with another value today.
 
     A key that one program has and the other lacks counts where it was given a value: left at its
     default it changes nothing, or else the change of the figures stands in `NUMERICS`.

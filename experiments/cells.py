@@ -1,7 +1,7 @@
 """A table as a grid of cells: each cell is one run, and one line of the experiment's file.
 
 Running and drawing are separate. A run that was cut off continues with the cells that are missing,
-and does those again that would come out otherwise today."""
+and repeats those that would differ today."""
 
 import json
 import logging
@@ -104,7 +104,7 @@ class Cell:
     seconds: float  # of a processor; of a clock in the first cells
     machine: str = "a machine that was not written down"  # the processor, where it was
     basis: Basis = field(default_factory=Basis)
-    stale: str = ""  # why it would come out otherwise today
+    stale: str = ""  # why it would differ today
 
     @property
     def key(self) -> str:
@@ -133,14 +133,14 @@ class CellFile:
 
     @classmethod
     def read(cls, folder: Path) -> "CellFile":
-        """All cells of a folder; raises ExperimentError."""
+        """Return all cells of a folder; raises ExperimentError."""
         found = cls(folder / FILE_NAME, {}, {})
         if not found.path.exists():
             return found
         number = 0
         try:
             text = read_named(found.path, most_bytes=MOST_KEPT_BYTES).decode()
-            for number, line in enumerate(text.splitlines(), start=1):  # noqa: B007 - it is told
+            for number, line in enumerate(text.splitlines(), start=1):  # noqa: B007 - it is reported
                 found._take(json.loads(line))
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
             raise ExperimentError(
@@ -200,7 +200,7 @@ class CellFile:
 def read_cells(
     folder: Path, plans: Iterable[CellPlan], basis_of: BasisOf | None = None
 ) -> dict[str, Cell]:
-    """The planned cells that were run, by name; raises ExperimentError.
+    """Return the planned cells that were run, by name; raises ExperimentError.
 
     A cell with other settings than the plan's was not run. `basis_of` says which are stale; without
     it none is.
@@ -248,7 +248,7 @@ def run_cells(
 
 
 def committed() -> str:
-    """The commit that makes figures; raises ExperimentError where the checkout has changes."""
+    """Return the commit behind figures; raises ExperimentError where the checkout has changes."""
     commit = provenance.commit()
     if commit.endswith(provenance.CHANGES):
         raise ExperimentError(
@@ -355,7 +355,7 @@ def _timed(run: RunCell, config: Values, data_dir: Path | None) -> _Ended:
 
 
 def _processor_seconds() -> float:
-    """What this process has used, and those that it started and that have ended."""
+    """Return what this process has used, and those that it started and that have ended."""
     used = os.times()
     return used.user + used.system + used.children_user + used.children_system
 

@@ -1,8 +1,8 @@
-"""Measures what compression saves on a slow line, and what it costs in accuracy.
+"""Measures what compression saves on a slow network, and what it costs in accuracy.
 
     python -m experiments.compression --json FILE [--page docs/compression.md]
 
-Real programs, four hospitals, over a line of 50 Mbit/s and 40 ms in each direction for each of them
+Real programs, four hospitals, over 50 Mbit/s and 40 ms in each direction for each of them
 (`experiments.slow_line`): the MNIST network for 30 rounds, resnet18 for fewer. A cell that is in
 FILE already is not run again.
 """
@@ -93,7 +93,7 @@ def run_cell(workload: Workload, compression: Compression, data_dir: Path) -> Ce
 
 
 def part_of(whole: Study, workload: Workload, compression: Compression) -> Study:
-    """The first hospitals of a study, with the workload's network and training."""
+    """Return the first hospitals of a study, with the workload's network and training."""
     values = whole.model_dump()
     return Study.model_validate(
         {
@@ -116,7 +116,7 @@ def part_of(whole: Study, workload: Workload, compression: Compression) -> Study
 
 
 def table(cells: Sequence[Cell]) -> str:
-    """The page's table."""
+    """Return the page's table."""
     lines = [
         "| network | compression | rounds | MB a round | seconds a round | accuracy | log loss |",
         "|---|---|--:|--:|--:|--:|--:|",

@@ -102,7 +102,7 @@ def main() -> int:
 
 
 def read(path: Path) -> list[Run]:
-    """The runs that a file has; none where there is no file."""
+    """Return the runs that a file has; none where there is no file."""
     if not path.exists():
         return []
     return [Run(**each) for each in json.loads(path.read_text(encoding="utf-8"))["runs"]]

@@ -3,9 +3,9 @@
 `python -m experiments.container_setup breast-cancer --coordinator coordinator`
 
 Runs as root: every volume ends up belonging to the user that the other services run as. What was
-dealt is written down last, in the federation's `dealt.toml`. With that there, nothing is made
-anew, so that `docker compose up` can be repeated, and a study with other data is refused; without
-it, what a set-up that was cut off left is dealt again.
+dealt is written last, in the federation's `dealt.toml`. With that file nothing is made again, so
+that `docker compose up` can be repeated, and a study with other data is refused; without it, an
+unfinished set-up is replaced.
 """
 
 import argparse
@@ -75,7 +75,7 @@ def _share(runs: Path) -> None:
 
 
 def _dealt(study: Study, coordinator: str) -> dict[str, Any]:
-    """All that data, keys and site files depend on, as TOML holds it."""
+    """Return all that data, keys and site files depend on, as TOML holds it."""
     return {
         "name": study.name,
         "coordinator": coordinator,

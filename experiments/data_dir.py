@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def default_data_dir() -> Path:
-    """The folder where nobody names one."""
+    """Return the folder where nobody names one."""
     return Path(os.environ.get("EROSION_DATA") or "data")
 
 

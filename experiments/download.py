@@ -107,7 +107,7 @@ def fetch_data_set(data_set: DataSet, folder: Path) -> Path:
 
 
 def _cause(problem: OSError, url: str) -> str:
-    """Why a download failed, in a few words: `requests` nests four exceptions into its message."""
+    """Return why a download failed, briefly: `requests` nests four exceptions in its message."""
     response = getattr(problem, "response", None)
     if response is not None:
         return f"the server answered {response.status_code}"
@@ -117,7 +117,7 @@ def _cause(problem: OSError, url: str) -> str:
 
 
 def _by_hand(data_set: DataSet, folder: Path) -> str:
-    """What somebody without internet can do."""
+    """Return what somebody without internet can do."""
     files = "\n".join(f"  {data_set.url}/{name}" for name in data_set.sha256)
     return (
         "Without internet, fetch these files on another machine, put them into"

@@ -34,12 +34,12 @@ from erosion.server.run.result import CrossFitting
 
 
 def for_every_user(study: Study, hospitals: Mapping[str, Hospital]) -> dict[str, Simulation]:
-    """One simulation for each hospital as the user."""
+    """Return one simulation for each hospital as the user."""
     return {user: simulate(study.for_user(user), hospitals) for user in study.hospitals}
 
 
 def side_by_side(study: Study, simulations: Mapping[str, Simulation], seconds: float) -> Overview:
-    """What a deployment of the study would end with."""
+    """Return what a deployment of the study would end with."""
     users = {user: _line(study, user, found) for user, found in simulations.items()}
     now = datetime.now(UTC).isoformat("T", "seconds")
     return overview(study, users, started=now, seconds=seconds)
@@ -75,7 +75,7 @@ def site_of(
     min_local_steps: int | None = None,
     weights: Path | None = None,
 ) -> Site:
-    """A site that is never connected to anything, with files or [data] of a site file.
+    """Return a site that is never connected to anything, with files or [data] of a site file.
 
     It allows what a testbed of `study` does. `min_local_steps` takes the place of the usual limit,
     for papers that take one step a round. `weights`: its compute.weights.

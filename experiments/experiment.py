@@ -47,7 +47,7 @@ class Experiment:
     plans: Callable[[], Sequence[CellPlan]]
     run: RunCell
     draw: Callable[[Mapping[str, Cell]], Page]  # from the cells there are, by name
-    # What decides a cell's figures beside its own configuration: the studies or the rules with all
+    # What decides a cell's figures in addition to its configuration: the studies or rules with all
     # their settings, and the data sets that no study names.
     settings: Callable[[Values], Sequence[Settings]] = lambda _config: ()
     data_sets: Callable[[Values], Sequence[str]] = lambda _config: ()
@@ -55,7 +55,7 @@ class Experiment:
     plans_with: Callable[[Mapping[str, Any]], Sequence[CellPlan]] | None = None
 
     def basis_of(self, data_dir: Path | None) -> BasisOf:
-        """What its cells rest on today; files that `data_dir` lacks are left out."""
+        """Return what its cells rest on today; files that `data_dir` lacks are left out."""
         made: dict[str, Basis] = {}
 
         def basis(config: Values) -> Basis:
@@ -82,7 +82,7 @@ class Experiment:
 
 
 def with_constants(experiment: Experiment, given: Sequence[str]) -> Experiment:
-    """The same experiment with a caller's constants, each as `NAME=VALUE`."""
+    """Return the same experiment with a caller's constants, each as `NAME=VALUE`."""
     if experiment.plans_with is None:
         raise ExperimentError(
             f"{experiment.name} takes no constants; leave --set out. What its cells are made of"
@@ -104,7 +104,7 @@ def with_constants(experiment: Experiment, given: Sequence[str]) -> Experiment:
 
 
 def chosen_plans(experiment: Experiment, pattern: str) -> list[CellPlan]:
-    """The cells whose name matches a shell pattern; raises ExperimentError where none does."""
+    """Return the cells with names that match a shell pattern; raises ExperimentError for none."""
     plans = list(experiment.plans())
     found = [plan for plan in plans if fnmatchcase(plan.name, pattern)]
     if not found:
@@ -190,7 +190,7 @@ def _refuse_strangers(experiment: Experiment, folder: Path) -> None:
 
 
 def _with_origin(experiment: Experiment, text: str, cells: Collection[Cell], planned: int) -> str:
-    """The page with what it rests on: below its title what is missing or stale, and at its end."""
+    """Return the page with a note of missing or stale cells, and its provenance at the end."""
     title, _, rest = text.partition("\n")
     remarks = []
     if len(cells) < planned:
@@ -213,7 +213,7 @@ def _by_reason(stale: Mapping[str, str]) -> Iterator[str]:
 
 
 def _made_by(cells: Collection[Cell]) -> str:
-    """The commands, commits and machines behind a page."""
+    """Return the commands, commits and machines behind a page."""
     commands = sorted({f"`{cell.command}`" for cell in cells})
     commits = sorted({_short(cell.commit) for cell in cells})
     machines = sorted({cell.machine for cell in cells})
@@ -232,6 +232,6 @@ def _short(commit: str) -> str:
 
 
 def _shortened(names: Iterable[str], *, rest: str = "see --list") -> str:
-    """The first few names, and where the `rest` are."""
+    """Return the first few names, and where the `rest` are."""
     names = list(names)
     return ", ".join(names[:6]) + (f", ... ({len(names)} in all, {rest})" if len(names) > 6 else "")

@@ -30,7 +30,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def free_address() -> str:
-    """An address of the loopback interface at which nobody listens: "host:port"."""
+    """Return an address of the loopback interface at which nobody listens: "host:port"."""
     (port,) = free_ports(1)
     return f"{LOOPBACK}:{port}"
 

@@ -1,4 +1,4 @@
-"""A testbed's hospitals from one's own tables: a folder of them beside the study file."""
+"""A testbed's hospitals from one's own tables, in the folder of the study file."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,10 +28,10 @@ def own_data(study: Study, folder: Path) -> Mapping[str, Mapping[str, Any]]:
 def own_files(
     study: Study, folder: Path, needed: Sequence[str]
 ) -> tuple[Mapping[str, Site], Mapping[str, Path]]:
-    """The site files of those hospitals that have one, and the tables of those with NAME.csv alone.
+    """Return the hospitals' site files, and the tables of those with NAME.csv alone.
 
-    A site file is sites/NAME.toml, or else site.toml in a folder of its own; whose it is, is what
-    it says. Those of others than the study's hospitals are passed over. Warns of rows that seem to
+    A site file is sites/NAME.toml, or else site.toml in a separate folder; it names its hospital
+    itself. Those of others than the study's hospitals are passed over. Warns of rows that seem to
     be of one patient, and of tables that share rows. Raises StudyError where one that is needed has
     neither, SiteError for a site file, DataError for the tables.
     """
@@ -58,7 +58,7 @@ def own_files(
 
 
 def _is_of(study: Study, path: Path) -> bool:
-    """Whether a site file is of the study, as it says; one without a name, by its place."""
+    """Return whether a site file is of the study, as it says; one without a name, by its place."""
     try:
         said = read_toml(path, "site file", SiteError).get("name")
     except SiteError:

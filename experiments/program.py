@@ -16,7 +16,7 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
 
 
 def output_file(text: str) -> Path:
-    """The type of an argument that names a file to be written: its folder is made.
+    """Return the type of an argument that names a file to be written: its folder is made.
 
     Raises argparse.ArgumentTypeError where it cannot be written, before anything is computed.
     """

@@ -16,7 +16,7 @@ from erosion.server.run.run_folder import RunFolder
 
 
 def picture(run_folder: Path) -> str:
-    """The weights figure of a finished run, in the report's light colours on white."""
+    """Return the weights figure of a finished run, in the report's light colours on white."""
     light, _, _ = (TEMPLATES / "style.css").read_text(encoding="utf-8").partition("@media")
     colours = dict(re.findall(r"--([\w-]+): (#\w+);", light))
     svg = str(weight_figure(read_run(RunFolder(run_folder))))

@@ -1,7 +1,7 @@
 """Reconstructs patients, as a coordinator could, from updates of a logistic regression.
 
 `solved` and `fitted` need to know the order of the mini-batches; `swept` needs none where a round
-goes over all patients, and asks at parameters of its own choosing.
+goes over all patients, and asks at parameters of its choice.
 """
 
 import warnings
@@ -24,7 +24,7 @@ STEEP = 300.0  # weight of a column at which the model all but says on which sid
 def public_batches(
     study: Study, hospital: str, rounds: int, num_patients: int
 ) -> list[list[Tensor]]:
-    """The mini-batches of every round as whoever knows the study would draw them."""
+    """Return the mini-batches of every round as anybody who knows the study would draw them."""
     return [
         list(
             mini_batches(num_patients, study.training, round_generator(study.seed, hospital, r), r)
@@ -34,7 +34,7 @@ def public_batches(
 
 
 def _shares(batches: list[list[Tensor]], num: int) -> NDArray[np.float64]:
-    """How much each patient counts in every round, over its mini-batches: (rounds, num)."""
+    """Return how much each patient counts in every round, over its mini-batches: (rounds, num)."""
     counts = np.zeros((len(batches), num))
     for row, of_round in enumerate(batches):
         for batch in of_round:  # in which a patient may be twice
@@ -59,7 +59,7 @@ def solved(study: Study, hospital: str, deltas: list[Tensor], num: int) -> NDArr
 def fitted(
     study: Study, hospital: str, starts: list[Tensor], deltas: list[Tensor], num: int
 ) -> NDArray[np.float64]:
-    """Records (n, 3) of an ordinary study: those whose training would give just these updates.
+    """Return records (n, 3) of an ordinary study that would give just these updates by training.
 
     They are looked for by least squares, beginning with a guess: once the model has settled, a
     patient's share of a gradient, (p - y) (1, x), hardly changes, so that the updates are linear
@@ -113,7 +113,7 @@ def swept(study: Study, deltas: list[Tensor], num: int) -> NDArray[np.float64]:
     """Records (k, 2) of full-batch updates from `cut_at` of ascending values.
 
     The gradient of the class "yes" is the mean of (p - y) (1, x). Between two cuts it changes by
-    (1, x) / n for each patient between them, whatever their classes: where that is one, x is the
+    (1, x) / n for each patient between them, of any class: where that is one, x is the
     quotient. Of a round of several full batches the parameters hardly move.
     """
     rounds = study.training.epochs or 1
@@ -125,7 +125,7 @@ def swept(study: Study, deltas: list[Tensor], num: int) -> NDArray[np.float64]:
 
 
 def num_found(guessed: NDArray[np.float64], patients: NDArray[np.float64]) -> int:
-    """Patients whose values, all of them, are close to those guessed for them."""
+    """Return the patients with all values close to those guessed for them."""
     return int((np.abs(guessed[:, :2] - patients[:, :2]).max(axis=1) < CLOSE).sum())
 
 

@@ -29,7 +29,7 @@ def simulate_testbed(
     stacked: bool | None = None,
     console: Console | None = None,
 ) -> Simulation:
-    """Simulate, with a progress bar on standard error, and print what came of it.
+    """Simulate, with a progress bar on standard error, and print the outcome.
 
     `workers`, `stacked` and what is raised: see `simulate`.
     """

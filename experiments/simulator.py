@@ -219,7 +219,7 @@ class InProcess:
 
 
 def _why_not_forked(hospitals: Collection[Hospital]) -> str:
-    """Why a forked process could not call these hospitals, and the remedy; "" where it can."""
+    """Return why a fork could not call these hospitals, and the remedy; "" where it can."""
     if torch.cuda.is_available():
         return (
             "torch does not train in a forked process on a machine with a GPU; set"
@@ -239,7 +239,7 @@ def _why_not_forked(hospitals: Collection[Hospital]) -> str:
 
 
 def _why_not_stacked(study: Study, hospitals: Collection[Hospital]) -> str:
-    """Why these hospitals cannot be trained as a stack; "" where they can."""
+    """Return why these hospitals cannot be trained as a stack; "" where they can."""
     if study.privacy is not None:
         return "with [privacy] an update is one step on gradients of single patients"
     if len({_device(hospital) for hospital in hospitals}) > 1:
@@ -252,16 +252,16 @@ def _device(hospital: Hospital) -> str:
 
 
 def _with_training(answered: _Answered, seconds: float) -> _Answered:
-    """The same with the seconds of its training, which were not its own alone."""
+    """Return the same with the seconds of its training, which were not its own alone."""
     content = answered.content
     if isinstance(content, TrainResult | StepResult):
         header = content.header.model_copy(update={"seconds": content.header.seconds + seconds})
-        content = replace(content, header=header)  # type: ignore[arg-type]  # of its own kind
+        content = replace(content, header=header)  # type: ignore[arg-type]  # of the same kind
     return replace(answered, content=content, seconds=answered.seconds + seconds)
 
 
 def _length(request: Request) -> int:
-    """Numbers in the longest vector of parameters that it brings."""
+    """Return numbers in the longest vector of parameters that it brings."""
     if isinstance(request, EvaluateRequest):
         return max((len(parameters) for parameters in request.parameters.values()), default=0)
     return 0 if request.parameters is None else len(request.parameters)

@@ -1,6 +1,6 @@
 """A slow line between sites and coordinator, shaped in this process.
 
-Every connection has a line of its own, the same in both directions. What does not fit onto it waits
+Every connection has a separate line, the same in both directions. What does not fit onto it waits
 at its sender, as on a real one.
 """
 

@@ -1,7 +1,7 @@
 """Simulates a study over many seeds: the part that one split's luck plays in a result.
 
     python -m experiments.splits breast-cancer --seeds 20 --json experiments/results/splits.json
-    python -m experiments.splits my-study/          with the hospitals' tables beside its study.toml
+        python -m experiments.splits my-study/          with tables and a study.toml
 
 The seed decides the training, the user's test patients, and (where the source splits patients)
 which patient is at which hospital. Splits share patients, so the errors are about splits alone.
@@ -39,7 +39,7 @@ def after_each_round(simulation: Simulation, arm: str) -> list[Metrics]:
 
 
 def shipped_study(name: str, **changed: Any) -> Study:
-    """A study of the program with other values of some keys, measured once, with few resamples."""
+    """Return a shipped study with other values of some keys and few resamples."""
     study = load_study(study_path(name))
     evaluation = {"test_share": study.evaluation.test_share, "bootstrap": 100}
     raw = study.model_dump(mode="json") | {"evaluation": evaluation}
@@ -49,7 +49,7 @@ def shipped_study(name: str, **changed: Any) -> Study:
 def one_split(
     study: Study, data_dir: Path | None, *, min_local_steps: int | None = None
 ) -> EvaluateReply:
-    """The final figures of the study with the seed that it has; see `simulated_split`."""
+    """Return the final figures of the study with the seed that it has; see `simulated_split`."""
     return simulated_split(study, data_dir, min_local_steps=min_local_steps).evaluation
 
 
@@ -78,7 +78,7 @@ def simulated_split(
 
 
 def drawn(study: Study) -> Study:
-    """The study with a test part that the seed decides, also where it fixes the test patients."""
+    """Return the study with a test part that the seed decides."""
     if study.evaluation.split_column is None:
         return study
     evaluation = study.evaluation.model_copy(update={"split_column": None})
@@ -89,7 +89,7 @@ def drawn(study: Study) -> Study:
 
 
 def _figures(study: Study, metrics: Sequence[Metrics]) -> dict[str, list[float]]:
-    """The task's metrics over the splits, where they are defined; of classes, the errors made."""
+    """Return the task's metrics over the splits where they are defined, and the errors."""
     by_name = {
         metric.name: [value for m in metrics if (value := m.get(metric.name)) is not None]
         for metric in study.task.metrics
@@ -106,7 +106,7 @@ def _figures(study: Study, metrics: Sequence[Metrics]) -> dict[str, list[float]]
 def _beside_reference(
     study: Study, replies: Sequence[EvaluateReply], reference: str
 ) -> dict[str, list[float]]:
-    """The task's loss of every other arm minus the reference's, seed by seed."""
+    """Return the task's loss of every other arm minus the reference's, seed by seed."""
     loss = study.task.verdict_metric
     return {
         arm: [reply.arms[arm][loss] - reply.arms[reference][loss] for reply in replies]
@@ -116,7 +116,7 @@ def _beside_reference(
 
 
 def _least_losses(study: Study, splits: Sequence[Simulation]) -> dict[str, list[float]]:
-    """The task's loss of every arm in its best round, by seed.
+    """Return the task's loss of every arm in its best round, by seed.
 
     Papers print it. The round is chosen by the test patients, so it promises too much.
     """

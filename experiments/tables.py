@@ -21,7 +21,7 @@ MARKS = (
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """A table in Markdown and an empty line; nothing where there is no row."""
+    """Return a table in Markdown and an empty line; nothing where there is no row."""
     lines = [f"| {' | '.join(row)} |" for row in rows]
     head = [f"| {' | '.join(header)} |", f"|{' --- |' * len(header)}"]
     return [*head, *lines, ""] if lines else []
@@ -47,7 +47,7 @@ def in_words(values: Sequence[float], form: str = ".3f") -> str:
 
 
 def wilson(share: float, count: int) -> tuple[float, float]:
-    """The 95 % interval of a binomial share of `count` (Wilson 1927)."""
+    """Return the 95 % interval of a binomial share of `count` (Wilson 1927)."""
     found = stats.binomtest(round(share * count), count).proportion_ci(method="wilson")
     return float(found.low), float(found.high)
 
@@ -64,7 +64,7 @@ class Difference(NamedTuple):
     mean: float
     low: float
     high: float
-    shared: float = inf  # half of the interval that allows for patients whom splits share
+    shared: float = inf  # half of the interval that allows for patients that splits share
 
     @property
     def leaves_out_zero(self) -> bool:
@@ -110,7 +110,7 @@ def paired_difference(
 
 
 def intervals(of: str) -> str:
-    """What the intervals of a table are; `of` says for how many together."""
+    """Return what the intervals of a table are; `of` says for how many together."""
     return (
         "Student's intervals of paired differences over splits, by Bonferroni,"
         f" {100 * (1 - LEVEL):g} % for {of} together."
@@ -118,19 +118,19 @@ def intervals(of: str) -> str:
 
 
 def counted(differences: Sequence[Difference]) -> str:
-    """How many of a table's differences are marked, and how."""
+    """Return how many of a table's differences are marked, and how."""
     marked = sum(difference.leaves_out_zero for difference in differences)
     others = sum(difference.holds_for_others for difference in differences)
     return f"Of {len(differences)} differences {marked} are marked, {others} of them twice."
 
 
 def figures_of(splits: Iterable[Values], arm: str, metric: str) -> list[float]:
-    """A metric of an arm, over the splits where it is defined."""
+    """Return a metric of an arm, over the splits where it is defined."""
     return [float(v) for split in splits if (v := split[arm][metric]) is not None]
 
 
 def errors_of(splits: Iterable[Values], arm: str) -> list[float]:
-    """How many of a split's test patients an arm classifies wrongly."""
+    """Return how many of a split's test patients an arm classifies wrongly."""
     return [(1 - split[arm]["accuracy"]) * split["patients"] for split in splits]
 
 
@@ -170,7 +170,7 @@ def comparisons(
 
 
 def comparison_table(every: Sequence[Comparison], metrics: Mapping[str, str]) -> list[str]:
-    """A row for each setting and arm of ours; `metrics`: their headings."""
+    """Return a row for each setting and arm of ours; `metrics`: their headings."""
     rows: dict[tuple[str, str], list[str]] = {}
     for one in every:
         row = rows.setdefault((one.setting, one.ours), [one.setting, one.ours])

@@ -33,7 +33,7 @@ STOP_SECONDS = 5.0  # between asking a process to end and ending it
 
 
 def study_path(name: str) -> Path:
-    """A path, or the name of a study that comes with the program. Raises StudyError.
+    """Return a path, or the name of a study that comes with the program. Raises StudyError.
 
     Of a folder, its study.toml.
     """
@@ -61,12 +61,12 @@ class _Part:
     peak_megabytes: float = 0.0
 
     def poll(self) -> int | None:
-        """The exit code once it ended; until then, also notes its peak memory."""
+        """Return the exit code once it ended; until then, also notes its peak memory."""
         self.peak_megabytes = peak_megabytes(self.process.pid) or self.peak_megabytes
         return self.process.poll()
 
     def last_error(self) -> str:
-        """The last that it logged as an error, all lines of it; "" where there is none."""
+        """Return the last that it logged as an error, all lines of it; "" where there is none."""
         if self.log is None:
             return ""
         entries = re.split(
@@ -76,7 +76,7 @@ class _Part:
         return errors[-1].partition(" ERROR ")[2].rstrip() if errors else ""
 
     def last_words(self) -> str:
-        """What it said last, for a message."""
+        """Return what it said last, for a message."""
         if self.log is None:
             return ""
         lines = self.log.read_text(errors="replace").strip().splitlines()
@@ -97,11 +97,11 @@ class _Parts:
             "PYTHONUNBUFFERED": "1",
             provenance.COMMAND_VARIABLE: provenance.command(),
         }
-        if log is not None:  # its hospitals' budgets are this run's, whatever ran before
+        if log is not None:  # its hospitals' budgets are this run's alone
             environment["XDG_STATE_HOME"] = str(log.parent / "home")
         output: IO[bytes] | None = log.open("wb") if log else None
         try:
-            # A session of its own, so that Ctrl-C reaches only the testbed, which then ends the
+            # A separate session, so that Ctrl-C reaches only the testbed, which then ends the
             # others in order. Standard input is a pipe that closes even if the testbed is killed.
             process = subprocess.Popen(
                 [sys.executable, "-m", "erosion", *arguments, "--until-stdin-closes"],
@@ -186,7 +186,7 @@ def run_in_testbed(
     own: Mapping[str, Mapping[str, Any]] | None,
     weights: Path | None,
 ) -> int:
-    """The same in a run folder that was made for this study.
+    """Return the same in a run folder that was made for this study.
 
     `own`: [data] of every hospital's site file, for a study without a [testbed] table.
     """
@@ -206,7 +206,7 @@ def deploy(
     weights: Path | None = None,
     by_way_of: Callable[[str], contextlib.AbstractContextManager[str]] = contextlib.nullcontext,
 ) -> int:
-    """Run a study here on hospitals whose data are there; the exit code is the coordinator's.
+    """Run a study here on hospitals with data here; the exit code is the coordinator's.
 
     `hospitals`: files, or [data] of a site file. `flags` are for every program, `server_flags` for
     the coordinator's too. `by_way_of`: what lies between the sites and the coordinator; it is given

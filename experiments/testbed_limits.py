@@ -33,7 +33,7 @@ def testbed_limits(study: Study, hospital: str) -> dict[str, Any]:
 
 
 def in_a_simulation(site: Site, study: Study, weights: Path | None) -> Site:
-    """A hospital's own site, in a program that shows nobody anything.
+    """Return a hospital's own site, in a program that shows nobody anything.
 
     What it keeps and counts is not touched: a simulation uses nothing up. Its limits hold, but for
     the user's own step in a study with differential privacy. `weights` None: the site file's.

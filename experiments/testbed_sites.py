@@ -24,7 +24,7 @@ def sites_of_testbed(
     *,
     min_local_steps: int | None = None,
 ) -> Mapping[str, Site]:
-    """Every hospital's site: from the study's [testbed] table, else from the files in `folder`.
+    """Return the hospitals' sites, from the study's [testbed] table or the files in `folder`.
 
     What a [testbed] table makes is written to `made`. `weights`: the folder with the files that
     models start from. `min_local_steps`: see `site_of`. Raises StudyError, SiteError, DataError.
@@ -39,7 +39,7 @@ def sites_of_testbed(
 
 
 def describe_here(study_file: Path, data_dir: Path) -> Description:
-    """What a deployment would give. Raises StudyError, DataError."""
+    """Return what a deployment would give. Raises StudyError, DataError."""
     study = load_study(study_file)
     replies, declined = {}, {}
     with tempfile.TemporaryDirectory() as made:

@@ -1,8 +1,8 @@
-"""Hospitals' answers whose local training is done together.
+"""Trains hospitals' models together and returns their answers.
 
 A rule calls for training wherever it likes. So a hospital answers until it comes to training that
 has not been done, and is left there. When each was left or has answered, all that is to be trained
-is trained as a stack, and the hospitals that were left answer anew, now with what was trained. An
+is trained as a stack, and the hospitals that were left answer again, now with the result. An
 answer depends on the request and on what was kept before it alone, so a hospital comes to the same
 place again.
 """

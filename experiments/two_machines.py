@@ -1,8 +1,8 @@
 """The README's deployment section, word for word, on machines that are Linux network namespaces.
 
 `python -m experiments.two_machines`, as root. The coordinator and two hospitals each have a machine
-of their own, with its own addresses and its own folder; only the kits are carried from one to the
-other. Every command is looked up in the README before it is run.
+with separate addresses and folders; only the kits are carried between them. Every command is
+looked up in the README before it is run.
 """
 
 import os
@@ -48,7 +48,7 @@ class Machine:
         self._started: list[subprocess.Popen[str]] = []
 
     def run(self, command: str, hospital: str = "north", *more: str) -> str:
-        """What a command of the README says; raises AssertionError where it fails."""
+        """Return what a command of the README says; raises AssertionError where it fails."""
         print(f"{self.name}$ {_for(command, hospital)}", flush=True)
         done = subprocess.run(
             [*self._words(command, hospital), *more],
@@ -63,7 +63,7 @@ class Machine:
         return done.stdout
 
     def start(self, command: str, hospital: str = "north") -> "subprocess.Popen[str]":
-        """A command of the README that goes on; its output is in `log.txt`."""
+        """Return a command of the README that goes on; its output is in `log.txt`."""
         print(f"{self.name}$ {_for(command, hospital)} &", flush=True)
         with (self.folder / "log.txt").open("w") as log:
             process = subprocess.Popen(
@@ -78,7 +78,7 @@ class Machine:
         return process
 
     def said(self) -> str:
-        """The log of what was started."""
+        """Return the log of what was started."""
         return (self.folder / "log.txt").read_text()
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class Machine:
 
 
 def deploy(folder: Path) -> Path:
-    """The run folder of a study that went through, from `enroll init` to the report."""
+    """Return the run folder of a study that went through, from `enroll init` to the report."""
     with ExitStack() as stack:
         network = stack.enter_context(Network(*HOSPITALS, hosts={NAME: COORDINATOR_ADDRESS}))
         machines = {name: Machine(name, network, folder) for name in (COORDINATOR, *HOSPITALS)}

@@ -63,7 +63,7 @@ class SharedPipe:
         self.pipe.send_bytes(header)
 
     def receive(self) -> tuple[Any] | None:
-        """What the next message holds, in a tuple of one; None where it only said "taken".
+        """Return what the next message holds, in a tuple of one; None where it only said "taken".
 
         Raises EOFError and OSError where the other process has ended.
         """
@@ -110,10 +110,10 @@ class SharedPipe:
 
 
 class _Pickler(pickle.Pickler):
-    """Tensors as arrays, whose values stay outside the pickle."""
+    """Tensors as arrays, with their values outside the pickle."""
 
     def reducer_override(self, value: object) -> Any:
-        """How to make it again."""
+        """Return how to make it again."""
         if isinstance(value, Tensor):
             return torch.from_numpy, (value.detach().contiguous().numpy(),)
         if isinstance(value, Study):  # as it travels over a network
@@ -139,9 +139,9 @@ def _pickled(message: object, arrays: list[pickle.PickleBuffer]) -> bytes:
         return stream.getvalue()
 
 
-SHARED_BYTES = 1 << 20  # of each process and direction, beside a few of the largest arrays
+SHARED_BYTES = 1 << 20  # of each process and direction, in addition to a few of the largest arrays
 SHARED_ARRAYS = 8
-STOP_SECONDS = 5.0  # for a process to end by itself
+STOP_SECONDS = 5.0  # for a process to end when asked
 
 A = TypeVar("A")  # what is made of a request
 
@@ -165,7 +165,7 @@ class _Worker:
 class WorkerProcesses(Generic[A]):
     """Calls `answers(requests)` in the processes that the hospitals live in, each with its own.
 
-    As a context manager it ends every process; each also ends by itself with this one.
+    As a context manager it ends every process; each also ends with this one.
     """
 
     def __init__(
@@ -266,7 +266,7 @@ class WorkerProcesses(Generic[A]):
 
 
 def _shared_out(loads: Mapping[Connection, int], num_workers: int) -> dict[Connection, int]:
-    """A process for each hospital: the largest first, each to the process with the least to do."""
+    """Return a process for each hospital: largest first, each to the least loaded process."""
     homes = {}
     busy = [(0, number) for number in range(num_workers)]
     for connection in sorted(loads, key=lambda connection: -loads[connection]):
@@ -318,6 +318,6 @@ def _answered(
         trace = traceback.format_exc()
         try:
             pickle.loads(pickle.dumps(problem))  # noqa: S301 - made here
-        except Exception:  # noqa: BLE001 - whatever an exception's own __init__ does
+        except Exception:  # noqa: BLE001 - an exception's __init__ may raise anything
             problem = RunError(f"{type(problem).__name__}: {problem}")
         yield _Raised(problem, trace)

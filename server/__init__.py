@@ -1,1 +1,1 @@
-"""The program that runs beside the user: coordination, enrolment, the run's files, the report."""
+"""The coordinator's program: coordination, enrolment, the run's files, the report."""

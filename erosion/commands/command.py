@@ -16,7 +16,7 @@ WIDTH = 88  # of a command's description, in characters
 
 
 def no_arguments(_parser: argparse.ArgumentParser) -> None:
-    """For a command that takes none."""
+    """Add nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,7 @@ class Command:
     """A sub-command: its words in `--help`, its arguments, and its action.
 
     `add_arguments` is called only where the command is chosen or asked for its help, and `run`
-    only where it runs: what they need is imported inside them, so that no command waits for
-    another's imports.
+    only where it runs: both import what they need inside, so that no command waits for others.
     """
 
     name: str
@@ -52,7 +51,7 @@ def given(
     names: Iterable[str],
     add_arguments: Callable[[argparse.ArgumentParser], None],
 ) -> set[str]:
-    """Those of the names in `options` that are not as where nobody writes them."""
+    """Return those of the names in `options` with another value than the default."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     return {name for name in names if getattr(options, name) != parser.get_default(name)}
@@ -64,7 +63,7 @@ def flag(option: str) -> str:
 
 
 def seconds(text: str) -> float:
-    """How long something lasts that has an end; for argparse."""
+    """Parse a duration; for argparse."""
     if not 0 < (value := float(text)) < math.inf:
         raise argparse.ArgumentTypeError(f"{text} seconds; give a number above 0")
     return value
@@ -84,14 +83,14 @@ DEFAULT_RUNS = Path("runs")
 
 
 def add_runs(parser: argparse.ArgumentParser, default: Path | None = DEFAULT_RUNS) -> None:
-    """`--runs`: the folder that holds a folder for every run. `default` None: it was left out."""
+    """Add `--runs`: the folder of run folders. `default` None: it was left out."""
     parser.add_argument(
         "--runs", type=Path, default=default, help="where runs are kept (default: runs/)"
     )
 
 
 def add_outputs(parser: argparse.ArgumentParser) -> None:
-    """`--output`: who else follows the run."""
+    """Add `--output`: further observers of the run."""
     from erosion.server.output.registry import in_words
 
     parser.add_argument(
@@ -104,7 +103,7 @@ def add_outputs(parser: argparse.ArgumentParser) -> None:
 
 
 def add_weights(parser: argparse.ArgumentParser) -> None:
-    """`--weights`: the folder with files that models start from."""
+    """Add `--weights`: the folder with files that models start from."""
     parser.add_argument(
         "--weights",
         type=Path,
@@ -114,7 +113,7 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
     )
 
 
-# Keys of [data] that are options, too, with what they are for.
+# Keys of [data] that are options, too.
 HOW_WRITTEN = {
     "encoding": 'of text, such as "cp1252"',
     "separator": 'of columns, such as ";"',
@@ -124,18 +123,18 @@ HOW_WRITTEN = {
 
 
 def add_how_written(parser: argparse.ArgumentParser) -> None:
-    """Options that say how a table is written, where that is not worked out."""
+    """Add options that say how a table is written, where that is not worked out."""
     for key, what in HOW_WRITTEN.items():
         parser.add_argument(flag(key), type=partial(_checked, key), help=f"{what} ([data] has it)")
 
 
 def how_written(options: argparse.Namespace) -> dict[str, Any]:
-    """Those of the options that were given, as keys of [data]."""
+    """Return those of the options that were given, as keys of [data]."""
     return {key: value for key in HOW_WRITTEN if (value := getattr(options, key)) is not None}
 
 
 def _checked(key: str, text: str) -> str:
-    """The option, if it could stand under [data]; for argparse."""
+    """Return the option if it could stand under [data]; for argparse."""
     from pydantic import ValidationError
 
     from erosion.client.dataset.sources.table_file import TableFile
@@ -148,7 +147,7 @@ def _checked(key: str, text: str) -> str:
 
 
 def add_supervised(parser: argparse.ArgumentParser) -> None:
-    """`--until-stdin-closes`: the program ends with the one that started it."""
+    """Add `--until-stdin-closes`: the program ends with the one that started it."""
     parser.add_argument(
         "--until-stdin-closes",
         action="store_true",

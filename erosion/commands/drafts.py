@@ -129,7 +129,7 @@ def _no_column(
     tables: Mapping[str, Path],
     written: Mapping[str, Any],
 ) -> str:
-    """What is said where the table has none of that name: what it has, and which other has it."""
+    """Return a message where the table has no such column: what it has, and which table has it."""
     from erosion.client.dataset.sources.table_file import TableFile
 
     others = []

@@ -69,7 +69,7 @@ def _review_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _lines(lines: Iterable[str]) -> str:
-    """Each without what could hide or turn around what a coordinator wrote into its study."""
+    """Return the lines without characters that could hide or reorder a coordinator's text."""
     return "\n".join(shown(line).replace("\n", "\ufffd") for line in lines)
 
 

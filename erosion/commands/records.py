@@ -1,4 +1,4 @@
-"""What a program keeps of itself: `erosion status`, `log` and `audit`."""
+"""Reads what a program records: `erosion status`, `log` and `audit`."""
 
 import argparse
 import json
@@ -102,8 +102,8 @@ def held_against(
 ) -> "Verified":
     """Verify a log against what a coordinator keeps of it; raises SiteError.
 
-    Without a `head` it is held against the one that the site's status file beside it has. Lines
-    that are younger than any site may remove must all be there.
+    Without a `head` it is compared with the one in the site's status file. Lines that are younger
+    than any site may remove must all be there.
     """
     from erosion.client.audit.log_files import LEAST_KEEP_DAYS, verify
     from erosion.client.audit.site_observers import STATUS_NAME
@@ -208,7 +208,7 @@ def _named(logs: Sequence[str]) -> Iterator[tuple[str, Path]]:
 
 
 def _audit_log(run: Path, hospital: str, log: Path) -> bool:
-    """Show whether a hospital's log is the one whose hashes the coordinator has."""
+    """Show whether a hospital's log has the hashes that the coordinator received."""
     from erosion.common.errors import SiteError
     from erosion.server.run.journal import read_witness
     from erosion.server.run.run_folder import RunFolder

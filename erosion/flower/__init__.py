@@ -1,7 +1,7 @@
 """Erosion's rules as ordinary Flower strategies: any ServerApp, any ClientApp, any model.
 
 See docs/flower.md. Only Flower's public interface is used. Nothing here makes or reads messages of
-our own line, which would change who a stock ServerApp's process is to Flower.
+our own link, which would change a stock ServerApp's process for Flower.
 """
 
 from erosion.flower.arrangement import mean_and_noise

@@ -1,4 +1,4 @@
-"""A model's arrays as one flat vector of what is compared, and the rest beside it."""
+"""A model's arrays as one flat vector of the parameters that are compared, and the rest."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from erosion.common.errors import StudyError
 
 Values = NDArray[np.generic]
 
-# What PyTorch's batch normalisation keeps beside its parameters: no gradient moves it, and in the
-# distance between two updates it drowns everything else.
+# What PyTorch's batch normalisation keeps in addition to parameters: no gradient moves it, and in
+# the distance between two updates it drowns everything else.
 BATCH_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -35,7 +35,7 @@ class Arrangement:
 
     @classmethod
     def of(cls, arrays: ArrayRecord, buffers: Collection[str] | None) -> "Arrangement":
-        """From the first arrays of a run. `buffers`: what is no parameter; None: by their names.
+        """Make it from the first arrays of a run. `buffers`: no parameters; None: found by name.
 
         Raises StudyError.
         """
@@ -83,13 +83,13 @@ class Arrangement:
         return np.dtype(np.float64 if wide else np.float32)
 
     def vector(self, arrays: ArrayRecord) -> Tensor:
-        """The parameters: (dim,) of `dtype`. Raises ValueError where an array is not as it was."""
+        """Return the parameters: (dim,) of `dtype`. Raises ValueError."""
         parts = [_values(arrays, name, form).ravel() for name, form in self.parameters.items()]
         with np.errstate(over="ignore"):  # what is too large becomes infinite, and is screened
             return torch.from_numpy(np.concatenate(parts).astype(self.dtype))
 
     def rest_of(self, arrays: ArrayRecord) -> dict[str, Values]:
-        """Everything else. Raises ValueError."""
+        """Return everything else. Raises ValueError."""
         values = {name: _values(arrays, name, form) for name, form in self.rest.items()}
         for name, each in values.items():
             if not np.array_equal(each.astype(self.rest[name].dtype), each) and (
@@ -101,7 +101,7 @@ class Arrangement:
         return values
 
     def record(self, vector: Tensor, rest: Mapping[str, Values]) -> ArrayRecord:
-        """The arrays of these parameters, in the model's order and types."""
+        """Return the arrays of these parameters, in the model's order and types."""
         places, numbers = self.layout, vector.numpy()
         made = {
             name: numbers[places[name]].reshape(form.shape).astype(form.dtype)
@@ -111,7 +111,7 @@ class Arrangement:
         return ArrayRecord({name: Array(made[name]) for name in self.names})
 
     def description(self) -> str:
-        """What tells one model from another."""
+        """Return a text that distinguishes one model from another."""
         forms = {**self.parameters, **self.rest}
         return repr([(n, forms[n].shape, str(forms[n].dtype), n in self.rest) for n in self.names])
 
@@ -125,7 +125,7 @@ def _values(arrays: ArrayRecord, name: str, form: _Form) -> Values:
     try:
         values: Values = array.numpy()
         found = values.shape, values.dtype.kind
-    except Exception as problem:  # noqa: BLE001 - whatever another machine's bytes do to numpy
+    except Exception as problem:  # noqa: BLE001 - numpy may raise anything on foreign bytes
         raise ValueError(
             f"the array {name!r}, which cannot be read ({type(problem).__name__})"
         ) from None
@@ -139,7 +139,7 @@ def mean_and_noise(
     second: Mapping[str, Tensor],
     buffers: Collection[str] | None = None,
 ) -> tuple[dict[str, Tensor], float]:
-    """The mean of two state dicts, which is what to send, and the noise of that mean.
+    """Return the mean of two state dicts, which is what to send, and the noise of that mean.
 
     Both were trained from the received arrays, each on a random half of the patients. The noise,
     |first - second|^2 / 4 over the parameters, goes into the reply's metrics as "noise". `buffers`

@@ -71,14 +71,15 @@ class Personalized(RoundStrategy):
         arrayrecord_key: str = "arrays",
         configrecord_key: str = "config",
     ) -> None:
-        """The rule by its name, with `settings`, or made already. Raises StudyError.
+        """Take the rule by its name, with `settings`, or made already. Raises StudyError.
 
-        `user`: what the user's node calls itself under `name_key`. `num_rounds`: of the whole run.
-        `nodes`: the name of every node, where the coordinator knows them; a node's own word is not
-        asked then. `buffers`: arrays that are not part of the distance, None for what batch
-        normalisation keeps. `state`: a file to go on from, written before every round. `quorum`:
-        usable updates that a round needs, the user's included. `wait_seconds`: how long a round
-        waits for the user's node and for `min_available_nodes`. `evaluate`: on the user's node.
+        `user`: the name of the user's node under `name_key`. `num_rounds`: of the whole run.
+        `nodes`: the name of every node, where the coordinator knows them; the nodes' replies are
+        not asked for names then. `buffers`: arrays that are not part of the distance; None: those
+        of batch normalisation. `state`: a file to resume from, written before every round.
+        `quorum`: usable updates that a round needs, the user's included. `wait_seconds`: the
+        longest wait of a round for the user's node and for `min_available_nodes`. `evaluate`: on
+        the user's node.
         """
         self.rule = rule_of(rule, dict(settings or {}))
         self.user, self.num_rounds = shown(user), num_rounds
@@ -106,16 +107,16 @@ class Personalized(RoundStrategy):
 
     @property
     def rounds_done(self) -> int:
-        """Of `num_rounds`, those that the state file has: start with so many rounds less."""
+        """The rounds of `num_rounds` that the state file has; start with the remaining number."""
         if self._state is not None:
             return self._state.round
         return 0 if self._saved is None else self._saved.rounds()
 
     def saved_arrays(self, first_arrays: ArrayRecord) -> ArrayRecord:
-        """The model of the state file; `first_arrays` where there is no file yet.
+        """Return the model of the state file; `first_arrays` where there is no file yet.
 
-        `start` takes them by itself. The `start` of a strategy around this one has to be given
-        them: it would clip and go on from what it was given. Raises CheckpointError, StudyError.
+        `start` calls this. Where another strategy wraps this one, pass the arrays to its `start`:
+        it would clip and continue from what it was given. Raises CheckpointError, StudyError.
         """
         if self._saved is None or not self._saved.exists:
             return first_arrays
@@ -127,7 +128,7 @@ class Personalized(RoundStrategy):
         return model.record(*self._saved.model(params, rest, self._digest(model)))
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *options: Any, **named: Any) -> Result:
-        """As every strategy's, from `saved_arrays`."""
+        """Run the rounds as every strategy does, from `saved_arrays`."""
         first = self.saved_arrays(initial_arrays)
         result = super().start(grid, first, *options, **named)
         if not result.arrays:  # all that was left was skipped
@@ -137,7 +138,7 @@ class Personalized(RoundStrategy):
         return result
 
     def summary(self) -> None:
-        """Say what is about to run."""
+        """Log the settings of the run."""
         logger.info("\t├──> %s for %r: %s", self.rule.algorithm, self.user, self.rule)
 
     def configure_train(
@@ -171,7 +172,7 @@ class Personalized(RoundStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The user's next model, or None if the round is skipped. Raises RunError."""
+        """Return the user's next model, or None if the round is skipped. Raises RunError."""
         _, _, state = self._ready()
         if state.stopped:
             return None, None
@@ -207,7 +208,7 @@ class Personalized(RoundStrategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The model is the user's, so the user's node evaluates it."""
+        """Ask the user's node alone: the model is the user's."""
         del server_round
         node = self._names.node_of(self.user)
         if not self._evaluate or node is None or node not in grid.get_node_ids():
@@ -219,7 +220,7 @@ class Personalized(RoundStrategy):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """What the user's node measured."""
+        """Return what the user's node measured."""
         del server_round
         for reply in replies:
             if not reply.has_error() and reply.content.metric_records:
@@ -307,7 +308,7 @@ class Personalized(RoundStrategy):
     def _answers(
         self, model: Arrangement, state: RunState, received: Mapping[int, Message]
     ) -> tuple[dict[str, Answer], Read]:
-        """What each site answered, by name; and the user's reply."""
+        """Return what each site answered, by name; and the user's reply."""
         said: dict[int, str] = {}
         doubts: dict[int, str] = {}
         for node, given in received.items():
@@ -365,7 +366,7 @@ class Personalized(RoundStrategy):
         return reject_outsized(answers, self.user, norm(params), len(params)), own
 
     def _not_the_users(self, said: Mapping[int, str], received: Mapping[int, Message]) -> set[int]:
-        """Who answered, and whoever was asked beside the user; but nobody who says its name."""
+        """Return those who answered and those who were asked; nodes without a name are left out."""
         if self._names.node_of(self.user) in said:
             heard = set(self._asked)
         else:
@@ -421,7 +422,7 @@ class EvidenceErosion(Personalized):
 
 
 def _own_arrays(part: Any, arrays: ArrayRecord) -> Any:
-    """A part of arrays that come from this side. Raises StudyError."""
+    """Return a part of arrays that come from this side. Raises StudyError."""
     try:
         return part(arrays)
     except ValueError as problem:

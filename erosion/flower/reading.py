@@ -33,7 +33,7 @@ class Names:
         self.of_node: dict[int, str] = dict(self._known or {})
 
     def hear(self, said: Mapping[int, str], connected: Collection[int]) -> dict[int, str]:
-        """What nodes call themselves. Returns the nodes that are not believed, and why."""
+        """Return what nodes call themselves. Returns the nodes that are not believed, and why."""
         problems: dict[int, str] = {}
         new: dict[int, str] = {}
         for node, name in said.items():
@@ -61,12 +61,12 @@ class Names:
         self.of_node[node] = name
 
     def node_of(self, name: str) -> int | None:
-        """The node that a name belongs to."""
+        """Return the node that a name belongs to."""
         return next((node for node, held in self.of_node.items() if held == name), None)
 
 
 def shown(name: object) -> str:
-    """A name as a site gives it, fit to be shown."""
+    """Return a name as a site gives it, fit to be shown."""
     return printable(str(name))[:MOST_CHARACTERS]
 
 
@@ -103,7 +103,7 @@ class Reading:
     max_update_norm: float | None
 
     def name_in(self, reply: Message) -> str | None:
-        """What the node calls itself, in its metrics or, a text, in a config.
+        """Return what the node calls itself, in its metrics or, a text, in a config.
 
         Raises AmbiguousReplyError where its records differ in it.
         """
@@ -122,13 +122,13 @@ class Reading:
         return next(iter(names), None)
 
     def metrics_of(self, reply: Message) -> MetricRecord:
-        """The record with the number of samples. Raises ValueError, AmbiguousReplyError."""
+        """Return the record with the number of samples. Raises ValueError, AmbiguousReplyError."""
         found = reply.content.metric_records
         counted = {name: record for name, record in found.items() if self.count_key in record}
         return _the_one(counted or found, "metrics", "metrics", f"with {self.count_key!r}")
 
     def arrays_of(self, reply: Message) -> ArrayRecord:
-        """The record with the model. Raises ValueError, AmbiguousReplyError."""
+        """Return the record with the model. Raises ValueError, AmbiguousReplyError."""
         found = reply.content.array_records
         return _the_one(found, self.arrays_key, "arrays", f"called {self.arrays_key!r}")
 
@@ -141,7 +141,7 @@ class Reading:
         rule: ArmBase,
         round_number: int,
     ) -> Read:
-        """The site's update of `sent`, or the reason why there is none."""
+        """Return the site's update of `sent`, or the reason why there is none."""
         attachments = rule.attachment_sizes(len(sent))
         try:
             arrays, metrics = self.arrays_of(reply), self.metrics_of(reply)
@@ -175,7 +175,7 @@ class Reading:
 
 
 def _the_one(records: Mapping[str, R], usual: str, kind: str, what: str) -> R:
-    """The record of the usual name, or the only one."""
+    """Return the record of the usual name, or the only one."""
     if not records:
         raise ValueError(f"no {kind}")
     if usual in records:
@@ -187,7 +187,7 @@ def _the_one(records: Mapping[str, R], usual: str, kind: str, what: str) -> R:
 
 
 def _name(value: object) -> str:
-    """A number is the same name as its text, whichever type a framework gave it."""
+    """Return a name as text, in any type that a framework gave it."""
     return shown(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 

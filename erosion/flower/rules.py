@@ -13,7 +13,7 @@ MOST_ATTACHED = 64  # numbers that a reply's metrics bring for a rule
 
 
 def rule_of(rule: str | ArmBase, settings: dict[str, Any]) -> ArmBase:
-    """A rule by its name, with its settings, or as it is. Raises StudyError."""
+    """Return a rule by its name, with its settings, or as it is. Raises StudyError."""
     if isinstance(rule, ArmBase):
         made = rule
     elif rule not in REGISTRY:
@@ -31,7 +31,7 @@ def rule_of(rule: str | ArmBase, settings: dict[str, Any]) -> ArmBase:
 
 
 def needs_more(rule: ArmBase, algorithm: Algorithm[Any], model: Arrangement) -> str:
-    """What of a rule an ordinary ClientApp does not do; "" where it is all there."""
+    """Return what of a rule an ordinary ClientApp does not do; "" where it is all there."""
     kind, dim = type(rule), model.dim
     if kind.train is not ArmBase.train and rule.algorithm != "evidence_erosion":
         return "trains in a way of its own"

@@ -59,7 +59,7 @@ class Saved:
     def read(
         self, first: RunState, rest: Mapping[str, Values], digest: str
     ) -> tuple[RunState, dict[int, str], dict[str, Values]]:
-        """The state, the names by node, buffers and counters. Raises CheckpointError.
+        """Return the state, the names by node, buffers and counters. Raises CheckpointError.
 
         `first` and `rest`: those of a fresh run, for their types.
         """
@@ -87,7 +87,7 @@ class Saved:
         return state.params, kept
 
     def rounds(self) -> int:
-        """How many rounds it has; 0 where there is no file. Raises CheckpointError."""
+        """Return how many rounds it has; 0 where there is no file. Raises CheckpointError."""
         return int(self._header()["state"]["round"]) if self.exists else 0
 
     def _header(self) -> dict[str, Any]:

@@ -43,7 +43,7 @@ PACKAGES = {  # modules that say their version, and what installs them
 
 
 def replaced() -> list[str]:
-    """Each in words: "numpy (1.26.4 is loaded, 2.4.6 is installed)"."""
+    """Return each in words: "numpy (1.26.4 is loaded, 2.4.6 is installed)"."""
     found = []
     for module, package in PACKAGES.items():
         loaded = getattr(sys.modules.get(module), "__version__", None)

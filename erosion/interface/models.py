@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def site_folder_of(site: str | os.PathLike[str] | None) -> Path | None:
-    """Where the site of that file keeps its state; None for None. Raises ErosionError."""
+    """Return where the site of that file keeps its state; None for None. Raises ErosionError."""
     from erosion.client.site_file import load_site
 
     check_path("site", site, or_none=True)
@@ -37,9 +37,9 @@ def load_model(
     weights: str | os.PathLike[str] = "weights",
     site: str | os.PathLike[str] | None = None,
 ) -> "Model":
-    """The model of a finished run.
+    """Return the model of a finished run.
 
-    It warns where it predicts patients whom it was trained on: the user's site knows them.
+    It warns where it predicts patients that it was trained on: the user's site knows them.
 
     Args:
         run_folder: For example runs/20260101T120000-mine.
@@ -80,7 +80,7 @@ class Model(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         return self
 
     def predict(self, frame: "pd.DataFrame") -> NDArray[Any]:
-        """What the study's task predicts for each row.
+        """Return what the study's task predicts for each row.
 
         A row that lacks a value which the study drops patients for has no prediction: NaN, or None
         where classes are predicted. Raises ErosionError for a frame that does not meet the study's
@@ -89,7 +89,7 @@ class Model(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         return self._predictions(frame)
 
     def _predictions(self, frame: "pd.DataFrame") -> NDArray[np.float64]:
-        """The task's predictions: (n, k), rows of NaN where there is none."""
+        """Return the task's predictions: (n, k), rows of NaN where there is none."""
         check_is_fitted(self)
         if not isinstance(frame, pandas().DataFrame):
             raise DataError(
@@ -150,11 +150,11 @@ class Classifier(ClassifierMixin, Model):  # type: ignore[misc]  # as above
         self.classes_ = np.array([label.name for label in classes], dtype=object)
 
     def predict_proba(self, frame: "pd.DataFrame") -> NDArray[np.float64]:
-        """Each class's probability for each row: (n, classes)."""
+        """Return each class's probability for each row: (n, classes)."""
         return self._predictions(frame)
 
     def predict(self, frame: "pd.DataFrame") -> NDArray[Any]:
-        """The likeliest class's name for each row; None where `predict_proba` is NaN."""
+        """Return the likeliest class's name for each row; None where `predict_proba` is NaN."""
         probabilities = self.predict_proba(frame)
         known = ~np.isnan(probabilities).any(axis=1)
         found = np.full(len(probabilities), None, dtype=object)
@@ -166,7 +166,7 @@ class Regressor(RegressorMixin, Model):  # type: ignore[misc]  # as above
     """A trained model of a number."""
 
     def predict(self, frame: "pd.DataFrame") -> NDArray[np.float64]:
-        """The number for each row, in the study's unit: (n,)."""
+        """Return the number for each row, in the study's unit: (n,)."""
         predicted: NDArray[np.float64] = self._predictions(frame)[:, 0]
         return predicted
 
@@ -175,11 +175,11 @@ class SurvivalModel(Model):
     """A trained model of the time to an event."""
 
     def predict_event_free(self, frame: "pd.DataFrame") -> NDArray[np.float64]:
-        """The chance to be without the event at each of the study's cut points: (n, points)."""
+        """Return the chance of no event by each of the study's cut points: (n, points)."""
         return self._predictions(frame)
 
     def predict(self, frame: "pd.DataFrame") -> NDArray[np.float64]:
-        """The risk of each row, that is, the chance of the event by the last cut point: (n,)."""
+        """Return the risk: the chance of the event by the last cut point: (n,)."""
         return 1 - self._predictions(frame)[:, -1]
 
 

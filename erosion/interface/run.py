@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def pandas() -> Any:
-    """The package, which is an extra. Raises ErosionError."""
+    """Return the package, which is an extra. Raises ErosionError."""
     try:
         import pandas as pd
     except ModuleNotFoundError:
@@ -33,7 +33,7 @@ def pandas() -> Any:
 
 
 def rounds_frame(records: Sequence[RoundRecord], arms: Mapping[str, "ArmResult"]) -> "pd.DataFrame":
-    """One row for each round of each arm, and one for its start, round 0.
+    """Return one row for each round of each arm, and one for its start, round 0.
 
     The metrics are the user's, of the model after the round; those of the last are the final ones.
     """
@@ -60,7 +60,7 @@ def _of_round(record: RoundRecord) -> dict[str, Any]:
 
 
 def weights_frame(records: Sequence[RoundRecord]) -> "pd.DataFrame":
-    """One row for each hospital in each round of each arm: its weight, distance and outcome."""
+    """Return one row for each hospital in each round of each arm: weight, distance, outcome."""
     rows = []
     for record in records:
         for hospital, entry in record.hospitals.items():
@@ -73,7 +73,7 @@ def weights_frame(records: Sequence[RoundRecord]) -> "pd.DataFrame":
 
 
 def arms_frame(metrics: Mapping[str, FinalMetrics]) -> "pd.DataFrame":
-    """One row for each arm: its final metrics, with `_low` and `_high` of their intervals."""
+    """Return one row for each arm: final metrics, with `_low` and `_high` of their intervals."""
     rows = {}
     for arm, found in metrics.items():
         row: dict[str, Any] = dict(found.model_dump(exclude={"intervals"}))
@@ -86,7 +86,7 @@ def arms_frame(metrics: Mapping[str, FinalMetrics]) -> "pd.DataFrame":
 
 
 def predictions_frame(text: str) -> "pd.DataFrame":
-    """The held-out predictions of a CSV file."""
+    """Return the held-out predictions of a CSV file."""
     frame: pd.DataFrame = pandas().read_csv(io.StringIO(text))
     return frame
 
@@ -125,7 +125,7 @@ class Run:
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """What to read beside the verdict: who took no part, which arm ended early, and so on."""
+        """Notes on the verdict: who took no part, which arm ended early, and so on."""
         from erosion.server.output.words import beside_verdict
 
         together = () if self.overview is None else (f"{OWN_COMPARISON} {self.overview}.",)
@@ -152,7 +152,7 @@ class Run:
         return arms_frame({**arms, **self.result.references})
 
     def predictions(self, site: str | os.PathLike[str] | None = None) -> "pd.DataFrame":
-        """Each arm's held-out predictions: of every patient by a model that never saw it.
+        """Return each arm's held-out predictions: of every patient by a model that never saw it.
 
         One row for each patient, arm, and cut into folds, with the outcome. They are kept at the
         user's site alone. Metrics of them are the run's own.
@@ -189,7 +189,7 @@ class Run:
             ) from None
 
     def model(self, arm: str | None = None) -> "Model":
-        """The model of `arm`, or the run's best; see `erosion.load_model`."""
+        """Return the model of `arm`, or the run's best; see `erosion.load_model`."""
         from erosion.interface.models import load_model
 
         if self.folder is None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @told_of_replaced()
 def load_study(source: str | os.PathLike[str] | Mapping[str, Any] | Study) -> Study:
-    """A checked study, with every default filled in.
+    """Return a checked study, with every default filled in.
 
     Args:
         source: The path of a study file, or of a folder with study.toml; the name of a study that
@@ -46,7 +46,7 @@ def load_study(source: str | os.PathLike[str] | Mapping[str, Any] | Study) -> St
 
 
 def path_of(source: str | os.PathLike[str]) -> Path:
-    """The study file that a path or a name stands for. Raises StudyError."""
+    """Return the study file that a path or a name stands for. Raises StudyError."""
     from erosion.experiments.testbed import study_path
 
     is_name = isinstance(source, str) or Path(source).is_dir()
@@ -60,7 +60,7 @@ AnyStudy = AnyPath | Mapping[str, Any] | Study
 
 @told_of_replaced()
 def read_run(folder: AnyPath) -> Run:
-    """A finished run, from its folder.
+    """Return a finished run, from its folder.
 
     Raises:
         ErosionError: Where the folder holds no finished run, or one of another version.
@@ -96,7 +96,7 @@ def testbed(
 
     Args:
         study: As for `erosion.load_study`; the patients are those of its [testbed] table, or of
-            site files or tables beside its file.
+            site files or tables in the folder of its file.
         runs: The folder in which the run's own folder is made.
         data_dir: The folder with downloaded data sets; by default $EROSION_DATA, else data/.
         weights: The folder with the file that the study's model starts from, where it has one.
@@ -195,7 +195,7 @@ def simulate(
     check("stacked", stacked, "True, False or None", bool, type(None))
     checked = load_study(study)
     if checked.has_every_user:
-        where = "" if checked.testbed is not None else ", sites"  # a Study has no file beside it
+        where = "" if checked.testbed is not None else ", sites"  # no file, no folder with tables
         raise StudyError(
             f"Study {checked.name} has every hospital as its user, and a Run is of one. Simulate it"
             f" for each hospital in turn: erosion.simulate(study.for_user(name){where}) for every"
@@ -219,7 +219,7 @@ def simulate(
                 workers=workers,
                 stacked=stacked,
             )
-        # In a folder of its own, for a worker process may have written it.
+        # In a separate folder, for a worker process may have written it.
         (table,) = kept.glob(f"*/*/{PREDICTIONS}")
         held_out = table.read_text(encoding="utf-8")
     result = result_of(outcome, began.isoformat("T", "seconds"), time.monotonic() - clock)
@@ -234,7 +234,7 @@ def _data_dir(given: AnyPath | None) -> Path:
 
 
 def _folder_of(study: AnyStudy, checked: Study) -> Path:
-    """Where the patients are of a study without a [testbed] table."""
+    """Return where the patients are of a study without a [testbed] table."""
     if isinstance(study, str | os.PathLike):
         return path_of(study).resolve().parent
     raise StudyError(

@@ -1,1 +1,1 @@
-"""Benchmarks of a round's cost, beside other systems on the same machine."""
+"""Benchmarks of a round's cost, compared with other systems on the same machine."""

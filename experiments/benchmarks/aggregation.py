@@ -6,7 +6,7 @@ Flower's is `aggregate_arrayrecords`, which its FedAvg calls on the replies of a
 update of Weight Erosion: distances measured, weights eroded, updates averaged. It starts from
 updates that were decoded as they arrived. The line "whole_round" is everything from Flower's arrays
 to the round's record: decoding, the same update, moving and checking the parameters. Each runs in a
-process of its own, set up as it is in use, and they take turns. "Same arrays" are those that our
+separate process, set up as in use, and they take turns. "Same arrays" are those that our
 hospitals send, one for the whole model; the line "layers" compares with Flower on an array for each
 of resnet18's 62 parameters, which fit into the cache.
 """
@@ -50,7 +50,7 @@ class System(Protocol):
         """One round's aggregation."""
 
     def result(self) -> Vector:
-        """What the last one came to."""
+        """Return what the last one came to."""
 
 
 class Flower:
@@ -71,11 +71,11 @@ class Flower:
         ]
 
     def aggregate(self) -> None:
-        """What FedAvg does with the replies of a round."""
+        """Do what FedAvg does with the replies of a round."""
         self._last = aggregate_arrayrecords(self._replies, "num-examples")
 
     def result(self) -> Vector:
-        """The arrays in a row."""
+        """Return the arrays in a row."""
         return np.concatenate([array.numpy().ravel() for array in self._last.values()])
 
 
@@ -93,18 +93,18 @@ class Ours:
         self._last = deltas[0]
 
     def aggregate(self) -> None:
-        """In the first round; a fresh cohort remembers no distances."""
+        """Aggregate in the first round; a fresh cohort remembers no distances."""
         step = self._algorithm.update(self._state, MemoryCohort(self._own, self._others))
         self._last = step.delta
 
     def result(self) -> Vector:
-        """The average."""
+        """Return the average."""
         values: Vector = self._last.numpy()
         return values
 
 
 class WholeRound:
-    """From the arrays of the replies to the next state and the record."""
+    """Aggregate from the arrays of the replies to the next state and the record."""
 
     def __init__(self, deltas: Sequence[torch.Tensor]) -> None:
         self._arrays = {
@@ -116,7 +116,7 @@ class WholeRound:
         self._first = self._last = first_state(self._algorithm, torch.zeros(len(deltas[0])))
 
     def aggregate(self) -> None:
-        """The first round."""
+        """Aggregate in the first round."""
         updates: dict[HospitalName, Answer] = {
             name: Update(name, 1, to_tensor(array), SAMPLES, SAMPLES)
             for name, array in self._arrays.items()
@@ -128,13 +128,13 @@ class WholeRound:
             raise RuntimeError(f"the round was {record.outcome}: {record.note}")
 
     def result(self) -> Vector:
-        """The parameters, which started at 0."""
+        """Return the parameters, which started at 0."""
         values: Vector = self._last.params.numpy()
         return values
 
 
 def built(name: str, num_updates: int) -> System:
-    """A system with its updates, in the process that it is to be measured in."""
+    """Return a system with its updates, in the process that it is to be measured in."""
     if name not in OF_FLOWER:
         keep_freed_memory()  # as `erosion` does; Flower's programs leave malloc as it is
     layers = list(parameter_layout(Resnet18(), (3, 32, 32), 10).values())
@@ -160,7 +160,7 @@ def serve(name: str, num_updates: int, orders: Connection) -> None:
 
 
 def measure(names: Sequence[str], num_updates: int, repeats: int) -> dict[str, list[float]]:
-    """Seconds of every aggregation, the systems in turns; raises where results disagree."""
+    """Return seconds of every aggregation, the systems in turns; raises where results disagree."""
     spawning = multiprocessing.get_context("spawn")
     ends = {}
     processes = []

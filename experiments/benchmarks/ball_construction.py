@@ -1,4 +1,4 @@
-"""Times good-enough balls: the closed form and shared projections beside the plain loop.
+"""Times good-enough balls: the closed form and shared projections against the plain loop.
 
     python -m experiments.benchmarks.ball_construction --json ball_construction.json
 
@@ -51,7 +51,7 @@ class Node:
 
 
 def made(width: int) -> Node:
-    """A node of two classes that its output layer has learnt."""
+    """Return a node of two classes that its output layer has learnt."""
     random = torch.Generator().manual_seed(width)
     set_pixels = torch.rand(SAMPLES, width, generator=random) < 0.2
     inputs = torch.rand(SAMPLES, width, generator=random) * set_pixels
@@ -66,7 +66,7 @@ def made(width: int) -> Node:
 
 
 def bisected(width: float, good: Callable[[float], bool]) -> float:
-    """The lower end of the last interval."""
+    """Return the lower end of the last interval."""
     low, high = 0.0, LARGEST_RADIUS
     while high - low > width:
         middle = (low + high) / 2
@@ -75,7 +75,7 @@ def bisected(width: float, good: Callable[[float], bool]) -> float:
 
 
 def plain_layer(node: Node, random: torch.Generator) -> float:
-    """The radius of the output layer's ball, model by model."""
+    """Return the radius of the output layer's ball, model by model."""
     flat, width = node.output.flat, node.inputs.shape[1]
 
     def good(radius: float) -> bool:
@@ -91,13 +91,13 @@ def plain_layer(node: Node, random: torch.Generator) -> float:
 
 
 def our_layer(node: Node, random: torch.Generator) -> float:
-    """The same in closed form."""
+    """Return the same in closed form."""
     along = directions(DIRECTIONS, len(node.output.flat), random)
     return good_enough_ball(node.output, node.inputs, node.labels, EPSILON, along).radius
 
 
 def plain_neurons(node: Node, random: torch.Generator) -> float:
-    """The mean radius of the neurons' balls, neuron by neuron."""
+    """Return the mean radius of the neurons' balls, neuron by neuron."""
     with_one = torch.cat([node.inputs, torch.ones(SAMPLES, 1)], dim=1)
 
     def radius_of(neuron: Tensor) -> float:
@@ -117,7 +117,7 @@ def plain_neurons(node: Node, random: torch.Generator) -> float:
 
 
 def our_neurons(node: Node, random: torch.Generator) -> float:
-    """The same with one product for all neurons."""
+    """Return the same with one product for all neurons."""
     along = directions(DIRECTIONS, PIXELS + 1, random)
     radii = neuron_radii(node.hidden, node.inputs, NEURON_EPSILON, along, divide_by_count=True)
     return float(radii.mean())

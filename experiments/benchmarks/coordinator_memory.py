@@ -2,7 +2,7 @@
 
     python -m experiments.benchmarks.coordinator_memory --json coordinator_memory.json
 
-Real rounds over gRPC on loopback: the coordinator is a process of its own, the sites are threads of
+Real rounds over gRPC on loopback: the coordinator is one process, the sites are threads of
 another. Counted is what the rounds add to the coordinator's resident memory once all have joined:
 parameters, messages under way, updates, the aggregate, the checkpoint. Ours keeps the updates on
 the disk (`erosion server --updates disk`), the peer is ours with updates in memory.

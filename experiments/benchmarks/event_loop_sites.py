@@ -3,7 +3,7 @@
     python -m experiments.benchmarks.event_loop_sites ADDRESS DIM FIRST END [KITS]
 
 It speaks the same frames and makes its replies with the same code; `KITS` has a folder for each
-site, as a kit is unpacked. So 256 sites cost little beside the coordinator that is measured.
+site, as a kit is unpacked. So 256 sites cost little compared with the measured coordinator.
 """
 
 import asyncio

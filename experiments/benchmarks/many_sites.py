@@ -1,10 +1,10 @@
-"""A round of a tiny model with many sites: what each more of them costs the coordinator.
+"""Measures a round of a tiny model with many sites: what each further site costs the coordinator.
 
     python -m experiments.benchmarks.many_sites --json many_sites.json
 
-The coordinator is a process of its own with everything that a real round does: mutual TLS and
+The coordinator is a separate process with everything that a real round does: mutual TLS and
 enrolled keys, screening, aggregation, the journal and the checkpoint. The sites are coroutines of
-other processes, so that it is the coordinator that is measured.
+other processes, so that only the coordinator is measured.
 """
 
 import json
@@ -32,7 +32,7 @@ DEADLINE_SECONDS = 900.0
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Rounds with so many sites."""
+    """Rounds with one number of sites."""
 
     median_seconds: float  # of a round, wall clock
     p95_seconds: float
@@ -40,7 +40,7 @@ class Measured:
 
 
 def measure(num_sites: int, num_rounds: int, *, processes: int, encrypted: bool) -> Measured:
-    """Run the rounds; the sites are shared out among so many processes."""
+    """Run the rounds; the sites are shared out among a few processes."""
     (port,) = free_ports(1)
     address = f"{LOOPBACK}:{port}"
     with Processes(deadline_seconds=DEADLINE_SECONDS) as started:
@@ -67,7 +67,7 @@ def measure(num_sites: int, num_rounds: int, *, processes: int, encrypted: bool)
 
 
 def _enrol(folder: Path, num_sites: int) -> Path:
-    """A federation of so many sites; returns the folder with their unpacked kits."""
+    """Enrol a federation of `num_sites` sites; returns the folder with their unpacked kits."""
     federation, kits = FederationFolder(folder / "federation"), folder / "kits"
     init_federation(federation, Address(hosts=(LOOPBACK,), port=9092))
     for number in range(num_sites):

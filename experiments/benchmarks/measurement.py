@@ -27,17 +27,17 @@ Vector = npt.NDArray[np.float32]  # (dim,)
 
 
 def initial_parameters(dim: int) -> Vector:
-    """The model before round 1; the same for every system."""
+    """Return the model before round 1; the same for every system."""
     return np.random.default_rng(0).standard_normal(dim, dtype=np.float32)
 
 
 def site_constant(site: int) -> np.float32:
-    """What site 0, 1, ... adds to every parameter in every round."""
+    """Return what site 0, 1, ... adds to every parameter in every round."""
     return np.float32(site + 1)
 
 
 def expected_shift(num_sites: int, num_rounds: int) -> float:
-    """How far the unweighted mean of all sites moves a parameter: no site may be missing."""
+    """Return how far the unweighted mean of all sites moves a parameter: no site may be missing."""
     return num_rounds * (num_sites + 1) / 2
 
 
@@ -51,7 +51,7 @@ def advance(
     quorum: int,
     cohort_of: Callable[[Update, Mapping[HospitalName, Update]], Cohort] = MemoryCohort,
 ) -> tuple[RunState, RoundRecord]:
-    """A whole round of a method that asks once: `answers` are all that was asked for."""
+    """Return a whole round of a method that asks once: `answers` are all that was asked for."""
     answers = {user: Absence("was not connected"), **answers}
     names = tuple(answers)
     round_ = Round(
@@ -138,7 +138,7 @@ class Measurement:
 def measured(
     name: str, processes: Processes, clock: Path, *, num_sites: int, num_rounds: int, dim: int
 ) -> Measurement:
-    """What a `RoundClock` wrote, and the memory of the processes. Raises BenchmarkError."""
+    """Return what a `RoundClock` wrote, and the memory of the processes. Raises BenchmarkError."""
     return Measurement(
         name=name,
         num_sites=num_sites,

@@ -193,7 +193,7 @@ def serve(
 
 
 class AddingSite:
-    """A hospital whose update is its own constant plus noise of mean zero.
+    """A hospital with an update of a constant plus noise of mean zero.
 
     The noise is there because a constant update would be the same chunk over and over, which the
     object store keeps once.
@@ -205,7 +205,7 @@ class AddingSite:
         self._update = torch.from_numpy(noise - noise.mean() + site_constant(site))
 
     def answer(self, message_type: str, content: RecordDict) -> RecordDict:
-        """What this site says to a request."""
+        """Return what this site says to a request."""
         if message_type == wire.DESCRIBE:
             wire.decode_describe(content, self._studies)
             reply = DescribeReply(hospital=self.name, num_samples=1, software="benchmark")
@@ -224,7 +224,7 @@ class AddingSite:
         return wire.encode_train_result(TrainResult(header, trained - request.parameters))
 
     def app(self) -> ClientApp:
-        """The ClientApp."""
+        """Return the ClientApp."""
         app = ClientApp()
 
         @app.query("describe")

@@ -1,4 +1,4 @@
-"""Stock Flower's own app over our line: `erosion server --app` and `erosion client --app`."""
+"""Stock Flower's own app over our link: `erosion server --app` and `erosion client --app`."""
 
 import json
 

@@ -53,7 +53,7 @@ class MemorySampler:
         return dict(sorted(peaks.items()))
 
     def total_peak_mb(self) -> float:
-        """The largest sum of resident sets over all watched processes at one sample."""
+        """Return the largest sum of resident sets over all watched processes at one sample."""
         with self._lock:
             return self._total_peak
 
@@ -106,16 +106,16 @@ def _all_pids() -> list[int]:
 
 
 def _memory_mb(pid: int) -> tuple[float, float]:
-    """VmHWM and VmRSS; KeyError for a process without memory of its own (a zombie)."""
+    """Return VmHWM and VmRSS; KeyError for a process without memory (a zombie)."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
     fields = dict(line.split(":", 1) for line in lines)
     return _kib_to_mb(fields["VmHWM"]), _kib_to_mb(fields["VmRSS"])
 
 
 def proportional_mb(group: int) -> float:
-    """Memory of a process group now, in MB; a page that n processes share counts 1/n in each.
+    """Return the memory of a process group in MB; a page that n processes share counts 1/n in each.
 
-    The kernel walks all pages for it, so that this is nothing to be asked ten times a second.
+    The kernel walks all pages for it: do not call it ten times a second.
     """
     total = 0.0
     for pid in _all_pids():
@@ -133,7 +133,7 @@ def _kib_to_mb(text: str) -> float:
 
 
 def _program(pid: int) -> str:
-    """The name of the script or module that a Python process runs; empty for other programs."""
+    """Return the script or module that a Python process runs; empty for other programs."""
     words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     if not Path(words[0]).name.startswith("python"):
         return ""

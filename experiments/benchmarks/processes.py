@@ -28,7 +28,7 @@ class BenchmarkError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A started process, the leader of its own group."""
+    """A started process, the leader of its process group."""
 
     role: str
     process: "subprocess.Popen[bytes]"
@@ -36,7 +36,7 @@ class Child:
     stderr: Path
 
     def complaint(self) -> str:
-        """The last lines that it wrote, for an error message."""
+        """Return the last lines that it wrote, for an error message."""
         text = self.stderr.read_text(errors="replace") + self.stdout.read_text(errors="replace")
         return "\n".join(f"    {line}" for line in text.splitlines()[-15:])
 

@@ -20,7 +20,7 @@ PACKAGES = ("flwr", "grpcio", "numpy", "protobuf", "torch")
 
 @dataclass(frozen=True, slots=True)
 class ReportLine:
-    """Ours beside one peer, in one unit."""
+    """Ours and one peer, in one unit."""
 
     name: str  # "round_overhead.tiny.vs_stock"
     ours: float
@@ -30,7 +30,7 @@ class ReportLine:
 
     @property
     def ratio(self) -> float:
-        """How many times better ours is: above 1, ours wins, whatever the unit."""
+        """How many times better ours is: above 1, ours wins, in any unit."""
         better, worse = (self.peer, self.ours) if self.lower_is_better else (self.ours, self.peer)
         return better / worse if worse else float("inf")
 
@@ -42,7 +42,7 @@ class ReportLine:
 
 
 def parser_of(about: str | None) -> argparse.ArgumentParser:
-    """A benchmark's command line, with --json."""
+    """Return a benchmark's command line, with --json."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=about, formatter_class=raw)
     parser.add_argument(
@@ -72,7 +72,7 @@ def report(
 
 
 def provenance() -> dict[str, Any]:
-    """The command, the commit, the versions and the machine behind a figure."""
+    """Return the command, the commit, the versions and the machine behind a figure."""
     return {
         "command": command_line(),
         "commit": commit(),
@@ -86,7 +86,7 @@ def provenance() -> dict[str, Any]:
 
 
 def command_line() -> str:
-    """The command that started this program, without the paths of this machine."""
+    """Return the command that started this program, without the paths of this machine."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     program = ["python", "-m", spec.name] if spec is not None else [Path(sys.argv[0]).name]
     return shlex.join([*program, *sys.argv[1:]])

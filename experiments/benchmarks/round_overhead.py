@@ -4,8 +4,8 @@
 
 Every system runs as real processes on loopback, one after the other. All but the copy do the same
 work: each site returns the parameters that it received plus its own constant, and the server
-averages. "ours-app" is stock Flower's app over our line; "stock-torch" is stock Flower whose
-ClientApp imports torch, as any that trains does.
+averages. "ours-app" is stock Flower's app over our link; "stock-torch" is stock Flower with a
+ClientApp that imports torch, as any that trains does.
 """
 
 import argparse
@@ -100,7 +100,7 @@ def table(measured: dict[str, dict[str, Measurement]]) -> str:
 
 
 def compare(measured: dict[str, dict[str, Measurement]]) -> list[ReportLine]:
-    """Ours against each peer, by the median round; an app over our line against stock Flower."""
+    """Compare ours with each peer by the median round; an app over our link with stock Flower."""
     return [
         ReportLine(
             name=f"round_overhead.{workload}.{'app_' if ours == OURS_APP else ''}vs_{peer}",

@@ -4,8 +4,8 @@
 
 One arm of a study and `local` are simulated twice, with plain and with sealed rounds, from the same
 seed. Pooled scaling is replaced by "local", which sealed studies need. Sealed sums are of four
-hospitals or more, none with above half of what is left without any other: where a method wants
-others, the runs part, and the first such round is told.
+hospitals or more, none with above half of the rest without any other: where a method wants
+others, the runs diverge, and the first such round is reported.
 """
 
 import tempfile
@@ -37,7 +37,7 @@ class Apart:
 
     rounds: int
     parameters: int  # of the model
-    parted: int | None  # the first round whose weights a sealed sum could not have; None: none
+    parted: int | None  # the first round with weights that no sealed sum could have; None: none
     parameter: float  # of any final parameter
     weight: float  # of any hospital after any round
     distance: float  # relative, of any hospital in any round

@@ -1,11 +1,11 @@
-"""Benchmark of a sealed round beside a plain one: seconds and bytes at each party.
+"""Benchmark of sealed rounds against plain ones: seconds and bytes at each party.
 
     python -m experiments.benchmarks.sealed_round --json sealed_round.json
 
 Every run is a real deployment on this machine, a process for the coordinator and one for each
 hospital, over the loopback. The figures are the journal's: medians over the rounds after the first.
-Processor seconds are of all threads, and hardly depend on what else the machine does; the ratio of
-those of all programs is what a busy machine can tell."""
+Processor seconds are of all threads and hardly depend on the machine's load; on a busy machine,
+trust only the ratio of those of all programs."""
 
 import json
 import os

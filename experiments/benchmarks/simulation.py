@@ -2,10 +2,10 @@
 
     EROSION_DATA=FOLDER python -m experiments.benchmarks.simulation --json simulation.json
 
-One after the other, each as a program of its own: ours, Flower's simulation engine, a plain loop in
+One after the other, each as a separate program: ours, Flower's simulation engine, a plain loop in
 one process, and the machine's limit. A round is 60,000 images; a rate is images a second in the
 median round. The limit is that of the matrix products of a training step alone, in as many
-processes. The table's hospitals are trained as a simulation does by itself, as a stack in each
+processes. The table's hospitals are trained as a simulation does by default, as a stack in each
 process, and one after the other, the two in turns.
 """
 
@@ -43,7 +43,7 @@ def measure(program: str, rounds: int, workers: int) -> dict[str, Any]:
 
 
 def compare(found: dict[str, dict[str, Any]]) -> list[ReportLine]:
-    """Images a second beside the others', and a round of a table beside the same in turn."""
+    """Return images a second of each system, and seconds of a round of a table in both ways."""
     rates = {
         name: IMAGES / median(figures["seconds_per_round"])
         for name, figures in found.items()

@@ -44,7 +44,7 @@ TABLE_TRAINING = {"steps": 5, "batch_size": 16, "learning_rate": 0.1}
 
 
 def data_folder() -> Path:
-    """Where MNIST is."""
+    """Return where MNIST is."""
     return Path(os.environ["EROSION_DATA"])
 
 
@@ -64,7 +64,7 @@ def _shared_out() -> tuple[Any, Any, Any]:
 
 
 def network() -> nn.Module:
-    """The paper's network, as it starts."""
+    """Return the paper's network, as it starts."""
     return build_model(MnistCnn(), SHAPE, CLASSES, seed=0)
 
 
@@ -112,7 +112,7 @@ def ours(rounds: int, workers: int) -> dict[str, Any]:
 
 
 def loop(rounds: int) -> dict[str, Any]:
-    """One agent after the other in one process, with nothing around it."""
+    """Return one agent after the other in one process, with nothing around it."""
     model, seconds = network(), []
     parameters = first_parameters(MnistCnn(), SHAPE, CLASSES, 0)
     for agent in range(AGENTS):
@@ -219,9 +219,9 @@ def _products(_number: int) -> float:
 
 
 def table(workers: int) -> dict[str, Any]:
-    """A thousand hospitals with a logistic regression on a small table.
+    """Return a thousand hospitals with a logistic regression on a small table.
 
-    As a simulation trains them by itself, and one after the other, the two in turns.
+    As a simulation trains them by default, and one after the other, the two in turns.
     """
     names = [f"h{number}" for number in range(TABLE_HOSPITALS)]
     columns = [f"x{number}" for number in range(TABLE_COLUMNS)]

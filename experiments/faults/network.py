@@ -19,7 +19,7 @@ COORDINATOR_ADDRESS = f"{SUBNET}.1"
 
 
 def why_no_networks() -> str | None:
-    """The reason why no network namespaces can be made here; None if they can be."""
+    """Return the reason why no network namespaces can be made here; None if they can be."""
     missing = [program for program in ("ip", "iptables") if shutil.which(program) is None]
     if missing:
         return f"network namespaces need {' and '.join(missing)}, not installed here"
@@ -82,7 +82,7 @@ class Network:
             shutil.rmtree(ETC / name, ignore_errors=True)
 
     def inside(self, machine: str) -> list[str]:
-        """What to put before a command so that it runs on `machine`."""
+        """Return what to put before a command so that it runs on `machine`."""
         return ["ip", "netns", "exec", self._space(machine)]
 
     def cut(self, site: str) -> None:
@@ -115,7 +115,7 @@ class Network:
 
 
 def why_no_small_disk() -> str | None:
-    """The reason why no disk can be mounted here; None if one can be."""
+    """Return the reason why no disk can be mounted here; None if one can be."""
     try:
         with tempfile.TemporaryDirectory() as folder, SmallDisk(Path(folder), 64):
             return None
@@ -146,7 +146,7 @@ class SmallDisk:
         _run("umount", "--lazy", str(self.path))
 
     def free_bytes(self) -> int:
-        """What is left on it."""
+        """Return the free bytes."""
         return shutil.disk_usage(self.path).free
 
     def grow(self, kilobytes: int) -> None:

@@ -25,7 +25,7 @@ is the measure, and most of the time until a hospital has joined goes into start
 
 
 def hostile_section(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """The hostile_section, with its heading."""
+    """Return the hostile_section, with its heading."""
     lines = [
         f"| {row['kind']} | {row['by']} | {row['connections']:,} | {row['rounds_under']}"
         f" | {row['seconds_under']:.2f} s | {row['seconds_before']:.2f} s | {row['skipped']}"
@@ -76,7 +76,7 @@ it 200 malformed replies (`test_fuzz.py`), and lets certificates expire
 
 
 def read(path: Path) -> dict[str, dict[str, Any]]:
-    """The rows by the fault's short name."""
+    """Return the rows by the fault's short name."""
     rows: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
     return rows
 
@@ -90,7 +90,7 @@ def write(path: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
 def markdown(
     rows: Mapping[str, Mapping[str, Any]], attacks: Mapping[str, Mapping[str, Any]]
 ) -> str:
-    """The tables of faults and of attacks, and below them what people see."""
+    """Return the tables of faults and of attacks, and below them what people see."""
     lines = [
         f"| {row['fault']} | {row['rounds_lost']} | {_count(row['rounds_without_site'])}"
         f" | {_seconds(row['seconds_to_go_on'])} | {_seconds(row['seconds_to_recover'])} |"

@@ -71,12 +71,12 @@ class Program:
         return peak_megabytes(self._process.pid) or 0.0
 
     def text(self, since: int | None = None) -> str:
-        """What the log says from the byte `since` on; None: what this very process said."""
+        """Return what the log says from the byte `since` on; None: what this very process said."""
         start = self._said_before if since is None else since
         return self._log.read_bytes()[start:].decode(errors="replace")
 
     def lines(self, since: int | None = None) -> list[str]:
-        """The same without the time, line by line."""
+        """Return the same without the time, line by line."""
         return [_TIME.sub("", line).strip() for line in self.text(since).splitlines()]
 
     @property

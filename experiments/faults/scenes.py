@@ -233,7 +233,7 @@ def _hold_against(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> 
 
 
 def cut_for(stage: Stage, seconds: float, site: str = SITE) -> Row:
-    """Every packet vanishes for a while; neither side is told."""
+    """Every packet vanishes for a while, without notice to either side."""
     stage.begin()
     network = stage.network
     assert network is not None
@@ -325,7 +325,7 @@ class Scene:
     slow_line_of: str | None = None
 
     def why_not(self) -> str | None:
-        """Why it cannot be played on this machine; None where it can."""
+        """Return why it cannot be played on this machine; None where it can."""
         if self.needs_network and (reason := why_no_networks()):
             return reason
         return why_no_steps() if self.needs_compiler else None

@@ -31,7 +31,7 @@ DEADLINE_SECONDS = 5.0  # of a round
 
 
 def small_study(**changes: Any) -> Study:
-    """Three hospitals; a round takes about half a second."""
+    """Return three hospitals; a round takes about half a second."""
     values: dict[str, Any] = {
         "name": "faults",
         "user": "alice",
@@ -70,7 +70,7 @@ class Seen:
         return bool(self.line["outcome"] == "done")
 
     def has(self, hospital: str) -> bool:
-        """Whether the hospital's update was part of the round."""
+        """Return whether the hospital's update was part of the round."""
         return bool(self.line["hospitals"][hospital]["outcome"] == "accepted")
 
 
@@ -81,7 +81,7 @@ class Stage:
         """On this machine alone, or on the machines of `network`."""
         self.folder, self.study, self.network = folder, study, network
         self.run = folder / "run"
-        self.clocks: dict[str, SteppedClock] = {}  # of programs whose wall clock is their own
+        self.clocks: dict[str, SteppedClock] = {}  # of programs with their own wall clock
         self.programs: dict[str, Program] = {}  # the latest of each name
         self._started: list[Program] = []
         self.rounds: list[Seen] = []
@@ -108,7 +108,7 @@ class Stage:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End whatever runs."""
+        """End all programs that run."""
         self._closed.set()
         for program in self._started:
             program.close()
@@ -136,7 +136,7 @@ class Stage:
         return self._start("copy", ["client", str(copy / "site.toml")], hospital)
 
     def site_file(self, hospital: str) -> Path:
-        """The site file, beside the site's key and its data."""
+        """Return the site file, in the folder of the site's key and data."""
         return self.folder / hospital / "site.toml"
 
     def begin(self, *, without: str | None = None) -> dict[str, Program]:
@@ -149,7 +149,7 @@ class Stage:
         return self.programs
 
     def wait_for_rounds(self, number: int) -> None:
-        """Until the journal holds so many rounds that were done."""
+        """Wait until the journal holds that many rounds that were done."""
         self.wait(lambda: sum(seen.is_done for seen in self.rounds) >= number)
 
     def wait(self, wanted: Callable[[], object]) -> None:
@@ -157,7 +157,7 @@ class Stage:
         wait_until(wanted, self._last_words)
 
     def first(self, wanted: Callable[[Seen], bool], since: float) -> Seen:
-        """The first round after `since` that is as `wanted`."""
+        """Return the first round after `since` that is as `wanted`."""
 
         def found() -> Seen | None:
             return next((s for s in self.rounds if s.at > since and wanted(s)), None)
@@ -168,7 +168,7 @@ class Stage:
         return seen
 
     def journal(self) -> list[dict[str, Any]]:
-        """The whole lines of the journal."""
+        """Return the whole lines of the journal."""
         path = self.run / "rounds.jsonl"
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
@@ -264,7 +264,7 @@ class Observation:
         self.stage.first(self._is_back, self.mended_at or self.at)
 
     def row(self, *, said_by: str | None = None) -> Row:
-        """All that was seen since; `said_by` is whose log to quote, the site's own by default."""
+        """Return all that was seen since; `said_by`: the program with the log to quote."""
         after = [seen for seen in self.stage.rounds if seen.at > self.at]
         went_on = next((seen for seen in after if seen.is_done), None)
         since = self.mended_at

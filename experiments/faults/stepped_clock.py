@@ -1,4 +1,4 @@
-"""A wall clock of its own for a program, which can be stepped while it runs.
+"""A separate wall clock for a program, which can be stepped while it runs.
 
 A small library is loaded before the C library: it adds to the wall clock what stands in a file.
 The monotonic clock stays as it is, as where somebody sets a machine's clock.
@@ -59,7 +59,7 @@ time_t time(time_t *where) {
 
 
 def why_no_steps() -> str | None:
-    """Why a program's clock cannot be stepped here; None where it can."""
+    """Return why a program's clock cannot be stepped here; None where it can."""
     return None if shutil.which("cc") else "there is no C compiler (cc) here"
 
 

@@ -1,6 +1,6 @@
 """`python -m experiments.hostile_load`: hostile connections of every kind, and their cost.
 
-A coordinator and three hospitals run a study, each a process of its own, with TLS and enrolment.
+A coordinator and three hospitals run a study, each a process, with TLS and enrolment.
 Then thousands of connections of one kind are opened, and opened again when they are closed. Counted
 are the rounds that are done meanwhile, how much longer one takes, how long a hospital that is
 started under attack needs until it takes part, and the coordinator's memory.

@@ -71,7 +71,7 @@ async def headers_only(reader: StreamReader, writer: StreamWriter) -> None:
 
 
 async def slow_body(reader: StreamReader, writer: StreamWriter) -> None:
-    """An enrolled site: calls whose first message comes a byte a second."""
+    """An enrolled site: calls with a first message that comes at a byte a second."""
     await writer.start_tls(_context(with_certificate=True))
     writer.write(http2.opening() + http2.call(1) + http2.data(1, http2.message_head(4_000_000)))
     while not reader.at_eof():
@@ -162,7 +162,7 @@ async def _main(kind: str, connections: int, address: str) -> None:
 
 
 def main() -> None:
-    """Attack until told to stop."""
+    """Attack until stopped."""
     global _certificate
     kind, connections, address, *files = sys.argv[1:]
     if files:

@@ -20,12 +20,12 @@ def _field(name: str, value: str) -> bytes:
 
 
 def opening(window: int = 65_535) -> bytes:
-    """What a client says first. `window`: bytes that it takes in before it asks for more."""
+    """Return what a client says first. `window`: bytes that it takes in before it asks for more."""
     return PREFACE + settings(window)
 
 
 def call(stream: int) -> bytes:
-    """The headers of a call, whose body is to follow."""
+    """Return the headers of a call with a body to follow."""
     fields = (
         (":method", "POST"),
         (":scheme", "https"),
@@ -43,7 +43,7 @@ def data(stream: int, body: bytes) -> bytes:
 
 
 def message_head(num_bytes: int) -> bytes:
-    """How a gRPC message begins."""
+    """Return how a gRPC message begins."""
     return struct.pack(">BI", 0, num_bytes)
 
 
@@ -53,7 +53,7 @@ def reset(stream: int) -> bytes:
 
 
 def ping() -> bytes:
-    """A ping that wants an answer."""
+    """Return a ping that wants an answer."""
     return _frame(_PING, 0, 0, bytes(8))
 
 

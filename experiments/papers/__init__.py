@@ -196,7 +196,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
 
 
 def named(name: str) -> Experiment:
-    """The experiment of that name; raises ExperimentError."""
+    """Return the experiment of that name; raises ExperimentError."""
     if name not in EXPERIMENTS:
         raise ExperimentError(
             f"There is no experiment {name!r}; there are {', '.join(EXPERIMENTS)}."

@@ -54,7 +54,7 @@ PUBLISHED: Mapping[str, tuple[float, ...]] = {
 
 
 def plans() -> Sequence[CellPlan]:
-    """A cell for each split and user, FLamby's split first; then FLamby's own training."""
+    """Return a cell for each split and user, FLamby's split first; then FLamby's own training."""
     ours = [_plan(user, split) for split in SPLITS for user in _users()]
     return [*ours, *fed_heart_published.plans()]
 
@@ -65,14 +65,14 @@ def _plan(user: str, split: int) -> CellPlan:
 
 
 def study_of(config: Values) -> Study:
-    """The shipped study for the cell's user and split, or that whose patients FLamby trains on."""
+    """Return the shipped study for the cell's user and split, or that with FLamby's patients."""
     if "kind" in config:
         return fed_heart_published.study()
     return study_for("heart-disease", config, split_seed=config["split"], bootstrap=100)
 
 
 def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
-    """All arms of one user on one split, or FLamby's own training."""
+    """Run all arms of one user on one split, or FLamby's own training."""
     if "kind" in config:
         return fed_heart_published.run(config, data_dir, tick)
     study = study_of(config)
@@ -85,7 +85,7 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
 
 
 def draw(cells: Mapping[str, Cell]) -> Page:
-    """FLamby's split beside its table; the other splits for each hospital; ours against others."""
+    """Draw FLamby's split with its table; other splits for each hospital; ours against others."""
     found = by_user(cells, _users())
     others = {
         user: [figures for split, figures in by_split.items() if split != FLAMBY_SEED]
@@ -110,7 +110,7 @@ def draw(cells: Mapping[str, Cell]) -> Page:
 
 
 def _on_flambys_split(found: Mapping[str, Values], again: Sequence[Values]) -> list[str]:
-    """Ours beside FLamby's; `again`: its training by our program's data, by seed."""
+    """Return ours and FLamby's; `again`: its training by our program's data, by seed."""
     users, published = _users(), fed_heart_published
     accuracies: dict[str, Sequence[float | None]] = dict(PUBLISHED)
     for arm in published.ARMS if again else ():

@@ -32,7 +32,7 @@ Part = tuple[Tensor, Tensor]  # (patients, 13) and (patients,), 1: ill
 
 
 def plans() -> list[CellPlan]:
-    """A cell for each of FLamby's five seeds, which draw starts and mini-batches."""
+    """Return a cell for each of FLamby's five seeds, which draw starts and mini-batches."""
     return [
         CellPlan(f"published-seed{seed}", {"kind": KIND, "seed": seed}, rounds=1) for seed in SEEDS
     ]
@@ -59,7 +59,7 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
 
 
 def study() -> Study:
-    """The shipped study with FLamby's split of the patients."""
+    """Return the shipped study with FLamby's split of the patients."""
     raw = load_study(study_path("heart-disease")).model_dump(mode="json")
     raw["testbed"]["options"]["split_seed"] = FLAMBY_SEED
     raw["evaluation"]["compare"] = ["weight_erosion", "local"]  # as its cells were made

@@ -58,7 +58,7 @@ PUBLISHED: Mapping[str, tuple[float, ...]] = {
 
 
 def plans() -> Sequence[CellPlan]:
-    """A cell for each split and user, FLamby's split first."""
+    """Return a cell for each split and user, FLamby's split first."""
     return [
         CellPlan(
             f"{user}-flamby" if split == FLAMBYS else f"{user}-split{split}",
@@ -71,7 +71,7 @@ def plans() -> Sequence[CellPlan]:
 
 
 def study_of(config: Values) -> Study:
-    """The shipped study for the cell's user and split."""
+    """Return the shipped study for the cell's user and split."""
     flambys = config["split"] == FLAMBYS
     return flamby.study_for(
         STUDY,
@@ -82,7 +82,7 @@ def study_of(config: Values) -> Study:
 
 
 def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
-    """All arms of one user on one split; of FLamby's also an interval."""
+    """Run all arms of one user on one split; of FLamby's also an interval."""
     study, flambys = study_of(config), config["split"] == FLAMBYS
     with tempfile.TemporaryDirectory() as folder:
         files = make_hospitals(study, Path(folder), data_dir)
@@ -125,7 +125,7 @@ def comparable_pairs(days: np.ndarray, died: np.ndarray) -> int:
 
 
 def draw(cells: Mapping[str, Cell]) -> Page:
-    """FLamby's split beside its figures; ours against others; the other splits for each region."""
+    """Draw FLamby's split with its figures; ours against others; the other splits."""
     found = flamby.by_user(cells, _users())
     others = {
         user: [figures for split, figures in of_user.items() if split != FLAMBYS]

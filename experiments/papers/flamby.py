@@ -37,7 +37,7 @@ from erosion.experiments.tables import (
 from erosion.experiments.testbed import study_path
 
 SPLIT = "split"  # the column of both sources: "train" or "test"
-FOLDS = 3  # the number of rounds is chosen on one of so many parts of the user's training patients
+FOLDS = 3  # parts of the user's training patients, on one of which the number of rounds is chosen
 POOLED = "pooled"
 ARMS: Arms = {
     "local": {},
@@ -60,7 +60,7 @@ OTHERS = ("local", "fedavg", "fine_tuning")
 
 
 def study_for(name: str, config: Values, *, split_seed: int | None, bootstrap: int) -> Study:
-    """The shipped study for a cell's user and arms, on one split; rounds are chosen inside it.
+    """Return the shipped study for a cell's user and arms, on one split that rounds are chosen in.
 
     `split_seed` goes to the source of the patients; None: the split that FLamby's file states.
     """
@@ -78,7 +78,7 @@ def study_for(name: str, config: Values, *, split_seed: int | None, bootstrap: i
 def arms_and_pooled(
     study: Study, files: Mapping[str, HospitalFiles], base_rate: str
 ) -> dict[str, FinalMetrics]:
-    """The figures of every arm, of pooled training and, by the name given, of the base rate."""
+    """Return the figures of every arm, of pooled training and of the base rate, by name."""
     apart = _simulated(study, files).evaluation
     assert apart.base_rate is not None
     return {**apart.arms, POOLED: _pooled(study, files), base_rate: apart.base_rate}
@@ -90,7 +90,7 @@ def _simulated(study: Study, files: Mapping[str, HospitalFiles]) -> Simulation:
 
 
 def _pooled(study: Study, files: Mapping[str, HospitalFiles]) -> FinalMetrics:
-    """A model that one hospital trains on everybody's patients, in as many steps as all take.
+    """Return a model that one hospital trains on everybody's patients, in the steps of all.
 
     The user's site measures it, as it does the arms: the figures of survival depend on the
     training part of who measures.
@@ -124,7 +124,7 @@ def _pooled(study: Study, files: Mapping[str, HospitalFiles]) -> FinalMetrics:
 
 
 def read_table(file: HospitalFiles) -> tuple[list[str], list[list[str]]]:
-    """The header and the patients' cells of what a source wrote."""
+    """Return the header and the patients' cells of what a source wrote."""
     with file.data.open(newline="", encoding="utf-8") as text:
         header, *patients = list(csv.reader(text))
     return header, patients
@@ -145,7 +145,7 @@ def by_user(cells: Mapping[str, Cell], users: Sequence[str]) -> dict[str, dict[i
 def by_arm(
     users: Sequence[str], rows: Mapping[str, Sequence[float | None]], form: str
 ) -> list[str]:
-    """A table with a column for each user, and a mean where every user has a value."""
+    """Return a table with a column for each user, and a mean where every user has a value."""
     lines = []
     for name, values in rows.items():
         known = [value for value in values if value is not None]
@@ -213,7 +213,7 @@ class OtherSplits:
         ]
 
     def _of_user(self, user: str, splits: Sequence[Values]) -> list[str]:
-        """Every arm's mean over the splits that have a metric."""
+        """Return every arm's mean over the splits that have a metric."""
         rows = []
         for arm in self.rows:
             values = [figures_of(splits, arm, name) for name in self.columns]

@@ -29,7 +29,7 @@ from erosion.experiments.papers.gems_models import (
 
 NODES = (2, 3, 5)
 TRIALS = 5  # on MNIST
-FEATURE_TRIALS = 3  # on CIFAR-10 and HAM10000, each with features of its own
+FEATURE_TRIALS = 3  # on CIFAR-10 and HAM10000, each with its features
 
 MAJORITY = "mnist-majority"  # the cell's name
 
@@ -52,7 +52,7 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
 
 
 def plans() -> Sequence[CellPlan]:
-    """All cells, trial by trial."""
+    """Return all cells, trial by trial."""
     cells = [_majority_plan()]
     for trial in range(TRIALS):
         for model, hidden in (("convex", ()), ("network", (50,))):
@@ -90,7 +90,7 @@ def _plan(
 
 
 def _majority_plan() -> CellPlan:
-    """What naming the commonest digit is worth: the same in every trial, as the split is."""
+    """Return what naming the commonest digit is worth: the same in every trial, as the split is."""
     config = {
         "dataset": "mnist",
         "hidden": [],
@@ -205,7 +205,7 @@ def run_cell(config: Values, data_dir: Path | None, tick: Tick) -> Values:
 
 
 def _nodes(config: Values, pool: Pool, widths: list[int], count: int, trial: int) -> dict[str, Any]:
-    """All that is measured with one number of nodes."""
+    """Return all that is measured with one number of nodes."""
     nodes = pool.nodes(count)
     models = [
         fit(widths, train, _draws(trial, 10 * count + number))
@@ -244,7 +244,7 @@ def _nodes(config: Values, pool: Pool, widths: list[int], count: int, trial: int
 
 
 def options_of(config: Values) -> list[AuthorsConvex | AuthorsNetwork]:
-    """Every variant's options."""
+    """Return every variant's options."""
     kind = AuthorsConvex if not config["hidden"] else AuthorsNetwork
     variants = config.get("variants", {})
     groups = [variants] if "compares" in config else [variants[k] for k in sorted(variants)]
@@ -256,7 +256,7 @@ def options_of(config: Values) -> list[AuthorsConvex | AuthorsNetwork]:
 def _compared(
     config: Values, pool: Pool, widths: list[int], count: int, trial: int
 ) -> dict[str, Any]:
-    """Some settings beside each other, on the same local models as `_nodes` has."""
+    """Return some settings, compared on the same local models as `_nodes` has."""
     nodes = pool.nodes(count)
     models = [
         fit(widths, train, _draws(trial, 10 * count + number))
@@ -286,7 +286,7 @@ def _of_aggregate(
 
 
 def _tuned(model: Model, pool: Pool, trial: int, epochs: int) -> dict[str, float]:
-    """Test accuracy after training the last layer on so many public samples."""
+    """Return test accuracy after training the last layer on that many public samples."""
     *hidden, output = model
     features = hidden_features(hidden, pool.validation.inputs)
     tested = hidden_features(hidden, pool.test.inputs)

@@ -1,7 +1,7 @@
 """GEMS as its authors' code has it, where that differs from the paper: for the paper's tables.
 
 They return the middle of the bisection's last interval in place of its lower end. For convex models
-they have ellipsoids, whose axes are as long as the Fisher information of a parameter is small,
+they have ellipsoids, with axes as long as the Fisher information of a parameter is small,
 estimated on 200 patients and one drawn class for each. For networks they lose a cluster of neurons,
 train the layer above from chance, and multiply differences by the centre's own values.
 """
@@ -33,12 +33,12 @@ NEURON_WIDTH = 1.0  # and for a neuron
 
 
 def interval_width(width: float) -> float:
-    """How wide the interval is when the bisection stops: at most `width` (Delta)."""
+    """Return how wide the interval is when the bisection stops: at most `width` (Delta)."""
     return LARGEST_RADIUS / 2.0 ** ceil(log2(LARGEST_RADIUS / width))
 
 
 def midpoint(radius: float, width: float) -> float:
-    """The middle of the last interval, which the authors return; above `radius` in half of cases.
+    """Return the middle of the last interval, as the authors do; half the time above `radius`.
 
     `radius` is where the test begins to fail.
     """
@@ -52,7 +52,7 @@ _LEAST_INFORMATION = 1e-5  # added, so that no axis is without end
 
 
 def fisher_axes(layer: Layer, features: Tensor, generator: torch.Generator) -> Tensor:
-    """The length of every axis, laid out like `Layer.flat`: (C d + C,), from .1 to 1.
+    """Return the length of every axis, laid out like `Layer.flat`: (C d + C,), from .1 to 1.
 
     features (n, d) are the patients' inputs to the layer.
     """
@@ -61,7 +61,7 @@ def fisher_axes(layer: Layer, features: Tensor, generator: torch.Generator) -> T
 
 
 def fisher_information(layer: Layer, features: Tensor, generator: torch.Generator) -> Tensor:
-    """The diagonal of the Fisher information, laid out like `Layer.flat`: (C d + C,).
+    """Return the diagonal of the Fisher information, laid out like `Layer.flat`: (C d + C,).
 
     The slope of log p_y in logit c is [y = c] - p_c.
     """
@@ -88,7 +88,7 @@ class AuthorsBalls(Settings):
     @model_validator(mode="before")
     @classmethod
     def _with_preset(cls, values: Any) -> Any:
-        """The preset's values where none is given."""
+        """Return the preset's values where none is given."""
         if isinstance(values, dict) and values.get("preset") == "authors":
             return {**cls.authors, **values}
         return values
@@ -134,7 +134,7 @@ def measured_ball(
     axes: Tensor | None = None,
     cell: int = 1,
 ) -> GoodEnough:
-    """The ball of output layers around `layer`, on patients that it was not trained on.
+    """Return the ball of output layers around `layer`, on patients that it was not trained on.
 
     With `axes` (C d + C,) it is an ellipsoid. The radius is about `cell` patients, or 0.
     """
@@ -152,7 +152,7 @@ def measured_ball(
 def measured_neurons(
     layer: Layer, inputs: Tensor, options: AuthorsNetwork, generator: torch.Generator
 ) -> Tensor:
-    """The radius of every neuron of a hidden layer: (out,) float64."""
+    """Return the radius of every neuron of a hidden layer: (out,) float64."""
     along = directions(options.directions, inputs.shape[1] + 1, generator)
     radii = neuron_radii(
         layer,

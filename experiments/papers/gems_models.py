@@ -67,15 +67,15 @@ class Samples:
         return len(self.labels)
 
     def of_labels(self, labels: Sequence[int]) -> "Samples":
-        """Those of some classes."""
+        """Return those of some classes."""
         return self.only(torch.isin(self.labels, torch.tensor(labels)))
 
     def only(self, rows: Tensor) -> "Samples":
-        """Some rows, by number or by a mask."""
+        """Return some rows, by number or by a mask."""
         return Samples(self.inputs[rows], self.labels[rows])
 
     def drawn(self, count: int, generator: torch.Generator) -> "Samples":
-        """Some at random, without replacement."""
+        """Draw some at random, without replacement."""
         return self.only(torch.randperm(len(self), generator=generator)[:count])
 
 
@@ -89,7 +89,7 @@ class Pool:
     classes: int
 
     def nodes(self, count: int) -> list[tuple[Samples, Samples]]:
-        """Each node's training and validation part; the test part is everyone's."""
+        """Return each node's training and validation part; the test part is everyone's."""
         groups = LABELS[self.classes, count]
         return [(self.train.of_labels(own), self.validation.of_labels(own)) for own in groups]
 
@@ -213,7 +213,7 @@ class Aggregate:
 def merged_hidden(
     models: Sequence[Model], nodes: Sequence[Node], options: AuthorsNetwork, seed: int
 ) -> MergedLayer:
-    """One hidden layer of all nodes' first layers."""
+    """Return one hidden layer of all nodes' first layers."""
     layers = [model[0] for model in models]
     radii = [
         measured_neurons(layer, validation.inputs, options, _drawing(seed, number))
@@ -232,7 +232,7 @@ def merged_hidden(
 def retrained(
     hidden: Layer, nodes: Sequence[Node], classes: int, options: AuthorsNetwork, seed: int
 ) -> list[Layer]:
-    """Each node's new output layer above the common hidden one."""
+    """Return each node's new output layer above the common hidden one."""
     outputs = []
     for number, (train, _) in enumerate(nodes):
         features = hidden_features([hidden], train.inputs)
@@ -249,7 +249,7 @@ def intersected(
     options: AuthorsMeeting,
     seed: int,
 ) -> Aggregate:
-    """The output layer that all nodes find good enough, or the nearest to that."""
+    """Return the output layer that all nodes find good enough, or the nearest to that."""
     features = [hidden_features(hidden, validation.inputs) for _, validation in nodes]
     labels = [validation.labels for _, validation in nodes]
     elliptic = isinstance(options, AuthorsConvex) and options.shape == "ellipsoid"
@@ -313,7 +313,7 @@ def network_gems(
 
 
 def averaged(models: Sequence[Model]) -> Model:
-    """Every parameter's mean over the models."""
+    """Return every parameter's mean over the models."""
     return tuple(
         Layer(
             torch.stack([layer.weight for layer in layers]).mean(dim=0),
@@ -364,7 +364,7 @@ def cifar10_pool(data_dir: Path | None, trial: int) -> Pool:
 
 
 def ham10000_pool(data_dir: Path | None, trial: int) -> Pool:
-    """Two thirds of the lesions for the features; of the others 60, 20 and 20 %.
+    """Return two thirds of the lesions for the features; of the others 60, 20 and 20 %.
 
     A lesion's pictures stay together. Every part is balanced, by turning and mirroring pictures of
     rare diagnoses: 2,000 of each for the features, then 1,000, 300 and 300.
@@ -423,7 +423,7 @@ def _balanced(
 
 
 def _turned(images: Tensor, number: int) -> Tensor:
-    """One of the eight ways to lay a square picture; 0 leaves it as it is."""
+    """Return one of the eight ways to lay a square picture; 0 leaves it as it is."""
     mirrored = images.flip(3) if number // 4 % 2 else images
     return mirrored.rot90(number % 4, (2, 3))
 
@@ -431,7 +431,7 @@ def _turned(images: Tensor, number: int) -> Tensor:
 def _trained(
     images: Tensor, labels: Tensor, classes: int, generator: torch.Generator
 ) -> nn.Sequential:
-    """Three convolutions (32, 64, 128) and 512 units, trained with a layer that is then left."""
+    """Return three convolutions (32, 64, 128) and 512 units, trained with a last layer."""
     side = images.shape[-1] // 8
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator)))

@@ -1,4 +1,4 @@
-"""Draws the tables of GEMS from the cells there are, beside the figures of the paper."""
+"""Draws the tables of GEMS from the cells there are, with the figures of the paper."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ TITLES = {
     ("ham10000", "network"): "HAM10000, one hidden layer of 50 on convolutional features",
     ("cifar10", "network"): "CIFAR-10, one hidden layer of 100 on convolutional features",
 }
-ASKED = 0.7  # of its own images, by every node
+ASKED = 0.7  # of its validation images, by every node
 
 
 def trials(cells: Mapping[str, Cell], dataset: str, model: str, part: str) -> list[Figure]:
-    """One part of every trial's figures: "global", "public", or a number of nodes."""
+    """Return one part of every trial's figures: "global", "public", or a number of nodes."""
     found: list[Figure] = []
     for name in sorted(cells):
         cell = cells[name]
@@ -34,7 +34,7 @@ def trials(cells: Mapping[str, Cell], dataset: str, model: str, part: str) -> li
 def trials_of_both(
     cells: Mapping[str, Cell], dataset: str, model: str, part: str, other: str
 ) -> tuple[list[Figure], list[Figure]]:
-    """Two parts' figures of the trials that have both, so that their means can be compared."""
+    """Return two parts' figures of the trials that have both, to compare their means."""
     numbers = [
         {
             cell.plan.config["trial"]
@@ -49,12 +49,12 @@ def trials_of_both(
 
 
 def values_of(figures: Sequence[Figure], *path: str) -> list[float]:
-    """One figure of every trial."""
+    """Return one figure of every trial."""
     return [_at(trial, path) for trial in figures]
 
 
 def mean_of(figures: Sequence[Figure], *path: str) -> float:
-    """The mean of one figure over the trials."""
+    """Return the mean of one figure over the trials."""
     return fmean(values_of(figures, *path))
 
 
@@ -114,7 +114,7 @@ ENSEMBLE_OF_250 = 0.210
 LOWER = 0.02  # below the paper's figure, to be named
 
 # What is compared, where it stands in a cell, and in the paper's row. One model on all data has a
-# part of its own in a cell, whatever the number of nodes.
+# separate part in a cell, for any number of nodes.
 _COMPARED: Sequence[tuple[str, Sequence[str], Callable[[Published], float]]] = (
     ("the model on all data", ("accuracy",), lambda p: p.whole),
     ("the local models", ("local", "mean"), lambda p: p.local),
@@ -125,7 +125,7 @@ _COMPARED: Sequence[tuple[str, Sequence[str], Callable[[Published], float]]] = (
 
 
 def lower(cells: Mapping[str, Cell]) -> list[str]:
-    """Where a mean is clearly below the paper's, in sentences with the range of the trials."""
+    """Return sentences on means clearly below the paper's, with the range of the trials."""
     found = []
 
     def compare(what: str, every: Sequence[Figure], path: Sequence[str], published: float) -> None:
@@ -152,7 +152,7 @@ def lower(cells: Mapping[str, Cell]) -> list[str]:
 
 
 def reasons(cells: Mapping[str, Cell]) -> list[str]:
-    """What was measured of why, as paragraphs."""
+    """Return what was measured of why, as paragraphs."""
     found = []
     averages = [
         (model, nodes, values_of(every, "averaged"))
@@ -216,7 +216,7 @@ _NAMES = {
 
 
 def draw(cells: Mapping[str, Cell]) -> Page:
-    """All tables, as far as their cells have been run."""
+    """Draw all tables, as far as their cells have been run."""
     lines = [
         "# Good-enough model spaces (Guha and Smith), repeated",
         "",
@@ -286,7 +286,7 @@ def _main_table(cells: Mapping[str, Cell], dataset: str, model: str) -> list[str
 
 
 def _commonest(cells: Mapping[str, Cell], dataset: str) -> list[str]:
-    """What the tables have to be held against: the same label for everybody."""
+    """Return what the tables have to be held against: the same label for everybody."""
     match dataset:
         case "mnist" if MAJORITY in cells:
             right = short(cells[MAJORITY].figures["majority"])
@@ -303,7 +303,7 @@ def _commonest(cells: Mapping[str, Cell], dataset: str) -> list[str]:
 
 
 def _lower(cells: Mapping[str, Cell]) -> list[str]:
-    """What is below the paper's figures, and what was measured of why."""
+    """Return what is below the paper's figures, and what was measured of why."""
     found = lower(cells)
     if not found:
         return []

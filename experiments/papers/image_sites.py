@@ -54,13 +54,13 @@ class HeldImages(ImageSource):
 
     @classmethod
     def of(cls, held: LabelledImages) -> "HeldImages":
-        """A source that gives these."""
+        """Return a source that gives these."""
         source = cls()
         source._held = held
         return source
 
     def describe(self) -> str:
-        """What they are."""
+        """Return what they are."""
         return "The images in memory"
 
     def check(self) -> Iterator[Finding]:
@@ -68,7 +68,7 @@ class HeldImages(ImageSource):
         return iter(())
 
     def read(self, task: ImageTask) -> LabelledImages:
-        """The images."""
+        """Return the images."""
         del task
         return self._held
 
@@ -99,12 +99,12 @@ ARMS: Arms = {
     RECOMMENDED: RECOMMENDED_ARM,
     "evidence_erosion": {"noise_margin": 0.0},  # as it says of networks
 }
-WEIGHING = ("weight_erosion", RECOMMENDED, "evidence_erosion")  # each hospital by itself
+WEIGHING = ("weight_erosion", RECOMMENDED, "evidence_erosion")  # each hospital separately
 MAJORITY, POOLED, LOCAL_STOPPED = "majority", "pooled", "local_stopped"
 
 
 def plans() -> Sequence[CellPlan]:
-    """A cell for each study, user and split; all users of one split before the next."""
+    """Return a cell for each study, user and split; all users of one split before the next."""
     return [
         CellPlan(
             f"{study}-{user}-{split}",
@@ -125,19 +125,19 @@ def plans() -> Sequence[CellPlan]:
 
 
 def users_of(study: str) -> Sequence[str]:
-    """Every collection; of the hospitals that are drawn anew in each split, the first."""
+    """Return every collection; of hospitals that are drawn again in each split, the first."""
     hospitals = load_study(study_path(study)).hospitals
     return hospitals if study == "ham10000" else hospitals[:1]
 
 
 def study_of(config: Values) -> Study:
-    """The cell as a study of this program."""
+    """Return the cell as a study of this program."""
     chosen = {key: config[key] for key in ("user", "seed", "arms")}
     return shipped_study(config["study"], **chosen)
 
 
 def stopped(study: Study, folds: int) -> Study:
-    """The user alone, its number of rounds chosen on one of so many parts of its training part."""
+    """Return the user alone, its rounds chosen on one fold of its training part."""
     return Study.model_validate(
         study.model_dump(mode="json")
         | {"arms": {"local": {}}, "selection": {"method": "validation", "folds": folds}}
@@ -145,7 +145,7 @@ def stopped(study: Study, folds: int) -> Study:
 
 
 def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
-    """All arms of one user on one split."""
+    """Run all arms of one user on one split."""
     study = study_of(config)
     with tempfile.TemporaryDirectory() as folder, without_notes():
         files = make_hospitals(study, Path(folder), data_dir)
@@ -174,12 +174,12 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
 
 
 def _tested(study: Study, own: Patients) -> NDArray[np.int64]:
-    """The user's test pictures, by their places."""
+    """Return the user's test pictures, by their places."""
     return split_patients(study, study.user, own.rows, own.targets, own.groups).test
 
 
 def in_one_place(study: Study, sites: Mapping[str, Site]) -> tuple[Study, Site]:
-    """A study of one hospital with everybody's pictures and the user's test part.
+    """Return a study of one hospital with everybody's pictures and the user's test part.
 
     It takes as many local steps in a round as all hospitals together.
     """
@@ -247,7 +247,7 @@ ByUser = Mapping[str, Mapping[int, Values]]  # user -> split -> figures
 
 
 def draw(cells: Mapping[str, Cell]) -> Page:
-    """A section for each study of which a cell was run."""
+    """Draw a section for each study of which a cell was run."""
     lines = [
         "# Image studies: real sites and skewed labels",
         "",
@@ -309,7 +309,7 @@ def _setting(study: str, found: ByUser) -> str:
 
 
 def _table(metric: str, found: ByUser) -> list[str]:
-    """An arm a line: the metric for each user, and the mean over users."""
+    """Return an arm a line: the metric for each user, and the mean over users."""
     rows = []
     for arm in ROWS:
         values = [figures_of(splits.values(), arm, metric) for splits in found.values()]
@@ -322,7 +322,7 @@ def _table(metric: str, found: ByUser) -> list[str]:
 
 
 def _mean_of_users(found: ByUser) -> list[Values]:
-    """The means over users, of the splits that all of them have."""
+    """Return the means over users, of the splits that all of them have."""
     figures: list[Values] = []
     for split in sorted(set.intersection(*(set(splits) for splits in found.values()))):
         of_users = [splits[split] for splits in found.values()]
@@ -337,7 +337,7 @@ def _mean_of_users(found: ByUser) -> list[Values]:
 
 
 def _against_others(found: ByUser) -> list[str]:
-    """Of every user with so many splits, and of the mean of all; intervals hold together."""
+    """Return those of every user with that many splits, and of the mean of all."""
     measured = {user: list(splits.values()) for user, splits in found.items()}
     if len(found) > 1:
         measured[EVERY] = _mean_of_users(found)
@@ -360,7 +360,7 @@ def _against_others(found: ByUser) -> list[str]:
 
 
 def _supported(every: Sequence[Comparison]) -> list[str]:
-    """The differences that an interval supports, in sentences."""
+    """Return the differences that an interval supports, in sentences."""
     clear = [(one, d) for one in every if (d := one.difference) and d.leaves_out_zero]
     lines = [f"An interval leaves out 0 in {len(clear)} of {len(every)} comparisons.", ""]
     for ours in OURS:
@@ -375,7 +375,7 @@ def _supported(every: Sequence[Comparison]) -> list[str]:
 
 
 def _weights(study: str, found: ByUser) -> list[str]:
-    """Each hospital's weight at each user, the mean over rounds and splits."""
+    """Return each hospital's weight at each user, the mean over rounds and splits."""
     hospitals = users_of(study)
     rows = [
         [

@@ -51,7 +51,7 @@ LOWEST, HIGHEST = -3.0, 5.0  # of the cuts; the values are drawn around 1 with d
 
 
 def plans() -> Sequence[CellPlan]:
-    """Every attack with one thing varied at a time."""
+    """Return every attack with one thing varied at a time."""
     found: dict[str, CellPlan] = {}
     for attack, order in SERIES:
         for factor, values in FACTORS.items():
@@ -68,7 +68,7 @@ def plans() -> Sequence[CellPlan]:
 
 
 def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
-    """How many of the patients' records are found."""
+    """Return how many of the patients' records are found."""
     del data_dir
     patients = _patients(config["patients"], config["seed"])
     study = study_of(config)
@@ -85,7 +85,7 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
 
 
 def _patients(num: int, seed: int) -> NDArray[np.float64]:
-    """Two values and the class of each: (num, 3)."""
+    """Return two values and the class of each: (num, 3)."""
     draws = np.random.default_rng(seed)
     values = np.round(draws.normal(size=(num, 2)) + 1, 4)
     ill = values @ [1.0, -0.5] + draws.normal(size=num) * 0.5 > 0.5
@@ -93,7 +93,7 @@ def _patients(num: int, seed: int) -> NDArray[np.float64]:
 
 
 def study_of(config: Values) -> Study:
-    """The made-up hospital's study."""
+    """Return the made-up hospital's study."""
     training = dict(TRAINING[config["attack"]])
     if config["attack"] == "cuts-whole":
         training |= {"epochs": config["steps"], "batch_size": config["patients"]}
@@ -156,7 +156,7 @@ def _found(
 
 
 def draw(cells: Mapping[str, Cell]) -> Page:
-    """The share of patients found, over each of the three things."""
+    """Draw the share of patients found, over each of the three things."""
     lines = [
         "# What a coordinator can infer from updates",
         "",

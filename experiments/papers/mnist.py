@@ -46,12 +46,12 @@ USER = "agent-0"
 
 
 def plans() -> list[CellPlan]:
-    """The paper's cells, and then the others."""
+    """Return the paper's cells, and then the others."""
     return [*published_plans(), *further_plans()]
 
 
 def published_plans() -> list[CellPlan]:
-    """All 84, few agents first: there the paper's figures are easiest to tell apart."""
+    """Return all 84, few agents first: there the paper's figures differ most."""
     return [
         _plan(pattern, agents, scheme)
         for agents in AGENTS
@@ -61,7 +61,7 @@ def published_plans() -> list[CellPlan]:
 
 
 def further_plans() -> list[CellPlan]:
-    """What differs in one thing from the paper's cells, few agents first."""
+    """Return what differs in one thing from the paper's cells, few agents first."""
     return [plan for agents in AGENTS for plan in _further_plans(agents)]
 
 
@@ -100,7 +100,7 @@ def _plan(
 
 
 def _arm(scheme: Scheme, agents: int, variant: Variant) -> Mapping[str, Any]:
-    """The authors' constants; `batches` is how their code counts a hospital's samples."""
+    """Return the authors' constants; `batches` is how their code counts a hospital's samples."""
     if scheme == "fedavg":
         return {"weighting": "uniform"}
     if scheme == "local":
@@ -135,7 +135,7 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
 
 
 def study_of(config: Values) -> Study:
-    """The cell as a study of this program."""
+    """Return the cell as a study of this program."""
     return Study.model_validate(
         {
             "name": "mnist-table-2",
@@ -165,7 +165,7 @@ def study_of(config: Values) -> Study:
 def agents_of(
     study: Study, pattern: PatternName, how: PartitionName, data_dir: Path | None
 ) -> dict[str, Hospital]:
-    """Every agent with its images; the user also has its test images, marked as such."""
+    """Return every agent with its images; the user also has its test images, marked as such."""
     source = data_folder(data_dir, "mnist")
     images, labels = read_mnist(source, "train")
     test_images, test_labels = read_mnist(source, "t10k")

@@ -1,4 +1,4 @@
-"""Draws the MNIST tables, published figures beside ours, from however many cells there are."""
+"""Draws the MNIST tables, published figures and ours, from the cells there are."""
 
 from collections.abc import Mapping, Sequence
 
@@ -33,7 +33,7 @@ def last_of(cell: Cell) -> float:
 
 
 def interval(cell: Cell) -> tuple[float, float]:
-    """The 95 % interval of the best accuracy."""
+    """Return the 95 % interval of the best accuracy."""
     return wilson(best_of(cell), cell.figures["test_images"])
 
 
@@ -46,7 +46,7 @@ _OTHERS: Sequence[Scheme] = ("fedavg", "local")
 
 
 def further_tables(cells: Mapping[str, Cell]) -> list[str]:
-    """Both tables, as far as their cells were run; nothing where none was."""
+    """Return both tables, as far as their cells were run; nothing where none was."""
     plans = further_plans()
     run = sum(plan.name in cells for plan in plans)
     if not run:
@@ -64,7 +64,7 @@ def further_tables(cells: Mapping[str, Cell]) -> list[str]:
 
 
 def _settings(cells: Mapping[str, Cell]) -> list[str]:
-    """Weight Erosion as published beside two other settings of it."""
+    """Return Weight Erosion as published and two other settings of it."""
     rows = []
     for agents in AGENTS:
         for pattern in PATTERNS:
@@ -110,7 +110,7 @@ def _ahead(cells: Mapping[str, Cell], variant: Variant) -> list[str]:
 
 
 def _partitions(cells: Mapping[str, Cell]) -> list[str]:
-    """The authors' partition beside one that gives every image to one agent."""
+    """Return the authors' partition and one that gives every image to one agent."""
     rows = []
     for agents in AGENTS:
         for pattern in (p for p, shared in SHARED.items() if agents in shared):
@@ -195,7 +195,7 @@ Grid = Mapping[tuple[str, int, str], Cell]  # by pattern, agents and scheme
 
 
 def draw(cells: Mapping[str, Cell]) -> Page:
-    """A table for each number of agents, figure 2, and tables of the further cells."""
+    """Draw a table for each number of agents, figure 2, and tables of the further cells."""
     published = [plan for plan in published_plans() if plan.name in cells]
     grid = {
         (plan.config["pattern"], plan.config["agents"], plan.config["scheme"]): cells[plan.name]
@@ -255,7 +255,7 @@ def _table(grid: Grid, agents: int, place: int) -> list[str]:
 
 
 def _agreement(grid: Grid) -> list[str]:
-    """How often the order of two schemes is the published one, and how often ours is outside."""
+    """Return how often two schemes are in the published order, and how often ours is outside."""
     pairs = [(_WE, _LOCAL), (_WE, _FEDAVG), (_FEDAVG, _LOCAL)]
     lines = []
     for one, other in pairs:

@@ -1,7 +1,7 @@
 """The cost of differential privacy: the default study with several epsilons, over splits.
 
-Each arm is a study of its own beside none, so that all of epsilon is spent on it. The settings of
-the private step were chosen on splits of their own, which are shown, too.
+Each arm is a separate study, so that all of epsilon is spent on it. The settings of the private
+step were chosen on other splits, which are shown, too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ TRIAL_SEEDS = range(1000, 1010)
 
 
 def plans() -> Sequence[CellPlan]:
-    """The trials of settings, then every arm with every epsilon, ten splits in a cell."""
+    """Return the trials of settings, then every arm with every epsilon, ten splits in a cell."""
     found = []
     for epsilon in EPSILONS:
         for rate, clip in TRIED:
@@ -48,7 +48,7 @@ def _plan(name: str, arm: str, privacy: Values | None, seeds: Sequence[int]) -> 
     config = {
         "study": STUDY,
         "arm": arm,
-        "settings": {},  # beside the study's own
+        "settings": {},  # that replace the study's
         "privacy": privacy,
         "rounds": None if privacy is None else ROUNDS,
         "seeds": list(seeds),
@@ -57,7 +57,7 @@ def _plan(name: str, arm: str, privacy: Values | None, seeds: Sequence[int]) -> 
 
 
 def studies_of(config: Values) -> list[Study]:
-    """The shipped study with the cell's one arm and its privacy, for each of the seeds."""
+    """Return the shipped study with the cell's one arm and its privacy, for each of the seeds."""
     raw = load_study(study_path(config["study"])).model_dump(mode="json")
     arm = config["arm"]
     raw["arms"] = {arm: raw["arms"][arm] | config["settings"]}
@@ -80,7 +80,7 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
 
 
 def draw(cells: Mapping[str, Cell]) -> Page:
-    """The price of each epsilon, and the settings that were tried."""
+    """Draw the price of each epsilon, and the settings that were tried."""
     local = _pooled(cells, "local", None)
     patients = one_or_range([cell.figures["patients"] for cell in cells.values()] or [0])
     lines = [
@@ -122,7 +122,7 @@ BySeed = Mapping[int, tuple[float, float]]  # errors and log loss of a split
 
 
 def _pooled(cells: Mapping[str, Cell], arm: str, epsilon: float | None) -> BySeed:
-    """All splits that were run."""
+    """Return all splits that were run."""
     end = "" if arm == "local" else "-none" if epsilon is None else f"-epsilon{epsilon:g}"
     names = [f"{arm}{end}-{first}" for first in range(0, SEEDS, AT_ONCE)]
     found: dict[int, tuple[float, float]] = {}

@@ -1,8 +1,8 @@
 """The cost of the protections: the default study with a site's protections on and off, over splits.
 
 The errors are those of the user's test patients. What is measured in seconds is one answer of one
-hospital to one round: the training alone, and with the book of answers and the log of what is sent,
-both of which are on the disk before the answer leaves.
+hospital to one round: the training alone, and with the records of answers and the log of what is
+sent, both of which are on the disk before the answer leaves.
 """
 
 import tempfile
@@ -45,7 +45,7 @@ ROUNDS_TIMED, TIMED_SEEDS = 300, 3
 
 
 def plans() -> Sequence[CellPlan]:
-    """Every variant with the same splits, and what an answer takes."""
+    """Return every variant with the same splits, and what an answer takes."""
     found = [
         CellPlan(
             f"{'-'.join(name.replace(',', '').split())}-seed{seed}",
@@ -63,7 +63,7 @@ def plans() -> Sequence[CellPlan]:
 
 
 def study_of(config: Values) -> Study:
-    """The shipped study with the cell's seed, and what is measured or timed of it."""
+    """Return the shipped study with the cell's seed, and what is measured or timed of it."""
     study = load_study(study_path(config["study"]))
     raw = {**study.model_dump(), "seed": config["seed"]}
     if "timed" in config:

@@ -2,8 +2,8 @@
 
 The user minimises f_0(x) = a x^2 / 2, the collaborators' average is a (x - x*)^2 / 2 with
 a |x*| = zeta, and every gradient carries Gaussian noise of deviation sigma. Many trials run at once
-as the coordinates of one vector, which the rules never mix. The N collaborators, whose average is
-all that these rules use, are one peer with noise sigma / sqrt(N). The rules are this program's own.
+as the coordinates of one vector, which the rules never mix. The rules use only the average of the N
+collaborators: one peer with noise sigma / sqrt(N). The rules are this program's.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from erosion.common.algorithms.weighted_gradient import WeightedGradient
 from erosion.common.settings.base import Settings
 from erosion.experiments.cells import CellPlan, Tick, Values
 
-STEADY_SHARE = 1 / 3  # of the rounds, the last ones, whose mean is the steady state
+STEADY_SHARE = 1 / 3  # of the rounds, the last ones, which give the steady state as their mean
 RECORDS = 60  # losses that a cell keeps, evenly over the rounds
 SCALED_TRIALS = 200  # at most, where beta = eta a / N, in runs of 20 / beta rounds
 SCALED_COLLABORATORS = 100  # the most: above, 1 / beta is more rounds than are worth waiting for
@@ -67,12 +67,12 @@ class Constants(Settings):
 
 
 def _scaled_rounds(beta: float) -> int:
-    """How many runs take whose beta follows the number of collaborators."""
+    """Return how many runs take with a beta that follows the number of collaborators."""
     return round(20 / beta)
 
 
 def plans(constants: Constants | None = None) -> list[CellPlan]:
-    """The curves of all five figures."""
+    """Return the curves of all five figures."""
     base = (constants or Constants()).model_dump()
     base["alpha"] = _averaging(base["collaborators"])
 
@@ -106,7 +106,7 @@ def plans(constants: Constants | None = None) -> list[CellPlan]:
 
 
 def _averaging(collaborators: int) -> float:
-    """The alpha with which everybody's noise counts alike."""
+    """Return the alpha with which everybody's noise counts alike."""
     return collaborators / (collaborators + 1)
 
 
@@ -173,7 +173,7 @@ RULES = ("alone", "wga", "bc")
 
 
 def exact_steady(config: Values) -> float:
-    """The loss that is reached in the end: of WGA noise and bias, of BC noise alone."""
+    """Return the loss that is reached in the end: of WGA noise and bias, of BC noise alone."""
     match config["rule"]:
         case "alone":
             exact = alone_steady(config)
@@ -226,7 +226,7 @@ def recursion(config: Values, eta: Any, alpha: Any, beta: Any) -> Recursion:
 
 
 def _corrected_variance(config: Values) -> float:
-    """The variance of x that BC's recursion leaves as it is."""
+    """Return the variance of x that BC's recursion leaves as it is."""
     of = recursion(config, config["eta"], config["alpha"], config["beta"])
     cc = of.noise_c / (1 - of.keep_c**2)
     xc = (of.keep_c * of.pull * cc + of.noise_xc) / (1 - of.keep_c * of.keep_x)
@@ -248,7 +248,7 @@ TUNED_ROUNDS = 1000  # for which all is tuned
 
 
 def tuned_plans(constants: Constants | None = None) -> list[CellPlan]:
-    """One cell for each number of collaborators: as given, and ten times as many."""
+    """Return one cell for each number of collaborators: as given, and ten times as many."""
     base = (constants or Constants()).model_dump(include={"a", "zeta", "sigma", "start"})
     of_all = (constants or Constants()).collaborators
     return [
@@ -262,7 +262,7 @@ def tuned_plans(constants: Constants | None = None) -> list[CellPlan]:
 
 
 def run_tuned(config: Values, data_dir: Path | None, tick: Tick) -> Values:
-    """The best loss after the last round of training alone and of bias correction."""
+    """Return the best loss after the last round of training alone and of bias correction."""
     del data_dir
     etas = np.geomspace(1e-4, 1, 80) / config["a"]
     alone = _losses(config, etas, np.zeros(1), np.zeros(1), lambda: None)
@@ -313,7 +313,7 @@ DISTANCES = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
 
 
 def mean_plans() -> list[CellPlan]:
-    """One cell for each distance between the populations."""
+    """Return one cell for each distance between the populations."""
     return [
         CellPlan(
             f"delta{delta:g}",
@@ -325,7 +325,7 @@ def mean_plans() -> list[CellPlan]:
 
 
 def run_means(config: Values, data_dir: Path | None, tick: Tick) -> Values:
-    """The weight with the least measured error, and the formula's."""
+    """Return the weight with the least measured error, and the formula's."""
     del data_dir
     generator = np.random.default_rng(config["seed"])
     v_0, v_1 = (config["sigma"] ** 2 / config[k] for k in ("own", "others"))

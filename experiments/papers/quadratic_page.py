@@ -46,7 +46,7 @@ TITLES = {
 
 
 def draw(cells: Mapping[str, Cell]) -> Page:
-    """Curves, steady states beside the closed form, and the caveat with everything tuned."""
+    """Draw curves, steady states with the closed form, and the caveat with everything tuned."""
     curves = {name: cell for name, cell in cells.items() if name.startswith("figure")}
     tuned = {name: cell for name, cell in cells.items() if name.startswith("tuned")}
     lines = [
@@ -89,7 +89,7 @@ def _steady(cell: Cell) -> str:
 
 
 def _independent(cell: Cell, found: Mapping[str, float]) -> str:
-    """What another program found, where the constants are the same."""
+    """Return what another program found, where the constants are the same."""
     ours = {plan.name: plan.config for plan in quadratic.plans()}
     if cell.plan.name in found and ours[cell.plan.name] == cell.plan.config:
         return f"{found[cell.plan.name]:.4g}"
@@ -97,7 +97,7 @@ def _independent(cell: Cell, found: Mapping[str, float]) -> str:
 
 
 def _ways(curves: Mapping[str, Cell]) -> list[str]:
-    """How BC comes to its floor: how high its loss rises first, and how long it takes."""
+    """Return how BC comes to its floor: how high its loss rises first, and how long it takes."""
     rows = []
     for cell in curves.values():
         config, floor = cell.plan.config, cell.figures["exact"]
@@ -126,7 +126,7 @@ def _ways(curves: Mapping[str, Cell]) -> list[str]:
 
 
 def _constants(curves: Mapping[str, Cell]) -> list[str]:
-    """Those that no figure varied, as far as its curves have been run."""
+    """Return those that no figure varied, as far as its curves have been run."""
     first = next((c.plan.config for c in curves.values() if c.plan.config["figure"] == 2), None)
     if first is None:
         return []
@@ -205,7 +205,7 @@ def _against(axis: Axes, cells: Sequence[Cell], place: Callable[[Cell], float], 
 
 
 def draw_means(cells: Mapping[str, Cell]) -> Page:
-    """The weight with the least measured error beside the formula's."""
+    """Draw the weight with the least measured error and the formula's."""
     rows = [
         f"| {c.plan.config['delta']:g} | {c.figures['optimal']:.3f} | {c.figures['measured']:.2f} |"
         f" {c.figures['error_alone']:.4f} | {c.figures['error_pooled']:.4f} |"

@@ -1,8 +1,8 @@
 """What collaborating has to beat: tuned models of the user's patients alone, on the same splits.
 
 No round is run. On each split of which-rule and confirmation the user's site fits its local
-references, and their losses are set beside those that the cells of these experiments keep of every
-rule. That a split is the same one, the base rate's loss says, which is kept by both.
+references, and their losses are compared with those that the cells of these experiments keep of
+every rule. The base rate's loss, which both keep, shows that a split is the same.
 """
 
 import tempfile
@@ -44,13 +44,13 @@ Losses = Mapping[Setting, Sequence[Mapping[str, float]]]  # of every split, by n
 
 
 def settings() -> dict[Setting, Experiment]:
-    """Every study and user, and the experiment that has its rules' losses."""
+    """Return every study and user, and the experiment that has its rules' losses."""
     explored = dict.fromkeys(rules.shipped_settings(), WHICH_RULE)
     return explored | dict.fromkeys(rules.NEW_SETTINGS, CONFIRMATION)
 
 
 def plans() -> Sequence[CellPlan]:
-    """A cell for each setting and seed."""
+    """Return a cell for each setting and seed."""
     return [
         CellPlan(
             f"{study}-{user}-{seed}",
@@ -63,7 +63,7 @@ def plans() -> Sequence[CellPlan]:
 
 
 def study_of(config: Values) -> Study:
-    """The study whose local references the user's site fits; its first arm is not run."""
+    """Return the study that the user's site fits local references for; no arm is run."""
     study = shipped_study(
         config["study"], user=config["user"], seed=config["seed"], arms=["fedavg", "local"]
     )
@@ -110,7 +110,7 @@ def _loss(cell: Cell, name: str) -> float:
 
 
 def by_setting(cells: Mapping[str, Cell], results: Path = RESULTS) -> Losses:
-    """The losses of every split that both have, for the settings that have two."""
+    """Return the losses of every split that both have, for the settings that have two."""
     rules_of = {one: read_cells(results / one.name, one.plans()) for one in OURS}
     found: dict[Setting, list[dict[str, float]]] = {setting: [] for setting in settings()}
     for cell in cells.values():
@@ -123,7 +123,7 @@ def by_setting(cells: Mapping[str, Cell], results: Path = RESULTS) -> Losses:
 
 
 def against(name: str, reference: str, found: Losses) -> dict[Setting, Difference]:
-    """The loss of one minus that of another, over each setting's splits."""
+    """Return the loss of one minus that of another, over each setting's splits."""
     return {
         setting: paired_difference(
             [split[name] for split in splits],
@@ -136,7 +136,7 @@ def against(name: str, reference: str, found: Losses) -> dict[Setting, Differenc
 
 
 def draw(cells: Mapping[str, Cell]) -> Page:
-    """The losses, and those of the rules minus the ridge's."""
+    """Draw the losses, and those of the rules minus the ridge's."""
     found = by_setting(cells)
     left_out = "; ".join(", ".join(setting) for setting in settings() if setting not in found)
     minus = {name: against(name, "ridge", found) for name in NAMES if name != "ridge"}

@@ -33,7 +33,7 @@ from erosion.experiments.testbed import study_path
 DEVIATIONS = 1.5  # z of "a little is enough"
 TIMES = 10.0  # how much longer than honest ones scaled updates and Gaussian noise are
 HARM = 0.5  # the harmful part of the mimic's update, in lengths of the user's
-CLAIMED_NOISE = 1e6  # the claim is so many times the truth
+CLAIMED_NOISE = 1e6  # times the truth
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +79,7 @@ def free_ride(known: Knowledge) -> Tensor:
 
 
 def mimic(known: Knowledge) -> Tensor:
-    """The user's last update, and beside it a step against what the attacker's patients say."""
+    """Return the user's last update plus a step against the attacker's patients."""
     copied = known.honest if known.users_last is None else known.users_last
     length = float(known.honest.norm())
     against = known.honest / length if length > 0 else known.honest
@@ -165,7 +165,7 @@ class Wire:
 
 
 class Overheard(Hospital):
-    """An honest hospital whose updates the attacker hears."""
+    """An honest hospital with updates that the attacker hears."""
 
     def __init__(self, site: Site, wire: Wire) -> None:
         """A hospital on the wire."""
@@ -173,7 +173,7 @@ class Overheard(Hospital):
         self._wire = wire
 
     def train(self, request: TrainRequest) -> TrainResult:
-        """The honest answer."""
+        """Return the honest answer."""
         result = super().train(request)
         self._wire.heard.setdefault(request.round, {})[self.name] = result.delta
         return result
@@ -188,7 +188,7 @@ class Attacker(Hospital):
         self._wire, self._attack = wire, attack
 
     def answer(self, request: TrainRequest) -> TrainResult | StepResult:
-        """The harmful answer to any step; raises Refusal where the attacker is absent."""
+        """Return the harmful answer to any step; raises Refusal where the attacker is absent."""
         if not self._attack.answers:
             raise Refusal("takes no part.")
         result = super().answer(request)
@@ -197,7 +197,7 @@ class Attacker(Hospital):
         return replace(result, tensors=self._attack.attachments(result.tensors))
 
     def train(self, request: TrainRequest) -> TrainResult:
-        """The honest answer with another update."""
+        """Return the honest answer with another update."""
         result = super().train(request)
         study, heard = request.study, self._wire.heard
         known = Knowledge(
@@ -233,20 +233,20 @@ def flip_labels(table: Path, study: Study) -> None:
 
 ATTACKERS = {"breast-cancer": "miscoded", "heart-disease": "hungary"}
 SEEDS = {"breast-cancer": 8, "heart-disease": 5}
-BORN_FLIPPED = {"miscoded"}  # whose labels the testbed writes the wrong way round
+BORN_FLIPPED = {"miscoded"}  # with labels that the testbed writes the wrong way round
 ERODING, RECOMMENDED = "weight_erosion", "weight_erosion_recommended"
 METHODS: Mapping[str, Values] = {
     **{name: {"algorithm": name} for name in REGISTRY},
     RECOMMENDED: {"algorithm": "weight_erosion", "preset": "recommended"},
 }
-# Whose cells' configuration says that they are of a second program: in the first, three held out
+# Cells with a configuration of a second program: in the first, three held out
 # fewer patients, and with fedlin an absent attacker and a free rider sent honest gradients.
 REMADE = ("fedfomo", "gems", "model_averaging", "fedlin")
 CLAIM_ONLY = "evidence_erosion"  # the only method that asks for the noise
 
 
 def plans() -> Sequence[CellPlan]:
-    """A cell for each study, seed and method; methods that do not fit a study are left out."""
+    """Return a cell for each study, seed and method; methods must fit the study."""
     found = []
     for study, seeds in SEEDS.items():
         fitting = [method for method in METHODS if _fits(study, method)]
@@ -266,13 +266,13 @@ def plans() -> Sequence[CellPlan]:
 
 
 def study_of(config: Values) -> Study:
-    """The shipped study with the cell's one arm and seed."""
+    """Return the shipped study with the cell's one arm and seed."""
     (method,) = config["arm"]
     return one_arm_study(config["study"], method, config["seed"])
 
 
 def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
-    """What each attack makes of the user's model."""
+    """Return what each attack makes of the user's model."""
     study, found = study_of(config), {}
     for attack in config["attacks"]:
         found[attack] = run_attack(study, attack, data_dir)
@@ -281,7 +281,7 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
 
 
 def run_attack(study: Study, attack: str, data_dir: Path | None) -> Values:
-    """The user's log loss and accuracy, the attacker's last weight, and when weights ended.
+    """Return the user's log loss and accuracy, the attacker's last weight, and when weights ended.
 
     `weight` is relative to the user's, None where none is known. `zero_rounds` has, for Weight
     Erosion, the first round at weight 0 by peer.
@@ -309,7 +309,7 @@ def run_attack(study: Study, attack: str, data_dir: Path | None) -> Values:
 
 
 def one_arm_study(name: str, method: str, seed: int) -> Study:
-    """The study with one arm, which has the method's defaults.
+    """Return the study with one arm, which has the method's defaults.
 
     The attacker is named last, so that it is asked last. Raises StudyError where the method does
     not fit the study.
@@ -328,7 +328,7 @@ def one_arm_study(name: str, method: str, seed: int) -> Study:
 def attacked(
     files: Mapping[str, HospitalFiles], attacker: str, attack: Attack
 ) -> dict[str, Hospital]:
-    """The hospitals of one simulation, one of them harmful."""
+    """Return the hospitals of one simulation, one of them harmful."""
     wire = Wire()
     return {
         name: Attacker(site_of(name, f), wire, attack)

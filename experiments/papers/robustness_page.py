@@ -23,7 +23,7 @@ from erosion.experiments.papers.robustness import (
 from erosion.experiments.tables import LEVEL, ROUNDED, mean_and_error
 
 ALONE = "local"  # the method that hears nobody
-NOTABLE = 0.02  # log loss; a harm above it is told even where it is not clear
+NOTABLE = 0.02  # log loss; a harm above it is reported even where it is not clear
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Mean:
     error: float  # standard error; nan with a single seed
 
     def is_above(self, limit: float) -> bool:
-        """Whether it is by more than so many standard errors above 0; never with a single seed."""
+        """Return if it is that many standard errors above 0; never with a single seed."""
         return not isnan(self.error) and self.mean > limit * max(self.error, ROUNDED)
 
 
@@ -135,7 +135,7 @@ def summarise(name: str, cells: Iterable[Cell]) -> Summary | None:
 
 
 def rows(outcomes: Iterable[Outcome]) -> list[Row]:
-    """One row for each method and attack, in their order; every one must have all seeds."""
+    """Return one row for each method and attack, in their order; every one must have all seeds."""
     groups: dict[tuple[str, str], dict[int, Outcome]] = {}
     for outcome in outcomes:
         groups.setdefault((outcome.method, outcome.attack), {})[outcome.seed] = outcome
@@ -230,14 +230,14 @@ to which methods that weight by it would be open; and neither study sets
 
 
 def draw(cells: Mapping[str, Cell]) -> Page:
-    """Who fails under which attack, and all figures behind that."""
+    """Draw who fails under which attack, and all figures behind that."""
     found = (summarise(name, cells.values()) for name in ATTACKERS)
     text = page([summary for summary in found if summary is not None])
     return Page(text)
 
 
 def page(summaries: Sequence[Summary]) -> str:
-    """The tables, as Markdown."""
+    """Return the tables, as Markdown."""
     attacks = [f"- {attack.title}: {attack.explanation}" for attack in ATTACKS.values()]
     parts = [INTRODUCTION, "The attacker ...\n", "\n".join(attacks) + "\n"]
     return "\n".join([*parts, *(_of_study(summary) for summary in summaries)])

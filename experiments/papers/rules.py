@@ -3,10 +3,10 @@
 which-rule: the shipped studies, every rule with its defaults. Every arm starts from the same model
     and takes as many local steps. The seed decides training, the user's test patients, and (breast
     cancer) which patient is at which hospital.
-odd-one-out: a user whose labels are the other way round than all others'.
+odd-one-out: a user with labels the other way round than all others.
 confirmation: two studies that had not been looked at, with the constants as they stood. Their
     settings were written down before any arm had been trained on them.
-slow-erosion: the recommended Weight Erosion with several erosion shares, on splits of its own.
+slow-erosion: the recommended Weight Erosion with several erosion shares, on other splits.
     `distance_penalty = "auto"` takes the first rounds' distances for those of all rounds. But the
     user's own update shrinks while the model comes to rest, so that weights end earlier.
 """
@@ -89,13 +89,13 @@ SHARES: Arms = {
 
 
 def shipped_settings() -> list[Setting]:
-    """The default study, and each heart hospital as the user."""
+    """Return the default study, and each heart hospital as the user."""
     heart = load_study(study_path("heart-disease"))
     return [("breast-cancer", "home"), *(("heart-disease", user) for user in heart.hospitals)]
 
 
 def plans_of(settings: Sequence[Setting], seeds: Sequence[int], arms: Arms) -> list[CellPlan]:
-    """A cell for each setting and seed; all arms of one are compared on the same patients."""
+    """Return a cell for each setting and seed, where all arms have the same patients."""
     return [
         CellPlan(
             f"{study}-{user}-{seed}",
@@ -108,7 +108,7 @@ def plans_of(settings: Sequence[Setting], seeds: Sequence[int], arms: Arms) -> l
 
 
 def study_of(config: Values) -> Study:
-    """The shipped study with the cell's user, arms and seed."""
+    """Return the shipped study with the cell's user, arms and seed."""
     return shipped_study(config["study"], **{key: config[key] for key in ("user", "arms", "seed")})
 
 
@@ -124,7 +124,7 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
 
 
 def by_setting(cells: Mapping[str, Cell], settings: Sequence[Setting]) -> Found:
-    """The figures of every setting with two splits or more."""
+    """Return the figures of every setting with two splits or more."""
     found: dict[Setting, list[Values]] = {setting: [] for setting in settings}
     for cell in cells.values():
         found[cell.plan.config["study"], cell.plan.config["user"]].append(cell.figures)
@@ -132,7 +132,7 @@ def by_setting(cells: Mapping[str, Cell], settings: Sequence[Setting]) -> Found:
 
 
 def test_share(study: str) -> float:
-    """The share of the user's patients that a split tests."""
+    """Return the share of the user's patients that a split tests."""
     return load_study(study_path(study)).evaluation.test_share
 
 
@@ -143,7 +143,7 @@ def draw_rules(
     settings: Sequence[Setting],
     cells: Mapping[str, Cell],
 ) -> Page:
-    """The heading, a summary over the settings, and a table for each that has two splits."""
+    """Draw the heading, a summary over the settings, and a table for each that has two splits."""
     found = by_setting(cells, settings)
     here = {options.get("algorithm", arm) for arm, options in arms.items()}
     lines = [*heading]
@@ -208,7 +208,7 @@ def _against_others(found: Found, ours: str) -> list[str]:
 
 
 def _table(figures: Sequence[Values], arms: Arms) -> list[str]:
-    """Every arm, by its mean loss."""
+    """Return every arm, by its mean loss."""
     reference = np.array(_losses(figures, REFERENCE))
     apart = {arm: np.array(_losses(figures, arm)) - reference for arm in arms if arm != REFERENCE}
     p_values = {arm: sign_flip_p_value(values, seed=0) for arm, values in apart.items()}
@@ -245,7 +245,7 @@ def _table(figures: Sequence[Values], arms: Arms) -> list[str]:
 
 
 def _picture(found: Found, ours: str) -> bytes:
-    """The differences from some others, a row for each setting."""
+    """Return the differences from some others, a row for each setting."""
     # The picture may stand without its page: how few splits there are is in it.
     names = [f"{study}, {user} ({len(of)} splits)" for (study, user), of in found.items()]
     with picture(columns=len(DRAWN), height=0.8 + 0.32 * len(found)) as (figure, content):

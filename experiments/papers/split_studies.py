@@ -49,7 +49,7 @@ STEP_ARMS: Arms = {
 
 
 def round_plans() -> Sequence[CellPlan]:
-    """A cell for each study and seed."""
+    """Return a cell for each study and seed."""
     return [
         CellPlan(
             f"{name}-{seed}",
@@ -62,7 +62,7 @@ def round_plans() -> Sequence[CellPlan]:
 
 
 def arms(rounds: int) -> dict[str, dict[str, Any]]:
-    """What is compared; those of one round train as long in it as the others in all."""
+    """Return what is compared; those of one round train as long in it as the others in all."""
     once = {"algorithm": "personal_gems", "local_rounds": rounds}
     share = {"epsilon": 0.9, "epsilon_of": "own_accuracy"}
     return {
@@ -82,7 +82,7 @@ def _rounds(name: str) -> int:
 
 
 def step_plans() -> Sequence[CellPlan]:
-    """A cell for each seed, study and number of steps."""
+    """Return a cell for each seed, study and number of steps."""
     return [
         CellPlan(
             f"{study}-{steps}steps-{seed}",
@@ -103,7 +103,7 @@ def step_plans() -> Sequence[CellPlan]:
 
 
 def study_of(config: Values) -> Study:
-    """The shipped study with the cell's arms and seed, and its rounds and steps if it has them."""
+    """Return the shipped study with the cell's arms, seed, rounds and steps."""
     changed = {key: config[key] for key in ("arms", "seed", "rounds") if key in config}
     if "steps" in config:
         training = load_study(study_path(config["study"])).training.model_dump(mode="json")
@@ -122,7 +122,7 @@ def run_rounds(config: Values, data_dir: Path | None, tick: Tick) -> Values:
 
 
 def run_steps(config: Values, data_dir: Path | None, tick: Tick) -> Values:
-    """All arms on one split."""
+    """Run all arms on one split."""
     reply = one_split(study_of(config), data_dir, min_local_steps=config["steps"])
     tick()
     return {
@@ -132,12 +132,12 @@ def run_steps(config: Values, data_dir: Path | None, tick: Tick) -> Values:
 
 
 def _of(cells: Mapping[str, Cell], **config: Any) -> list[Values]:
-    """The figures of the cells of these settings."""
+    """Return the figures of the cells of these settings."""
     return [c.figures for c in cells.values() if config.items() <= c.plan.config.items()]
 
 
 def draw_rounds(cells: Mapping[str, Cell]) -> Page:
-    """One table for each study."""
+    """Draw one table for each study."""
     lines = [
         "# Is one round enough? Personal GEMS over splits of the patients",
         "",
@@ -175,7 +175,7 @@ def _round_table(found: Sequence[Values], rounds: int) -> list[str]:
 
 
 def draw_steps(cells: Mapping[str, Cell]) -> Page:
-    """One table for each study: log loss by steps a round, and beside training alone."""
+    """Draw one table for each study: log loss by steps a round, and training alone."""
     lines = [
         "# Bias correction with local steps, on real data",
         "",

@@ -59,7 +59,7 @@ DIM = (len(FEATURES) + 1) * 2
 
 
 def plans() -> list[CellPlan]:
-    """Both modes and splits, 20 seeds and the authors'; a cell has all users and schemes."""
+    """Return both modes and splits, 20 seeds and the authors'; a cell has all users and schemes."""
     return [
         CellPlan(
             f"{mode}-{split.lower()}-{seed}",
@@ -110,7 +110,7 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
 def _train(
     scheme: Scheme, hospitals: Sequence[Hospital], user: int, config: Values, tick: Tick
 ) -> Values:
-    """One scheme for one user: accuracy and weights after every round."""
+    """Return one scheme for one user: accuracy and weights after every round."""
     batch_size = BATCH_SIZE[config["split"]]
     context = BuildContext(config["rounds"], len(hospitals), _no_layout)
     rate, reference = config["rates"][scheme], config["mode"] == "reference"
@@ -242,7 +242,7 @@ PUBLISHED: Mapping[tuple[Mode, Split, Scheme], Sequence[float]] = {
 
 
 def draw(cells: Mapping[str, Cell]) -> Page:
-    """Tables of means over seeds, the authors' split, and three pictures."""
+    """Draw tables of means over seeds, the authors' split, and three pictures."""
     lines = [
         "# Weight Erosion on the Titanic (Grimberg et al. 2020)",
         "",

@@ -72,12 +72,12 @@ CANDIDATES: Candidates = {
 
 
 def settings() -> list[Setting]:
-    """Those of which-rule, and each hospital of the Titanic as the user."""
+    """Return those of which-rule, and each hospital of the Titanic as the user."""
     return [*shipped_settings(), *(("titanic", user) for user in TITANIC_USERS)]
 
 
 def plans() -> Sequence[CellPlan]:
-    """A cell for each setting and seed; all arms of one are compared on the same patients."""
+    """Return a cell for each setting and seed, where all arms have the same patients."""
     return [
         CellPlan(
             f"{study}-{user}-{seed}",
@@ -98,7 +98,7 @@ def plans() -> Sequence[CellPlan]:
 
 
 def study_of(config: Values) -> Study:
-    """The shipped study for this cell's user, with the arms and what they choose from."""
+    """Return the shipped study for this cell's user, with the arms and what they choose from."""
     return shipped_study(
         config["study"],
         user=config["user"],
@@ -128,7 +128,7 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
 
 
 def draw(cells: Mapping[str, Cell]) -> Page:
-    """The tables of which-rule, and what was chosen how often."""
+    """Draw the tables of which-rule, and what was chosen how often."""
     heading = [
         "# Which rule wins with its settings chosen?",
         "",
@@ -169,7 +169,7 @@ def _chosen(cells: Mapping[str, Cell]) -> list[str]:
 def _in_words(tried: Mapping[str, Any]) -> str:
     parts = []
     for key, value in tried.items():
-        if isinstance(value, Mapping):  # an optimiser, whose name the arm's has
+        if isinstance(value, Mapping):  # the arm's name holds the optimiser's
             parts += [_in_words({name: v for name, v in value.items() if name != "name"})]
         else:
             parts.append(f"`{key} = {str(value).lower() if isinstance(value, bool) else value}`")

@@ -17,7 +17,7 @@ SEEDS = range(3)  # of cells that are pooled
 
 
 def plans() -> Sequence[CellPlan]:
-    """Every kind of made-up predictions, then every data set."""
+    """Return every kind of made-up predictions, then every data set."""
     simulated = [
         CellPlan(
             f"simulated-{kind.replace(' ', '-')}-{patients}",
@@ -49,7 +49,7 @@ def plans() -> Sequence[CellPlan]:
 
 
 def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
-    """How many claims each rule makes, or what each study measured."""
+    """Return how many claims each rule makes, or what each study measured."""
     patients, studies, seed = config["patients"], config["studies"], config["seed"]
     if "kind" in config:
         drawn = verdict_simulated.draw(config["kind"], studies, patients, seed)

@@ -72,7 +72,7 @@ def rates(figures: Values, scheme: str, level: float) -> Rates:
 
 
 def draw(cells: Mapping[str, Cell]) -> Page:
-    """Tables of what was run, and one picture of both parts."""
+    """Draw tables of what was run, and one picture of both parts."""
     simulated = {
         (cell.plan.config["kind"], cell.plan.config["patients"]): cell
         for cell in cells.values()
@@ -129,7 +129,7 @@ def _simulated_tables(cells: Mapping[tuple[str, int], Cell]) -> list[str]:
 
 
 def _chance(cells: Mapping[tuple[str, int], Cell]) -> list[str]:
-    """How many simulated studies a figure rests on, and how far chance moves it."""
+    """Return how many simulated studies a figure rests on, and how far chance moves it."""
     if not cells:
         return []
     studies = min(cell.plan.config["studies"] for cell in cells.values())
@@ -197,7 +197,7 @@ def between_near_equals(
 
 
 def between_alike(cells: Sequence[Pooled], scheme: str) -> tuple[float, float]:
-    """The same where neither arm is better but by the luck of the draw, at the program's level."""
+    """Return the same where arms differ by the luck of the draw, at the program's level."""
     return _claims(cells, ALIKE, scheme, declared_level(scheme))
 
 
@@ -277,7 +277,7 @@ def _study_tables(cells: Sequence[Pooled]) -> list[str]:
 
 
 def holding_between_near_equals(cells: Sequence[Pooled]) -> list[tuple[str, float]]:
-    """Those of `holding` with at most 5 % of claims, whichever way, where arms hardly differ."""
+    """Return those of `holding` with at most 5 % of claims either way where arms hardly differ."""
     return [
         choice for choice in holding(cells) if between_near_equals(cells, *choice)[1] <= ALLOWED
     ]

@@ -1,6 +1,6 @@
 """Whole studies, many of them: what a verdict says of two arms, and what is true of them.
 
-An arm is a logistic regression on the user's patients and, at weights of its own, the others':
+An arm is a logistic regression on the user's patients and, with separate weights, the others':
 `local` 0, `half` .5, `full` 1. That is what the program's arms come to when they are trained to the
 end, and it is so cheap that every study is cross-fitted several times. `half` and `full` differ
 little: the case in which cross-fitting is weakest, because models of fewer of the user's patients
@@ -35,7 +35,7 @@ Floats = NDArray[np.float64]
 Population = tuple[Floats, NDArray[np.bool_]]  # (n, inputs) with a last column of ones; (n,)
 
 COMPONENTS = 12
-TILES = 4  # pictures are averaged over so many tiles a side, by colour
+TILES = 4  # pictures are averaged over this many tiles a side, by colour
 VEHICLES = (0, 1, 8, 9)  # of CIFAR-10
 MOST_STAYS = 20_000
 
@@ -90,7 +90,7 @@ def _cifar10(data_dir: Path | None) -> Population:
 
 
 def _components(images: NDArray[np.uint8]) -> Floats:
-    """The first principal components of pictures (n, height, width, colours) in tiles."""
+    """Return the first principal components of pictures (n, height, width, colours) in tiles."""
     n, height, width, colours = images.shape
     tall, wide = height // TILES, width // TILES
     tiles = images[:, : tall * TILES, : wide * TILES].reshape(n, TILES, tall, TILES, wide, colours)
@@ -122,7 +122,7 @@ PAIRS = (("full", "local"), ("full", "half"), ("some", "rest"))
 OTHERS = 400  # patients of the other hospitals
 WRONG_SHARE = 0.25  # of the others' classes are the wrong way round, in the scenario "wrong"
 TEST_SHARE = 0.3
-MOST_TRUTH = 5000  # patients on whom the delivered models are compared
+MOST_TRUTH = 5000  # patients for comparing the delivered models
 RIDGE = 1.0  # half of it times the squared coefficients is added to the summed loss
 NEWTON_STEPS = 6
 HOLD_OUT = "hold-out"
@@ -137,7 +137,7 @@ SCHEMES: Mapping[str, tuple[int, int]] = {  # folds, repeats
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draw:
-    """One study's patients: the user's, the others', and those by whom the truth is known."""
+    """One study's patients: the user's, the others', and those that show the truth."""
 
     inputs: Floats  # (user's + others', inputs)
     classes: NDArray[np.bool_]
@@ -176,7 +176,7 @@ def fit(inputs: Floats, classes: NDArray[np.bool_], weights: Floats) -> Floats:
 
 
 def losses(found: Floats, inputs: Floats, classes: NDArray[np.bool_]) -> Floats:
-    """The program's clipped log loss of each patient: (fits, n)."""
+    """Return the program's clipped log loss of each patient: (fits, n)."""
     odds = np.clip(found @ inputs.T, -30, 30)
     chance = 1 / (1 + np.exp(np.where(classes, -odds, odds)))
     clipped: Floats = -np.log(np.clip(chance, PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR))
@@ -294,7 +294,7 @@ def _weighted(
 
 
 def _cross_fitted(apart: Floats, cuts: Sequence[Sequence[Places]], place: int) -> Floats:
-    """Each patient's difference by models without it, the mean over the cuts: (n,)."""
+    """Return each patient's difference by models without it, the mean over the cuts: (n,)."""
     total = np.zeros(apart.shape[1])
     for cut in cuts:
         for part in cut:

@@ -1,6 +1,6 @@
 """Predictions of two arms made up so that their mean losses are known, and rules that judge them.
 
-A patient's log odds are normal; each arm knows them up to an error of its own. `declared` is the
+A patient's log odds are normal; each arm knows them up to an independent error. `declared` is the
 program's own rule; the others are what might hold where that one does not.
 """
 
@@ -51,7 +51,7 @@ class Studies:
 
 
 def sign_flip_p_values(differences: Floats, *, flips: int = RANDOM_FLIPS) -> Floats:
-    """The program's two-sided p-values of (studies, n) differences, all by the same patterns."""
+    """Return two-sided p-values of (studies, n) differences, all by the same patterns."""
     generator = np.random.default_rng(0)
     sums = differences.sum(axis=1)
     observed = np.abs(sums) - 1e-12 * np.abs(differences).sum(axis=1)
@@ -65,7 +65,7 @@ def sign_flip_p_values(differences: Floats, *, flips: int = RANDOM_FLIPS) -> Flo
 
 
 def claims_at(differences: Floats, level: float) -> Claims:
-    """What the sign-flip test claims."""
+    """Return what the sign-flip test claims."""
     significant = sign_flip_p_values(differences) <= level
     return np.where(significant, np.sign(differences.sum(axis=1)), 0).astype(np.int64)
 
@@ -83,7 +83,7 @@ def _agreeing(one: Claims, other: Claims) -> Claims:
 
 
 def betting_claims(differences: Floats, bound: float, level: float) -> Claims:
-    """A bet against a mean of 0 of values in [-bound, bound] (Waudby-Smith and Ramdas 2024).
+    """Return a bet against a mean of 0 of values in [-bound, bound] (Waudby-Smith and Ramdas 2024).
 
     Valid for any such distribution. Stakes are set from the patients before, in their order; two
     gamblers, each on one sign, have half of the level.
@@ -127,7 +127,7 @@ RULES: Mapping[str, Callable[[Studies], Claims]] = {
 
 
 def claims_of(rule: str, studies: Studies) -> Claims:
-    """What a rule claims, where there are enough patients."""
+    """Return what a rule claims, where there are enough patients."""
     return np.where(studies.large_enough, RULES[rule](studies), 0)
 
 
@@ -137,7 +137,7 @@ LOG_ODDS = (0.0, 1.5)  # mean and deviation over patients
 GROSS_SHARE = 0.03
 GROSS_ODDS = 6.0  # beyond the clip
 OVERCONFIDENT = 2.0
-POPULATION = 200_000  # patients by whom errors are set so that mean losses are equal
+POPULATION = 200_000  # patients for setting errors so that mean losses are equal
 GAINS = (0.03, 0.06, 0.10)  # mean log loss; differences that methods make on real data
 
 
@@ -150,13 +150,13 @@ def _scaled(factor: float) -> Predict:
 
 
 def gross(odds: Floats, generator: np.random.Generator, happened: NDArray[np.bool_]) -> Floats:
-    """Right but for a few patients, of whom the opposite is all but certain to it."""
+    """Return chances that are right but for a few patients, where the opposite is sure."""
     rare = generator.random(odds.shape) < GROSS_SHARE
     return np.where(rare, np.where(happened, -GROSS_ODDS, GROSS_ODDS), odds)
 
 
 def chance_of_truth(odds: Floats, happened: NDArray[np.bool_]) -> Floats:
-    """The chance that an arm with these log odds gives to what was the case."""
+    """Return the chance that an arm with these log odds gives to what was the case."""
     chance: Floats = 1 / (1 + np.exp(np.where(happened, -odds, odds)))
     return chance
 
@@ -178,7 +178,7 @@ def draw(kind: str, studies: int, patients: int, seed: int) -> Studies:
 
 
 def _easy(shape: tuple[int, int], generator: np.random.Generator) -> Studies:
-    """Patients whom the first arm is certain of, with reason but for a few; the second is cautious.
+    """Return an arm that is sure of its patients, rightly but for a few, and a cautious one.
 
     The second's loss is the same for every patient: the first's mean loss, clipped.
     """
@@ -205,7 +205,7 @@ def mean_loss(predict: Predict | None) -> float:
 
 
 def _with_loss(family: Callable[[float], Predict], low: float, high: float, loss: float) -> Predict:
-    """The arm of a family whose mean loss, which grows from `low` to `high`, is `loss`."""
+    """Return the arm of a family with mean loss `loss`; it grows from `low` to `high`."""
     for _ in range(30):
         middle = (low + high) / 2
         if mean_loss(family(middle)) < loss:

@@ -44,7 +44,7 @@ def make_hospitals(study: Study, folder: Path, data_dir: Path | None) -> dict[st
 
 
 def source_of(study: Study) -> SourceBase:
-    """The source that `study.testbed` names, with its options; raises StudyError."""
+    """Return the source that `study.testbed` names, with its options; raises StudyError."""
     if study.testbed is None:
         raise StudyError(
             f"Study {study.name} has no [testbed], so there are no hospitals to start. Add"

@@ -69,7 +69,7 @@ class BreastCancer(SourceBase):
     def write(
         self, study: Study, folder: Path, data_dir: Path | None
     ) -> Mapping[str, HospitalFiles]:
-        """One CSV per hospital: 30 features and the diagnosis."""
+        """Write one CSV per hospital: 30 features and the diagnosis."""
         del data_dir  # nothing is downloaded
         check_hospitals(study, (*HOSPITALS, *MORE_ALIKE))
         more_alike = [name for name in MORE_ALIKE if name in study.hospitals]

@@ -41,7 +41,7 @@ class Cifar10(SourceBase):
     def write(
         self, study: Study, folder: Path, data_dir: Path | None
     ) -> Mapping[str, HospitalFiles]:
-        """One npz per hospital: images (n, 32, 32, 3) uint8 and labels (n,) int64."""
+        """Write one npz per hospital: images (n, 32, 32, 3) uint8 and labels (n,) int64."""
         jpegs = read_jpegs(existing_file(data_folder(data_dir, FOLDER), TRAINING_FILE))
         wanted, most = len(study.hospitals) * self.images, int(np.bincount(jpegs.labels).min())
         if wanted > most:
@@ -88,7 +88,7 @@ class Jpegs:
     path: Path  # of the file that they are of
 
     def images(self, rows: Indices) -> NDArray[np.uint8]:
-        """Some of them: (m, 32, 32, 3). Raises DataError."""
+        """Return some of them: (m, 32, 32, 3). Raises DataError."""
         spans = zip(self.offsets[rows].tolist(), self.offsets[rows + 1].tolist(), strict=True)
         try:
             found = np.stack(
@@ -102,7 +102,7 @@ class Jpegs:
 
 
 def read_jpegs(path: Path) -> Jpegs:
-    """One of the two files; raises DataError."""
+    """Return one of the two files; raises DataError."""
     jpeg, offsets, labels = (read_arrays(path, **{n: ()})[0] for n in ("jpeg", "offsets", "labels"))
     if len(offsets) != len(labels) + 1 or np.any(labels >= CLASSES):
         raise _damaged(path, f"{len(offsets)} offsets, {len(labels)} labels of {CLASSES} classes")

@@ -50,7 +50,7 @@ class Diabetes(SourceBase):
     def write(
         self, study: Study, folder: Path, data_dir: Path | None
     ) -> Mapping[str, HospitalFiles]:
-        """One CSV per hospital: ten features and the progression after a year."""
+        """Write one CSV per hospital: ten features and the progression after a year."""
         del data_dir  # nothing is downloaded
         check_hospitals(study, HOSPITALS)
         table = load_diabetes(scaled=False)

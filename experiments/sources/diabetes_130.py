@@ -66,7 +66,7 @@ class Diabetes130(SourceBase):
     def write(
         self, study: Study, folder: Path, data_dir: Path | None
     ) -> Mapping[str, HospitalFiles]:
-        """One CSV per payer of the study."""
+        """Write one CSV per payer of the study."""
         check_hospitals(study, PAYERS)
         source = existing_file(data_folder(data_dir, FOLDER), FILE)
         rows = first_stays(source)
@@ -88,7 +88,7 @@ class Diabetes130(SourceBase):
 
 @lru_cache(maxsize=1)  # a second to read, and every split of an experiment reads it
 def first_stays(path: Path) -> list[dict[str, str]]:
-    """The stay with the least number of each patient who lived on."""
+    """Return the stay with the least number of each patient who lived on."""
     first: dict[str, dict[str, str]] = {}
     with parsing(path):
         for row in _stays(path):
@@ -117,7 +117,7 @@ def _stays(path: Path) -> Iterator[dict[str, str]]:
 
 
 def patient_of(stay: Mapping[str, str]) -> list[str]:
-    """The cells of `COLUMNS`."""
+    """Return the cells of `COLUMNS`."""
     low, high = stay["age"].strip("[)").split("-")  # ten years: [70-80)
     return [
         f"{(int(low) + int(high)) / 2:g}",

@@ -32,7 +32,7 @@ class Ham10000(SourceBase):
     def write(
         self, study: Study, folder: Path, data_dir: Path | None
     ) -> Mapping[str, HospitalFiles]:
-        """One npz per hospital: images (n, 28, 28, 3) uint8, labels (n,) and lesions (n,)."""
+        """Write one npz per hospital: images (n, 28, 28, 3) uint8, labels (n,) and lesions (n,)."""
         check_hospitals(study, COLLECTIONS)
         pictures = read_ham10000(data_dir)
         usable = ~pictures.is_shared
@@ -69,7 +69,7 @@ class Pictures:
 
 
 def read_ham10000(data_dir: Path | None) -> Pictures:
-    """The pictures of the data folder's ham10000/; raises DataError."""
+    """Return the pictures of the data folder's ham10000/; raises DataError."""
     path = existing_file(data_folder(data_dir, FOLDER), FILE)
     images, *numbers = read_arrays(path, images=(28, 28, 3), labels=(), sites=(), lesions=())
     return Pictures(images, *(array.astype(np.int64) for array in numbers))

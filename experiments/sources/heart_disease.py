@@ -54,7 +54,7 @@ class HeartDisease(SourceBase):
     `keep` leaves the 0, as the published benchmark does, so that results can be held against it.
     `missing` empties the cell; a study that then drops incomplete patients loses Switzerland.
     `split_seed` adds a column "split", "train" or "test" for each patient, drawn as the benchmark
-    draws it (whose seed is 43) from the patients with every column but slope, ca and thal.
+    draws it (with the seed 43) from the patients with every column but slope, ca and thal.
     """
 
     zero_cholesterol: Literal["keep", "missing"] = "keep"
@@ -63,7 +63,7 @@ class HeartDisease(SourceBase):
     def write(
         self, study: Study, folder: Path, data_dir: Path | None
     ) -> Mapping[str, HospitalFiles]:
-        """One CSV per hospital of the study."""
+        """Write one CSV per hospital of the study."""
         check_hospitals(study, FILES)
         source = data_folder(data_dir, "heart-disease")
         files = {}
@@ -84,7 +84,7 @@ class HeartDisease(SourceBase):
         return files
 
     def _without_marks(self, row: list[str]) -> list[str]:
-        """A row in which everything that is missing is an empty cell."""
+        """Return a row in which everything that is missing is an empty cell."""
         patient = dict(zip(COLUMNS, ("" if cell == "?" else cell for cell in row), strict=True))
         if self.zero_cholesterol == "missing" and patient["chol"] and float(patient["chol"]) == 0:
             patient["chol"] = ""
@@ -92,7 +92,7 @@ class HeartDisease(SourceBase):
 
 
 def _parts(patients: Sequence[Sequence[str]], seed: int) -> list[str]:
-    """For each patient "train" or "test"; incomplete patients, whom nobody uses, say "train"."""
+    """Return "train" or "test" for each patient; incomplete ones, which nobody uses: "train"."""
     used = [COLUMNS.index(name) for name in COLUMNS if name not in SPARSE]
     complete = [n for n, cells in enumerate(patients) if all(cells[place] for place in used)]
     ill = [float(patients[n][COLUMNS.index("num")]) > 0 for n in complete]
@@ -107,5 +107,5 @@ def _parts(patients: Sequence[Sequence[str]], seed: int) -> list[str]:
 
 
 def _read(path: Path) -> list[list[str]]:
-    """The rows of one file, as text; raises DataError."""
+    """Return the rows of one file, as text; raises DataError."""
     return [[cell.strip() for cell in row] for row in read_rows(path)]

@@ -48,7 +48,7 @@ def partition(
 
     `disjoint`: every image goes to exactly one agent, as the paper says. `reference`: what the
     authors' notebook does, where agents can share images. `max_images` keeps the first images of
-    each digit, so many that the agent has about `max_images` and the same pattern.
+    each digit, enough for about `max_images` at the agent with the same pattern.
     """
     share_out = _disjoint if how == "disjoint" else _reference
     parts: list[list[Indices]] = [[] for _ in range(num_agents)]
@@ -61,14 +61,14 @@ def partition(
 
 
 def _disjoint(rows: Indices, shares: Sequence[float]) -> list[Indices]:
-    """One digit's images cut at the running sum of the agents' shares."""
+    """Return one digit's images cut at the running sum of the agents' shares."""
     running = np.cumsum(shares) / np.sum(shares)
     cuts = np.rint(running * len(rows)).astype(int)
     return np.split(rows, cuts[:-1])
 
 
 def _reference(rows: Indices, shares: Sequence[float]) -> list[Indices]:
-    """One digit's images in 100 chunks; an agent with a demand of 12.5 chunks takes 13 of them.
+    """Return one digit's images in 100 chunks; a demand of 12.5 chunks takes 13 of them.
 
     The next agent starts at the 13th again, so that chunk is used twice; the images behind the
     100th chunk are not used.
@@ -96,7 +96,7 @@ def user_test_images(labels: Indices, pattern: PatternName) -> Indices:
 
 
 def commonest_share(pattern: PatternName) -> float:
-    """The share of the commonest digit among agent 0's test images."""
+    """Return the share of the commonest digit among agent 0's test images."""
     labels = np.repeat(np.arange(10), TEST_COUNTS)
     counts = np.bincount(labels[user_test_images(labels, pattern)])
     return float(counts.max() / counts.sum())
@@ -119,7 +119,7 @@ class Mnist(SourceBase):
     def write(
         self, study: Study, folder: Path, data_dir: Path | None
     ) -> Mapping[str, HospitalFiles]:
-        """One npz per hospital: images (n, 28, 28) uint8 and labels (n,) int64."""
+        """Write one npz per hospital: images (n, 28, 28) uint8 and labels (n,) int64."""
         agents = study.user_first
         if len(agents) % 10:
             raise StudyError(
@@ -166,7 +166,7 @@ def read_mnist(
 
 
 def _read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
-    """One idx file: 2 zero bytes, type, number of dimensions, big-endian lengths, the values."""
+    """Read an idx file: 2 zero bytes, type, number of dimensions, big-endian lengths, values."""
     damaged = DataError(
         f"{path} is not the MNIST file of that name. Delete it and run `erosion data mnist` again."
     )

@@ -35,7 +35,7 @@ class HospitalFiles:
 
     data: Path
     columns: Mapping[str, str] = field(default_factory=dict)  # the study's name -> the file's name
-    patient: str | None = None  # what in the file tells patients apart, where it does
+    patient: str | None = None  # the file's column that identifies patients, if any
 
     @property
     def keys(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def check_hospitals(study: Study, offered: Collection[str]) -> None:
 
 
 def data_folder(data_dir: Path | None, name: str) -> Path:
-    """The folder of the data set `name`, which people download once; raises DataError."""
+    """Return the folder of the data set `name`, which people download once; raises DataError."""
     remedy = (
         f"`erosion data {name}` downloads it where there is internet"
         if name in DATA_SETS
@@ -83,7 +83,7 @@ def data_folder(data_dir: Path | None, name: str) -> Path:
 
 
 def existing_file(folder: Path, file_name: str) -> Path:
-    """A file of a downloaded data set; raises DataError where it is absent."""
+    """Return a file of a downloaded data set; raises DataError where it is absent."""
     path = folder / file_name
     if not path.is_file():
         remedy = (
@@ -96,7 +96,7 @@ def existing_file(folder: Path, file_name: str) -> Path:
 
 
 def read_rows(path: Path) -> list[list[str]]:
-    """The cells of every row of a CSV, its header's too; raises DataError for a part of it."""
+    """Return the cells of every row of a CSV, with the header; raises DataError."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = [row for row in csv.reader(file) if row]
@@ -112,7 +112,7 @@ def read_rows(path: Path) -> list[list[str]]:
 
 
 def check_complete(path: Path, num_rows: int) -> None:
-    """Refuse a file that lacks rows of the published one, whose figures would be of fewer."""
+    """Refuse a file that lacks rows of the published one: its figures would be of fewer."""
     if num_rows != ROWS.get(path.name, num_rows) or not num_rows:
         raise DataError(
             f"{path} has {num_rows} rows, expected {ROWS.get(path.name, 'some')}: it was cut off,"

@@ -28,10 +28,10 @@ TEST_SHARE = 0.2  # of each region's patients, in FLamby's split
 class TcgaBrca(SourceBase):
     """FLamby's 1,088 patients with its columns as they are, and its split as a column more.
 
-    The 8 patients whom FLamby's split leaves out are left out here. With `died_within_days` there
-    is a column `died` ("yes" or "no") more, and who lived and was followed for less is left out.
-    With `split_seed` the split is another one, drawn within each region: as many test patients as
-    in FLamby's, whatever became of them, for the deaths in FLamby's are not shared out evenly.
+    The 8 patients that FLamby's split leaves out are left out here. With `died_within_days` there
+    is a column `died` ("yes" or "no") more; those who lived and were followed for less are left
+    out. With `split_seed` the split is another one, drawn within each region: as many test patients
+    as in FLamby's, with any outcome, for the deaths in FLamby's are not shared out evenly.
     """
 
     died_within_days: int | None = Field(default=None, ge=1)
@@ -40,7 +40,7 @@ class TcgaBrca(SourceBase):
     def write(
         self, study: Study, folder: Path, data_dir: Path | None
     ) -> Mapping[str, HospitalFiles]:
-        """One CSV per region of the study."""
+        """Write one CSV per region of the study."""
         check_hospitals(study, REGIONS)
         source = data_folder(data_dir, "tcga-brca")
         table = existing_file(source, "brca.csv")
@@ -66,7 +66,7 @@ class TcgaBrca(SourceBase):
 
 
 def _read(path: Path) -> tuple[list[str], dict[str, list[str]]]:
-    """The columns but the patient's name, and each patient's cells."""
+    """Return the columns but the patient's name, and each patient's cells."""
     header, *rows = read_rows(path)
     if header[0] != PATIENT or not {EVENT, DAYS} <= {*header}:
         raise DataError(f"{path} is not FLamby's table of that name. Fetch it again.")
@@ -76,7 +76,7 @@ def _read(path: Path) -> tuple[list[str], dict[str, list[str]]]:
 def _with_death(
     header: list[str], patients: Mapping[str, list[str]], within_days: int
 ) -> tuple[list[str], dict[str, list[str]]]:
-    """Those of whom it is known whether they died within so many days."""
+    """Return those known to have died or lived within that many days."""
     event, days = header.index(EVENT), header.index(DAYS)
     known: dict[str, list[str]] = {}
     for patient, cells in patients.items():

@@ -117,7 +117,7 @@ def _passengers(rows: list[dict[str, str]]) -> Passengers:
 
 
 def split_indices(passengers: Passengers, split: Split, seed: int) -> list[list[int]]:
-    """The four hospitals' rows in their shuffled order.
+    """Return the four hospitals' rows in their shuffled order.
 
     Those of unknown age, who are hospital 3, are shuffled first, as in the authors' code.
     """
@@ -136,7 +136,7 @@ def split_indices(passengers: Passengers, split: Split, seed: int) -> list[list[
 
 
 def hospitals_of(passengers: Passengers, rows: list[list[int]], user: int) -> list[Hospital]:
-    """The hospitals where `user` tests on the first 1 + floor(n/2) of its rows."""
+    """Return the hospitals where `user` tests on the first 1 + floor(n/2) of its rows."""
     found = []
     for number, indices in enumerate(rows):
         cut = 1 + len(indices) // 2 if number == user else 0
@@ -169,7 +169,7 @@ class Titanic(SourceBase):
     def write(
         self, study: Study, folder: Path, data_dir: Path | None
     ) -> Mapping[str, HospitalFiles]:
-        """One CSV per hospital of the study."""
+        """Write one CSV per hospital of the study."""
         check_hospitals(study, HOSPITALS)
         passengers = load_passengers(data_dir)
         rows = split_indices(passengers, self.ages, self.split_seed)

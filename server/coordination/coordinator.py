@@ -45,7 +45,7 @@ class Coordinator:
         """The caller opens and closes `link` and the study's `grid`.
 
         `weights`: where files that models start from are. `longest_wait_seconds`: for hospitals
-        that are needed; None: no end. `start_with_quorum`: whatever the study says of its start.
+        that are needed; None: no end. `start_with_quorum`: even where the study waits longer.
         `others_stay` and `end_notices`: see `NetworkChannel`. `can_resume`: whether sites will be
         there for a run that is resumed.
         """
@@ -106,14 +106,14 @@ class Coordinator:
         return result
 
     def waiting_for(self) -> list[str]:
-        """Returns hospitals that were asked and have not answered; called by other threads."""
+        """Return hospitals that were asked and have not answered; called by other threads."""
         unanswered = self._channel.unanswered()
         members = dict(self._ctx.presence.members)
         return sorted(name for name, member in members.items() if member.connection in unanswered)
 
 
 def updates_in(spool: Path | None) -> Updates:
-    """Returns where updates are held: in a folder, or in memory."""
+    """Return where updates are held: in a folder, or in memory."""
     if spool is None:
         return Updates()
     return Updates(partial(store, spool), partial(DiskCohort, folder=spool))

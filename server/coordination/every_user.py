@@ -79,7 +79,7 @@ def run_every_user(
 
 
 def _finished(part: RunFolder) -> Result | None:
-    """The result of a part that an earlier start of this run has finished."""
+    """Return the result of a part that an earlier start of this run has finished."""
     if not part.has_ended:
         return None
     try:

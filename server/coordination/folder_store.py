@@ -77,7 +77,7 @@ class RunDecisions(Settings):
         )
 
     def chosen(self) -> dict[str, SelectedSettings]:
-        """What every arm is run with."""
+        """Return what every arm is run with."""
         return {
             arm: SelectedSettings(kept.settings, kept.rounds, kept.loss)
             for arm, kept in self.choices.items()
@@ -171,7 +171,7 @@ class FolderStore(Store):
     # -- Decisions -----------------------------------------------------------------------------
 
     def decisions(self) -> Decisions | None:
-        """Returns what `beginning.json` says."""
+        """Return what `beginning.json` says."""
         earlier = self._earlier
         if earlier is None:
             return None
@@ -215,7 +215,7 @@ class FolderStore(Store):
                     old.unlink()
 
     def earlier(self, study: Study, arm: str, number: int, first: RunState) -> RunState | None:
-        """Returns the first, or what `keep_round` set aside. Raises CheckpointError."""
+        """Return the first, or what `keep_round` set aside. Raises CheckpointError."""
         path = self._folder.before(arm, number)
         if number == 0:
             return first
@@ -224,7 +224,7 @@ class FolderStore(Store):
         return checkpoint.load(path, first, arm=arm, study_digest=study.digest)
 
     def sums(self, arm: str) -> RecordFiles:
-        """Returns files in the folder of sealed sums."""
+        """Return files in the folder of sealed sums."""
         return RecordFiles(self._folder.sealed, arm)
 
     def _finished(
@@ -245,12 +245,12 @@ class FolderStore(Store):
     # -- Folds and trials ----------------------------------------------------------------------
 
     def finished_folds(self) -> Sequence[Curves]:
-        """Returns those in `folds.json`."""
+        """Return those in `folds.json`."""
         self._folds = read_folds(self._folder.folds)
         return self._folds
 
     def of_fold(self, number: int) -> "FolderStore":
-        """Returns a store in a folder that is removed when the fold is finished."""
+        """Return a store in a folder that is removed when the fold is finished."""
         folder = self._folder.fold(number)
         folder.path.mkdir(parents=True, exist_ok=True)
         self._fold = FolderStore(folder, self)
@@ -275,7 +275,7 @@ class FolderStore(Store):
         shutil.rmtree(self._folder.fold(0).path.parent, ignore_errors=True)
 
     def rounds_in_folds(self) -> list[RoundRecord]:
-        """Returns the rounds of a cross-fitted evaluation. Raises CheckpointError."""
+        """Return the rounds of a cross-fitted evaluation. Raises CheckpointError."""
         try:
             return read_records(self._folder.trials)
         except FileNotFoundError:

@@ -41,19 +41,19 @@ NOTICE_SECONDS = 60.0
 
 
 class NodeAuthorizer(Protocol):
-    """Whose keys are let in."""
+    """Knows which keys are let in."""
 
     def hospital_of(self, node_id: int) -> str | None:
-        """Whose key a node signs with; None where the key is not, or no longer, let in."""
+        """Return the hospital that a node's key belongs to; None where the key is not let in."""
 
     def why_not(self, hospital: str) -> str | None:
-        """Why no site could come in as `hospital` now; None where one could."""
+        """Return why no site could come in as `hospital` now; None where one could."""
 
     def may_renew(self, hospital: str) -> bool:
-        """Whether a renewed key would let it in again, or does; not where it was revoked."""
+        """Return whether a renewed key would let it in again, or does; not where it was revoked."""
 
     def evict(self, node_id: int) -> None:
-        """End the presence of a node whose key is no longer let in, so that it is told."""
+        """Disconnect a node with a key that is no longer let in, and give the reason."""
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class _Site:
     node_id: int
     visit: tuple[int, int]  # session, and decisions in it: it introduces itself in each
     asked_at: float  # to introduce itself
-    is_overdue: bool = False  # with that, and it was told
+    is_overdue: bool = False  # with that, and a warning was logged
     hospital: HospitalName | None = None  # that it introduced itself as
     is_undecided: bool = False  # people there had not decided in this visit
     studies: set[str] = field(default_factory=set)  # digests of those that it was sent
@@ -113,17 +113,17 @@ class NetworkChannel:
         self._most_head_bytes = most_head_bytes(study)
         self._introduction: RecordDict | None = None  # what every newcomer is asked
         self._sites: dict[Connection, _Site] = {}
-        self._asked: dict[str, Connection] = {}  # describe request -> whom
+        self._asked: dict[str, Connection] = {}  # describe request -> the connection
         self._unanswered: dict[
             int, float
         ] = {}  # node -> seconds of earlier connections in which it
-        # was asked to introduce itself in vain: who comes back begins no other wait
+        # was asked to introduce itself without an answer: a return starts no other wait
         self._notices: set[str] = set()  # that were sent; sites confirm them
         self._num_connections = 0
         self._sent: dict[Connection, _Sent] = {}  # of the exchange under way
 
     def news(self) -> Iterator[News]:
-        """Who came, went, or was kept out."""
+        """Return who came, went, or was denied."""
         visits = self._grid.visits()
         yield from self._revoked()
         for connection, site in list(self._sites.items()):
@@ -166,7 +166,7 @@ class NetworkChannel:
             self._notices.update(self._grid.push_messages([message]))
 
     def close(self) -> None:
-        """Wait for nobody any more: what sites were asked beside the rounds is forgotten."""
+        """Stop waiting: requests outside the rounds are forgotten."""
         self._grid.forget([*self._asked, *self._notices])
         self._asked.clear()
         self._notices.clear()
@@ -177,7 +177,7 @@ class NetworkChannel:
         return self.replies(replies, seconds)
 
     def messages(self, requests: Mapping[Connection, Request], seconds: float) -> Iterable[Message]:
-        """The requests to be sent. Made when they are taken, and not kept: they are large."""
+        """Yield the requests to be sent; each is made when it is taken, for they are large."""
         encoder = wire.Encoder()
         records: dict[tuple[int, bool], tuple[RecordDict, int]] = {}
         # by request, and if its study goes along: with the number of bytes
@@ -195,7 +195,7 @@ class NetworkChannel:
             yield self._message(record, site.node_id, request, seconds)
 
     def replies(self, messages: Iterable[Message], seconds: float) -> Iterator[Reply]:
-        """What came back, one reply for each of `messages` that were made last."""
+        """Return one reply for each of the latest `messages`."""
         deadline = self.now() + seconds
         by_node = {self._sites[c].node_id: c for c in self._sent if c in self._sites}
         waiting = dict(self._sent)
@@ -225,7 +225,7 @@ class NetworkChannel:
             yield too_late(connection, seconds, sent.bytes_sent)
 
     def hears(self, connection: Connection) -> bool:
-        """Sites whose answer is overdue were asked at once whether they live."""
+        """Do nothing: sites with an overdue answer were probed at once."""
         site = self._sites.get(connection)
         return site is not None and self._grid.hears(site.node_id)
 
@@ -234,11 +234,11 @@ class NetworkChannel:
         self._grid.wait_for_news(seconds)
 
     def now(self) -> float:
-        """The line's clock."""
+        """Return the link's clock."""
         return self._grid.clock.now()
 
     def unanswered(self) -> set[Connection]:
-        """Who was asked and has not answered; for other threads to look at."""
+        """Return who was asked and has not answered; for other threads to look at."""
         nodes = self._grid.unanswered()
         return {connection for connection, s in list(self._sites.items()) if s.node_id in nodes}
 
@@ -247,7 +247,7 @@ class NetworkChannel:
         return self._grid.sessions().get(site.node_id) == site.visit[0]
 
     def _revoked(self) -> Iterator[News]:
-        """Part with hospitals whose key is no longer let in, and report strangers."""
+        """Disconnect hospitals with a key that is no longer let in, and report strangers."""
         if self._authorizer is None:
             return
         for connection, site in list(self._sites.items()):

@@ -20,14 +20,13 @@ from erosion.server.link import LinkGrid
 from erosion.server.link.channel import LONGEST_ROUND_SECONDS, MessageGrid
 from erosion.server.link.link import make_link
 
-LOOK_SECONDS = 0.05  # between two looks of a thread whose news another one has taken
+LOOK_SECONDS = 0.05  # between two looks of a thread when another one has taken the news
 
 
 class AppGrid(MessageGrid):
     """Replies come as a list: Flower's own strategies walk them more than once.
 
-    An app with `server_fn` asks each of its clients in a thread of its own, and knows its run by
-    number.
+    An app with `server_fn` asks each client in a separate thread and knows its run by number.
     """
 
     def __init__(self, grid: LinkGrid, run_id: int) -> None:
@@ -35,25 +34,25 @@ class AppGrid(MessageGrid):
         self._grid.set_run(SimpleNamespace(run_id=run_id))
 
     def set_run(self, run: Any) -> None:
-        """Kept for `run`."""
+        """Keep the run's settings for `run`."""
         self._grid.set_run(run)
 
     @property
     def run(self) -> Any:
-        """What `set_run` was given; before that, what has the run's number."""
+        """Return what `set_run` was given; before that, a run with the number alone."""
         return self._grid.run
 
     def get_node_ids(self) -> list[int]:
-        """The sites that are connected."""
+        """Return the sites that are connected."""
         return self._grid.get_node_ids()
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Send, and do not wait."""
+        """Send without waiting."""
         with self._lock:
             return self._grid.push_messages(messages)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """What has come back by now."""
+        """Return the replies that have arrived."""
         with self._lock:
             return self._grid.pull_messages(message_ids)
 

@@ -41,7 +41,7 @@ from erosion.server.run.run_folder import RunFolder
 def result_of(
     outcome: Outcome, started: str, seconds: float, in_folds: Sequence[RoundRecord] = ()
 ) -> Result:
-    """The figures and the verdict. `started`: ISO 8601, UTC; `seconds`: of this start alone.
+    """Return the figures and the verdict. `started`: ISO 8601, UTC; `seconds`: of this start alone.
 
     `in_folds`: the rounds of a cross-fitted evaluation, which the figures come from.
     """

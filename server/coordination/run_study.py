@@ -45,7 +45,7 @@ class Setup:
     # many and large
     weights: Path | None = None  # folder with the files that models start from
     longest_wait_seconds: float | None = None  # for hospitals that are needed; None: the study's
-    start_with_quorum: bool = False  # whatever the study says of its start
+    start_with_quorum: bool = False  # even where the study waits for all of its hospitals
     can_resume: bool = True  # False: the sites end with the coordinator, as in a testbed
 
 
@@ -156,7 +156,7 @@ def run_queue(
 ) -> None:
     """Listen, and run the studies of a folder in turn. Raises LinkError, EnrolmentError, RunError.
 
-    A study whose hospitals are away for its join deadline gives way to the next.
+    A study with hospitals still away at its join deadline gives way to the next.
     """
     if not queue.is_dir():
         raise RunError(
@@ -302,7 +302,7 @@ def run_on(
 
 
 def _is_over(problem: BaseException, *, in_queue: bool) -> bool:
-    """Whether a run that ended so is not resumed: a queue puts its study away."""
+    """Return whether a run that ended so is not resumed: a queue puts its study away."""
     if not isinstance(problem, Exception) or isinstance(problem, HospitalsAwayError | DiskError):
         return False
     return in_queue or isinstance(problem, HopelessError)

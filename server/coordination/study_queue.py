@@ -1,9 +1,8 @@
-"""A folder of study files, run one after another over one line: `erosion server --queue FOLDER`.
+"""A folder of study files, run one after another over one link: `erosion server --queue FOLDER`.
 
 The sites stay connected. A file that was run goes to `done/`, one that cannot be run to `failed/`,
-with the reason beside it. A file that was changed while it was run has a turn of its own. One whose
-hospitals are away gives way to the next and has its turn again after it; one that was cut off is
-resumed.
+with the reason in a file. A file that was changed while it ran is run again. A study with
+hospitals away gives way to the next and is tried again after it; one that was cut off is resumed.
 """
 
 import json
@@ -53,7 +52,7 @@ class StudyQueue:
         self._seen: dict[Path, tuple[int, ...]] = {}  # to let a file be written to its end
 
     def serve(self, *, until_empty: bool) -> None:
-        """Run whatever is there and whatever comes; `until_empty`: return when nothing is left."""
+        """Run the files that are there and those that come; `until_empty`: end after the last."""
         self._forget_what_left()
         while True:
             self._part_with_those_taken_away()
@@ -74,7 +73,7 @@ class StudyQueue:
             self._withdrawn(self._gave_way.pop(name))
 
     def _next(self) -> Path | None:
-        """The file whose turn it is, once nobody is writing it any more."""
+        """Return the next file, once nobody is writing it any more."""
         whole = []
         for path in self._waiting():
             version = version_of(path)

@@ -38,7 +38,7 @@ class StudyStrategy(RoundStrategy):
     def start(
         self, grid: Grid, initial_arrays: ArrayRecord | None = None, *options: Any, **named: Any
     ) -> Result:
-        """Runs the study, whose file says what Flower's arguments would. Raises RunError."""
+        """Runs the study; its file replaces Flower's arguments. Raises RunError."""
         if initial_arrays or options or named:
             raise TypeError("start(grid) is all: rounds, deadline and model are the study file's.")
         self.grid = grid
@@ -48,7 +48,7 @@ class StudyStrategy(RoundStrategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Returns the requests of the round's first exchange."""
+        """Return the requests of the round's first exchange."""
         del server_round, arrays, config, grid
         assert self._arm is not None, "start has not begun"
         self._round = OpenRound(self._ctx_of_arm, self._arm)
@@ -71,7 +71,7 @@ class StudyStrategy(RoundStrategy):
         return record, _arrays(self._arm.state) if record.outcome == "done" else None, known
 
     def run_round(self, ctx: RunContext, arm: Arm) -> RoundRecord:
-        """One round as Flower's own loop would run it."""
+        """Run one round as Flower's loop would."""
         self._ctx_of_arm, self._arm, number = ctx, arm, arm.state.round + 1
         messages = self.configure_train(number, ArrayRecord(), ConfigRecord(), self.grid)
         seconds = ctx.study.federation.round_deadline_seconds

@@ -22,7 +22,7 @@ LOOK_SECONDS = 0.5
 def ask_all(
     study: Study, link: Link, seconds: float, tell: Callable[[str], None] = lambda _: None
 ) -> Description:
-    """What the study's hospitals told within `seconds`, over a link that is open.
+    """Return the hospitals' replies within `seconds`, over a link that is open.
 
     A site where a person has yet to decide says so after that, and is asked again.
     """
@@ -75,7 +75,7 @@ def ask_all(
 
 
 def _read(reply: Message, study: Study, known: str | None) -> tuple[str, SummaryReply | str]:
-    """Who answered, and what: a description, or why there is none."""
+    """Return who answered, and what: a description, or why there is none."""
     if reply.has_error():
         said = read_error(reply.error)
         return known or said.hospital, printable(said.reason)

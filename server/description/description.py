@@ -21,7 +21,7 @@ MOST_SHOWN = 300  # characters of a hospital's words
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What came back."""
+    """The replies of the hospitals."""
 
     study: Study
     replies: Mapping[str, SummaryReply]  # by hospital
@@ -38,7 +38,7 @@ class Description:
         return list(dict.fromkeys(c.name for r in self.replies.values() for c in r.columns))
 
     def of(self, column: str) -> dict[str, ColumnSummary]:
-        """One column by hospital."""
+        """Return one column by hospital."""
         return {
             hospital: found
             for hospital, reply in self.replies.items()
@@ -108,7 +108,7 @@ def _figure(told: float, found: Range) -> dict[str, float]:
 
 
 def problem_with(reply: SummaryReply, study: Study, hospital: str) -> str | None:
-    """Why a description cannot be used; None where it can."""
+    """Return why a description cannot be used; None where it can."""
     if reply.hospital != hospital:
         return f"it answered as {printable(reply.hospital, at_most=50)!r}"
     return problem_with_summary(reply, study)

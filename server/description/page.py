@@ -25,7 +25,7 @@ LEFT, RIGHT = 130.0, 740.0  # of a picture: where its lowest and highest values 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Each hospital's middle half, its median and the ends of what it told, as places on a line."""
+    """Each hospital's middle half, median and outer quantiles, as places on a line."""
 
     low: str
     high: str
@@ -44,7 +44,7 @@ class Column:
 
 
 def description_page(found: Description) -> str:
-    """The whole page."""
+    """Return the whole page."""
     number = len(found.replies)
     off = len({finding.column for finding in found.misfits})
     headline = "1 column does not fit." if off == 1 else f"{off} columns do not fit."
@@ -124,7 +124,7 @@ def _shares(
 
 
 def _share_of(column: ColumnSummary, category: str, cell: int) -> str | Cell:
-    """The share of those of a category, in words where their number is not told."""
+    """Return the share of those of a category, in words where their number is not disclosed."""
     if category not in column.shares:
         return ""
     told, (low, high) = column.shares[category], column.share_range(category, cell)
@@ -138,7 +138,7 @@ def _missing(column: ColumnSummary, cell: int) -> Cell:
 
 
 def _about(value: float | None, column: ColumnSummary, cell: int) -> str | Cell:
-    """A mean or a quantile, and how far off it can be."""
+    """Return a mean or a quantile, and how far off it can be."""
     off = column.off_by(cell)
     return Cell(number(value), f"±{off:.2g}") if off and value is not None else number(value)
 
@@ -148,19 +148,19 @@ def _between(found: Range) -> str:
 
 
 def counted(told: int, found: Range) -> Cell:
-    """A number of patients, and between which two it lies."""
+    """Return a number of patients, and between which two it lies."""
     return Cell(str(told or "few or none"), f"({found.low:.0f}–{found.high:.0f})")
 
 
 def missing_share(column: ColumnSummary) -> str:
-    """The share of patients without a value, in words where it is not told."""
+    """Return the share of patients without a value, in words where it is not disclosed."""
     if not column.missing:
         return "few or none"
     return share_text(column.missing / (column.count + column.missing))
 
 
 def number(value: float | None) -> str:
-    """A figure to three digits."""
+    """Return a figure to three digits."""
     return "" if value is None else f"{value:.3g}"
 
 

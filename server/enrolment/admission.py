@@ -61,8 +61,8 @@ class Authorizer:
     """Asked at every connection and every second of it, so that a revocation takes effect.
 
     The TLS handshake has shown that the site holds the certificate's key, and that one of the
-    federation's authorities signed it. Which hospital it is, the registry says by the key; for a
-    hospital with an authority of its own, that authority and the name in the certificate do.
+    federation's authorities signed it. The registry names the hospital by the key; for a hospital
+    with its own authority, that authority and the name in the certificate do.
     """
 
     def __init__(self, folder: FederationFolder) -> None:
@@ -97,7 +97,7 @@ class Authorizer:
         return Admitted(hospital, ends)
 
     def why_not(self, hospital: str) -> str | None:
-        """Why no site could come in as `hospital` now; None where one could."""
+        """Return why no site could come in as `hospital` now; None where one could."""
         self._refresh()
         if hospital in self._own.hospitals:
             return None
@@ -109,17 +109,17 @@ class Authorizer:
         return None if key.trouble is None else f"its key {key.trouble}"
 
     def may_renew(self, hospital: str) -> bool:
-        """Whether a renewed key would let it in again, or does; not where it was revoked."""
+        """Return whether a renewed key would let it in again, or does; not where it was revoked."""
         self._refresh()
         return hospital in self._own.hospitals or self._roster.current(hospital) is not None
 
     def expiries(self) -> dict[str, datetime]:
-        """When each hospital's current key ends."""
+        """Return when each hospital's current key ends."""
         self._refresh()
         return {key.hospital: key.expires for key in self._roster.keys if key.revoked is None}
 
     def keys(self) -> dict[str, PublicKey]:
-        """Each hospital's current key; not of those with an authority of their own."""
+        """Return each hospital's current key; not of those with their own authority."""
         self._refresh()
         current = (key for key in self._roster.keys if key.revoked is None)
         return {k.hospital: k.key for k in current if k.hospital not in self._own.hospitals}
@@ -139,7 +139,7 @@ class Authorizer:
         key = None if public is None else self._by_key.get(public_pem(public))
         if key is None:
             return _Holder(None, self._own.hospital_of(certificate), ends)
-        if key.hospital in self._own.hospitals:  # whose authority alone vouches for it
+        if key.hospital in self._own.hospitals:  # only its own authority vouches for it
             vouched = self._own.hospital_of(certificate) == key.hospital
         else:
             vouched = key.hospital in names_in(certificate)
@@ -177,7 +177,7 @@ class Authorizer:
                 return
             self._seen, self._problem = seen, ""
             self._roster, self._own, self._by_key = roster, own, _by_key(roster)
-            self._holders = {}  # last: whoever has the new one looks into the new registry
+            self._holders = {}  # last: a reader with the new one looks into the new registry
             logger.info("read the roster again: %d keys", len(self._by_key))
 
 
@@ -227,7 +227,7 @@ class RejectionLog:
         return None if self.admission is None else self.admission.verdict(certificate)
 
     def deny(self, hospital: str | None, peer: str, reason: Reason, text: str) -> None:
-        """Tell that somebody was not let in: once in a while, however often it tries."""
+        """Report that somebody was denied: once in a while, however often it tries."""
         origin = _without_port(peer)
         key = (hospital or origin, reason)
         now = time.monotonic()
@@ -245,7 +245,7 @@ class RejectionLog:
             self.num_news += 1
 
     def handshake(self) -> None:
-        """A connection begins; what becomes of it shows by the call that follows, or does not."""
+        """Note that a connection begins; a call follows it where it succeeds."""
         with self._lock:
             self._handshakes.append(time.monotonic())
 
@@ -268,7 +268,7 @@ class RejectionLog:
             return list(self._news)[len(self._news) - num_new :], self.num_news
 
     def _tell_of_broken_handshakes(self) -> None:
-        """The TLS library does not say whose handshake failed, only that no call came of it."""
+        """Report handshakes that no call followed; the TLS library does not say who failed."""
         overdue = time.monotonic() - HANDSHAKE_SECONDS
         with self._lock:
             broken = 0

@@ -38,7 +38,7 @@ logger = logging.getLogger("erosion.admission")
 AUTHORITY_DAYS = 3650  # every site has to be visited to replace it
 COORDINATOR_DAYS = 90
 
-BACKDATED = timedelta(days=1)  # for machines whose clock is behind
+BACKDATED = timedelta(days=1)  # for machines with a clock that is behind
 MOST_COMMON_NAME = 64  # characters, by X.520; the alternative name is never cut
 SITE_URI = "urn:erosion:site:"  # a site's name in its certificate, where any name fits
 
@@ -75,9 +75,9 @@ class Identity:
 
 
 def new_authority() -> Authority:
-    """An authority for one federation, which can make no further authorities."""
+    """Return an authority for one federation, which can make no further authorities."""
     key = new_private_key()
-    # A name of its own: two authorities with one name make for misleading TLS errors.
+    # A distinct name: two authorities with one name give misleading TLS errors.
     serial = x509.random_serial_number()
     name = _name(f"Erosion federation {serial & 0xFFFFFFFF:08x}")
     builder = (
@@ -98,7 +98,7 @@ def new_authority() -> Authority:
 
 
 def issue(authority: Authority, hosts: Sequence[str], days: float) -> Identity:
-    """A new key and certificate for a coordinator that sites reach by any of `hosts`."""
+    """Return a new key and certificate for a coordinator that sites reach by any of `hosts`."""
     key = new_private_key()
     certificate = _issued(
         authority,
@@ -114,7 +114,7 @@ def issue(authority: Authority, hosts: Sequence[str], days: float) -> Identity:
 def issue_site(
     authority: Authority, hospital: str, key: PublicKey, expires: datetime
 ) -> x509.Certificate:
-    """The certificate by which the holder of `key` connects as `hospital`."""
+    """Return the certificate by which the holder of `key` connects as `hospital`."""
     name = x509.UniformResourceIdentifier(SITE_URI + hospital)
     return _issued(authority, hospital, key, [name], ExtendedKeyUsageOID.CLIENT_AUTH, expires)
 
@@ -169,12 +169,12 @@ def _issued(
 
 
 def pem(certificate: x509.Certificate) -> bytes:
-    """A certificate as text."""
+    """Return a certificate as text."""
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
 def load_certificate(path: Path) -> x509.Certificate:
-    """The first certificate in a PEM file; raises EnrolmentError."""
+    """Return the first certificate in a PEM file; raises EnrolmentError."""
     try:
         return certificate_in(read_named(path))
     except FileNotFoundError:
@@ -188,7 +188,7 @@ def load_certificate(path: Path) -> x509.Certificate:
 
 
 def load_authority(key: Path, certificate: Path) -> Authority:
-    """The authority, to sign with; raises EnrolmentError, also where its key is kept elsewhere."""
+    """Return the authority; raises EnrolmentError, also where its key is kept elsewhere."""
     if not key.exists() or not key.stat().st_size:  # a container may need a file in its place
         raise EnrolmentError(
             f"The authority's key is not at {key}. If it is kept on another medium, bring it back"
@@ -204,7 +204,7 @@ def load_authority(key: Path, certificate: Path) -> Authority:
 
 
 def load_identity(path: Path) -> Identity:
-    """The coordinator's key and certificate; raises EnrolmentError."""
+    """Return the coordinator's key and certificate; raises EnrolmentError."""
     key = _private_key(path)
     return Identity(private_pem(key), pem(load_certificate(path)))
 
@@ -214,7 +214,7 @@ def _private_key(path: Path) -> PrivateKey:
 
 
 def validity_in_words(certificate: x509.Certificate) -> str:
-    """For whom a certificate is, and until when."""
+    """Return the hospital that a certificate names, and its last day."""
     hosts = [str(name.value) for name in _alternative_names(certificate)]
     return f"for {', '.join(hosts)}, {expiry.in_words(certificate.not_valid_after_utc)}"
 
@@ -255,7 +255,7 @@ _REMEDY = "The site makes one with `erosion enroll request NAME`, which writes n
 
 @dataclass(frozen=True, slots=True)
 class SigningRequest:
-    """Whose it is by its own word, and the key."""
+    """Return the hospital that the request names, and the key."""
 
     hospital: str
     key: PublicKey
@@ -277,7 +277,7 @@ def read_request(path: Path) -> SigningRequest:
     try:
         request = x509.load_pem_x509_csr(pem)
         key, is_theirs = request.public_key(), request.is_signature_valid
-    except Exception:  # noqa: BLE001 - whatever the library says of a file from elsewhere
+    except Exception:  # noqa: BLE001 - the library may raise anything on a foreign file
         raise EnrolmentError(
             f"{path} does not hold a request for a certificate in PEM. {_REMEDY}"
         ) from None
@@ -312,7 +312,7 @@ class OwnAuthorities:
         return [each.hospital for each in self.authorities]
 
     def hospital_of(self, certificate: x509.Certificate) -> str | None:
-        """The hospital that `certificate` is for; None where it is for none."""
+        """Return the hospital that `certificate` is for; None where it is for none."""
         names = set(names_in(certificate))
         for each in self.authorities:
             if each.name in names and any(is_issued_by(certificate, i) for i in each.issuers):
@@ -321,7 +321,7 @@ class OwnAuthorities:
 
 
 def read_own_authorities(folder: FederationFolder) -> OwnAuthorities:
-    """The authorities that `federation.toml` names. Raises EnrolmentError."""
+    """Return the authorities that `federation.toml` names. Raises EnrolmentError."""
     authorities, pems, files = [], [], []
     for hospital, own in folder.read_place().authorities.items():
         issuers, pem = read_own_authority(folder, hospital, own)
@@ -334,7 +334,7 @@ def read_own_authorities(folder: FederationFolder) -> OwnAuthorities:
 def read_own_authority(
     folder: FederationFolder, hospital: str, own: OwnAuthority
 ) -> tuple[tuple[x509.Certificate, ...], bytes]:
-    """One hospital's: its certificates, and the file itself. Raises EnrolmentError."""
+    """Return one hospital's: its certificates, and the file itself. Raises EnrolmentError."""
     path = folder.path / own.certificate
     try:
         pem = read_named(path)

@@ -141,7 +141,7 @@ def _print(archive: bytes) -> None:
 
 
 def authority_fingerprint(authority: bytes) -> str:
-    """The fingerprint of the authority's certificate in PEM."""
+    """Return the fingerprint of the authority's certificate in PEM."""
     return certificate_fingerprint(x509.load_pem_x509_certificate(authority))
 
 
@@ -177,7 +177,7 @@ class Enrolment:
 
 @dataclass(frozen=True, slots=True)
 class Revocation:
-    """What a hospital came in by and does no more."""
+    """What a hospital connected with and no longer does."""
 
     key: EnrolledKey | None
     own_authority: bool
@@ -214,7 +214,7 @@ def init_federation(
 def renew_coordinator(
     folder: FederationFolder, hosts: Sequence[str] = (), *, days: float = COORDINATOR_DAYS
 ) -> Address:
-    """A new certificate; a running coordinator shows it from the next connection on."""
+    """Make a new certificate; a running coordinator shows it from the next connection on."""
     folder.read_place()
     with folder.locked():
         place = folder.read_place()
@@ -268,9 +268,9 @@ def renew_site(
     out: Path | None = None,
     days: float = SITE_DAYS,
 ) -> Enrolment:
-    """A new certificate for a hospital's key, or for another, which replaces it at once.
+    """Make a new certificate for a hospital's key, or for another, which replaces it at once.
 
-    The site installs the kit; until then it comes in by the certificate that it has, if its key
+    The site installs the kit. Until then it connects with its present certificate, if its key
     stays the same and that certificate has not expired.
     """
     folder.read_place()
@@ -300,9 +300,9 @@ def renew_site(
 
 
 def revoke_site(folder: FederationFolder, hospital: str) -> Revocation:
-    """Keep the hospital out from now on; a running coordinator notices within seconds.
+    """Deny the hospital from now on; a running coordinator notices within seconds.
 
-    An authority of its own is taken out of `federation.toml`, because it could certify other keys.
+    Its own authority is taken out of `federation.toml`, because it could certify other keys.
     """
     folder.read_place()
     with folder.locked():
@@ -320,7 +320,7 @@ def revoke_site(folder: FederationFolder, hospital: str) -> Revocation:
 
 
 def _key(request: Path | None) -> tuple[PrivateKey | None, PublicKey]:
-    """The key of a site's request, or a new one with its private half."""
+    """Return the key of a site's request, or a new one with its private half."""
     if request is not None:
         return None, read_request(request).key
     private = new_private_key()
@@ -364,7 +364,7 @@ def _write_identity(folder: FederationFolder, identity: certificates.Identity) -
 
 
 def _sign_command(folder: FederationFolder, hospital: str, request: Path) -> str:
-    """What enrols the hospital by that request."""
+    """Return what enrols the hospital by that request."""
     name = "" if read_request(request).hospital == hospital else f" --name {hospital}"
     return f"erosion enroll sign {quote(str(request))}{name}{folder.option}"
 

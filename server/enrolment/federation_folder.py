@@ -28,7 +28,7 @@ LONGEST_WAIT = 60  # seconds for another enrolment; one takes less than a second
 
 
 def checked_host(value: str) -> str:
-    """A DNS name or an IP address; raises ValueError."""
+    """Return a DNS name or an IP address; raises ValueError."""
     try:
         return str(ip_address(value.strip("[]")))
     except ValueError:
@@ -45,7 +45,7 @@ Host = Annotated[str, AfterValidator(checked_host)]
 
 
 class OwnAuthority(Settings):
-    """`[authorities.HOSPITAL]`: a hospital whose site shows a certificate of its own authority."""
+    """`[authorities.HOSPITAL]`: a hospital with its own certificate authority."""
 
     certificate: Path  # of the authority that signs it, PEM; relative to the federation's folder
     name: str = Field(min_length=1)  # in the site's certificate: its common or alternative name
@@ -102,11 +102,11 @@ class FederationFolder:
         return self.path / "roster.toml"
 
     def kit(self, hospital: str) -> Path:
-        """What is handed to one hospital."""
+        """Return what is handed to one hospital."""
         return self.path / "kits" / f"{hospital}.tar.gz"
 
     def renewal(self, hospital: str) -> Path:
-        """The same later: the first kit may still wait for its hospital. No name has a dot."""
+        """Return the path of a later kit: the first may still wait for its hospital."""
         return self.path / "kits" / f"{hospital}.renewal.tar.gz"
 
     def read_place(self) -> Address:
@@ -150,7 +150,7 @@ def _taken(lock: BinaryIO) -> bool:
 
 
 class EnrolledKey(Settings):
-    """One key. A revoked one stays here, so that its holder is told why it is kept out."""
+    """One key. A revoked one stays here, so that its holder learns why it is denied."""
 
     hospital: Name
     public_key: str  # PEM
@@ -211,21 +211,21 @@ class KeyRegistry(Settings):
         return self
 
     def current(self, hospital: str) -> EnrolledKey | None:
-        """The hospital's key that is not revoked; it may have expired."""
+        """Return the hospital's key that is not revoked; it may have expired."""
         return next((k for k in self.keys if k.hospital == hospital and k.revoked is None), None)
 
     def latest(self, hospital: str) -> EnrolledKey | None:
-        """The current key, else the one that was enrolled last."""
+        """Return the current key, else the one that was enrolled last."""
         others = [key for key in self.keys if key.hospital == hospital]
         return self.current(hospital) or max(others, key=lambda k: k.enrolled, default=None)
 
     def changed(self, key: EnrolledKey, **values: object) -> "KeyRegistry":
-        """The roster with some values of one key replaced."""
+        """Return the roster with some values of one key replaced."""
         keys = (k.model_copy(update=values) if k == key else k for k in self.keys)
         return KeyRegistry(keys=tuple(keys))
 
     def added(self, key: EnrolledKey) -> "KeyRegistry":
-        """The roster with one key more."""
+        """Return the roster with one key more."""
         return KeyRegistry(keys=(*self.keys, key))
 
 

@@ -32,7 +32,7 @@ def write_peers(folder: FederationFolder, out: Path) -> list[EnrolledKey]:
 
 
 def peers_text(registry: KeyRegistry, *, without: str = "") -> str:
-    """The file's content for the hospital `without` whom it is; empty where nobody else is."""
+    """Return the file's content without the hospital `without`; empty where nobody else is."""
     current = [k for k in registry.keys if k.revoked is None and k.hospital != without]
     return as_text({key.hospital: _key(key) for key in current})
 

@@ -131,7 +131,7 @@ class Exchange:
             return [request_id for request_id in self._replies if request_id in request_ids]
 
     def orphans(self, request_ids: Iterable[str], sessions: Mapping[int, int]) -> list[str]:
-        """Return the unanswered requests whose site is not in the session that was asked.
+        """Return the unanswered requests that were sent in an earlier session of their site.
 
         `sessions`: the connected sites, node id -> number of the session.
         """
@@ -370,8 +370,7 @@ class LinkGrid(MessageGrid):
     ) -> Iterator[Message]:
         """Ask sites at once; then yield what comes back within `timeout` seconds, as it comes.
 
-        Later replies are dropped. Let go of a reply before taking the next, so that its arrays do
-        not stay in memory.
+        Later replies are dropped. Delete a reply before taking the next: its arrays fill memory.
         """
         waiting = set(self.push_messages(messages))
         seconds = LONGEST_ROUND_SECONDS if timeout is None else timeout

@@ -58,8 +58,8 @@ class Link:
     ) -> None:
         """Listen on `address` ("host:port").
 
-        `certificate`: what sites are shown, None for plain gRPC. `admission`: whom to let in, None
-        for everybody. `is_short_of_memory`: some channel may have a spool folder, and little is
+        `certificate`: shown to sites, None for plain gRPC. `admission`: decides who is let in,
+        None: everybody is. `is_short_of_memory`: some channel may have a spool folder; little is
         kept of what arrives. `address_in_kits`: what sites dial. `look_at_expiry` is called once a
         day; it may raise EnrolmentError.
         """
@@ -136,26 +136,26 @@ class Link:
         return self._keeper.admission is not None
 
     def hospital_of(self, node_id: int) -> str | None:
-        """Whose certificate a node has shown; None where it is not, or no longer, let in."""
+        """Return the hospital that a node's certificate belongs to; None where it is not let in."""
         return self._sessions.hospital_of(node_id)
 
     def why_not(self, hospital: str) -> str | None:
-        """Why no site could come in as `hospital` now; None where one could."""
+        """Return why no site could come in as `hospital` now; None where one could."""
         admission = self._keeper.admission
         return None if admission is None else admission.why_not(hospital)
 
     def may_renew(self, hospital: str) -> bool:
-        """Whether a renewed key would let it in again, or does; not where it was revoked."""
+        """Return whether a renewed key would let it in again, or does; not where it was revoked."""
         admission = self._keeper.admission
         return admission is None or admission.may_renew(hospital)
 
     def keys(self) -> dict[str, PublicKey]:
-        """Each enrolled hospital's key, as far as it is known; none where nobody is enrolled."""
+        """Return each enrolled hospital's key, as far as it is known."""
         admission = self._keeper.admission
         return {} if admission is None else admission.keys()
 
     def evict(self, node_id: int) -> None:
-        """End the connection of a node whose key is no longer let in, and tell it why."""
+        """Disconnect a node with a key that is no longer let in, and give the reason."""
         session = self._sessions.live(node_id)
         if session is not None:
             hospital = session.peer.hospital
@@ -173,7 +173,7 @@ class Link:
             self._end_loop(self._loop)
 
     async def _open(self) -> int:
-        """On the line's loop."""
+        """Run on the link's loop."""
         service = Service(
             self._sessions,
             self.versions,
@@ -216,7 +216,7 @@ class Link:
         loop.set_exception_handler(
             lambda _loop, context: logger.debug("while closing: %s", context.get("message"))
         )
-        # Calls end by themselves now. gRPC prints a traceback for each of its tasks that is
+        # Calls end on this path now. gRPC prints a traceback for each of its tasks that is
         # cancelled, past every log, so none is.
         if calls := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(calls, timeout=LAST_CALLS_SECONDS)
@@ -231,7 +231,7 @@ class Link:
 
 
 def most_connections(most_files: int, memory: int) -> int:
-    """How many connections there is room for, with so many open files and bytes of memory."""
+    """Return the limit of connections for this number of open files and bytes of memory."""
     for_connections = int(MEMORY_SHARE * memory) // CONNECTION_BYTES
     return max(MIN_CONNECTIONS, min(most_files - RESERVED_FILES, for_connections))
 
@@ -268,7 +268,7 @@ def make_link(
     *,
     is_short_of_memory: bool = False,
 ) -> Link:
-    """A link that is not started; without a `federation` it is neither encrypted nor enrolled.
+    """Return a link that is not started; without `federation` it has no TLS and no enrolment.
 
     `address` None: every address of this machine at the port that the site kits name, or the
     loopback's. `hospitals`: their keys' expiry is watched. `is_short_of_memory`: see `Link`.
@@ -301,7 +301,7 @@ def make_link(
 
 
 def _told_once(find: Callable[[], Sequence[str]]) -> Callable[[], None]:
-    """Logs what it finds, less what it has found the last time."""
+    """Log what `find` returns, less what it returned the last time."""
     told: list[str] = []
 
     def tell() -> None:
@@ -320,7 +320,7 @@ def expiry_warnings(
     certificate: ServingCertificate,
     admission: Authorizer,
 ) -> list[str]:
-    """What will soon keep one of `hospitals` out, or does so already."""
+    """Return what will soon keep one of `hospitals` out, or does so already."""
     warnings = []
     if expiry.ends_soon(certificate.expires):
         warnings.append(
@@ -350,7 +350,7 @@ def expiry_warnings(
 
 
 def federation_or_none(folder: FederationFolder, *, insecure: bool) -> FederationFolder | None:
-    """The federation to serve; None where the operator wants none. Raises EnrolmentError."""
+    """Return the federation to serve; None where the operator wants none. Raises EnrolmentError."""
     if insecure:
         return None
     if not folder.place.exists():

@@ -39,44 +39,44 @@ from erosion.server.link.spool import TransferThrottle
 logger = logging.getLogger("erosion.line")
 
 
-MOST_KNOWN = 100_000  # nodes that have come at some time
+MOST_KNOWN = 100_000  # nodes that have connected at some time
 
 
 class Sessions:
-    """The line's event loop changes it, the strategy's thread looks at it."""
+    """The sites' sessions. The link's event loop changes it, the strategy's thread reads it."""
 
     def __init__(self, exchange: Exchange, keeper: RejectionLog) -> None:
         self.exchange, self.keeper = exchange, keeper
         self._lock = threading.Lock()
         self._live: dict[int, SiteSession] = {}  # by node
-        self._known: dict[int, Peer] = {}  # every node that has come, as it came last
-        self._numbers: dict[int, int] = {}  # how often it has come
+        self._known: dict[int, Peer] = {}  # every node that has connected, as it did last
+        self._numbers: dict[int, int] = {}  # how often it has connected
         self._endings: dict[int, Ending] = {}  # of its last session, where we ended it
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The line's loop has started."""
+        """Note the link's loop, which has started."""
         self._loop = loop
 
     @staticmethod
     def node_id(hospital: str | None) -> int:
-        """The same for the same hospital; a new one for a site without a certificate."""
+        """Return the same id for the same hospital; a new one for a site without a certificate."""
         if hospital is None:
             return secrets.randbits(62) + 2
         return int.from_bytes(hashlib.sha256(hospital.encode()).digest()[:8]) // 4 + 2
 
     def live(self, node_id: int) -> SiteSession | None:
-        """The node's session, if it is connected."""
+        """Return the node's session, if it is connected."""
         with self._lock:
             return self._live.get(node_id)
 
     def all_live(self) -> list[SiteSession]:
-        """Every session."""
+        """Return every session."""
         with self._lock:
             return list(self._live.values())
 
     def begin(self, peer: Peer, make: Callable[[Peer, int], SiteSession]) -> SiteSession:
-        """A site has come. `make` is given how often that is by now."""
+        """Add the session of a site that connected. `make` receives how often it has by now."""
         with self._lock:
             number = self._numbers.get(peer.node_id, 0) + 1
             self._numbers[peer.node_id] = number
@@ -90,7 +90,7 @@ class Sessions:
         return session
 
     def close(self, session: SiteSession) -> None:
-        """A site's stream has ended."""
+        """Remove the session of a site with a stream that has ended."""
         node_id = session.peer.node_id
         with self._lock:
             if self._live.get(node_id) is session:
@@ -100,7 +100,7 @@ class Sessions:
         self.exchange.wake()
 
     def numbers(self) -> dict[int, int]:
-        """The sites that are connected: node id -> how often it has come."""
+        """Return the connected sites: node id -> how often it has connected."""
         with self._lock:
             return {node_id: session.number for node_id, session in self._live.items()}
 
@@ -110,17 +110,17 @@ class Sessions:
             return {node_id: (s.number, s.num_decisions) for node_id, s in self._live.items()}
 
     def num_sites(self) -> int:
-        """How many nodes have come at some time."""
+        """Return how many nodes have connected at some time."""
         with self._lock:
             return len(self._numbers)
 
     def ending(self, node_id: int) -> Ending | None:
-        """Why the node's last session was ended from this side."""
+        """Return why the node's last session was ended from this side."""
         with self._lock:
             return self._endings.get(node_id)
 
     def hospital_of(self, node_id: int) -> str | None:
-        """Whose certificate a node has shown; None where it is not, or no longer, let in."""
+        """Return the hospital that a node's certificate belongs to; None where it is not let in."""
         with self._lock:
             peer = self._known.get(node_id)
         if peer is None or peer.certificate is None:
@@ -129,7 +129,7 @@ class Sessions:
         return None if verdict is None or isinstance(verdict, NotAdmitted) else verdict.hospital
 
     def end_denied(self) -> None:
-        """End the sessions whose certificate was revoked or has expired meanwhile."""
+        """End the sessions with a certificate that was revoked or has expired since."""
         for session in self.all_live():
             if (certificate := session.peer.certificate) is None:
                 continue
@@ -155,7 +155,7 @@ class Sessions:
 
 GREETING_SECONDS = 10.0
 MOST_GREETINGS = 4  # of one hospital at a time
-MOST_COMINGS, COMINGS_SECONDS = 60, 60.0  # of one hospital in so many seconds: each is told of
+MOST_COMINGS, COMINGS_SECONDS = 60, 60.0  # of one hospital in this many seconds: each is reported
 IN_USE = (
     "its key is in use by another connection: the site runs twice, or a copy of its key is used"
     " elsewhere"
@@ -185,7 +185,7 @@ class Service:
         self._is_short_of_memory = is_short_of_memory
         self._certificate_expires = certificate_expires
         self._greetings: Counter[str] = Counter()  # under way, by hospital
-        self._comings: dict[str, deque[float]] = {}  # when each hospital came, lately
+        self._comings: dict[str, deque[float]] = {}  # when each hospital connected, lately
         self._probed: set[int] = set()  # nodes of which it is being found out if they live
 
     @property
@@ -260,7 +260,7 @@ class Service:
     async def _greet(self, context: Any, welcome: bytes, name: str) -> None:
         try:
             await asyncio.wait_for(context.write(welcome), GREETING_SECONDS)
-        except TimeoutError:  # else it would keep its hospital out for as long as it likes
+        except TimeoutError:  # else it would block its hospital for as long as it likes
             await self._refuse(context, Reason.ABUSE, "it did not take the greeting in", name)
 
     def _welcome(self, verdict: Admitted | None) -> dict[str, Any]:
@@ -325,7 +325,7 @@ class Service:
                 task.cancel()
             self._sessions.close(session)
         if (ending := session.ending) is not None:
-            told = ending.reason is not Reason.SILENT  # a site that vanished is not turned away
+            told = ending.reason is not Reason.SILENT  # a site that vanished is not denied
             await self._refuse(
                 context, ending.reason, ending.text, peer.hospital or "", is_told=told
             )
@@ -345,7 +345,7 @@ class Service:
 
 
 def certificate_of(context: Any) -> x509.Certificate | None:
-    """The certificate that the other side has shown; None on a line without TLS.
+    """Return the certificate that the other side has shown; None on a link without TLS.
 
     Raises ValueError for one that cannot be read.
     """

@@ -1,6 +1,6 @@
 """One site's stream: requests go out by it, and replies are put together from it.
 
-All methods are for the line's event loop. What a site sends is held against what it was asked;
+All methods are for the link's event loop. What a site sends is held against what it was asked;
 what no honest site sends ends the stream (ProtocolFault), and touches no other site's.
 """
 
@@ -59,7 +59,7 @@ class Peer:
     """Who is at the other end."""
 
     node_id: int
-    hospital: str | None  # by its certificate; None on a line without TLS
+    hospital: str | None  # by its certificate; None on a link without TLS
     certificate: x509.Certificate | None
     origin: str  # gRPC's name of its address
 
@@ -103,13 +103,13 @@ class SiteSession:
         self._most_head_bytes = LARGEST_GREETING_BYTES  # of a reply to any of what it was asked
 
     def ask(self, request: Request) -> None:
-        """Send a request when the line is free."""
+        """Send a request when the link is free."""
         self._most_head_bytes = max(self._most_head_bytes, request.most_head_bytes)
         self._waiting.append(request)
         self._wake.set()
 
     def drop(self, request_id: str) -> None:
-        """A request's answer is not wanted any more."""
+        """Withdraw a request."""
         if self._arriving is not None and self._arriving.head["re"] == request_id:
             self._answers = None
             self._arriving.let_go()
@@ -135,7 +135,7 @@ class SiteSession:
         if self._wants_questions:  # once in a tick, however often it says so
             self.num_decisions, self._wants_questions = self.num_decisions + 1, False
             self._exchange.wake()
-        # A site that sends for minutes has to hear of us, too, or it gives this line up.
+        # A site that sends for minutes has to hear of us, too, or it gives this link up.
         is_due = self._unsaid_ticks % PING_TICKS == 0
         if self._is_reading:
             self._silent_ticks += 1
@@ -163,7 +163,7 @@ class SiteSession:
         return not self.over.is_set()
 
     async def write_all(self, write: Write) -> None:
-        """Send whatever there is to send, for as long as the stream stands."""
+        """Send all that is waiting, for as long as the stream stands."""
 
         async def say(each: bytes) -> None:
             await write(each)

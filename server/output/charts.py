@@ -74,7 +74,7 @@ class Chart:
 
 
 def draw(chart: Chart) -> Markup:
-    """The chart as an `<svg>` element."""
+    """Return the chart as an `<svg>` element."""
     labels = [label.text for label in _labels(chart)]
     right = max(RIGHT, 0.5 + 0.068 * max([chart.label_room, *map(len, labels)]))
     plot_height = max(HEIGHT - BOTTOM - TOP, 1.4 * LINE_HEIGHT * len(labels))
@@ -102,7 +102,7 @@ def drawing(title: str) -> Iterator[None]:
 
 
 def as_svg(figure: Figure, title: str) -> Markup:
-    """The figure as an `<svg>` element of the page; for use within `drawing`."""
+    """Return the figure as an `<svg>` element of the page; for use within `drawing`."""
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
@@ -235,7 +235,7 @@ def _look(style: int) -> Mapping[str, Any]:
 
 
 def spread(heights: Sequence[float], gap: float) -> list[float]:
-    """The nearest heights within 0 to 1 that are `gap` apart, in the same order.
+    """Return the nearest heights within 0 to 1 that are `gap` apart, in the same order.
 
     Least squares by pooling adjacent violators.
     """
@@ -265,7 +265,7 @@ def thinned(points: Sequence[tuple[int, float | None]]) -> list[tuple[int, float
 
 
 def _isolated(values: Sequence[float]) -> list[int]:
-    """Points without a neighbour: no line shows them, so they need a dot."""
+    """Return points without a neighbour: no line shows them, so they need a dot."""
     known = [False, *(isfinite(value) for value in values), False]
     return [
         index
@@ -301,7 +301,7 @@ def _for_page(svg: str, title: str) -> str:
 
 
 def metric_figure(run: RunData, metric: Metric) -> Markup:
-    """One metric of the user's over the rounds, one line an arm, and the base rate's."""
+    """Return one metric of the user's over the rounds, one line an arm, and the base rate's."""
     lines = [
         Line(arm, metric_points(run, arm, metric.name), style)
         for style, arm in enumerate(run.result.arms)
@@ -332,7 +332,7 @@ def metric_points(run: RunData, arm: str, metric: str) -> list[tuple[int, float 
 
 
 def weight_figure(run: RunData) -> Markup:
-    """The weight of every other hospital after each round; "" where there is none."""
+    """Return the weight of every other hospital after each round; "" where there is none."""
     return _peers_figure(
         run,
         _peer_lines(run, _weight_shown, _when_out),
@@ -345,13 +345,13 @@ def weight_figure(run: RunData) -> Markup:
 
 
 def _weight_shown(entry: HospitalRecord) -> float | None:
-    """The weight in a round; None where its update was not part of it, unless it is out."""
+    """Return the weight in a round; None where its update was not part of it, unless it is out."""
     is_out = entry.outcome == "not_asked" and entry.weight_after == 0.0
     return entry.weight_after if entry.outcome == "accepted" or is_out else None
 
 
 def _when_out(points: Sequence[tuple[int, float | None]]) -> str:
-    """When the weight fell to 0 for good; "" where it did not."""
+    """Return when the weight fell to 0 for good; "" where it did not."""
     known = [(number, weight) for number, weight in points if weight is not None]
     above = [index for index, (_, weight) in enumerate(known) if weight > 0.0]
     first = above[-1] + 1 if above else 0
@@ -359,7 +359,7 @@ def _when_out(points: Sequence[tuple[int, float | None]]) -> str:
 
 
 def distance_figure(run: RunData) -> Markup:
-    """How far every other hospital's update was from the user's; "" where none was measured."""
+    """Return the chart of every peer's distance from the user; "" where none was measured."""
     return _peers_figure(
         run,
         _peer_lines(run, lambda entry: entry.distance if entry.outcome == "accepted" else None),
@@ -376,7 +376,7 @@ def _peer_lines(
     value: Callable[[HospitalRecord], float | None],
     ending: Callable[[Sequence[tuple[int, float | None]]], str] = lambda _points: "",
 ) -> list[Line]:
-    """A line for each peer of which the first arm has any value; `ending` is its last word."""
+    """Return a line for each peer with any value in the first arm; `ending` is its last word."""
     records = run.of(run.first_arm)
     return [
         Line(name, points, style, ending(points))
@@ -394,7 +394,7 @@ def _peers_figure(
     reference: tuple[str, float] | None = None,
     may_be_logarithmic: bool = False,
 ) -> Markup:
-    """The lines over the first arm's rounds; "" where there are none."""
+    """Return the lines over the first arm's rounds; "" where there are none."""
     if not lines:
         return Markup()
     records = run.of(run.first_arm)
@@ -427,7 +427,7 @@ def _any_known(points: Iterable[tuple[int, float | None]]) -> bool:
 
 
 def loss_figure(overview: Overview) -> Markup:
-    """One row for each hospital and one mark for each arm."""
+    """Return one row for each hospital and one mark for each arm."""
     names = [shortened(printable(user), LONGEST_NAME) for user in overview.users]
     metric = overview.task.metric(overview.task.verdict_metric)
     title = f"{metric.label} of every arm for each hospital of {overview.study}"

@@ -20,7 +20,7 @@ COLUMNS = ("time", "arm", "trial", "round", "outcome", "quantity", "hospital", "
 
 
 def open_output(where: str) -> Observer:
-    """The file is in the run's folder, so there is nothing to be said about where."""
+    """Return the output. Raises ValueError for a place: the file is in the run's folder."""
     if where:
         raise ValueError("takes no value: the file is in the run's folder")
     return MetricsCsv()

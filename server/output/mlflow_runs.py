@@ -2,7 +2,7 @@
 
 An arm's run has its settings as parameters and every round's figures as metrics, so that MLflow's
 comparison of runs shows the arms as curves in one chart. The study's run has the verdict and the
-files. A resumed study goes on with its runs, which it finds by their tags.
+files. A resumed study continues its runs, which it finds by their tags.
 """
 
 import os
@@ -24,7 +24,7 @@ from erosion.server.run.run_folder import RunFolder
 RUN_TAG, ARM_TAG, PARENT_TAG = "erosion.run", "erosion.arm", "mlflow.parentRunId"
 FOLDER_TAG = "erosion.folder"
 STUDY_TAG = "erosion.study"  # digest
-# MLflow by itself tries for many minutes; the operator's own values go before these.
+# MLflow retries for many minutes by default; the operator's values go before these.
 PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
 AT_ONCE = 100  # parameters or metrics of one call
 
@@ -41,7 +41,7 @@ def open_output(where: str) -> Observer:
 
 
 class MlflowRuns:
-    """Speaks to the tracking server with every event; raises whatever it answers."""
+    """Sends every event to the tracking server; raises the server's errors."""
 
     def __init__(self, tracking_uri: str | None) -> None:
         """The server is first asked when the study starts."""
@@ -126,7 +126,7 @@ class MlflowRuns:
         self._end("FINISHED", "")
 
     def _open(self, tags: Mapping[str, str], name: str) -> str:
-        """The run with these tags, opened again, or a new one; its id."""
+        """Return the run with these tags, opened again, or a new one; its id."""
         wanted = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items() if value)
         found = self._client.search_runs([self._experiment], wanted, max_results=1)
         if found:

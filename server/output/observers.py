@@ -37,9 +37,7 @@ class Observer(Protocol):
 
 
 class Observers:
-    """Tells each of them, in their order. What lasts is not theirs: the journal, the checkpoints
-    and the result are written by the run itself, whose errors do end it.
-    """
+    """Notifies each observer in order; the run writes journal, checkpoints and result itself."""
 
     def __init__(self, observers: Mapping[str, Observer]) -> None:
         """`observers` by the names that people know them by."""
@@ -59,21 +57,21 @@ class Observers:
         for name, observer in list(self._observers.items()):
             try:
                 observer.close()
-            except Exception as trouble:  # noqa: BLE001 - whatever an observer does wrong
+            except Exception as trouble:  # noqa: BLE001 - an observer may raise anything
                 self._drop(name, trouble)
 
     def add(self, name: str, observer: Observer) -> None:
-        """From now on, tell this one too."""
+        """Notify this one too from now on."""
         self._observers[name] = observer
 
     def notify(self, event: RunEvent) -> None:
-        """Tell everybody; raises nothing that an observer raises."""
+        """Notify everybody; raises nothing that an observer raises."""
         for name, observer in list(self._observers.items()):
             if name not in self._observers:
                 continue  # dropped meanwhile, by what it made of another's dropping
             try:
                 observer.notify(event)
-            except Exception as problem:  # noqa: BLE001 - whatever an observer does wrong
+            except Exception as problem:  # noqa: BLE001 - an observer may raise anything
                 self._drop(name, problem)
 
     def _drop(self, name: str, problem: Exception) -> None:
@@ -88,7 +86,7 @@ class Observers:
 
 
 def in_words(problem: Exception) -> str:
-    """A sentence of ours as it is; of another's exception also the kind."""
+    """Return a sentence of ours as it is; of another's exception also the kind."""
     if isinstance(problem, ErosionError):
         return str(problem)
     return f"{type(problem).__name__}: {problem}"
@@ -133,7 +131,7 @@ class InBackground:
         try:
             while self._problem is None and (event := self._events.get()) is not None:
                 self._observer.notify(event)
-        except Exception as problem:  # noqa: BLE001 - whatever an observer does wrong
+        except Exception as problem:  # noqa: BLE001 - an observer may raise anything
             self._problem = problem
         try:
             self._observer.close()

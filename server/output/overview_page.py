@@ -27,7 +27,7 @@ STRONGEST = 0.55  # opacity of a weight's colour at the largest weight; the figu
 
 
 def write_overview(path: Path, overview: Overview) -> None:
-    """Write the page; the hospitals' own reports are linked from it where they lie beside it."""
+    """Write the page, with links to the hospitals' own reports where these exist."""
     links = {
         user: link
         for user in overview.users
@@ -37,12 +37,12 @@ def write_overview(path: Path, overview: Overview) -> None:
 
 
 def render_overview(overview: Overview, links: Mapping[str, str]) -> str:
-    """The page; `links` leads to hospitals' own reports."""
+    """Return the page; `links` leads to hospitals' own reports."""
     return render_page("overview.html", **overview_values(overview, links))
 
 
 def overview_values(overview: Overview, links: Mapping[str, str]) -> dict[str, Any]:
-    """What the page shows."""
+    """Return what the page shows."""
     task, lines = overview.task, overview.users.values()
     levels = [line.comparison.level for line in lines if line.comparison is not None]
     headings, rows = _figures(overview, links)
@@ -116,7 +116,7 @@ def _figures(overview: Overview, links: Mapping[str, str]) -> tuple[Row, list[Ro
 
 
 def _beside(line: UserResult, arm: str, metric: Metric) -> Cell:
-    """One arm's figure with that of what it is compared with below it."""
+    """Return one arm's figure with that of what it is compared with below it."""
     value = metric_text(metric, line.measured[arm].get(metric.name))
     if line.comparison is None:
         return Cell(value)
@@ -127,7 +127,7 @@ def _beside(line: UserResult, arm: str, metric: Metric) -> Cell:
 
 
 def _weights(overview: Overview) -> dict[str, Any] | None:
-    """Who helped whom: each weight with the strength of its colour; None where nobody did."""
+    """Return each hospital's weights, coloured by strength; None where nobody helped anybody."""
     lines = overview.users
     hospitals = list(dict.fromkeys(name for line in lines.values() for name in line.weights))
     others = [w for user, line in lines.items() for name, w in line.weights.items() if name != user]

@@ -29,7 +29,7 @@ Row = Sequence[str | Cell]
 
 
 def render_page(template: str, **values: Any) -> str:
-    """The page. A hospital's words cannot become part of it, nor rewrite how it reads."""
+    """Return the page. A hospital's words cannot become part of it, nor rewrite how it reads."""
     return _environment().get_template(template).render(values)
 
 
@@ -52,7 +52,7 @@ def _made_safe(value: Any) -> Any:
 
 
 def _day(started: str) -> str:
-    """An ISO 8601 time as people write the day."""
+    """Return an ISO 8601 time as people write the day."""
     try:
         return f"{datetime.fromisoformat(started):%-d %B %Y}"
     except ValueError:
@@ -60,5 +60,5 @@ def _day(started: str) -> str:
 
 
 def verbatim(text: str) -> Markup:
-    """A file's text with its lines, escaped."""
+    """Return a file's text with its lines, escaped."""
     return Markup().join([text])

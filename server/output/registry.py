@@ -32,19 +32,19 @@ OUTPUTS: Mapping[str, Output] = {
 
 
 def in_words() -> str:
-    """The outputs for `--help`."""
+    """Return the outputs for `--help`."""
     return "; ".join(f"{name}: {output.summary}" for name, output in OUTPUTS.items())
 
 
 def open_outputs(wanted: Sequence[str]) -> dict[str, "Observer"]:
-    """The observers for `NAME` or `NAME=WHERE`, each on a thread of its own. Raises RunError."""
+    """Return the observers for `NAME` or `NAME=WHERE`, each on its thread. Raises RunError."""
     from erosion.server.output.observers import InBackground
 
     return {name: InBackground(observer) for name, observer in check_outputs(wanted).items()}
 
 
 def check_outputs(wanted: Sequence[str]) -> dict[str, "Observer"]:
-    """The same without threads, before anything is made for a run. Raises RunError."""
+    """Return the same without threads, before anything is made for a run. Raises RunError."""
     opened: dict[str, Observer] = {}
     for text in wanted:
         name, _, where = text.partition("=")

@@ -58,7 +58,7 @@ def write_report(run_folder: Path) -> Path:
 
 
 def report_values(run: RunData, study_file: str, versions: Mapping[str, str]) -> dict[str, Any]:
-    """What the page shows; `study_file` is the study's TOML."""
+    """Return what the page shows; `study_file` is the study's TOML."""
     result, task = run.result, run.result.task
     named = [*result.arms, *result.references]
     best = result.verdict.best_arm
@@ -93,7 +93,7 @@ def report_values(run: RunData, study_file: str, versions: Mapping[str, str]) ->
 
 
 def _how_sure(result: Result, comparison: Comparison) -> dict[str, str]:
-    """What the verdict rests on, in figures."""
+    """Return what the verdict rests on, in figures."""
 
     def between(p_values: Sequence[float]) -> str:
         ends = [p_value_text(p, comparison.level) for p in (min(p_values), max(p_values))]
@@ -145,7 +145,7 @@ def _rounds_of(arm: ArmResult) -> list[Cell]:
 
 
 def _how_to_read(result: Result, shifted_by: str) -> str:
-    """Which way each metric is better, and what the base rate is. `shifted_by`: see the task."""
+    """Return which way each metric is better and the base rate. `shifted_by`: see the task."""
     task, sentences = result.task, []
     measured = [metric for metric in task.metrics if not metric.of_data]
     for better in ("higher", "lower", "near 1"):
@@ -181,7 +181,7 @@ def _when(group: NewsGroup) -> str:
 
 
 def _choices(result: Result) -> list[Row]:
-    """What was left open in the study file."""
+    """Return what was left open in the study file."""
     return [
         (name, chosen_text(chosen), str(chosen.rounds), figure_text(chosen.loss))
         for name, arm in result.arms.items()
@@ -230,7 +230,7 @@ def _events(groups: Sequence[NewsGroup]) -> list[Row]:
 
 
 def _other_rounds(result: Result) -> str:
-    """What had rounds of its own before those that made the models; "" for nothing."""
+    """Return what had rounds before those that made the models; "" for nothing."""
     if result.cross_fitting is not None:
         return "folds, which the figures are of,"
     is_selected = any(arm.selected is not None for arm in result.arms.values())
@@ -259,7 +259,7 @@ def _facts(run: RunData, versions: Mapping[str, str]) -> list[Row]:
 
 
 def _idle(evaluation: Evaluation) -> set[str]:
-    """Keys that have no meaning beside the others."""
+    """Return keys that have no meaning in combination with the others."""
     is_drawn = evaluation.folds is None and evaluation.split_column is None
     return {*(() if is_drawn else ("test_share",)), *(() if evaluation.folds else ("repeats",))}
 

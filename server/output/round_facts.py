@@ -62,7 +62,7 @@ class NewsGroup:
 
 
 def grouped(records: Iterable[RoundRecord]) -> list[NewsGroup]:
-    """All news of a run, each told once, in the order in which they first happened."""
+    """Return all news of a run, each once, in the order in which they first happened."""
     rounds: dict[tuple[str, str, str, str], list[int]] = {}
     first: dict[tuple[str, str, str, str], News] = {}
     varying: set[tuple[str, str, str, str]] = set()

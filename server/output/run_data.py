@@ -21,7 +21,7 @@ class RunData:
 
     @property
     def first_arm(self) -> str:
-        """The arm whose weights and distances are shown."""
+        """The arm with the weights and distances that are shown."""
         return next(iter(self.result.arms))
 
     @property
@@ -44,12 +44,12 @@ class RunData:
         return getattr(settings, "distance", "euclidean") == "cosine"
 
     def of(self, arm: str) -> list[RoundRecord]:
-        """The rounds of one arm."""
+        """Return the rounds of one arm."""
         return [record for record in self.records if record.arm == arm]
 
 
 def read_run(folder: RunFolder) -> RunData:
-    """What is in `folder`. Raises StudyError, CheckpointError."""
+    """Return what is in `folder`. Raises StudyError, CheckpointError."""
     study = load_study(folder.study)
     try:
         result = read_result(folder.result)

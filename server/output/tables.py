@@ -88,7 +88,7 @@ def print_summary(console: Console, result: Result, report: Path) -> None:
 
 
 def user_first(weights: dict[str, float], user: str) -> dict[str, float | None]:
-    """The weights with the user's own in front."""
+    """Return the weights with the user's own in front."""
     return {
         **({user: weights[user]} if user in weights else {}),
         **{name: weight for name, weight in weights.items() if name != user},
@@ -102,7 +102,7 @@ def _heading(result: Result) -> Text:
 
 
 def _figures(result: Result, width: int) -> RenderableType:
-    """The widest table that fits into `width` columns, or else a sentence for each arm."""
+    """Return the widest table that fits into `width` columns, or else a sentence for each arm."""
     names = [metric.column for metric in result.task.metrics]
     columns = ["arm", names[0] + INTERVAL, *names[1:], "rounds", "per round"]
     rows = [
@@ -136,7 +136,7 @@ def _table(rows: list[list[str]], gap: int, best_arm: str | None) -> Table:
 
 
 def _folded(cell: str) -> str:
-    """A value with its interval on the next line."""
+    """Return a value with its interval on the next line."""
     return cell.replace(" (", "\n(")
 
 
@@ -255,7 +255,7 @@ def _finding(line: UserResult) -> Text:
 
 
 def bar(share: float, width: int = BAR, *, ascii_only: bool = False) -> str:
-    """A bar that fills `share` (0 to 1) of `width` characters, in steps of an eighth."""
+    """Return a bar that fills `share` (0 to 1) of `width` characters, in steps of an eighth."""
     eighths = round(min(1.0, max(0.0, share)) * width * 8)
     if share > 0 and eighths == 0:
         eighths = 1  # small is not nothing

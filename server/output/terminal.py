@@ -54,7 +54,7 @@ from erosion.server.output.words import (
 from erosion.server.run.run_folder import RunFolder
 
 REDRAWS_PER_SECOND = 6
-WIDE = 84  # columns from which the user's figures fit beside the progress bar
+WIDE = 84  # columns from which the user's figures fit next to the progress bar
 LONGEST_ARM = 20
 LINES_PER_ARM = 10  # of plain progress
 SILENCE_SECONDS = 60.0  # slow rounds are reported at least this often
@@ -83,7 +83,7 @@ class LabelledStream:
 def progress(
     stream: TextIO | None = None, log_format: LogFormat = "text", *, label: str = ""
 ) -> Observer:
-    """The observer that suits `stream` (standard output): live on a terminal, else plain.
+    """Return the observer that suits `stream` (standard output): live on a terminal, else plain.
 
     `label`: of the study, where several share the stream.
     """
@@ -314,8 +314,8 @@ class ArmProgress:
     def closing(self) -> str:
         """One line about the finished arm.
 
-        It has no figures: the last ones were measured before the last round, and beside the final
-        table's they would seem to contradict it. Rounds of an earlier start are not timed.
+        It has no figures: the last ones were measured before the last round and would seem to
+        contradict the final table. Rounds of an earlier start are not timed.
         """
         timed = len(self._sorted_seconds)
         if not timed:
@@ -337,7 +337,7 @@ def _rounds(count: int) -> str:
 
 
 def draw_arm(arm: ArmProgress, width: int, height: int) -> RenderableType:
-    """The live lines of one arm in a terminal of `width` columns and `height` rows."""
+    """Return the live lines of one arm in a terminal of `width` columns and `height` rows."""
     wide = width >= WIDE
     # They are of the round before: the latest is still at work.
     dated = f"after {arm.metrics_after}: {'  '.join(arm.figures)}" if arm.figures else ""
@@ -363,7 +363,7 @@ def draw_arm(arm: ArmProgress, width: int, height: int) -> RenderableType:
 
 
 def weights_in_words(weights: Mapping[str, float | None]) -> str:
-    """The peers' weights: each one where they are few, their range where they are many."""
+    """Return the peers' weights: each one where they are few, their range where they are many."""
     known = {name: weight for name, weight in weights.items() if weight is not None}
     if not known:
         return ""
@@ -378,7 +378,7 @@ def weights_in_words(weights: Mapping[str, float | None]) -> str:
 
 
 def _opening(study: Study) -> str:
-    """What is about to happen."""
+    """Return what is about to happen."""
     hospitals = "1 hospital" if len(study.hospitals) == 1 else f"{len(study.hospitals)} hospitals"
     folds = len(folds_of(study))
     first = f"; before that {folds} folds, each a run of its own" if folds else ""
@@ -389,7 +389,7 @@ def _opening(study: Study) -> str:
 
 
 def _joined(hospital: str, num_samples: int, software: str) -> str:
-    """Versions are named where the two sides' differ."""
+    """Return who joined, with versions where the two sides' differ."""
     samples = "1 training sample" if num_samples == 1 else f"{num_samples} training samples"
     ours = software_version()
     differing = f" (erosion {software}, here {ours})" if software not in ("", ours) else ""
@@ -397,7 +397,7 @@ def _joined(hospital: str, num_samples: int, software: str) -> str:
 
 
 def _waiting(missing: Sequence[str]) -> str:
-    """The hospitals still missing; "" where none is."""
+    """Return the hospitals still missing; "" where none is."""
     return f"waiting for {_some([_name(hospital) for hospital in missing])}" if missing else ""
 
 

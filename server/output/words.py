@@ -27,7 +27,7 @@ def shortened(name: str, width: int) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """A duration in the unit that people would say it in, e.g. "14 ms", "2.1 s", "3 min 05 s"."""
+    """Return a duration in a readable unit, e.g. "14 ms", "2.1 s", "3 min 05 s"."""
     if seconds < 0.0995:
         return f"{seconds * 1000:.0f} ms" if seconds >= 0.00095 else "under 1 ms"
     if seconds < 59.5:
@@ -38,17 +38,17 @@ def seconds_text(seconds: float) -> str:
 
 
 def figure_text(value: float | None, digits: int = 3) -> str:
-    """A figure with `digits` decimals, or a dash where there is none."""
+    """Return a figure with `digits` decimals, or a dash where there is none."""
     return "–" if value is None or not math.isfinite(value) else f"{value:z.{digits}f}"
 
 
 def weight_text(weight: float | None) -> str:
-    """A weight or a distance with two decimals; at 0 a hospital is out, and a small one is not."""
+    """Return a weight or a distance with two decimals; "0" only for 0, where a hospital is out."""
     return "<0.01" if weight is not None and 0 < weight < 0.005 else figure_text(weight, 2)
 
 
 def metric_text(metric: Metric, value: float | None) -> str:
-    """A metric's figure, or a dash where there is none."""
+    """Return a metric's figure, or a dash where there is none."""
     return "–" if value is None or not math.isfinite(value) else metric.text(value)
 
 
@@ -66,11 +66,10 @@ def ranges_text(rounds: Sequence[int]) -> str:
 def what_may_be_unseen(
     num_patients: int, class_counts: Mapping[str, int | None], task: type[Task]
 ) -> str:
-    """What no test of so many patients can see, to stand beside a verdict.
+    """Return what no test on this number of patients can show, for a remark on a verdict.
 
     Of errors on one in k patients, 3 k patients show none with a chance of 5 %. `class_counts`: of
-    them by class; None is what the hospital does not tell: it is small, or would give away one
-    that is.
+    them by class; None: not disclosed, because it is small or would give away one that is.
     """
     counts = {printable(name): count for name, count in class_counts.items()}
     few = [
@@ -97,7 +96,7 @@ def what_may_be_unseen(
 
 
 def beside_verdict(result: Result, *, named_in: str) -> list[str]:
-    """All that is said beside a verdict. `named_in`: what the result is called there."""
+    """Return all remarks on a verdict. `named_in`: what the result is called there."""
     unseen = []
     if result.comparison is not None and result.verdict.best_arm is not None:
         num_patients = result.comparison.num_patients
@@ -110,7 +109,7 @@ def beside_verdict(result: Result, *, named_in: str) -> list[str]:
 
 
 def data_check(found: DataCheck, *, named_in: str = "") -> list[str]:
-    """Hospitals whose figures do not fit the others', and those that were not compared.
+    """Return hospitals with figures that do not fit the others', and those not compared.
 
     `named_in`: where all of it is; "" for nowhere.
     """
@@ -133,7 +132,7 @@ def data_check(found: DataCheck, *, named_in: str = "") -> list[str]:
 
 
 def stops(result: Result) -> list[str]:
-    """A sentence for each arm whose rule ended it early."""
+    """Return a sentence for each arm that its rule ended early."""
     return [
         f"{name} stopped in round {arm.rounds}: {printable(arm.stopped)}; {RESULT_OF_STOPPED}."
         for name, arm in result.arms.items()
@@ -142,7 +141,7 @@ def stops(result: Result) -> list[str]:
 
 
 def absences(missing: Sequence[Absent], *, named_in: str = "result.json") -> list[str]:
-    """Who was missing, to stand beside the verdict; empty where nobody was.
+    """Return who was missing, as a remark on the verdict; empty where nobody was.
 
     `named_in`: where all of them are; "" for nowhere.
     """
@@ -171,7 +170,7 @@ def absences(missing: Sequence[Absent], *, named_in: str = "result.json") -> lis
 
 
 def recounts(found: Sequence[Recount], *, named_in: str = "result.json") -> list[str]:
-    """Whose number of patients changed in the middle of the run, to stand beside the verdict."""
+    """Return hospitals with another number of patients since the middle of the run."""
     said = [
         f"{printable(r.hospital, at_most=48)} introduced itself with {r.before} training samples,"
         f" and from round {r.round} of {printable(r.arm)} on with {r.after}: its data, or its site"
@@ -183,7 +182,7 @@ def recounts(found: Sequence[Recount], *, named_in: str = "result.json") -> list
 
 
 def privacy(result: Result) -> list[str]:
-    """What the run has cost the other hospitals' patients; empty where nothing was promised."""
+    """Return the privacy cost to other hospitals' patients; empty where nothing was promised."""
     if (found := result.privacy) is None:
         return []
     spent = ", ".join(f"{printable(name)} {epsilon:.3g}" for name, epsilon in found.spent.items())
@@ -197,7 +196,7 @@ def privacy(result: Result) -> list[str]:
 
 
 def absences_by_user(overview: Overview) -> list[str]:
-    """The same where every hospital is the user: who was missing for whom."""
+    """Return who was missing for which user, where every hospital is one."""
     missed: dict[str, list[str]] = {}
     for user, line in overview.users.items():
         for absent in line.absent:
@@ -210,7 +209,7 @@ def absences_by_user(overview: Overview) -> list[str]:
 
 
 def stops_by_user(overview: Overview) -> list[str]:
-    """The same where every hospital was the user: a sentence for each arm and reason.
+    """Return the same where every hospital was the user: a sentence for each arm and reason.
 
     Numbers in a reason may differ from one hospital to the next; the first hospital's is given.
     """
@@ -228,7 +227,7 @@ def stops_by_user(overview: Overview) -> list[str]:
 
 
 def means_of_fewer(overview: Overview, metrics: Sequence[Metric]) -> list[str]:
-    """A sentence for each of the metrics whose means are not over all of the hospitals."""
+    """Return a sentence for each metric with a mean that leaves out some hospitals."""
     said = []
     for metric in metrics:
         there = overview.with_all(metric.name)
@@ -244,7 +243,7 @@ def means_of_fewer(overview: Overview, metrics: Sequence[Metric]) -> list[str]:
 
 
 def class_sizes(counts: Mapping[str, int | None]) -> str:
-    """How many test patients of each class, e.g. "57 benign, 34 malignant"; None is not told."""
+    """Return the test patients of each class, as "57 benign, 34 malignant"; None: undisclosed."""
     # A class that is called 0 would read as another number.
     names = [f"of class {name}" if name[:1].isdigit() else printable(name) for name in counts]
     return ", ".join(
@@ -254,7 +253,7 @@ def class_sizes(counts: Mapping[str, int | None]) -> str:
 
 
 def interval_text(metrics: FinalMetrics, metric: Metric) -> str:
-    """The metric's 95 % interval, e.g. "0.91–0.98", or "" where there is none."""
+    """Return the metric's 95 % interval, e.g. "0.91–0.98", or "" where there is none."""
     interval = metrics.intervals.get(metric.name)
     if interval is None:
         return ""
@@ -264,6 +263,6 @@ def interval_text(metrics: FinalMetrics, metric: Metric) -> str:
 
 
 def chosen_text(selected: Selected) -> str:
-    """The settings that were chosen, e.g. "distance_penalty = 0.1"; the arm's own if none are."""
+    """Return the chosen settings, e.g. "distance_penalty = 0.1"; the arm's own if none are."""
     settings = ", ".join(f"{key} = {value}" for key, value in selected.settings.items())
     return printable(settings) or "as in the study"

@@ -1,1 +1,1 @@
-"""The files of a run: its folder, journal, decisions, ledger, status and result."""
+"""The files of a run: its folder, journal, decisions, contributions, status and result."""

@@ -1,4 +1,4 @@
-"""`erosion audit`: whose update made a sum not fit its distances, by masks that people open."""
+"""`erosion audit`: finds the update that made a sum not fit its distances, by opened masks."""
 
 from collections.abc import Sequence
 from pathlib import Path

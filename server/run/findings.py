@@ -1,4 +1,4 @@
-"""What a result notes beside its figures: contributions, absences, recounts, privacy, leaks."""
+"""What a result notes: contributions, absences, recounts, privacy, leaks."""
 
 import csv
 import io
@@ -44,7 +44,7 @@ def contributions(
 
 
 def as_csv(ledgers: Mapping[str, Mapping[str, Contribution]]) -> str:
-    """The ledgers by arm as one table, one line for each hospital of each arm."""
+    """Return the contribution ledgers as one table, one line for each hospital of each arm."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -59,7 +59,7 @@ MISSED = ("absent", "rejected")  # outcomes of a hospital that was wanted and ga
 
 
 class Absent(Settings):
-    """A hospital whose update was wanted in a round and is not in it."""
+    """A hospital with a wanted update that is missing from a round."""
 
     hospital: str
     rounds: dict[str, int]  # arm -> rounds missed, of arms that it missed any of; folds' included
@@ -72,7 +72,7 @@ class Absent(Settings):
 def absences(
     hospitals: Sequence[str], user: str, records: Mapping[str, Sequence[RoundRecord]]
 ) -> tuple[Absent, ...]:
-    """Every peer that an arm went without, as the rounds' records have it; by arm."""
+    """Return every peer that an arm went without, as the rounds' records have it; by arm."""
     found = []
     for name in hospitals:
         entries = {
@@ -112,12 +112,12 @@ class Recount(Settings):
     hospital: str
     arm: str
     round: int  # of the arm, the first with the new number
-    before: int  # training samples, rounded as the hospital tells them
+    before: int  # training samples, rounded as the hospital discloses them
     after: int
 
 
 def recounts(records: Iterable[RoundRecord]) -> tuple[Recount, ...]:
-    """Every change, as rounds' records have it; `records` in the order in which they happened."""
+    """Return every change in the rounds' records, in the order in which they happened."""
     told: dict[str, int] = {}
     found = []
     for record in records:
@@ -180,7 +180,7 @@ def privacy_spent(
 
 
 TOO_GOOD = 0.99  # AUROC, R² or concordance that no model of patients reaches
-STRONG, NEAR = 0.9, 0.01  # of a column by itself, and how near it comes to the models
+STRONG, NEAR = 0.9, 0.01  # of a column alone, and how near it comes to the models
 
 
 class Leak(Settings):
@@ -189,11 +189,11 @@ class Leak(Settings):
     metric: str
     arm: str  # the best
     figure: float
-    column: str | None = None  # that predicts as well by itself; None: none does
+    column: str | None = None  # that alone predicts as well; None: none does
     alone: float | None = None  # its figure
 
     def sentence(self, task: type[Task]) -> str:
-        """What is wrong, and what to look at."""
+        """Return what is wrong, and what to look at."""
         metric = task.metric(self.metric)
         of_arm = f"{metric.label} {metric.text(self.figure)} of {self.arm}"
         if self.column is None or self.alone is None:
@@ -208,7 +208,7 @@ class Leak(Settings):
 def leak_of(
     task: type[Task], arms: Mapping[str, FinalMetrics], best: BestColumn | None
 ) -> Leak | None:
-    """The sign that these figures are, or None."""
+    """Return the sign that these figures are, or None."""
     name = task.leak_metric
     found = {arm: figure for arm, m in arms.items() if (figure := m.get(name)) is not None}
     if not found:

@@ -62,7 +62,7 @@ class Journal:
 
 
 def finished_rounds(path: Path, last_round: Mapping[str, int]) -> list[RoundRecord]:
-    """Every arm's rounds up to its last finished one, of which there is a checkpoint, in order.
+    """Return every arm's rounds up to its last finished one, which has a checkpoint, in order.
 
     A round is written here before its checkpoint: the one after the last may never have been
     finished. Raises CheckpointError where a finished one is not here, and where more are here than
@@ -95,7 +95,7 @@ def cut_back(path: Path, last_round: Mapping[str, int]) -> None:
 
 
 def has_rounds(records: Sequence[RoundRecord], arm: str, last: int) -> bool:
-    """Whether the arm's are those from 1 to `last`, each once and in order."""
+    """Return whether the arm's are those from 1 to `last`, each once and in order."""
     numbers = [record.round for record in records if record.arm == arm]
     return len(numbers) == last and numbers == [*range(1, last + 1)]
 
@@ -108,7 +108,7 @@ def keep_first(path: Path, num_lines: int) -> None:
 
 
 def read_records(path: Path) -> list[RoundRecord]:
-    """Every line as a record. Raises CheckpointError, and FileNotFoundError where there is none."""
+    """Return every line as a record. Raises CheckpointError, FileNotFoundError."""
     adapter = TypeAdapter(RoundRecord)
     records = []
     for number, line in enumerate(read_journal(path), start=1):
@@ -163,7 +163,7 @@ def _lines_of(path: Path) -> Iterator[bytes]:
 
 
 def _plain(value: Any) -> Any:
-    """A record's values; those that are records themselves follow in their turn."""
+    """Return a record's values; those that are records themselves follow in their turn."""
     if isinstance(value, Metrics):
         return value.model_dump()
     if isinstance(value, Mapping):
@@ -197,7 +197,7 @@ class FoldRecord(Settings):
 
 
 def read_folds(path: Path) -> list[Curves]:
-    """Those that are finished; none where there is no file. Raises CheckpointError."""
+    """Return those that are finished; none where there is no file. Raises CheckpointError."""
     try:
         found = read_json(path, FoldRecord, version=FORMAT, error=CheckpointError, remedy=REMEDY)
     except FileNotFoundError:
@@ -224,7 +224,7 @@ class Witness:
     """Appends to the file; it is made with the first line."""
 
     def __init__(self, path: Path) -> None:
-        """Go on with `path`; a last line that was cut off is removed. Raises OSError."""
+        """Continue `path`; a last line that was cut off is removed. Raises OSError."""
         cut_to_whole_lines(path)
         self._path = path
 
@@ -237,7 +237,7 @@ class Witness:
 
 
 def read_witness(path: Path, hospital: str) -> list[Witnessed]:
-    """What is kept of one hospital's log, oldest first. Raises CheckpointError."""
+    """Return what is kept of one hospital's log, oldest first. Raises CheckpointError."""
     try:
         lines = list(lines_of(path))
     except OSError as problem:

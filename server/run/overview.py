@@ -44,7 +44,7 @@ class EarlyStop(Settings):
 class UserResult(Settings):
     """One hospital's line."""
 
-    arms: dict[str, FinalMetrics]  # of its own model, on its own test patients
+    arms: dict[str, FinalMetrics]  # of the hospital's model, on its own test patients
     references: dict[str, FinalMetrics] = Field(default_factory=dict)  # its local ones
     class_counts: dict[str, int | None]  # of those patients
     cross_fitting: CrossFitting | None = None  # None: the figures are of a test part
@@ -76,7 +76,7 @@ class UserResult(Settings):
         return p_value_text(self.adjusted_p_value, self.comparison.level)
 
     def of_base_rate(self, metric: str) -> float | None:
-        """A metric of its base rate; None where it is undefined or was not measured."""
+        """Return a metric of its base rate; None where it is undefined or was not measured."""
         return None if self.base_rate is None else self.base_rate.get(metric)
 
 
@@ -120,13 +120,13 @@ class Overview(Settings):
 
     @property
     def reference(self) -> str:
-        """What the compared arm is set beside; "" where nothing is compared."""
+        """What the arm is compared with; "" where nothing is compared."""
         names = {line.comparison.reference for line in self.users.values() if line.comparison}
         return names.pop() if len(names) == 1 else OWN_REFERENCE * bool(names)
 
     @property
     def tested(self) -> str:
-        """What the patients are called whom the figures are of."""
+        """What the patients behind the figures are called."""
         is_cross_fitted = any(line.cross_fitting is not None for line in self.users.values())
         return "patients" if is_cross_fitted else "test patients"
 
@@ -136,7 +136,7 @@ class Overview(Settings):
         return REGISTRY[self.outcome]
 
     def with_all(self, metric: str) -> list[str]:
-        """The hospitals where the metric is defined for every arm: arms' means are over the same.
+        """Return the hospitals where the metric is defined for every arm, for means over the same.
 
         AUROC is undefined at a hospital of one class, and a calibration slope for a single arm.
         """
@@ -147,11 +147,11 @@ class Overview(Settings):
         ]
 
     def mean(self, arm: str, metric: str) -> float | None:
-        """A metric's mean over those hospitals, each counted once; None where there are none."""
+        """Return a metric's mean over those hospitals, each counted once; None without any."""
         return _mean(self.users[user].measured[arm].get(metric) for user in self.with_all(metric))
 
     def mean_reference(self, metric: str) -> float | None:
-        """The same of what each hospital's arm is compared with."""
+        """Return the same of what each hospital's arm is compared with."""
         lines = (self.users[user] for user in self.with_all(metric))
         return _mean(
             line.measured[line.comparison.reference].get(metric)
@@ -160,7 +160,7 @@ class Overview(Settings):
         )
 
     def mean_base_rate(self, metric: str) -> float | None:
-        """The same of the base rates; None where one of these was not measured or is undefined."""
+        """Return the mean of the base rates; None where one was not measured or is undefined."""
         return _mean(self.users[user].of_base_rate(metric) for user in self.with_all(metric))
 
 
@@ -193,7 +193,7 @@ def overview(
 
 
 def line_of(result: Result) -> UserResult:
-    """A hospital's line, from its own result."""
+    """Return a hospital's line, from its own result."""
     return UserResult(
         arms={arm: ended.metrics for arm, ended in result.arms.items()},
         references=result.references,
@@ -214,7 +214,7 @@ def line_of(result: Result) -> UserResult:
 
 
 def mean_weights(contributions: Mapping[str, Contribution], user: str) -> dict[str, float]:
-    """Each hospital's weight, averaged over the rounds that made the user's model.
+    """Return each hospital's weight, averaged over the rounds that made the user's model.
 
     One that was away counts as 0 there.
     """
@@ -223,7 +223,7 @@ def mean_weights(contributions: Mapping[str, Contribution], user: str) -> dict[s
 
 
 def adjusted(users: Mapping[str, UserResult]) -> dict[str, UserResult]:
-    """The same with p-values and conclusions for all hospitals looked at together.
+    """Return the same with p-values and conclusions for all hospitals looked at together.
 
     By Holm's method. Hospitals with too few patients are not tested, which does not depend on the
     models, and so do not count.
@@ -287,7 +287,7 @@ def verdict(overview: Overview, shifted_by: str = "") -> list[str]:
 def _with_warnings(
     said: Sequence[str], overview: Overview, first: str, shifted_by: str
 ) -> list[str]:
-    """The sentences, and where arms are no better than the base rate.
+    """Return the sentences, and where arms are no better than the base rate.
 
     Before them stands where `first` is clearly worse.
     """

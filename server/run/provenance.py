@@ -17,7 +17,7 @@ COMMAND_VARIABLE = "EROSION_COMMAND"  # set by a program that starts the coordin
 def commit() -> str:
     """This program's git commit, "+changes" where its files differ from it, or "unknown".
 
-    Documentation, tests and what experiments have written beside the program are no part of it.
+    Documentation, tests and the results of experiments are no part of it.
     """
     if built_from := os.environ.get(COMMIT_VARIABLE):
         return built_from
@@ -44,13 +44,13 @@ def commit() -> str:
 
 
 def command() -> str:
-    """What a person typed: this process's command line, or that of the testbed around it."""
+    """Return what a person typed: this process's command line, or that of the testbed around it."""
     program = Path(sys.argv[0]).stem.replace("__main__", "erosion")  # `python -m erosion`
     return os.environ.get(COMMAND_VARIABLE) or shlex.join([program, *sys.argv[1:]])
 
 
 def versions() -> dict[str, str]:
-    """Versions of what a model's numbers depend on."""
+    """Return versions of what a model's numbers depend on."""
     found = {"python": sys.version.split()[0]}
     for package in ("erosion", "torch", "numpy", "flwr"):
         try:
@@ -61,7 +61,7 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> str:
-    """The processor's name and the number of cores that this process may use."""
+    """Return the processor's name and the number of cores that this process may use."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     cores = len(os.sched_getaffinity(0))

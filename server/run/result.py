@@ -97,10 +97,10 @@ class Result(Settings):
     # prediction, cross-fitted with every fold
     comparison: Comparison | None
     class_counts: dict[str, int | None]  # of the user's test patients; empty where none are
-    # counted; None: not told
+    # counted; None: not disclosed
     cross_fitting: CrossFitting | None = None  # None: the figures are of a test part
     contributions: dict[str, Contribution]
-    data_check: DataCheck = DataCheck()  # hospitals whose figures do not fit the others'
+    data_check: DataCheck = DataCheck()  # hospitals with figures that do not fit the others'
     leak: Leak | None = None  # where the figures are too good
     absent: tuple[Absent, ...] = ()  # hospitals that rounds went without
     recounts: tuple[Recount, ...] = ()  # hospitals that came back with other numbers of patients
@@ -117,18 +117,18 @@ class Result(Settings):
 
     @property
     def tested(self) -> str:
-        """What the patients are called whom the figures are of."""
+        """What the patients behind the figures are called."""
         return "patients" if self.cross_fitting else "test patients"
 
     @property
     def delivered_arm(self) -> str:
-        """Whose model is the run's: the better arm of a verdict, or else the first."""
+        """The arm of the delivered model: the better one of a verdict, or else the first."""
         best = self.verdict.best_arm
         return best if best in self.arms else next(iter(self.arms))
 
     @property
     def num_patients(self) -> int:
-        """Whom the figures are of."""
+        """The patients behind the figures."""
         return next(iter(self.arms.values())).metrics.num_patients
 
     @property
@@ -138,7 +138,7 @@ class Result(Settings):
 
 
 def study_as_run(study: Study, result: Result) -> Study:
-    """The study with what was chosen in place of what it leaves open."""
+    """Return the study with what was chosen in place of what it leaves open."""
     return chosen(
         study,
         {
@@ -151,7 +151,7 @@ def study_as_run(study: Study, result: Result) -> Study:
 
 
 def whom_it_tests(study: Study) -> str:
-    """What the patients are called in a verdict on the study."""
+    """Return what the patients are called in a verdict on the study."""
     return "test patients" if study.evaluation.folds is None else OWN_PATIENTS
 
 
@@ -171,12 +171,11 @@ def verdict(
     shifted_by: str = "",
     leak: Leak | None = None,
 ) -> Verdict:
-    """The finding of the declared comparison, and the figures behind it.
+    """Return the finding of the declared comparison, and the figures behind it.
 
-    A leak comes first. `tested`: what the patients are called whom the figures are of.
-    `shifted_by`: as the task says.
-    Which arms predict worse than the base rate, or not better, is the headline where the delivered
-    one does, whatever was compared, and else stands at the end.
+    A leak comes first. `tested`: what the patients behind the figures are called. `shifted_by`: as
+    the task says. Which arms predict worse than the base rate, or not better, is the headline where
+    the delivered one does, and else stands at the end.
     """
 
     def warned(best: str | None, sentences: Sequence[str], delivered: str) -> Verdict:
@@ -232,7 +231,7 @@ def verdict(
 
 
 def how_chosen(comparison: Comparison) -> str:
-    """How the better one of several references was found; "" where the study names one."""
+    """Return how the better one of several references was found; "" where the study names one."""
     if not comparison.chosen:
         return ""
     if comparison.reference in comparison.chosen:
@@ -274,7 +273,7 @@ def p_value_text(p_value: float, level: float, equal: str = "") -> str:
 
 
 def digits_beyond(level: float, p_value: float) -> int:
-    """With how many digits it is told: three, or more where it would be rounded onto the level."""
+    """Return the number of digits: three, or more where it would be rounded onto the level."""
     digits = 3
     while float(f"{p_value:.{digits}g}") <= level < p_value:
         digits += 1
@@ -284,7 +283,7 @@ def digits_beyond(level: float, p_value: float) -> int:
 def beside_each_other(
     task: type[Task], arm: Metrics, reference: Metrics, base_rate: Metrics | None
 ) -> str:
-    """The headline's metrics of two arms, e.g. "log loss 0.31 against 0.36 (base rate: 0.66)"."""
+    """Return the headline's metrics, e.g. "log loss 0.31 against 0.36 (base rate: 0.66)"."""
     parts = []
     for metric in task.shown(task.headline):
         called, beside = task.beside(metric)
@@ -295,16 +294,16 @@ def beside_each_other(
 
 
 class AboveBaseRate(NamedTuple):
-    """The arms whose loss is above that of predicting patients alike, by the base rate."""
+    """The arms with a loss above that of predicting patients alike, by the base rate."""
 
     clearly: list[str]  # the base rate's is below the arm's 95 % interval, or there is none
-    within: list[str]  # it is within: these patients cannot tell
+    within: list[str]  # it is within: these patients cannot decide
 
 
 def above_base_rate(
     task: type[Task], arms: Mapping[str, FinalMetrics], base_rate: Metrics | None
 ) -> AboveBaseRate:
-    """Which arms these are. A hundredth more of log loss in 15 patients is not "WORSE"."""
+    """Return which arms these are. A hundredth more of log loss in 15 patients is not "WORSE"."""
     found = AboveBaseRate([], [])
     loss = task.verdict_metric
     for arm, metrics in arms.items():
@@ -336,7 +335,7 @@ def worse_sentence(arms: Sequence[str], shifted_by: str, where: str = "") -> str
 
 
 def ranks_wrong_way_round(task: type[Task], metrics: FinalMetrics) -> bool:
-    """Whether chance clearly ranks patients better: its figure is above the 95 % interval."""
+    """Return if chance clearly ranks patients better: it is above the 95 % interval."""
     return any(
         metric.by_chance is not None
         and (interval := metrics.intervals.get(metric.name)) is not None
@@ -353,7 +352,7 @@ def wrong_way_sentence(who: str) -> str:
 def not_better_sentence(
     arms: Sequence[str], shifted_by: str, figures: str = "", where: str = ""
 ) -> str:
-    """The same of arms that are above the base rate, which is within their interval."""
+    """Return the same of arms that are above the base rate, which is within their interval."""
     by = f", trained with {shifted_by}, which shift probabilities," if shifted_by else ""
     there = " there" if where else ""
     return (

@@ -53,11 +53,11 @@ class RunFolder:
         return self.within or self.path
 
     def of_user(self, user: str) -> "RunFolder":
-        """One hospital's part of a run with every hospital as its user."""
+        """Return one hospital's part of a run with every hospital as its user."""
         return RunFolder(self.path / USERS / user, within=self.path)
 
     def of_arm(self, arm: str) -> "RunFolder":
-        """Where an arm's own `model.safetensors` and `model.json` are."""
+        """Return where an arm's own `model.safetensors` and `model.json` are."""
         return RunFolder(self.path / MODELS / arm, within=self.within)
 
     @property
@@ -81,7 +81,7 @@ class RunFolder:
         return self.path / "folds.json"
 
     def fold(self, number: int) -> "RunFolder":
-        """The rounds of one fold, until it is finished."""
+        """Return the rounds of one fold, until it is finished."""
         return RunFolder(self.path / "folds" / str(number), within=self.to_resume)
 
     @property
@@ -96,7 +96,7 @@ class RunFolder:
 
     @property
     def model(self) -> Path:
-        """The delivered arm's final parameters; `model.json` beside it says how to use them."""
+        """The delivered arm's final parameters; `model.json` says how to use them."""
         return self.path / "model.safetensors"
 
     @property
@@ -131,7 +131,7 @@ class RunFolder:
 
     @property
     def has_begun(self) -> bool:
-        """Whether there is anything of a run beside its study."""
+        """Return if the folder holds more of a run than its study."""
         files = (self.beginning, self.journal, self.trials, self.folds, self.result)
         left = (*files, self.path / "checkpoints", self.fold(0).path.parent, self.sealed)
         parts = (RunFolder(part, within=self.path) for part in (self.path / USERS).glob("*"))
@@ -143,11 +143,11 @@ class RunFolder:
         return self.result.exists() and self.report.exists()
 
     def checkpoint(self, arm: str) -> Path:
-        """The last finished round of one arm."""
+        """Return the last finished round of one arm."""
         return self.path / "checkpoints" / f"{arm}.safetensors"
 
     def before(self, arm: str, number: int) -> Path:
-        """The arm's state after that round, from which the last one that moved anything began."""
+        """Return the arm's state before the last round that changed anything."""
         return self.path / "checkpoints" / "before" / f"{arm}.{number}.safetensors"
 
     @property
@@ -201,10 +201,10 @@ def open_run_folder(path: Path, study: Study) -> RunFolder:
 
 
 def resumed_run_folder(path: Path, study: Study | None = None) -> RunFolder:
-    """The folder of a run that did not end. Raises RunError.
+    """Return the folder of a run that did not end. Raises RunError.
 
-    `study`: the study to resume it with. A run that has not begun takes it in place of its own,
-    which may have been corrected since; one that has begun must be of it.
+    `study`: the study to resume it with. A run that has not begun takes it instead of the stored
+    one, which may have been corrected since; one that has begun must be of it.
     """
     folder = RunFolder(path)
     if not folder.study.exists():
@@ -248,7 +248,7 @@ def _take(study: Study, folder: RunFolder) -> None:
 
 
 def user_folder(whole: RunFolder, study: Study) -> RunFolder:
-    """The part of the study's user, there already or made now.
+    """Return the part of the study's user, there already or made now.
 
     Raises RunError, and CheckpointError where the part was run with other settings.
     """
@@ -272,7 +272,7 @@ def _stamp() -> str:
 
 
 def _new_name() -> str:
-    """Another one each time, whatever the folder is called: 24 characters."""
+    """Return a new name each time, for any folder: 24 characters."""
     return f"{_stamp()}-{secrets.token_hex(4)}"
 
 

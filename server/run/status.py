@@ -27,11 +27,11 @@ from erosion.server.output.events import (
 )
 from erosion.server.output.words import printable
 
-MOST_TURNED_AWAY = 50  # of whom the file tells
+MOST_TURNED_AWAY = 50  # hospitals in the file
 
 
 class CoordinatorStatus:
-    """An observer that keeps the file; `waiting_for` is asked for whom the round waits.
+    """An observer that keeps the file; `waiting_for` returns the hospitals that are waited for.
 
     The run always has this one: a health check reads the file. `ended` is apart from the events,
     because the study has ended only when nothing more can go wrong.
@@ -59,7 +59,7 @@ class CoordinatorStatus:
         self._connected: set[str] = set()
         self._software: dict[str, str] = {}  # the version that each site said
         self._without_model: dict[str, str] = {}
-        self._turned_away: dict[str, str] = {}  # the latest reason, by whom
+        self._turned_away: dict[str, str] = {}  # the latest reason, by hospital
         self._dropped: dict[str, str] = {}  # outputs that failed, and why
 
     def notify(self, event: RunEvent) -> None:

@@ -187,5 +187,5 @@ def _flwr(processes: Processes, *arguments: str) -> dict[str, Any]:
 
 
 def _program(name: str) -> Path:
-    """A console script of the environment that this Python belongs to."""
+    """Return a console script of the environment that this Python belongs to."""
     return Path(sys.executable).with_name(name)
