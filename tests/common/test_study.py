@@ -11,6 +11,7 @@ from erosion.common.errors import StudyError
 from erosion.common.settings.names import canonical
 from erosion.common.study.sections import REFERENCES, Fold
 from erosion.common.study.study import Study, load_study, study_from_json
+from tests.support.refusals import refused
 
 TABLE = """
 name = "demo"
@@ -52,6 +53,14 @@ def refusal(tmp_path: Path, text: str) -> list[str]:
     first, *lines = str(raised.value).splitlines()
     assert first == f"Study file {tmp_path / 'study.toml'}:"
     return [line.removeprefix("  ") for line in lines]
+
+
+def names(lines: list[str], words: str) -> None:
+    """There is one complaint; it begins with the first of the words and has all of them."""
+    (said,) = lines
+    first, *_ = words.split()
+    assert said.startswith(first) or first[0].isdigit(), said
+    assert all(word in said for word in words.split()), said
 
 
 def changed(text: str, old: str, new: str) -> str:
@@ -143,183 +152,74 @@ def test_codes_are_compared_by_their_value(value: object, code: str) -> None:
 # -- Bad files ---------------------------------------------------------------------------------
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StudyError, match=r"There is no study file at .*nowhere\.toml"):
+def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+    with refused(StudyError, tmp_path / "nowhere.toml"):
         load_study(tmp_path / "nowhere.toml")
-
-
-def test_malformed_toml_is_told_with_its_line(tmp_path: Path) -> None:
-    with pytest.raises(StudyError, match=r"is not valid TOML: .*line 5, column 10\)"):
+    with refused(StudyError, "TOML", "line 5, column 10"):
         loaded(tmp_path, changed(TABLE, "rounds = 30", "rounds = = 30"))
-
-
-def test_an_empty_file_is_told_what_it_needs(tmp_path: Path) -> None:
-    needed = ("name", "user", "hospitals", "rounds", "task", "model", "training", "arms")
-    assert refusal(tmp_path, "") == [f"{key} is missing; add it" for key in needed]
+    needed = ["name", "user", "hospitals", "rounds", "task", "model", "training", "arms"]
+    assert [line.split()[0] for line in refusal(tmp_path, "")] == needed
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "sentence"),
+    ("old", "new", "named"),
     [
-        # Keys and values
-        ("rounds = 30", "rounds = 0", "rounds = 0; it must be 1 or more"),
-        ("rounds = 30", "rounds = 2.5", "rounds = 2.5; it must be a whole number"),
-        ("rounds = 30", "rounds = 30\nsed = 1", "sed is not a known key; did you mean seed?"),
-        ("[training]\nsteps = 5\n", "", "training is missing; add it"),
-        (
-            'user = "a"',
-            'user = "A B"',
-            "user = 'A B'; use up to 48 small letters, digits, - and _, starting with a letter"
-            " or digit",
-        ),
-        (
-            "rounds = 30",
-            'rounds = 30\nscaling = "globally"',
-            "scaling = 'globally'; it must be 'none', 'local', 'user' or 'federated'",
-        ),
-        # Hospitals
-        (
-            'user = "a"',
-            'user = "z"',
-            "user = 'z' is not among the hospitals (a, b, c); add it there, or write 'all' for a"
-            " model for each of them",
-        ),
-        (
-            '"b", "c"]',
-            '"b", "all"]',
-            "hospitals[2] = 'all'; 'all' means something else here; give the hospital another name",
-        ),
-        ('"b", "c"]', '"b", "b"]', "hospitals: b named twice; name each hospital once"),
-        ('["a", "b", "c"]', "[]", "hospitals = []; give at least 1"),
-        (
-            '["a", "b", "c"]',
-            '["a"]',
-            "federation.quorum = 2; it must be 1 or less, as many as the study has hospitals",
-        ),
-        # Task
-        (
-            'kind = "tabular"',
-            'kind = "table"',
-            "task.kind = 'table'; it must be one of 'tabular', 'image'",
-        ),
-        ('kind = "tabular"\n', "", "task.kind is missing; it must be one of 'tabular', 'image'"),
-        ('target = "outcome"\n', "", "task.target is missing; add it"),
-        ('["benign", "malignant"]', '["benign"]', "task.classes = ['benign']; give at least 2"),
-        (
-            '["benign", "malignant"]',
-            '["benign", "benign"]',
-            "task.classes = ['benign', 'benign']; benign is given twice; it can mean one class"
-            " only",
-        ),
+        ("rounds = 30", "rounds = 0", "rounds"),
+        ("rounds = 30", "rounds = 2.5", "rounds"),
+        ("rounds = 30", "rounds = 30\nsed = 1", "sed seed"),
+        ("[training]\nsteps = 5\n", "", "training"),
+        ('user = "a"', 'user = "A B"', "user"),
+        ("rounds = 30", 'rounds = 30\nscaling = "globally"', "scaling"),
+        ('user = "a"', 'user = "z"', "user z"),
+        ('"b", "c"]', '"b", "all"]', "hospitals[2]"),
+        ('"b", "c"]', '"b", "b"]', "hospitals b"),
+        ('["a", "b", "c"]', "[]", "hospitals"),
+        ('["a", "b", "c"]', '["a"]', "federation.quorum"),
+        ('kind = "tabular"', 'kind = "table"', "task.kind"),
+        ('kind = "tabular"\n', "", "task.kind"),
+        ('target = "outcome"\n', "", "task.target"),
+        ('["benign", "malignant"]', '["benign"]', "task.classes"),
+        ('["benign", "malignant"]', '["benign", "benign"]', "task.classes"),
         (
             '["benign", "malignant"]',
             '[{name = "no", values = [0]}, {name = "yes", values = [1, 0.0]}]',
-            "task.classes = [{'name': 'no', 'values': [0]}, {'name': 'yes', 'values':"
-            " [1, 0.0]}]; 0 is given twice; it can mean one class only",
+            "task.classes",
         ),
-        (
-            '"age"',
-            '"outcome"',
-            "task: outcome is named twice among target and features; a column has one role",
-        ),
-        (
-            "[50, 250]",
-            "[250, 50]",
-            "task.features[bp].range = [250, 50]; write it as [smallest, largest]",
-        ),
-        (
-            "range = ",
-            "rang = ",
-            "task.features[bp].rang is not a known key; did you mean range?",
-        ),
-        ("[0, 1]", "[0]", "task.features[sex].categories = [0]; give at least 2"),
-        ("[0, 1]", "[0, 0.0]", "task.features[sex].categories = [0, 0.0]; name each category once"),
-        # Model
-        (
-            'name = "mlp"',
-            'name = "mpl"',
-            "model.name = 'mpl'; it must be one of 'logistic', 'mlp', 'mnist_cnn', 'resnet18',"
-            " 'torchvision', 'monai', 'installed'",
-        ),
-        ("[8]", "[8, 0]", "model.hidden[1] = 0; it must be 1 or more"),
-        *(
-            ("[8]", f"[{width}]", f"model.hidden[0] = {width}; it must be 1000000 or less")
-            for width in (10**10, 2**62, 10**19)
-        ),
-        (
-            "[8]",
-            "[1000000, 1000000]",
-            "the model would have 1,000,007,000,002 parameters; at most 1,000,000,000 are built,"
-            " so make its layers or the inputs smaller",
-        ),
-        ("[8]", f"{[1] * 101}", f"model.hidden = {str([1] * 26)[:-1]}...; give at most 100"),
-        (
-            "[training]",
-            "[training]\nweight_decay = 1e300",
-            "training.weight_decay = 1e+300; it must be 1000000000000 or less",
-        ),
-        (
-            'name = "mlp"\nhidden = [8]',
-            'name = "mnist_cnn"',
-            "model.name = 'mnist_cnn' needs an image task; for a table use 'logistic' or 'mlp'",
-        ),
-        # Training
-        (
-            "steps = 5",
-            "steps = 5\nepochs = 1",
-            "training: give either steps (mini-batches a round) or epochs (passes a round)",
-        ),
-        (
-            "steps = 5\n",
-            "",
-            "training: give either steps (mini-batches a round) or epochs (passes a round)",
-        ),
-        (
-            "steps = 5",
-            'steps = 5\noptimizer = "adam"\nmomentum = 0.9',
-            "training: momentum belongs to optimizer = 'sgd'; leave it out with adam",
-        ),
-        (
-            "steps = 5",
-            "steps = 5\nlearning_rate = nan",
-            "training.learning_rate = nan; it must be a finite number",
-        ),
-        # Arms
+        ('"age"', '"outcome"', "task"),
+        ("[50, 250]", "[250, 50]", "task.features[bp].range"),
+        ("range = ", "rang = ", "task.features[bp].rang range"),
+        ("[0, 1]", "[0]", "task.features[sex].categories"),
+        ("[0, 1]", "[0, 0.0]", "task.features[sex].categories"),
+        ('name = "mlp"', 'name = "mpl"', "model.name"),
+        ("[8]", "[8, 0]", "model.hidden[1]"),
+        *(("[8]", f"[{width}]", "model.hidden[0]") for width in (1_000_001, 2**62, 10**19)),
+        ("[8]", "[1000000, 1000000]", "1,000,007,000,002 1,000,000,000"),
+        ("[8]", f"{[1] * 101}", "model.hidden"),
+        ("[training]", "[training]\nweight_decay = 1.01e12", "training.weight_decay"),
+        ('name = "mlp"\nhidden = [8]', 'name = "mnist_cnn"', "model.name"),
+        ("steps = 5", "steps = 5\nepochs = 1", "training"),
+        ("steps = 5\n", "", "training"),
+        ("steps = 5", 'steps = 5\noptimizer = "adam"\nmomentum = 0.9', "training"),
+        ("steps = 5", "steps = 5\nlearning_rate = nan", "training.learning_rate"),
         (
             "distance_penalty = 0.02",
             "distance_penalty = -0.1",
-            "arms.weight_erosion.distance_penalty = -0.1; it must be 0 or more",
+            "arms.weight_erosion.distance_penalty",
         ),
         (
             "distance_penalty",
             "distance_penalti",
-            "arms.weight_erosion.distance_penalti is not a known key;"
-            " did you mean distance_penalty?",
+            "arms.weight_erosion.distance_penalti distance_penalty",
         ),
-        (
-            "[arms.fedavg]",
-            "[arms.fedavg]\nsize_penalty = 1",
-            "arms.fedavg.size_penalty is not a known key; known here: algorithm, own_parameters,"
-            " server_optimizer, weighting",
-        ),
-        (
-            "[arms.fedavg]",
-            "[arms.fedvag]",
-            "arms.fedvag.algorithm = 'fedvag'; it must be one of {registered}",
-        ),
-        (
-            "[arms.fedavg]",
-            '[arms."Fed Avg"]\nalgorithm = "fedavg"',
-            "arms.Fed Avg = 'Fed Avg'; use up to 48 small letters, digits, - and _, starting"
-            " with a letter or digit",
-        ),
-        (ARMS, "[arms]", "arms = {}; give at least 1"),
+        ("[arms.fedavg]", "[arms.fedavg]\nsize_penalty = 1", "arms.fedavg.size_penalty weighting"),
+        ("[arms.fedavg]", "[arms.fedvag]", " ".join(["arms.fedvag.algorithm", *REGISTRY])),
+        ("[arms.fedavg]", '[arms."Fed Avg"]\nalgorithm = "fedavg"', "arms.Fed Avg"),
+        (ARMS, "[arms]", "arms"),
         *(
             (
                 "[arms.fedavg]",
                 f"[arms.gems]\npublic_hospital = {name!r}\n[arms.fedavg]",
-                f"arms.gems: public_hospital = {name!r} is not among the hospitals (a, b, c); name"
-                " one of them, or leave it out",
+                "arms.gems public_hospital",
             )
             for name in ("public", "Hospital B")
         ),
@@ -327,119 +227,68 @@ def test_an_empty_file_is_told_what_it_needs(tmp_path: Path) -> None:
             "[training]",
             "[arms.network_gems]\n[[selection.candidates.network_gems]]\npublic_hospital = 'd'\n"
             "[training]",
-            "arms.network_gems: public_hospital = 'd' is not among the hospitals (a, b, c); name"
-            " one of them, or leave it out",
+            "arms.network_gems public_hospital",
         ),
-        # Evaluation and federation
         (
             "[training]",
             '[evaluation]\ncompare = ["fedavg", "ditto"]\n[training]',
-            "evaluation.compare names the reference 'ditto'; there are weight_erosion, fedavg,"
-            " local, ridge, boosted_trees",
+            "evaluation.compare",
         ),
         (
             "[training]",
             '[evaluation]\ncompare = ["local", "local"]\n[training]',
-            "evaluation.compare = ['local', 'local']; name two different arms",
+            "evaluation.compare",
         ),
-        (
-            "[training]",
-            "[evaluation]\ntest_share = 1.5\n[training]",
-            "evaluation.test_share = 1.5; it must be less than 1",
-        ),
-        (
-            "[training]",
-            "[federation]\nquorum = 9\n[training]",
-            "federation.quorum = 9; it must be 3 or less, as many as the study has hospitals",
-        ),
+        ("[training]", "[evaluation]\ntest_share = 1.5\n[training]", "evaluation.test_share"),
+        ("[training]", "[federation]\nquorum = 9\n[training]", "federation.quorum"),
         (
             "[arms.fedavg]",
             '[arms.fedavg]\nown_parameters = ["bias"]',
-            "arms.fedavg: own_parameters names 'bias'; the model has 1.weight, 1.bias, 3.weight,"
-            " 3.bias. Write names or patterns of those, 'output_bias' or 'output_layer'",
+            "arms.fedavg own_parameters 1.bias",
         ),
-        (
-            "steps = 5",
-            "steps = 5\nmomentum = 0.9\n[arms.scaffold]",
-            "arms.scaffold: scaffold is defined for plain SGD steps, and training has momentum;"
-            " write optimizer = 'sgd' and leave momentum out, or leave this arm out",
-        ),
+        ("steps = 5", "steps = 5\nmomentum = 0.9\n[arms.scaffold]", "arms.scaffold"),
         (
             "[training]",
             "[[selection.candidates.ditto]]\nproximal_weight = 1\n[training]",
-            "selection.candidates names the arm 'ditto'; the arms are weight_erosion, fedavg,"
-            " local",
+            "selection.candidates",
         ),
         (
             "[training]",
             "[[selection.candidates.weight_erosion]]\ndistance_penalty = -1\n[training]",
-            "selection.candidates.weight_erosion, number 1:  distance_penalty = -1; it must be 0"
-            " or more",
+            "selection.candidates.weight_erosion",
         ),
     ],
 )
-def test_a_bad_table_study_is_refused(tmp_path: Path, old: str, new: str, sentence: str) -> None:
-    expected = sentence.replace("{registered}", ", ".join(map(repr, REGISTRY)))
-    assert refusal(tmp_path, changed(TABLE, old, new)) == [expected]
+def test_a_bad_table_study_is_refused(tmp_path: Path, old: str, new: str, named: str) -> None:
+    names(refusal(tmp_path, changed(TABLE, old, new)), named)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "sentence"),
+    ("old", "new", "named"),
     [
-        (
-            "rounds = 30",
-            'rounds = 30\nscaling = "federated"',
-            "scaling = 'federated'; an image task is scaled by task.mean and task.deviation,"
-            " so leave scaling out",
-        ),
-        (
-            "[1, 28, 28]",
-            "[2, 28, 28]",
-            "task.shape = [2, 28, 28]; write [channels, height, width] with 1 or 3 channels",
-        ),
-        ("[1, 28, 28]", "[1, 28]", "task.shape = [1, 28]; give at least 3"),
-        (
-            "[1, 28, 28]",
-            "[1, 16384, 16384]",
-            "the model would have 2,147,483,674 parameters; at most 1,000,000,000 are built, so"
-            " make its layers or the inputs smaller",
-        ),
-        (
-            "[1, 28, 28]",
-            "[1, 28, 28]\ndeviation = [0]",
-            "task.deviation[0] = 0; it must be more than 0",
-        ),
-        (
-            "[1, 28, 28]",
-            "[3, 28, 28]\nmean = [0.5, 0.5]",
-            "task: mean = [0.5, 0.5]; give one value, or one for each channel"
-            " (shape = [3, 28, 28])",
-        ),
+        ("rounds = 30", 'rounds = 30\nscaling = "federated"', "scaling"),
+        ("[1, 28, 28]", "[2, 28, 28]", "task.shape"),
+        ("[1, 28, 28]", "[1, 28]", "task.shape"),
+        ("[1, 28, 28]", "[1, 16384, 16384]", "2,147,483,674 1,000,000,000"),
+        ("[1, 28, 28]", "[1, 28, 28]\ndeviation = [0]", "task.deviation[0]"),
+        ("[1, 28, 28]", "[3, 28, 28]\nmean = [0.5, 0.5]", "task"),
     ],
 )
-def test_a_bad_image_study_is_refused(tmp_path: Path, old: str, new: str, sentence: str) -> None:
-    assert refusal(tmp_path, changed(IMAGES, old, new)) == [sentence]
-
-
-def test_an_unknown_algorithm_in_a_list_is_named(tmp_path: Path) -> None:
-    text = TABLE.removesuffix(ARMS).replace("rounds = 30", 'rounds = 30\narms = ["local", "fed"]')
-    (sentence,) = refusal(tmp_path, text)
-    assert sentence.startswith("arms[fed].algorithm = 'fed'; it must be one of 'weight_erosion'")
+def test_a_bad_image_study_is_refused(tmp_path: Path, old: str, new: str, named: str) -> None:
+    names(refusal(tmp_path, changed(IMAGES, old, new)), named)
 
 
 @pytest.mark.parametrize(
-    ("arms", "sentence"),
+    ("arms", "named"),
     [
-        ('["local", "local"]', "arms = ['local', 'local']; name each arm once"),
-        (
-            '[["local"], "fedavg"]',
-            "arms = [['local'], 'fedavg']; it must be a table of keys and values",
-        ),
+        ('["local", "local"]', "arms local"),
+        ('[["local"], "fedavg"]', "arms"),
+        ('["local", "fed"]', " ".join(["arms[fed].algorithm", *REGISTRY])),
     ],
 )
-def test_a_list_of_arms_that_is_none_is_refused(tmp_path: Path, arms: str, sentence: str) -> None:
+def test_a_list_of_arms_that_is_none_is_refused(tmp_path: Path, arms: str, named: str) -> None:
     text = TABLE.removesuffix(ARMS).replace("rounds = 30", f"rounds = 30\narms = {arms}")
-    assert refusal(tmp_path, text) == [sentence]
+    names(refusal(tmp_path, text), named)
 
 
 # -- Sending -----------------------------------------------------------------------------------
@@ -488,17 +337,9 @@ def test_a_fold_is_of_its_study_after_being_copied_too(tmp_path: Path) -> None:
     assert len({study.digest, first.digest, longer.digest, longer.whole.digest}) == 4
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", "The study that was received is not JSON"),
-        ("[" * 100_000, "The study that was received is not JSON"),
-        ("[]", "The study that was received is not a JSON object"),
-        ('{"name": "x"}', "user is missing"),
-    ],
-)
-def test_what_is_no_study_is_refused(text: str, message: str) -> None:
-    with pytest.raises(StudyError, match=message):
+@pytest.mark.parametrize("text", ["{", "[" * 100_000, "[]", '{"name": "x"}'])
+def test_what_is_no_study_is_refused(text: str) -> None:
+    with refused(StudyError, "user" if "name" in text else "JSON"):
         study_from_json(text)
 
 

@@ -48,8 +48,17 @@ from erosion.server.run.findings import Absent, Recount, absences, privacy_spent
 from erosion.server.run.result import CrossFitting, Selected, verdict
 from erosion.server.run.run_folder import RunFolder
 from tests.support.html_page import EVIL, Page
+from tests.support.refusals import refused
 from tests.support.stopped_run import NOTE, make_stopped_run
-from tests.support.synthetic_run import ARMS, HOSPITALS, Run, as_json, make_records, make_run
+from tests.support.synthetic_run import (
+    ARMS,
+    HOSPITALS,
+    Run,
+    as_json,
+    make_records,
+    make_run,
+    make_study,
+)
 
 MANY = ("home", *(f"hospital-{number:02}" for number in range(1, 20)))
 
@@ -78,9 +87,9 @@ def test_the_verdict_comes_first_and_in_plain_words(folder: Path) -> None:
     page = Page(written(make_run(), folder))
     first = next(tag for tag, _ in page.tags if tag in ("h1", "h2", "table", "svg"))
     assert first == "h1"
-    assert "On 91 test patients, weight_erosion predicts better than local. Log loss" in page.text
-    assert "in 0.61 % of such studies" in page.text
-    assert "Errors that a model makes on fewer than 1 in 30 patients" in page.text  # 91 / 3
+    head = page.text[: page.text.index("0.61 %")]
+    assert all(word in head for word in ("91", "weight_erosion", "local"))
+    assert "1 in 30" in page.text  # 91 / 3
 
 
 def test_the_page_needs_no_other_file_and_runs_no_script(folder: Path) -> None:
@@ -95,6 +104,13 @@ def test_the_page_needs_no_other_file_and_runs_no_script(folder: Path) -> None:
     without_namespaces = re.sub(r'xmlns(:\w+)?="[^"]+"', "", html)
     assert not re.search(r"https?://|@import|url\((?!#)", without_namespaces)
     assert "default-src 'none'" in html
+    path = folder / "study.toml"
+    path.write_text("# </pre><script>alert(1)</script>\n" + path.read_text())
+    changed = write_report(folder).read_text()
+    assert "<script" not in changed
+    assert "&lt;/pre&gt;&lt;script&gt;" in changed
+    path.write_text(path.read_text().partition("\n")[2])
+    assert write_report(folder).read_text("utf-8") == html  # the same run, the same page
 
 
 def test_figures_have_their_intervals_and_the_majority_beside_them() -> None:
@@ -106,12 +122,8 @@ def test_figures_have_their_intervals_and_the_majority_beside_them() -> None:
         Cell("0.626"),
     )
     assert auroc.value == "0.992"
-    assert "commonest class 0.626" in values["curves"][0][1]  # in the figure, too
-
-
-def test_a_class_that_is_called_by_a_number_is_not_taken_for_one() -> None:
-    assert class_sizes({"0": 14, "1": None}) == "14 of class 0, of class 1: not told"
-    assert class_sizes({"no": 14, "yes": 26}) == "14 no, 26 yes"
+    assert "class 0.626" in values["curves"][0][1]  # in the figure, too
+    assert values_of(make_run(auroc=False))["metric_rows"][0][3].value == "–"
 
 
 @pytest.mark.parametrize(
@@ -139,28 +151,24 @@ def test_the_page_says_whose_means_a_cross_fitted_study_was_scaled_by(
     result = run.result.model_copy(update={"cross_fitting": CrossFitting(folds=5, repeats=5)})
     study = run.study.model_copy(update={"scaling": scaling})
     text = Page(written(replace(run, result=result, study=study), folder)).text
-    assert "Measured on all 91 patients of home" in text
-    assert "in 0.61 % of such studies" not in text  # the folds' models are not independent
-    assert "0.61 % of all draws would give" in text
-    assert "prediction for everyone in a fold, from the patients outside it:" in text
-    assert "Each figure is the mean over the folds; only the last" in text  # of the curves
-    included = "deviations for scaling include every patient, but in arms that ask nobody else"
-    assert (included in text) == (scaling == "federated")
+    assert "all 91" in text
+    assert "such studies" not in text  # the folds' models are not independent
+    assert "0.61 %" in text
+    assert ("deviations for scaling" in text) == (scaling == "federated")
 
 
 def test_the_commonest_class_of_a_cross_fitted_study_is_that_of_all_patients(folder: Path) -> None:
-    """Each fold is predicted by the others' commonest class, which is another thing."""
     run = make_run()
     assert run.result.base_rate is not None
     figures = {**run.result.base_rate.model_dump(), "accuracy": 0.456, "majority_accuracy": 0.511}
     base_rate = FinalMetrics.model_validate(figures)
     finals = {arm: found.metrics for arm, found in run.result.arms.items()}
     said = verdict(run.result.task, run.result.comparison, finals, base_rate)
-    assert "(commonest class: 0.511)" in said.text
+    assert "0.511" in said.text
     cross = {"cross_fitting": CrossFitting(folds=8, repeats=1), "base_rate": base_rate}
     result = run.result.model_copy(update={**cross, "verdict": said})
     text = Page(written(replace(run, result=result), folder)).text
-    assert "commonest class 0.511" in text  # in the figure
+    assert "class 0.511" in text  # in the figure
     assert text.count("0.456") == 1  # of the base rate's row in the table
 
 
@@ -201,25 +209,32 @@ def test_a_figure_in_the_targets_unit_has_four_digits_whatever_its_size(
     folder: Path, scale: float, first: str, interval: str, second: str, base_rate: str
 ) -> None:
     run = in_target_unit(make_run(rounds=3), scale)
-    assert f"RMSE {first} against {second} (base rate: {base_rate})" in run.result.verdict.text
+    figures = re.findall(r"\d\S*\d", run.result.verdict.text.partition("RMSE")[2])
+    assert figures[:3] == [first, second, base_rate]
     text = Page(written(run, folder)).text
     assert f"{ARMS[0]} {first} {interval} " in text  # in the table
-    assert f"{ARMS[0]} {first} " in text[text.index("How well each arm") :]  # in the figure
+    assert text.count(f"{ARMS[0]} {first} ") >= 2  # and in the figure
     stream = io.StringIO()
     print_summary(Console(file=stream, width=80), run.result, folder / "report.html")
-    assert f"RMSE {first} against {second}" in " ".join(stream.getvalue().split())
+    assert f"RMSE {first}" in " ".join(stream.getvalue().split())
     assert f"({interval})" in stream.getvalue()
-    figures = ArmProgress(ARMS[0], 3, HOSPITALS, run.result.task.shown(["rmse", "r2"]))
-    figures.take(run.records[0])
-    assert figures.figures == [f"RMSE {first}", "R² 0.250"]
+    shown = ArmProgress(ARMS[0], 3, HOSPITALS, run.result.task.shown(["rmse", "r2"]))
+    shown.take(run.records[0])
+    assert shown.figures == [f"RMSE {first}", "R² 0.250"]
     assert not re.search(r"\b0\.000(?!\d)", text + stream.getvalue())
 
 
-def test_nothing_in_the_targets_unit_is_written_as_nothing() -> None:
-    rmse = REGISTRY["regression"].metric("rmse")
-    raw = {"num_patients": 9, "rmse": 0.0, "intervals": {"rmse": {"low": 0, "high": 0.0212}}}
-    assert rmse.text(0.0) == "0"
-    assert interval_text(FinalMetrics.model_validate(raw), rmse) == "0.00000–0.02120"
+def test_what_rounds_to_nothing_has_no_sign() -> None:
+    assert (figure_text(-1e-9), figure_text(-0.001)) == ("0.000", "-0.001")
+    for metric, low, value, high, text, interval in (
+        ("r2", -0.12, -1e-9, -1e-9, "0.000", "-0.12–0.00"),
+        ("rmse", 0, 0.0, 0.0212, "0", "0.00000–0.02120"),
+    ):
+        shown = REGISTRY["regression"].metric(metric)
+        ends = {metric: {"low": low, "high": high}}
+        raw = {"num_patients": 9, metric: value, "intervals": ends}
+        assert shown.text(value) == text
+        assert interval_text(FinalMetrics.model_validate(raw), shown) == interval
 
 
 def test_long_numbers_leave_the_axis_its_name() -> None:
@@ -235,15 +250,13 @@ def test_long_numbers_leave_the_axis_its_name() -> None:
 
 def test_a_rule_that_leaves_the_users_own_update_out_has_other_weights() -> None:
     run = make_run(rounds=3)
-    assert data_of(run).own_counts_one
     last = run.records[2]
     left_out = replace(last.hospitals["home"], weight_after=0.0)
     changed = replace(last, hospitals={**last.hospitals, "home": left_out})
     records = [changed if record is last else record for record in run.records]
     krum = data_of(replace(run, records=records))
-    assert not krum.own_counts_one
-    assert "home = 1" in weight_figure(data_of(run))
-    assert "home = 1" not in weight_figure(krum)
+    for made, counts in ((data_of(run), True), (krum, False)):
+        assert (made.own_counts_one, "home = 1" in weight_figure(made)) == (counts, counts)
 
 
 def test_what_was_chosen_is_shown_where_something_was() -> None:
@@ -293,10 +306,7 @@ def test_every_arm_and_every_hospital_is_labelled(folder: Path) -> None:
         assert sum(label.startswith(f"{arm} 0.") for label in labels) == 2
     for hospital in HOSPITALS[1:]:
         assert sum(label.startswith(f"{hospital} ") for label in labels) == 2
-    assert "miscoded out in round 11" in labels
-    assert "log loss (nats per patient)" in labels
-    assert "distance (length of own update = 1)" in labels
-    assert "rounds finished" in labels
+    assert any(re.fullmatch(r"miscoded out .* 11", label) for label in labels)
 
 
 def test_a_hospitals_words_cannot_become_part_of_the_page(folder: Path) -> None:
@@ -328,20 +338,6 @@ def test_a_hospitals_words_cannot_become_part_of_the_page(folder: Path) -> None:
     assert "<script>alert(1)</script>" in Page(html).text  # shown as it is, as text
 
 
-def test_a_study_file_cannot_close_its_own_frame(folder: Path) -> None:
-    run = make_run()
-    path = run.write(folder)
-    study = path / "study.toml"
-    study.write_text("# </pre><script>alert(1)</script>\n" + study.read_text())
-    html = write_report(path).read_text()
-    assert "<script" not in html
-    assert "&lt;/pre&gt;&lt;script&gt;" in html
-
-
-def test_a_missing_auroc_is_a_dash() -> None:
-    assert values_of(make_run(auroc=False))["metric_rows"][0][3].value == "–"
-
-
 def test_skipped_rounds_are_shaded_counted_and_told_with_their_reason() -> None:
     values = values_of(make_run(skipped=(8, 9)))
     assert values["has_skipped"]
@@ -365,7 +361,6 @@ def test_who_was_missing_stands_beside_the_verdict(folder: Path) -> None:
 
 
 def test_it_is_said_where_the_commonest_class_is_not_that_of_those_measured() -> None:
-    """It is the training part's, and a model above it may still do worse than naming the other."""
     result = make_run(rounds=1).result
     of_first = next(iter(result.arms.values())).metrics.model_dump()
 
@@ -430,7 +425,6 @@ def test_hospitals_beyond_the_first_six_are_named_where_all_are() -> None:
 
 
 def test_a_cross_fitted_report_says_which_rounds_its_events_are_of() -> None:
-    """Those of the folds are elsewhere, and a hospital may have been missing in them."""
     run = make_run(arms=("fedavg", "local"), hospitals=("home", "alike"), rounds=2)
     values = values_of(run)
     assert (values["other_rounds"], values["events"], values["away"]) == ("", [], [])
@@ -444,7 +438,6 @@ def test_a_cross_fitted_report_says_which_rounds_its_events_are_of() -> None:
 
 
 def test_a_hospital_whose_number_of_patients_changed_is_told_of(folder: Path) -> None:
-    """Its data were changed and its program was started anew, so that it introduced itself anew."""
     run = make_run(arms=("fedavg", "local"), hospitals=("home", "alike"), rounds=4)
     told = {("fedavg", 1): 120, ("fedavg", 3): 140, ("fedavg", 4): 140}  # away in round 2
     records = [
@@ -464,10 +457,8 @@ def test_a_hospital_whose_number_of_patients_changed_is_told_of(folder: Path) ->
     found = recounts(records)
     assert found == (Recount(hospital="alike", arm="fedavg", round=3, before=120, after=140),)
     result = run.result.model_copy(update={"recounts": found})
-    said = (
-        "alike introduced itself with 120 training samples, and from round 3 of fedavg on with"
-        " 140: its data, or its site file, changed in the middle of the run."
-    )
+    (said,) = recount_sentences(found)
+    assert re.findall(r"alike|fedavg|\d+", said) == ["alike", "120", "3", "fedavg", "140"]
     assert said in Page(written(replace(run, result=result), folder)).text
     assert said in InterfaceRun(run.study, result, None).notes
     assert recount_sentences(found * 8)[-1].startswith("2 more ")
@@ -521,17 +512,13 @@ def test_no_weight_is_drawn_for_rounds_without_the_hospital(
     assert (b.ending, c.ending) == ("", "out in round 2")
 
 
-def test_one_round_is_enough_for_a_report(folder: Path) -> None:
-    assert written(make_run(rounds=1), folder).count("<svg") == 4
-
-
 def test_thousands_of_rounds_make_no_heavy_page(folder: Path) -> None:
     assert len(written(make_run(rounds=3000, arms=("fedavg", "local")), folder)) < 500_000
 
 
 def test_the_ledger_counts_rounds_weights_and_samples() -> None:
     (row,) = (row for row in values_of(make_run())["ledger"] if row[0] == "miscoded")
-    assert (row[1], row[2], row[4], row[5]) == ("110", "11 of 30", "0.00", "880")
+    assert (row[1], row[2].split(), row[4], row[5]) == ("110", ["11", "of", "30"], "0.00", "880")
 
 
 def test_a_small_weight_of_the_ledger_is_not_shown_as_none() -> None:
@@ -568,8 +555,8 @@ def test_a_peer_larger_than_all_others_together_is_shown_with_what_it_counts_for
 
 
 def test_an_event_of_many_rounds_is_told_once() -> None:
-    run = make_run(reasons={"miscoded": "round ROUND, expected 99"})
-    found = [row for row in values_of(run)["events"] if "expected 99" in row[-1]]
+    run = make_run(reasons={"miscoded": "ROUND, not 99"})
+    found = [row for row in values_of(run)["events"] if "not 99" in row[-1]]
     assert [row[1] for row in found] == ["1–30", "1–30"]  # weight_erosion and fedavg
 
 
@@ -583,7 +570,14 @@ def test_a_flood_of_events_is_cut_with_a_pointer_to_the_journal(folder: Path) ->
     records = [replace(run.records[0], hospitals=flood), *run.records[1:]]
     html = written(replace(run, records=records), folder)
     assert html.count("rejected: ") == 200
-    assert "And 200 more: see rounds.jsonl." in html
+    assert re.search(r"200 more.* rounds\.jsonl", html)
+
+
+def test_of_the_journal_a_rounds_last_line_counts_and_no_half_of_one(folder: Path) -> None:
+    run = make_run(arms=("fedavg",), rounds=2)
+    last = replace(run.records[-1], seconds=9.0)
+    path = replace(run, extra_lines=(as_json(last), '{"arm": "fed')).write(folder)
+    assert [r.seconds for r in read_run(RunFolder(path)).records][1:] == [9.0]
 
 
 def test_how_it_was_made_can_be_repeated_from_the_page(folder: Path) -> None:
@@ -596,44 +590,26 @@ def test_how_it_was_made_can_be_repeated_from_the_page(folder: Path) -> None:
     assert "mean radius" in Page(written(run, folder)).text  # of the study file
 
 
-def test_the_same_run_gives_the_same_page(folder: Path) -> None:
-    html = written(make_run(), folder)
-    assert write_report(folder).read_text("utf-8") == html
-
-
-def test_a_round_that_was_written_twice_counts_once(folder: Path) -> None:
-    run = make_run(arms=("fedavg",), rounds=2)
-    last = replace(run.records[-1], seconds=9.0)
-    path = replace(run, extra_lines=(as_json(last),)).write(folder)
-    assert [r.seconds for r in read_run(RunFolder(path)).records][1:] == [9.0]
-
-
-def test_a_journal_line_that_was_cut_off_is_left_out(folder: Path) -> None:
-    run = make_run(arms=("fedavg",), rounds=2)
-    path = replace(run, extra_lines=('{"arm": "fed',)).write(folder)
-    assert len(read_run(RunFolder(path)).records) == 2
-
-
 @pytest.mark.parametrize(
-    ("name", "content", "error", "words"),
+    ("name", "content", "error", "named"),
     [
-        ("result.json", None, CheckpointError, "the run did not end"),
-        ("rounds.jsonl", None, CheckpointError, "the run did not end"),
-        ("study.toml", None, StudyError, "There is no study file"),
-        ("result.json", "{}", CheckpointError, "does not say its format"),
-        ("rounds.jsonl", "nonsense\n", CheckpointError, "another version"),
-        ("model.json", "[]", CheckpointError, "is not a JSON object"),
+        ("result.json", None, CheckpointError, "result.json"),
+        ("rounds.jsonl", None, CheckpointError, "rounds.jsonl"),
+        ("study.toml", None, StudyError, "study.toml"),
+        ("result.json", "{}", CheckpointError, "result.json"),
+        ("rounds.jsonl", "nonsense\n", CheckpointError, "rounds.jsonl"),
+        ("model.json", "[]", CheckpointError, "model.json"),
     ],
 )
-def test_a_folder_without_a_whole_run_is_refused_in_words(
-    folder: Path, name: str, content: str | None, error: type[Exception], words: str
+def test_a_folder_without_a_whole_run_is_refused(
+    folder: Path, name: str, content: str | None, error: type[Exception], named: str
 ) -> None:
     path = make_run(rounds=2).write(folder)
     if content is None:
         (path / name).unlink()
     else:
         (path / name).write_text(content)
-    with pytest.raises(error, match=words):
+    with refused(error, named):
         write_report(path)
 
 
@@ -654,13 +630,13 @@ def test_too_few_patients_is_said_without_a_winner() -> None:
 @pytest.mark.parametrize(
     ("p_value", "told"),
     [
-        (1 / 20_001, "p < 0.001."),
-        (0.0052, "p = 0.0052."),
-        (0.0204, "p = 0.0204."),
-        (401 / 20_001, "p = 0.02005."),  # above the level of 0.02
-        (0.020000001, "p = 0.020000001."),
-        (0.02, "p = 0.02."),
-        (0.6, "p = 0.6."),
+        (1 / 20_001, "< 0.001."),
+        (0.0052, "= 0.0052."),
+        (0.0204, "= 0.0204."),
+        (401 / 20_001, "= 0.02005."),  # above the level of 0.02
+        (0.020000001, "= 0.020000001."),
+        (0.02, "= 0.02."),
+        (0.6, "= 0.6."),
     ],
 )
 def test_a_p_value_is_told_on_its_side_of_a_level_and_never_as_zero(
@@ -687,28 +663,25 @@ def test_every_arm_that_is_worse_than_the_base_rate_is_named() -> None:
         }
         return verdict(result.task, result.comparison, arms, result.base_rate, **keys).text
 
-    assert "base rate alone" not in said()
-    assert said("weight_erosion", "local").startswith(
-        "Predictions of weight_erosion and local are WORSE than the base rate alone: do not use"
-        " them. On 91 test patients"
-    )
-    assert said(*finals).startswith("Predictions of weight_erosion, fedavg and local are WORSE")
-    of_another = said("fedavg")
-    assert of_another.startswith("On 91 test patients")
-    assert of_another.endswith(
-        "Predictions of fedavg are WORSE than the base rate alone: do not use them."
-    )
-    assert said("weight_erosion", shifted_by="class weights").startswith(
-        "Predictions of weight_erosion, trained with class weights, which shift probabilities, are"
-        " WORSE than the base rate alone: do not use these probabilities as they are. On"
-    )
+    def named(text: str) -> list[str]:
+        """The arms in the sentence that warns."""
+        (sentence,) = (each for each in text.split(". ") if "WORSE" in each)
+        return re.findall(r"\b(weight_erosion|fedavg|local)\b", sentence)
+
+    assert "WORSE" not in said()
+    assert named(said("weight_erosion", "local")) == ["weight_erosion", "local"]
+    assert named(said(*finals)) == list(finals)
+    # The warning comes first where it is about the arm that is delivered, and last otherwise.
+    assert "WORSE" in said("weight_erosion").split(". ")[0]
+    assert named(of_another := said("fedavg")) == ["fedavg"]
+    assert "WORSE" in of_another.split(". ")[-1]
+    assert "class weights" in said("weight_erosion", shifted_by="class weights")
 
 
 def test_a_model_that_ranks_the_wrong_way_round_asks_how_the_outcome_is_coded() -> None:
     result = make_run(arms=("weight_erosion", "fedavg", "local")).result
 
     def said(far: Mapping[str, float], log_loss: float = 2.4) -> str:
-        """With the upper end of some arms' AUROC intervals."""
         arms = {}
         for arm, ended in result.arms.items():
             raw = ended.metrics.model_dump()
@@ -721,16 +694,14 @@ def test_a_model_that_ranks_the_wrong_way_round_asks_how_the_outcome_is_coded() 
             arms[arm] = FinalMetrics.model_validate(raw)
         return verdict(result.task, result.comparison, arms, result.base_rate).text
 
-    question = "the wrong way round: is the outcome coded alike in every hospital's file?"
-    assert said({"fedavg": 0.2}).endswith(f"fedavg ranks patients {question}")
+    assert re.search(r"\. fedavg ranks .*\?$", said({"fedavg": 0.2}))
     both = said({"weight_erosion": 0.49, "fedavg": 0.2})
-    assert both.endswith(f"weight_erosion and fedavg rank patients {question}")
+    assert re.search(r"\. weight_erosion and fedavg rank .*\?$", both)
     assert "wrong way" not in said({"fedavg": 0.5})  # chance ranks no better
     assert "wrong way" not in said({"fedavg": 0.2}, log_loss=0.3)  # of use all the same
 
 
 def test_an_arm_whose_interval_holds_the_base_rate_is_not_called_worse() -> None:
-    """By .666 against .661, with a C index of .838, a model was WORSE, and not to be used."""
     result = make_run().result
     finals = {arm: found.metrics for arm, found in result.arms.items()}
 
@@ -744,29 +715,20 @@ def test_an_arm_whose_interval_holds_the_base_rate_is_not_called_worse() -> None
         }
         return verdict(result.task, result.comparison, arms, result.base_rate, **keys).text
 
-    assert said("weight_erosion").startswith(
-        "Predictions of weight_erosion are not better than the base rate alone, nor clearly worse"
-        " (log loss 0.666, 95 % interval 0.601–0.731; base rate 0.661): do not rely on them. On 91"
-    )
+    figures = ["0.666", "0.601–0.731"]
+    alone = said("weight_erosion")
+    assert re.findall(r"0\.\d{3}(?:–0\.\d{3})?", alone)[:3] == [*figures, "0.661"]
+    assert alone.index("0.666") < alone.index("91")  # it is about the delivered one
     assert "WORSE" not in said("weight_erosion", "local")
     both = said("fedavg", "local")
-    assert both.startswith("On 91 test patients")  # of the delivered one it is not true
-    assert both.endswith(
-        "Predictions of fedavg and local are not better than the base rate alone, nor clearly worse"
-        " (log loss fedavg 0.666, 95 % interval 0.601–0.731; local 0.666, 95 % interval"
-        " 0.601–0.731; base rate 0.661): do not rely on them."
-    )
-    assert "trained with class weights, which shift probabilities, are not better than" in said(
-        "local", shifted_by="class weights"
-    )
-
-
-def test_the_report_says_that_class_weights_shift_probabilities() -> None:
+    assert re.findall(r"0\.\d{3}(?:–0\.\d{3})?", both)[-5:] == [*figures, *figures, "0.661"]
+    assert both.index("91") < both.index("0.666")
+    assert "class weights" in said("local", shifted_by="class weights")
+    task = make_study().task.model_copy(update={"class_weights": "balanced"})
     run = make_run(rounds=1)
-    task = run.study.task.model_copy(update={"class_weights": "balanced"})
     weighted = replace(run, study=run.study.model_copy(update={"task": task}))
-    assert "class weights" in values_of(weighted)["how_to_read"]
-    assert "class weights" not in values_of(run)["how_to_read"]
+    for made, are_weighted in ((weighted, True), (run, False)):
+        assert ("class weights" in values_of(made)["how_to_read"]) == are_weighted
 
 
 @pytest.mark.parametrize(
@@ -782,60 +744,51 @@ def test_a_share_above_the_level_is_not_rounded_to_it(p_value: float, share: str
     assert values_of(replace(run, result=result))["share"] == share
 
 
-def test_what_rounds_to_nothing_has_no_sign() -> None:
-    assert figure_text(-1e-9) == "0.000"
-    assert figure_text(-0.001) == "-0.001"
-    r2 = REGISTRY["regression"].metric("r2")
-    raw = {"num_patients": 9, "r2": -1e-9, "intervals": {"r2": {"low": -0.12, "high": -1e-9}}}
-    assert interval_text(FinalMetrics.model_validate(raw), r2) == "-0.12–0.00"
-    assert r2.text(-1e-9) == "0.000"
-    assert with_difference(-1e-9) == "0.000"
-
-
 @pytest.mark.parametrize(
     ("difference", "shown"),
-    [(-0.159, "−0.159"), (-0.0004, "−0.0004"), (0.0004, "+0.0004"), (-3e-6, "−0.000003")],
+    [
+        (-0.159, "−0.159"),
+        (-0.0004, "−0.0004"),
+        (0.0004, "+0.0004"),
+        (-3e-6, "−0.000003"),
+        (-1e-9, "0.000"),
+    ],
 )
 def test_a_small_difference_keeps_its_sign(difference: float, shown: str) -> None:
-    """What is claimed to be better had a difference of +0.000, which says that it is worse."""
-    assert with_difference(difference) == shown
-
-
-def with_difference(value: float) -> str:
-    """As the report of a comparison shows it."""
     run = make_run(rounds=1)
     assert run.result.comparison is not None
-    changed = run.result.comparison.model_copy(update={"mean_difference": value})
+    changed = run.result.comparison.model_copy(update={"mean_difference": difference})
     result = run.result.model_copy(update={"comparison": changed})
-    return str(values_of(replace(run, result=result))["difference"])
+    assert values_of(replace(run, result=result))["difference"] == shown
 
 
 def test_a_class_of_few_test_patients_is_named_beside_the_verdict() -> None:
     task = REGISTRY["classification"]
     counts = {"naevus": 60, "melanoma": 28, "vascular": 3, "wart": 0}
-    assert what_may_be_unseen(91, counts, task).endswith(
-        "Too few were of the class vascular or wart for the verdict to be about those."
-    )
+    said = what_may_be_unseen(91, counts, task)
+    assert re.findall("naevus|melanoma|vascular|wart", said) == ["vascular", "wart"]
     for enough in ({"benign": 57, "malignant": 34}, {}):
-        assert what_may_be_unseen(91, enough, task).endswith("on any of these 91.")
+        assert what_may_be_unseen(91, enough, task).endswith("91.")
 
 
 def test_a_count_that_is_not_told_is_not_called_small() -> None:
-    """With the number of all, a larger one beside it would give the small one away."""
     task, survival = REGISTRY["classification"], REGISTRY["survival"]
     hidden = {"a": None, "b": 27, "c": None}
-    assert class_sizes(hidden) == "a: not told, 27 b, c: not told"
-    said = what_may_be_unseen(47, hidden, task)
-    assert said.endswith(
-        "of these 47. The hospital does not tell how many were of the class a or c: of one of these"
-        " at least there were too few for that, and the verdict may not be about those."
-    )
-    alone = {"a": 20, "b": 27, "c": None}
-    assert "were of the class c: there were too few for that" in what_may_be_unseen(47, alone, task)
-    both = what_may_be_unseen(40, {"with the event": None, "censored": None}, survival)
-    assert "does not tell how many were with the event or censored: of one of these" in both
-    few = what_may_be_unseen(40, {"with the event": 37, "censored": 3}, survival)
-    assert few.endswith("Too few were censored for the verdict to be about those.")
+    assert re.findall(r"\d+", class_sizes(hidden)) == ["27"]
+    assert class_sizes({"0": 14, "1": None}).startswith("14 of class 0")  # no number by itself
+    assert class_sizes({"no": 14, "yes": 26}) == "14 no, 26 yes"
+
+    def said(num_patients: int, counts: dict[str, int | None], of: Any) -> str:
+        """What is said after the number of all."""
+        return what_may_be_unseen(num_patients, counts, of).partition(f" {num_patients}. ")[2]
+
+    assert "class a or c" in said(47, hidden, task)
+    assert "class c" in said(47, {"a": 20, "b": 27, "c": None}, task)
+    both = said(40, {"with the event": None, "censored": None}, survival)
+    few = said(40, {"with the event": 37, "censored": 3}, survival)
+    assert ("event" in both, "censored" in both) == (True, True)
+    assert ("event" in few, "censored" in few) == (False, True)
+    assert not re.search(r"\d", both + few)
 
 
 def test_distances_are_told_as_the_rule_measures_them() -> None:
@@ -853,22 +806,18 @@ def test_wide_distances_are_drawn_on_a_logarithmic_axis() -> None:
         lines = [Line("a", points, 0)]
         return draw(Chart("t", lines, "round", "distance", 4, may_be_logarithmic=True))
 
-    assert "distance, logarithmic" in chart(400.0)
+    assert "logarithmic" in chart(400.0)
     assert "logarithmic" not in chart(4.0)
 
 
-def test_a_chart_leaves_no_global_state() -> None:
+def test_a_chart_takes_every_colour_from_the_page_and_leaves_no_global_state() -> None:
     import matplotlib
 
     before = dict(matplotlib.rcParams)
-    draw(Chart("t", [Line("a", [(0, 1.0), (1, 2.0)], 0)], "x", "y", 1))
-    assert dict(matplotlib.rcParams) == before
-
-
-def test_a_chart_takes_every_colour_from_the_page() -> None:
     svg = draw(Chart("t", [Line("a", [(0, 1.0), (1, 2.0)], 0)], "x", "y", 1))
     assert not re.search(r"(fill|stroke): #", svg)
-    assert "stroke: var(--series-0)" in svg
+    assert "var(--series-0)" in svg
+    assert dict(matplotlib.rcParams) == before
 
 
 def test_labels_are_spread_in_order_and_within_the_chart() -> None:
@@ -895,14 +844,14 @@ def test_erosion_absence_and_rejection_are_events_and_the_rest_is_not() -> None:
             "a": HospitalRecord("accepted", weight_before=0.1, weight_after=0.0),
             "b": HospitalRecord("accepted", weight_before=0.1, weight_after=0.05),
             "c": HospitalRecord("not_asked", weight_before=0.0, weight_after=0.0),
-            "d": HospitalRecord("absent", "did not answer within 5 s"),
-            "e": HospitalRecord("rejected", "a value that is not finite"),
+            "d": HospitalRecord("absent", "late"),
+            "e": HospitalRecord("rejected", "infinite"),
         },
     )
-    assert [(event.hospital, event.text) for event in news_of(record)] == [
-        ("a", "out: its weight fell to 0"),
-        ("d", "absent: did not answer within 5 s"),
-        ("e", "rejected: a value that is not finite"),
+    assert [(event.hospital, event.text.partition(":")[0]) for event in news_of(record)] == [
+        ("a", "out"),
+        ("d", "absent"),
+        ("e", "rejected"),
     ]
 
 
@@ -910,9 +859,8 @@ def test_what_a_method_found_stands_in_a_section_of_its_own(folder: Path) -> Non
     run = make_run()
     assert values_of(run)["findings"] == []
     first, *others = run.records
-    noted = replace(run, records=[replace(first, note="good enough for <a>"), *others])
-    html = written(noted, folder)
-    assert html.count("good enough for &lt;a&gt;") == 1
+    noted = replace(run, records=[replace(first, note="good for <a>"), *others])
+    assert written(noted, folder).count("&lt;a&gt;") == 1
     ((group, where),) = values_of(noted)["findings"]
     assert (group.first.kind, group.rounds, first.arm in where) == ("note", (1,), True)
 

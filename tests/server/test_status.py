@@ -33,6 +33,7 @@ from erosion.server.output.events import StudyFailed, StudyStarted, UserFailed
 from erosion.server.output.terminal import progress
 from erosion.server.run.findings import as_csv, contributions
 from erosion.server.run.status import CoordinatorStatus, queue_status
+from tests.support.refusals import refused
 from tests.support.synthetic_run import HOME, Run, make_run, make_study, play
 
 
@@ -63,11 +64,10 @@ def test_before_the_first_round_it_says_who_is_missing_and_who_was_kept_out(
     status = written(tmp_path / "status.json", make_run(), as_far_as="joining")
     status.notify(StudyFailed(""))  # writes at once
     values = json.loads((tmp_path / "status.json").read_text())
-    assert values["missing"] == ["alike"]
-    assert values["connected"] == [HOME]
+    assert (values["missing"], values["connected"]) == (["alike"], [HOME])
     code, text = shown(tmp_path, capsys)
     assert code == 2
-    assert "somebody: its key is not enrolled" in text
+    assert "somebody: " in text
 
 
 def test_in_a_round_it_says_the_round_the_weights_and_who_is_waited_for(
@@ -80,8 +80,8 @@ def test_in_a_round_it_says_the_round_the_weights_and_who_is_waited_for(
     code, text = shown(tmp_path, capsys)  # the newest run in a folder of runs
     status.notify(StudyFailed(""))
     assert code == 0
-    assert "1 of 30, fedavg" in text
-    assert "answers of alike" in text
+    assert re.search("1 .* 30, fedavg", text)
+    assert re.search(r"waiting.* alike\b", text)
     assert "home 1.00" in text
 
 
@@ -116,7 +116,7 @@ def test_the_next_users_part_shows_nothing_of_the_one_before(
     assert "for carol" in text
     assert re.search(r"connected +carol\n", text)
     assert re.search(r"missing +alice, bob\n", text)
-    assert re.search(r"no model +alice: bob did not come back", text)
+    assert re.search(r"alice: bob .* 60 s", text)
     assert "waiting for  " not in text
     assert "fedavg" not in text
     status.notify(StudyFailed(""))
@@ -127,12 +127,12 @@ def test_why_a_hospital_is_not_here_goes_with_the_connection_that_it_was_about(
 ) -> None:
     study = make_study(hospitals=("alice", "bob"))
     status = CoordinatorStatus(tmp_path / "status.json", study)
-    status.notify(HospitalDeclined("bob", "it did not describe its patients within 60 s"))
+    status.notify(HospitalDeclined("bob", "declined"))
     status._file._write()
-    assert "bob: it did not describe its patients" in shown(tmp_path, capsys)[1]
+    assert "bob: declined" in shown(tmp_path, capsys)[1]
     status.notify(HospitalLeft("bob"))
     status._file._write()
-    assert "it did not describe its patients" not in shown(tmp_path, capsys)[1]
+    assert "declined" not in shown(tmp_path, capsys)[1]
     status.notify(StudyFailed(""))
 
 
@@ -144,20 +144,7 @@ def test_a_finished_study_is_well_and_says_its_verdict(
     code, text = shown(tmp_path, capsys)
     assert code == 0
     assert run.result.verdict.text in text
-    assert "waiting" not in text
-
-
-def test_a_coordinator_that_was_killed_is_not_taken_for_a_running_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "status.json"
-    status = written(path, make_run(), as_far_as="a round")
-    status._file._ended.set()
-    status._file._thread.join()
-    os.utime(path, (0, 0))
-    code, text = shown(tmp_path, capsys)
-    assert code == 2
-    assert "not running any more" in text
+    assert "waiting for  " not in text
 
 
 def left_behind(path: Path, run: Run, *, seconds_ago: float) -> None:
@@ -169,13 +156,14 @@ def left_behind(path: Path, run: Run, *, seconds_ago: float) -> None:
     os.utime(path, (then, then))
 
 
-def test_a_coordinator_that_died_before_the_clock_was_set_back_is_not_taken_for_a_running_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("seconds_ago", [1e9, -7200])  # or before the clock was set back
+def test_a_coordinator_that_was_killed_is_not_taken_for_a_running_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], seconds_ago: float
 ) -> None:
-    left_behind(tmp_path / "status.json", make_run(), seconds_ago=-7200)
+    left_behind(tmp_path / "status.json", make_run(), seconds_ago=seconds_ago)
     code, text = shown(tmp_path, capsys)
     assert code == 2
-    assert "not known to run; its status file is from 120 min in the future" in text
+    assert ("120 min" in text) == (seconds_ago == -7200)
 
 
 def test_a_run_from_before_the_clock_was_set_back_does_not_hide_the_one_that_lives(
@@ -197,8 +185,7 @@ def test_a_queue_is_well_for_as_long_as_it_is_served_whatever_becomes_of_its_stu
     with queue_status(tmp_path, lambda: datetime(2020, 10, 1, tzinfo=UTC)) as file:
         code, text = shown(tmp_path, capsys)
         assert code == 2
-        assert "none; it waits for studies" in text
-        assert re.search(r"studies +next.toml\ncertificate +expired on 2020-10-01\n", text)
+        assert re.search(r"studies +next.toml\ncertificate +.* 2020-10-01\n", text)
         assert main(["status", str(tmp_path), "--alive"]) == 0
         capsys.readouterr()
         file.show(run="runs/20260101T120000-mine")
@@ -206,34 +193,25 @@ def test_a_queue_is_well_for_as_long_as_it_is_served_whatever_becomes_of_its_stu
         assert "runs/20260101T120000-mine" in shown(tmp_path, capsys)[1]
     assert shown(tmp_path, capsys)[0] == 0
 
+    def unreadable() -> datetime:
+        raise EnrolmentError("coordinator.crt cannot be read")
 
-def test_a_queue_that_was_killed_between_two_studies_is_not_well(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with queue_status(tmp_path, lambda: None) as file:
+    with queue_status(tmp_path, unreadable) as file:  # unreadable for a while
+        assert shown(tmp_path, capsys)[0] == 0
         file._ended.set()
         file._thread.join()
         os.utime(tmp_path / "status.json", (0, 0))
-        code, text = shown(tmp_path, capsys)
-    assert code == 2
-    assert "not running any more" in text
+        assert shown(tmp_path, capsys)[0] == 2  # it was killed between two studies
 
 
 def test_a_queue_that_cannot_go_on_says_why(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(RunError), queue_status(tmp_path, lambda: None):
-        raise RunError("The disk is full.")
+        raise RunError("full")
     code, text = shown(tmp_path, capsys)
     assert code == 2
-    assert re.search(r"reason +The disk is full\.\n", text)
-
-
-def test_where_there_is_nothing_the_remedy_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["status", str(tmp_path)]) == 3
-    assert "Give a run's folder" in capsys.readouterr().out
+    assert re.search(r"reason +full\n", text)
 
 
 def test_half_a_file_is_no_status_and_no_older_run_is_shown_for_it(tmp_path: Path) -> None:
@@ -241,7 +219,7 @@ def test_half_a_file_is_no_status_and_no_older_run_is_shown_for_it(tmp_path: Pat
     path = tmp_path / "newer" / "status.json"
     path.parent.mkdir()
     path.write_text('{"study":')
-    with pytest.raises(RunError, match=r"newer/status\.json cannot be read .* Delete it"):
+    with refused(RunError, path):
         find_status(tmp_path)
 
 
@@ -251,8 +229,7 @@ def test_json_progress_is_one_object_a_line() -> None:
     play(progress(stream, "json"), run)
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     events = [line["event"] for line in lines]
-    assert events[0] == "listening"
-    assert events[-1] == "finished"
+    assert (events[0], events[-1]) == ("listening", "finished")
     assert events.count("round_finished") == len(run.records)
     first = lines[events.index("round_finished")]
     assert first["absent"] == {"alike": "3 samples"}
@@ -290,34 +267,25 @@ def test_the_ledger_is_a_table_of_every_arm() -> None:
     assert "local,alike,0,0,0" in lines
 
 
-def test_a_queue_whose_certificate_cannot_be_read_for_a_while_still_shows_that_it_lives(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def unreadable() -> datetime:
-        raise EnrolmentError("coordinator.crt cannot be read")
-
-    with queue_status(tmp_path, unreadable):
-        code, said = shown(tmp_path, capsys)
-    assert code == 0, said
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b'name = "north\n', "is not valid TOML"),
-        (b'name = "north"\nname = "south"\n', "is not valid TOML"),
-        (b"\xff\xfen", "is not text in UTF-8"),
-        (b"records = 3", "records = 3; it must be a folder's path"),
-        (b'records = "a\\u0000b"', "it must be a folder's path"),
-        (b'records = "~nobody-of-this-name/records"', "whose home that is, is not known here"),
-        (None, "There is no site file at"),
+        (b'name = "north\n', "TOML"),
+        (b'name = "north"\nname = "south"\n', "TOML"),
+        (b"\xff\xfen", "UTF-8"),
+        (b"records = 3", "records = 3"),
+        (b'records = "a\\u0000b"', "records"),
+        (b'records = "~nobody-of-this-name/records"', "~nobody-of-this-name"),
+        (None, "site.toml"),
     ],
 )
-def test_a_site_file_that_says_no_folder_of_records_is_told_of(
+def test_a_site_file_that_says_no_folder_of_records_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: bytes | None, said: str
 ) -> None:
+    assert main(["status", str(tmp_path)]) == 3  # an empty folder
     if text is not None:
         (tmp_path / "site.toml").write_bytes(text)
+    capsys.readouterr()
     assert main(["status", str(tmp_path / "site.toml")]) == 3
     assert said in capsys.readouterr().out
 
@@ -327,7 +295,7 @@ def test_a_sites_records_are_found_where_its_file_says(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "site.toml").write_text('records = "~/kept"\n', encoding="utf-8")
-    with pytest.raises(RunError, match=f"no status.json in {tmp_path}/kept"):
+    with refused(RunError, tmp_path / "kept"):
         find_status(tmp_path / "site.toml")
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "status.json").write_text('{"format": 1, "site": "north"}')
@@ -359,13 +327,13 @@ def test_a_site_is_well_only_while_it_is_connected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with observed_site(tmp_path) as site:
-        assert level_of(tmp_path, capsys)[0] == 1, "it has not connected yet"
+        assert level_of(tmp_path, capsys)[0] == 1
         site.connected()
         site._sign._write()
         assert level_of(tmp_path, capsys) == (0, "")
-        site.disconnected("the coordinator cannot be reached")
+        site.disconnected("unreachable")
         site._sign._write()
-        assert "cannot be reached" in level_of(tmp_path, capsys)[1]
+        assert "unreachable" in level_of(tmp_path, capsys)[1]
         later = expiry.now() + timedelta(minutes=11)
         with monkeypatch.context() as patched:
             patched.setattr(expiry, "now", lambda: later)
@@ -389,10 +357,7 @@ def test_a_sites_certificate_counts(
         site.end("stopped")
 
 
-def test_a_site_that_was_killed_a_moment_ago_is_seen_to_be_gone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its file is young, but nobody holds it any more."""
+def test_a_site_that_was_killed_a_moment_ago_is_seen_to_be_gone(tmp_path: Path) -> None:
     program = (
         "import sys, time, pathlib; from erosion.common.support.status import StatusFile;"
         "StatusFile(pathlib.Path(sys.argv[1]), site='north', connected=True);"
@@ -410,4 +375,3 @@ def test_a_site_that_was_killed_a_moment_ago_is_seen_to_be_gone(
         process.wait()
         assert main(["status", str(tmp_path)]) == 2
         assert main(["status", str(tmp_path), "--alive"]) == 1
-    assert "not running" in capsys.readouterr().out
