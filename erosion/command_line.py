@@ -96,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(
         prog="erosion",
         description="Personalised collaborative learning for hospitals: train a model for your own"
-        " patients\nwith the help of hospitals whose data stay where they are.",
+        " patients\nwith the help of hospitals that keep their data.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

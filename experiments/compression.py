@@ -133,7 +133,9 @@ def main() -> int:
     """Read the command line, run what is missing, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--json", type=output_file, required=True, metavar="FILE")
-    parser.add_argument("--page", type=output_file, metavar="FILE", help="whose table is made anew")
+    parser.add_argument(
+        "--page", type=output_file, metavar="FILE", help="the page with the table to replace"
+    )
     add_data_dir(parser)
     parser.add_argument("--network", action="append", default=[], help="only this one")
     options = parser.parse_args()

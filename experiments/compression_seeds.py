@@ -83,7 +83,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--json", type=output_file, required=True, metavar="FILE")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--page", type=output_file, metavar="FILE", help="whose table is made anew")
+    parser.add_argument(
+        "--page", type=output_file, metavar="FILE", help="the page with the table to replace"
+    )
     parser.add_argument("--network", action="append", default=[], help="only this one")
     add_data_dir(parser)
     options = parser.parse_args()

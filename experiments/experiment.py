@@ -185,7 +185,7 @@ def _refuse_strangers(experiment: Experiment, folder: Path) -> None:
     if strangers:
         raise ExperimentError(
             f"{folder / FILE_NAME} holds {_shortened(strangers)}, not planned by {experiment.name}."
-            " Give a folder of its own (--results), or delete the lines that older plans left."
+            " Give another folder (--results), or delete the lines that older plans left."
         )
 
 

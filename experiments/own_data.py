@@ -40,8 +40,8 @@ def own_files(
         found = site_files(path for path in sorted(folder.glob(pattern)) if _is_of(study, path))
         sites = {**found, **sites}
     without = [name for name in study.hospitals if name not in sites]
-    beside = tables_in(folder) if without and table_files(folder) else {}
-    tables = {name: beside[name] for name in without if name in beside}
+    in_folder = tables_in(folder) if without and table_files(folder) else {}
+    tables = {name: in_folder[name] for name in without if name in in_folder}
     if missing := [name for name in needed if name not in {*sites, *tables}]:
         raise StudyError(
             f"There are no data of {', '.join(missing)} for a testbed: put a table of that name"

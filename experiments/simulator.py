@@ -232,7 +232,7 @@ def _why_not_forked(hospitals: Collection[Hospital]) -> str:
         )
     if kept := [h.name for h in hospitals if h.site.compute.state is not None]:
         return (
-            f"{kept[0]} keeps its state in files, whose database does not outlive a fork; leave"
+            f"{kept[0]} keeps its state in a database, which does not outlive a fork; leave"
             " workers out"
         )
     return ""

@@ -132,7 +132,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument(
         "study",
-        help="a study file, or a folder with study.toml, with site files or tables beside it; or"
+        help="a study file, or a folder with study.toml and site files or tables; or"
         " the name of one that comes with erosion; its test part is drawn by evaluation.test_share,"
         " even where evaluation.split_column fixes it",
     )

@@ -26,7 +26,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--simulate",
         action="store_true",
-        help="without a network: describe the study's testbed, or the tables beside the study file",
+        help="without a network: describe the study's testbed, or the tables in its folder",
     )
     parser.add_argument(
         "-o",
@@ -103,12 +103,12 @@ COMMAND = Command(
     summary="compare the hospitals' patients before any training",
     details="Every site where somebody has approved the study sends counts, missing values, means"
     " and quantiles of its columns, rounded so that none is about a few patients. The page points"
-    " out hospitals whose values are off by a factor, as with another unit, or hold a number that"
+    " out hospitals with values that are off by a factor, as in another unit, or with a number that"
     " seems to stand for missing values, such as a cholesterol of 0. Exit code 1 if something looks"
     " wrong or a hospital gave no description.",
     examples="""\
   erosion describe STUDY.toml                 at the coordinator; sites run `erosion client`
-  erosion describe STUDY.toml --simulate      the testbed's hospitals, or tables beside the file
+  erosion describe STUDY.toml --simulate      the testbed's hospitals, or tables in its folder
   erosion describe breast-cancer --simulate   a study that comes with the program
 """,
     add_arguments=_add_arguments,

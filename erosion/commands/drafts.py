@@ -48,7 +48,7 @@ def _study_arguments(parser: argparse.ArgumentParser) -> None:
         "--user", metavar="HOSPITAL", help="the hospital that the model is for (default: the first)"
     )
     new.add_argument(
-        "-o", "--output", type=Path, help="the study file (default: study.toml beside the tables)"
+        "-o", "--output", type=Path, help="the study file (default: study.toml with the tables)"
     )
     add_how_written(new)
 
@@ -111,7 +111,7 @@ def _run_study(options: argparse.Namespace) -> int:
     if problem := problem_with_heads(study):
         remarks += [": ".join(problem)]
     if len(tables) > 1 and options.user is None:
-        remarks.insert(0, f"user: {user}, whose table is the first; --user names another")
+        remarks.insert(0, f"user: {user}, with the first table; --user names another")
     print(f"{output}: {len(study.hospitals)} hospitals, made from {table}. Look at:")
     for remark in [*read.notes, *remarks, "the units of the numbers: fill them in"]:
         print(f"  - {remark}")
@@ -140,7 +140,7 @@ def _no_column(
     near = get_close_matches(column, read.header, n=3)
     names = ", ".join([*near, *(name for name in read.header if name not in near)][:SHOWN])
     more = f" and {len(read.header) - SHOWN} more" if len(read.header) > SHOWN else ""
-    user = f", or give --user {others[0]}, whose table has it" if others else ""
+    user = f", or give --user {others[0]}: that table has it" if others else ""
     notes = "".join(f"\n  (noted: {note})" for note in read.notes)
     return (
         f"{table} has no column {column!r}; it has {names}{more}."
@@ -195,8 +195,7 @@ def _site_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         type=Path,
-        help="the site file (default: sites/NAME.toml beside the study, where those of a folder"
-        " always go)",
+        help="the site file (default: sites/NAME.toml in the study's folder)",
     )
     add_how_written(new)
 

@@ -15,7 +15,7 @@ def _testbed_arguments(parser: argparse.ArgumentParser) -> None:
         "study",
         nargs="?",
         default="breast-cancer",
-        help="a study file; a folder with study.toml, and site files or tables beside it; or the"
+        help="a study file; a folder with study.toml and site files or tables; or the"
         " name of a study that comes with the program (default: breast-cancer)",
     )
     add_runs(parser, default=None)
@@ -80,7 +80,7 @@ def _run_testbed(options: argparse.Namespace) -> int:
 TESTBED = Command(
     name="testbed",
     summary="run a study with all its hospitals on this machine",
-    details="Starts the same server and clients as a deployment, each a process of its own, and"
+    details="Starts the same server and clients as a deployment, each in a process, and"
     " stops them at the end.",
     examples="""\
   erosion testbed                       five hospitals; nothing to download
@@ -127,7 +127,10 @@ EXPERIMENT_EXAMPLES = """\
 def _experiment_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="which experiment (default: list them all)")
     parser.add_argument(
-        "--cells", default="*", metavar="PATTERN", help="only cells whose name matches (* and ?)"
+        "--cells",
+        default="*",
+        metavar="PATTERN",
+        help="only cells with a name that matches (* and ?)",
     )
     parser.add_argument(
         "--list", action="store_true", help="list the cells, say which are stale, and run none"
@@ -170,7 +173,7 @@ def _run_experiment(options: argparse.Namespace) -> int:
         experiment = with_constants(experiment, options.constants)
         if options.results is None and not options.list:
             raise ExperimentError(
-                "--set makes cells of another configuration: name a folder of their own with"
+                "--set makes cells of another configuration: name another folder with"
                 " --results FOLDER."
             )
     if options.list:

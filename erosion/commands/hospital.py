@@ -237,8 +237,8 @@ def _predict_arguments(parser: argparse.ArgumentParser) -> None:
         "--site",
         type=Path,
         metavar="SITE.toml",
-        help="a site file, whose names, maps and units hold for the table; its patient key is"
-        " written beside each prediction; patients whom the model was trained on are known by it",
+        help="a site file with names, maps and units for the table; its patient key is"
+        " written with each prediction and shows the patients that the model was trained on",
     )
     parser.add_argument("--arm", help="use this arm's model (default: the run's own)")
     add_weights(parser)

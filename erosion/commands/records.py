@@ -84,7 +84,7 @@ def _log_arguments(parser: argparse.ArgumentParser) -> None:
     verify.add_argument(
         "file",
         type=Path,
-        help="records/NAME/sent.jsonl; the log's full files (sent-*.jsonl) are read from beside it",
+        help="records/NAME/sent.jsonl; the log's full files (sent-*.jsonl) are in the same folder",
     )
     verify.add_argument("--head", help="a hash that an earlier `verify` or `status` gave")
     verify.add_argument(
@@ -94,7 +94,9 @@ def _log_arguments(parser: argparse.ArgumentParser) -> None:
         help="a run's folder, or its witness.jsonl: the log must have all the hashes that the"
         " coordinator was sent with every reply",
     )
-    verify.add_argument("--hospital", help="whose log it is, by the name in the study; with --run")
+    verify.add_argument(
+        "--hospital", help="the log's hospital, by its name in the study; with --run"
+    )
 
 
 def held_against(
@@ -128,7 +130,7 @@ def _run_log(options: argparse.Namespace) -> int:
     witnessed: list[Witnessed] = []
     if (run := options.run) is not None:
         if options.hospital is None:
-            raise RunError("Say whose log it is: --hospital NAME, with --run.")
+            raise RunError("Name the log's hospital: --hospital NAME, with --run.")
         path = RunFolder(run).witness if run.is_dir() else run
         witnessed = read_witness(path, options.hospital)
         if not witnessed:
@@ -179,7 +181,7 @@ def _audit_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=FILE",
         help="hospitals' logs of what they sent, to compare with the hashes that the coordinator"
         " was sent with every reply: FILE is sent.jsonl in a copy of the hospital's whole folder"
-        " records/, with the log's full files (sent-*.jsonl) beside it",
+        " records/, with the log's full files (sent-*.jsonl)",
     )
 
 
@@ -226,7 +228,7 @@ def _audit_log(run: Path, hospital: str, log: Path) -> bool:
     if not found.num_witnessed:
         print(
             f"{hospital}: none of the {len(witnessed)} hashes is among the lines of its log,"
-            f" which begins with line {found.first}: it was written anew, or is of another time."
+            f" which begins with line {found.first}: it was rewritten, or is of another time."
         )
         return False
     if found.num_witnessed < len(witnessed):
@@ -245,14 +247,14 @@ def _audit_log(run: Path, hospital: str, log: Path) -> bool:
 AUDIT = Command(
     name="audit",
     summary="compare hospitals' logs with the coordinator's record; find who spoiled a sealed sum",
-    details="With --logs, it says whether each hospital's log still has every line whose hash the"
-    " coordinator was sent, and names a line that was changed, removed or written anew."
-    " Without, it says whose update made a sealed sum not fit its distances. A sealed arm stops if"
-    " a sum cannot be one of updates at the distances that were claimed. To find out whose fault it"
-    " is, a person at each hospital hands over opening.safetensors from the site's folder of sealed"
-    " rounds (compute.state in the site file): its update of that round, and what takes off its"
-    " masks. A hospital can open only the update that was summed. Once all but one have opened,"
-    " what is left of the sum is the last one's update.",
+    details="With --logs, it says whether each hospital's log still has every line that the"
+    " coordinator has a hash of, and names a line that was changed, removed or rewritten."
+    " Without, it names the update that made a sealed sum not fit its distances. A sealed arm stops"
+    " if a sum cannot be one of updates at the claimed distances. To find the fault, a person at"
+    " each hospital hands over opening.safetensors from the site's folder of sealed rounds"
+    " (compute.state in the site file): its update of that round, and what takes off its masks."
+    " A hospital can open only the update that was summed. Once all but one have opened,"
+    " the rest of the sum is the last one's update.",
     examples="""\
   erosion audit RUN --logs bob=bob/records/bob/sent.jsonl carol=carol/records/carol/sent.jsonl
   erosion audit RUN

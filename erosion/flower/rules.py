@@ -34,9 +34,9 @@ def needs_more(rule: ArmBase, algorithm: Algorithm[Any], model: Arrangement) -> 
     """Return what of a rule an ordinary ClientApp does not do; "" where it is all there."""
     kind, dim = type(rule), model.dim
     if kind.train is not ArmBase.train and rule.algorithm != "evidence_erosion":
-        return "trains in a way of its own"
+        return "trains in its own way"
     if kind.personal is not ArmBase.personal:
-        return "predicts in a way of its own"
+        return "predicts in its own way"
     if algorithm.exchanges is not None or list(rule.site_steps()) != [TRAIN]:
         return "asks more than once in a round"
     if algorithm.broadcast is not broadcasts_nothing:

@@ -69,7 +69,7 @@ def told_of_replaced() -> Iterator[None]:
         if not (packages := replaced()):
             raise
         raise ImportError(
-            "Packages were installed anew while this program had them loaded:"
+            "Packages were replaced while this program had them loaded:"
             f" {', '.join(packages)}. Restart the program, or the notebook's kernel, and run it"
             f" again. ({type(problem).__name__}: {problem})"
         ) from problem

@@ -238,8 +238,8 @@ def _folder_of(study: AnyStudy, checked: Study) -> Path:
     if isinstance(study, str | os.PathLike):
         return path_of(study).resolve().parent
     raise StudyError(
-        f"Study {checked.name} has no [testbed], and no file beside which its hospitals' patients"
-        " would be: give the path of a study file with site files or tables beside it, or simulate"
+        f"Study {checked.name} has no [testbed], and no file with its hospitals' patients in the"
+        " same folder: give the path of a study file with site files or tables, or simulate"
         " it with sites=."
     )
 

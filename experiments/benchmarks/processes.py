@@ -127,7 +127,7 @@ class Processes:
         if time.monotonic() > self._ends:
             voices = "\n".join(f"  {child.role}:\n{child.complaint()}" for child in self._children)
             raise BenchmarkError(
-                f"waited in vain for {waiting_for}: {self._deadline_seconds:g} s are over\n{voices}"
+                f"gave up on {waiting_for}: {self._deadline_seconds:g} s are over\n{voices}"
             )
         time.sleep(seconds)
 

@@ -45,8 +45,8 @@ HEAD = f"""\
 # Faults and their cost
 
 Every row was made by doing it to real processes: a coordinator and three hospitals (`alice` is the
-user), with TLS and enrolment, each a process of its own; for network faults, each on a machine
-of its own (a Linux network namespace). A round may take 5 s here; where a site's update is
+user), with TLS and enrolment, each a separate process; for network faults, each on a separate
+machine (a Linux network namespace). A round may take 5 s here; where a site's update is
 large and its network slow, 60 s. A program that was killed is started again after 2 s, as systemd
 does. All figures and all quotations are the programs' own; this page is made from them:
 
@@ -63,9 +63,9 @@ Many of these rows were made while other programs used both cores of the machine
 program takes far longer than otherwise.
 
 The clock of one program is stepped by a small library that is loaded into it: 300 s ahead or
-behind, and right again. Below the quorum a study waits, and says for whom.
+behind, and right again. Below the quorum a study waits, and names the missing hospitals.
 
-[Thousands of hostile connections](#hostile-connections) have a table of their own. Beside these,
+[Thousands of hostile connections](#hostile-connections) have a separate table. In addition,
 `tests/e2e` kills the coordinator at every phase of a round (`test_resume.py`), sends
 it 200 malformed replies (`test_fuzz.py`), and lets certificates expire
 (`test_admission.py`).

@@ -164,13 +164,15 @@ def coordinator_frozen(stage: Stage, *, seconds: float) -> Row:
     return seen.row()
 
 
-def clock_stepped(stage: Stage, *, whose: str, seconds: int) -> Row:
+def clock_stepped(stage: Stage, *, machine: str, seconds: int) -> Row:
     """Somebody sets the wall clock of one machine, and sets it right again."""
-    clock = stage.clocks[whose] = SteppedClock(stage.folder)
+    clock = stage.clocks[machine] = SteppedClock(stage.folder)
     stage.begin()
-    name = "coordinator's" if whose == COORDINATOR else f"{whose}'s"
+    name = "coordinator's" if machine == COORDINATOR else f"{machine}'s"
     seen = Observation(
-        stage, f"{name} clock stepped by {seconds:+d} s", None if whose == COORDINATOR else whose
+        stage,
+        f"{name} clock stepped by {seconds:+d} s",
+        None if machine == COORDINATOR else machine,
     )
     for step in (seconds, 0):
         clock.step(step)
@@ -237,8 +239,8 @@ def cut_for(stage: Stage, seconds: float, site: str = SITE) -> Row:
     stage.begin()
     network = stage.network
     assert network is not None
-    whose = "the user's own line" if site == stage.study.user else "line"
-    seen = Observation(stage, f"{whose} cut for {seconds:g} s and restored", site)
+    link = "the user's own line" if site == stage.study.user else "line"
+    seen = Observation(stage, f"{link} cut for {seconds:g} s and restored", site)
     network.cut(site)
     time.sleep(seconds)
     seen.repaired()
@@ -349,18 +351,18 @@ SCENES: Mapping[str, Scene] = {
     "disk-full": Scene(disk_full),
     "coordinator-frozen": Scene(partial(coordinator_frozen, seconds=300)),
     "clock-ahead": Scene(
-        partial(clock_stepped, whose=COORDINATOR, seconds=300),
+        partial(clock_stepped, machine=COORDINATOR, seconds=300),
         needs_compiler=True,
     ),
     "clock-behind": Scene(
-        partial(clock_stepped, whose=COORDINATOR, seconds=-300),
+        partial(clock_stepped, machine=COORDINATOR, seconds=-300),
         needs_compiler=True,
     ),
     "site-clock-ahead": Scene(
-        partial(clock_stepped, whose="bob", seconds=300), needs_compiler=True
+        partial(clock_stepped, machine="bob", seconds=300), needs_compiler=True
     ),
     "site-clock-behind": Scene(
-        partial(clock_stepped, whose="bob", seconds=-300), needs_compiler=True
+        partial(clock_stepped, machine="bob", seconds=-300), needs_compiler=True
     ),
     "coordinator-absent": Scene(absent_at_the_start),
     "line-cut": Scene(partial(cut_for, seconds=60), needs_network=True),

@@ -158,7 +158,7 @@ def read_mnist(
     labels = _read_idx(path, dimensions=1)
     if len(images) != len(labels) or images.shape[1:] != (28, 28) or np.any(labels > 9):
         raise DataError(
-            f"{path} does not fit the images beside it: {len(labels)} labels up to"
+            f"{path} does not fit its images: {len(labels)} labels up to"
             f" {labels.max(initial=0)}, and images of shape {images.shape}. Delete both files and"
             " run `erosion data mnist` again."
         )

@@ -147,7 +147,7 @@ class StudyQueue:
             with suppress(FileNotFoundError):  # somebody took it away meanwhile
                 path.replace(target)
         elif path.exists():
-            logger.info("%s was changed meanwhile; it has a turn of its own", path.name)
+            logger.info("%s was changed meanwhile; it is run again", path.name)
             if content is not None:
                 write_atomically(target, content)
         self._turns.pop(path.name, None)

@@ -150,7 +150,7 @@ class Authorizer:
             text = "its key is not enrolled in this federation; ask the coordinator to enrol it"
             return NotAdmitted(None, Reason.NOT_ENROLLED, text)
         if key.hospital in self._own.hospitals:
-            text = f"its certificate is not of the authority that {key.hospital} has of its own"
+            text = f"its certificate is not of {key.hospital}'s own authority"
         else:
             text = f"its certificate is not for the name {key.hospital!r}, as which it is enrolled"
         return NotAdmitted(key.hospital, Reason.NAME, text)

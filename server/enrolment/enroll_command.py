@@ -174,7 +174,7 @@ def _sign(options: argparse.Namespace) -> None:
 
 def _peers(options: argparse.Namespace) -> None:
     keys = write_peers(FederationFolder(options.folder), options.out)
-    print(f"Wrote {options.out}, which each site keeps beside its site.toml:")
+    print(f"Wrote {options.out}, which each site keeps in the folder of its site.toml:")
     width = max(len(key.hospital) for key in keys)
     for key in keys:
         print(f"  {key.hospital:{width}}  {key.fingerprint}")
@@ -197,7 +197,7 @@ def _list(options: argparse.Namespace) -> None:
         held = (
             expiry.in_words(key.expires)
             if vouched
-            else "counts only in a certificate of its own authority"
+            else "counts only with its own authority's certificate"
         )
         state = key.trouble or held
         style = "dim" if key.revoked else ("yellow" if expiry.ends_soon(key.expires) else "")
@@ -231,7 +231,7 @@ def _revoke(options: argparse.Namespace) -> None:
         print(f"Revoked the key of {name} ({revoked.key.fingerprint}).")
     if revoked.own_authority:
         print(
-            f"Took authorities.{name} out of {folder.place}: certificates of its own authority"
+            f"Took authorities.{name} out of {folder.place}: its own authority's certificates"
             " count no more."
         )
     print("A running coordinator ends its connection within seconds.")
@@ -254,7 +254,7 @@ def _renew(options: argparse.Namespace) -> None:
         )
         if dropped := [host for host in before.hosts if host not in place.hosts]:
             print(
-                f"It is not for {', '.join(dropped)} any more: sites whose files say so cannot"
+                f"It is not for {', '.join(dropped)} any more: sites with that address cannot"
                 f" connect until their coordinator.address is {place.address}. Give all names with"
                 " --host to let them."
             )

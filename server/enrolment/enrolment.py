@@ -190,7 +190,7 @@ def init_federation(
     if folder.authority.exists() and not folder.place.exists():
         raise EnrolmentError(
             f"{folder.path} holds an authority, but no {folder.place.name}. Restore that from the"
-            " backup; if no kit was handed out yet, remove the folder and make the federation anew."
+            " backup; if no kit was handed out yet, remove the folder and make a new federation."
         )
     if folder.place.exists():
         raise EnrolmentError(
@@ -338,7 +338,7 @@ def _certified(
     if (known := next((k for k in roster.keys if k.public_key == text), None)) is not None:
         was = "" if known.trouble is None else f" and {known.trouble}"
         raise EnrolmentError(
-            f"This key is {known.hospital}'s already{was}. Every enrolment needs a key of its own:"
+            f"This key is {known.hospital}'s already{was}. Every enrolment needs a new key:"
             f" the site makes one with `erosion enroll request {hospital}`."
         )
     certificate = _certificate(folder, hospital, public, expires)

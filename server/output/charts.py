@@ -306,9 +306,9 @@ def metric_figure(run: RunData, metric: Metric) -> Markup:
         Line(arm, metric_points(run, arm, metric.name), style)
         for style, arm in enumerate(run.result.arms)
     ]
-    called, beside = run.result.task.beside(metric)
+    called, other = run.result.task.beside(metric)
     found = run.result.base_rate
-    base_rate = None if found is None else found.get(beside)
+    base_rate = None if found is None else found.get(other)
     chart = Chart(
         title=f"{metric.label} of {run.result.user} after each round, one line for each arm",
         lines=lines,

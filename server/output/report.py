@@ -165,8 +165,8 @@ def _how_to_read(result: Result, shifted_by: str) -> str:
         source = "patients outside it" if result.cross_fitting else "training patients alone"
         sentences.append(
             f"The base rate is one and the same prediction for {everyone}, from the {source}: a"
-            " model whose loss does not beat it may rank patients, but what it predicts is not to"
-            " be relied on."
+            " model with a loss that does not beat it may rank patients, but its predictions are"
+            " not reliable."
         )
         if shifted_by:
             sentences.append(

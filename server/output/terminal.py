@@ -381,7 +381,7 @@ def _opening(study: Study) -> str:
     """Return what is about to happen."""
     hospitals = "1 hospital" if len(study.hospitals) == 1 else f"{len(study.hospitals)} hospitals"
     folds = len(folds_of(study))
-    first = f"; before that {folds} folds, each a run of its own" if folds else ""
+    first = f"; before that {folds} folds, each a separate run" if folds else ""
     return (
         f"Study {study.name} for {study.user}: {hospitals}, {_rounds(study.rounds)} of each arm"
         f" ({', '.join(study.arms)}){first}"

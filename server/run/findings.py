@@ -200,7 +200,7 @@ class Leak(Settings):
             question = "is a column known only after the outcome, or made from it?"
             return f"{of_arm} is seldom real: {question}"
         return (
-            f"The column {self.column} predicts like the models by itself ({metric.label}"
+            f"The column {self.column} alone predicts like the models ({metric.label}"
             f" {metric.text(self.alone)}, {of_arm}): is it known only after the outcome?"
         )
 

@@ -274,12 +274,12 @@ def verdict(overview: Overview, shifted_by: str = "") -> list[str]:
         notes = [] if base is None else [f"{called}: {_text(base, metric)}"]
         if 0 < (number := len(overview.with_all(metric.name))) < len(overview.users):
             notes.append(f"of {number} of {len(overview.users)} hospitals")
-        beside = f" ({'; '.join(notes)})" if notes else ""
+        remarks = f" ({'; '.join(notes)})" if notes else ""
         of_both = " against ".join(
             _text(mean, metric)
             for mean in (overview.mean(arm, metric.name), overview.mean_reference(metric.name))
         )
-        figures.append(f"{metric.label} {of_both}{beside}")
+        figures.append(f"{metric.label} {of_both}{remarks}")
     said = [f"{finding}.", f"Mean over the hospitals: {', '.join(figures)}."]
     return _with_warnings(said, overview, arm, shifted_by)
 

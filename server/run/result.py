@@ -286,8 +286,8 @@ def beside_each_other(
     """Return the headline's metrics, e.g. "log loss 0.31 against 0.36 (base rate: 0.66)"."""
     parts = []
     for metric in task.shown(task.headline):
-        called, beside = task.beside(metric)
-        base = f" ({called}: {_figure(base_rate, task.metric(beside))})" if base_rate else ""
+        called, other = task.beside(metric)
+        base = f" ({called}: {_figure(base_rate, task.metric(other))})" if base_rate else ""
         two = f"{_figure(arm, metric)} against {_figure(reference, metric)}"
         parts.append(f"{metric.label} {two}{base}")
     return ", ".join(parts)

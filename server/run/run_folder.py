@@ -189,7 +189,7 @@ def open_run_folder(path: Path, study: Study) -> RunFolder:
         with alone_in(path):
             if folder.has_begun or _is_of_another_study(folder, study):
                 raise RunError(
-                    f"{path} holds a run already. Give --run-folder an empty folder, or go on with"
+                    f"{path} holds a run already. Give --run-folder an empty folder, or resume"
                     f" that run: `erosion server --resume {quote(str(path))}`, with the study file"
                     " before it where that was corrected since."
                 )
@@ -232,7 +232,7 @@ def _take(study: Study, folder: RunFolder) -> None:
             if folder.has_begun:
                 raise RunError(
                     f"The run in {path} has begun with another study than the one given, and its"
-                    " settings cannot change any more. To go on with it, give its own study,"
+                    " settings cannot change any more. To resume it, give its own study,"
                     f" {folder.study}, or `erosion server --resume {quote(str(path))}` alone. To"
                     f" run the one given, move {path} away and start it again."
                 )

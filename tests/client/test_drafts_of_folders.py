@@ -19,7 +19,7 @@ def test_where_another_hospitals_table_has_the_outcome_it_is_named(
 ) -> None:
     assert main(["study", "new", str(folder), "--target", "dead"]) == 4
     told = capsys.readouterr().err
-    assert "it has Alter, tot. Name one as --target, or give --user home, whose table has" in told
+    assert "it has Alter, tot. Name one as --target, or give --user home: that table has" in told
     assert main(["study", "new", str(folder), "--target", "dead", "--user", "home"]) == 0
 
 
@@ -57,7 +57,7 @@ def test_whom_the_model_is_for_is_said_where_nobody_named_the_user(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["study", "new", str(folder), "--target", "tot"]) == 0
-    assert "user: berlin, whose table is the first; --user names another" in capsys.readouterr().out
+    assert "user: berlin, with the first table; --user names another" in capsys.readouterr().out
     (folder / "study.toml").unlink()
     assert main(["study", "new", str(folder), "--target", "dead", "--user", "home"]) == 0
     assert "user:" not in capsys.readouterr().out

@@ -122,7 +122,7 @@ def test_a_package_that_was_replaced_since_it_was_loaded_is_named(version: str |
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE
     )
     last = run.stderr.strip().splitlines()[-1] if version else run.stdout
-    said = "ImportError: Packages were installed anew while this program had them loaded: pydantic_"
+    said = "ImportError: Packages were replaced while this program had them loaded: pydantic_"
     assert last.startswith(said if version else "Study")
     assert ("Restart the program, or the notebook's kernel" in last) == (version is not None)
 
