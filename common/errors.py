@@ -66,7 +66,7 @@ class StudyError(ErosionError):
 
 
 class ModelError(StudyError):
-    """A model that is installed by itself, or a file of weights, is not as the study says."""
+    """An installed model or a file of weights is not as the study says."""
 
     @property
     def public(self) -> str:
@@ -90,7 +90,7 @@ class DataError(ErosionError):
 
 
 class Refusal(ErosionError):  # noqa: N818 - a decision, not an error
-    """A hospital declines a request because of its own limits."""
+    """A hospital declines a request because of its limits."""
 
     exit_code = 5
 

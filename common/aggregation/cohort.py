@@ -38,10 +38,10 @@ class Update:
 
 @runtime_checkable
 class KnowsProducts(Protocol):
-    """A cohort whose hospitals measured what others get from the updates themselves."""
+    """A cohort for which the hospitals measured what others compute from the updates."""
 
     def products(self) -> tuple[Tensor, Tensor]:
-        """<d_i, d_i> and <d_i, d_0> in the measure of its method, own first: two (n+1,) float64."""
+        """Return <d_i, d_i> and <d_i, d_0> in the method's measure: own first, (n+1,) float64."""
         ...
 
 
@@ -64,30 +64,30 @@ class Cohort(Protocol):
         ...
 
     def own_norm(self) -> float:
-        """|d_0|."""
+        """Return |d_0|."""
         ...
 
     def norms(self) -> Tensor:
-        """|d_i| of every update, own first: (n+1,) float64."""
+        """Return |d_i| of every update, own first: (n+1,) float64."""
         ...
 
     def distances_to_own(self) -> Tensor:
-        """|d_i - d_0| / |d_0| of every peer: (n,) float64; infinite where |d_0| = 0 < |d_i|."""
+        """Return every peer's |d_i - d_0| / |d_0|: (n,) float64; infinite if |d_0| = 0 < |d_i|."""
         ...
 
     def gram(self) -> Tensor:
-        """Inner products of all updates, own first: (n+1, n+1) float64."""
+        """Return inner products of all updates, own first: (n+1, n+1) float64."""
         ...
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """The sum of weight times update over all updates, own first: weights (n+1,) -> (dim,)."""
+        """Return the sum of weight times update, own first: weights (n+1,) -> (dim,)."""
         ...
 
     def blocks(self) -> Iterator[Block]:
-        """All updates part by part, in order: the part's place, and every update's values there.
+        """Yield all updates block by block, in order: the block's place and every update's values.
 
         The values are n+1 tensors (width,) float32, own first, to be read and not changed, and only
-        until the next part is asked for. This is for rules that need each coordinate by itself
+        until the next part is asked for. This is for rules that need each coordinate separately
         (a median); its memory does not grow with the number of hospitals.
         """
         ...
@@ -95,14 +95,14 @@ class Cohort(Protocol):
 
 @dataclass(frozen=True)
 class BlockwiseCohort(ABC):
-    """A cohort whose every answer comes from going through the updates block by block."""
+    """A cohort that reads the updates block by block for every answer."""
 
     own: Update
     others: Mapping[HospitalName, Update] = field(default_factory=dict)
 
     @abstractmethod
     def read(self, rows: Sequence[int]) -> Iterable[Block]:
-        """Those updates (by their place in `updates`), block by block."""
+        """Return those updates (by their place in `updates`), block by block."""
 
     @cached_property
     def peers(self) -> tuple[HospitalName, ...]:
@@ -119,26 +119,26 @@ class BlockwiseCohort(ABC):
         return vectors.own_norm_and_distances(self.read(range(len(self.updates))))
 
     def own_norm(self) -> float:
-        """|d_0|."""
+        """Return |d_0|."""
         return float(self._own_norm_and_distances[0])
 
     def norms(self) -> Tensor:
-        """|d_i|, own first: (n+1,) float64."""
+        """Return |d_i|, own first: (n+1,) float64."""
         return vectors.norms(self.read(range(len(self.updates))))
 
     def distances_to_own(self) -> Tensor:
-        """|d_i - d_0| / |d_0| of every peer: (n,) float64."""
+        """Return |d_i - d_0| / |d_0| of every peer: (n,) float64."""
         own, *apart = self._own_norm_and_distances.tolist()
         # Two zero updates are equal: their distance is 0, not 0/0.
         relative = [0.0 if a == 0 else a / own if own else math.inf for a in apart]
         return torch.tensor(relative, dtype=torch.float64)
 
     def gram(self) -> Tensor:
-        """Inner products of all updates, own first: (n+1, n+1) float64."""
+        """Return inner products of all updates, own first: (n+1, n+1) float64."""
         return vectors.gram(self.read(range(len(self.updates))))
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """The sum of weight times update, own first: (n+1,) -> (dim,) float32."""
+        """Return the sum of weight times update, own first: (n+1,) -> (dim,) float32."""
         factors: list[float] = weights.tolist()
         if len(factors) != len(self.updates):
             raise ValueError(f"{len(factors)} weights for {len(self.updates)} updates")
@@ -147,15 +147,15 @@ class BlockwiseCohort(ABC):
         return vectors.weighted_sum(self.read(rows) if rows else (), used, len(self.own.delta))
 
     def blocks(self) -> Iterator[Block]:
-        """All updates, block by block, own first."""
+        """Yield all updates, block by block, own first."""
         return iter(self.read(range(len(self.updates))))
 
 
 class MemoryCohort(BlockwiseCohort):
-    """A cohort whose updates are all in memory."""
+    """A cohort with all updates in memory."""
 
     def read(self, rows: Sequence[int]) -> list[Block]:
-        """Views of those updates, block by block."""
+        """Return views of those updates, block by block."""
         return vectors.blocks_of([self.updates[row].delta for row in rows])
 
 
@@ -198,7 +198,7 @@ class DiskCohort(BlockwiseCohort):
     folder: Path = Path()
 
     def read(self, rows: Sequence[int]) -> Iterator[Block]:
-        """Those updates, block by block, each block read over the last one."""
+        """Yield those updates, block by block, each block read over the last one."""
         # Reading, not mapping: pages of a map would count as ours until the kernel wants them back.
         paths = [_path(self.folder, self.updates[row]) for row in rows]
         places = list(block_places(len(self.own.delta), len(rows)))

@@ -1,6 +1,6 @@
 """Norms, distances and sums of long float32 vectors: faster than float32, as true as float64.
 
-Vectors are gone through together, block by block, so that the user's values are in the cache when
+Vectors are read together, block by block, so that the user's values are in the cache when
 the others' are compared with them. Sums of squares are float32 over short pieces and float64 over
 those: at 11 million values the relative error of a distance is below 1e-6, and no long buffer is
 needed. Blocks in memory are shared out among threads; what they find is put together in the blocks'
@@ -27,13 +27,13 @@ R = TypeVar("R")
 # half of one, so that a cohort on disk needs little memory.
 FEWEST_VALUES, MOST_VALUES = 1 << 18, 1 << 22  # of all vectors together in a block
 WIDEST = 1 << 19  # values of one vector in a block; 2 MiB
-PIECE = 1 << 10  # values whose squares are added up in float32
+PIECE = 1 << 10  # values with squares added up in float32
 FEW_VALUES = 1 << 12  # torch lets go of Python's lock, and with so few waits longer to have it back
 MOST_THREADS = 4  # beyond, memory is what is waited for
 
 
 def block_places(dim: int, num_vectors: int) -> Iterator[slice]:
-    """The parts into which `num_vectors` vectors of `dim` values are cut."""
+    """Yield the parts into which `num_vectors` vectors of `dim` values are cut."""
     values = min(MOST_VALUES, max(FEWEST_VALUES, dim // 2))
     width = min(WIDEST, max(1, values // max(1, num_vectors)))
     for start in range(0, dim, width):
@@ -41,7 +41,7 @@ def block_places(dim: int, num_vectors: int) -> Iterator[slice]:
 
 
 def blocks_of(vectors: Sequence[Tensor]) -> list[Block]:
-    """Vectors (dim,) in memory as blocks of views."""
+    """Return vectors (dim,) in memory as blocks of views."""
     return [
         (place, tuple(vector[place] for vector in vectors))
         for place in block_places(len(vectors[0]), len(vectors))
@@ -49,18 +49,18 @@ def blocks_of(vectors: Sequence[Tensor]) -> list[Block]:
 
 
 def norm(vector: Tensor) -> float:
-    """|v| of (dim,) float32; infinite or NaN where a value is."""
+    """Return |v| of (dim,) float32; infinite or NaN where a value is."""
     blocks = torch.split(vector, WIDEST)
     return math.sqrt(sum(_squared_distances([block.numpy()], None)[0] for block in blocks))
 
 
 def norms(blocks: Iterable[Block]) -> Tensor:
-    """|v_i| of every vector: (num_vectors,) float64."""
+    """Return |v_i| of every vector: (num_vectors,) float64."""
     return _total(blocks, lambda block: _squared_distances(_values(block), None)).sqrt()
 
 
 def own_norm_and_distances(blocks: Iterable[Block]) -> Tensor:
-    """|v_0|, then |v_i - v_0| of every other vector: (num_vectors,) float64."""
+    """Return |v_0|, then |v_i - v_0| of every other vector: (num_vectors,) float64."""
 
     def work(block: Block) -> list[float]:
         own, *others = _values(block)
@@ -70,7 +70,7 @@ def own_norm_and_distances(blocks: Iterable[Block]) -> Tensor:
 
 
 def distances_to(centre: Tensor, blocks: Iterable[Block]) -> Tensor:
-    """|v_i - centre| of every vector: centre (dim,) -> (num_vectors,) float64."""
+    """Return |v_i - centre| of every vector: centre (dim,) -> (num_vectors,) float64."""
 
     def work(block: Block) -> list[float]:
         return _squared_distances(_values(block), centre[block[0]].numpy())
@@ -79,7 +79,7 @@ def distances_to(centre: Tensor, blocks: Iterable[Block]) -> Tensor:
 
 
 def gram(blocks: Iterable[Block]) -> Tensor:
-    """Inner products of all vectors: (num_vectors, num_vectors) float64.
+    """Return inner products of all vectors: (num_vectors, num_vectors) float64.
 
     The products are float64 too: a small distance between two long vectors is the difference of
     products that are nearly equal.
@@ -93,7 +93,7 @@ def gram(blocks: Iterable[Block]) -> Tensor:
 
 
 def weighted_sum(blocks: Iterable[Block], weights: Sequence[float], dim: int) -> Tensor:
-    """The sum of weight times vector: (dim,) float32."""
+    """Return the sum of weight times vector: (dim,) float32."""
     total = torch.empty(dim) if weights else torch.zeros(dim)
 
     def work(block: Block) -> None:
@@ -108,7 +108,7 @@ def weighted_sum(blocks: Iterable[Block], weights: Sequence[float], dim: int) ->
 
 
 def is_finite(vector: Tensor) -> bool:
-    """Whether no value is infinite or NaN: a sum would carry either on."""
+    """Return whether no value is infinite or NaN: a sum would carry either on."""
     if len(vector) < FEW_VALUES:
         with np.errstate(over="ignore", invalid="ignore"):
             return math.isfinite(float(np.sum(vector.numpy(), dtype=np.float64)))
@@ -119,12 +119,12 @@ def is_finite(vector: Tensor) -> bool:
 
 
 def _total(blocks: Iterable[Block], work: Callable[[Block], list[float]]) -> Tensor:
-    """The sum over blocks of what `work` makes of each: float64."""
+    """Return the sum over blocks of what `work` makes of each: float64."""
     return torch.tensor(list(_each(blocks, work)), dtype=torch.float64).sum(dim=0)
 
 
 def _each(blocks: Iterable[Block], work: Callable[[Block], R]) -> Iterable[R]:
-    """`work` of every block, in order.
+    """Return `work` of every block, in order.
 
     A list of blocks is shared out among threads: numpy and torch work outside Python's lock. An
     iterator may overwrite a block to make the next one, so it is followed step by step.
@@ -149,7 +149,7 @@ def _values(block: Block) -> list[Values]:
 
 
 def _squared_distances(rows: Sequence[Values], origin: Values | None) -> list[float]:
-    """|v - origin|^2 of each row of a block (each (width,)); without an origin, from 0.
+    """Return |v - origin|^2 of each row of a block (each (width,)); without an origin, from 0.
 
     Each piece's sum of squares is float32. Pieces are so short that the error stays below a
     millionth even where every rounding goes the same way, as it can for values on a grid, which the
@@ -175,6 +175,6 @@ def _squared_distances(rows: Sequence[Values], origin: Values | None) -> list[fl
 
 
 def _wide(row: Values, origin: Values | None) -> float:
-    """The same in float64: a square overflowed, or a value is not finite."""
+    """Return the same in float64: a square overflowed, or a value is not finite."""
     wide = row.astype(np.float64) - (0.0 if origin is None else origin)
     return float(np.dot(wide, wide))

@@ -71,7 +71,7 @@ def load_method(name: str, sha256: str | None) -> type[ArmBase]:
 
 
 def _table_of(raw: Mapping[str, Any]) -> type[ArmBase]:
-    """The table of a package's method: its own keys, and the hash of its package."""
+    """Return the table of a package's method: its own keys, and the hash of its package."""
     name, sha256 = str(raw["algorithm"]), hash_in(raw, "method")
     return _with_hash(name, sha256, load_method(name, sha256))
 
@@ -97,7 +97,7 @@ else:
 
 
 def steps_of(algorithm: str) -> frozenset[str]:
-    """The names of what a hospital can be asked in a round of it."""
+    """Return the names of what a hospital can be asked in a round of it."""
     return frozenset(REGISTRY[algorithm](algorithm=algorithm).site_steps())
 
 
@@ -122,7 +122,7 @@ The report shows what each told and counts for."""
 
 
 def catalogue() -> str:
-    """Every method with its parameters, and what all have in common."""
+    """Return every method with its parameters, and what all have in common."""
     return "\n\n".join(
         [*(_paragraph(name, arm) for name, arm in REGISTRY.items()), OF_EVERY_METHOD]
     )

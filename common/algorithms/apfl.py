@@ -36,7 +36,7 @@ class Apfl(Averaging):
     adaptive: bool = Field(default=True, description="Whether that share is learned.")
 
     def train(self, work: LocalWork) -> LocalOutcome:
-        """Local training of w for the average; at the user also of v and a, step by step."""
+        """Train w for the average; at the user also v and a, step by step."""
         if not work.is_user:  # nobody predicts with a peer's mixture
             return super().train(work)
         w, (v, a) = work.received, self._state(work)
@@ -66,7 +66,7 @@ class Apfl(Averaging):
         return LocalOutcome(w - work.received, samples_seen, keep=keep)
 
     def personal(self, work: LocalWork) -> Tensor:
-        """a v + (1 - a) w with the newest w."""
+        """Return a v + (1 - a) w with the newest w."""
         v, a = self._state(work)
         return a * v + (1 - a) * work.received
 
@@ -79,7 +79,7 @@ class Apfl(Averaging):
         return training.problem_for_plain_sgd("apfl")
 
     def _state(self, work: LocalWork) -> tuple[Tensor, float]:
-        """v, which starts where the common model does, and a."""
+        """Return v, which starts where the common model does, and a."""
         if _LOCAL not in work.kept:
             return work.received, self.mixing
         return work.kept[_LOCAL], float(work.kept[_MIXING])

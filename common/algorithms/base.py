@@ -1,7 +1,7 @@
 """The interface of a method: the coordinator's part, pure, and the hospital's named steps.
 
 Most methods ask once a round: every hospital trains, and a pure function of the state and of the
-round's cohort says what comes of it. Such a method is an `Algorithm` with `init` and `update`, and
+round's cohort gives the step. Such a method is an `Algorithm` with `init` and `update`, and
 `ArmBase.train` is its hospital's part; see `fedavg`.
 
 A method with several exchanges in a round describes them as a generator, `Algorithm.exchanges`:
@@ -69,7 +69,7 @@ class SealedMeasure:
         return math.sqrt(max([1.0, *(weight for _, weight in self.places)]))
 
     def scaled(self, vector: NDArray[F]) -> NDArray[F]:
-        """With every coordinate times the root of its weight, so that lengths are the measure's."""
+        """Return it with every coordinate times the root of its weight."""
         if not self.places:
             return vector
         scaled = vector.copy()
@@ -94,7 +94,7 @@ class Step(Generic[State]):
     outcome: Literal["done", "skipped", "stopped"] = "done"
     note: str = ""  # why the round was skipped or the run stopped, or what to know of it
     distances: Mapping[HospitalName, float] | None = None  # None: those that the cohort gives
-    rejected: Mapping[HospitalName, str] = field(default_factory=dict)  # whose answer was no use
+    rejected: Mapping[HospitalName, str] = field(default_factory=dict)  # and why
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +103,12 @@ class NoState:
 
 
 def no_state(_dim: int) -> NoState:
-    """The `init` of such a rule."""
+    """Return the `init` of such a rule."""
     return NoState()
 
 
 def relative_weights(cohort: Cohort, shares: Sequence[float]) -> dict[HospitalName, float]:
-    """Shares in the aggregate, own first, as the weights of a `Step`.
+    """Return shares in the aggregate, own first, as the weights of a `Step`.
 
     They are relative to the user's own, which is 1. A rule may leave the user's own update out
     (Krum); then the user's weight is 0 and the others' are relative to the largest.
@@ -118,17 +118,17 @@ def relative_weights(cohort: Cohort, shares: Sequence[float]) -> dict[HospitalNa
 
 
 def asks_everyone(_state: Any, _agent: HospitalName) -> bool:
-    """The usual answer to "is this hospital's update wanted next round?"."""
+    """Return True: every update is wanted."""
     return True
 
 
 def forgets_nothing(state: Any, _agent: HospitalName) -> Any:
-    """The usual answer to "what is the state without that hospital?"."""
+    """Return the state: it holds nothing of a hospital's."""
     return state
 
 
 def broadcasts_nothing(_state: Any) -> Tensors:
-    """The usual answer to "what must hospitals know beside the parameters?"."""
+    """Return nothing: the parameters suffice."""
     return {}
 
 
@@ -149,7 +149,7 @@ class TensorTerms:
 
 @dataclass(frozen=True, slots=True)
 class Brings:
-    """What an answer must bring. Whatever else it holds is dropped."""
+    """What an answer must bring. Anything else in it is dropped."""
 
     update: bool = False  # the hospital's update; also what `attachment_sizes` announces
     sealed: bool = False  # fresh keys in place of the update, except the user's
@@ -176,12 +176,12 @@ class Ask:
 
     step: str = TRAIN
     to_all: Payload = Payload()
-    to_each: Mapping[HospitalName, Payload] = field(default_factory=dict)  # beside `to_all`
+    to_each: Mapping[HospitalName, Payload] = field(default_factory=dict)  # in addition to `to_all`
     brings: Brings = UPDATES
     hospitals: Sequence[HospitalName] | None = None
-    # None: all whose update the round wants and who answered whatever they were asked in it so far
+    # None: all that the round wants and that answered every question of it so far
     sends_parameters: bool = True  # those that the round starts from travel along; False: none do
-    any_number: bool = False  # the method goes on with however few answers there are
+    any_number: bool = False  # the method accepts any number of answers
     as_it_comes: "Callable[[HospitalName, SiteAnswer], SiteAnswer] | None" = None
     # what is kept of each screened answer until the others are there; None: all of it
     usual: float | None = None
@@ -199,7 +199,7 @@ class SiteAnswer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answers:
-    """What came back to one `Ask`, screened."""
+    """The screened answers to one `Ask`."""
 
     replies: Mapping[HospitalName, SiteAnswer]  # in the study's order; empty for updates
     missing: Mapping[HospitalName, str]  # asked, and why there is nothing to use
@@ -236,12 +236,12 @@ class Algorithm(Generic[State]):
     broadcast: Callable[[State], Tensors] = broadcasts_nothing  # what everyone gets with parameters
     broadcast_to_user: Callable[[State], Tensors] = broadcasts_nothing  # and what the user gets too
     exchanges: Callable[[State, RoundStart], Exchanges[State]] | None = None
-    # None: one exchange, in which everyone trains, and `update` is asked what comes of it
+    # None: one exchange, in which everyone trains, and `update` gives the step
     forget: Callable[[State, HospitalName], State] = forgets_nothing
     # the state less what a hospital sent that is not asked any more, as far as others would get it
 
     def begin(self, state: State, begun: RoundStart) -> Exchanges[State]:
-        """The exchanges of one round."""
+        """Return the exchanges of one round."""
         if self.exchanges is not None:
             return self.exchanges(state, begun)
         return self._one_exchange(state, begun)
@@ -272,9 +272,9 @@ class BuildContext:
     rounds: int  # of the whole run
     num_hospitals: int  # that the study names, the user's included
     layout: Callable[[], Layout]  # a call, because few ask and a large model takes seconds
-    steps: Callable[[int], int] = _equally_many  # of a round, with so many training patients
+    steps: Callable[[int], int] = _equally_many  # of a round, by the number of training patients
     noise_deviation: Callable[[float], float] | None = None
-    # of each parameter of a peer's update by so many patients; None: updates have no noise
+    # of each parameter of a peer's update, by its number of patients; None: updates have no noise
 
 
 class ArmBase(Settings):
@@ -292,7 +292,7 @@ class ArmBase(Settings):
     private_updates: ClassVar[bool] = False
     # what its peers send and keep depends on their patients through `LocalWork.update` alone
     compares_steps: ClassVar[bool] = False
-    # compares updates as of equally many steps, which hospitals then tell
+    # compares updates as of equally many steps, which hospitals then report
     measured_attachments: ClassVar[tuple[str, ...]] = ()
     # what others train on as it comes; what the method bounds itself is not among them
 
@@ -305,33 +305,33 @@ class ArmBase(Settings):
 
     @classmethod
     def expanded(cls, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Settings of an arm, with those that a preset among them stands for."""
+        """Return an arm's settings with a preset among them spelled out."""
         return settings
 
     @abstractmethod
     def build(self, context: BuildContext) -> Algorithm[Any]:
-        """The algorithm with these parameters."""
+        """Return the algorithm with these parameters."""
 
     def site_steps(self) -> Mapping[str, SiteStep]:
-        """What a hospital can be asked in a round, by the name that an `Ask` gives it.
+        """Return the steps that a round may ask of a hospital, by the name in an `Ask`.
 
-        The names are the same whatever the parameters are.
+        The names do not depend on the parameters.
         """
         return {TRAIN: self.train}
 
     def times_asked(self, step: str, layout: Callable[[], Layout]) -> int:
-        """How often a round asks a hospital for that step; sites answer it no more often."""
+        """Return how often a round asks a hospital for that step; sites answer it no more often."""
         del step, layout
         return 1
 
     def train(self, work: LocalWork) -> LocalOutcome:
-        """What a hospital does in a round: the study's local training."""
+        """Train at a hospital in a round: by default the study's local training."""
         result = work.update(work.received)
         steps = result.steps if self.compares_steps else None
         return LocalOutcome(result.delta, result.samples_seen, steps=steps)
 
     def equal_steps(self, context: BuildContext) -> Callable[[int], int] | None:
-        """How many steps so many samples take, about, where updates are used as of equally many.
+        """Return the approximate steps by samples, where updates are used as of equally many.
 
         None: they are used as they come.
         """
@@ -339,7 +339,7 @@ class ArmBase(Settings):
         return None
 
     def personal(self, work: LocalWork) -> Tensor:
-        """What the hospital would predict with, given all but the training of this round.
+        """Return the hospital's model for predictions, without the training of this round.
 
         (dim,), or (m, dim) for a mean over m models' predictions.
         """
@@ -347,90 +347,90 @@ class ArmBase(Settings):
 
     @property
     def trainings(self) -> int:
-        """How often as long as the study's local training that of a round is."""
+        """Return the length of a round's training, in local trainings of the study."""
         return 1
 
     def local_trainings(self, whole: WorkSize) -> tuple[WorkSize, ...]:
-        """Whatever a hospital trains for it in a round, and at the user afterwards.
+        """Return all that a hospital trains for it in a round, and the user afterwards.
 
-        `whole` is the study's local training on all patients. A site refuses a study one of whose
-        arms has a training here that its limits do not allow.
+        `whole` is the study's local training on all patients. A site refuses a study with an arm
+        that has a training here beyond its limits.
         """
         return (whole,)
 
     def attachment_sizes(self, dim: int) -> Mapping[str, int]:
-        """Attachments that every update must bring, and how many numbers each holds."""
+        """Return attachments that every update must bring, and how many numbers each holds."""
         del dim
         return {}
 
     def attachment_terms(self, dim: int) -> Mapping[str, TensorTerms]:
-        """What these must be."""
+        """Return their shapes and types."""
         return {
             name: TensorTerms((size,), is_measured=name in self.measured_attachments)
             for name, size in self.attachment_sizes(dim).items()
         }
 
     def own_attachments(self, num_hospitals: int) -> Mapping[str, TensorTerms]:
-        """Attachments that the user's own update may bring, in a study of so many hospitals."""
+        """Return the attachments that the user's own update may bring."""
         del num_hospitals
         return {}
 
     def sealed_measure(self, layout: Callable[[], Layout]) -> SealedMeasure:
-        """What the distances of its sealed rounds are of."""
+        """Return the measure of its sealed distances."""
         del layout
         return WHOLE
 
     def problem_with_sealing(self) -> str | None:
-        """What makes this algorithm impossible on sealed rounds, or None."""
+        """Return what makes this algorithm impossible on sealed rounds, or None."""
         if set(self.site_steps()) != {TRAIN}:
             return "it asks for more than updates, which would leave in the clear"
         return None if self.sums_only else "it needs single updates, which nobody sees there"
 
     def problem_with_sealed_training(self, training: Training) -> str | None:
-        """What makes the study's local training impossible for it on sealed rounds, or None."""
+        """Return what makes the local training impossible for it on sealed rounds, or None."""
         del training
         return None
 
     def problem_with_privacy(self) -> str | None:
-        """What makes this algorithm impossible with differential privacy, or None."""
+        """Return what makes this algorithm impossible with differential privacy, or None."""
         if self.user_only or (self.private_updates and set(self.site_steps()) == {TRAIN}):
             return None
         return "its hospitals send or train on more than noised updates, which shows patients"
 
     def problem_with(self, num_hospitals: int) -> str | None:
-        """What makes this algorithm impossible in a study of `num_hospitals`, or None."""
+        """Return what makes this algorithm impossible in a study of `num_hospitals`, or None."""
         del num_hospitals
         return None
 
     def problem_with_names(self, hospitals: Sequence[HospitalName]) -> str | None:
-        """Which hospital it names that is none of the study's, or None."""
+        """Return which hospital it names that is none of the study's, or None."""
         del hospitals
         return None
 
     def problem_with_model(self, layout: Callable[[], Layout]) -> str | None:
-        """What makes this algorithm impossible with the study's model, or None."""
+        """Return what makes this algorithm impossible with the study's model, or None."""
         del layout
         return None
 
     def builds_layers(self) -> bool:
-        """Whether it takes the flat vector apart into a perceptron's layers."""
+        """Return whether it takes the flat vector apart into a perceptron's layers."""
         return False
 
     def problem_with_task(self, task: Task) -> str | None:
-        """What makes this algorithm impossible with what the study predicts, or None."""
+        """Return what makes this algorithm impossible with what the study predicts, or None."""
         del task
         return None
 
     def problem_with_training(self, training: Training) -> str | None:
-        """What makes this algorithm impossible with the study's local training, or None."""
+        """Return what makes this algorithm impossible with the study's local training, or None."""
         del training
         return None
 
 
 def short_of(cohort: Cohort, state: Any, needed: int) -> Step[Any] | None:
-    """The step of a round with fewer than `needed` updates, own included; None if all is well.
+    """Return the step of a round with fewer than `needed` updates, own included; else None.
 
-    A user without any peer trains alone: there is nobody whose update could do harm. Otherwise the
+    A user without any peer trains alone: nobody's update could do harm. Otherwise the
     round is skipped, because with so few the rule would pass any update on.
     """
     present = len(cohort.updates)
@@ -443,12 +443,12 @@ def short_of(cohort: Cohort, state: Any, needed: int) -> Step[Any] | None:
 
 
 def alone(cohort: Cohort, state: Any) -> Step[Any]:
-    """A round in which only the user's own update arrived: local training."""
+    """Return a round in which only the user's own update arrived: local training."""
     return Step(cohort.own.delta, {cohort.own.agent: 1.0}, state)
 
 
 def too_few_in_study(rule: str, num_hospitals: int, needed: int, remedy: str) -> str | None:
-    """Why a study of so few hospitals cannot use the rule, or None."""
+    """Return why a study of so few hospitals cannot use the rule, or None."""
     if num_hospitals >= needed:
         return None
     return f"{rule} needs {needed} hospitals and the study has {num_hospitals}; {remedy}"

@@ -82,7 +82,7 @@ class BiasCorrection(AggregatingArm):
         return super().problem_with_sealing()
 
     def rule(self, context: BuildContext) -> Algorithm[Any]:
-        """The algorithm with these parameters."""
+        """Return the algorithm with these parameters."""
         del context
         method: Algorithm[Any]
         if self.bias == "average":
@@ -136,7 +136,7 @@ class OracleState:
 
 
 def oracle(bias: Callable[[int], Tensor], alpha: float) -> Algorithm[OracleState]:
-    """BC that is told the bias, for experiments: (1 - alpha) u + alpha (m - bias(round)).
+    """Return BC with a known bias, for experiments: (1 - alpha) u + alpha (m - bias(round)).
 
     `bias` gives a noisy, unbiased estimate of E[m - u], (dim,), for each round from 1. At a
     hospital nobody knows it, so no study can name this.

@@ -29,7 +29,7 @@ class CenteredClipping(AggregatingArm):
     tau / n. With centre = "previous" v is the last round's aggregate, as in the paper; with centre
     = "own" it is the user's own update of this round, so that the step is never further than tau
     from local training. The weight that is shown of a hospital is its factor min(1, tau / ...)
-    relative to the user's. Use it where any hospital's influence must be bounded, whatever it
+    relative to the user's. Use it where any hospital's influence must be bounded, no matter what it
     sends, and the others should still be averaged. The paper's guarantee against a slow, steady
     push in one direction holds with momentum at the hospitals.
     Source: Karimireddy, He, Jaggi, Learning from History for Byzantine Robust Optimization, 2021;
@@ -53,7 +53,7 @@ class CenteredClipping(AggregatingArm):
     )
 
     def rule(self, context: BuildContext) -> Algorithm[CenteredClippingState]:
-        """The algorithm with these parameters."""
+        """Return the algorithm with these parameters."""
         del context
         return Algorithm(lambda dim: CenteredClippingState(torch.zeros(dim)), self._update)
 
@@ -76,6 +76,6 @@ class CenteredClipping(AggregatingArm):
     def _radius(self, distances: Tensor) -> float:
         if self.radius != "auto":
             return self.radius
-        # Around the user's own update the user is at distance 0 by definition and tells nothing.
+        # Around the user's own update the user is at distance 0 by definition.
         compared = distances if self.centre == "previous" else distances[1:]
         return float(median(compared.tolist()))

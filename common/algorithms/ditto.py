@@ -14,12 +14,12 @@ _PERSONAL = "personal"  # v
 
 
 class Ditto(Averaging):
-    """FedAvg, and beside it a personal model of the user that is pulled towards the common one.
+    """FedAvg, and a personal model of the user that is pulled towards the common one.
 
     In every round the user also trains a model v that never leaves it, on the loss plus lambda/2 |v
     - w|^2, with w the common parameters received. lambda = 0 is local training, a large lambda is
     FedAvg; times the learning rate it must be below 2. Use it where a hospital has enough patients
-    for a model of its own and wants it steadied by the others.
+    for its own model and wants it steadied by the others.
     Source: Li, Hu, Beirami, Smith, Ditto: Fair and Robust Federated Learning, 2021.
     """
 
@@ -32,7 +32,7 @@ class Ditto(Averaging):
     )
 
     def train(self, work: LocalWork) -> LocalOutcome:
-        """Local training of w for the average; at the user also of v."""
+        """Train w for the average; at the user also v."""
         common = super().train(work)
         if not work.is_user:  # nobody predicts with a peer's v
             return common
@@ -41,7 +41,7 @@ class Ditto(Averaging):
         return replace(common, keep={_PERSONAL: personal + pulled.delta})
 
     def personal(self, work: LocalWork) -> Tensor:
-        """v, which starts where the common model does."""
+        """Return v, which starts where the common model does."""
         return work.kept.get(_PERSONAL, work.received)
 
     def problem_with_training(self, training: Training) -> str | None:

@@ -16,9 +16,9 @@ class Ensemble(ArmBase):
     """Every hospital trains a model alone, and the user averages what the models predict.
 
     Nothing is averaged but predictions, each model counting alike. Use it to see how much of a
-    gain is due to many models rather than to training together, and with models whose parameters
-    cannot be averaged. The result is as many models as hospitals: they reach the user's site, which
-    keeps them and runs them together. It has no parameters.
+    gain is due to many models rather than to training together, and with models that cannot be
+    averaged. The result is as many models as hospitals: they reach the user's site, which keeps
+    them and runs them together. It has no parameters.
     Source: Breiman, Bagging Predictors, 1996; as the baseline of Guha, Talwalkar, Smith, One-Shot
     Federated Learning, 2019.
     """
@@ -28,19 +28,19 @@ class Ensemble(ArmBase):
     algorithm: Literal["ensemble"] = "ensemble"
 
     def build(self, context: BuildContext) -> Algorithm[Any]:
-        """The user's own model, and the others' beside it."""
+        """Return the user's own model, and the others' to enclose for it."""
         del context
         return follow_own_model(_alike)
 
     def train(self, work: LocalWork) -> LocalOutcome:
-        """Local training of the hospital's own model, whatever was received."""
+        """Train the hospital's own model, no matter what was received."""
         start = work.kept.get(_LOCAL, work.received)
         result = work.update(start)
         local = start + result.delta
         return LocalOutcome(local - work.received, result.samples_seen, keep={_LOCAL: local})
 
     def personal(self, work: LocalWork) -> Tensor:
-        """All models: (m, dim), the user's first."""
+        """Return all models: (m, dim), the user's first."""
         return with_others(work)
 
 

@@ -4,7 +4,7 @@ With `epochs` a hospital with ten times the patients takes ten times the steps, 
 longer for no other reason. In Weight Erosion's paper all hospitals use equally many samples
 a round. Each update is scaled to the user's number of steps, for the comparison and for the
 aggregate alike: what is added is what was compared. A hospital says how many steps it took, where
-they are not the same for all: the number of patients that it tells is rounded, and a step more or
+they are not the same for all: the number of patients that it reports is rounded, and a step more or
 less is a factor of two at a hospital of few.
 """
 
@@ -17,10 +17,10 @@ from erosion.common.learning.training import Training
 
 
 def as_of_equal_steps(cohort: Cohort, steps: Callable[[int], int]) -> tuple[Cohort, list[float]]:
-    """The cohort, and each update's factor, own first.
+    """Return the cohort, and each update's factor, own first.
 
-    `steps` says how many steps a hospital with so many samples takes, about; where all took equally
-    many the cohort is the one given.
+    `steps` gives a hospital's approximate steps by its samples; if all took equally many, the
+    cohort is the one given.
     """
     own, *others = [steps_of(update, steps) for update in cohort.updates]
     factors = [1.0, *(own / taken for taken in others)]
@@ -33,7 +33,7 @@ def as_of_equal_steps(cohort: Cohort, steps: Callable[[int], int]) -> tuple[Coho
 def lengthened_by(
     updates: Mapping[HospitalName, Update], user: HospitalName, steps: Callable[[int], int] | None
 ) -> dict[HospitalName, float]:
-    """By how much a method of such `steps` lengthens each update: 1 where there are none.
+    """Return the factor by which a method of such `steps` lengthens each update; 1 without any.
 
     It is 1, too, where the user's own is not among them: nothing is used then.
     """
@@ -44,10 +44,10 @@ def lengthened_by(
 
 
 def steps_of(update: Update, steps: Callable[[int], int]) -> int:
-    """How many steps a hospital took: as it says, or else about as many as `steps` expects.
+    """Return how many steps a hospital took: as it says, or else about as many as `steps` expects.
 
     Who says that it took few has its update lengthened, so no fewer are believed than a quarter of
-    its samples take: it may have half as many as it tells, and two mini-batches may be one.
+    its samples take: it may have half as many as it reports, and two mini-batches may be one.
     """
     if update.steps is None:
         return steps(update.num_samples)
@@ -55,7 +55,7 @@ def steps_of(update: Update, steps: Callable[[int], int]) -> int:
 
 
 def unequal_steps(cohort: Cohort, steps: Callable[[int], int]) -> str:
-    """What to know where updates are compared as they come; empty where all took equal steps."""
+    """Return a note if updates are compared unscaled after unequal steps, else ""."""
     taken = [steps_of(update, steps) for update in cohort.updates]
     if all(count == taken[0] for count in taken):
         return ""
@@ -66,7 +66,7 @@ def unequal_steps(cohort: Cohort, steps: Callable[[int], int]) -> str:
 
 
 def problem_with_sealed_epochs(training: Training) -> str | None:
-    """Why updates that nobody sees cannot be compared, or None where all take equal steps."""
+    """Return why unseen updates cannot be compared, or None where all take equal steps."""
     if training.epochs is None:
         return None
     return (
@@ -81,6 +81,6 @@ class _Scaled(BlockwiseCohort):
     factors: tuple[float, ...] = field(kw_only=True)  # of every update, own first
 
     def read(self, rows: Sequence[int]) -> Iterator[Block]:
-        """Those updates, scaled, block by block."""
+        """Yield those updates, scaled, block by block."""
         for place, values in self.unscaled.blocks():
             yield place, tuple(values[row] * self.factors[row] for row in rows)

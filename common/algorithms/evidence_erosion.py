@@ -76,7 +76,7 @@ class EvidenceErosion(AggregatingArm):
     )
 
     def train(self, work: LocalWork) -> LocalOutcome:
-        """Local training on each half, the mean of both, and how far they are apart."""
+        """Train on each half; return the mean of both and their difference as noise."""
         found = [[half.update(work.received) for half in pair] for pair in work.halvings()]
         every, pairs = [result for pair in found for result in pair], len(found)
         steps = sum(result.steps for result in every)
@@ -97,15 +97,15 @@ class EvidenceErosion(AggregatingArm):
         )
 
     def local_trainings(self, whole: WorkSize) -> tuple[WorkSize, ...]:
-        """Each half has one of its own."""
+        """Return one training for each half."""
         return (whole.half(),)
 
     def equal_steps(self, context: BuildContext) -> Callable[[int], int]:
-        """Those of both halves."""
+        """Return those of both halves."""
         return lambda num_samples: 2 * context.steps(ceil(num_samples / 2))
 
     def rule(self, context: BuildContext) -> Algorithm[Any]:
-        """The rule, for a run of so many rounds."""
+        """Return the rule for the run."""
 
         noise, steps = noise_in(context, self.own_parameters), self.equal_steps(context)
 
@@ -128,12 +128,12 @@ class EvidenceErosion(AggregatingArm):
         return problem_with_sealed_epochs(training)
 
     def attachment_sizes(self, dim: int) -> Mapping[str, int]:
-        """Every update brings its noise."""
+        """Return the size of the noise."""
         del dim
         return {_NOISE: 1}
 
     def _share(self, state: EvidenceErosionState, own: Update, peer: Update, added: float) -> float:
-        """alpha_i: (n_i / n_0) / (1 + kappa b_i^2 / s_i); `added` is noise for privacy in s_i."""
+        """Return alpha_i = (n_i / n_0) / (1 + kappa b_i^2 / s_i); `added`: privacy noise in s_i."""
         own_noise = state.noises[own.agent]
         fewer = max(1.0, own.num_samples / peer.num_samples)
         believed = self.largest_noise * (own_noise * fewer + added)
@@ -145,7 +145,7 @@ class EvidenceErosion(AggregatingArm):
     def _observed(
         self, state: EvidenceErosionState, cohort: Cohort, scaled_by: Sequence[float]
     ) -> EvidenceErosionState:
-        """One round more in the moving averages; an absent hospital's stay."""
+        """Return the moving averages after this round; an absent hospital's stay."""
         norms = cohort.norms()
         # Relative distances to an update of norm zero are infinite; these are not.
         apart = cohort.distances_to_own() * norms[0] if norms[0] > 0 else norms[1:]

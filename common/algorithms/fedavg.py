@@ -23,7 +23,7 @@ from erosion.common.learning.training import Training
 
 
 class Averaging(AggregatingArm):
-    """What methods share whose aggregate is the average of all accepted updates."""
+    """Shared by methods that average all accepted updates."""
 
     sums_only: ClassVar[bool] = True
     private_updates: ClassVar[bool] = True
@@ -35,7 +35,7 @@ class Averaging(AggregatingArm):
     )
 
     def rule(self, context: BuildContext) -> Algorithm[Any]:
-        """The average, by training samples or uniform."""
+        """Return the average, by training samples or uniform."""
         del context
         by_samples = self.weighting == "samples"
 
@@ -50,7 +50,7 @@ class Averaging(AggregatingArm):
 
 
 class FedAvg(Averaging):
-    """Every hospital counts, whatever its update looks like.
+    """Every hospital counts, no matter what its update looks like.
 
     The aggregate is the average of all accepted updates, weighted by training samples or uniformly.
     Use it where the hospitals' patients are alike, and as the baseline that personalised methods
@@ -80,7 +80,7 @@ class FedProx(Averaging):
     )
 
     def train(self, work: LocalWork) -> LocalOutcome:
-        """Local training with the proximal term, whose gradient is mu (y - x)."""
+        """Train with the proximal term, which has the gradient mu (y - x)."""
         result = work.update(work.received, lambda y: self.proximal_weight * (y - work.received))
         return LocalOutcome(result.delta, result.samples_seen)
 
@@ -104,7 +104,7 @@ class FineTuning(Averaging):
     )
 
     def personal(self, work: LocalWork) -> Tensor:
-        """The received parameters after `tuning_rounds` rounds of local training."""
+        """Return the received parameters after `tuning_rounds` rounds of local training."""
         tuned = work.received
         for number in range(self.tuning_rounds):
             # Each with its own order of patients, as rounds have.
@@ -113,7 +113,7 @@ class FineTuning(Averaging):
 
 
 class PersonalIntercept(Averaging):
-    """FedAvg, except that every hospital has an output bias of its own, which it never sends.
+    """FedAvg, except that every hospital has its own output bias, which it never sends.
 
     The bias starts at the hospital's base rates and is trained like everything else; the user
     predicts with the common parameters and its own bias. Use it where the hospitals' patients

@@ -41,16 +41,16 @@ class FedFomo(ArmBase):
     )
 
     def build(self, context: BuildContext) -> Algorithm[Any]:
-        """The user's own model, and the others' beside it."""
+        """Return the user's own model, and the others' to enclose for it."""
         del context
         return follow_own_model(_shares)
 
     def own_attachments(self, num_hospitals: int) -> Mapping[str, TensorTerms]:
-        """What the user's site found for the models that it knew."""
+        """Return the shapes of the user's weights."""
         return {_SHARES: TensorTerms((None,), most_values=num_hospitals)}
 
     def train(self, work: LocalWork) -> LocalOutcome:
-        """At the user: the move, then local training without the patients held out."""
+        """Train; the user first moves, and trains without the patients held out."""
         if not work.is_user:
             return super().train(work)
         start, shares = self._moved(work)
@@ -64,15 +64,15 @@ class FedFomo(ArmBase):
         )
 
     def local_trainings(self, whole: WorkSize) -> tuple[WorkSize, ...]:
-        """The user trains without those held out."""
+        """Return the user's training without those held out."""
         return (whole.without_held_out(self.validation_share) if whole.is_user else whole,)
 
     def personal(self, work: LocalWork) -> Tensor:
-        """The user's model after the move."""
+        """Return the user's model after the move."""
         return self._moved(work)[0]
 
     def _moved(self, work: LocalWork) -> tuple[Tensor, Tensor]:
-        """theta + sum w_n (theta_n - theta): (dim,), and w: (n,), the user's own model first."""
+        """Return theta + sum w_n (theta_n - theta): (dim,), and w: (n,), own model first."""
         models = with_others(work)
         base = work.kept.get(_BASE)
         if base is None:  # before the first local training there is nothing to compare
@@ -89,9 +89,9 @@ class FedFomo(ArmBase):
 
 
 def _shares(state: OwnModelState, cohort: Cohort) -> Mapping[HospitalName, float]:
-    """The weights that the user's site found for the models that were enclosed for it.
+    """Return the weights that the user's site found for the models that were enclosed for it.
 
-    As `relative_weights`, and of hospitals too whose model is known and who are away now.
+    As `relative_weights`, and also of hospitals that are away and have a known model.
     """
     user = cohort.own.agent
     weighed = [user, *sorted(state.offsets)]

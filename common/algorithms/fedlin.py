@@ -38,7 +38,7 @@ class _Counted(Settings):
 
 
 class FedLin(Averaging):
-    """FedAvg whose local steps follow the common gradient, asked for at the start of each round.
+    """FedAvg with local steps along the common gradient, asked for at the start of each round.
 
     A round has two exchanges: first every hospital sends its gradient at the common parameters,
     then it takes local steps y - lr (grad f_i(y) - grad f_i(x) + g), where g is the mean of those
@@ -60,7 +60,7 @@ class FedLin(Averaging):
     )
 
     def rule(self, context: BuildContext) -> Algorithm[Any]:
-        """The mean gradient, then the average of the updates."""
+        """Return the mean gradient, then the average of the updates."""
         average = super().rule(context)
         by_samples = self.weighting == "samples"
 
@@ -81,16 +81,16 @@ class FedLin(Averaging):
         return Algorithm(average.init, average.update, exchanges=exchanges)
 
     def site_steps(self) -> dict[str, SiteStep]:
-        """The gradient, then the training."""
+        """Return the gradient, then the training."""
         return {_GRADIENT: self.gradient, TRAIN: self.train}
 
     def gradient(self, work: LocalWork) -> LocalAnswer:
-        """The gradient of the local loss at the received parameters; the next step needs it."""
+        """Return the local loss's gradient at the received parameters, and keep it for training."""
         own = _gradient(work)
         return LocalAnswer({_GRADIENT: own}, {"num_samples": work.num_told}, {_GRADIENT: own})
 
     def train(self, work: LocalWork) -> LocalOutcome:
-        """Corrected local training."""
+        """Train with corrected steps."""
         own = work.kept.get(_GRADIENT)
         if own is None:  # the site has lost what it keeps
             own = _gradient(work)
@@ -104,7 +104,7 @@ class FedLin(Averaging):
 
 
 def _capped(counts: Mapping[HospitalName, int], user: HospitalName) -> list[int]:
-    """Counts of samples; as in updates, a peer has no more than all others together."""
+    """Return counts of samples; as in updates, a peer has no more than all others together."""
     total = sum(counts.values())
     return [n if name == user else min(n, max(1, total - n)) for name, n in counts.items()]
 

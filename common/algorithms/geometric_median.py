@@ -62,7 +62,7 @@ class GeometricMedian(AggregatingArm):
         )
 
     def rule(self, context: BuildContext) -> Algorithm[NoState]:
-        """The algorithm with these parameters."""
+        """Return the algorithm with these parameters."""
         del context
 
         def update(state: NoState, cohort: Cohort) -> Step[NoState]:
@@ -80,7 +80,7 @@ class GeometricMedian(AggregatingArm):
 
 
 def weiszfeld(gram: Tensor, importance: Tensor, steps: int, smoothing: float) -> Tensor:
-    """Shares (n,) whose weighted sum of the points is their geometric median, from (n, n).
+    """Return the shares (n,) of the points in their geometric median, from (n, n).
 
     Every point on the way is a mixture v = sum w_j u_j, so its distances follow from the inner
     products: |u_i - v|^2 = <u_i, u_i> - 2 <u_i, v> + <v, v>, and the updates are not read again.

@@ -24,7 +24,7 @@ NumByzantine = OrAuto[Annotated[int, Field(ge=0)]]
 
 
 class Krum(AggregatingArm):
-    """Each round follows the one hospital whose update has the nearest neighbours.
+    """Each round follows the one hospital with the update that has the nearest neighbours.
 
     With n updates of which up to f may be anything, an update's score is the sum of the squared
     distances to its n - f - 2 nearest others; the step is the update with the smallest score, the
@@ -51,7 +51,7 @@ class Krum(AggregatingArm):
         return problem_with_f("krum", self.num_byzantine, num_hospitals)
 
     def rule(self, context: BuildContext) -> Algorithm[NoState]:
-        """The algorithm with these parameters."""
+        """Return the algorithm with these parameters."""
         del context
 
         def update(state: NoState, cohort: Cohort) -> Step[NoState]:
@@ -67,7 +67,7 @@ class Krum(AggregatingArm):
 
 
 def krum_scores(cohort: Cohort, num_byzantine: int) -> Tensor:
-    """Sum of squared distances to the n - f - 2 nearest others, own first: (n,) float64."""
+    """Return sum of squared distances to the n - f - 2 nearest others, own first: (n,) float64."""
     gram = cohort.gram()
     squares = gram.diagonal()
     # A product of matrices is symmetric up to rounding only, and equal scores are to be equal.
@@ -78,19 +78,19 @@ def krum_scores(cohort: Cohort, num_byzantine: int) -> Tensor:
 
 
 def needed(num_byzantine: int | Literal["auto"]) -> int:
-    """How many updates, own included, it takes to withstand f harmful ones."""
+    """Return how many updates, own included, it takes to withstand f harmful ones."""
     return 3 if num_byzantine == "auto" else 2 * num_byzantine + 3
 
 
 def tolerated(num_byzantine: int | Literal["auto"], cohort: Cohort) -> int:
-    """The f of this round."""
+    """Return the f of this round."""
     return (len(cohort.updates) - 3) // 2 if num_byzantine == "auto" else num_byzantine
 
 
 def problem_with_f(
     rule: str, num_byzantine: int | Literal["auto"], num_hospitals: int
 ) -> str | None:
-    """Why f is too large for the study, with the largest that is not, and what withstands more."""
+    """Return why f is too large for the study, the largest possible f, and an alternative."""
     if num_byzantine == "auto":
         return too_few_in_study(rule, num_hospitals, 3, "use 'fedavg' or add hospitals")
     most = (num_hospitals - 3) // 2
@@ -145,7 +145,7 @@ class MultiKrum(AggregatingArm):
         )
 
     def rule(self, context: BuildContext) -> Algorithm[NoState]:
-        """The algorithm with these parameters."""
+        """Return the algorithm with these parameters."""
         del context
 
         def update(state: NoState, cohort: Cohort) -> Step[NoState]:

@@ -35,7 +35,7 @@ class ModelAveraging(Averaging):
     )
 
     def train(self, work: LocalWork) -> LocalOutcome:
-        """Local training for the average; at the user, of its local model as well."""
+        """Train for the average; at the user, its local model as well."""
         if not work.is_user:
             return super().train(work)
         rest, _ = work.hold_out(self.validation_share)
@@ -43,11 +43,11 @@ class ModelAveraging(Averaging):
         return replace(super().train(rest), keep={_LOCAL: local + rest.sgd(local).delta})
 
     def local_trainings(self, whole: WorkSize) -> tuple[WorkSize, ...]:
-        """The user trains without those held out."""
+        """Return the user's training without those held out."""
         return (whole.without_held_out(self.validation_share) if whole.is_user else whole,)
 
     def personal(self, work: LocalWork) -> Tensor:
-        """The best average for the patients held out; the local model's where several are."""
+        """Return the best average for the patients held out; of several the most local one."""
         _, held_out = work.hold_out(self.validation_share)
         local = work.kept.get(_LOCAL, work.received)
         averages = [torch.lerp(local, work.received, step / STEPS) for step in range(STEPS + 1)]

@@ -1,7 +1,7 @@
 """Shared by methods in which the coordinator follows the user's own model without averaging.
 
 The others' latest models are kept as differences from the user's, and enclosed for the user's site,
-which alone can tell what they are worth to it.
+which alone can measure their value.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ class OwnModelState:
 def follow_own_model(
     shares: Callable[[OwnModelState, Cohort], Mapping[HospitalName, float]],
 ) -> Algorithm[Any]:
-    """The user's parameters move by its own update; `shares` says what to report as weights."""
+    """Return a rule that moves by the user's own update; `shares` gives the reported weights."""
 
     def update(state: OwnModelState, cohort: Cohort) -> Step[OwnModelState]:
         own = cohort.own.delta
@@ -53,6 +53,6 @@ def _broadcast(state: OwnModelState) -> Tensors:
 
 
 def with_others(work: LocalWork) -> Tensor:
-    """The user's model and the enclosed ones: (m, dim), the user's first."""
+    """Return the user's model and the enclosed ones: (m, dim), the user's first."""
     own = work.received.unsqueeze(0)
     return torch.cat([own, own + work.enclosed[_OTHERS]]) if _OTHERS in work.enclosed else own

@@ -21,10 +21,9 @@ from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalW
 
 
 def taken(step: SiteStep, work: LocalWork, method: str) -> LocalOutcome | LocalAnswer:
-    """What the method's step makes of the work. Raises Refusal, without a patient's value.
+    """Return the result of the method's step. Raises Refusal, without a patient's value.
 
-    Values that are not finite are the coordinator's to judge: it tells from them that a round has
-    done harm.
+    Values that are not finite are the coordinator's to judge: they show it that a round diverged.
     """
     before = _versions(work)
     outcome = step(work)
@@ -37,7 +36,7 @@ def taken(step: SiteStep, work: LocalWork, method: str) -> LocalOutcome | LocalA
 
 
 def _versions(work: LocalWork) -> dict[str, int]:
-    """How often each tensor of the work was changed in place.
+    """Return how often each tensor of the work was changed in place.
 
     In a simulation hospitals share the received ones, and patients are the same in every round.
     """
@@ -107,14 +106,14 @@ def _problems_with_tensors(what: str, tensors: Any) -> Iterator[str]:
             yield f"{name!r:.80} of `{what}` has a gradient to come; detach() it"
 
 
-OUTPUT_BIAS, OUTPUT_LAYER = "output_bias", "output_layer"  # whatever the model calls them
+OUTPUT_BIAS, OUTPUT_LAYER = "output_bias", "output_layer"  # by any name in the model
 _KEPT = "own_parameters"
 
 
 def take_step(
     arm: ArmBase, work: LocalWork, layout: Callable[[], Layout]
 ) -> LocalOutcome | LocalAnswer:
-    """The step that the work asks for, with the parameters that are the hospital's own.
+    """Return the step that the work asks for, with the parameters that are the hospital's own.
 
     Raises Refusal where the method gives back what cannot be used.
     """
@@ -138,14 +137,14 @@ def take_step(
 
 
 def personal_parameters(arm: ArmBase, work: LocalWork, layout: Callable[[], Layout]) -> Tensor:
-    """What the hospital would predict with: (dim,), or (m, dim) for a mean over m models."""
+    """Return the hospital's model for predictions: (dim,), or (m, dim) for a mean over m models."""
     if arm.own_parameters:
         work, _ = _with_own_values(arm, work, layout())
     return arm.personal(work)
 
 
 def own_places(names: Sequence[str], layout: Layout) -> Tensor:
-    """Which parameters stay at a hospital: (dim,) bool."""
+    """Return which parameters stay at a hospital: (dim,) bool."""
     own = torch.zeros(max(place.stop for place in layout.values()), dtype=torch.bool)
     for name in names:
         for parameter in _matching(name, layout):
@@ -154,7 +153,7 @@ def own_places(names: Sequence[str], layout: Layout) -> Tensor:
 
 
 def problem_with_own(names: Sequence[str], layout: Callable[[], Layout]) -> str | None:
-    """Why the model has no such parameters of its own, or None."""
+    """Return why the model has no such parameters, or None."""
     if not names:
         return None
     known = layout()
@@ -186,7 +185,7 @@ def _matching(name: str, layout: Layout) -> list[str]:
 
 
 def _with_own_values(arm: ArmBase, work: LocalWork, layout: Layout) -> tuple[LocalWork, Tensor]:
-    """The work with the hospital's own values among those received, and where: (dim,) bool."""
+    """Return the work with the hospital's own values put in, and where: (dim,) bool."""
     own = own_places(arm.own_parameters, layout).to(work.received.device)
     received = work.received.clone()
     if _KEPT in work.kept:

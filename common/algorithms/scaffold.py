@@ -50,7 +50,7 @@ class Scaffold(Averaging):
     )
 
     def rule(self, context: BuildContext) -> Algorithm[Any]:
-        """The average, with the hospitals' control variates beside it."""
+        """Return the average, which also keeps the hospitals' control variates."""
         average = super().rule(context)
 
         def update(state: ScaffoldState, cohort: Cohort) -> Step[ScaffoldState]:
@@ -71,7 +71,7 @@ class Scaffold(Averaging):
         return Algorithm(lambda _dim: ScaffoldState({}), update, broadcast=broadcast, forget=forget)
 
     def train(self, work: LocalWork) -> LocalOutcome:
-        """Corrected local training, and the control variate that it leaves."""
+        """Train with corrected steps, and return the new control variate too."""
         nothing = torch.zeros_like(work.received)
         own, mean = work.kept.get(_CONTROL, nothing), work.enclosed.get(_MEAN_CONTROL, nothing)
         result = work.sgd(work.received, lambda _y: mean - own)
@@ -84,7 +84,7 @@ class Scaffold(Averaging):
         )
 
     def attachment_sizes(self, dim: int) -> Mapping[str, int]:
-        """Every update brings its control variate."""
+        """Return the control variate's size."""
         return {_CONTROL: dim}
 
     def problem_with_training(self, training: Training) -> str | None:

@@ -42,7 +42,7 @@ class PlainStep(Settings):
     )
 
     def wrap(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
-        """The algorithm as it is."""
+        """Return the algorithm unchanged."""
         return algorithm
 
 
@@ -58,7 +58,7 @@ class ServerMomentum(Settings):
     )
 
     def wrap(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
-        """The same weights; the aggregates go through momentum."""
+        """Return the algorithm with momentum on its aggregates; the weights stay."""
         return _optimized(algorithm, 1, self._move)
 
     def _move(self, moments: Moments, aggregate: Tensor) -> tuple[Tensor, Moments]:
@@ -90,7 +90,7 @@ class _Adaptive(Settings):
     )
 
     def wrap(self, algorithm: Algorithm[Any]) -> Algorithm[Any]:
-        """The same weights; the aggregates go through the optimiser."""
+        """Return the algorithm with the optimiser on its aggregates; the weights stay."""
         return _optimized(algorithm, 2, self._move)
 
     def _move(self, moments: Moments, aggregate: Tensor) -> tuple[Tensor, Moments]:
@@ -100,7 +100,7 @@ class _Adaptive(Settings):
 
     @abstractmethod
     def _second(self, v: Tensor, square: Tensor) -> Tensor:
-        """What v becomes, (dim,)."""
+        """Return the next v, (dim,)."""
 
 
 class ServerAdam(_Adaptive):
@@ -191,7 +191,7 @@ def _optimized(
 
 
 def _of_method(broadcast: Callable[[Any], Tensors]) -> Callable[[OptimizedState[Any]], Tensors]:
-    """What the method sends; one that sends nothing is still seen to."""
+    """Return the method's tensors; a method without any is recognised as such."""
     if broadcast is broadcasts_nothing:
         return broadcast
     return lambda state: broadcast(state.method)
@@ -229,9 +229,9 @@ class AggregatingArm(ArmBase):
     )
 
     def build(self, context: BuildContext) -> Algorithm[Any]:
-        """The rule, and what becomes of its aggregates."""
+        """Return the rule with the optimiser around it."""
         return self.server_optimizer.wrap(self.rule(context))
 
     @abstractmethod
     def rule(self, context: BuildContext) -> Algorithm[Any]:
-        """What each round's updates are made into."""
+        """Return the rule that aggregates a round's updates."""

@@ -22,14 +22,14 @@ from erosion.common.algorithms.server_optimizer import AggregatingArm
 
 
 class TrimmedMean(AggregatingArm):
-    """Every parameter moves by the average of what is left without the extreme values.
+    """Every parameter moves by the average of the values without the extreme ones.
 
-    For each parameter by itself the f largest and the f smallest values are dropped, and the others
-    averaged, each the same. The weight that is shown of a hospital is in how many parameters its
-    value was kept, relative to the user's. Use it where up to f hospitals may send harmful updates
-    and the rest are alike; it keeps more of the averaging than the coordinate median. A study of
-    fewer than 2f + 1 hospitals is refused; a round with fewer usable updates is skipped, and one
-    with the user's alone is local training.
+    For each parameter separately the f largest and the f smallest values are dropped, and the
+    others averaged, each the same. The weight that is shown of a hospital is in how many parameters
+    its value was kept, relative to the user's. Use it where up to f hospitals may send harmful
+    updates and the rest are alike; it keeps more of the averaging than the coordinate median. A
+    study of fewer than 2f + 1 hospitals is refused; a round with fewer usable updates is skipped,
+    and one with the user's alone is local training.
     Source: Yin, Chen, Ramchandran, Bartlett, Byzantine-Robust Distributed Learning: Towards Optimal
     Statistical Rates, 2018.
     """
@@ -55,7 +55,7 @@ class TrimmedMean(AggregatingArm):
         )
 
     def rule(self, context: BuildContext) -> Algorithm[NoState]:
-        """The algorithm with these parameters."""
+        """Return the algorithm with these parameters."""
         del context
 
         def update(state: NoState, cohort: Cohort) -> Step[NoState]:
@@ -68,7 +68,7 @@ class TrimmedMean(AggregatingArm):
 
 
 def mean_of_middle(cohort: Cohort, num_trimmed: int) -> tuple[Tensor, Tensor]:
-    """Without the `num_trimmed` largest and smallest values of each coordinate.
+    """Average without the `num_trimmed` largest and smallest values of each coordinate.
 
     Returns the mean of the others (dim,), and the share of coordinates in which each update's value
     lay among them, own first: (n+1,) float64.
@@ -96,7 +96,7 @@ FEWEST = 3  # of two values the median is the average, and one of them can be an
 class CoordinateMedian(AggregatingArm):
     """Every parameter moves by the median of what the hospitals say.
 
-    The median is taken for each parameter by itself; of an even number of values it is the mean of
+    The median is taken for each parameter separately; of an even number of values it is the mean of
     the middle two. As long as fewer than half of the hospitals are harmful, no parameter leaves the
     range of the others. The weight that is shown of a hospital is in how many parameters its value
     was the median, relative to the user's.
@@ -119,7 +119,7 @@ class CoordinateMedian(AggregatingArm):
         )
 
     def rule(self, context: BuildContext) -> Algorithm[NoState]:
-        """The algorithm."""
+        """Return the algorithm."""
         del context
 
         def update(state: NoState, cohort: Cohort) -> Step[NoState]:

@@ -35,7 +35,7 @@ SizeUnit = Literal["seen", "formula", "completed_passes", "batches"]
 def repeats(
     unit: SizeUnit, update: Update, batch_size: int | None, rounds_before: int, seen_before: int
 ) -> int:
-    """k_i, as `unit` counts it.
+    """Return k_i, as `unit` counts it.
 
     `rounds_before` is r - 1, `seen_before` how many samples the hospital used in earlier rounds,
     `batch_size` is b (None: the samples of this round).
@@ -53,7 +53,7 @@ def repeats(
             return rounds_before * batch // batches
 
 
-FIRST_ROUNDS = 3  # whose distances are looked at
+FIRST_ROUNDS = 3  # by their distances the penalty is paced
 
 
 def median_path(
@@ -65,7 +65,7 @@ def median_path(
     size_unit: SizeUnit,
     batch_size: int | None,
 ) -> float:
-    """The median over hospitals of the path from round 1 to `last_round` at these distances."""
+    """Return the hospitals' median path from round 1 to `last_round` at these distances."""
     paths = [
         distance
         * sum(
@@ -80,7 +80,7 @@ def median_path(
 
 
 def paced_penalty(paths: Sequence[float]) -> float:
-    """p_d from the median paths of the first rounds."""
+    """Return p_d from the median paths of the first rounds."""
     typical = fmean(paths)
     return 1 / typical if typical else 0.0  # hospitals at no distance need no erosion
 
@@ -102,7 +102,7 @@ def measure(
     places: Sequence[WeightedPlace],
     noise: Sequence[float] | None = None,
 ) -> Distances:
-    """All d_i.
+    """Return all d_i.
 
     With layer weights w_l, <g, h> is the sum over layers of w_l <g_l, h_l>. Euclidean:
     |g_i - g_0| / |g_0|. Cosine: 1 - <g_i, g_0> / (|g_i| |g_0|), from 0 (same direction) to 2; a
@@ -133,11 +133,11 @@ def measure(
 class ExpectedNoise:
     """What the noise for privacy adds to the squared length of a peer's update, on average."""
 
-    deviation: Callable[[float], float]  # of each parameter of an update by so many patients
+    deviation: Callable[[float], float]  # of each parameter of an update, by its number of patients
     weighted_dim: float  # parameters that carry noise, each with its weight in the measure
 
     def of(self, cohort: Cohort) -> list[float]:
-        """Of each peer, (n,), in the cohort's order.
+        """Return it for each peer, (n,), in the cohort's order.
 
         A hospital of few patients must have much noise; one that lies would excuse any distance by
         its number, so no more is believed than of one with half the median's patients.
@@ -150,7 +150,7 @@ class ExpectedNoise:
 def noise_in(
     context: BuildContext, own_parameters: Sequence[str], places: Sequence[WeightedPlace] = ()
 ) -> ExpectedNoise | None:
-    """Of a study's updates; None: they have none. What stays at the hospitals carries none."""
+    """Return the noise in a study's updates, or None. Parameters kept at hospitals carry none."""
     if context.noise_deviation is None:
         return None
     stays = own_places(own_parameters, context.layout())
@@ -159,7 +159,7 @@ def noise_in(
 
 
 def weighted_places(layer_weights: Mapping[str, float], layout: Layout) -> list[WeightedPlace]:
-    """Where weights other than 1 apply; a name means a parameter or all below it ("fc": "fc.bias").
+    """Return the places of weights other than 1; a name is a parameter or a group ("fc").
 
     The longest name that fits a parameter counts. Raises ValueError for a name that fits none, and
     where no weight is left.
@@ -184,7 +184,7 @@ def _fits(name: str, parameter: str) -> bool:
 
 
 def _products(cohort: Cohort, places: Sequence[WeightedPlace]) -> tuple[Tensor, Tensor]:
-    """<g_i, g_i> and <g_i, g_0> with layer weights, own first: two (n+1,) float64."""
+    """Return <g_i, g_i> and <g_i, g_0> with layer weights, own first: two (n+1,) float64."""
     if isinstance(cohort, KnowsProducts):
         return cohort.products()
     squares = torch.zeros(len(cohort.updates), dtype=torch.float64)
@@ -198,7 +198,7 @@ def _products(cohort: Cohort, places: Sequence[WeightedPlace]) -> tuple[Tensor, 
 
 
 def _weights_in(block: slice, places: Sequence[WeightedPlace]) -> Tensor:
-    """The weight of each coordinate of a block: (width,) float64."""
+    """Return the weight of each coordinate of a block: (width,) float64."""
     weights = torch.ones(block.stop - block.start, dtype=torch.float64)
     for place, weight in places:
         start, stop = max(place.start, block.start), min(place.stop, block.stop)
@@ -212,7 +212,7 @@ TOLERANCE = 1e-12  # of <u_i, v>, which is at most 1
 
 
 def half_angle(gram: Tensor) -> float:
-    """Degrees, from 0 (all parallel) to 90; (n, n) inner products of the updates.
+    """Return degrees, from 0 (all parallel) to 90; (n, n) inner products of the updates.
 
     Updates of norm zero have no direction and are left out.
     """
@@ -226,7 +226,7 @@ def half_angle(gram: Tensor) -> float:
 
 
 def _squared_distance_to_zero(cosines: Tensor) -> float:
-    """min |sum m_i u_i|^2 over m >= 0 with sum 1: the MDM algorithm (Mitchell et al. 1974).
+    """Return min |sum m_i u_i|^2 over m >= 0 with sum 1: the MDM algorithm (Mitchell et al. 1974).
 
     Each step moves mass from the point that is furthest along v to the one that is least far, as
     much as lowers |v| most.
@@ -303,10 +303,10 @@ class WeightErosion(AggregatingArm):
     a hospital stays (distance_penalty = "auto", erosion_share = 3, size_penalty = 0), counts
     hospitals by their patients (weighting = "samples") and leaves each its own output bias
     (own_parameters = ["output_bias"]). "paper" names the authors' setting. A key that is given
-    beside the preset takes precedence. Where training is in epochs, larger hospitals take more
-    steps; with `per_step` (the default) every update is scaled to the user's number of steps before
-    it is compared and averaged, so that a hospital is not punished for its size.
-    Source: Grimberg, Hartley, Jaggi, Karimireddy, Weight Erosion, 2020; layers and share: Gengler,
+    together with the preset takes precedence. Where training is in epochs, larger hospitals take
+    more steps; with `per_step` (the default) every update is scaled to the user's number of steps
+    before it is compared and averaged, so that a hospital is not punished for its size. Source:
+    Grimberg, Hartley, Jaggi, Karimireddy, Weight Erosion, 2020; layers and share: Gengler,
     Beaussart, Yuan, 2020.
     """
 
@@ -396,7 +396,7 @@ class WeightErosion(AggregatingArm):
 
     @classmethod
     def expanded(cls, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """With the values of `preset` in its place, where nothing else is given."""
+        """Return the settings with those of `preset` where nothing else is given."""
         preset = settings.get("preset")
         if not isinstance(preset, str) or preset not in PRESETS:
             return settings
@@ -433,7 +433,7 @@ class WeightErosion(AggregatingArm):
         return None
 
     def sealed_measure(self, layout: Callable[[], Layout]) -> SealedMeasure:
-        """Layers count as they do in the clear, and the cosine needs lengths."""
+        """Return the same measure as in the clear; the cosine needs lengths."""
         places = weighted_places(self.layer_weights, layout()) if self.layer_weights else []
         return SealedMeasure(tuple(places), self.distance == "cosine")
 
@@ -444,11 +444,11 @@ class WeightErosion(AggregatingArm):
         return super().problem_with_sealing()
 
     def equal_steps(self, context: BuildContext) -> Callable[[int], int] | None:
-        """Those of the study's training, unless `per_step` is false."""
+        """Return the steps of the study's training, or None without `per_step`."""
         return context.steps if self.per_step else None
 
     def rule(self, context: BuildContext) -> Algorithm[WeightErosionState]:
-        """The algorithm with these parameters."""
+        """Return the algorithm with these parameters."""
         places = weighted_places(self.layer_weights, context.layout()) if self.layer_weights else []
         last_round = max(1, round(self.erosion_share * context.rounds))
         noise = noise_in(context, self.own_parameters, places)
@@ -497,7 +497,7 @@ class WeightErosion(AggregatingArm):
     def _eroded(
         self, state: WeightErosionState, update: Update, weight: float, cost: float
     ) -> float:
-        """Eq. 5; `cost` is p_d d_i."""
+        """Return eq. 5; `cost` is p_d d_i."""
         k = repeats(
             self.size_unit,
             update,
@@ -514,7 +514,7 @@ class WeightErosion(AggregatingArm):
         distances: Sequence[float],
         last_round: int,
     ) -> tuple[float, tuple[float, ...]]:
-        """p_d of this round, and the paths that it was found from."""
+        """Return p_d of this round, and the paths that it was found from."""
         if self.distance_penalty != "auto":
             return self.distance_penalty, ()
         paths = state.paths
@@ -531,10 +531,10 @@ class WeightErosion(AggregatingArm):
         return paced_penalty(paths) if paths else 0.0, paths
 
     def _with_newcomers(self, state: WeightErosionState, cohort: Cohort) -> WeightErosionState:
-        """Weights of all peers known by now; a late joiner starts at the mean or median.
+        """Return weights of all peers known by now; a late joiner starts at the mean or median.
 
-        They are over all hospitals registered so far, as in the paper: eroded ones and the user,
-        whose weight is 1. So the mean is never 0, and one who comes late is asked at least once.
+        They are over all hospitals registered so far, as in the paper: eroded ones and the user
+        with its weight of 1. So the mean is never 0, and a late joiner is asked at least once.
         """
         typical = median if self.newcomer == "median" else fmean
         start = typical([1.0, *state.weights.values()])
@@ -550,7 +550,7 @@ class WeightErosion(AggregatingArm):
         )
 
     def _outside_cone(self, cohort: Cohort, factors: torch.Tensor) -> str:
-        """What to say where the updates with weight fit into no cone; empty where they do."""
+        """Return a warning if the updates with weight fit into no cone, else ""."""
         if self.cone == "off":
             return ""
         counted = factors > 0
@@ -565,7 +565,7 @@ class WeightErosion(AggregatingArm):
     def _without_direction(
         self, state: WeightErosionState, known: WeightErosionState, cohort: Cohort
     ) -> Step[WeightErosionState]:
-        """Where |g_0| vanishes no distance is defined (appendix A, example 3)."""
+        """Return the step for |g_0| = 0, where no distance is defined (appendix A, example 3)."""
         note = "the user's own update has norm zero, so no distance is defined"
         if self.zero_norm == "erode":
             eroded = {**known.weights, **dict.fromkeys(cohort.peers, 0.0)}
@@ -596,10 +596,10 @@ def _after(
 
 
 def _factor(state: WeightErosionState, agent: HospitalName) -> float:
-    """beta_i alpha_i: what hospital i counts in the average beside the user's 1."""
+    """Return beta_i alpha_i: hospital i's weight in the average, relative to the user's 1."""
     return state.betas[agent] * state.weights[agent]
 
 
 def _shown(state: WeightErosionState, cohort: Cohort) -> dict[HospitalName, float]:
-    """The weights of a step: absent hospitals keep theirs."""
+    """Return the weights of a step: absent hospitals keep theirs."""
     return {cohort.own.agent: 1.0} | {agent: _factor(state, agent) for agent in state.weights}

@@ -38,17 +38,16 @@ class Variation:
 
 
 def nothing_seen(dim: int) -> Variation:
-    """Before the first round."""
+    """Return the state before the first round."""
     return Variation((), torch.zeros(dim), torch.zeros(dim), 0, 0.0, 0.0, 0.0)
 
 
 def observe(
     before: Variation, peers: Sequence[HospitalName], own: Tensor, average: Tensor
 ) -> Variation:
-    """One round more; `own` and `average` (dim,) are not changed.
+    """Return the estimates after one more round; `own` and `average` (dim,) are not changed.
 
-    A pair of rounds with different peers tells nothing: their averages differ for another reason
-    than noise.
+    A pair of rounds with different peers is left out: its averages differ not only by noise.
     """
     # The user's update may be mapped from a file of this round, so it is copied.
     last = replace(before, peers=tuple(peers), own=own.clone(), average=average)
@@ -113,7 +112,7 @@ class WeightedGradient(AggregatingArm):
     )
 
     def rule(self, context: BuildContext) -> Algorithm[Any]:
-        """The algorithm with these parameters."""
+        """Return the algorithm with these parameters."""
         method: Algorithm[Any]
         if self.alpha == "auto":
             method = _estimating(self.horizon or min(context.rounds, 2 / self.contraction))
@@ -147,7 +146,7 @@ def _estimating(horizon: float) -> Algorithm[Variation]:
 
 
 def estimated_alpha(seen: Variation, num_peers: int, horizon: float) -> float:
-    """The alpha with the least expected error after `horizon` rounds, as far as was seen."""
+    """Return the alpha with the least expected error after `horizon` rounds, as far as was seen."""
     bias = horizon * max(0.0, seen.squared_bias)
     total = seen.own_variance + seen.average_variance + bias
     if total == 0:  # nothing seen yet, or neither noise nor bias
@@ -156,7 +155,7 @@ def estimated_alpha(seen: Variation, num_peers: int, horizon: float) -> float:
 
 
 def mixing_shares(alpha: float, num_peers: int) -> Tensor:
-    """(1 - alpha) for the user, alpha spread evenly over the peers: (num_peers + 1,) float64."""
+    """Return 1 - alpha for the user, alpha / n for each peer: (num_peers + 1,) float64."""
     return torch.tensor(
         [1 - alpha, *(alpha / num_peers for _ in range(num_peers))], dtype=torch.float64
     )

@@ -1,1 +1,1 @@
-"""Parameters and updates in fewer bytes, for slow lines; see docs/compression.md."""
+"""Parameters and updates in fewer bytes, for slow links; see docs/compression.md."""

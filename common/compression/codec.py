@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 Compression = Literal["none", "float16", "bfloat16", "int8"]
-BLOCK = 256  # values that share a scale: 4 bytes for 256, that is 1.6 % beside their own
+BLOCK = 256  # values that share a scale: 4 bytes for 256, that is 1.6 % in addition to their own
 LARGEST = 127  # code of an 8-bit number, and with the other sign the smallest
 _HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -47,7 +47,7 @@ def pack(vector: Tensor, kind: Compression) -> Packed:
 
 
 def unpack(packed: Packed, dim: int) -> Tensor:
-    """The vector: (dim,) float32. Raises ValueError where it does not hold so many numbers."""
+    """Return the vector: (dim,) float32. Raises ValueError for another number of values."""
     codes, scales = packed.codes, packed.scales
     if codes.dtype != torch.uint8 or codes.dim() != 1:
         raise ValueError("codes that are no bytes")
@@ -66,7 +66,7 @@ def unpack(packed: Packed, dim: int) -> Tensor:
 
 
 def compress(vector: Tensor, kind: Compression) -> tuple[Tensor, Packed | None]:
-    """What the other side will have, and what to send; the vector itself where `kind` is none."""
+    """Return the vector as the other side gets it, and its compressed form, if any."""
     if kind == "none" or not len(vector) or not bool(torch.isfinite(vector).all()):
         return vector, None  # what is not finite travels as it is: it is for the screening to see
     packed = pack(vector, kind)
@@ -76,9 +76,9 @@ def compress(vector: Tensor, kind: Compression) -> tuple[Tensor, Packed | None]:
 def compress_with_feedback(
     vector: Tensor, error: Tensor | None, kind: Compression
 ) -> tuple[Tensor, Packed | None, Tensor | None]:
-    """The same for updates; what is lost is added to the next one and so comes in the end.
+    """Compress an update; the error is added to the next one.
 
-    `error`: what the updates before left over, None at first. Returns also what this one leaves.
+    `error`: of the updates before, None at first. Returns also the new error.
     (Seide et al., 1-Bit Stochastic Gradient Descent, 2014; Karimireddy et al., Error Feedback Fixes
     SignSGD, 2019.)
     """
@@ -92,7 +92,7 @@ def compress_with_feedback(
 
 
 def _in_blocks(vector: Tensor) -> Tensor:
-    """(ceil(n / BLOCK), BLOCK), the last block filled up with zeros."""
+    """Return (ceil(n / BLOCK), BLOCK), the last block filled up with zeros."""
     missing = -len(vector) % BLOCK
     return torch.nn.functional.pad(vector, (0, missing)).reshape(-1, BLOCK)
 

@@ -21,12 +21,12 @@ CHECKSUM = "crc32"  # the key; files of earlier versions lack it
 
 
 def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON object and the checksum of its values."""
+    """Return a JSON object and the checksum of its values."""
     return {**values, CHECKSUM: _checksum(values)}
 
 
 def without_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What `with_checksum` was given, or an object of an earlier version.
+    """Return the object that `with_checksum` got.
 
     Raises ValueError where the checksum is not that of the values.
     """
@@ -49,11 +49,11 @@ def write_json(path: Path, model: BaseModel, *, mode: int | None = None) -> None
 def read_json(
     path: Path, model: type[M], *, version: int, error: type[ErosionError], remedy: str
 ) -> M:
-    """The file as a `model`, whose key `format` is `version`.
+    """Read the file as a `model` with `version` as its key `format`.
 
-    Raises `error` for a file that is truncated, changed, of another version, or whose keys or
-    values are not as they should be; `remedy` ends the message. FileNotFoundError is left to the
-    caller, who knows what its absence means.
+    Raises `error` for a file that is truncated, changed, of another version, or with wrong keys or
+    values; `remedy` ends the message. FileNotFoundError is left to the caller, who knows what its
+    absence means.
     """
     try:
         raw = json.loads(read_named(path, most_bytes=MOST_KEPT_BYTES).decode())

@@ -54,7 +54,7 @@ def write_model(folder: Path, card: ModelCard, parameters: Tensor) -> None:
 
 
 def read_model(run_folder: Path, arm: str | None = None) -> tuple[ModelCard, Tensor]:
-    """The card and the parameters of `arm`, or of the arm that the run ended with.
+    """Return the card and the parameters of `arm`, or of the arm that the run ended with.
 
     Raises CheckpointError.
     """
@@ -89,7 +89,7 @@ def _sha256(path: Path) -> str:
 
 
 def read_card(folder: Path) -> ModelCard:
-    """The card in a run's folder. Raises CheckpointError."""
+    """Return the card in a run's folder. Raises CheckpointError."""
     path = folder / CARD
     if folder.is_file():
         raise CheckpointError(f"{folder} is a file. Give the folder of a run (runs/TIME-STUDY).")

@@ -19,7 +19,7 @@ from erosion.common.support.files import open_named
 
 
 def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """The metadata and the tensors by name. Raises OSError, and ValueError for a damaged file."""
+    """Return the metadata and the tensors by name. Raises OSError, ValueError (damaged file)."""
     with _opened(path) as file:
         about: dict[str, str] = file.metadata() or {}
         return about, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -38,7 +38,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def metadata(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """What is written beside contiguous tensors, for `read_with_header`.
+    """Return the metadata of contiguous tensors, for `read_with_header`.
 
     One entry, the checksum before the header: safetensors writes several in an order that differs
     from one process to the next, and a resumed run's files are to be equal bit for bit.
@@ -50,7 +50,7 @@ def metadata(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[s
 def read_with_header(
     path: Path, *, is_needed: bool = True
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The header and the tensors by name. Raises OSError, and ValueError for a damaged file.
+    """Return the header and the tensors by name. Raises OSError, and ValueError for a damaged file.
 
     `is_needed`: whether there must be a header; earlier programs wrote some files without.
     """
@@ -64,7 +64,7 @@ def read_with_header(
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """The header alone, without the tensors, so it is not checked. Raises as `read_with_header`."""
+    """Return the header alone, without its checksum tested. Raises as `read_with_header`."""
     with _opened(path) as file:
         about: dict[str, str] = file.metadata() or {}
     header, _, _ = _header_in(about)
@@ -72,7 +72,7 @@ def read_header(path: Path) -> dict[str, Any]:
 
 
 def _header_in(about: Mapping[str, str]) -> tuple[dict[str, Any], str | None, str]:
-    """The header, its checksum where it has one, and its text."""
+    """Return the header, its checksum where it has one, and its text."""
     try:
         checksum, text = _parted(about["erosion"])
         header = json.loads(text)
@@ -86,7 +86,7 @@ def _header_in(about: Mapping[str, str]) -> tuple[dict[str, Any], str | None, st
 
 
 def _parted(entry: str) -> tuple[str | None, str]:
-    """The checksum, None in a file of an earlier program, and the header's text."""
+    """Return the checksum, None in a file of an earlier program, and the header's text."""
     if entry.startswith("{"):
         return None, entry
     checksum, _, text = entry.partition(" ")

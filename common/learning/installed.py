@@ -1,4 +1,4 @@
-"""A model of one's own: a Python package that every site has installed by itself."""
+"""A custom model: a Python package that every site has installed."""
 
 from collections.abc import Sequence
 from inspect import signature
@@ -44,7 +44,7 @@ class Installed(ModelBase):
         """What it can take, only its own code knows."""
 
     def build(self, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
-        """What the factory makes. Raises ModelError, whatever the factory does."""
+        """Return the factory's module. Raises ModelError for any mistake of the factory."""
         what = f"The model {self.described()}"
         factory = load_part("model", self.entry_point, self.sha256)
         if not callable(factory):
@@ -68,5 +68,5 @@ class Installed(ModelBase):
         return check_trainable(model, what)
 
     def described(self) -> str:
-        """By its entry point."""
+        """Return the entry point."""
         return repr(self.entry_point)

@@ -49,7 +49,7 @@ class PlainSgd:
             parameter.add_(gradient, alpha=-self._rate)
 
     def _gathered(self, place: int, gradient: Tensor) -> Tensor:
-        """Momentum: the decaying sum of a parameter's gradients."""
+        """Return the momentum: the decaying sum of a parameter's gradients."""
         before = self._buffers[place]
         after = gradient.clone() if before is None else before.mul_(self._momentum).add_(gradient)
         self._buffers[place] = after
@@ -59,7 +59,7 @@ class PlainSgd:
 def optimizer_for(
     parameters: Sequence[Tensor], training: Training
 ) -> torch.optim.Optimizer | PlainSgd:
-    """A fresh optimiser as the study has it."""
+    """Return a fresh optimiser as the study has it."""
     rate, decay = training.learning_rate, training.weight_decay
     if training.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=rate, weight_decay=decay)
@@ -71,7 +71,7 @@ def optimizer_for(
 
 
 _MEAN = 1  # how the loss of a mini-batch is made of its samples', as ATen numbers the ways
-_IGNORED = -100  # the target that cross_entropy passes over unless it is told of another
+_IGNORED = -100  # the target that cross_entropy passes over by default
 # What autograd calls; torch has no other name for them, and pyproject.toml pins its version.
 _forward = torch.ops.aten.nll_loss_forward.default
 _backward = torch.ops.aten.nll_loss_backward.default
@@ -87,7 +87,7 @@ class LinearModel(nn.Sequential):
         super().__init__(nn.Flatten(), linear)
 
     def gradient_of(self, loss: Loss) -> SetGradient:
-        """What leaves the loss's gradient at the parameters that are trained, over what was there.
+        """Return a function that sets the trained parameters' gradients to those of the loss.
 
         Make it and call it where nothing is recorded for autograd.
         """
@@ -108,12 +108,12 @@ class LinearModel(nn.Sequential):
 
 
 def is_derived(loss: Loss) -> bool:
-    """Its gradient needs nothing of autograd."""
+    """Return True if the loss computes its gradient without autograd."""
     return loss is cross_entropy or isinstance(loss, DerivedLoss)
 
 
 def _output_gradient(loss: Loss, like: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """The loss's gradient in outputs (m, k), of their shape, given those and the targets."""
+    """Return the loss's gradient in outputs (m, k), of their shape, given those and the targets."""
     if isinstance(loss, DerivedLoss):
         return loss.output_gradient
     if loss is not cross_entropy:
@@ -154,9 +154,9 @@ Augment = Callable[[Tensor], Tensor]  # a mini-batch's inputs (m, *shape) -> as 
 def round_generator(
     seed: int, agent: str, round_number: int, secret: bytes = b""
 ) -> torch.Generator:
-    """The randomness of one hospital's round: it depends on these and nothing else.
+    """Return the randomness of one hospital's round: it depends on these and nothing else.
 
-    `secret` is the site's own; without one, whoever knows the study can repeat the draws.
+    `secret` is the site's own; without one, anybody who knows the study can repeat the draws.
     """
     text = f"{seed}/{agent}/{round_number}".encode()
     if secret:
@@ -169,10 +169,10 @@ def _seed(digest: bytes) -> int:
 
 
 def _unguessable(digest: bytes) -> torch.Generator:
-    """A generator whose draws depend on all of `digest`, 32 bytes.
+    """Return a generator whose draws depend on all of `digest`, 32 bytes.
 
-    torch keeps 32 bits of a seed, and so many seeds can be tried one after the other: the whole
-    state of the Mersenne Twister is filled in.
+    torch keeps 32 bits of a seed, which can all be tried: the whole state of the Mersenne Twister
+    is filled in.
     """
     generator = torch.Generator().manual_seed(_seed(digest))
     words = np.frombuffer(hashlib.shake_256(digest).digest(4 * _STATE_WORDS), np.dtype("<u4"))
@@ -191,7 +191,7 @@ def mini_batches(
     round_number: int,
     smallest: int = 1,
 ) -> Iterator[Tensor]:
-    """Indices of each mini-batch of a round.
+    """Yield indices of each mini-batch of a round.
 
     `epochs`: whole passes in a new order each, the last batch of a pass may be short. `steps`:
     full batches through one order after another, never short unless the hospital has fewer
@@ -248,9 +248,9 @@ def train_locally(
     """Train `model` from `start` (dim,), in the round of that number.
 
     `pull` is added to the gradient of every step: a proximal term, a control variate. The optimiser
-    starts fresh: momentum does not outlive a round, because the parameters that it was gathered
-    for do not either. What a layer draws (dropout) depends on the generator's seed alone. The model
-    is left at the trained parameters.
+    starts fresh: momentum does not outlive a round, because its parameters do not either. What a
+    layer draws (dropout) depends on the generator's seed alone. The model is left at the trained
+    parameters.
     """
     load_flat_parameters(model, start)
     to_training(model)
@@ -275,7 +275,7 @@ def train_locally(
 
 
 def _unrecorded(model: nn.Module, loss: Loss) -> AbstractContextManager[None]:
-    """Where nothing is recorded for autograd; where autograd is not needed, nor could be."""
+    """Return a context without recording for autograd, where autograd is not needed."""
     if isinstance(model, LinearModel) and is_derived(loss):
         return torch.inference_mode()  # it costs a small model's step a sixth less
     return torch.no_grad()
@@ -304,7 +304,7 @@ def _add_pull(parameters: Sequence[Tensor], pull: Pull) -> None:
 def gradient(
     model: nn.Module, at: Tensor, inputs: Tensor, targets: Tensor, loss: Loss, seed: int = 0
 ) -> Tensor:
-    """The gradient of the loss of inputs (m, *shape) in the parameters `at`: (dim,).
+    """Return the gradient of the loss of inputs (m, *shape) in the parameters `at`: (dim,).
 
     A layer that draws (dropout) does so alike in every call with the same `seed`.
     """
@@ -322,13 +322,13 @@ def gradient(
 
 @torch.no_grad()
 def outputs_of(model: nn.Module, inputs: Tensor, batch_size: int = 1024) -> Tensor:
-    """What the model gives for inputs (n, *shape): (n, num_outputs) float64."""
+    """Return the model's outputs for inputs (n, *shape): (n, num_outputs) float64."""
     model.eval()
     return torch.cat([model(part) for part in torch.split(inputs, batch_size)]).double()
 
 
 def predictions_of(task: Task, model: nn.Module, parameters: Tensor, inputs: Tensor) -> Tensor:
-    """Predictions (n, k) with `parameters` (dim,), or the mean of those of each row (m, dim)."""
+    """Return predictions (n, k) with `parameters` (dim,), or the mean over rows (m, dim)."""
 
     def of(member: Tensor) -> Tensor:
         load_flat_parameters(model, member)

@@ -58,22 +58,22 @@ def hold_out(
 
 
 def held_out_count(num_patients: int, share: float) -> int:
-    """How many of a stratum's patients are held out."""
+    """Return how many of a stratum's patients are held out."""
     if num_patients < 2:
         return 0
     return min(max(floor(share * num_patients + 0.5), 1), num_patients - 1)
 
 
 def num_left(num_patients: Sequence[int], share: float, fewest: int) -> int:
-    """How many are in the rest of `hold_out`, of so many patients of each stratum."""
+    """Return the number in the rest of `hold_out`, by each stratum's number of patients."""
     return sum(num_patients) - sum(_counts(num_patients, share, fewest) or [])
 
 
 def _counts(num_patients: Sequence[int], share: float, fewest: int) -> list[int] | None:
-    """How many of each stratum's are held out; None: there are too few for two parts.
+    """Return how many of each stratum's are held out; None: there are too few for two parts.
 
-    The share is one of a grid, so that of two shares the parts are the same or differ in `fewest`
-    patients, whatever is rounded in the strata: what is left of two answers is about no fewer.
+    The share is one of a grid, so that the parts of two shares are the same or differ in `fewest`
+    patients, however the strata round: the difference of two answers is about no fewer.
     """
     total = sum(num_patients)
     step = (fewest + len(num_patients)) / total
@@ -97,7 +97,7 @@ class LocalWork:
     is_user: bool
     round: int  # from 1; the final evaluation has the number that the next round would have
     seed: int  # the study's
-    model: nn.Module  # its architecture; whatever parameters it holds may be overwritten
+    model: nn.Module  # its architecture; its parameters may be overwritten
     received: Tensor  # (dim,) the parameters that the round starts from; (0,) if they did not come
     inputs: Tensor  # (n, *shape) float32, training patients
     targets: Tensor  # (n, ...) of these patients
@@ -113,9 +113,9 @@ class LocalWork:
     patients: Tensor | None = None  # (n,) int64: rows with the same number are of one patient;
     # None: each row is of another
     privacy: PrivateStep | None = None  # how updates are made; None: by the local training
-    told_samples: int | None = None  # n as others are told it, with privacy of patients; None: as
+    told_samples: int | None = None  # n as disclosed to others, with privacy of patients; None: as
     # it is
-    smallest_cell: int = 1  # patients that a part must have whom something that leaves is about
+    smallest_cell: int = 1  # patients of a part that disclosed values are about, at least
     smallest_batch: int = 1  # samples that a mini-batch must have
     trainer: Trainer = train_locally  # what does the local training
 
@@ -125,7 +125,7 @@ class LocalWork:
         return len(self.targets) if self.told_samples is None else self.told_samples
 
     def of_patients(self, values: Tensor) -> Tensor:
-        """Each patient's mean of its rows' values (n, ...): (patients, ...)."""
+        """Return each patient's mean of its rows' values (n, ...): (patients, ...)."""
         if self._is_row_a_patient:
             return values
         _, numbers, counts = torch.unique(self.patients, return_inverse=True, return_counts=True)
@@ -147,13 +147,13 @@ class LocalWork:
         return self.patients is None or len(torch.unique(self.patients)) == len(self.patients)
 
     def randomness(self) -> torch.Generator:
-        """The step's randomness from its start: asking again gives the same draws."""
+        """Return the step's randomness from its start: asking again gives the same draws."""
         if self.step == "train":
             return round_generator(self.seed, self.agent, self.round, self.secret)
         return round_generator(self.seed, f"{self.agent}/{self.step}", self.round, self.secret)
 
     def update(self, start: Tensor, pull: Pull | None = None) -> LocalResult:
-        """The update for the others, from `start` (dim,): a round of local training.
+        """Return the update for the others, from `start` (dim,): a round of local training.
 
         With privacy it is the one step on cut gradients, noised unless this is the user. What a
         peer starts from and is pulled to must then depend on its patients through earlier updates
@@ -174,7 +174,7 @@ class LocalWork:
         return LocalResult(delta, samples_seen=max(1, round(self.privacy.patients)), steps=1)
 
     def sgd(self, start: Tensor, pull: Pull | None = None) -> LocalResult:
-        """One round of the study's local training, from `start` (dim,)."""
+        """Return one round of the study's local training, from `start` (dim,)."""
         if self.privacy is not None and not self.is_user:
             raise TypeError(
                 "local training without noise at a hospital whose patients have privacy"
@@ -197,7 +197,7 @@ class LocalWork:
         )
 
     def augment(self, seed: int) -> Augment | None:
-        """What changes the inputs of a mini-batch in training; None where nothing does."""
+        """Return the augmentation of a mini-batch's inputs in training, or None."""
         settings, task = self.training.augmentation, self.task
         if settings is None or not isinstance(task, ImageTask):
             return None
@@ -211,9 +211,9 @@ class LocalWork:
         return torch.arange(len(self.targets)) if self.patients is None else self.patients
 
     def only(self, rows: Tensor, share: float | None = None) -> "LocalWork":
-        """The same work on some of the rows: their indices, (m,) int64.
+        """Return the same work on some of the rows: their indices, (m,) int64.
 
-        `share`: of the patients, whom a private step's sum is over; None: that of these rows.
+        `share`: of the patients in a private step's sum; None: that of these rows.
         """
         if share is None:
             patients = self._patients()
@@ -227,11 +227,11 @@ class LocalWork:
         )
 
     def halvings(self) -> tuple[tuple["LocalWork", "LocalWork"], ...]:
-        """The work on two random halves of the patients.
+        """Return the work on two random halves of the patients.
 
         With fewer than two cells there are `SMALL_HALVINGS` of such pairs: with a number for how
         far two updates are apart their mean gives both away, and a half is no cell; means over the
-        pairs are of all patients. At a peer with privacy a coin of its own says in which half a
+        pairs are of all patients. At a peer with privacy an independent coin says in which half a
         patient is, and either counts as half of the patients: one patient more must not move
         another one to the other half.
         """
@@ -249,7 +249,7 @@ class LocalWork:
         return tuple(_halved(replace(self, agent=name), numbers) for name in names)
 
     def hold_out(self, share: float) -> tuple["LocalWork", "LocalWork"]:
-        """The work without `share` of each stratum's (class's) patients, and with those alone.
+        """Return the work without `share` of each stratum's patients, and with those alone.
 
         They are the same patients in every round, and where draws are secret in every study.
         Either part has a cell of patients at least, and so has what two shares differ in; where
@@ -261,13 +261,13 @@ class LocalWork:
         return self.only(rest), self.only(held_out)
 
     def loss(self, parameters: Tensor) -> float:
-        """The task's mean loss of `parameters` (dim,) on the patients; infinite if diverged."""
+        """Return the mean loss of `parameters` (dim,) on the patients; infinite if diverged."""
         predictions = predictions_of(self.task, self.model, parameters, self.inputs)
         return self.task.held_out_loss(self.of_patients(predictions), self.outcomes)
 
 
 def _halved(work: LocalWork, numbers: Tensor) -> tuple[LocalWork, LocalWork]:
-    """The work on either half of the patients, who are numbered from 0 in `numbers` (n,)."""
+    """Return the work on either half of the patients, who are numbered from 0 in `numbers` (n,)."""
     order = torch.randperm(int(numbers.max()) + 1, generator=work.randomness())
     middle = (len(order) + 1) // 2
     first, second = (
@@ -283,7 +283,7 @@ class LocalOutcome:
 
     delta: Tensor  # (dim,) float32, leaves the hospital; parameters after minus received
     samples_seen: int  # samples over all mini-batches that went into delta, repeats counted
-    attachments: Tensors = field(default_factory=dict)  # leave the hospital beside the update
+    attachments: Tensors = field(default_factory=dict)  # leave the hospital with the update
     keep: Tensors = field(default_factory=dict)  # stay at the hospital: `kept` of its next round
     steps: int | None = None  # mini-batches that went into delta, where updates are compared by
     # them; leaves the hospital where the study does not say it
@@ -308,7 +308,7 @@ class PatientCounts:
 
     @classmethod
     def of(cls, task: Task, targets: Targets, patients: NDArray[np.int64]) -> "PatientCounts":
-        """Of the targets (n, ...) and the patients' numbers (n,) of samples, one at least."""
+        """Count the targets (n, ...) and the patients' numbers (n,) of samples, one at least."""
         _, samples = np.unique(patients, return_counts=True)
         strata = task.strata(task.targets_of_patients(targets, patients))
         _, members = np.unique(strata, return_counts=True)
@@ -336,7 +336,7 @@ class WorkSize:
     is_user: bool
     training: Training
     counts: PatientCounts  # of the whole hospital
-    num_patients: int  # that this training goes over, whoever they are
+    num_patients: int  # that this training goes over
     smallest_cell: int = 1  # as `LocalWork` has them
     smallest_batch: int = 1
     side_by_side: int = 1  # trainings of a round that go over a part of the patients each
@@ -344,16 +344,16 @@ class WorkSize:
 
     @property
     def num_samples(self) -> int:
-        """The fewest rows or images that so many of the patients have."""
+        """Return the fewest rows or images that `num_patients` of the patients have."""
         return sum(self.counts.samples[: self.num_patients])
 
     def half(self) -> "WorkSize":
-        """One half of `LocalWork.halvings`."""
+        """Return one half of `LocalWork.halvings`."""
         every = self.counts.num_patients
         pairs = SMALL_HALVINGS if every < 2 * self.smallest_cell else 1
         return replace(self, num_patients=max(1, every // 2), side_by_side=2 * pairs)
 
     def without_held_out(self, share: float) -> "WorkSize":
-        """The first part of `LocalWork.hold_out`."""
+        """Return the first part of `LocalWork.hold_out`."""
         rest = num_left(self.counts.strata, share, self.smallest_cell)
         return replace(self, num_patients=rest)

@@ -62,7 +62,7 @@ def build_model(
     seed: int = 0,
     weights: Path | None = None,
 ) -> nn.Module:
-    """The model as a site trains it: its start depends on `seed` and its file of weights alone.
+    """Return the model as a site trains it; its start depends only on `seed` and the weights.
 
     `weights`: the folder with that file. Raises ModelError.
     """
@@ -96,7 +96,7 @@ def check_model(settings: ModelBase, input_shape: Sequence[int], num_outputs: in
 def unweighted_model(
     settings: ModelBase, input_shape: Sequence[int], num_outputs: int, seed: int = 0
 ) -> nn.Module:
-    """The same before its file of weights is read: what shapes and names are taken from."""
+    """Return the model before its file of weights is read, for its shapes and names."""
     with draws_from(seed):
         model = settings.build(input_shape, num_outputs)
     freeze(model, settings.frozen)
@@ -110,7 +110,7 @@ def first_parameters(
     seed: int,
     weights: Path | None = None,
 ) -> Tensor:
-    """Where training starts: (dim,). The file of weights is read only if some of them travel.
+    """Return the initial parameters: (dim,). The file of weights is read only if some travel.
 
     Raises ModelError.
     """
@@ -130,7 +130,7 @@ MOST_PARAMETERS = 10**9  # of one model: 4 GB, and training needs several times 
 def parameter_layout(
     settings: ModelBase, input_shape: tuple[int, ...], num_outputs: int
 ) -> Mapping[str, slice]:
-    """Parameter name -> its place, in the order of `flat_parameters`. Raises ModelError."""
+    """Return parameter name -> its place, in the order of `flat_parameters`. Raises ModelError."""
     layout: dict[str, slice] = {}
     offset = 0
     for name, shape in parameter_shapes(settings, input_shape, num_outputs).items():
@@ -164,15 +164,15 @@ def check_size(settings: ModelBase, input_shape: tuple[int, ...], num_outputs: i
 
 
 def num_built(settings: ModelBase, input_shape: tuple[int, ...], num_outputs: int) -> int:
-    """How many parameters the model has, frozen ones too; no memory is taken for them.
+    """Return how many parameters the model has, frozen ones too; no memory is taken for them.
 
-    Only of models whose shapes can be had so (`has_free_shapes`).
+    Only for models with `has_free_shapes`.
     """
     return _built(type(settings), settings.model_dump_json(), input_shape, num_outputs)
 
 
 def shapes_digest(shapes: Mapping[str, Shape]) -> str:
-    """SHA-256 of names and shapes: two models with the same can exchange flat vectors."""
+    """Return SHA-256 of names and shapes: two models with the same can exchange flat vectors."""
     text = json.dumps([[name, list(shape)] for name, shape in shapes.items()])
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -180,7 +180,7 @@ def shapes_digest(shapes: Mapping[str, Shape]) -> str:
 def model_of_shapes(
     settings: ModelBase, input_shape: tuple[int, ...], num_outputs: int
 ) -> nn.Module:
-    """The module for its layers and shapes, without values where that can be had."""
+    """Return the module for its layers and shapes, without values if possible."""
     # On "meta" no memory is taken, and no random number drawn. Others' code may not bear it.
     with torch.device("meta") if settings.has_free_shapes else nullcontext():
         return unweighted_model(settings, input_shape, num_outputs)

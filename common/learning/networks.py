@@ -24,7 +24,7 @@ class ModelBase(Settings, ABC):
     runs_installed_code: ClassVar[bool] = False  # of somebody else's package
     is_tried_out: ClassVar[bool] = False  # on made-up patients: whether it fits the study's inputs
     has_free_shapes: ClassVar[bool] = True  # it can be built without memory, to know its shapes
-    grows_with_study: ClassVar[bool] = False  # with the inputs' shape, or with widths of its own
+    grows_with_study: ClassVar[bool] = False  # with the inputs' shape, or with widths in the study
 
     is_stackable: ClassVar[bool] = False  # it can be trained as one of a stack (`stacked_sgd`): no
     # layer draws, or looks at several patients at once
@@ -45,10 +45,10 @@ class ModelBase(Settings, ABC):
 
     @abstractmethod
     def build(self, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
-        """The module, with parameters drawn from torch's global generator."""
+        """Return the module, with parameters drawn from torch's global generator."""
 
     def described(self) -> str:
-        """For people: the model's name."""
+        """Return the model's name for people."""
         return self.name
 
 
@@ -70,7 +70,7 @@ class Logistic(ModelBase):
         """Any input fits: it is flattened."""
 
     def build(self, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
-        """One linear layer to `num_outputs` outputs."""
+        """Return one linear layer to `num_outputs` outputs."""
         linear = nn.Linear(prod(input_shape), num_outputs)
         spread = self.start_deviation
         if spread:
@@ -96,7 +96,7 @@ class Mlp(ModelBase):
         """Any input fits: it is flattened."""
 
     def build(self, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
-        """Linear layers with ReLU between them."""
+        """Return linear layers with ReLU between them."""
         widths = [prod(input_shape), *self.hidden]
         layers: list[nn.Module] = [nn.Flatten()]
         for width_in, width_out in pairwise(widths):
@@ -124,7 +124,7 @@ class MnistCnn(ModelBase):
         needs_image("mnist_cnn", input_shape)
 
     def build(self, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
-        """Three 3x3 convolutions of stride 2 and padding 1, then a hidden layer."""
+        """Return three 3x3 convolutions of stride 2 and padding 1, then a hidden layer."""
         channels, height, width = input_shape
         widths = [channels, self.width, 2 * self.width, 4 * self.width]
         layers: list[nn.Module] = []
@@ -152,7 +152,7 @@ class Resnet18(ModelBase):
         needs_image("resnet18", input_shape)
 
     def build(self, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
-        """11.2 million parameters; the first convolution takes one channel for grey images."""
+        """Build 11.2 million parameters, with one input channel for grey images."""
         from erosion.common.learning.torchvision_import import models
 
         network: nn.Module = models.resnet18(
@@ -180,7 +180,7 @@ MOST_GROUPS = 8
 
 
 def with_group_normalisation(model: nn.Module) -> nn.Module:
-    """The same model, whose batch normalisations are replaced; their names stay."""
+    """Replace the model's batch normalisations in place, under their names, and return it."""
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, _BatchNorm):
@@ -224,7 +224,7 @@ class TorchvisionNetwork(ModelBase):
             raise ValueError("architecture = 'vit_b_16' takes images of 224 x 224")
 
     def build(self, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
-        """The network, its last layer with `num_outputs` outputs."""
+        """Return the network, its last layer with `num_outputs` outputs."""
         from erosion.common.learning.torchvision_import import models
 
         network: nn.Module = models.get_model(
@@ -235,7 +235,7 @@ class TorchvisionNetwork(ModelBase):
         return with_group_normalisation(network) if self.normalisation == "group" else network
 
     def described(self) -> str:
-        """By its architecture."""
+        """Return the architecture."""
         return f"{self.architecture} of torchvision"
 
 
@@ -269,7 +269,7 @@ class MonaiNetwork(ModelBase):
             )
 
     def build(self, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
-        """The network; raises ModelError where MONAI is not installed."""
+        """Return the network; raises ModelError where MONAI is not installed."""
         try:
             nets: Any = import_module("monai.networks.nets")  # which re-exports without saying so
         except ModuleNotFoundError:
@@ -292,5 +292,5 @@ class MonaiNetwork(ModelBase):
         return with_group_normalisation(network) if self.normalisation == "group" else network
 
     def described(self) -> str:
-        """By its network."""
+        """Return the network's name."""
         return f"{self.network} of MONAI"

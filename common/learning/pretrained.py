@@ -104,7 +104,7 @@ def load_pretrained(model: nn.Module, pretrained: Pretrained, folder: Path | Non
 
 
 def _problem_with(value: Tensor, target: Tensor) -> str | None:
-    """Why the file's value cannot stand in the model; completes its name."""
+    """Return why the file's value cannot stand in the model; completes its name."""
     if value.shape != target.shape:
         return f"is {_shape(value)} there and {_shape(target)} in the model"
     if value.is_floating_point() != target.is_floating_point():
@@ -115,18 +115,18 @@ def _problem_with(value: Tensor, target: Tensor) -> str | None:
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
-    """Whether a parameter is named by one of the patterns."""
+    """Return whether a parameter is named by one of the patterns."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def some(names: Sequence[str]) -> str:
-    """The first of some names, for a message."""
+    """Return the first of some names, for a message."""
     shown = ", ".join(names[:SHOWN]) or "none"
     return shown + (f", ... ({len(names)} in all)" if len(names) > SHOWN else "")
 
 
 def _checked(pretrained: Pretrained, folder: Path | None) -> Path:
-    """The file, once its hash is right."""
+    """Return the file, once its hash is right."""
     path = (folder or Path(FOLDER)) / pretrained.file
     digest = hashlib.sha256()
     try:
@@ -153,7 +153,7 @@ def _checked(pretrained: Pretrained, folder: Path | None) -> Path:
 
 
 def _state_of(path: Path, pretrained: Pretrained) -> dict[str, Tensor]:
-    """The tensors by the model's names."""
+    """Return the tensors by the model's names."""
     try:
         raw: object
         if path.suffix in SAFETENSORS:
@@ -184,7 +184,7 @@ def _state_of(path: Path, pretrained: Pretrained) -> dict[str, Tensor]:
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    """The tensors; of the model of a run, its parameters by name. Raises ValueError."""
+    """Return the tensors; of the model of a run, its parameters by name. Raises ValueError."""
     about, tensors = read_tensors(path)
     shapes = about.get(SHAPES)
     if shapes is None or set(tensors) != {"parameters"}:

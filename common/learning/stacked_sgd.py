@@ -1,6 +1,6 @@
 """Several hospitals' local training as one: their parameters are a stack, and all take each step.
 
-Every hospital takes the mini-batches of its own generator, as `train_locally` does, and ends where
+Every hospital draws mini-batches from a separate generator, as `train_locally` does, and ends where
 that ends but for the rounding of float32.
 """
 
@@ -56,7 +56,7 @@ class Job(NamedTuple):
 
 
 def why_not_stacked(model: ModelBase, task: Task, training: Training) -> str:
-    """Why hospitals cannot be trained as a stack; "" where they can."""
+    """Return why hospitals cannot be trained as a stack; "" where they can."""
     if not model.is_stackable:
         return f"the model {model.described()} may draw or mix patients in its layers"
     if training.augmentation is not None:
@@ -65,7 +65,7 @@ def why_not_stacked(model: ModelBase, task: Task, training: Training) -> str:
 
 
 def train_stacked(jobs: Sequence[Job]) -> list[LocalResult]:
-    """What `train_locally` gives for each; all are of one model and one task, on one device.
+    """Do as `train_locally` for each; all are of one model and one task, on one device.
 
     Their models must be as `why_not_stacked` allows.
     """
@@ -78,7 +78,7 @@ def train_stacked(jobs: Sequence[Job]) -> list[LocalResult]:
 
 
 def _stacks(jobs: Sequence[Job]) -> Iterator[list[int]]:
-    """Places of jobs of one kind that take about as many steps, and fit into memory."""
+    """Yield places of jobs of one kind that take about as many steps, and fit into memory."""
     kinds: dict[Hashable, list[int]] = {}
     for place, job in enumerate(jobs):
         kinds.setdefault((job.training, job.pull is None), []).append(place)
@@ -158,7 +158,7 @@ class _Drawn:
         self._device = device
 
     def batches(self) -> Iterator[Tensor]:
-        """Of each step the samples' places: (jobs, most samples), beyond the length of any."""
+        """Yield each step's places of samples: (jobs, most samples), filled up past the end."""
         is_drawn = torch.arange(int(self.lengths.max())) < self.lengths[..., None]
         places = torch.zeros(is_drawn.shape, dtype=torch.long)
         places[is_drawn] = self._orders
@@ -168,7 +168,7 @@ class _Drawn:
 
 
 def _total(loss: Loss, outputs: Tensor, targets: Tensor, lengths: Tensor) -> Tensor:
-    """The sum of the hospitals' losses, each a mean over as many samples as its mini-batch has.
+    """Return the sum of the hospitals' losses, each the mean over its mini-batch.
 
     outputs (jobs, m, num_outputs), targets (jobs, m, ...), lengths (jobs,) up to m.
     """
@@ -182,7 +182,7 @@ def _total(loss: Loss, outputs: Tensor, targets: Tensor, lengths: Tensor) -> Ten
 
 
 def _pulled(jobs: Sequence[Job], current: Tensor) -> Tensor:
-    """Something whose gradient in `current` (jobs, dim) is every hospital's pull."""
+    """Return a value with every hospital's pull as its gradient in `current` (jobs, dim)."""
     pulls = [
         job.pull(parameters)
         for job, parameters in zip(jobs, current.detach(), strict=True)
@@ -192,7 +192,7 @@ def _pulled(jobs: Sequence[Job], current: Tensor) -> Tensor:
 
 
 def _unflattened(vectors: Tensor, model: nn.Module) -> list[Tensor]:
-    """Vectors (jobs, dim) as copies of each parameter: (jobs, *shape), to be trained."""
+    """Return vectors (jobs, dim) as copies of each parameter: (jobs, *shape), to be trained."""
     shapes = [parameter.shape for _, parameter in named_trained_parameters(model)]
     parts = torch.split(vectors, [prod(shape) for shape in shapes], dim=1)
     return [
@@ -202,5 +202,5 @@ def _unflattened(vectors: Tensor, model: nn.Module) -> list[Tensor]:
 
 
 def _flattened(parameters: Sequence[Tensor]) -> Tensor:
-    """Vectors (jobs, dim) of parameters (jobs, *shape)."""
+    """Return vectors (jobs, dim) of parameters (jobs, *shape)."""
     return torch.cat([parameter.flatten(1) for parameter in parameters], dim=1)

@@ -1,9 +1,9 @@
-"""torchvision beside a CPU-only torch.
+"""Imports torchvision with a CPU-only torch.
 
-The wheels of torchvision register C++ operators against the CUDA build of torch. Beside the CPU
-build that registration is missing, and `import torchvision` stops because it describes two
-operators (`nms` and `qnms`) that do not exist. Declaring their schemas first is enough for
-models, transforms and datasets, none of which calls them.
+The wheels of torchvision register C++ operators against the CUDA build of torch. With the CPU build
+that registration is missing, and `import torchvision` stops because it describes two operators
+(`nms` and `qnms`) that do not exist. Declaring their schemas first is enough for models, transforms
+and datasets, none of which calls them.
 """
 
 import torch

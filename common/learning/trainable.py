@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 @contextmanager
 def draws_from(seed: int, device: torch.device = CPU) -> Iterator[None]:
-    """Within, layers on `device` draw from `seed`; afterwards all draw as if nothing had been."""
+    """Let layers on `device` draw from `seed` within; restore the generators afterwards."""
     generator = torch.default_generator
     before = generator.get_state()
     on_gpu = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
@@ -43,17 +43,17 @@ PASSES = 2  # in training, by which what a model remembers of its patients shows
 
 
 def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """Those that local training changes and that travel, in `model.parameters()` order."""
+    """Return those that local training changes and that travel, in `model.parameters()` order."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def named_trained_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """The same with their names; one that has several counts once, by the first."""
+    """Yield the same with their names; one that has several counts once, by the first."""
     return ((name, p) for name, p in model.named_parameters() if p.requires_grad)
 
 
 def flat_parameters(model: nn.Module) -> Tensor:
-    """A copy of all that is trained, concatenated in `model.parameters()` order: (dim,) float32."""
+    """Return a copy of all trained parameters, in `model.parameters()` order: (dim,) float32."""
     return nn.utils.parameters_to_vector(trained_parameters(model)).detach().clone()
 
 
@@ -99,7 +99,7 @@ def to_training(model: nn.Module) -> None:
 
 
 def check_trainable(model: object, what: str) -> nn.Module:
-    """The module, if its parameters can travel and its buffers are constants; raises ModelError.
+    """Return the module; raises ModelError unless parameters can travel and buffers are constant.
 
     `what` opens the messages.
     """
@@ -216,7 +216,7 @@ def try_out(model: nn.Module, input_shape: Sequence[int], num_outputs: int, what
 
 
 def tied_names(model: nn.Module) -> list[str]:
-    """Second names of parameters that the module uses more than once, as `second = first`."""
+    """Return second names of parameters that the module uses twice, as `second = first`."""
     first: dict[int, str] = {}
     tied = []
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -261,7 +261,7 @@ def _check_outputs(outputs: object, num_patients: int, num_outputs: int, what: s
 
 
 def _check_predictions(model: nn.Module, inputs: Tensor, num_outputs: int, what: str) -> None:
-    """Nobody beside a patient, and no chance, changes what is predicted for it."""
+    """Check that neither other patients nor chance change a patient's prediction."""
     model.eval()
     with torch.no_grad():
         together, *alone = (model(part) for part in (inputs, *torch.split(inputs, 1)))
@@ -302,7 +302,7 @@ def _are_same(one: Tensor, other: Tensor) -> bool:
 
 
 def _is_frozen(module: nn.Module) -> bool:
-    """It has parameters, and none of them is trained."""
+    """Return True for a module with parameters, none of them trained."""
     parameters = list(module.parameters())
     return bool(parameters) and not any(p.requires_grad for p in parameters)
 

@@ -88,7 +88,7 @@ def _changed(pixels: Tensor, settings: Augmentation, generator: torch.Generator)
 
 
 def cropped(pixels: Tensor, places: Tensor, margin: int) -> Tensor:
-    """Each image moved by (margin - row, margin - column) of `places` (m, 2); what is new is black.
+    """Return each image moved by (margin - row, margin - column) of `places` (m, 2), padded black.
 
     So a place of (margin, margin) leaves an image as it is.
     """
@@ -103,11 +103,11 @@ def cropped(pixels: Tensor, places: Tensor, margin: int) -> Tensor:
 
 
 def rotated(pixels: Tensor, degrees: Tensor) -> Tensor:
-    """Each image turned by `degrees` (m,) about its middle, counter-clockwise as it is seen."""
+    """Return each image turned by `degrees` (m,) counter-clockwise about its middle."""
     height, width = pixels.shape[-2:]
     angles = degrees * (pi / 180)
     sine, cosine, zero = angles.sin(), angles.cos(), torch.zeros_like(angles)
-    # Of where each pixel comes from; in coordinates from -1 to 1, whatever the sides' lengths are.
+    # Of each pixel's origin, in coordinates from -1 to 1 along both sides.
     rows = [
         torch.stack([cosine, -sine * (height / width)], dim=1),
         torch.stack([sine * (width / height), cosine], dim=1),
@@ -178,13 +178,13 @@ class Training(Settings):
         return self
 
     def steps_with(self, num_samples: int) -> int:
-        """How many mini-batches a hospital with so many training samples takes in a round."""
+        """Return how many mini-batches a hospital with `num_samples` takes in a round."""
         if self.steps is not None:
             return self.steps
         return (self.epochs or 1) * ceil(num_samples / self.batch_size)
 
     def sizes_of_a_pass(self, num_samples: int, smallest: int) -> list[int]:
-        """How many samples each mini-batch of a pass has where none may have fewer than `smallest`.
+        """Return the mini-batch sizes of a pass, none below `smallest`.
 
         The last one has those that are left over. Where they are too few, the last two share
         theirs evenly, or are one if that leaves either too few. A hospital with fewer samples has
@@ -199,7 +199,7 @@ class Training(Settings):
         return sizes[:-2] + ([shared - fewer, fewer] if fewer >= smallest else [shared])
 
     def problem_for_plain_sgd(self, method: str) -> str | None:
-        """Why a method whose steps are defined for plain SGD cannot use this, or None."""
+        """Return why a method defined for plain SGD cannot use this, or None."""
         if self.optimizer == "sgd" and not self.momentum:
             return None
         given = "momentum" if self.optimizer == "sgd" else f"optimizer = {self.optimizer!r}"
@@ -209,7 +209,7 @@ class Training(Settings):
         )
 
     def problem_with_pull(self, proximal_weight: float) -> str | None:
-        """Why steps cannot follow the pull of a proximal term, or None.
+        """Return why steps cannot follow the pull of a proximal term, or None.
 
         SGD with momentum m diverges where curvature times learning rate is 2 (1 + m) or more.
         """

@@ -18,12 +18,12 @@ _DIGITS = 1e4  # of a noise multiplier, rounded up, so that it is the same on ev
 
 
 def strength_of(noise_multiplier: float) -> float:
-    """Of one release; infinite without noise."""
+    """Return the strength of one release; infinite without noise."""
     return inf if noise_multiplier <= 0 else 1 / noise_multiplier**2
 
 
 def delta_of(strength: float, epsilon: float) -> float:
-    """The least delta with which releases of this strength in all are (epsilon, delta)-private."""
+    """Return the least delta at which releases of this strength are (epsilon, delta)-private."""
     if strength <= 0:
         return 0.0
     # Imported where there is privacy to account for: it takes half a second.
@@ -34,7 +34,7 @@ def delta_of(strength: float, epsilon: float) -> float:
 
 
 def epsilon_of(strength: float, delta: float) -> float:
-    """The least epsilon at this delta; infinite where a release had no noise."""
+    """Return the least epsilon at this delta; infinite where a release had no noise."""
     if strength == inf:
         return inf
     if delta_of(strength, 0.0) <= delta:
@@ -48,7 +48,7 @@ def epsilon_of(strength: float, delta: float) -> float:
 
 @lru_cache(maxsize=256)
 def noise_multiplier(epsilon: float, delta: float, releases: int) -> float:
-    """The least noise multiplier with which these releases are (epsilon, delta)-private."""
+    """Return the least noise multiplier with which these releases are (epsilon, delta)-private."""
     from scipy.optimize import brentq
 
     def excess(mu: float) -> float:

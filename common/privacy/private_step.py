@@ -39,7 +39,7 @@ class PatientRows:
 
 
 def problem_with_layers(model: nn.Module) -> str | None:
-    """The layer that looks at several patients at once, or None."""
+    """Return the layer that looks at several patients at once, or None."""
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm) and module.running_mean is None:
             return (
@@ -53,7 +53,7 @@ def problem_with_layers(model: nn.Module) -> str | None:
 def clipped_sum(
     model: nn.Module, start: Tensor, rows: PatientRows, loss: Loss, *, clip_norm: float, seed: int
 ) -> Tensor:
-    """The sum over patients of their gradients at `start` (dim,), cut to `clip_norm`: float64.
+    """Return the patients' sum of gradients at `start` (dim,), each cut to `clip_norm`: float64.
 
     `seed`: of what a layer draws (dropout). A gradient that is not finite counts as 0.
     Raises ModelError for a model that cannot be differentiated patient by patient.
@@ -89,7 +89,7 @@ def clipped_sum(
 def _by_patient(
     patients: Tensor, of_rows: Callable[[Tensor], Tensor], dim: int
 ) -> Iterator[Tensor]:
-    """The gradients of some patients at a time: (patients, dim)."""
+    """Yield the gradients of some patients at a time: (patients, dim)."""
     if not len(patients):  # a half that chance left empty
         return
     at_once = max(1, _NUMBERS_AT_ONCE // dim)
@@ -104,7 +104,7 @@ def _by_patient(
 
 
 def _cut(gradients: Tensor, clip_norm: float) -> Tensor:
-    """Each row (dim,) no longer than `clip_norm`, in its direction."""
+    """Return each row (dim,) no longer than `clip_norm`, in its direction."""
     lengths = gradients.norm(dim=1, keepdim=True)
     finite = torch.where(lengths.isfinite(), gradients, 0.0)
     kept: Tensor = clip_norm / lengths.clamp(min=clip_norm)
@@ -118,7 +118,7 @@ _GRID_BITS = 20  # a noised sum is given to this many bits below the noise's dev
 
 
 def gaussian(key: bytes, count: int) -> Floats:
-    """`count` independent standard normal numbers of a key of 32 bytes (Box and Muller, 1958)."""
+    """Return `count` standard normal numbers of a key of 32 bytes (Box and Muller, 1958)."""
     stream = keystream(key)
     pairs = -(-count // 2)
     drawn = np.empty(2 * pairs)
@@ -133,10 +133,11 @@ def gaussian(key: bytes, count: int) -> Floats:
 
 
 def with_noise(total: Floats, deviation: float, key: bytes) -> Floats:
-    """`total` (dim,) and noise of this deviation, on a grid.
+    """Return `total` (dim,) and noise of this deviation, on a grid.
 
-    The last bits of a float64 sum would tell what was added to the noise (Mironov, On Significance
-    of the Least Significant Bits for Differential Privacy, 2012), so they are rounded away.
+    The last bits of a float64 sum would disclose what was added to the noise (Mironov, On
+    Significance of the Least Significant Bits for Differential Privacy, 2012), so they are rounded
+    away.
     """
     grid = 2.0 ** (math.floor(math.log2(deviation)) - _GRID_BITS)
     noised: Floats = np.rint((total + deviation * gaussian(key, len(total))) / grid) * grid
@@ -156,7 +157,7 @@ class PrivateStep:
     repeats: bool = False  # in a simulation: the same noise for any gradients
 
     def of_share(self, share: float, part: Tensor) -> "PrivateStep":
-        """The same for some of the patients, with its own noise."""
+        """Return the same for some of the patients, with its own noise."""
         chosen = hashlib.sha256(part.numpy().tobytes()).digest()
         return replace(
             self,
@@ -167,7 +168,7 @@ class PrivateStep:
     def take(
         self, model: nn.Module, start: Tensor, rows: PatientRows, loss: Loss, seed: int
     ) -> Tensor:
-        """What the parameters (dim,) change by: (dim,) float32. Raises ModelError."""
+        """Return the change of the parameters (dim,): (dim,) float32. Raises ModelError."""
         total = clipped_sum(model, start, rows, loss, clip_norm=self.clip_norm, seed=seed).cpu()
         if self.noise_multiplier > 0:
             # Of the sum itself, too: the same noise on another sum would give the difference away.
@@ -180,5 +181,5 @@ class PrivateStep:
 
 
 def noise_deviation(step: PrivateStep) -> float:
-    """Of each parameter of an update."""
+    """Return the deviation of each parameter of an update."""
     return step.learning_rate * step.noise_multiplier * step.clip_norm / step.patients

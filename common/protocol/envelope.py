@@ -1,4 +1,4 @@
-"""A Flower RecordDict as the head of a message and the bytes of its arrays, and back."""
+"""A Flower RecordDict as a message's header and its arrays' bytes, and back."""
 
 import base64
 from collections.abc import Iterator, Sequence
@@ -28,12 +28,12 @@ _ZEROS = memoryview(bytes(ALIGNMENT))
 
 
 def padded(num_bytes: int) -> int:
-    """The room that an array takes."""
+    """Return the room that an array takes."""
     return -(-num_bytes // ALIGNMENT) * ALIGNMENT
 
 
 def describe(content: RecordDict) -> tuple[dict[str, Any], list[memoryview]]:
-    """The description of `content` for a head, and its arrays' bytes, not copied."""
+    """Return the description of `content` for a header, and its arrays' bytes, not copied."""
     records: dict[str, Any] = {}
     buffers: list[memoryview] = []
     for name, record in content.items():
@@ -53,7 +53,7 @@ def describe(content: RecordDict) -> tuple[dict[str, Any], list[memoryview]]:
 
 
 def data_frames(buffers: Sequence[memoryview], size: "FrameSize") -> Iterator[bytes]:
-    """The arrays' bytes as frames, made one at a time: each byte is copied once, into its frame."""
+    """Yield the arrays' bytes as frames, one at a time: each byte is copied once."""
     parts: list[bytes | memoryview] = [_DATA]
     size.begin()
     room = size.num_bytes
@@ -83,11 +83,11 @@ def _with_padding(buffers: Sequence[memoryview]) -> Iterator[memoryview]:
 
 @dataclass
 class FrameSize:
-    """How much goes into a frame: so much that the line takes it within a moment.
+    """The size of a frame: as large as the link takes within a moment.
 
-    Large frames cost less; on a slow line small ones let a sign of life through in time. gRPC and
-    the kernel take a few megabytes before they wait for the line, so only a message of which the
-    line has taken more than that, and soon, has frames that are larger than modest.
+    Large frames cost less; on a slow link small ones let a sign of life through in time. gRPC and
+    the kernel buffer a few megabytes, so only a message of which the link has quickly taken more
+    than that has frames that are larger than modest.
     """
 
     num_bytes: int = SMALLEST_DATA_BYTES
@@ -97,7 +97,7 @@ class FrameSize:
 
     @classmethod
     def told(cls, most_bytes: object) -> Self:
-        """As the other side asked for; what it cannot mean counts for nothing."""
+        """Return the size that the other side asked for; implausible ones are ignored."""
         if type(most_bytes) is not int:
             return cls()
         return cls(most_bytes=min(max(most_bytes, MODEST_DATA_BYTES), LARGEST_DATA_BYTES))
@@ -130,7 +130,7 @@ class _Described:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a head says about a message's content, checked; `content` makes it once all is there."""
+    """A header's checked description of a message's content, which `content` makes."""
 
     arrays: dict[str, tuple[_Described, ...]]  # by record
     others: dict[str, MetricRecord | ConfigRecord]
@@ -142,7 +142,7 @@ class Description:
         return sum(padded(a.num_bytes) for arrays in self.arrays.values() for a in arrays)
 
     def content(self, memory: memoryview) -> RecordDict:
-        """The content, whose arrays are views of `memory`."""
+        """Return the content; its arrays are views of `memory`."""
         at = 0
         records: dict[str, ArrayRecord | MetricRecord | ConfigRecord] = {**self.others}
         for name, arrays in self.arrays.items():
@@ -155,7 +155,7 @@ class Description:
 
 
 def read_description(records: object) -> Description:
-    """Check what a head says about the content. Raises ProtocolFault."""
+    """Check a header's description of the content. Raises ProtocolFault."""
     if not isinstance(records, dict):
         raise ProtocolFault("a message without records")
     _check_size(records)
@@ -178,7 +178,7 @@ def read_description(records: object) -> Description:
 
 
 def _check_size(records: dict[str, Any]) -> None:
-    """Before anything is made of it: one site's head must not keep the others waiting."""
+    """Check first: one site's header must not keep the others waiting."""
     if len(records) > MOST_RECORDS:
         raise ProtocolFault(f"more than {MOST_RECORDS} records in one message")
     num_arrays = num_values = 0
@@ -219,7 +219,7 @@ def _made(kind: type[Any], values: dict[str, Any]) -> Any:
 
 
 def _encoded(value: Any) -> Any:
-    """JSON has no bytes."""
+    """Return a value as JSON, which has no bytes."""
     if isinstance(value, bytes):
         return {"base64": base64.b64encode(value).decode()}
     if isinstance(value, list):
@@ -247,7 +247,7 @@ class Space(Protocol):
         """Append. Raises OSError."""
 
     def memory(self) -> memoryview:
-        """All that was written."""
+        """Return all that was written."""
 
 
 class MemorySpace:
@@ -264,7 +264,7 @@ class MemorySpace:
         self._at = end
 
     def memory(self) -> memoryview:
-        """All of it."""
+        """Return all of it."""
         return self._values.data
 
 
@@ -275,12 +275,12 @@ class Nowhere:
         """Let it go."""
 
     def memory(self) -> memoryview:
-        """Nothing."""
+        """Return no memory."""
         return memoryview(b"")
 
 
 class Assembly:
-    """One message under way: its head is here, and so much of its arrays as has come."""
+    """One message under way: its header, and the part of its arrays that has arrived."""
 
     def __init__(self, head: dict[str, Any], description: Description, space: Space) -> None:
         self.head = head
@@ -304,5 +304,5 @@ class Assembly:
         self._space = Nowhere()
 
     def content(self) -> RecordDict:
-        """The content, once it is whole."""
+        """Return the content, once it is whole."""
         return self._description.content(self._space.memory())

@@ -24,7 +24,7 @@ RUN_ID, COORDINATOR_NODE_ID = 1, 1
 
 
 def identify() -> None:
-    """Make `flwr.app.Message(...)` usable in this process, whatever the version of flwr."""
+    """Make `flwr.app.Message(...)` usable in this process with any version of flwr."""
     try:
         identity = import_module("flwr.supercore.task_identity").TaskIdentity
     except ImportError:  # up to 1.37 a message asks for nothing
@@ -58,7 +58,7 @@ class BufferArray(Array):
 
     @property
     def data(self) -> bytes:
-        """The serialised values, copied now: for whoever uses Flower's own interface."""
+        """The serialised values, copied now, for Flower's own interface."""
         return bytes(self._buffer)
 
     @data.setter
@@ -75,14 +75,14 @@ BufferArray.__qualname__ = Array.__qualname__
 
 
 def buffer_of(array: Array) -> memoryview:
-    """The serialised values of any Array, without a copy where that can be."""
+    """Return the serialised values of any Array, without a copy where that can be."""
     if isinstance(array, BufferArray):
         return array.buffer
     return memoryview(array.data)
 
 
 def to_array(tensor: Tensor) -> Array:
-    """A Flower Array of `tensor` (any shape), for sending; it shares the tensor's memory.
+    """Return a Flower Array of `tensor` (any shape), for sending; it shares the tensor's memory.
 
     Raises ValueError for a type that cannot travel.
     """
@@ -96,7 +96,7 @@ def to_array(tensor: Tensor) -> Array:
 
 
 def to_record(arrays: Mapping[str, Array]) -> ArrayRecord:
-    """The arrays themselves under their names; ArrayRecord's own constructor copies them."""
+    """Return the arrays themselves under their names; ArrayRecord's own constructor copies them."""
     record = ArrayRecord()
     for name, array in arrays.items():
         record[name] = array
@@ -104,7 +104,7 @@ def to_record(arrays: Mapping[str, Array]) -> ArrayRecord:
 
 
 def to_tensor(array: Array) -> Tensor:
-    """The values of an array in its type and shape, in the memory that they came in.
+    """Return the values of an array in its type and shape, in the memory that they came in.
 
     Raises ValueError.
     """
@@ -124,7 +124,7 @@ def to_tensor(array: Array) -> Tensor:
 
 
 CLIENT_APP_RAISED_EXCEPTION = 2  # the site's program says why
-MESSAGE_UNAVAILABLE = 3  # what came cannot be used
+MESSAGE_UNAVAILABLE = 3  # the message cannot be used
 NODE_UNAVAILABLE = 5  # the site left or lost its connection
 
 
@@ -137,7 +137,7 @@ class NoAnswer:
     reason: str
 
     def encode(self) -> Error:
-        """For Flower, on one line of at most LONGEST_REASON characters."""
+        """Return a Flower error, on one line of at most LONGEST_REASON characters."""
         most = LONGEST_REASON
         while True:
             said = {**asdict(self), "reason": printable(self.reason, at_most=most)}
@@ -148,7 +148,7 @@ class NoAnswer:
 
 
 def read_error(error: Error) -> NoAnswer:
-    """What a message without content says; a text of any other form is the reason."""
+    """Parse an error; a text of any other form is the reason."""
     text = error.reason or "no reason given"
     try:
         match json.loads(text):
@@ -159,7 +159,7 @@ def read_error(error: Error) -> NoAnswer:
     return NoAnswer("", "", text)
 
 
-identify()  # whoever makes or reads a request or a reply of the line imports this module
+identify()  # every program that makes or reads a request or a reply imports this module
 
 _HASH_LENGTH, _HEXADECIMAL = 64, set("0123456789abcdef")  # of a SHA-256
 
@@ -195,7 +195,7 @@ class RequestMessage(Message):
 
     @property
     def metadata(self) -> Metadata:
-        """Who asks whom for what."""
+        """The sender, the receiver and the type."""
         return self._own_metadata
 
 
@@ -222,7 +222,7 @@ class BoundedMessage(Message):
 
 
 class ReplyMessage(Message):
-    """The answer to a request, whatever its sender claims.
+    """The answer to a request; what its sender claims of itself does not count.
 
     The sender was authenticated for this request, so the request says who it is.
     """
@@ -256,31 +256,31 @@ class ReplyMessage(Message):
 
     @property
     def metadata(self) -> Metadata:
-        """What it answers, and from whom it is."""
+        """The request that it answers, and its sender."""
         return self._own_metadata
 
 
 def run_of(request: Message) -> RunNews | None:
-    """Which run of an app a request is of; None where it is of none."""
+    """Return which run of an app a request is of; None where it is of none."""
     return request.run if isinstance(request, RequestMessage) else None
 
 
 def most_reply_bytes(request: Message) -> int | None:
-    """How large the arrays of an honest reply can be; None where the request does not say it."""
+    """Return the largest size of an honest reply's arrays; None if the request names none."""
     return request.most_reply_bytes if isinstance(request, BoundedMessage) else None
 
 
 def most_head_bytes(request: Message) -> int:
-    """How large the head of an honest reply can be."""
+    """Return how large the header of an honest reply can be."""
     return request.most_head_bytes if isinstance(request, BoundedMessage) else LARGEST_HEAD_BYTES
 
 
 def received_bytes(reply: Message) -> int:
-    """How large a reply came over the network; 0 for an error that stands for one."""
+    """Return how large a reply came over the network; 0 for an error that stands for one."""
     return reply.received_bytes if isinstance(reply, ReplyMessage) else 0
 
 
 def log_head(reply: Message) -> str | None:
-    """What a site says is the hash of its own log with this reply; None where it says none."""
+    """Return the hash that a site reports of its log with this reply; None if it reports none."""
     said = reply.log_head if isinstance(reply, ReplyMessage) else ""
     return said if len(said) == _HASH_LENGTH and set(said) <= _HEXADECIMAL else None

@@ -18,15 +18,15 @@ SERVICE, METHOD = "erosion.v1.Line", "Connect"
 PATH = f"/{SERVICE}/{METHOD}"
 
 SMALLEST_DATA_BYTES = 2**15  # of a frame that does not end its message
-# Of one frame, which is a sign of life once it is whole: on a line whose speed is not known or to a
+# Of one frame, which is a sign of life once it is whole: on a link of unknown speed or to a
 # coordinator that is short of memory, and on one that has taken FAST_BYTES of a message in time.
 MODEST_DATA_BYTES, LARGEST_DATA_BYTES = 2**18, 2**21
 FAST_BYTES, FAST_BYTES_PER_SECOND = 2**24, 2**22
-ARRIVING_PATIENCE = 4  # times the silence that is borne else, while a message is arriving
+ARRIVING_PATIENCE = 4  # times the otherwise tolerated silence, while a message is arriving
 LARGEST_HEAD_BYTES = 4 * 2**20  # of a request's or a reply's JSON
 LARGEST_GREETING_BYTES = 2**16  # of the JSON of one who was not asked anything yet
 LARGEST_FRAME_BYTES = LARGEST_HEAD_BYTES + 64  # what gRPC takes in at a time
-# gRPC's own end of a connection whose HTTP/2 pings are not answered within 60 s: on a slow line the
+# gRPC ends a connection without an answer to HTTP/2 pings within 60 s: on a slow link the
 # answer waits behind megabytes. The frames' signs of life take its place. Milliseconds; never.
 PING_TIMEOUT = ("grpc.http2.ping_timeout_ms", 2**31 - 1)
 LONGEST_TEXT = 1000  # characters of a version, a name
@@ -51,17 +51,17 @@ class Kind(IntEnum):
 
 
 def frame(kind: Kind, body: bytes | memoryview = b"") -> bytes:
-    """A frame, ready to be sent."""
+    """Return a frame, ready to be sent."""
     return b"".join((bytes((kind,)), body))
 
 
 def json_frame(kind: Kind, values: dict[str, Any]) -> bytes:
-    """A frame whose body is JSON."""
+    """Return a frame with a JSON body."""
     return frame(kind, json.dumps(values, separators=(",", ":")).encode())
 
 
 def opened(received: bytes) -> tuple[Kind, memoryview]:
-    """Kind and body of a frame. Raises ProtocolFault."""
+    """Return kind and body of a frame. Raises ProtocolFault."""
     try:
         return Kind(received[0]), memoryview(received)[1:]
     except (IndexError, ValueError):
@@ -69,7 +69,7 @@ def opened(received: bytes) -> tuple[Kind, memoryview]:
 
 
 def json_body(body: memoryview, *, most_bytes: int = LARGEST_HEAD_BYTES) -> dict[str, Any]:
-    """The JSON of a frame. Raises ProtocolFault."""
+    """Return the JSON of a frame. Raises ProtocolFault."""
     if len(body) > most_bytes:
         raise ProtocolFault(f"a head of {len(body)} bytes; at most {most_bytes} are accepted")
     try:
@@ -82,7 +82,7 @@ def json_body(body: memoryview, *, most_bytes: int = LARGEST_HEAD_BYTES) -> dict
 
 
 def text_in(values: dict[str, Any], key: str) -> str:
-    """A text of a head, "" where it is not there. Raises ProtocolFault."""
+    """Return a header's text, "" where it is not there. Raises ProtocolFault."""
     value = values.get(key, "")
     if not isinstance(value, str) or len(value) > LONGEST_TEXT:
         raise ProtocolFault(
@@ -106,11 +106,11 @@ class Versions:
         return f"erosion {software} (protocol {self.wire}.{self.protocol})"
 
     def fit(self, other: "Versions") -> bool:
-        """Do both sides mean the same by what they send?"""
+        """Return True if both sides speak the same protocol."""
         return (self.wire, self.protocol) == (other.wire, other.protocol)
 
     def as_json(self) -> dict[str, Any]:
-        """For a HELLO."""
+        """Return the values for a HELLO."""
         return {"wire": self.wire, "protocol": self.protocol, "software": self.software}
 
     @classmethod
@@ -138,12 +138,12 @@ class RunNews:
     config: Mapping[str, Plain] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """For the head of a request."""
+        """Return the values for a request's header."""
         return {"number": self.number, "config": dict(self.config)}
 
     @classmethod
     def read(cls, said: object) -> "RunNews | None":
-        """From a head; None where it says nothing of a run. Raises ProtocolFault."""
+        """Read them from a header; None if it has none. Raises ProtocolFault."""
         match said:
             case None:
                 return None
@@ -176,5 +176,5 @@ class Reason(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Trying again is of no use before a person has done something."""
+        """Whether trying again is of no use before a person has acted."""
         return self in (Reason.NOT_ENROLLED, Reason.REVOKED, Reason.EXPIRED, Reason.VERSION)

@@ -21,7 +21,7 @@ from erosion.common.study.study import Study
 
 LARGEST_FIGURE = 1e100  # beyond what a float32 model can err by; pages are drawn of figures
 LARGEST_COUNT = 2**53  # beyond, a count is no longer exact as a float64
-MOST_COLUMNS = 100_000  # encoded ones; their sums and means travel in a head
+MOST_COLUMNS = 100_000  # encoded ones; their sums and means travel in a header
 
 Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
 Figure = Annotated[float, Field(ge=-LARGEST_FIGURE, le=LARGEST_FIGURE)]
@@ -38,14 +38,14 @@ class Range(NamedTuple):
 
 
 def count_range(told: int, cell: int) -> Range:
-    """The range of a count that left as `told`: 0 for fewer than a cell, else a multiple of it."""
+    """Return the range of a count disclosed as `told`: 0 below a cell, else a multiple of it."""
     if told == 0:
         return Range(0, max(0, cell - 1))
     return Range(max(cell, told - cell + 1), told + max(0, cell - 1))
 
 
 def relative_step(count: int, cell: int) -> float:
-    """cell / n as a power of two, at most 1: how finely n patients' figures are told."""
+    """Return cell / n as a power of two, at most 1: the steps of n patients' figures."""
     return min(1.0, 2.0 ** ceil(log2(cell / count))) if min(count, cell) > 0 else 1.0
 
 
@@ -67,7 +67,7 @@ class ColumnSummary(Settings):
     # `count` is their sum
 
     def count_range(self, cell: int) -> Range:
-        """The range of the number of patients who have a value."""
+        """Return the range of the number of patients who have a value."""
         low, high = count_range(self.count, cell)
         hidden = sum(told == 0 for told in self.shares.values())
         if self.shares and self.count == 0:
@@ -75,7 +75,7 @@ class ColumnSummary(Settings):
         return Range(low, high + hidden * max(0, cell - 1))
 
     def share_range(self, category: str, cell: int) -> Range:
-        """The range of a category's share of the patients who have a value."""
+        """Return the range of a category's share of the patients who have a value."""
         low, high = count_range(self.shares[category], cell)
         others = [count_range(told, cell) for name, told in self.shares.items() if name != category]
         fewest, most = sum(r.low for r in others), sum(r.high for r in others)
@@ -85,17 +85,17 @@ class ColumnSummary(Settings):
         )
 
     def off_by(self, cell: int) -> float:
-        """How far the mean and the quantiles can be off by rounding."""
+        """Return how far the mean and the quantiles can be off by rounding."""
         return (self.deviation or 0.0) * relative_step(self.count, cell)
 
     def deviation_range(self, cell: int) -> Range:
-        """The range of the deviation, which leaves as a power of two."""
+        """Return the range of the deviation, which leaves as a power of two."""
         factor, deviation = 2 ** relative_step(self.count, cell), self.deviation or 0.0
         return Range(deviation / factor, deviation * factor)
 
 
 class Summary(Settings):
-    """The training patients of a hospital, as it tells of them before any training."""
+    """The training patients of a hospital, as it reports them before any training."""
 
     min_cell: Count  # nothing here is about fewer patients
     num_samples: Count  # rows or images, to a multiple of the cell
@@ -111,7 +111,7 @@ class SummaryReply(Summary):
 
 
 SIGNIFICANCE = 0.02  # of a comparison on a test part; docs/evaluation.md says what it assumes
-CROSS_FITTED_SIGNIFICANCE = 0.005  # of one on cross-fitted predictions, whose models share patients
+CROSS_FITTED_SIGNIFICANCE = 0.005  # of one on cross-fitted predictions: the models share patients
 FEWEST_OF_A_CLASS = 5  # test patients; with fewer the test is not to be trusted
 
 MOST_SECONDS = 1e9  # of one answer; those of a round's answers are added up
@@ -123,7 +123,7 @@ PROTOCOL = 1  # raised when a message changes its meaning
 
 
 def significance_of(study: Study) -> float:
-    """Up to which p-value the study's comparison claims a difference."""
+    """Return the largest p-value at which the study's comparison claims a difference."""
     return SIGNIFICANCE if study.evaluation.folds is None else CROSS_FITTED_SIGNIFICANCE
 
 
@@ -179,11 +179,11 @@ class Metrics(Settings):
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, float | None] = Field(init=False)  # None where it is undefined
 
-    num_patients: Count  # whom it is measured on, each by one prediction
+    num_patients: Count  # test patients, each with one prediction
 
     @model_validator(mode="after")
     def _few(self) -> Self:
-        """They go into the journal, onto the terminal and into tables that programs open."""
+        """Check their number and the lengths of their names."""
         names = self.__pydantic_extra__
         if len(names) > MOST_METRICS or not all(map(_METRIC_NAME.fullmatch, names)):
             raise ValueError(
@@ -195,11 +195,11 @@ class Metrics(Settings):
         return self
 
     def get(self, name: str) -> float | None:
-        """The metric of that name; None where it is undefined or was not measured."""
+        """Return the metric of that name; None where it is undefined or was not measured."""
         return self.__pydantic_extra__.get(name)
 
     def __getitem__(self, name: str) -> float:
-        """The metric of that name, which is a number; raises KeyError."""
+        """Return the metric of that name, which is a number; raises KeyError."""
         value = self.get(name)
         if value is None:
             raise KeyError(name)
@@ -225,7 +225,7 @@ Conclusion = Literal["better", "worse", "no clear difference", "too few patients
 def conclude(
     mean_difference: float, p_value: float, smallest_class: int, level: float
 ) -> Conclusion:
-    """What a comparison's figures show: the site says it, the coordinator checks what it said."""
+    """Return the conclusion of a comparison's figures; site and coordinator both compute it."""
     if smallest_class < FEWEST_OF_A_CLASS:
         return "too few patients"
     if p_value > level:
@@ -280,7 +280,7 @@ class Comparison(Settings):
 
 
 class TrainReply(Settings):
-    """The header of a trained update; the update itself travels beside it as one float32 array."""
+    """The header of a trained update; the update itself travels with it as one float32 array."""
 
     hospital: Said
     arm: Said
@@ -299,7 +299,7 @@ class TrainReply(Settings):
 
 
 class StepReply(Settings):
-    """The header of an answer that brings no update; its tensors travel beside it."""
+    """The header of an answer that brings no update; its tensors travel with it."""
 
     hospital: Said
     arm: Said
@@ -310,7 +310,7 @@ class StepReply(Settings):
 
 
 class BestColumn(Settings):
-    """The column that predicts best by itself, measured as the models are."""
+    """The column that predicts best alone, measured as the models are."""
 
     name: str
     measure: Figure  # AUROC, R² or concordance
@@ -332,7 +332,7 @@ class EvaluateReply(Settings):
     scaling: Scaling | None  # what a new patient's columns must be scaled by
     own_scaling: Scaling | None = None  # the same for arms that ask nobody else, where it differs
     missing_means: Numbers | None = None
-    # per encoded column, what stands for a missing value where only patients can tell: the mean of
+    # per encoded column, what replaces a missing value, where only patients show it: the mean of
     # a number that is not scaled, the indicators of the commonest category
     best_column: BestColumn | None = None  # of a table, where it can be measured
     class_counts: dict[str, Count | None]

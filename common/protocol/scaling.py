@@ -11,14 +11,14 @@ from erosion.common.tasks.features import NumberFeature
 from erosion.common.tasks.inputs import TabularTask
 from erosion.common.tasks.task import Task
 
-# A variance this small beside the mean square is rounding: such a column is a constant.
+# A variance this small relative to the mean square is rounding: such a column is a constant.
 SMALLEST_RELATIVE_VARIANCE = 1e-12
 MOST_PATIENTS = 10**9  # of one hospital; more is a fault, and so is a value beyond LARGEST_VALUE
 LARGEST_VALUE = 1e30
-# What stands for the deviation of a column that has none, or of which none may be told: of a number
+# In place of the deviation of a column that has none, or may disclose none: of a number
 # nothing else has exactly this, so that `table_inputs` knows it.
 NOT_FOUND = 1.0
-FAR = 10.0  # usual deviations; a hospital whose mean or deviation is further off is left out
+FAR = 10.0  # usual deviations; a hospital with a mean or deviation further off is left out
 
 
 class Cut(Settings):
@@ -28,7 +28,7 @@ class Cut(Settings):
     unscaled: float  # in the column's unit, where it has no deviation
 
     def of(self, deviation: float) -> float:
-        """The bound of a column with this deviation."""
+        """Return the bound of a column with this deviation."""
         return self.unscaled if deviation == NOT_FOUND else self.deviations
 
 
@@ -39,9 +39,9 @@ CUT = Cut(deviations=100.0, unscaled=10.0)
 
 
 def number_columns(task: Task) -> tuple[bool, ...]:
-    """For every encoded column: is it a number (True), or a category's 0/1 indicator?
+    """Return for every encoded column: True for a number, False for a category's 0/1 indicator.
 
-    Images have no such columns: the study scales them by itself.
+    Images have no such columns: the study scales them.
     """
     flags: list[bool] = []
     if not isinstance(task, TabularTask):
@@ -55,7 +55,7 @@ def number_columns(task: Task) -> tuple[bool, ...]:
 
 
 def pool(sums: Sequence[FeatureSums], task: Task, users: FeatureSums | None = None) -> Scaling:
-    """The mean and (population) deviation of the rows of all hospitals together, at least one.
+    """Return the mean and (population) deviation of all hospitals' rows together, at least one.
 
     A category's indicator, a column without values and a constant column keep the deviation 1
     (`NOT_FOUND`). No hospital moves them far: see `_usual`. `users`: those of `sums` that are the
@@ -84,13 +84,13 @@ def _column(sums: FeatureSums, index: int) -> _Sums:
 
 
 def _usual(parts: Sequence[_Sums], own: _Sums | None) -> _Sums:
-    """What the hospitals have together, where each is within reason.
+    """Return the hospitals' sums together, each bounded by what is usual.
 
-    One whose values lie far from what is usual is left out of the column, and one that claims more
+    One with values far from what is usual is left out of the column, and one that claims more
     patients than all others together counts for as many as they have. Hospitals with the same value
     for all patients do not say how far is far. Where three or more have values that differ, the
     user counted as any other, the median mean and deviation are what is usual; two cannot outvote
-    each other, and there it is the user's, whom the model is for. Where the user has no deviation
+    each other, and there it is the user's, who gets the model. Where the user has no deviation
     either, nobody is left out: a lie may then make the column nearly the same for everybody, but no
     other hospital's numbers large.
     """
@@ -111,7 +111,7 @@ def _usual(parts: Sequence[_Sums], own: _Sums | None) -> _Sums:
 
 
 def _found(parts: Sequence[_Sums]) -> list[tuple[float, float]]:
-    """The mean and the deviation of those that have one."""
+    """Return the mean and the deviation of those that have one."""
     figures = [_mean_and_deviation(part) for part in parts]
     return [(mean, deviation) for mean, deviation in figures if deviation != NOT_FOUND]
 
@@ -128,7 +128,7 @@ def _at_most(part: _Sums, count: float) -> _Sums:
 
 
 def problem_with_sums(sums: FeatureSums, task: Task) -> str | None:
-    """Why a hospital's sums cannot be pooled, or None."""
+    """Return why a hospital's sums cannot be pooled, or None."""
     numbers = number_columns(task)
     for values in (sums.count, sums.total, sums.squares):
         if len(values) != len(numbers):
@@ -160,5 +160,5 @@ def _mean_and_deviation(sums: _Sums) -> tuple[float, float]:
 
 
 def as_text(scaling: Scaling | None) -> str:
-    """The same text on both sides for the same numbers to the last bit; "" for none."""
+    """Return the same text on both sides for the same numbers to the last bit; "" for none."""
     return "" if scaling is None else scaling.model_dump_json()

@@ -36,7 +36,7 @@ from erosion.common.settings.base import PlainValues, Settings, first_mistake
 from erosion.common.settings.names import Said, Sha256
 from erosion.common.study.study import Study, study_from_values
 
-identify()  # whoever makes or reads our messages imports this module
+identify()  # every program that makes or reads our messages imports this module
 
 # Flower's message types
 DESCRIBE, TRAIN, EVALUATE, NOTICE = "query.describe", "train", "evaluate", "query.notice"
@@ -44,14 +44,14 @@ SUMMARY = "query.summary"  # asked with the content of DESCRIBE
 
 
 def train_type(step: str) -> str:
-    """The message type of a step of a round: `train`, `train.gradient`."""
+    """Return the message type of a step of a round: `train`, `train.gradient`."""
     return TRAIN if step == TRAIN else f"{TRAIN}.{step}"
 
 
 _HEADER, _ARRAYS = "header", "arrays"
 UPDATE, _PARAMETERS = "update", "parameters"
 MAX_ARRAYS = 64  # of one message
-MOST_STUDIES = 16  # that a site keeps; trials are studies of their own
+MOST_STUDIES = 16  # that a site keeps; each trial is a study
 MOST_CHARACTERS = 4 * LARGEST_HEAD_BYTES  # of these together: in memory one is many times as large
 
 
@@ -138,8 +138,8 @@ class Encoder:
         self._arrays: dict[int, tuple[Tensor, Array]] = {}
 
     def train(self, request: TrainRequest, *, with_study: bool) -> RecordDict:
-        """One record for all who get the same, so that its arrays are stored and hashed once."""
-        header = _TrainHeader.model_construct(  # our own: whoever receives it checks it
+        """Encode one record for all that get the same: arrays are stored and hashed once."""
+        header = _TrainHeader.model_construct(  # our own: the receiver checks it
             **_of_study(request.study, with_study=with_study),
             arm=request.arm,
             round=request.round,
@@ -153,7 +153,7 @@ class Encoder:
         return self._record(header, {**parameters, **request.enclosed})
 
     def evaluate(self, request: EvaluateRequest, *, with_study: bool) -> RecordDict:
-        """The final parameters of every arm."""
+        """Encode the final parameters of every arm."""
         header = _EvaluateHeader.model_construct(
             **_of_study(request.study, with_study=with_study),
             arms=tuple(request.parameters),
@@ -184,13 +184,13 @@ def encode_describe(study: Study, run: str | None = None) -> RecordDict:
 
 
 def decode_describe(record: RecordDict, known: KnownStudies) -> tuple[Study, str | None]:
-    """The study that is asked about, and the run. Raises WireError or StudyError."""
+    """Return the study that is asked about, and the run. Raises WireError or StudyError."""
     header = _header(record, _DescribeHeader)
     return known.study_of(header), header.run
 
 
 def encode_train(request: TrainRequest, *, with_study: bool = True) -> RecordDict:
-    """See `Encoder`."""
+    """Encode one request; see `Encoder`."""
     return Encoder().train(request, with_study=with_study)
 
 
@@ -214,7 +214,7 @@ def decode_train(record: RecordDict, known: KnownStudies) -> TrainRequest:
 
 
 def encode_train_result(result: TrainResult) -> RecordDict:
-    """A trained update."""
+    """Encode a trained update."""
     update = _travelling(UPDATE, result.delta, result.packed)
     return _reply(result.header, {**update, **result.attachments})
 
@@ -232,7 +232,7 @@ def decode_train_result(
 
 
 def _travelling(name: str, tensor: Tensor | None, packed: Packed | None) -> dict[str, Tensor]:
-    """The tensors that travel for one: itself, or its codes and their scales."""
+    """Return the tensors that travel for one: itself, or its codes and their scales."""
     if tensor is None:
         return {}
     if packed is None:
@@ -244,7 +244,7 @@ def _travelling(name: str, tensor: Tensor | None, packed: Packed | None) -> dict
 def _arrived(
     name: str, tensors: dict[str, Tensor], compression: Compression, dim: int | None = None
 ) -> Tensor | None:
-    """The tensor that came by that name or compressed, taken out; None where there is neither."""
+    """Take out the tensor of that name, compressed or not; None where there is neither."""
     plain, scales = tensors.pop(name, None), tensors.pop(f"{name}.scales", None)
     codes = tensors.pop(f"{name}.{compression}", None)
     if codes is None:
@@ -258,7 +258,7 @@ def _arrived(
 
 
 def compressed_update(record: RecordDict) -> Tensor | None:
-    """The update of a train reply that was compressed; None where none is, or it is damaged."""
+    """Return the compressed update of a train reply; None if there is none, or it is damaged."""
     try:
         tensors = _tensors(record)
         for kind in KINDS:
@@ -270,7 +270,7 @@ def compressed_update(record: RecordDict) -> Tensor | None:
 
 
 def encode_step_result(result: StepResult) -> RecordDict:
-    """The answer to a step that brings no update."""
+    """Encode the answer to a step without an update."""
     return _reply(result.header, result.tensors)
 
 
@@ -306,12 +306,12 @@ class _UnknownStudy(Settings):
 
 
 def encode_unknown_study(problem: UnknownStudy) -> RecordDict:
-    """A site's answer to a request of a study that it does not have."""
+    """Encode a site's answer to a request of a study that it does not have."""
     return _record(_UnknownStudy(unknown_study=problem.digest), {})
 
 
 def asks_for_study(record: RecordDict) -> bool:
-    """The answer says that the site does not have the study."""
+    """Return True if the site does not have the study."""
     if not header_text(record).startswith('{"unknown_study"'):  # cheap, for every other answer
         return False
     try:
@@ -322,7 +322,7 @@ def asks_for_study(record: RecordDict) -> bool:
 
 
 def encode_describe_reply(reply: DescribeReply) -> RecordDict:
-    """A reply without arrays."""
+    """Return a reply without arrays."""
     return _record(reply, {})
 
 
@@ -332,7 +332,7 @@ def decode_describe_reply(record: RecordDict) -> DescribeReply:
 
 
 def encode_summary_reply(reply: SummaryReply) -> RecordDict:
-    """A reply without arrays."""
+    """Return a reply without arrays."""
     return _record(reply, {})
 
 
@@ -342,7 +342,7 @@ def decode_summary_reply(record: RecordDict) -> SummaryReply:
 
 
 def encode_evaluate_result(result: EvaluateResult) -> RecordDict:
-    """The user's final figures, and its personal parameters."""
+    """Encode the user's final figures and personal parameters."""
     return _reply(result.header, result.personal)
 
 
@@ -355,10 +355,10 @@ RunName = Annotated[str, Field(max_length=1000)]
 
 
 class Notice(Settings):
-    """Something that the coordinator tells a site."""
+    """A message of the coordinator's to a site, without an answer."""
 
     text: str = Field(max_length=2**20)  # of which a site looks at the beginning
-    final: bool  # the site is turned away and should not come back as it is
+    final: bool  # the site is rejected and should not come back as it is
     ended: Annotated[tuple[RunName, ...], Field(max_length=1000)] = ()  # runs; an app's is ""
     run: RunName = ""  # that the site is rejected from, where none has ended
 
@@ -368,7 +368,7 @@ class Notice(Settings):
 
 
 def encode_notice(notice: Notice) -> RecordDict:
-    """A notice, and its acknowledgement."""
+    """Encode a notice, or its acknowledgement."""
     return _record(notice, {})
 
 
@@ -378,7 +378,7 @@ def decode_notice(record: RecordDict) -> Notice:
 
 
 def header_of(record: RecordDict) -> dict[str, Any]:
-    """The header as plain values, unchecked; empty where there is none. For logs."""
+    """Return the header as plain values, unchecked; empty where there is none. For logs."""
     try:
         values = json.loads(header_text(record) or "{}")
     except (ValueError, RecursionError):
@@ -387,14 +387,14 @@ def header_of(record: RecordDict) -> dict[str, Any]:
 
 
 def header_text(record: RecordDict) -> str:
-    """The header as it travels; empty where there is none."""
+    """Return the header as it travels; empty where there is none."""
     config = record.get(_HEADER)
     text = config.get("json") if isinstance(config, ConfigRecord) else None
     return text if isinstance(text, str) else ""
 
 
 def arrays_of(record: RecordDict) -> Iterator[tuple[str, tuple[int, ...], str, memoryview]]:
-    """The arrays as they travel, by name: shape, type and bytes."""
+    """Yield the arrays as they travel, by name: shape, type and bytes."""
     arrays = record.get(_ARRAYS)
     if isinstance(arrays, ArrayRecord):
         for name, array in sorted(arrays.items()):
@@ -402,7 +402,7 @@ def arrays_of(record: RecordDict) -> Iterator[tuple[str, tuple[int, ...], str, m
 
 
 def num_bytes(record: RecordDict) -> int:
-    """Of the header and the arrays."""
+    """Return the bytes of the header and the arrays."""
     arrays = sum(buffer.nbytes for *_, buffer in arrays_of(record))
     return len(header_text(record).encode()) + arrays
 

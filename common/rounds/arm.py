@@ -2,7 +2,7 @@
 
 Screening bounds what one update can do; undoing is for what passes. The divergence shows in the
 round after: the user's loss explodes, or honest training is not finite any more. Then the arm goes
-back to where it was, and the hospital whose update stood out is not asked again in it. An
+back to where it was, and the hospital with the outlying update is not asked again in it. An
 attachment that others train on has its effect a round later, so those of the round before count,
 too. If nobody stands out, the study's own training diverges, and going back would not help.
 """
@@ -42,7 +42,7 @@ class LastRound:
     """What a round started from, and who sent what in it."""
 
     before: RunState
-    lengths: Mapping[HospitalName, Lengths]  # of those whose arrays were part of it
+    lengths: Mapping[HospitalName, Lengths]  # of those with arrays in it
     baseline_loss: float | None  # the user's; None: it measured none
 
 
@@ -63,7 +63,7 @@ class Arm:
         return self.state.stopped or self.state.round >= num_rounds
 
     def wanted(self, study: Study) -> list[HospitalName]:
-        """Returns the hospitals whose updates the next round wants: always the user's."""
+        """Returns the hospitals that the next round wants updates of: always the user."""
         return [
             name
             for name in study.hospitals
@@ -213,7 +213,7 @@ def divergence_after(
 
 
 def outlier_of(last: LastRound, user: HospitalName) -> tuple[HospitalName, float] | None:
-    """Returns the hospital whose arrays stood out most, and by what factor."""
+    """Returns the hospital with the most outlying arrays, and by what factor."""
     found: tuple[HospitalName, float] | None = None
     for name, lengths in last.lengths.items():
         if name == user:

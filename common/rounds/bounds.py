@@ -26,12 +26,12 @@ FRAMING_BYTES = 64  # of an array: where the next one begins, and the last block
 
 
 def most_update_bytes(dim: int) -> int:
-    """Of a vector (dim,) of float32, or of its compressed form: codes, and a scale for a block."""
+    """Returns the most for a vector (dim,) of float32, compressed or not."""
     return FLOAT_BYTES * dim + 2 * FRAMING_BYTES
 
 
 def most_reply_bytes(brings: Brings, dim: int) -> int:
-    """Of an answer that brings this, where the model has `dim` parameters."""
+    """Returns the most for an answer with this, if the model has `dim` parameters."""
     update = most_update_bytes(dim) if brings.update else 0
     tensors = (*brings.tensors.values(), *brings.optional.values())
     return update + sum(_bytes_of(terms) + FRAMING_BYTES for terms in tensors)
@@ -44,7 +44,7 @@ def _bytes_of(terms: TensorTerms) -> int:
 
 
 def most_head_bytes(study: Study) -> int:
-    """Of an honest reply; more from a site ends its stream."""
+    """Returns the most for an honest reply; more from a site ends its stream."""
     return min(
         LARGEST_HEAD_BYTES,
         BASE_BYTES
@@ -72,7 +72,7 @@ def check_sizes(study: Study) -> None:
 
 
 def problem_with_heads(study: Study) -> tuple[str, str] | None:
-    """Why a message of the study would be refused by who gets it, and the remedy; or None."""
+    """Returns why a receiver would refuse a message of the study, and the remedy; or None."""
     task = study.task
     width = task.input_shape[0] if isinstance(task, TabularTask) else 0
     scaled = SCALING_BYTES * width if study.scaling in ("federated", "user") else 0
@@ -90,6 +90,6 @@ def problem_with_heads(study: Study) -> tuple[str, str] | None:
 
 
 def num_columns(study: Study) -> int:
-    """Encoded ones; an image has none."""
+    """Returns the number of encoded columns; an image has none."""
     task = study.task
     return task.input_shape[0] + len(task.features) if isinstance(task, TabularTask) else 0

@@ -73,7 +73,7 @@ News = Introduced | Declined | Left | Away | Denied
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reply:
-    """What came back to one request. Let go of it before taking the next: it may be large."""
+    """The reply to one request. Drop it before taking the next: it may be large."""
 
     connection: Connection
     content: Result | Rejection | Absence
@@ -103,7 +103,7 @@ class Channel(Protocol):
         ...
 
     def hears(self, connection: Connection) -> bool:
-        """Returns False while a site whose answer is overdue gives no sign of life."""
+        """Returns False while a site with an overdue answer gives no sign of life."""
         ...
 
     def wait_for_change(self, seconds: float) -> None:
@@ -116,6 +116,6 @@ class Channel(Protocol):
 
 
 def too_late(connection: Connection, seconds: float, bytes_sent: int | None = None) -> Reply:
-    """Returns what stands for an answer that did not come within `seconds`."""
+    """Returns the reply for an answer that did not come within `seconds`."""
     absence = Absence(f"did not answer within {seconds:g} s", late=True)
     return Reply(connection, absence, bytes_sent=bytes_sent)

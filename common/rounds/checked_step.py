@@ -1,4 +1,4 @@
-"""Checks what a method's rule gives back, before anything comes of it.
+"""Checks what a method's rule gives back, before it is used.
 
 A delta of one number would be added to every parameter, and a state that a checkpoint cannot hold
 would be noticed when the run is resumed, or never.
@@ -25,7 +25,7 @@ _OUTCOMES = get_args(get_type_hints(Step)["outcome"])
 
 
 def checked_first(state: Any, arm: str) -> Any:
-    """What `init` made. Raises RunError."""
+    """Return the state that `init` made. Raises RunError."""
     if problem := _problem_with_state(state, state):
         whose = f"of {arm!r} " if arm else ""
         raise RunError(
@@ -35,7 +35,7 @@ def checked_first(state: Any, arm: str) -> Any:
 
 
 def checked_state(state: Any, before: RunState, arm: str, made_by: str) -> Any:
-    """A later state of the arm, as `made_by` of its method gave it back. Raises RunError."""
+    """Return a later state of the arm, as `made_by` of its method gave it back. Raises RunError."""
     if problem := _problem_with_state(state, before.algorithm_state):
         raise _fault(arm, before.round + 1, f"`{made_by}` gave back a wrong state: {problem}")
     return state
@@ -48,10 +48,10 @@ def checked_step(
     known: Collection[HospitalName],
     arm: str,
 ) -> Step[Any]:
-    """What a round ends with. Raises RunError.
+    """Return the step that ends a round. Raises RunError.
 
-    `cohort`: whose updates each have a weight; None: not known. `known`: the hospitals that it may
-    name.
+    `cohort`: the updates that must have weights; None: not known. `known`: the hospitals that it
+    may name.
     """
     number = before.round + 1
     if not isinstance(step, Step):
@@ -63,7 +63,7 @@ def checked_step(
 
 
 def checked_ask(ask: Any, begun: RoundStart, known: Collection[HospitalName], arm: str) -> Ask:
-    """What a round goes on with. `known`: the hospitals that may be asked. Raises RunError."""
+    """Return the next request. `known`: the hospitals that may be asked. Raises RunError."""
     if not isinstance(ask, Ask):
         raise _fault(arm, begun.round, f"it gave a {type(ask).__name__}, no Ask")
     if problem := next(_problems_with_ask(ask, begun.user, known), ""):
@@ -134,7 +134,7 @@ def _problems_with_delta(delta: Any, params: Tensor) -> Iterator[str]:
 def _problems_with_numbers(
     numbers: Any, known: Collection[HospitalName], what: str, *, largest: float | None
 ) -> Iterator[str]:
-    """`largest`: infinity where that may be told; None: numbers are finite."""
+    """Yield problems. `largest`: infinity where that is allowed; None: numbers are finite."""
     if not isinstance(numbers, Mapping):
         yield f"`{what}s` is a {type(numbers).__name__}; it must be a dict by hospital"
         return
@@ -175,7 +175,7 @@ def _problems_with_payload(payload: Any) -> Iterator[str]:
         except (TypeError, ValueError) as problem:
             yield f"it sends {name!r:.80}, which is no JSON ({problem})"
             continue
-        if arrives != value:  # a simulation would go on with the one, a deployment with the other
+        if arrives != value:  # a simulation would use the one, a deployment the other
             yield (
                 f"it sends {name!r:.80} as {value!r:.80}, and a site would get {arrives!r:.80}:"
                 " write lists for tuples, and text for the keys of a dict"

@@ -117,7 +117,7 @@ def _write(
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same without shared memory, which the format does not know."""
+    """Return the same without shared memory, which the format does not know."""
     seen: set[int] = set()
     apart = {}
     for name, tensor in tensors.items():
@@ -172,7 +172,7 @@ def save_model(path: Path, params: Tensor, shapes: Mapping[str, Sequence[int]]) 
 
 
 def load_model(path: Path) -> Tensor:
-    """What `save_model` wrote: (dim,) or (m, dim) float32. Raises CheckpointError."""
+    """Read what `save_model` wrote: (dim,) or (m, dim) float32. Raises CheckpointError."""
     try:
         params = read_tensors(path)[1]["parameters"]
     except (OSError, KeyError, ValueError) as problem:
@@ -186,7 +186,7 @@ def load_model(path: Path) -> Tensor:
 
 
 def why_not_exactly(state: Any, first: Any) -> str:
-    """What of a state would be another one after a checkpoint, and the remedy; "" for nothing.
+    """Return what a checkpoint would change in a state, and the remedy; "" for nothing.
 
     `first`: an earlier state of the same arm, which shows where dataclasses stand.
     """
@@ -194,7 +194,7 @@ def why_not_exactly(state: Any, first: Any) -> str:
 
 
 def kind_of(value: Any) -> str:
-    """What JSON and tensors can tell apart."""
+    """Return the kind of a value, as far as JSON and tensors distinguish kinds."""
     if isinstance(value, Tensor):
         return f"{value.dtype} tensor of {value.dim()} dimensions"
     if isinstance(value, bool | str):

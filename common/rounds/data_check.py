@@ -1,4 +1,4 @@
-"""What a study's hospitals tell of their columns, compared before the first round.
+"""Compares what a study's hospitals report of their columns, before the first round.
 
 An outcome that is coded the other way round in about half of the patients shows in no rate. It
 shows in the first round, when all start from parameters that know nothing: the update of a hospital
@@ -23,7 +23,7 @@ BY_CHANCE = 2.0  # deviations of the cosine of two random directions, which are 
 
 
 class DataCheck(Settings):
-    """Which hospitals' figures do not fit the others', and whose were not compared."""
+    """Which hospitals' figures do not fit the others', and which were not compared."""
 
     misfits: tuple[Misfit, ...] = ()
     compared: tuple[HospitalName, ...] = ()
@@ -60,7 +60,7 @@ def completed(
     records: Mapping[str, Sequence[RoundRecord]],
     arms: Mapping[str, FinalMetrics],
 ) -> DataCheck:
-    """The same after the last round: also who came later, and whose update pointed away.
+    """Return the same after the last round: with late joiners, and updates that pointed away.
 
     `records` and `arms`, final figures, are by arm.
     """
@@ -84,7 +84,7 @@ def completed(
 def pointing_away(
     study: Study, records: Iterable[Sequence[RoundRecord]], arms: Mapping[str, FinalMetrics]
 ) -> list[Misfit]:
-    """Hospitals that learnt the opposite in the first round of the first arm that asked them.
+    """Return hospitals that learnt the opposite in the first round of the arm that first asked.
 
     Nothing is said where the user's patients show nothing that could be learnt, nor where the model
     starts from what it learnt elsewhere.
@@ -120,7 +120,7 @@ def pointing_away(
 
 
 def _shows_something(study: Study, arms: Mapping[str, FinalMetrics]) -> bool:
-    """Whether some model ranks the user's patients otherwise than chance does."""
+    """Return whether some model ranks the user's patients otherwise than chance does."""
     ranked = [metric for metric in study.task.metrics if metric.by_chance is not None]
     intervals = [
         (metric.by_chance, interval)

@@ -87,7 +87,7 @@ def evaluate_request(
 
 
 def evaluate_seconds(study: Study, num_training: int) -> float:
-    """Returns how long the user's site, with so many training patients, may take.
+    """Returns how long the user's site may take, by its number of training patients.
 
     Each arm may train once more, for models of the user alone, and is measured on every resample
     of the patients, and with every cut into folds. So are the base rate and the local references.
@@ -106,7 +106,7 @@ def evaluate_seconds(study: Study, num_training: int) -> float:
 def problem_with_evaluation(
     result: EvaluateResult, study: Study, finals: Mapping[str, RunState]
 ) -> str | None:
-    """Why the user's final figures cannot be used; None where they can. A fold has none."""
+    """Returns why the user's final figures cannot be used; None where they can. A fold has none."""
     header, loss = result.header, study.task.verdict_metric
     if header.hospital != study.user:
         return f"it answered as {header.hospital!r}"
@@ -153,7 +153,7 @@ def problem_with_evaluation(
 
 
 def problem_with_metrics(found: Metrics, task: Task) -> str | None:
-    """Why no model can have these figures; None where one can, or where they are undefined."""
+    """Returns why no model can have these figures, or None; undefined figures pass."""
     for metric in task.metrics:
         value = found.get(metric.name)
         if value is not None and not metric.allows(value):
@@ -162,7 +162,7 @@ def problem_with_metrics(found: Metrics, task: Task) -> str | None:
 
 
 def problem_with_intervals(found: FinalMetrics, task: Task) -> str | None:
-    """Why they are none of these figures."""
+    """Returns why the intervals cannot be those of these figures, or None."""
     if strange := [name for name in found.intervals if found.get(name) is None]:
         name = printable(strange[0], at_most=50)
         return f"it has an interval of {name!r}, and no such figure"
@@ -183,7 +183,7 @@ def _bounds(metric: Metric) -> str:
 
 
 def _problem_with_comparison(header: EvaluateReply, study: Study) -> str | None:
-    """Where all hospitals are users, what one says stands beside what the others say."""
+    """Check one user's comparison: with all hospitals as users, the others' are shown with it."""
     found = header.comparison
     if (found is None) != (study.comparison is None):
         return "it did not compare what the study declares"

@@ -149,7 +149,7 @@ class Exchange:
         )
 
     def _wait_for_those_who_left(self) -> list[HospitalName]:
-        """Only once: a site that disconnects whenever it is asked must not block the round."""
+        """Waits once: a site that disconnects whenever it is asked must not block the round."""
         user, left = self._ctx.study.user, self._left
         enough = self._round.needed(self.answers)
         given = {n for n, a in self.answers.items() if isinstance(a, Update | SiteAnswer)}

@@ -1,4 +1,4 @@
-"""Finds hospitals whose figures of a column do not fit the others': another unit, most likely.
+"""Finds hospitals with figures of a column that do not fit the others': mostly another unit.
 
 Or numbers that stand for missing values, such as a cholesterol of 0; categories and outcomes that
 are coded the other way round; values that only one hospital lacks.
@@ -27,12 +27,12 @@ HALF = 0.5  # however far off the counts are
 ROUNDING = 0.5  # deviations by which a figure may be off
 NOTHING = 1e-9  # of a value: less is what sums of equal numbers leave over
 ABOVE_ZERO = 0.3  # of the others' middle: where their lowest tenth is, a measured 0 is far
-MANY = 200  # patients: of fewer, those of another category may be too few to be told
-LACKING, COMPLETE = 0.5, 0.1  # of whom a value is missing: here, and at the others
+MANY = 200  # patients: of fewer, those of another category may be too few to count
+LACKING, COMPLETE = 0.5, 0.1  # shares of patients without a value: here, and at the others
 COMMON, EXPECTED = 0.25, 3  # share at the others, and smallest cells of patients that it makes here
 TURNED, EXCHANGED, MATCHED = 0.35, 0.5, 0.15  # of the patients in other classes than the others':
 # before the order of the classes is turned round, before classes are exchanged, and after either
-FEWEST_CELLS = 4  # of patients, whose shares can be compared with others'
+FEWEST_CELLS = 4  # of patients, for their shares to be compared with others'
 MIRRORED, TWICE = 0.5, 2.0  # deviations between a value and the others' with its sign changed, and
 # between the two as they are
 MOST_OTHERS = 30  # that a hospital is compared with
@@ -64,7 +64,7 @@ class Misfit(Settings):
 
 
 def problem_with_summary(summary: Summary, study: Study) -> str | None:
-    """Why a hospital's description cannot be used; None where it can."""
+    """Return why a hospital's description cannot be used; None where it can."""
     features = getattr(study.task, "features", ())
     known = {feature.name for feature in features}
     known |= {column.name for column in study.task.target_columns}
@@ -87,7 +87,7 @@ def problem_with_summary(summary: Summary, study: Study) -> str | None:
 
 
 def misfits(summaries: Mapping[str, Summary]) -> list[Misfit]:
-    """Of every column, by hospital: all that looks wrong."""
+    """Return all that looks wrong, by column and hospital."""
     cells = {hospital: summary.min_cell for hospital, summary in summaries.items()}
     by_column: dict[str, dict[str, ColumnSummary]] = {}
     for hospital, summary in summaries.items():
@@ -97,7 +97,7 @@ def misfits(summaries: Mapping[str, Summary]) -> list[Misfit]:
 
 
 def misfits_of(columns: Mapping[str, ColumnSummary], cells: Mapping[str, int]) -> list[Misfit]:
-    """Of one column, by hospital: whose figures are far from what is usual of the others.
+    """Return the hospitals with figures of one column far from what is usual of the others.
 
     `cells`: each hospital's smallest cell.
     """
@@ -121,13 +121,13 @@ def misfits_of(columns: Mapping[str, ColumnSummary], cells: Mapping[str, int]) -
 
 
 def _others(name: str, columns: Mapping[str, ColumnSummary]) -> list[ColumnSummary]:
-    """Of very many hospitals some, evenly over their order: they are as usual as all."""
+    """Return the other hospitals' columns; of very many a sample, evenly over their order."""
     names = [*columns][:: 1 + len(columns) // MOST_OTHERS]
     return [columns[hospital] for hospital in names if hospital != name]
 
 
 def _values_off(columns: Mapping[str, ColumnSummary]) -> dict[str, str]:
-    """Of numbers, by hospital: what does not fit."""
+    """Return by hospital the numbers that do not fit."""
     known = {name: column for name, column in columns.items() if middle_of(column) is not None}
     if _are_of_0_and_1([*known.values()]):
         return {}  # of which a hospital may have only one, and mostly either
@@ -149,7 +149,7 @@ def _values_off(columns: Mapping[str, ColumnSummary]) -> dict[str, str]:
 
 
 def _one_value(name: str, columns: Mapping[str, ColumnSummary]) -> str:
-    """All patients here have the same number, and others' have not."""
+    """Return the finding if all patients here have the same number, and others' have not."""
     value = middle_of(columns[name])
     if value is None or columns[name].deviation is None or _varies(columns[name]):
         return ""
@@ -170,9 +170,9 @@ def _one_value(name: str, columns: Mapping[str, ColumnSummary]) -> str:
 
 
 def _are_of_0_and_1(columns: Sequence[ColumnSummary]) -> bool:
-    """Whether they seem to hold 0 and 1 alone; figures are rounded by steps of the deviation.
+    """Return whether they seem to hold 0 and 1 alone; figures are rounded to parts of deviations.
 
-    A hospital tells at most one quantile between the two: where its values change.
+    A hospital reports at most one quantile between the two: where its values change.
     """
     told = [([q for q in column.quantiles if q is not None], column) for column in columns]
     return any(quantiles for quantiles, _ in told) and all(
@@ -201,7 +201,7 @@ def _middle_off(name: str, columns: Mapping[str, ColumnSummary]) -> str:
 
 
 def _side(column: ColumnSummary) -> int:
-    """1 where nearly all values are above 0, -1 where they are below, else 0."""
+    """Return 1 where nearly all values are above 0, -1 where they are below, else 0."""
     told = [quantile for quantile in column.quantiles if quantile is not None]
     if not told or min(told) <= 0 <= max(told):
         return 0
@@ -209,7 +209,7 @@ def _side(column: ColumnSummary) -> int:
 
 
 def _beside(name: str, columns: Mapping[str, ColumnSummary]) -> tuple[float, float, float, float]:
-    """Its typical value and that of the others, and the same of the deviations."""
+    """Return its typical value and that of the others, and the same of the deviations."""
     others = _others(name, columns)
     middles = [value for column in others if (value := middle_of(column)) is not None]
     value = middle_of(columns[name])
@@ -225,7 +225,7 @@ def _beside(name: str, columns: Mapping[str, ColumnSummary]) -> tuple[float, flo
 def _which_category_is_off(
     column: ColumnSummary, others: Sequence[ColumnSummary], cell: int
 ) -> str:
-    """One that nearly all patients here have and hardly any of the others', or everybody here."""
+    """Return a category that nearly all have here and hardly any elsewhere, or all here."""
     told = [other for other in others if other.shares and other.count]
     if not told or not column.count:
         return ""
@@ -244,7 +244,7 @@ def _which_category_is_off(
 
 
 def _are_relabelled(column: ColumnSummary, others: Sequence[ColumnSummary], cell: int) -> str:
-    """An outcome of several classes that fits the others' once these are exchanged.
+    """Return an outcome of several classes that fits the others' once these are exchanged.
 
     First as if their order were turned round, then as any of them may be exchanged. Of two classes
     other patients may well have three quarters here and one there.
@@ -283,7 +283,7 @@ def _listed(classes: Sequence[str], shares: NDArray[np.float64]) -> str:
 
 
 def _lacks_category(column: ColumnSummary, others: Sequence[ColumnSummary], cell: int) -> str:
-    """A category that is common elsewhere, and of which fewer than a cell are here."""
+    """Return a category that is common elsewhere, and of which fewer than a cell are here."""
     told = [other for other in others if other.shares and other.count]
     for category, number in column.shares.items():
         if number or not told:
@@ -296,7 +296,7 @@ def _lacks_category(column: ColumnSummary, others: Sequence[ColumnSummary], cell
 
 
 def _lacks(column: ColumnSummary, others: Sequence[ColumnSummary]) -> str:
-    """A value that most patients here are without, and hardly any of the others'."""
+    """Return a value that most patients here are without, and hardly any of the others'."""
     shares = [share for other in others if (share := _missing(other)) is not None]
     own = _missing(column)
     if own is None or own < LACKING or not shares or median(shares) > COMPLETE:
@@ -306,19 +306,19 @@ def _lacks(column: ColumnSummary, others: Sequence[ColumnSummary]) -> str:
 
 
 def share_text(share: float) -> str:
-    """In percent; "nearly all" at 100 %, because fewer than a cell of others are not counted."""
+    """Return percent; "nearly all" at 100 %: fewer than a cell of others are not counted."""
     said = f"{share:.0%}"
     return "nearly all" if said == "100%" else said
 
 
 def _missing(column: ColumnSummary) -> float | None:
-    """The share of patients without a value; None where nobody is counted."""
+    """Return the share of patients without a value; None where nobody is counted."""
     total = column.count + column.missing
     return column.missing / total if total else None
 
 
 def middle_of(column: ColumnSummary) -> float | None:
-    """The median; the mean where too few patients have a value for it."""
+    """Return the median; the mean where too few patients have a value for it."""
     middle = _quantile(column, _MIDDLE)
     return column.mean if middle is None else middle
 
@@ -330,7 +330,7 @@ def _quantile(column: ColumnSummary, place: int) -> float | None:
 def _what_is_off(
     value: float, usual: float, own: float, spread: float, *, least: float, is_turned: bool
 ) -> str:
-    """A wrong unit moves a column by many of its own deviations; other patients do not.
+    """Return what is off: a wrong unit moves a column by many deviations, other patients do not.
 
     `least`: the smallest factor that is none of other patients'. `is_turned`: nearly all values are
     on the other side of 0 than the others'.
@@ -364,7 +364,7 @@ def _what_is_off(
 
 
 def _which_end_is_off(name: str, columns: Mapping[str, ColumnSummary]) -> str:
-    """A number for missing values, in a tenth of the patients or more, moves one end of a column.
+    """Return the end of a column that a number for missing values moves, in a tenth or more.
 
     The other half stays where the others' is: other patients are different on both sides.
     """

@@ -103,7 +103,7 @@ class RoundRecord:
     seconds: float = 0.0  # wall clock, from making the requests to the aggregate
     steps: tuple[StepRecord, ...] = ()
     # the round's exchanges; empty where there was one, of which `hospitals` says everything
-    undoes: int | None = None  # the earlier round that this one took back, for the harm it did
+    undoes: int | None = None  # the earlier round that this one undid
 
     @property
     def measured_after(self) -> int:
@@ -114,7 +114,7 @@ class RoundRecord:
 def curve_of(
     records: Sequence[RoundRecord], rounds: int, final: Metrics
 ) -> list[tuple[int, Metrics | None]]:
-    """The user's metrics of an arm, each with the rounds that the measured model had been through.
+    """Return the user's metrics of an arm, each with the number of rounds before it.
 
     They begin with the untrained model, at 0. `final`: those of the model that the arm ended with,
     after `rounds`.

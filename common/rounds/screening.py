@@ -43,7 +43,7 @@ class Expected:
 
 
 def screen(result: object, agent: HospitalName, expected: Expected) -> Answer:
-    """What `agent` answered, or the reason why it cannot be used."""
+    """Return the answer of `agent`, or why it cannot be used."""
     if not isinstance(result, TrainResult | StepResult):
         return Rejection(f"a {type(result).__name__}, expected the answer to {expected.step!r}")
     if isinstance(result, TrainResult) != expected.brings.update:
@@ -123,15 +123,15 @@ def reject_outsized(
     longest_noise: Callable[[float, int], float] = lambda _patients, _dim: 0.0,
     factors: Mapping[HospitalName, float] = MappingProxyType({}),
 ) -> dict[HospitalName, Answer]:
-    """The answers of an exchange, less those of peers that are out of all proportion.
+    """Return the answers of an exchange, less those of peers that are out of all proportion.
 
-    Updates are measured, and of their attachments and of other answers the tensors whose terms say
-    so, each array for itself. What is usual is the median norm of what the *other* hospitals sent,
-    so that no site sets its own measure. With fewer than three others a median says little: the
-    user's own update may be small because its training has converged. Then `usual_norm` counts,
+    Updates are measured, and of their attachments and of other answers the tensors with terms that
+    say so, each array for itself. What is usual is the median norm of what the *other* hospitals
+    sent, so that no site sets its own measure. With fewer than three others a median says little:
+    the user's own update may be small because its training has converged. Then `usual_norm` counts,
     too: the model's own norm, or what the method says. Where most others sent zeros, there is no
     such measure, and a root mean square of LARGEST_STEP is the bound. Beyond either, an update may
-    be as long as the noise for privacy that its hospital was told to add (`longest_noise` of its
+    be as long as the noise for privacy that its hospital adds (`longest_noise` of its
     number of patients and `dim`). `factors`: by how much the method lengthens an update.
     """
     measured = {
@@ -166,13 +166,13 @@ def reject_outsized(
 
 
 def _norms(answer: Update | SiteAnswer, factor: float) -> dict[str, float]:
-    """Of the arrays that are measured, an update's own times `factor`."""
+    """Return the norms of the measured arrays, an update's own times `factor`."""
     own = {} if answer.norm is None else {ITSELF: factor * answer.norm}
     return {**own, **answer.attached_norms} if isinstance(answer, Update) else own
 
 
 def _median_without(ordered: Sequence[float], value: float) -> float:
-    """The median of ascending numbers without one of them, `value`; 0 where there is no other."""
+    """Return the median of ascending numbers without `value`; 0 where there is no other."""
     if len(ordered) == 1:
         return 0.0
     place = bisect_left(ordered, value)
@@ -185,12 +185,12 @@ def _median_without(ordered: Sequence[float], value: float) -> float:
 
 
 def sample_cap(described: Mapping[HospitalName, int], name: HospitalName) -> int:
-    """The samples that a peer may count for: no more than all other hospitals have together."""
+    """Return the samples that a peer may count for: at most those of all others together."""
     return max(1, sum(described.values()) - described.get(name, 0))
 
 
 def seen_cap(training: Training, num_samples: int, times: int) -> int:
-    """The samples that a peer is believed to have used in a round of `times` local trainings.
+    """Return the most samples that a peer can have used in a round of `times` local trainings.
 
     Some methods train on two halves, and a described count is rounded: twice and twice as many.
     """
@@ -199,7 +199,7 @@ def seen_cap(training: Training, num_samples: int, times: int) -> int:
 
 
 def steps_cap(study: Study, num_samples: int) -> int | None:
-    """The steps that a hospital is believed to have taken; None where it is not asked how many.
+    """Return the most steps that a hospital can have taken; None where it is not asked.
 
     As above, some methods train on two halves, and a described count is rounded. `steps_of` in
     `equal_steps` bounds them from below.

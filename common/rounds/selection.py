@@ -19,7 +19,7 @@ from erosion.common.study.study import Study
 Curve = Sequence[Metrics | None]
 Curves = Mapping[str, Curve]
 
-# Runs a trial's only arm for at most so many rounds.
+# Runs a trial's only arm for at most that number of rounds.
 RunTrial = Callable[[Study, int], Curve]
 
 
@@ -125,7 +125,7 @@ def mean_curves(
 
 
 def _after(curve: Curve, number: int) -> Metrics | None:
-    """Returns the metrics after so many rounds; a rule that stopped earlier left them there."""
+    """Returns the metrics after `number` rounds; a rule that stopped earlier left them there."""
     return curve[min(number, len(curve) - 1)] if curve else None
 
 

@@ -1,4 +1,4 @@
-"""What our Flower strategies share: rounds, whose weights and distances are Flower's metrics."""
+"""Shared by our Flower strategies: rounds, with weights and distances as Flower's metrics."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping

@@ -29,7 +29,7 @@ class Opening:
     """One hospital's part of one sum."""
 
     name: str  # of the hospital
-    view: str  # hash of what the hospitals were told, hexadecimal
+    view: str  # hash of the view that the hospitals got, hexadecimal
     update: NDArray[np.float32]  # (dim,)
     seed: bytes  # of the self mask
     mask_key: bytes
@@ -88,7 +88,7 @@ TOLERANCE = 1e-3  # of a distance, relative or absolute; a rounding error is a t
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What one opening shows."""
+    """The finding about one opening."""
 
     hospital: str
     claimed: float  # distance to the user's update
@@ -109,7 +109,7 @@ class Examined:
 
 
 def examine(evidence: Evidence, own: NDArray[np.float32], opening: Opening) -> Examined:
-    """Hold an opening against what its hospital sent; `own` is the user's update."""
+    """Compare an opening with what its hospital sent; `own` is the user's update."""
     name = opening.name
     roster = {hospital: keys.hello for hospital, keys in evidence.roster.items()}
     if name not in evidence.delivered:

@@ -34,7 +34,7 @@ class SealedSum:
 
     told: Mapping[HospitalName, float]  # the weights that those in it applied
     total: Tensor  # (dim,) float32, the sum of weight times update over them
-    capped: frozenset[HospitalName] = frozenset()  # whose weight was lowered, not to be too large
+    capped: frozenset[HospitalName] = frozenset()  # with a lowered weight
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class SealedCohort:
     """Answers what distances and one sum can answer; see `Cohort`.
 
     The sum may be asked for again with proportional weights. A rule that asks before it was made
-    meets SumWanted, and is asked anew once it was.
+    meets SumWanted, and is asked again once it was.
     """
 
     own: Update
@@ -63,19 +63,19 @@ class SealedCohort:
         return (self.own, *(self.others[peer] for peer in self.peers))
 
     def own_norm(self) -> float:
-        """|d_0|."""
+        """Return |d_0|."""
         return vectors.norm(self.own.delta)
 
     def norms(self) -> Tensor:
-        """|d_0|, and NaN for every other: (n+1,) float64."""
+        """Return |d_0|, and NaN for every other: (n+1,) float64."""
         return torch.tensor([self.own_norm(), *[math.nan] * len(self.peers)], dtype=torch.float64)
 
     def distances_to_own(self) -> Tensor:
-        """As the hospitals' sealed answers say: (n,) float64."""
+        """Return the distances of the hospitals' sealed answers: (n,) float64."""
         return torch.tensor([self.distances[peer] for peer in self.peers], dtype=torch.float64)
 
     def products(self) -> tuple[Tensor, Tensor]:
-        """By the law of cosines, of the lengths and distances that the hospitals gave."""
+        """Compute them from the hospitals' lengths and distances, by the law of cosines."""
         own = self.lengths[self.own.agent] ** 2
         squares = torch.tensor(
             [own, *(self.lengths[peer] ** 2 for peer in self.peers)], dtype=torch.float64
@@ -84,15 +84,15 @@ class SealedCohort:
         return squares, (squares + own - apart.square() * own) / 2
 
     def gram(self) -> Tensor:
-        """Not to be had."""
+        """Raise NoSuchSum: sealed updates are not seen."""
         raise TypeError("a sealed round gives no inner products of single updates")
 
     def blocks(self) -> Iterator[Block]:
-        """Not to be had."""
+        """Raise NoSuchSum: sealed updates are not seen."""
         raise TypeError("a sealed round gives no single updates")
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """The sum of weight times update, own first: (n+1,) -> (dim,) float32."""
+        """Return the sum of weight times update, own first: (n+1,) -> (dim,) float32."""
         factors: list[float] = weights.tolist()
         own, rest = factors[0], factors[1:]
         asked = dict(zip(self.peers, rest, strict=True))
@@ -116,12 +116,12 @@ class LoneCohort(SealedCohort):
     """
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """The user's own update times the sum of the weights: (n+1,) -> (dim,) float32."""
+        """Return the user's own update times the sum of the weights: (n+1,) -> (dim,) float32."""
         return self.own.delta * float(weights.sum())
 
 
 def _common_ratio(asked: Mapping[HospitalName, float], made: SealedSum) -> float:
-    """How many times the sum is asked for. Raises NoSuchSum where no number fits."""
+    """Return how many times the sum is asked for. Raises NoSuchSum where no number fits."""
     told = made.told
     ratios = {name: factor / told[name] for name, factor in asked.items() if told.get(name)}
     exact = [ratio for name, ratio in ratios.items() if name not in made.capped] or [0.0]

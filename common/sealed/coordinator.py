@@ -60,12 +60,12 @@ class Attempt:
         return threshold(len(self.roster))
 
     def asker(self, key: PaillierPrivateKey) -> Asker:
-        """The user's side of the distances."""
+        """Return the user's side of the distances."""
         own = self.measure.scaled(self.own)
         return Asker.of(key, own, self.measured_norm, sketch_seed(self.hash))
 
     def question(self, asker: Asker, noise: Callable[[], mpz]) -> Question:
-        """Leg 2, the same for everyone."""
+        """Return leg 2, the same for everyone."""
         return asker.question(noise)
 
     def view(
@@ -75,7 +75,7 @@ class Attempt:
         distances: Mapping[str, float],
         lengths: Mapping[str, legs.Lengths],
     ) -> View:
-        """Leg 3: the weights, and a range that fits those with weight."""
+        """Return leg 3: the weights, and a range that fits those with weight."""
         farthest = max(
             lengths[name].whole / self.own_norm if name in lengths else distances[name]
             for name, weight in told.items()
@@ -84,7 +84,7 @@ class Attempt:
         return View(asked, told, scale_for(self.own_norm, farthest))
 
     def shares(self, released: Mapping[str, Pair], dealt: Mapping[str, Dealt]) -> ReleasedShares:
-        """What the sites gave to take the masks off. Raises CannotUnmask where too few did."""
+        """Return the released shares. Raises CannotUnmask if too few sites gave any."""
         if len(released) < self.needed:
             raise CannotUnmask(
                 f"{len(released)} hospitals answered to unmask the sum, {self.needed} are needed"
@@ -94,7 +94,7 @@ class Attempt:
     def unmasked(
         self, view: View, total: Words, delivered: Mapping[str, bytes], shares: ReleasedShares
     ) -> NDArray[np.float32]:
-        """The sum of the masked updates, in the memory of `total`: (dim,).
+        """Return the sum of the masked updates, in the memory of `total`: (dim,).
 
         `delivered` has the hash of each one's seed. Raises CannotUnmask.
         """
@@ -121,7 +121,7 @@ class Attempt:
         lengths: Mapping[str, legs.Lengths],
         asker: Asker,
     ) -> SumCheck:
-        """Whether the sum fits the distances, and the lengths where there are any."""
+        """Return whether the sum fits the distances, and the lengths where there are any."""
         weights = {name: view.weights[name] for name in delivered}
         in_ring = len(self.own) ** 0.5 * len(delivered) / 2 / view.scale
         if lengths:
@@ -141,14 +141,14 @@ class Attempt:
 
 
 MOST_SPOILT = 2  # in a row; then a hospital is not asked any more
-NOBODY = ""  # whose fault it is that too few have weight, though all are there
+NOBODY = ""  # at fault where all are there and too few have weight
 
 
 class Skipped(Exception):  # noqa: N818 - ends the round, not the run
     """The round gives no step, and why."""
 
     def __init__(self, why: str, spoilt_by: Collection[HospitalName] = (), times: int = 1) -> None:
-        """`spoilt_by`: without whom there would have been one; `times`: how much that counts."""
+        """`spoilt_by`: the hospitals at fault; `times`: how much that counts."""
         super().__init__(why)
         self.spoilt_by, self.times = spoilt_by, times
 
@@ -161,22 +161,22 @@ class Faults:
     notes: list[str] = field(default_factory=list)
 
     def note(self, what: str) -> None:
-        """What did no harm."""
+        """Note what had no effect."""
         self.notes.append(what)
 
     def reject(self, name: HospitalName, why: str) -> None:
-        """The first reason counts."""
+        """Reject a hospital; its first reason counts."""
         self.rejected.setdefault(name, why)
 
 
-Spoilt = Mapping[HospitalName, int]  # rounds in a row, by whom
+Spoilt = Mapping[HospitalName, int]  # failed rounds in a row, by hospital
 
 
 def after_skipping(spoilt: Spoilt, why: Skipped) -> dict[HospitalName, int]:
-    """With one round more."""
+    """Return the counts with one more failed round."""
     return {**spoilt, **{name: spoilt.get(name, 0) + why.times for name in why.spoilt_by}}
 
 
 def after_success(spoilt: Spoilt) -> dict[HospitalName, int]:
-    """Only those who are not asked any more."""
+    """Return the counts of those that are not asked any more."""
     return {name: times for name, times in spoilt.items() if times >= MOST_SPOILT}

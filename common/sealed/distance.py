@@ -1,7 +1,7 @@
 """A distance between two updates that neither side shows: |S (g_i - g_0)| / |g_0| under Paillier.
 
 The user sends Enc(u_j) of u = rint(s S g_0); the site answers with
-Enc(|v|^2 - 2 <u, v> + R 2^64) of its own v, R random: all but the lowest 64 bits are hidden.
+Enc(|v|^2 - 2 <u, v> + R 2^64) of its vector v, R random: all but the lowest 64 bits are hidden.
 """
 
 import math
@@ -35,7 +35,7 @@ class Question:
     scale: float  # s, a power of 2
 
     def hash(self, roster_hash: bytes) -> bytes:
-        """Of all that leg 2 asks of everybody. It is in the masks, so all must be asked alike."""
+        """Return the hash of leg 2. It is in the masks, so all must be asked alike."""
         num_bytes = self.key.modulus_bytes
         sealed = [int(value).to_bytes(2 * num_bytes) for value in self.sealed_own]
         modulus = int(self.key.n).to_bytes(num_bytes)
@@ -53,13 +53,13 @@ class Asker:
 
     @classmethod
     def of(cls, key: PaillierPrivateKey, update: Values, own_norm: float, seed: bytes) -> "Asker":
-        """For the user's update, whose norm is not 0; the seed is the sketch's."""
+        """Return it for the user's update with a norm above 0; the seed is the sketch's."""
         scale = 2.0 ** (OWN_BITS - math.ceil(math.log2(own_norm)))
         own = np.rint(scale * sketch(update, seed)).astype(np.int64)
         return cls(key, own, own_norm, scale)
 
     def question(self, noise: Callable[[], mpz]) -> Question:
-        """`noise` gives a fresh r^n mod n^2 at each call: made ahead, they cost nothing now."""
+        """Return the question. `noise` gives a fresh r^n mod n^2 at each call, made ahead."""
         public = self.key.public
         sealed = [public.encrypt(value, noise()) for value in self.own.tolist()]
         return Question(public, sealed, self.scale)
@@ -70,7 +70,7 @@ class Asker:
         return (2.0**MOST_BITS - 2.0**OWN_BITS) / self.scale / self.own_norm
 
     def distance(self, answer: mpz) -> float:
-        """d_i of a site's answer."""
+        """Return d_i of a site's answer."""
         low = self.key.decrypt(answer) % (1 << _LOW)
         signed = low - (1 << _LOW) if low >> (_LOW - 1) else low
         squared = max(0, signed + sum(value * value for value in self.own.tolist()))
@@ -78,7 +78,7 @@ class Asker:
 
 
 def problem_with_question(question: Question, num_values: int) -> str | None:
-    """Why a site must not answer, or None; the modulus has a proof of its own."""
+    """Return why a site must not answer, or None; the modulus has a separate proof."""
     n, sealed = question.key.n, question.sealed_own
     if len(sealed) != num_values:
         return f"{len(sealed)} sealed values, expected {num_values}"
@@ -95,7 +95,7 @@ def problem_with_question(question: Question, num_values: int) -> str | None:
 
 
 def own_values(question: Question, update: Values, seed: bytes) -> Whole:
-    """v of a site; of an update far beyond the user's, 2^30 and nothing else."""
+    """Return v of a site; of an update far beyond the user's, 2^30 and nothing else."""
     with np.errstate(over="ignore"):  # infinitely far is far, too
         values = question.scale * sketch(update, seed)
     if float(np.linalg.norm(values)) >= 2.0**MOST_BITS:
@@ -106,7 +106,7 @@ def own_values(question: Question, update: Values, seed: bytes) -> Whole:
 
 
 def is_fine(values: Whole) -> bool:
-    """Whether v has more digits than a crafted question could read one by one.
+    """Return whether v has more digits than a crafted question could read one by one.
 
     The 64 bits of an answer are any linear function of v. Of values with few digits they would be
     many values; an honest question's are that few where a site's update is nearly nothing.
@@ -115,7 +115,7 @@ def is_fine(values: Whole) -> bool:
 
 
 def answer(question: Question, values: Whole, noise: mpz) -> mpz:
-    """Enc(|v|^2 - 2 <u, v> + R 2^64). `noise` is a fresh one of the question's key."""
+    """Return Enc(|v|^2 - 2 <u, v> + R 2^64). `noise` is a fresh one of the question's key."""
     n, n2 = question.key.n, question.key.n**2
     inner = product_of_powers(question.sealed_own, (-2 * values).tolist(), n2)
     # R as large as n leaves room for: also of a crafted question no more is to be read.

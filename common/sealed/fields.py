@@ -1,4 +1,4 @@
-"""Fields of messages as JSON: bytes as hexadecimal, and numbers whose every bit counts."""
+"""Fields of messages as JSON: bytes as hexadecimal, and numbers exact to the last bit."""
 
 from typing import Annotated
 

@@ -22,7 +22,7 @@ Part = bytes | memoryview | str | int | float  # a memoryview of bytes: long val
 
 
 def digest(*parts: Part) -> bytes:
-    """The hash of the parts in their order: 32 bytes."""
+    """Return the hash of the parts in their order: 32 bytes."""
     total = hashlib.sha256()
     for part in (PROTOCOL, *parts):
         content = _content(part)
@@ -48,18 +48,18 @@ _PRIME = 2**255 - 19
 
 
 def new_pair() -> tuple[bytes, bytes]:
-    """A fresh private key and its public half."""
+    """Return a fresh private key and its public half."""
     key = X25519PrivateKey.generate()
     return key.private_bytes_raw(), key.public_key().public_bytes_raw()
 
 
 def public_half(private: bytes) -> bytes:
-    """The public key of a private one. Raises ValueError for other than 32 bytes."""
+    """Return the public key of a private one. Raises ValueError for other than 32 bytes."""
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
 def agree(private: bytes, public: bytes) -> bytes:
-    """The secret of two pairs, the same from either side.
+    """Return the secret of two pairs, the same from either side.
 
     Raises ValueError for a key that is none: of small order, or not in its one form.
     """
@@ -71,12 +71,12 @@ def agree(private: bytes, public: bytes) -> bytes:
 
 
 def derive(secret: bytes, purpose: bytes) -> bytes:
-    """A key for one purpose: 32 bytes that say nothing of the keys for others."""
+    """Return a key for one purpose: 32 bytes that say nothing of the keys for others."""
     return HKDF(hashes.SHA256(), KEY_BYTES, salt=None, info=purpose).derive(secret)
 
 
 def doubtful(keys: Collection[bytes]) -> set[bytes]:
-    """Those of some public keys that are none, and those that give the secrets of another one."""
+    """Return the public keys that are invalid, or that give the same secrets as another one."""
     probe, _ = new_pair()
     effects = {key: _effect(probe, key) for key in keys}
     number = Counter(effects[key] for key in keys)

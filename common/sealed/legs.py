@@ -1,4 +1,4 @@
-"""The small values of each leg's request and reply; long arrays travel beside them.
+"""The small values of each leg's request and reply; long arrays travel with them.
 
 1 train: the attempt down; a site's fresh keys up. 2 distance: the roster and what seals the user's
 update down; a sealed distance up, and for each other site an envelope with its shares. 3 masked:
@@ -28,7 +28,7 @@ WORDS = "words"  # (dim,) uint32
 
 
 class Attempt(Settings):
-    """What a sealed train request holds beside today's."""
+    """What a sealed train request holds in addition."""
 
     attempt: fields.Attempt
 
@@ -42,12 +42,12 @@ class HelloKeys(Settings):
 
     @classmethod
     def of(cls, hello: Hello) -> "HelloKeys":
-        """As it travels."""
+        """Return the form that travels."""
         return cls(mask=hello.mask, seal=hello.seal, signature=hello.signature)
 
     @property
     def hello(self) -> Hello:
-        """As it is used."""
+        """The form for use."""
         return Hello(self.mask, self.seal, self.signature)
 
 
@@ -80,7 +80,7 @@ class DistanceSaid(Settings):
 
 
 class MaskedAsked(Settings):
-    """What a member of the sum is told; for leg 4 those without weight are, too."""
+    """What a member of the sum gets; for leg 4, also those without weight."""
 
     weights: dict[Name, fields.ExactFloat]
     scale: fields.ExactFloat
@@ -96,19 +96,19 @@ class Rules(Settings):
 
     @classmethod
     def of(cls, rules: SumRules) -> "Rules":
-        """As they travel."""
+        """Return the form that travels."""
         return cls(
             min_summed=rules.min_summed, largest_share=rules.largest_share, known=rules.known
         )
 
     @property
     def rules(self) -> SumRules:
-        """As they are used."""
+        """The form for use."""
         return SumRules(self.min_summed, self.largest_share, self.known)
 
 
 class MaskedSaid(Settings):
-    """A signature of what the site was told, of what it put under its masks, and of its rules."""
+    """A signature of the site's view, of what it put under its masks, and of its rules."""
 
     rules: Rules
     signature: fields.Signature
@@ -124,18 +124,18 @@ class ReceiptSaid(Settings):
 
     @classmethod
     def of(cls, receipt: Receipt) -> "ReceiptSaid":
-        """As it travels."""
+        """Return the form that travels."""
         rules = Rules.of(receipt.rules)
         return cls(words=receipt.words, rules=rules, signature=receipt.signature)
 
     @property
     def receipt(self) -> Receipt:
-        """As it is used."""
+        """The form for use."""
         return Receipt(self.words, self.rules.rules, self.signature)
 
 
 class UnmaskAsked(Settings):
-    """Who delivered, and for a site that was not in leg 3 what those in it were told."""
+    """Who delivered, and for a site that was not in leg 3 the view of those in it."""
 
     delivered: dict[Name, ReceiptSaid]
     told: MaskedAsked | None = None

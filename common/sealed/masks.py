@@ -20,18 +20,18 @@ _ZEROS = memoryview(bytes(4 * CHUNK))
 
 
 def keystream(key: bytes) -> CipherContext:
-    """The stream of a key from its beginning: IV 0, because a key is used once."""
+    """Return the stream of a key from its beginning: IV 0, because a key is used once."""
     return Cipher(algorithms.AES(key), modes.CTR(bytes(_BLOCK))).encryptor()
 
 
 def chunks(length: int) -> Iterator[slice]:
-    """The parts in which long vectors are gone through."""
+    """Yield the places of a long vector's parts."""
     for start in range(0, length, CHUNK):
         yield slice(start, min(length, start + CHUNK))
 
 
 def norm_of(vector: NDArray[np.floating[Any]]) -> float:
-    """|v| of (dim,), added up in float64 without a copy of it."""
+    """Return |v| of (dim,), added up in float64 without a copy of it."""
     square = 0.0
     for place in chunks(len(vector)):
         part = vector[place].astype(np.float64)
@@ -70,7 +70,7 @@ STEPS = 4.0  # of an update's root mean square, so that it is not lost in roundi
 
 
 def scale_for(own_norm: float, largest_distance: float) -> float:
-    """2^30 / bound, with bound = 2^ceil(log2(1.25 |g_0| (1 + max d))).
+    """Return 2^30 / bound, with bound = 2^ceil(log2(1.25 |g_0| (1 + max d))).
 
     Only powers of two, so that a peer learns no more of |g_0| than about how large it is.
     """
@@ -79,13 +79,13 @@ def scale_for(own_norm: float, largest_distance: float) -> float:
 
 
 def fits_range(update: NDArray[np.float32], scale: float) -> bool:
-    """Whether every value of the update is a number within the range."""
+    """Return whether every value of the update is a number within the range."""
     largest = max(float(update.max(initial=0.0)), -float(update.min(initial=0.0)))
     return scale > 0 and largest * scale <= LARGEST  # never where one of them is NaN
 
 
 def hides_others(update: NDArray[np.float32], scale: float, weight: float) -> bool:
-    """Whether rounding leaves of an update with that weight what hides the others in a sum.
+    """Return whether rounding leaves of an update with that weight what hides the others in a sum.
 
     In a range that is far too wide it rounds to zeros, and the sum is of the others alone. So its
     values must be STEPS whole numbers large, as a root mean square.
@@ -110,7 +110,7 @@ class Encoder:
 
 
 def encode_update(update: NDArray[np.float32], factor: float, scale: float) -> Words:
-    """A whole update: (dim,)."""
+    """Return a whole update: (dim,)."""
     words, encoder = np.empty(len(update), np.uint32), Encoder(factor, scale)
     for place in chunks(len(update)):
         encoder.encode(update[place], words[place])
@@ -118,7 +118,7 @@ def encode_update(update: NDArray[np.float32], factor: float, scale: float) -> W
 
 
 def decode_sum(words: Words, scale: float) -> NDArray[np.float32]:
-    """The values of a sum whose masks are off: (dim,), in the memory of its words."""
+    """Return the values of an unmasked sum: (dim,), in the memory of its words."""
     values, wide = words.view(np.float32), np.empty(CHUNK, np.float64)
     for place in chunks(len(words)):
         part = wide[: len(words[place])]
@@ -132,12 +132,12 @@ _ZERO_PAIRS = memoryview(bytes(2 * CHUNK))
 
 
 def is_exact(dim: int) -> bool:
-    """Whether a vector of that length is its own sketch."""
+    """Return whether a vector of that length is its own sketch."""
     return dim <= BUCKETS
 
 
 def sketch(vector: NDArray[np.float32], seed: bytes) -> NDArray[np.float64]:
-    """S v: every value with a random sign in one of k random buckets; (k,), or v itself (dim,).
+    """Return S v: each value, with a random sign, in one of k random buckets; (k,), or v (dim,).
 
     The same seed gives the same signs and buckets everywhere: each value has 16 bits of the seed's
     stream, of which the lowest eight are its bucket and the next its sign.

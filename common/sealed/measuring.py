@@ -42,7 +42,7 @@ RULES = SumRules()  # a hospital may ask for more, and is then absent where it d
 
 @dataclass(frozen=True, slots=True)
 class SealedTerms:
-    """Whose rounds they are."""
+    """The study, arm and hospitals of the rounds."""
 
     study: str  # digest
     arm: str
@@ -52,7 +52,7 @@ class SealedTerms:
     measure: SealedMeasure = WHOLE
     scaling: str = ""  # that every site gets, as text
     longest_noise: Callable[[float, int], float] = lambda _patients, _dim: 0.0
-    # for privacy, in the norm of an update by so many patients of so many values
+    # for privacy, in the norm of an update, by its numbers of patients and of values
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,7 +87,7 @@ class Trained:
         sites: Mapping[HospitalName, PublicKey],
         faults: Faults,
     ) -> "Trained":
-        """Of what came back. Raises Skipped."""
+        """Return it of the answers. Raises Skipped."""
         own, *others = cohort.updates
         own_norm = vectors.norm(own.delta)  # the cohort has no other values
         values = own.delta.numpy()
@@ -123,7 +123,7 @@ def _roster(
     sites: Mapping[HospitalName, PublicKey],
     faults: Faults,
 ) -> Roster:
-    """Those with whom the others would go on."""
+    """Return the sites that the others would accept."""
     for name, hello in hellos.items():
         if name in sites and not is_signed(sites[name], context, name, hello):
             faults.reject(name, "its keys are not signed by the key that it is enrolled with")
@@ -148,11 +148,11 @@ class Measured:
     pending: PendingRound  # with the sum that was begun before an interruption
 
     def inbox(self, name: HospitalName) -> dict[HospitalName, bytes]:
-        """The envelopes for one site."""
+        """Return the envelopes for one site."""
         return {s: sent[name] for s, sent in self.envelopes.items() if name in sent}
 
     def cohort(self, names: Sequence[HospitalName], made: SealedSum | None = None) -> SealedCohort:
-        """What the algorithm is asked about."""
+        """Return the cohort for the algorithm."""
         peers = {name: self.trained.peers[name] for name in names}
         return SealedCohort(self.trained.own, peers, self.distances, made, self.known_lengths)
 
@@ -166,7 +166,7 @@ class Measured:
 
 
 def measure(trained: Trained, keys: CoordinatorKeys, records: SumRecords) -> Leg[Measured]:
-    """Leg 2. Raises Skipped."""
+    """Run leg 2. Raises Skipped."""
     attempt, public = trained.attempt, keys.key.public
     asker, num_bytes = attempt.asker(keys.key), public.modulus_bytes
     if trained.earlier is None:
@@ -232,7 +232,7 @@ def _as_bytes(number: mpz) -> bytes:
 def _usable_answers(
     replies: Mapping[HospitalName, SiteAnswer], trained: Trained, key: PaillierKey
 ) -> dict[HospitalName, tuple[mpz, legs.DistanceSaid]]:
-    """The sealed distances with what came along; the others' answers are rejected."""
+    """Return the sealed distances with the values sent along; other answers are rejected."""
     attempt, faults = trained.attempt, trained.faults
     everyone, usable_answers = attempt.roster.keys(), {}
     for name, reply in replies.items():
@@ -256,7 +256,7 @@ def _usable_answers(
 def _far(
     distances: Mapping[HospitalName, float], farthest: float, trained: Trained
 ) -> list[HospitalName]:
-    """Whose update is far longer than the others', or so far away that it cannot be told how far.
+    """Return those with updates far longer than the others', or too far away to say how far.
 
     At the distance d an update is from d - 1 to d + 1 times as long as the user's. That much of it
     as noise for privacy can be is not its hospital's doing.
@@ -272,7 +272,7 @@ def _far(
 
 
 def _outsized(lengths: Mapping[HospitalName, legs.Lengths], trained: Trained) -> list[HospitalName]:
-    """Whose update says that it is so long that the others' would be lost in the sum's range."""
+    """Return those with updates so long that the others' would be lost in the sum's range."""
     attempt = trained.attempt
     own = {"": legs.Lengths(whole=attempt.own_norm, measured=attempt.measured_norm)}
     left_out = []

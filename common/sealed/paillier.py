@@ -40,7 +40,7 @@ class PowerTable:
             base = row[-1] * base % modulus
 
     def power(self, exponent: int) -> mpz:
-        """base^exponent: a multiplication for each byte of the exponent."""
+        """Return base^exponent: a multiplication for each byte of the exponent."""
         total = mpz(1)
         digits = exponent.to_bytes(self._num_bytes, "little")
         for row, digit in zip(self._rows, digits, strict=True):
@@ -49,11 +49,11 @@ class PowerTable:
 
 
 def generator(prime: mpz, draw: Callable[[mpz], int]) -> mpz:
-    """A number whose powers are all of 1 to prime - 1, as far as can be told.
+    """Return a number with all of 1 to prime - 1 as its powers, as far as can be known.
 
     `draw` gives a random number from 1 to below its argument. Only small factors of prime - 1 are
-    known. The powers miss any only where they miss those of a large factor: with a chance below
-    1 in SEARCHED for each, and then nobody who does not know the prime can tell.
+    known. The powers miss any only where they miss those of a large factor: with a chance below 1
+    in SEARCHED for each, and then only who knows the prime can see it.
     """
     order = prime - 1
     small = [f for f in _primes(SEARCHED) if order % f == 0]
@@ -67,7 +67,7 @@ SEARCHED = 1 << 16
 
 
 def _primes(below: int) -> list[int]:
-    """By Eratosthenes' sieve."""
+    """Return the primes by Eratosthenes' sieve."""
     is_prime = bytearray([0, 0]) + bytearray([1]) * (below - 2)
     for number in range(2, int(below**0.5) + 1):
         if is_prime[number]:
@@ -91,11 +91,11 @@ class PaillierKey:
         return (num_bits + 7) // 8
 
     def encrypt(self, message: int, noise: mpz) -> mpz:
-        """(1 + n)^m noise mod n^2; the noise is r^n mod n^2 of a random r, used once."""
+        """Return (1 + n)^m noise mod n^2; the noise is r^n mod n^2 of a random r, used once."""
         return (1 + message % self.n * self.n) * noise % self.n**2
 
     def noise(self) -> mpz:
-        """r^n mod n^2 of a random r."""
+        """Return r^n mod n^2 of a random r."""
         return gmpy2.powmod(_random_below(self.n), self.n, self.n**2)
 
 
@@ -116,7 +116,7 @@ class PaillierPrivateKey:
         return PaillierKey(self.p * self.q)
 
     def decrypt(self, ciphertext: mpz) -> int:
-        """The message, from 0 to n - 1."""
+        """Return the message, from 0 to n - 1."""
         p, q = self.p, self.q
         by_p = (gmpy2.powmod(ciphertext, p - 1, p**2) - 1) // p * self.h_p % p
         by_q = (gmpy2.powmod(ciphertext, q - 1, q**2) - 1) // q * self.h_q % q
@@ -136,20 +136,20 @@ class NoiseMaker:
         self._tables = [(f, _table(f)) for f in (key.p, key.q)]
 
     def make(self) -> mpz:
-        """A fresh one."""
+        """Return a fresh one."""
         key = self._key
         by_p, by_q = (table.power(_random_below(f)) for f, table in self._tables)
         return by_q + key.q**2 * ((by_p - by_q) * key.q_inverse % key.p**2)
 
 
 def new_private_key(bits: int = MODULUS_BITS) -> PaillierPrivateKey:
-    """A fresh key."""
+    """Return a fresh key."""
     numbers = rsa.generate_private_key(public_exponent=65537, key_size=bits).private_numbers()
     return private_key_of(mpz(numbers.p), mpz(numbers.q))
 
 
 def private_key_of(p: mpz, q: mpz) -> PaillierPrivateKey:
-    """The key with these primes."""
+    """Return the key with these primes."""
     n = p * q
     return PaillierPrivateKey(
         p=p,
@@ -162,7 +162,7 @@ def private_key_of(p: mpz, q: mpz) -> PaillierPrivateKey:
 
 
 def product_of_powers(bases: Sequence[mpz], exponents: Sequence[int], modulus: mpz) -> mpz:
-    """prod base^exponent mod modulus for whole exponents; negative ones invert, all at once."""
+    """Return prod base^exponent mod modulus; negative exponents are inverted together."""
     upper = [(b, e) for b, e in zip(bases, exponents, strict=True) if e > 0]
     lower = [(b, -e) for b, e in zip(bases, exponents, strict=True) if e < 0]
     total = _in_buckets(upper, modulus)
@@ -172,7 +172,7 @@ def product_of_powers(bases: Sequence[mpz], exponents: Sequence[int], modulus: m
 
 
 def _in_buckets(powers: Sequence[tuple[mpz, int]], modulus: mpz) -> mpz:
-    """Pippenger's method: bases with the same digit are multiplied before they are raised to it."""
+    """Use Pippenger's method: multiply bases with the same digit before raising them to it."""
     width = 5 if len(powers) >= 32 else 3  # bits of a digit
     num_digits = -(-max((e.bit_length() for _, e in powers), default=0) // width)
     total = mpz(1)
@@ -184,7 +184,7 @@ def _in_buckets(powers: Sequence[tuple[mpz, int]], modulus: mpz) -> mpz:
             if digit := (exponent >> (width * place)) & ((1 << width) - 1):
                 known = buckets.get(digit)
                 buckets[digit] = base if known is None else known * base % modulus
-        # bucket_d^d over all d is the product, over d downwards, of what came so far
+        # bucket_d^d over all d is the product, over d downwards, of the running product
         so_far = mpz(1)
         for digit in range((1 << width) - 1, 0, -1):
             if digit in buckets:
@@ -206,13 +206,13 @@ _WIDTH = 256  # a digit is a byte of the exponent
 
 
 def to_rows(numbers: Sequence[mpz], num_bytes: int) -> Tensor:
-    """(len(numbers), num_bytes) uint8, the most significant byte first."""
+    """Return (len(numbers), num_bytes) uint8, the most significant byte first."""
     content = b"".join(int(number).to_bytes(num_bytes) for number in numbers)
     return torch.frombuffer(bytearray(content), dtype=torch.uint8).reshape(-1, num_bytes)
 
 
 def from_rows(rows: Tensor) -> list[mpz]:
-    """The numbers of (n, num_bytes) uint8."""
+    """Return the numbers of (n, num_bytes) uint8."""
     return [mpz(int.from_bytes(row.numpy().tobytes())) for row in rows]
 
 
@@ -222,14 +222,14 @@ FEWEST_BITS, MOST_BITS = 2048, 4096
 
 
 def prove(key: PaillierPrivateKey, run_hash: bytes) -> list[mpz]:
-    """The n-th roots mod n of the modulus's challenges, which are of one run."""
+    """Return the n-th roots mod n of the modulus's challenges, which are of one run."""
     n = key.public.n
     exponent = gmpy2.invert(n, (key.p - 1) * (key.q - 1))
     return [gmpy2.powmod(challenge, exponent, n) for challenge in _challenges(n, run_hash)]
 
 
 def problem_with_modulus(key: PaillierKey, roots: Sequence[mpz], run_hash: bytes) -> str | None:
-    """Why the modulus must not be used in that run, or None."""
+    """Return why the modulus must not be used in that run, or None."""
     return _problem(key.n, tuple(roots), run_hash)
 
 
@@ -270,14 +270,14 @@ class NoisePool:
         self._lock = threading.Lock()  # of the maker, which is made once
 
     def prepare(self, count: int) -> None:
-        """Have so many ready in a while."""
+        """Make `count` noises in the background."""
         if self._thread is not None and self._thread.is_alive():
             return
         self._thread = threading.Thread(target=self._fill, args=(count,), daemon=True)
         self._thread.start()
 
     def take(self) -> mpz:
-        """One noise, made now where none is ready."""
+        """Return one noise, made now where none is ready."""
         try:
             return self._ready.popleft()
         except IndexError:
@@ -319,13 +319,13 @@ class CoordinatorKeys:
         return self._key
 
     def take_up(self, p: mpz, q: mpz) -> None:
-        """Go on with the key of a run that is resumed."""
+        """Use the key of a resumed run."""
         if self._key is None or (self._key.p, self._key.q) != (p, q):
             self._key, self._pool = private_key_of(p, q), None
             self._proofs.clear()
 
     def proof(self, run_hash: bytes) -> Sequence[mpz]:
-        """That the modulus hides what it should, in that run."""
+        """Return the proof of the modulus for that run."""
         if run_hash not in self._proofs:
             self._proofs[run_hash] = prove(self.key, run_hash)
         return self._proofs[run_hash]

@@ -20,14 +20,14 @@ _ENTRY = re.compile(
 
 
 def as_text(keys: Mapping[str, PublicKey]) -> str:
-    """The file's content, by name."""
+    """Return the file's content, by name."""
     return "\n".join(
         f"# {name}\n{public_pem(keys[name]).decode().strip()}\n" for name in sorted(keys)
     )
 
 
 def read_pinned_keys(path: Path, error: type[ErosionError]) -> dict[str, PublicKey]:
-    """The keys by name; raises `error` where the file is missing, malformed or names one twice."""
+    """Return the keys by name; raises `error` for a missing or malformed file, or a name twice."""
     try:
         content = read_named(path)
     except FileNotFoundError:
@@ -41,7 +41,7 @@ def read_pinned_keys(path: Path, error: type[ErosionError]) -> dict[str, PublicK
 
 
 def parse(content: bytes, where: str, error: type[ErosionError]) -> dict[str, PublicKey]:
-    """The keys in such a file's content; `where` is what a message calls it."""
+    """Return the keys in such a file's content; `where` is what a message calls it."""
     try:
         text = content.decode()
     except UnicodeDecodeError as problem:
@@ -67,7 +67,7 @@ def parse(content: bytes, where: str, error: type[ErosionError]) -> dict[str, Pu
 
 
 def problem_with_owners(keys: Mapping[str, PublicKey]) -> str | None:
-    """Why these are not the keys of as many hospitals, with the remedy; None where they are.
+    """Return why these are not the keys of as many hospitals, with the remedy; None where they are.
 
     Who has a key answers for every hospital that it stands for, and would be several in a sum.
     """

@@ -38,7 +38,7 @@ class ContextOf(Settings):
 
     @classmethod
     def of(cls, context: RoundContext) -> "ContextOf":
-        """As it is kept."""
+        """Return the form that is kept."""
         return cls(
             study=context.study,
             run=context.run,
@@ -55,7 +55,7 @@ class ContextOf(Settings):
 
 
 class Evidence(Settings):
-    """One round. The user's own update lies beside it."""
+    """One round. The user's own update is in a second file."""
 
     version: Literal[3] = 3
     context: ContextOf
@@ -73,7 +73,7 @@ class Evidence(Settings):
 
     @property
     def view(self) -> View:
-        """What the hospitals were told."""
+        """The view that the hospitals got."""
         return View(self.asked, self.weights, self.scale)
 
     @property
@@ -108,7 +108,7 @@ class SumRecords(Protocol):
     """Keeps them for one arm."""
 
     def pending(self) -> PendingRound | None:
-        """The newest round that asked for distances."""
+        """Return the newest round that asked for distances."""
         ...
 
     def begin(self, pending: PendingRound) -> None:
@@ -128,7 +128,7 @@ class RecordsInMemory:
     suspected: list[tuple[Evidence, Tensor]] = field(default_factory=list)
 
     def pending(self) -> PendingRound | None:
-        """The newest."""
+        """Return the newest."""
         return self.last
 
     def begin(self, pending: PendingRound) -> None:
@@ -148,7 +148,7 @@ class RecordFiles:
     arm: str
 
     def pending(self) -> PendingRound | None:
-        """The newest. Raises CheckpointError."""
+        """Return the newest. Raises CheckpointError."""
         return _read(self._pending, PendingRound)
 
     def begin(self, pending: PendingRound) -> None:
@@ -163,7 +163,7 @@ class RecordFiles:
         write_json(self._evidence, evidence, mode=0o600)
 
     def evidence(self) -> tuple[Evidence, Tensor] | None:
-        """What `suspect` kept. Raises CheckpointError."""
+        """Read the evidence that `suspect` kept. Raises CheckpointError."""
         evidence = _read(self._evidence, Evidence)
         if evidence is None:
             return None
@@ -189,7 +189,7 @@ class RecordFiles:
 
 
 def arms_in(folder: Path) -> list[str]:
-    """Arms with evidence there."""
+    """Return the arms with evidence there."""
     return sorted(path.name.removesuffix(_EVIDENCE) for path in folder.glob(f"*{_EVIDENCE}"))
 
 

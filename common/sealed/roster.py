@@ -1,7 +1,6 @@
-"""One attempt at a round: who is in it, under which keys, and what everybody was told.
+"""One attempt at a round: who is in it, under which keys, and with which view.
 
-All of it goes into the masks' keys, so that sites that were told different things cannot be
-unmasked.
+All of it goes into the masks' keys, so that sites with different views cannot be unmasked.
 """
 
 from collections.abc import Mapping
@@ -61,40 +60,40 @@ Roster = Mapping[str, Hello]  # the user's own site is not in it
 def sign_hello(
     key: PrivateKey, context: RoundContext, name: str, mask: bytes, seal: bytes
 ) -> Hello:
-    """The keys, signed for this attempt."""
+    """Return the keys, signed for this attempt."""
     return Hello(mask, seal, key.sign(_signed(context, name, mask, seal), _SIGNATURE))
 
 
 def is_signed(key: PublicKey, context: RoundContext, name: str, hello: Hello) -> bool:
-    """Whether a hello was signed by the node key of that name, for this attempt."""
+    """Return whether a hello was signed by the node key of that name, for this attempt."""
     return _verify(key, hello.signature, _signed(context, name, hello.mask, hello.seal))
 
 
 def roster_hash(context: RoundContext, roster: Roster) -> bytes:
-    """The attempt, and everybody in it."""
+    """Return the attempt, and everybody in it."""
     entries = [part for n in sorted(roster) for part in (n, roster[n].mask, roster[n].seal)]
     return digest("roster", *context.parts, *entries)
 
 
 def usable(roster: Roster) -> dict[str, Hello]:
-    """Those whose keys are keys and nobody else's; with any other no site would go on."""
+    """Return those with valid keys that nobody else has; sites accept no others."""
     bad = doubtful([key for hello in roster.values() for key in (hello.mask, hello.seal)])
     return {name: h for name, h in roster.items() if not bad & {h.mask, h.seal}}
 
 
 def sketch_seed(roster_hash: bytes) -> bytes:
-    """What the sketch's signs and buckets are drawn from: nobody can choose it."""
+    """Return the seed of the sketch's signs and buckets: nobody can choose it."""
     return derive(roster_hash, digest("sketch"))
 
 
 def places(roster: Roster) -> dict[str, int]:
-    """Where each site's shares are taken: from 1, by name."""
+    """Return the place of each site's shares: from 1, by name."""
     return {name: place for place, name in enumerate(sorted(roster), start=1)}
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the sites of one sum were told."""
+    """The view that the sites of one sum got."""
 
     asked: bytes  # hash of leg 2: of the attempt, everybody in it, and the question for a distance
     weights: Mapping[str, float]  # the peers' factors; with the user's own they add up to 1
@@ -102,7 +101,7 @@ class View:
 
     @property
     def members(self) -> list[str]:
-        """Whose updates are in the sum, by name."""
+        """Return the hospitals with updates in the sum, by name."""
         return sorted(name for name, weight in self.weights.items() if weight > 0)
 
     @property
@@ -114,7 +113,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """A site's signature of what it put under its masks, of what it was told, and of its rules.
+    """A site's signature of what it put under its masks, of its view, and of its rules.
 
     The others take the masks off without it: so they keep its rules for it.
     """
@@ -125,17 +124,17 @@ class Receipt:
 
 
 def words_hash(words: Words) -> bytes:
-    """Of a masked update."""
+    """Return the hash of a masked update."""
     return digest("words", words.data.cast("B"))
 
 
 def seed_hash(view: View, name: str, seed: bytes) -> bytes:
-    """Of the random seed of a site's self mask: it says nothing of the seed."""
+    """Return the hash of the random seed of a site's self mask; it discloses nothing of it."""
     return digest("seed", view.hash, name, seed)
 
 
 def received_hash(parameters: Tensor, scaling: str, enclosed: Mapping[str, Tensor]) -> bytes:
-    """Of all that a site trains from, so that a sum is of updates from the same of it.
+    """Return the hash of all that a site trains from, so that a sum is of comparable updates.
 
     `parameters` (dim,) float32, `scaling` as JSON or "", and what the method sends along.
     """
@@ -151,12 +150,12 @@ def _bytes(values: Tensor) -> memoryview:
 
 
 def sign_receipt(key: PrivateKey, view: View, name: str, words: bytes, rules: SumRules) -> Receipt:
-    """`words` is the masked update's hash."""
+    """Sign; `words` is the masked update's hash."""
     return Receipt(words, rules, key.sign(_delivered(view, name, words, rules), _SIGNATURE))
 
 
 def is_receipt(key: PublicKey, view: View, name: str, receipt: Receipt) -> bool:
-    """Whether the site of that name delivered, and was told the same view."""
+    """Return whether the site of that name delivered, with the same view."""
     signed = _delivered(view, name, receipt.words, receipt.rules)
     return _verify(key, receipt.signature, signed)
 
@@ -180,7 +179,7 @@ def _verify(key: PublicKey, signature: bytes, content: bytes) -> bool:
 def masked_words(
     view: View, roster: Roster, name: str, update: NDArray[np.float32], secrets: tuple[bytes, bytes]
 ) -> Words:
-    """The words of an update that fits the view's range: (dim,).
+    """Return the words of an update that fits the view's range: (dim,).
 
     `secrets` are the hospital's seed and mask key. Raises ValueError for a key in the roster that
     is none.
@@ -203,12 +202,12 @@ def masked_words(
 
 
 def self_mask(view: View, name: str, seed: bytes, sign: int) -> Mask:
-    """The mask that comes off with shares of the seed."""
+    """Return the mask that comes off with shares of the seed."""
     return Mask(derive(seed, digest("self", view.hash, name)), sign)
 
 
 def pair_mask(view: View, roster: Roster, pair: tuple[str, str], private: bytes, sign: int) -> Mask:
-    """The mask of the first of a pair, of which the second has the opposite. Raises ValueError.
+    """Return the mask of the first of a pair; the second has the opposite. Raises ValueError.
 
     `private`: the first one's key. Names and keys are in its key, so no other pair has this mask.
     """

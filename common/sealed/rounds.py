@@ -1,7 +1,7 @@
 """An algorithm on sealed rounds: four exchanges, of which it sees distances and one sum.
 
 1 train: every peer trains and answers with fresh keys instead of its update. 2 distance: each gives
-its distance to the user's update, sealed. 3 masked: those whose update counts send it, weighted,
+its distance to the user's update, sealed. 3 masked: those with weight send their update, weighted,
 under masks. 4 unmask: the sites take the masks off the sum. The algorithm is a pure function, so it
 is asked twice: once for the weights that it wants, and once more when their sum is there.
 """
@@ -60,9 +60,9 @@ def seal(
     records: SumRecords | None = None,
     keys: CoordinatorKeys | None = None,
 ) -> Algorithm[SealedState]:
-    """The same algorithm on sealed rounds; `records` and `keys` are of one run.
+    """Return the same algorithm on sealed rounds; `records` and `keys` are of one run.
 
-    Raises TypeError for one with exchanges of its own, which would be left out.
+    Raises TypeError for one that has exchanges, which would be left out.
     """
     if algorithm.exchanges is not None:
         raise TypeError("a method with exchanges of its own cannot be sealed")
@@ -133,7 +133,7 @@ class _SealedRounds:
     def _skipped(
         self, state: SealedState, why: Skipped, nothing: torch.Tensor
     ) -> Step[SealedState]:
-        """The parameters stay. Who spoils round after round is not asked any more."""
+        """Leave the parameters; hospitals that fail round after round are not asked any more."""
         spoilt = after_skipping(state.spoilt, why)
         note, alone = str(why), False
         gone = sorted(n for n in why.spoilt_by if spoilt[n] >= MOST_SPOILT)
@@ -169,7 +169,7 @@ class _SealedRounds:
     def _moved(
         self, state: SealedState, measured: Measured, wanted: Wanted, summed: Summed
     ) -> Step[SealedState]:
-        """The step that the algorithm makes of the sum."""
+        """Return the step that the algorithm makes of the sum."""
         told, weights = wanted.told, summed.weights
         there = [name for name in sorted(measured.distances) if name in weights or not told[name]]
         made = SealedSum(weights, torch.from_numpy(summed.values), wanted.capped)
@@ -196,7 +196,7 @@ class _SealedRounds:
     def _alone(
         self, state: SealedState, measured: Measured, names: Sequence[HospitalName]
     ) -> Step[SealedState]:
-        """The user's own step, for good: one whose result were sent out would show g_0."""
+        """Return the user's own step, for good: sending its result out would show g_0."""
         own = measured.trained.own
         peers = {name: measured.trained.peers[name] for name in names}
         lone = LoneCohort(own, peers, measured.distances, None, measured.known_lengths)

@@ -19,18 +19,18 @@ SECRET_BYTES, SHARE_BYTES = 32, 33
 
 
 def threshold(num_sites: int) -> int:
-    """t = floor(2n/3) + 1: so many that no two groups can be told different things."""
+    """Return t = floor(2n/3) + 1, so that no two groups can unmask two different views."""
     return 2 * num_sites // 3 + 1
 
 
 def split_secret(secret: bytes, needed: int, places: Sequence[int]) -> list[bytes]:
-    """Shares for the places (from 1), of which any `needed` give the secret of 32 bytes."""
+    """Return shares for the places (from 1), of which any `needed` give the secret of 32 bytes."""
     coefficients = [int.from_bytes(secret), *(secrets.randbelow(P) for _ in range(needed - 1))]
     return [_value(coefficients, place).to_bytes(SHARE_BYTES) for place in places]
 
 
 def combine_shares(shares: Mapping[int, bytes]) -> bytes:
-    """The secret from as many shares, by place, as it needs.
+    """Return the secret from as many shares, by place, as it needs.
 
     Raises ValueError where they give none: too few, or one is wrong.
     """
@@ -77,13 +77,13 @@ class Channel:
     def between(
         cls, names: tuple[str, str], own_private: bytes, other_public: bytes, roster_hash: bytes
     ) -> "Channel":
-        """The same from either side. `names`: the own one first."""
+        """Return the same channel from either side. `names`: the own one first."""
         pairs = sorted(zip(names, (public_half(own_private), other_public), strict=True))
         bound = digest("seal", roster_hash, *(part for pair in pairs for part in pair))
         return cls(derive(agree(own_private, other_public), bound), roster_hash)
 
     def seal(self, shares: Shares, *, sender: str, receiver: str) -> bytes:
-        """82 bytes that only the receiver can read. At most one message in each direction."""
+        """Return 82 bytes for the receiver alone. At most one message in each direction."""
         content = shares.seed + shares.key
         about = digest("shares", self.roster_hash, sender, receiver)
         return AESGCM(self.key).encrypt(_nonce(sender, receiver), content, about)
@@ -118,7 +118,7 @@ class CannotUnmask(Exception):  # noqa: N818 - ends the round, not the run
     def __init__(
         self, why: str, culprit: str | None = None, contradicts: Sequence[str] = ()
     ) -> None:
-        """`culprit`: the site whose secret cannot be had; None: too few helped.
+        """`culprit`: the site with the missing secret; None: too few helped.
 
         `contradicts`: the sites that have no right share of it, where that may be their fault.
         """
@@ -127,7 +127,7 @@ class CannotUnmask(Exception):  # noqa: N818 - ends the round, not the run
 
 
 def commitment(roster_hash: bytes, dealer: str, holder: str, which: int, share: bytes) -> bytes:
-    """Of a share, which is as random as a key: it tells nothing of it, and fits no other."""
+    """Return the hash of a share: it discloses nothing of it, and fits no other."""
     return digest("share", roster_hash, dealer, holder, which, share)[:COMMITMENT_BYTES]
 
 
@@ -142,7 +142,7 @@ class ReleasedShares:
     needed: int  # of a secret
 
     def secret(self, which: int, of: str) -> bytes:
-        """One of a site's secrets. Raises CannotUnmask."""
+        """Return one of a site's secrets. Raises CannotUnmask."""
         right = {
             self.places[site]: pair[which][of]
             for site, pair in self.released.items()
@@ -151,7 +151,7 @@ class ReleasedShares:
         if len(right) < self.needed:
             others = [n for n in self.released if n != of and self.places[n] not in right]
             why = f"{len(right)} shares of {of}'s secret came, {self.needed} are needed"
-            # As many as could take off any mask by themselves are not taken for liars.
+            # A group large enough to take off any mask is not taken for liars.
             if len(others) >= self.needed:
                 raise CannotUnmask(why, of)
             if others:
@@ -163,7 +163,7 @@ class ReleasedShares:
             raise does_not_fit(of) from None
 
     def wrong(self, members: Collection[str]) -> dict[str, list[str]]:
-        """By site, the members of whom it released another share than was dealt to it."""
+        """Return by site the members for which it released another share than it was dealt."""
         found: dict[str, list[str]] = {}
         for site, pair in self.released.items():
             for which in (SEED, KEY):
@@ -178,5 +178,5 @@ class ReleasedShares:
 
 
 def does_not_fit(of: str) -> CannotUnmask:
-    """Whoever dealt the shares dealt those of another secret."""
+    """Return the error for a site that dealt shares of another secret."""
     return CannotUnmask(f"the shares of {of}'s secret do not fit together", of)

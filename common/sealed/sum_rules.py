@@ -24,12 +24,12 @@ ALLIES = 1  # members that may take off what they know of a sum
 class SumRules:
     """A site's own, from its limits; the coordinator keeps to the defaults.
 
-    They are about what is left of a sum when any one of its hospitals, which works with the
+    They are about the rest of a sum after any one of its hospitals, which works with the
     coordinator and knows its own update, has taken that off.
     """
 
     min_summed: int = 3  # that are left: of 2 each sees the other
-    largest_share: float = 0.5  # of the largest weight in what is left
+    largest_share: float = 0.5  # of the largest weight in the rest
     known: frozenset[str] | None = None  # who may be counted on to hide others; None: everybody
 
     @property
@@ -44,14 +44,14 @@ class SumRules:
         return self.min_summed + ALLIES
 
     def among(self, names: Collection[str]) -> "SumRules":
-        """The same where only those are there, so that no others need be named."""
+        """Return the same where only those are there, so that no others need be named."""
         return self if self.known is None else replace(self, known=self.known.intersection(names))
 
     def problem_with(self, weights: Mapping[str, float]) -> str | None:
-        """Why a sum with these weights would show too much of one hospital, or None.
+        """Return why a sum with these weights would show too much of one hospital, or None.
 
         Hospitals that are not known here may be the coordinator's own: what it knows it can take
-        off, so what is left of the sum must do by itself.
+        off, so the rest of the sum must suffice.
         """
         if (problem := self._problem_with(weights)) or self.known is None:
             return problem
@@ -59,10 +59,10 @@ class SumRules:
         return problem and f"of those in limits.summed_with, {problem}"
 
     def problem_with_holders(self, names: Collection[str]) -> str | None:
-        """Why no secret may be shared out among these hospitals, or None.
+        """Return why no secret may be shared out among these hospitals, or None.
 
-        Enough of them to take this one's masks off by themselves, where the others are told two
-        stories, would do so without any sum.
+        A group of them large enough to take this one's masks off could do so without any sum if the
+        others got two different views.
         """
         if self.known is None:
             return None
@@ -88,7 +88,7 @@ class SumRules:
                 f"{num_real} hospitals in the sum with a tenth of the largest weight or more;"
                 f" without any one of them limits.min_summed = {self.min_summed} must be left"
             )
-        # The largest part of what is left is largest where the second largest is taken off.
+        # The largest part of the rest is largest where the second largest is taken off.
         left = total - sum(ordered[1 : 1 + ALLIES])
         if largest > self.largest_share * left * (1 + 1e-9):
             return (
@@ -98,7 +98,7 @@ class SumRules:
         return None
 
     def capped(self, weights: Mapping[str, float]) -> dict[str, float] | None:
-        """The same weights with the largest lowered until they may be summed, or None.
+        """Return the same weights with the largest lowered until they may be summed, or None.
 
         Those that are lowered get the same weight: as much as the rules allow.
         """
@@ -113,7 +113,7 @@ class SumRules:
         return None
 
     def _cap(self, num_lowered: int, below: Sequence[float]) -> float:
-        """The largest weight that so many may have together with these smaller ones."""
+        """Return the largest weight that `num_lowered` may have with these smaller ones."""
         share, others = self.largest_share, sum(below)
         if num_lowered == 0:
             return share * (others - sum(below[1:2]))
@@ -153,7 +153,7 @@ def check_length(
     *,
     rounding: float,
 ) -> SumCheck:
-    """Whether the sum is no longer than updates of those lengths allow."""
+    """Return whether the sum is no longer than updates of those lengths allow."""
     claimed = sum(weight * lengths[name] for name, weight in weights.items())
     return SumCheck(norm_of(total), EXACT_SLACK * claimed + rounding, "lengths")
 
@@ -167,7 +167,7 @@ def check_sum(
     own_norm: float,
     rounding: float,
 ) -> SumCheck:
-    """`weights` are those of the hospitals in the sum `total`; `rounding` is its error's norm."""
+    """Check the sum `total` of hospitals with these `weights`; `rounding` is its error's norm."""
     share = sum(weights.values())
     square = 0.0
     for place in chunks(len(own)):  # both vectors are long: no copy of either is made

@@ -30,7 +30,7 @@ class RunningSum:
         takes: Callable[[HospitalName, Receipt], bool],
         only: Collection[HospitalName] | None,
     ) -> None:
-        """`only`: whose updates are added; None: of everybody whose receipt it `takes`."""
+        """`only`: the hospitals to add; None: all with a receipt that it `takes`."""
         self._takes, self._only = takes, only
         self._total: Words | None = None  # modulo 2^32: (dim,)
         self.receipts: dict[HospitalName, Receipt] = {}  # of those who are in it
@@ -79,7 +79,7 @@ class Summed:
 
 
 def allowed(wanted: SumWanted) -> Wanted | None:
-    """The weights that the sites are told, or None where too few hospitals have any.
+    """Return the weights that the sites get, or None where too few hospitals have any.
 
     Raises Skipped.
     """
@@ -98,7 +98,7 @@ def allowed(wanted: SumWanted) -> Wanted | None:
 
 
 def sum_up(measured: Measured, wanted: Wanted, records: SumRecords) -> Leg[Summed]:
-    """Both legs. Raises Skipped."""
+    """Run both legs. Raises Skipped."""
     attempt, told = measured.trained.attempt, wanted.told
     pending = _begun(measured, told, records)
     view = attempt.view(measured.asked, told, measured.distances, measured.lengths)
@@ -126,7 +126,7 @@ def sum_up(measured: Measured, wanted: Wanted, records: SumRecords) -> Leg[Summe
     except CannotUnmask as why:
         if why.culprit is None:
             raise Skipped(f"{why}{most_said(answered.missing.values())}") from None
-        if why.contradicts:  # it is wrong, or they are, and nobody can tell
+        if why.contradicts:  # it is wrong, or they are
             raise Skipped(str(why), [why.culprit, *why.contradicts]) from None
         measured.trained.faults.reject(why.culprit, str(why))
         raise Skipped(str(why), [why.culprit], MOST_SPOILT) from None
@@ -141,7 +141,7 @@ def sum_up(measured: Measured, wanted: Wanted, records: SumRecords) -> Leg[Summe
 def _begun(
     measured: Measured, told: Mapping[HospitalName, float], records: SumRecords
 ) -> PendingRound:
-    """The sum, written down before anybody is asked for it."""
+    """Return the sum, written down before anybody is asked for it."""
     known = measured.pending
     if known.told is not None and known.told != told:
         raise Skipped("another sum of this round was begun before an interruption")
@@ -151,7 +151,7 @@ def _begun(
 
 
 def _taker(measured: Measured, view: View) -> Callable[[HospitalName, Receipt], bool]:
-    """Whether a receipt is one that the others would accept, as far as keys are known here."""
+    """Return a check of receipts: would the others accept it, as far as keys are known here?"""
     trained = measured.trained
 
     def takes(name: HospitalName, receipt: Receipt) -> bool:
@@ -209,7 +209,7 @@ def _unmask(measured: Measured, view: View, receipts: Mapping[HospitalName, Rece
 
 
 def _told(measured: Measured, view: View, name: HospitalName) -> legs.MaskedAsked:
-    """What leg 3 tells a site, and leg 4 one that was not in it."""
+    """Return what leg 3 discloses to a site, and leg 4 to one that was not in it."""
     return legs.MaskedAsked(
         weights=dict(view.weights), scale=view.scale, envelopes=measured.inbox(name)
     )

@@ -35,7 +35,7 @@ _UNSEEN = {"metadata", "serialization", "default", "ref"}  # of a schema: they v
 
 
 def problem_with_size(values: object) -> str | None:
-    """Why plain values are larger than anything that is read here, or None."""
+    """Return why plain values are larger than anything that is read here, or None."""
     todo = [(values, 0)]
     while todo:
         value, depth = todo.pop()
@@ -56,7 +56,7 @@ def problem_with_size(values: object) -> str | None:
 
 
 def checked_size(value: Any) -> Any:
-    """The value; raises ValueError where it is larger than anything that is read here."""
+    """Return the value; raises ValueError where it is larger than anything that is read here."""
     if problem := problem_with_size(value):
         raise ValueError(problem)
     return value
@@ -129,7 +129,7 @@ LONGEST_NAMED = 60  # characters of a key or a value in a message
 
 
 def first_mistake(problem: ValidationError, whole: str) -> str:
-    """What is wrong with what another machine sent: "a.b is wrong: ...". `whole`: no part of it."""
+    """Return the first mistake in another machine's message, the `whole`: "a.b is wrong: ..."."""
     if problem.error_count() > MOST_MISTAKES:
         return f"{whole} is wrong in {problem.error_count()} places"
     first = problem.errors(include_url=False, include_input=False)[0]
@@ -177,7 +177,7 @@ _BACKSLASHES = (
 
 
 def _broken_path(value: object) -> str | None:
-    """A path of Windows of which \\n, \\t and the like became other characters; None: none."""
+    """Return a Windows path in which \\n, \\t and the like became other characters, or None."""
     if isinstance(value, str):
         return value if re.match("[A-Za-z]:[\b\f\n\r\t]", value) else None
     nested = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -185,7 +185,7 @@ def _broken_path(value: object) -> str | None:
 
 
 def _hint(problem: str, text: str) -> str:
-    """What is mostly behind a mistake in TOML, where people write names and values as they are."""
+    """Return the likely cause of a mistake in TOML, such as missing quotes."""
     number = problem.partition("at line ")[2].partition(",")[0]
     lines = text.splitlines()
     line = lines[int(number) - 1] if number.isdecimal() and int(number) <= len(lines) else ""
@@ -242,7 +242,7 @@ _PLAIN_WORDS = {
 
 
 def _sentence(model: type[BaseModel], raw: Mapping[str, Any], detail: Any) -> str:
-    """One problem as `key = value; what would be right`."""
+    """Return one problem as `key = value; what would be right`."""
     sentence = _whole_sentence(model, raw, detail)
     return sentence if len(sentence) <= LONGEST_SENTENCE else f"{sentence[:LONGEST_SENTENCE]}..."
 
@@ -274,7 +274,7 @@ def _whole_sentence(model: type[BaseModel], raw: Mapping[str, Any], detail: Any)
 
 
 def _is_echo(detail: Any) -> bool:
-    """Whether a list is only called too short because its items, reported too, are wrong."""
+    """Return whether a list is only called too short because its items, reported too, are wrong."""
     if detail["type"] != "too_short":
         return False
     shortest: int = detail["ctx"]["min_length"]
@@ -310,11 +310,11 @@ class _Place(NamedTuple):
     """Where in the file a problem is."""
 
     key: str  # as a person would write it, e.g. task.features[age].range
-    known_keys: list[str]  # beside the last part
+    known_keys: list[str]  # siblings of the last part
     models: list[type[BaseModel]]  # that may stand here
 
     def tags(self, discriminator: str) -> list[str]:
-        """By which a union tells those apart."""
+        """Return the tags by which a union distinguishes those."""
         fields = [
             m.model_fields[discriminator] for m in self.models if discriminator in m.model_fields
         ]
@@ -355,7 +355,7 @@ def _is_named(value: Any) -> bool:
 
 
 def _models_in(field: FieldInfo) -> list[type[BaseModel]]:
-    """Every pydantic model that a field's annotation mentions, in its order."""
+    """Return every pydantic model that a field's annotation mentions, in its order."""
     found: list[type[BaseModel]] = []
     queue: list[Any] = [field.annotation]
     while queue:
@@ -367,7 +367,7 @@ def _models_in(field: FieldInfo) -> list[type[BaseModel]]:
 
 
 def _tags(model: type[BaseModel]) -> list[str]:
-    """The literals by which unions tell this model from its siblings."""
+    """Return the literals by which unions distinguish this model."""
     names = ("kind", "outcome", "name", "algorithm", "type", "optimizer", "source")
     fields = [model.model_fields[name] for name in names if name in model.model_fields]
     return [field.default for field in fields if isinstance(field.default, str)]

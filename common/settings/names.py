@@ -9,12 +9,12 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
 
 def is_name(value: str) -> bool:
-    """Could a hospital, a study or an arm have this name?"""
+    """Return True if a hospital, a study or an arm may have this name."""
     return re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,47}", value) is not None
 
 
 def checked_name(value: str) -> str:
-    """The name itself; raises ValueError with what is allowed."""
+    """Return the name itself; raises ValueError with what is allowed."""
     if not is_name(value):
         raise ValueError(
             "use up to 48 small letters, digits, - and _, starting with a letter or digit"
@@ -24,7 +24,7 @@ def checked_name(value: str) -> str:
 
 Name = Annotated[str, AfterValidator(checked_name)]
 
-# What stands for several hospitals, for none or for the other side; and what Windows opens as a
+# Names of several hospitals, of none and of the other side; and those that Windows opens as a
 # device in place of a file, where records and kits are files by a hospital's name.
 _RESERVED = frozenset({"all", "none", "coordinator", "con", "prn", "aux", "nul"}) | {
     f"{device}{number}" for device in ("com", "lpt") for number in range(10)
@@ -32,7 +32,7 @@ _RESERVED = frozenset({"all", "none", "coordinator", "con", "prn", "aux", "nul"}
 
 
 def checked_hospital(value: str) -> str:
-    """A hospital's name itself; raises ValueError with what is allowed."""
+    """Return a hospital's name itself; raises ValueError with what is allowed."""
     if checked_name(value) in _RESERVED:
         raise ValueError(f"{value!r} means something else here; give the hospital another name")
     return value
@@ -51,10 +51,10 @@ _PLAIN = re.compile(r"(-?)(0|[1-9][0-9]*|(?=\.[0-9]))(?:\.([0-9]*))?")
 
 
 def canonical(value: object) -> str:
-    """How a category or class value is compared: `1`, `1.0` and ` 1 ` are the same.
+    """Return how a category or class value is compared: `1`, `1.0` and ` 1 ` are the same.
 
     As text, so that long codes (SNOMED CT) stay apart. Plain decimals alone are numbers: 1E1, 01,
-    1_0, +1 and Infinity are codes of their own.
+    1_0, +1 and Infinity are different codes.
     """
     text = str(value).strip()
     if isinstance(value, float) and isfinite(value):
@@ -74,7 +74,7 @@ Number = TypeVar("Number")
 
 
 def _kind(value: object) -> str:
-    """By kind, so that a wrong number is told what is wrong with it and not that it is no word."""
+    """Return the kind, so that the message for a wrong number is about numbers, not words."""
     return "auto" if isinstance(value, str) else "number"
 
 

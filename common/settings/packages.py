@@ -42,17 +42,17 @@ class InstalledPart:
 
 
 def group_of(kind: Kind) -> str:
-    """The group of entry points."""
+    """Return the group of entry points."""
     return f"erosion.{kind}s"
 
 
 def installed_names(kind: Kind) -> list[str]:
-    """The names of all entry points of the kind."""
+    """Return the names of all entry points of the kind."""
     return sorted({entry.name for entry in metadata.entry_points(group=group_of(kind))})
 
 
 def installed_part(kind: Kind, name: str) -> InstalledPart:
-    """The entry point of that name; raises ModelError where there is none, or more than one."""
+    """Return the entry point of that name; raises ModelError for none, or more than one."""
     group = group_of(kind)
     found = {entry.value: entry for entry in metadata.entry_points(group=group, name=name)}
     if not found:
@@ -70,7 +70,7 @@ def installed_part(kind: Kind, name: str) -> InstalledPart:
 
 
 def every_installed(kind: Kind) -> Iterator[InstalledPart | ModelError]:
-    """All entry points of the group, by name, or why one cannot be used."""
+    """Yield all entry points of the group, by name, or why one cannot be used."""
     for name in installed_names(kind):
         try:
             yield installed_part(kind, name)
@@ -85,7 +85,7 @@ def allow_only(allowed: Mapping[Kind, Mapping[str, str]]) -> None:
 
 
 def problem_with_part(kind: Kind, name: str, sha256: str, allowed: Mapping[str, str]) -> str | None:
-    """Why a site whose limits allow these names with these hashes does not run it, or None."""
+    """Return why a site that allows these names with these hashes does not run it, or None."""
     if allowed.get(name) == sha256:
         return None
     what, key = f"the installed {kind} {name!r} with the SHA-256 {sha256}", f"installed_{kind}s"
@@ -95,7 +95,7 @@ def problem_with_part(kind: Kind, name: str, sha256: str, allowed: Mapping[str, 
 
 
 def load_part(kind: Kind, name: str, sha256: str | None = None) -> Any:
-    """Import the entry point, whose package must have that hash; None: any.
+    """Import the entry point of a package with that hash; None: any.
 
     Raises ModelError, and Refusal for what this site does not allow.
     """
@@ -123,7 +123,7 @@ def load_part(kind: Kind, name: str, sha256: str | None = None) -> Any:
 
 
 def load_class(kind: Kind, name: str, sha256: str | None, base: Any) -> Any:
-    """The same of a class that extends `base`."""
+    """Return the same of a class that extends `base`."""
     found = load_part(kind, name, sha256)
     if not (isinstance(found, type) and issubclass(found, base)):
         raise ModelError(f"The {kind} {name!r} is no subclass of {base.__name__}. Make it one.")
@@ -131,7 +131,7 @@ def load_class(kind: Kind, name: str, sha256: str | None, base: Any) -> Any:
 
 
 def failed(what: str, problem: BaseException) -> ModelError:
-    """The error for whatever somebody else's code raised."""
+    """Return the error for what somebody else's code raised."""
     reason = str(problem).strip().splitlines()
     words = f"{type(problem).__name__}: {reason[0][:300]}" if reason else type(problem).__name__
     return ModelError(f"{what}: {words}. Correct the package, or ask its author.")
@@ -140,10 +140,10 @@ def failed(what: str, problem: BaseException) -> ModelError:
 def open_union(
     kind: Kind, tag: str, ours: Iterable[str], form_of: Callable[[Mapping[str, Any]], Any]
 ) -> tuple[Any, Any]:
-    """What makes a union of our own tables take those of packages, too: unpack it in `Annotated`.
+    """Return validators for a union that takes packages' tables, too: unpack it in `Annotated`.
 
-    A table whose key `tag` is none of `ours` but a name of that kind that is installed here is of
-    the class that `form_of` makes for it.
+    A table with a key `tag` that is none of `ours` but an installed name of that kind is of the
+    class that `form_of` makes for it.
     """
     known = frozenset(ours)
 
@@ -159,7 +159,7 @@ def open_union(
 
 
 def hash_in(raw: Mapping[str, Any], kind: Kind) -> str:
-    """The hash that a study's table names; raises ValueError where there is none."""
+    """Return the hash that a study's table names; raises ValueError where there is none."""
     if not isinstance(raw.get("sha256"), str):
         raise ValueError(f"it is a {kind} of a package; add sha256 (`erosion models` prints it)")
     return str(raw["sha256"])
@@ -179,7 +179,7 @@ def _described(kind: Kind, entry: metadata.EntryPoint) -> InstalledPart:
 
 
 def _hash_of(package: str, part: str) -> str:
-    """SHA-256 over the names and contents of a package's files; raises ModelError."""
+    """Return SHA-256 over the names and contents of a package's files; raises ModelError."""
     try:
         spec = importlib.util.find_spec(package)  # of a top-level name: imports nothing
     except (ImportError, ValueError):
@@ -208,7 +208,7 @@ def _hash_of(package: str, part: str) -> str:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Everything below but hidden files and the interpreter's cache of compiled ones."""
+    """Yield everything below but hidden files and the interpreter's cache of compiled ones."""
     for path in folder.iterdir():
         if path.name.startswith(".") or path.name == "__pycache__":
             continue

@@ -1,4 +1,4 @@
-"""Differential privacy of a study: what it asks for, and what cannot be had with it.
+"""Differential privacy of a study: what it asks for, and what it excludes.
 
 The guarantee is about each patient of each hospital that is not the user, for the whole run and
 against all others together: whether that patient's record is there or blank, what leaves the
@@ -47,16 +47,16 @@ class Privacy(Settings):
     )
 
     def noise_multiplier(self, releases: int) -> float:
-        """The noise's deviation in units of `clip_norm`, where so many updates leave a hospital."""
+        """Return the noise's deviation in units of `clip_norm`, for that number of updates."""
         return accountant.noise_multiplier(self.epsilon, self.delta, releases)
 
     def noise_deviation(self, releases: int, patients: float) -> float:
-        """Of each parameter of an update by so many patients."""
+        """Return that of each parameter of an update, by its number of patients."""
         noise = self.noise_multiplier(releases) * self.clip_norm
         return self.learning_rate * noise / patients
 
     def longest_noise(self, releases: int, patients: float, dim: int) -> float:
-        """What the norm of the noise in an update (dim,) hardly ever exceeds."""
+        """Return what the norm of the noise in an update (dim,) hardly ever exceeds."""
         # A normal vector is longer than sqrt(dim) + 6 with a chance of exp(-6^2 / 2) at most, by
         # the concentration of a function that is 1-Lipschitz. An update that is the mean of two
         # halves' has sqrt(2) times the noise of a whole one.
@@ -64,7 +64,7 @@ class Privacy(Settings):
 
 
 def problem_with_inputs(task: Task, scaling: str) -> str | None:
-    """What the study computes over a hospital's patients before they train, or None."""
+    """Return what the study computes over a hospital's patients before they train, or None."""
     if scaling in ("federated", "local"):
         return (
             f'scaling = "{scaling}" is made of sums over each hospital\'s patients, which have no'
@@ -83,7 +83,7 @@ def problem_with_inputs(task: Task, scaling: str) -> str | None:
 
 
 def problem_with_runs(*, every_user: bool, selects: bool, folds: bool) -> str | None:
-    """What would have the hospitals train more often, or None."""
+    """Return what would have the hospitals train more often, or None."""
     if every_user:
         return 'user = "all" makes every hospital a user, whose updates have no noise; name one'
     if selects:
@@ -97,7 +97,7 @@ def problem_with_runs(*, every_user: bool, selects: bool, folds: bool) -> str | 
 
 
 def problem_with_arms(arms: Mapping[str, ArmBase]) -> str | None:
-    """Which arm such a study cannot have, or None."""
+    """Return which arm such a study cannot have, or None."""
     if all(arm.user_only for arm in arms.values()):
         return "no arm asks another hospital; leave [privacy] out"
     for name, arm in arms.items():

@@ -14,8 +14,8 @@ from erosion.common.algorithms.personal_layers import OUTPUT_LAYER, own_places
 from erosion.common.learning.training import Training
 
 FEWEST = 5  # the user and four others
-FEWEST_VALUES = 8  # of an update, that its distance is of: of one value it tells all but the sign
-LENGTHS = 2  # numbers told beside the distance, where a method needs lengths
+FEWEST_VALUES = 8  # of an update in its distance: that of one value discloses all but the sign
+LENGTHS = 2  # numbers disclosed with the distance, where a method needs lengths
 NOTHING = 1e-6  # of an update's largest value: less does not show in a distance
 _MANY = 1 << 20  # parameters of a model; what grows with them is no single number
 
@@ -23,7 +23,7 @@ _MANY = 1 << 20  # parameters of a model; what grows with them is no single numb
 def problem_with_federation(
     *, quorum: int, max_update_norm: float | None, scaling: str, selects: bool, every_user: bool
 ) -> str | None:
-    """What a sealed study cannot have beside its arms, or None."""
+    """Return what a sealed study cannot have apart from its arms, or None."""
     if quorum < FEWEST:
         return (
             f"federation.quorum = {quorum}; it must be {FEWEST} or more, because a sum of fewer"
@@ -45,7 +45,7 @@ def problem_with_federation(
 
 
 def problem_with_arms(arms: Mapping[str, ArmBase], training: Training) -> str | None:
-    """Which arm a sealed study cannot have, or None."""
+    """Return which arm a sealed study cannot have, or None."""
     asking = [name for name, arm in arms.items() if not arm.user_only]
     if len(asking) != 1:
         return (
@@ -64,12 +64,12 @@ def problem_with_arms(arms: Mapping[str, ArmBase], training: Training) -> str | 
 def problem_with_values(
     arm: ArmBase, layout: Layout, classes: int, update: Tensor | None
 ) -> str | None:
-    """Why what is told of an update would give it away, or None: it has too few values.
+    """Return why the disclosed numbers would give an update away, or None: it has too few values.
 
     What stays at hospitals, or has no weight in the distance, hides nothing there. `classes`: of a
-    softmax, whose outputs' updates sum to zero, so that one of them follows from the others; 1:
-    there is none. With the `update` (dim,) itself only values that moved count, as far as distances
-    can tell: a coordinator may choose parameters at which the others do not.
+    softmax, with outputs' updates that sum to zero, so that one follows from the others; 1: there
+    is none. With the `update` (dim,) itself only values that moved count, as far as distances show:
+    a coordinator may choose parameters at which the others do not.
     """
     measure = arm.sealed_measure(lambda: layout)
     counts = ~own_places(arm.own_parameters, layout)

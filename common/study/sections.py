@@ -14,7 +14,7 @@ from erosion.common.tasks.inputs import TabularTask
 LocalReference = Literal["ridge", "boosted_trees"]
 REFERENCES: tuple[LocalReference, ...] = ("ridge", "boosted_trees")
 BEST_LOCAL = "best_local"  # in each fold the reference that its training part preferred
-MOST_COLUMNS = 500  # of a table whose study has references without naming any: seconds
+MOST_COLUMNS = 500  # of a table, where a study has references without naming any: seconds
 
 
 class Evaluation(Settings):
@@ -94,14 +94,14 @@ class Evaluation(Settings):
         return value
 
     def references_for(self, task: AnyTask) -> tuple[LocalReference, ...]:
-        """The local references of a study of this task."""
+        """Return the local references of a study of this task."""
         if self.references is not None:
             return self.references
         is_table = isinstance(task, TabularTask)
         return REFERENCES if is_table and task.input_shape[0] <= MOST_COLUMNS else ()
 
     def problem_with(self, task: AnyTask, arms: Collection[str], *, selects: bool) -> str | None:
-        """Why a study of these arms cannot be evaluated so, or None.
+        """Return why a study of these arms cannot be evaluated so, or None.
 
         `selects`: it leaves settings to be chosen.
         """
@@ -194,12 +194,12 @@ class Fold(Settings):
 
 
 def fewest_held_out(folds: Sequence[Fold], num_patients: int) -> int:
-    """The patients of the smallest of these folds; see `split_patients`."""
+    """Return the patients of the smallest of these folds; see `split_patients`."""
     return min(len(range(fold.number, num_patients, fold.of)) for fold in folds)
 
 
 def folds_key(folds: Sequence[Fold]) -> str:
-    """Where the study file says how many they are."""
+    """Return the study file's key for their number."""
     return "selection.folds" if folds[0].cut is None else "evaluation.folds"
 
 
@@ -232,7 +232,7 @@ class Selection(Settings):
     # of rounds is chosen
 
     def trial_folds(self) -> tuple[Fold, ...]:
-        """The folds that are held out in turn."""
+        """Return the folds that are held out in turn."""
         count = self.folds if self.method == "cross_validation" else 1
         return tuple(Fold(number=number, of=self.folds) for number in range(count))
 

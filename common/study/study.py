@@ -146,7 +146,7 @@ class Study(Settings):
     @model_validator(mode="before")
     @classmethod
     def _images_are_not_scaled(cls, raw: Any) -> Any:
-        """The default scaling of a study of images is none."""
+        """Set the default scaling of a study of images to none."""
         if not isinstance(raw, Mapping) or "scaling" in raw:
             return raw
         task = raw.get("task")
@@ -227,7 +227,7 @@ class Study(Settings):
         )
 
     def problem_with_sealed_values(self, update: Tensor | None = None) -> str | None:
-        """Why the distances of sealed rounds would give updates away, or this one (dim,), or None.
+        """Return why sealed distances would give updates away, or this one (dim,), or None.
 
         Raises ModelError.
         """
@@ -261,7 +261,7 @@ class Study(Settings):
 
     def _problem_with_model(self, arm_settings: ArmBase) -> str | None:
         layout = self.build_context.layout
-        # Shapes alone do not tell it: what lies between the layers is unknown, or some are missing.
+        # Shapes alone do not show it: what lies between the layers is unknown, or some are missing.
         is_like_no_other = self.model.runs_installed_code or self.model.frozen
         if arm_settings.builds_layers() and is_like_no_other:
             return (
@@ -305,17 +305,17 @@ class Study(Settings):
                 self._check_arms({arm: candidate})
 
     def settings_of(self, arm: str, *, changed: Mapping[str, Any]) -> dict[str, Any]:
-        """An arm's settings with some of them changed, or a preset's in their place."""
+        """Return an arm's settings with some of them changed, or a preset's in their place."""
         own = self.arms[arm]
         return {**own.model_dump(mode="json"), **own.expanded(changed)}
 
     @property
     def has_every_user(self) -> bool:
-        """Whether each hospital is to have a model of its own; see `for_user`."""
+        """Whether each hospital gets its own model; see `for_user`."""
         return self.user == EVERY_USER
 
     def for_user(self, user: str) -> "Study":
-        """The same study with one hospital as its user."""
+        """Return the same study with one hospital as its user."""
         return Study.model_validate({**self.model_dump(), "user": user})
 
     @property
@@ -378,14 +378,14 @@ class Study(Settings):
         return BuildContext(self.rounds, hospitals, layout, noise_deviation=noise)
 
     def longest_noise(self, patients: float, dim: int) -> float:
-        """What noise for privacy may add to the norm of a peer's update (dim,); 0 without any."""
+        """Return the privacy noise's bound in the norm of a peer's update (dim,); 0 without any."""
         if self.privacy is None:
             return 0.0
         return self.privacy.longest_noise(self.num_releases, patients, dim)
 
     @property
     def tells_steps(self) -> bool:
-        """Whether hospitals take different numbers of steps, which they tell if an arm asks."""
+        """Whether hospitals take different numbers of steps, which they report if an arm asks."""
         is_summed = self.federation.sealed or self.privacy is not None
         return self.training.epochs is not None and not is_summed
 
@@ -403,11 +403,11 @@ class Study(Settings):
         return releases * strength_of(self.privacy.noise_multiplier(releases))
 
     def sends_sums(self, hospital: str) -> bool:
-        """Whether the hospital sends sums that columns are scaled by."""
+        """Return whether the hospital sends sums that columns are scaled by."""
         return self.scaling == "federated" or (self.scaling == "user" and hospital == self.user)
 
     def canonical_json(self) -> str:
-        """The study as one line of JSON: what travels, and what the digest is taken of."""
+        """Return the study as one line of JSON: what travels, and what the digest is taken of."""
         return self.identity[0]
 
     @property
@@ -422,7 +422,7 @@ class Study(Settings):
         return text, hashlib.sha256(text.encode()).hexdigest()
 
     def __copy__(self) -> Self:
-        """What `model_copy` changes is another study, with another identity."""
+        """Drop the identity: what `model_copy` changes is another study."""
         copied = super().__copy__()
         for made_once in ("identity", "_without_fold"):
             copied.__dict__.pop(made_once, None)
@@ -439,7 +439,7 @@ def load_study(path: Path, content: bytes | None = None) -> Study:
 
 
 def study_from_json(text: str) -> Study:
-    """The study that another machine sent; raises StudyError."""
+    """Return the study that another machine sent; raises StudyError."""
     try:
         raw = json.loads(text)
     except (ValueError, RecursionError) as problem:
@@ -450,5 +450,5 @@ def study_from_json(text: str) -> Study:
 
 
 def study_from_values(raw: Mapping[str, Any]) -> Study:
-    """The same, parsed already; raises StudyError."""
+    """Return the same, parsed already; raises StudyError."""
     return validate(Study, raw, "The study that was received", StudyError)

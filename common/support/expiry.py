@@ -6,27 +6,27 @@ WARNING = timedelta(days=30)  # how long before the end people are warned
 
 
 def now() -> datetime:
-    """This machine's clock, in UTC and whole seconds."""
+    """Return this machine's clock, in UTC and whole seconds."""
     return datetime.now(UTC).replace(microsecond=0)
 
 
 def precise_now() -> datetime:
-    """This machine's clock, in UTC."""
+    """Return this machine's clock, in UTC."""
     return datetime.now(UTC)
 
 
 def ends_soon(expires: datetime) -> bool:
-    """Whether people should be warned: it ends within WARNING, or has ended."""
+    """Return whether people should be warned: it ends within WARNING, or has ended."""
     return expires - now() <= WARNING
 
 
 def has_ended(expires: datetime) -> bool:
-    """Whether it is too late."""
+    """Return whether it is too late."""
     return expires <= now()
 
 
 def in_words(expires: datetime) -> str:
-    """For example "valid until 2026-10-01 (89 days)"."""
+    """Return for example "valid until 2026-10-01 (89 days)"."""
     day = expires.astimezone(UTC).strftime("%Y-%m-%d")
     left = expires - now()
     if left <= timedelta(0):
@@ -41,7 +41,7 @@ class OnceADay:
         self._day: date | None = None
 
     def is_due(self) -> bool:
-        """Whether this is the first question, or the first of a new day."""
+        """Return whether this is the first question, or the first of a new day."""
         today = now().date()
         is_due, self._day = today != self._day, today
         return is_due

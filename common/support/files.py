@@ -50,7 +50,7 @@ def _opened(path: Path, flags: int) -> BinaryIO:
 def check_named(path: Path) -> None:
     """Raise OSError unless it is an ordinary file. Opens nothing, so that nothing is closed.
 
-    Whoever closes a file lets go of all locks that its process has on it, SQLite's as well.
+    Closing a file releases all locks that its process has on it, SQLite's as well.
     """
     _check_kind(path, path.stat().st_mode)
 
@@ -63,7 +63,7 @@ def _check_kind(path: Path, mode: int) -> None:
 
 
 def read_named(path: Path, *, most_bytes: int = MOST_NAMED_BYTES) -> bytes:
-    """What an ordinary file holds. Raises OSError, also for one of more than `most_bytes`."""
+    """Return an ordinary file's content. Raises OSError, also above `most_bytes`."""
     with open_named(path) as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
@@ -73,7 +73,7 @@ def read_named(path: Path, *, most_bytes: int = MOST_NAMED_BYTES) -> bytes:
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
-    """The lines of an ordinary file with their ends, one after another. Raises OSError."""
+    """Yield the lines of an ordinary file with their ends, one after another. Raises OSError."""
     with open_named(path) as file:
         while line := file.readline(MOST_LINE_BYTES + 1):
             if len(line) > MOST_LINE_BYTES:
@@ -90,7 +90,7 @@ def replacing(
     once: Callable[[], object] = lambda: None,
     first_stays: bool = False,
 ) -> Iterator[Path]:
-    """A file to be written in the block, by its name; then it takes the place of `path`.
+    """Yield the name of a file to write in the block; then it takes the place of `path`.
 
     After a crash the file is the old one or the new one; after the block it is the new one, also
     where the power goes. `mode` are the permissions, those of the
@@ -126,7 +126,7 @@ def replacing(
 
 
 def _linked(temporary: Path, path: Path) -> bool:
-    """Whether `path` is there now, this file or another one's; False where links cannot be made."""
+    """Return whether `path` exists now, from here or elsewhere; False if links are unsupported."""
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -170,9 +170,9 @@ def remove_unfinished(path: Path) -> None:
 
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Nobody else can hold the folder meanwhile. Raises BlockingIOError where somebody does.
+    """Lock the folder within the block. Raises BlockingIOError if another process holds it.
 
-    It is let go of when this program ends, however it ends. Where a file system knows no locks, or
+    It is released when this program ends, however it ends. Where a file system knows no locks, or
     there is no such folder, nothing is held.
     """
     with contextlib.ExitStack() as stack:
@@ -198,7 +198,7 @@ def cut_to_whole_lines(path: Path) -> None:
 
 
 def whole_bytes(path: Path) -> int:
-    """How long an ordinary file is up to the end of its last whole line. Raises OSError."""
+    """Return how long an ordinary file is up to the end of its last whole line. Raises OSError."""
     with open_named(path) as file:
         at = file.seek(0, os.SEEK_END)
         while at > 0:
@@ -212,7 +212,7 @@ def whole_bytes(path: Path) -> int:
 
 
 def umask() -> int:
-    """The permissions that new files of this process do not get."""
+    """Return the permissions that new files of this process do not get."""
     status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     (line,) = (line for line in status.splitlines() if line.startswith("Umask:"))
     return int(line.split()[1], 8)
@@ -244,7 +244,7 @@ def write_private(path: Path, content: bytes | str, *, first_stays: bool = False
 
 
 def exposure(path: Path) -> str | None:
-    """Why a private file is not private, with the remedy; None where it is. Raises OSError."""
+    """Return why a private file is exposed, with the remedy, or None. Raises OSError."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077 == 0:
         return None

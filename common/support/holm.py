@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 
 def adjusted_p_values(p_values: Mapping[str, float]) -> dict[str, float]:
-    """By the test's name: the k-th smallest of m, times m - k + 1, and none below a smaller one's.
+    """Return by name the k-th smallest of m, times m - k + 1, and none below a smaller one's.
 
     Rejecting where they are at most a level keeps it for all tests together.
     """

@@ -30,12 +30,12 @@ ODD_CERTIFICATE = (
 
 
 def new_private_key() -> PrivateKey:
-    """A key on P-256, which signs and verifies several times faster than P-384."""
+    """Return a key on P-256, which signs and verifies several times faster than P-384."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def private_pem(key: PrivateKey) -> bytes:
-    """The key as the text of a file that nobody else may read."""
+    """Return the key as the text of a file that nobody else may read."""
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
@@ -44,7 +44,7 @@ def private_pem(key: PrivateKey) -> bytes:
 
 
 def public_pem(key: PublicKey) -> bytes:
-    """The public half as text; the same bytes for the same key, so they can be compared."""
+    """Return the public half as text; the same bytes for the same key, so they can be compared."""
     return key.public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
@@ -108,10 +108,10 @@ def read_public_key(pem: bytes, where: str, error: type[ErosionError]) -> Public
 
 
 def certificate_in(pem: bytes, *, alone: bool = False) -> x509.Certificate:
-    """The first certificate of a file; `alone`: it must be the only one.
+    """Return the first certificate of a file; `alone`: it must be the only one.
 
     Raises ValueError that says what the file holds. An authority stands alone: people compare one
-    fingerprint, and whatever else the file holds would be trusted unseen.
+    fingerprint, and anything else in the file would be trusted unseen.
     """
     found = certificates_in(pem)
     if alone and len(found) > 1:
@@ -120,7 +120,7 @@ def certificate_in(pem: bytes, *, alone: bool = False) -> x509.Certificate:
 
 
 def certificates_in(pem: bytes) -> Sequence[x509.Certificate]:
-    """All certificates of a file, one at least. Raises ValueError that says what the file holds."""
+    """Return a file's certificates, one at least. Raises ValueError that names the content."""
     try:
         found = x509.load_pem_x509_certificates(pem)
         for each in found:  # what else is read only when somebody asks for it
@@ -131,7 +131,7 @@ def certificates_in(pem: bytes) -> Sequence[x509.Certificate]:
 
 
 def is_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
-    """Whether `issuer` names itself in the certificate and has signed it."""
+    """Return whether `issuer` names itself in the certificate and has signed it."""
     try:
         certificate.verify_directly_issued_by(issuer)
     except ODD_CERTIFICATE:
@@ -140,7 +140,7 @@ def is_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> boo
 
 
 def certified_key(certificate: x509.Certificate) -> PublicKey | None:
-    """The key that a certificate is for; None where it is of a kind that is not enrolled."""
+    """Return the key that a certificate is for; None where it is of a kind that is not enrolled."""
     try:
         key = certificate.public_key()
     except ODD_CERTIFICATE:
@@ -151,7 +151,7 @@ def certified_key(certificate: x509.Certificate) -> PublicKey | None:
 
 
 def fingerprint(key: PublicKey) -> str:
-    """32 hexadecimal digits in groups, short enough to compare by telephone."""
+    """Return 32 hexadecimal digits in groups, short enough to compare by telephone."""
     return _in_groups(
         key.public_bytes(
             serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
@@ -160,7 +160,7 @@ def fingerprint(key: PublicKey) -> str:
 
 
 def certificate_fingerprint(certificate: x509.Certificate) -> str:
-    """The same of a certificate."""
+    """Return the same of a certificate."""
     return _in_groups(certificate.public_bytes(serialization.Encoding.DER))
 
 

@@ -22,7 +22,7 @@ class SafeText(logging.Formatter):
     """A record as text that a terminal only shows: what others sent cannot forge or hide a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Further lines of a message are indented, so that none looks like a record of its own."""
+        """Return the record, further lines indented so that none looks like another record."""
         lines = short(super().format(record)).split("\n")
         return "\n    ".join(_shown(line) for line in lines)
 
@@ -42,17 +42,17 @@ def configure_logging(
     for handler in logging.getLogger().handlers:
         handler.setFormatter(JsonLines() if log_format == "json" else SafeText(TEXT))
     logging.getLogger("erosion").setLevel(level)
-    # gRPC tells with a traceback of every call whose other side has gone.
+    # gRPC logs a traceback for every call after the other side has gone.
     logging.getLogger("grpc").setLevel(logging.DEBUG if verbosity >= 2 else logging.CRITICAL)
     silent = logging.INFO if of_an_app else logging.CRITICAL
     logging.getLogger("flwr").setLevel(logging.DEBUG if verbosity >= 2 else silent)
 
 
-LONGEST_RECORD = 10_000  # characters, whoever sent what it quotes
+LONGEST_RECORD = 10_000  # characters
 
 
 def short(text: str) -> str:
-    """The text without its middle where it is too long: a traceback says at its end what it is."""
+    """Return the text without its middle if it is too long: a traceback's end says most."""
     half = LONGEST_RECORD // 2
     return text if len(text) <= LONGEST_RECORD else f"{text[:half]} … {text[-half + 3 :]}"
 
@@ -61,7 +61,7 @@ class JsonLines(logging.Formatter):
     """One object a line: time, level, logger, message, and the traceback where there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end."""
+        """Return the line, without its end."""
         when = datetime.fromtimestamp(record.created, UTC)
         values = {
             "time": when.isoformat(timespec="milliseconds"),
@@ -71,7 +71,7 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             values["traceback"] = short(self.formatException(record.exc_info))
-        return json.dumps(values)  # ASCII: safe on any stream, whatever others have sent
+        return json.dumps(values)  # ASCII: safe on any stream
 
 
 def open_missing_streams() -> None:

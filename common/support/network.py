@@ -4,7 +4,7 @@ import ipaddress
 
 
 def is_loopback(address: str) -> bool:
-    """Whether "host:port" stays on this machine."""
+    """Return whether "host:port" stays on this machine."""
     host = address.rpartition(":")[0].strip("[]").lower().rstrip(".")
     if host == "localhost":
         return True
@@ -15,7 +15,7 @@ def is_loopback(address: str) -> bool:
 
 
 def is_name(host: str) -> bool:
-    """Whether a host's name or address can be looked up at all."""
+    """Return whether a host's name or address can be looked up at all."""
     try:
         host.encode("idna")  # as the socket module does
     except UnicodeError:

@@ -26,7 +26,7 @@ def keep_freed_memory() -> None:
 
 
 def return_freed_memory() -> None:
-    """For space: hand back what is freed from now on, whatever `keep_freed_memory` said."""
+    """Hand back what is freed from now on, also after `keep_freed_memory`."""
     _set(_M_TRIM_THRESHOLD, _SMALL)
     _set(_M_MMAP_THRESHOLD, _SMALL)
 
@@ -37,7 +37,7 @@ def _set(parameter: int, value: int) -> None:
 
 
 def peak_megabytes(pid: int | None = None) -> float | None:
-    """The largest resident set so far of a process (None: this one); None where it is not known.
+    """Return the largest resident set so far of a process (None: this one); None if unknown.
 
     Linux's own high-water mark is preferred: `ru_maxrss` starts from the parent's peak.
     """
@@ -50,7 +50,7 @@ def peak_megabytes(pid: int | None = None) -> float | None:
 
 
 def memory_bytes() -> int:
-    """Bytes that this process may use: the machine's memory, or its container's limit if lower."""
+    """Return the bytes for this process: the machine's memory, or a lower container limit."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
@@ -107,7 +107,7 @@ def end_with_parent() -> None:
 
 @contextlib.contextmanager
 def imports_for_good() -> Iterator[None]:
-    """Without this, collections take a fifth of the time in which a program starts."""
+    """Pause garbage collection while importing: it takes a fifth of a program's start."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -123,14 +123,14 @@ GAP_SECONDS = 6.0  # between two looks; a program that ran would have looked
 
 
 class RunningTime:
-    """A clock for deadlines. Whoever looks first after a gap takes it out for all."""
+    """A clock for deadlines. The first reading after a gap takes the gap out for all."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic, self._lock = monotonic, threading.Lock()
         self._seen, self._stopped = monotonic(), 0.0
 
     def now(self) -> float:
-        """Seconds since some moment. Call it every TICK_SECONDS at least."""
+        """Return seconds since some moment. Call it every TICK_SECONDS at least."""
         with self._lock:
             seen = self._monotonic()
             if (gap := seen - self._seen) >= GAP_SECONDS:

@@ -12,12 +12,12 @@ OF_AN_EXTRA = re.compile(r"""(.+?)\s*;\s*extra == ["']([\w-]+)["']""")
 
 
 def software_version() -> str:
-    """As it is installed; "unknown" where it only lies in a folder."""
+    """Return the installed version; "unknown" for a mere folder."""
     return _version("erosion") or "unknown"
 
 
 def install_command(extra: str) -> str:
-    """The command that installs an extra's packages, by their own names and versions.
+    """Return the command that installs an extra's packages, by their own names and versions.
 
     The name `erosion` on PyPI is another program's. Where ours only lies in a folder, the command
     is for there.
@@ -35,7 +35,7 @@ App = TypeVar("App")
 
 
 def load_app(name: str, kind: type[App], error: type[ErosionError]) -> App:
-    """The app of this `kind` (a ClientApp or a ServerApp) that `name` names. Raises `error`."""
+    """Return the app of this `kind` (ClientApp or ServerApp) by its `name`. Raises `error`."""
     module, _, attribute = name.partition(":")
     if not module or not attribute:
         raise error(f"--app {name}: write it as PACKAGE:APP, for example our_app.main:app.")
@@ -48,7 +48,7 @@ def load_app(name: str, kind: type[App], error: type[ErosionError]) -> App:
             f"--app {name}: there is no module {problem.name!r} here. Install the app on this"
             " machine first; programs are never sent."
         ) from None
-    except Exception as problem:  # noqa: BLE001 - the app's own, whatever it is
+    except Exception as problem:  # noqa: BLE001 - any error of the app
         if said := torchvision_problem(problem):
             raise error(f"--app {name}: {module} cannot be imported. {said}") from None
         raise error(
@@ -68,7 +68,7 @@ _INDEX = "https://download.pytorch.org/whl"
 
 
 def torchvision_problem(problem: Exception) -> str:
-    """What happened and the command that mends it; "" where it is no matter of torchvision."""
+    """Return what happened and the command that repairs torchvision; "" for other problems."""
     if "torchvision" not in f"{problem} {getattr(problem, 'name', '')}":
         return ""
     torch, torchvision = (_version(package) for package in ("torch", "torchvision"))

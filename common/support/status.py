@@ -28,7 +28,7 @@ AHEAD_SECONDS = 5.0  # so was one from further in the future, before the clock w
 
 
 class StatusFile:
-    """Writes `path` from a thread of its own, so that no round waits for the disk.
+    """Writes `path` from a separate thread, so that no round waits for the disk.
 
     While the process lives it holds a lock on the file, which ends with it however it ends.
     """
@@ -66,7 +66,7 @@ class StatusFile:
             self._write()
 
     def _write(self) -> None:
-        with suppress(OSError, ErosionError):  # what cannot be told now stays as it was
+        with suppress(OSError, ErosionError):  # what cannot be written now stays as it was
             self.show(**self._live())
         with self._lock:
             values, changed, self._changed = dict(self._values), self._changed, False
@@ -105,7 +105,7 @@ class Seen:
 
     values: dict[str, Any]
     seconds_ago: float  # since the process last showed that it lives; below 0: it is in the future
-    is_held: bool  # by the process that writes it, or nobody can tell
+    is_held: bool  # by the process that writes it, or it is unknown
 
     @property
     def is_alive(self) -> bool:
@@ -115,17 +115,17 @@ class Seen:
 
 
 def certificate_shown(expires: datetime | None) -> dict[str, str]:
-    """What a status file says of a program's certificate; nothing where there is none."""
+    """Return a status file's values about a program's certificate; nothing without one."""
     return {} if expires is None else {"certificate_expires": expires.isoformat()}
 
 
 def seconds_since(path: Path) -> float:
-    """The age of a file; below 0 where the clock was set back since it was written."""
+    """Return the age of a file; below 0 where the clock was set back since it was written."""
     return time.time() - path.stat().st_mtime
 
 
 def read_status_file(path: Path) -> Seen | None:
-    """The status file at `path`; None if there is none.
+    """Return the status file at `path`; None if there is none.
 
     Raises RunError for one that is damaged or of another version, and PermissionError.
     """
@@ -151,7 +151,7 @@ def read_status_file(path: Path) -> Seen | None:
 
 
 def _is_held(path: Path) -> bool:
-    """Whether a process holds the file's lock; also where the file system has no locks."""
+    """Return whether a process holds the file's lock; also where the file system has no locks."""
     for _try in range(10):  # it may be replaced while it is looked at
         check_named(path)
         with path.open("rb") as file:
@@ -169,7 +169,7 @@ LONG_AWAY = timedelta(minutes=10)  # without a connection: until then it may be 
 
 
 def find_status(where: Path) -> tuple[Path, Seen]:
-    """That of a run, of the newest run in a folder of runs, of a queue, or of a site.
+    """Return that of a run, of the newest run in a folder of runs, of a queue, or of a site.
 
     Raises RunError where there is none, SiteError for a site file that says no folder of records,
     and PermissionError. `where` may also be a site file, of which nothing else is looked at: a
@@ -222,7 +222,7 @@ class Level(IntEnum):
 
 
 def health(path: Path, seen: Seen) -> tuple[Level, list[str]]:
-    """The worst of what is wrong, and what that is; the worst first.
+    """Return the worst of what is wrong, and what that is; the worst first.
 
     Raises RunError where the file's values are not what they should be.
     """
@@ -257,7 +257,7 @@ def _problems(seen: Seen) -> Iterator[tuple[Level, str]]:
 
 
 def in_words(path: Path, seen: Seen) -> str:
-    """For people. Raises RunError where the file's values are not what they should be."""
+    """Return the state for people. Raises RunError for wrong values in the file."""
     values = seen.values
     level, problems = health(path, seen)
     try:

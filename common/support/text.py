@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def printable(text: str, *, at_most: int = 300) -> str:
-    """`text` on one line, without control characters, and not endless.
+    """Return `text` on one line, without control characters, and not endless.
 
     A hospital's message is shown on the user's terminal: escape codes in it could rewrite the
     screen, and marks of text direction could turn a sentence around.
@@ -17,14 +17,14 @@ def printable(text: str, *, at_most: int = 300) -> str:
 
 
 def shown(text: str) -> str:
-    """`text` with its lines, without what could rewrite a screen or turn a line around."""
+    """Return `text` with its lines, without what could rewrite a screen or turn a line around."""
     return "\n".join(
         "".join(c if c.isprintable() else "\ufffd" for c in line) for line in text.split("\n")
     )
 
 
 def most_said(reasons: Iterable[str]) -> str:
-    """The reason that most gave, to follow what it is the reason for; "" where nobody gave any."""
+    """Return the most frequent reason, as the end of a sentence; "" where nobody gave any."""
     ordered = Counter(sorted(reasons)).most_common(1)
     return "".join(f"; what most hospitals say: {reason.rstrip('.')}" for reason, _ in ordered)
 
@@ -44,7 +44,7 @@ _OWN_LETTERS = frozenset("ßæøœłđðþÆØŒŁĐÐÞµ°²³")  # of Europe'
 
 
 def skeleton(text: str) -> str:
-    """What all texts share that look like this one, whatever their case and accents."""
+    """Return what all texts that look like this one share, ignoring case and accents."""
     letters = unicodedata.normalize("NFKD", text.translate(_TABLE)).translate(_TABLE).casefold()
     plain = "".join(c for c in letters if c.isprintable() and not unicodedata.combining(c))
     for pair, like in _ALIKE:
@@ -53,7 +53,7 @@ def skeleton(text: str) -> str:
 
 
 def marked(text: str) -> str:
-    """The text; where letters in it may pass for others or are not seen, also by their codes."""
+    """Return the text, with the codes of letters that may pass for others or are not seen."""
     if all(map(_is_plain, text)) and text == " ".join(text.split()):
         return text
     seen = json.dumps(printable(text, at_most=len(text)), ensure_ascii=False)
@@ -61,7 +61,7 @@ def marked(text: str) -> str:
 
 
 def looking_alike(texts: Iterable[str]) -> list[tuple[str, ...]]:
-    """The different texts that look the same, group by group."""
+    """Return the different texts that look the same, group by group."""
     groups: dict[str, set[str]] = defaultdict(set)
     for text in texts:
         groups[skeleton(text)].add(text)
@@ -77,7 +77,7 @@ def _is_plain(letter: str) -> bool:
 
 
 def harmless(cell: object) -> str:
-    """A cell that no spreadsheet takes for a formula: one that looks like one begins with '."""
+    """Return a cell that no spreadsheet takes for a formula: such text gets a leading '."""
     text = str(cell)
     if not text.startswith(("=", "+", "-", "@", "\t", "\r")):
         return text
@@ -89,7 +89,7 @@ def harmless(cell: object) -> str:
 
 
 def answer_to(question: str) -> str:
-    """What they type, without spaces around it; empty where they end the input (Ctrl-D)."""
+    """Ask, and return the answer without spaces around it; empty at the end of input (Ctrl-D)."""
     try:
         return input(question).strip()
     except EOFError:
@@ -98,7 +98,7 @@ def answer_to(question: str) -> str:
 
 
 def open_questions(content: bytes) -> dict[int, str]:
-    """What a draft asks a person and nobody has decided: line number -> the text behind `# ?`."""
+    """Return a draft's open questions: line number -> the text behind `# ?`."""
     lines = enumerate(content.decode("utf-8-sig", errors="replace").splitlines(), 1)
     return {
         number: line.strip().removeprefix("# ?").strip()

@@ -30,7 +30,7 @@ DEFAULT = "classification"  # of a task that names no outcome
 
 
 def _task(inputs: type[Task], outcome: type[Task], name: str = "", **fields: Any) -> type[Task]:
-    """The two halves as one table of a study file."""
+    """Return the two halves as one table of a study file."""
     name = name or inputs.__name__.removesuffix("Task") + outcome.__name__
     if inputs is ImageTask and outcome.model_fields["target"].annotation is str:
         said = "Name of what is predicted, for the labels of a site."
@@ -41,7 +41,7 @@ def _task(inputs: type[Task], outcome: type[Task], name: str = "", **fields: Any
 
 
 def _of_outcome(inputs: type[Task]) -> Any:
-    """A task with these inputs: told apart by its outcome."""
+    """Return a union of tasks with these inputs, by outcome."""
     union = reduce(or_, (_task(inputs, outcome) for outcome in OUTCOMES))
     return Annotated[union, Field(discriminator="outcome")] if len(OUTCOMES) > 1 else union
 
@@ -52,7 +52,7 @@ def load_task(name: str, sha256: str | None) -> type[Task]:
 
 
 def _table_of(raw: Mapping[str, Any]) -> type[Task]:
-    """The table of a package's task: its own keys, and the hash of its package."""
+    """Return the table of a package's task: its own keys, and the hash of its package."""
     name, sha256 = str(raw["outcome"]), hash_in(raw, "task")
     if raw.get("kind") not in INPUTS:
         raise ValueError(f"kind = {raw.get('kind')!r}; it must be {' or '.join(map(repr, INPUTS))}")
@@ -66,7 +66,7 @@ def _with_hash(inputs: type[Task], sha256: str, outcome: type[Task]) -> type[Tas
 
 
 def _with_outcome(value: Any) -> Any:
-    """A task that names no outcome is a classification."""
+    """Name classification where a task names no outcome."""
     if isinstance(value, Mapping) and "outcome" not in value:
         return {**value, "outcome": DEFAULT}
     return value

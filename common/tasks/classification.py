@@ -193,14 +193,14 @@ class Classification(Task):
     def remark_on(
         cls, metrics: Mapping[str, Any], num_patients: int, groups: Mapping[str, int | None]
     ) -> str:
-        """That the training part's commonest class is not that of those measured."""
-        share = metrics.get("majority_accuracy")  # an earlier site does not tell it
+        """Return a remark if the training part's commonest class is not that of those measured."""
+        share = metrics.get("majority_accuracy")  # may be absent
         largest = max((count for count in groups.values() if count is not None), default=0)
         is_commonest = share is None or round(share * num_patients) >= largest
         return "" if is_commonest else "Of the patients measured another class is the commonest."
 
     def targets(self, columns: Floats) -> NDArray[np.int64]:
-        """Index of each patient's class: (n,)."""
+        """Return index of each patient's class: (n,)."""
         return columns[:, 0].astype(np.int64)
 
     def why_unmeasurable(self, targets: Targets) -> str:
@@ -212,16 +212,16 @@ class Classification(Task):
         return "" if counts.max() > 1 else "no class has two patients"
 
     def groups(self, targets: Targets) -> dict[str, int]:
-        """Patients by class."""
+        """Return patients by class."""
         counts = np.bincount(targets, minlength=len(self.classes)).tolist()
         return dict(zip((label.name for label in self.classes), counts, strict=True))
 
     def strata(self, targets: Targets) -> NDArray[np.int64]:
-        """The classes."""
+        """Return the classes."""
         return targets
 
     def smallest_group(self, targets: Targets) -> int:
-        """Patients outside the commonest class: of two classes, those of the rarer one.
+        """Return patients outside the commonest class: of two classes, those of the rarer one.
 
         Of many classes some are nearly always rare, and a single patient of one must not undo what
         hundreds of others show.
@@ -235,7 +235,7 @@ class Classification(Task):
         return len(self.classes)
 
     def training_loss(self, targets: Tensor) -> Loss:
-        """The mean log loss, weighted by class where the study says so."""
+        """Return the mean log loss, weighted by class where the study says so."""
         if self.class_weights == "none":
             return cross_entropy
         weights = self._weights(targets)
@@ -262,7 +262,7 @@ class Classification(Task):
         return "" if is_none else "class weights"
 
     def _weights(self, targets: Tensor) -> Tensor:
-        """What a patient of each class counts: (classes,)."""
+        """Return the weight of a patient of each class: (classes,)."""
         if isinstance(self.class_weights, tuple):
             return torch.tensor(self.class_weights, device=targets.device)
         counts = torch.bincount(targets, minlength=len(self.classes)).float()
@@ -270,7 +270,7 @@ class Classification(Task):
         return len(targets) / (torch.count_nonzero(counts) * counts.clamp(min=1))
 
     def base_rate_outputs(self, targets: Tensor) -> Tensor:
-        """How common each class is, as logits with mean 0: (classes,) float32.
+        """Return how common each class is, as logits with mean 0: (classes,) float32.
 
         Hospitals differ more in prevalence than in anything else.
         """
@@ -280,29 +280,29 @@ class Classification(Task):
         return (logits - logits.mean()).float()
 
     def predictions(self, outputs: Tensor) -> Tensor:
-        """Class probabilities: (n, classes)."""
+        """Return class probabilities: (n, classes)."""
         return outputs.softmax(dim=1)
 
     def held_out_loss(self, predictions: Tensor, targets: Tensor) -> float:
-        """Mean log loss, nothing clipped."""
+        """Return mean log loss, nothing clipped."""
         of_truth = predictions.gather(1, targets[:, None])
         return float(-of_truth.nan_to_num(nan=0.0).log().mean())
 
     def prediction_columns(self) -> list[str]:
-        """A probability for each class, and the likeliest class."""
+        """Return a probability for each class, and the likeliest class."""
         return [*(f"probability_{label.name}" for label in self.classes), "predicted"]
 
     def prediction_cells(self, prediction: Sequence[float]) -> list[str]:
-        """In all their digits: patients who differ in the last ones are ranked by them."""
+        """Return them in all their digits: patients are ranked by the last ones."""
         likeliest = self.classes[int(np.argmax(prediction))].name
         return [*(repr(float(value)) for value in prediction), likeliest]
 
     def outcome_cells(self, target: Targets) -> list[str]:
-        """The class's name."""
+        """Return the class's name."""
         return [self.classes[int(target)].name]
 
     def usable(self, predictions: Floats) -> Floats:
-        """Every class as likely where outputs overflowed."""
+        """Return every class as equally likely where outputs overflowed."""
         return np.where(np.isnan(predictions), 1 / predictions.shape[1], predictions)
 
     @property
@@ -311,20 +311,20 @@ class Classification(Task):
         return float(np.log((1 - PROBABILITY_FLOOR) / PROBABILITY_FLOOR))
 
     def patient_losses(self, predictions: Floats, targets: Targets) -> Floats:
-        """-log of the probability of each patient's class, clipped to [0.01, 0.99]."""
+        """Return -log of the probability of each patient's class, clipped to [0.01, 0.99]."""
         of_truth = predictions[np.arange(len(targets)), targets]
         losses: Floats = -np.log(np.clip(of_truth, PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR))
         return losses
 
     def base_rate(self, training: Targets) -> Floats:
-        """Each class's share of the patients."""
+        """Return each class's share of the patients."""
         shares: Floats = np.bincount(training, minlength=len(self.classes)) / len(training)
         return shares
 
     def figures(
         self, predictions: Floats, targets: Targets, weights: Floats, training: Targets
     ) -> dict[str, Floats]:
-        """Accuracy, AUROC, Brier score, log loss, and the accuracy of the commonest class."""
+        """Return accuracy, AUROC, Brier score, log loss, and the commonest class's accuracy."""
         majority = _in_majority(targets, training)
         per_patient = {**self._per_patient(predictions, targets), "majority_accuracy": majority}
         means = weighted_means(per_patient, weights)
@@ -333,9 +333,9 @@ class Classification(Task):
     def score_intervals(
         self, predictions: Floats, targets: Targets, training: Targets
     ) -> dict[str, Bounds]:
-        """Each patient could have been of the likeliest of the other classes.
+        """Return intervals, as if each patient could be of the likeliest of the other classes.
 
-        With more than two classes, AUROC's is as if the commonest were told from all others.
+        With more than two classes, AUROC's is that of the commonest against all others.
         """
         rest = predictions.copy()
         rest[np.arange(len(targets)), targets] = -1
@@ -361,13 +361,13 @@ class Classification(Task):
 
 
 def _in_majority(targets: Targets, training: Targets) -> Floats:
-    """1 for who is of the training part's commonest class: (n,)."""
+    """Return 1 for who is of the training part's commonest class: (n,)."""
     found: Floats = (targets == int(np.bincount(training).argmax())).astype(np.float64)
     return found
 
 
 def _auroc(probabilities: Floats, labels: Targets, weights: Floats) -> Floats:
-    """Area under the ROC curve; of the last class if there are two, else the one-vs-rest mean.
+    """Return the area under the ROC curve: of two classes the last, else the one-vs-rest mean.
 
     The mean is over the classes that are present. Undefined where fewer than two are.
     """
@@ -382,7 +382,7 @@ def _auroc(probabilities: Floats, labels: Targets, weights: Floats) -> Floats:
 
 
 def _binary_auroc(scores: Floats, positive: NDArray[np.bool_], weights: Floats) -> Floats:
-    """The chance that a positive patient scores above a negative one, ties counting half.
+    """Return the chance that a positive patient scores above a negative one, ties counting half.
 
     weights (resamples, n) -> (resamples,), NaN where one side has no weight.
     """

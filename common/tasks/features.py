@@ -54,8 +54,8 @@ class NumberFeature(Settings):
 class CategoryFeature(Settings):
     """A coded quantity: one 0/1 input column for every category but the first.
 
-    A missing one becomes the hospital's commonest category ("mode"), or is told the model by an
-    input column of its own ("indicator"), which serves hospitals that never recorded it, too.
+    A missing one becomes the hospital's commonest category ("mode"), or gets a separate input
+    column ("indicator"), which serves hospitals that never recorded it, too.
     """
 
     name: ColumnName = Field(

@@ -50,7 +50,7 @@ class TabularTask(Task):
         return self
 
     def policy(self, feature: NumberFeature | CategoryFeature) -> NumberMissing | CategoryMissing:
-        """What becomes of a patient who lacks the feature."""
+        """Return the policy for patients who lack the feature."""
         if feature.missing is not None:
             return feature.missing
         if self.missing == "impute" and isinstance(feature, CategoryFeature):
@@ -58,7 +58,7 @@ class TabularTask(Task):
         return self.missing
 
     def width(self, feature: NumberFeature | CategoryFeature) -> int:
-        """How many input columns the feature becomes."""
+        """Return how many input columns the feature becomes."""
         if isinstance(feature, NumberFeature):
             return 1
         return len(feature.categories) - 1 + (self.policy(feature) == "indicator")

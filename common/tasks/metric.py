@@ -20,12 +20,12 @@ class Metric:
     better: Literal["higher", "lower", "near 1"]
     short: str = ""  # a narrow column's heading; "": the label
     from_zero: bool = False  # its axis begins at 0
-    beside: str = ""  # the metric of the data that stands beside it; "": the base rate's own
+    beside: str = ""  # the metric of the data that it is compared with; "": the base rate's own
     remark: str = ""  # what people must know to read it: a sentence for the report
     caption: str = ""  # the same below its curve
     of_data: bool = False  # a figure of the patients, the same for every model
     in_target_unit: bool = False  # which may be small or large: written with four digits
-    least: float = -inf  # whatever the model and the patients are, it is no smaller
+    least: float = -inf  # for any model and patients it is no smaller
     most: float = inf  # and no larger
     by_chance: float | None = None  # of a model that ranks patients by chance
 
@@ -40,23 +40,23 @@ class Metric:
         return self.short or self.label
 
     def form(self, value: float) -> str:
-        """How figures of about this size are written: with three decimals, or four digits."""
+        """Return the format of figures of about this size: three decimals, or four digits."""
         if not self.in_target_unit:
             return "z.3f"
         power = floor(log10(abs(value))) if value else 3
         return f"z.{max(0, 3 - power)}f" if -5 <= power < 9 else "z.3e"
 
     def text(self, value: float) -> str:
-        """A finite figure of it, for people."""
+        """Return a finite figure of it, for people."""
         return format(value, self.form(value))
 
     def allows(self, value: float) -> bool:
-        """Whether it can have this value, but for rounding."""
+        """Return whether it can have this value, but for rounding."""
         return is_within(value, self.least, self.most)
 
 
 def is_within(value: float, least: float, most: float) -> bool:
-    """Whether a value lies between two bounds, but for rounding; NaN lies nowhere."""
+    """Return whether a value lies between two bounds, but for rounding; NaN lies nowhere."""
     return least - _rounding(least) <= value <= most + _rounding(most)
 
 
@@ -70,7 +70,7 @@ HALVINGS = 40
 
 
 def of_mean(seen: Values, other: Values) -> tuple[float, float]:
-    """Of a mean over patients (n,), of which some could have had the other value (n,).
+    """Return the interval of a mean over patients (n,); some could have the other value (n,).
 
     The ends are those shares of patients with the largest or smallest of the two values that could
     have gone unseen. For 0 and 1 this is the binomial share's interval (Wilson 1927).
@@ -78,7 +78,7 @@ def of_mean(seen: Values, other: Values) -> tuple[float, float]:
     mean, variance, count = float(seen.mean()), float(seen.var()), len(seen)
 
     def end(value: float) -> float:
-        """Where `share` have this value, mean and variance are those of the mixture.
+        """Return the end for the mean and variance of a mixture: `share` have this value.
 
         share^2 gap^2 = Z^2 / count ((1 - share) variance + share (1 - share) gap^2)
         """
@@ -93,7 +93,7 @@ def of_mean(seen: Values, other: Values) -> tuple[float, float]:
 
 
 def of_ranking(chance: float, group: int, others: int) -> tuple[float, float]:
-    """Of the chance that one of a group ranks above one of the others (Newcombe 2006, method 5).
+    """Return that of the chance that one of a group ranks above others (Newcombe 2006, method 5).
 
     Its variance is Hanley and McNeil's (1982), at the value that is asked about.
     """

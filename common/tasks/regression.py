@@ -24,7 +24,7 @@ class Regression(Task):
 
     `centre` and `spread` are what the study takes for the mean and the standard deviation of the
     target. They only have to be of the right size: they set the scale of the loss, so that a
-    learning rate means the same whatever the unit. The study declares them, because hospitals must
+    learning rate means the same in any unit. The study declares them, because hospitals must
     agree on them, and sums of their patients' outcomes would have to leave them otherwise. With
     `range`, a value outside is refused.
     """
@@ -117,7 +117,7 @@ class Regression(Task):
         return (NumberFeature(name=self.target, unit=self.unit, range=self.range),)
 
     def targets(self, columns: Floats) -> Floats:
-        """The numbers: (n,)."""
+        """Return the numbers: (n,)."""
         return columns[:, 0].astype(np.float64)
 
     def why_unmeasurable(self, targets: Targets) -> str:
@@ -127,12 +127,12 @@ class Regression(Task):
         return f"all patients have the target {targets[0]:g}" if np.ptp(targets) == 0 else ""
 
     def groups(self, targets: Targets) -> dict[str, int]:
-        """None."""
+        """Return nothing: a number has no groups."""
         del targets
         return {}
 
     def described(self, targets: Targets) -> str:
-        """Range, mean and deviation."""
+        """Return range, mean and deviation."""
         if not len(targets):
             return "none"
         return (
@@ -141,15 +141,15 @@ class Regression(Task):
         )
 
     def strata(self, targets: Targets) -> NDArray[np.int64]:
-        """Low, middle and high: more than half a spread below the centre, about it, above it."""
+        """Return low, middle and high, cut half a spread below and above the centre."""
         return np.digitize(self._standardised(targets), [-0.5, 0.5]).astype(np.int64)
 
     def targets_of_patients(self, targets: Targets, patients: NDArray[np.int64] | None) -> Targets:
-        """The mean of a patient's rows."""
+        """Return the mean of a patient's rows."""
         return targets if patients is None else means_of_patients(targets, patients)
 
     def smallest_group(self, targets: Targets) -> int:
-        """All patients."""
+        """Return all patients."""
         return len(targets)
 
     @property
@@ -158,7 +158,7 @@ class Regression(Task):
         return 1
 
     def training_loss(self, targets: Tensor) -> Loss:
-        """Mean squared error of the standardised target."""
+        """Return mean squared error of the standardised target."""
         del targets
 
         def squared_error(outputs: Tensor, batch: Tensor) -> Tensor:
@@ -167,28 +167,28 @@ class Regression(Task):
         return squared_error
 
     def base_rate_outputs(self, targets: Tensor) -> Tensor:
-        """The standardised mean: (1,) float32."""
+        """Return the standardised mean: (1,) float32."""
         return ((targets.double().mean() - self.centre) / self.spread).float().reshape(1)
 
     def predictions(self, outputs: Tensor) -> Tensor:
-        """The number in its own unit: (n, 1)."""
+        """Return the number in its own unit: (n, 1)."""
         return self.centre + self.spread * outputs
 
     def held_out_loss(self, predictions: Tensor, targets: Tensor) -> float:
-        """Mean squared error in spreads, nothing clipped."""
+        """Return mean squared error in spreads, nothing clipped."""
         squares = ((predictions[:, 0] - targets.double()) / self.spread).square()
         return float(squares.nan_to_num(nan=torch.inf).mean())
 
     def prediction_columns(self) -> list[str]:
-        """The predicted number."""
+        """Return the predicted number."""
         return ["predicted"]
 
     def prediction_cells(self, prediction: Sequence[float]) -> list[str]:
-        """In all its digits."""
+        """Return it in all its digits."""
         return [repr(float(prediction[0]))]
 
     def usable(self, predictions: Floats) -> Floats:
-        """The centre where the model has no number to give, and nothing absurdly far from it."""
+        """Return the centre where the model gives no number, and nothing absurdly far from it."""
         far = FARTHEST * self.spread
         known = np.nan_to_num(predictions, nan=self.centre, posinf=np.inf, neginf=-np.inf)
         return np.clip(known, self.centre - far, self.centre + far)
@@ -199,7 +199,7 @@ class Regression(Task):
         return LARGEST_RESIDUAL**2
 
     def patient_losses(self, predictions: Floats, targets: Targets) -> Floats:
-        """Squared error in spreads, of a residual of at most four.
+        """Return squared error in spreads, of a residual of at most four.
 
         Squared and not absolute: it is least for the mean, which the model is fitted to.
         """
@@ -208,13 +208,13 @@ class Regression(Task):
         return losses
 
     def base_rate(self, training: Targets) -> Floats:
-        """The mean."""
+        """Return the mean."""
         return np.array([training.mean()])
 
     def figures(
         self, predictions: Floats, targets: Targets, weights: Floats, training: Targets
     ) -> dict[str, Floats]:
-        """RMSE, MAE, R², calibration slope, and the squared error of the verdict."""
+        """Return RMSE, MAE, R², calibration slope, and the squared error of the verdict."""
         del training
         predicted = predictions[:, 0]
         errors = predicted - targets
@@ -242,14 +242,14 @@ class Regression(Task):
 
 
 def _covariance(x: Floats, y: Floats, weights: Floats) -> Floats:
-    """Of x and y (n,), for every row of weights (resamples, n)."""
+    """Return the covariance of x and y (n,), for every row of weights (resamples, n)."""
     x, y = x - x.mean(), y - y.mean()  # so that nothing large cancels below
     means = weighted_means({"x": x, "y": y, "xy": x * y}, weights)
     return means["xy"] - means["x"] * means["y"]
 
 
 def _ratio(above: Floats, below: Floats) -> Floats:
-    """NaN where the divisor is 0 but for rounding."""
+    """Divide; NaN where the divisor is 0 but for rounding."""
     nothing = below <= 1e-12
     ratios: Floats = np.divide(above, below, out=np.full(len(below), np.nan), where=~nothing)
     return ratios

@@ -43,11 +43,11 @@ CHUNK = 4_000_000  # pairs in memory at a time
 
 
 def concordances(risks: Floats, targets: Targets, weights: Floats, counts: Floats) -> Floats:
-    """For each row of `counts`, and for each resample: (rows, resamples), NaN without any pair.
+    """Return it for each row of `counts` and resample: (rows, resamples), NaN without any pair.
 
     `risks`: (n,). `targets`: (n, 2), time and 1 for an event. `weights`: (resamples, n), how often
-    each patient was drawn. `counts`: (rows, n), what a pair counts, by the patient whose event it
-    is about. Copies of one patient are no comparable pair.
+    each patient was drawn. `counts`: (rows, n), what a pair counts, by the patient with the event.
+    Copies of one patient are no comparable pair.
     """
     times, with_event = targets[:, 0], targets[:, 1] > 0
     events = np.flatnonzero(with_event)
@@ -104,7 +104,7 @@ def _ascending(points: tuple[float, ...]) -> tuple[float, ...]:
 
 
 class Survival(Task):
-    """Predict when an event happens, from patients some of whom were not followed until then.
+    """Predict when an event happens; some patients were not followed until then.
 
     `cut_points` are the ends of the intervals, in the unit of the time column; the last one is the
     horizon, beyond which nothing is predicted. The study declares them, because hospitals must
@@ -199,7 +199,7 @@ class Survival(Task):
         )
 
     def targets(self, columns: Floats) -> Floats:
-        """Time, and 1 for an event: (n, 2)."""
+        """Return time, and 1 for an event: (n, 2)."""
         return columns.astype(np.float64)
 
     def why_unmeasurable(self, targets: Targets) -> str:
@@ -208,7 +208,7 @@ class Survival(Task):
         return "" if events > 1 else f"{('nobody', 'one patient alone')[events]} had the event"
 
     def doubt_about(self, targets: Targets) -> str:
-        """Nearly all times on one side of the cut points: they may be of another unit."""
+        """Return a doubt if nearly all times lie on one side of the cut points: another unit?"""
         if not len(targets):
             return ""
         times, (first, *_, last) = targets[:, 0], self.cut_points
@@ -225,23 +225,23 @@ class Survival(Task):
         )
 
     def groups(self, targets: Targets) -> dict[str, int]:
-        """Patients with the event and without."""
+        """Return patients with the event and without."""
         events = int(targets[:, 1].sum())
         return {"with the event": events, "censored": len(targets) - events}
 
     def strata(self, targets: Targets) -> NDArray[np.int64]:
-        """Those with the event and those without."""
+        """Return those with the event and those without."""
         return targets[:, 1].astype(np.int64)
 
     def update_parts(self, targets: Targets) -> NDArray[np.int64]:
-        """By the intervals that were survived, those with the event in the next one apart."""
+        """Return the parts by intervals survived, those with the event in the next one apart."""
         seen_until = as_tensor(targets)  # as rounded as those that are trained on
         died, survived = _Intervals.of(self.cut_points, seen_until).seen(seen_until)
         parts: NDArray[np.int64] = (2 * survived + died).sum(dim=1).long().numpy()
         return parts
 
     def smallest_group(self, targets: Targets) -> int:
-        """Patients with the event."""
+        """Return patients with the event."""
         return int(targets[:, 1].sum())
 
     @property
@@ -260,39 +260,39 @@ class Survival(Task):
         return log(hazard / (1 - hazard))
 
     def training_loss(self, targets: Tensor) -> Loss:
-        """Mean over patients of minus the log likelihood of what was seen."""
+        """Return mean over patients of minus the log likelihood of what was seen."""
         # Made once and out here: what is made inside a transform of torch.func is of no use after.
         return _MinusLogLikelihood(_Intervals.of(self.cut_points, targets), self.start)
 
     def base_rate_outputs(self, targets: Tensor) -> Tensor:
-        """Logits of each interval's share of events among those seen: (intervals,) float32."""
+        """Return the logits of each interval's share of events: (intervals,) float32."""
         seen = _Intervals.of(self.cut_points, targets).seen(targets)
         died, survived = (each.double().sum(dim=0) for each in seen)
         return (torch.log((died + 0.5) / (survived + 0.5)) - self.start).float()
 
     def predictions(self, outputs: Tensor) -> Tensor:
-        """The chance to come to the end of each interval without an event: (n, intervals)."""
+        """Return the chance to reach each interval's end without an event: (n, intervals)."""
         return torch.sigmoid(-outputs - self.start).cumprod(dim=1)
 
     def held_out_loss(self, predictions: Tensor, targets: Tensor) -> float:
-        """Mean of minus the log of the chance of what was seen, nothing clipped."""
+        """Return mean of minus the log of the chance of what was seen, nothing clipped."""
         died, survived = _Intervals.of(self.cut_points, targets).seen(targets)
         chance = _chance_of_seen(predictions, died.to(predictions), survived.to(predictions))
         return float(-chance.nan_to_num(nan=0.0).log().mean())
 
     def prediction_columns(self) -> list[str]:
-        """The chance to be without the event at each cut point, and of the event by the horizon."""
+        """Return the chance to be event-free at each cut point, and of the event by the horizon."""
         points = [
             repr(point).removesuffix(".0") for point in self.cut_points
         ]  # in all their digits
         return [*(f"event_free_at_{point}" for point in points), "risk"]
 
     def prediction_cells(self, prediction: Sequence[float]) -> list[str]:
-        """In all their digits: patients who differ in the last ones are ranked by them."""
+        """Return them in all their digits: patients are ranked by the last ones."""
         return [repr(float(value)) for value in (*prediction, 1 - prediction[-1])]
 
     def usable(self, predictions: Floats) -> Floats:
-        """A half at all times where outputs overflowed."""
+        """Return a half at all times where outputs overflowed."""
         return np.where(np.isnan(predictions), 0.5, predictions)
 
     @property
@@ -301,11 +301,11 @@ class Survival(Task):
         return float(np.log((1 - PROBABILITY_FLOOR) / PROBABILITY_FLOOR))
 
     def patient_losses(self, predictions: Floats, targets: Targets) -> Floats:
-        """-log of the chance of what was seen of each patient, clipped to [0.01, 0.99]."""
+        """Return -log of the chance of what was seen of each patient, clipped to [0.01, 0.99]."""
         return _log_losses(self._chances_of_seen(predictions, targets))
 
     def seen_intervals(self, targets: Targets) -> tuple[Floats, Floats]:
-        """In which interval each patient had the event, and which were survived: (n, K) of 0, 1."""
+        """Return each patient's interval of the event, and those survived: (n, K) of 0, 1."""
         seen_until = torch.from_numpy(targets)
         died, survived = _Intervals.of(self.cut_points, seen_until).seen(seen_until)
         return died.numpy(), survived.numpy()
@@ -317,7 +317,7 @@ class Survival(Task):
         return chance
 
     def base_rate(self, training: Targets) -> Floats:
-        """Kaplan and Meier's estimate at the cut points."""
+        """Return Kaplan and Meier's estimate at the cut points."""
         from sksurv.nonparametric import kaplan_meier_estimator
 
         times, chances = kaplan_meier_estimator(training[:, 1] > 0, training[:, 0])
@@ -328,7 +328,7 @@ class Survival(Task):
     def figures(
         self, predictions: Floats, targets: Targets, weights: Floats, training: Targets
     ) -> dict[str, Floats]:
-        """Harrell's and Uno's C, the integrated Brier score, and the log loss."""
+        """Return Harrell's and Uno's C, the integrated Brier score, and the log loss."""
         losses = {
             "log_loss": self.patient_losses(predictions, targets),
             "integrated_brier": self._brier_scores(predictions, targets, training),
@@ -343,7 +343,7 @@ class Survival(Task):
     def score_intervals(
         self, predictions: Floats, targets: Targets, training: Targets
     ) -> dict[str, Bounds]:
-        """Of each patient the opposite of what was seen could have been seen.
+        """Return intervals, as if the opposite could have been seen of each patient.
 
         A concordance's is that of ranking those with the event among all.
         """
@@ -364,7 +364,7 @@ class Survival(Task):
         return found
 
     def _weights_of_events(self, targets: Targets, training: Targets) -> Floats:
-        """What an event counts in Uno's C: (n,), 0 from the horizon on, NaN where it is unknown.
+        """Return an event's weight in Uno's C: (n,), 0 from the horizon on, NaN where unknown.
 
         It is 1 / (the chance that a patient is followed until then) squared, as scikit-survival
         has it: unknown beyond the training part's follow-up, and where nobody there had the event.
@@ -379,7 +379,7 @@ class Survival(Task):
         return weights
 
     def _brier_scores(self, predictions: Floats, targets: Targets, training: Targets) -> Floats:
-        """Each patient's part of the integrated Brier score (Graf et al. 1999): (n,).
+        """Return each patient's part of the integrated Brier score (Graf et al. 1999): (n,).
 
         It is over the cut points up to which patients of both parts were followed, and NaN where
         these are fewer than two. scikit-survival's own refuses some of them, a bootstrap's draw
@@ -421,13 +421,13 @@ class _Intervals:
 
     @classmethod
     def of(cls, cut_points: Sequence[float], targets: Tensor) -> Self:
-        """For targets of this type, on their device."""
+        """Return them in the targets' type, on their device."""
         ends = targets.new_tensor(cut_points)
         begins = torch.cat([ends.new_tensor([-torch.inf]), ends[:-1]])
         return cls(begins, (begins.clamp(min=0) + ends) / 2, ends)
 
     def seen(self, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """In which interval each patient had the event, and which were survived: (n, K) of 0, 1."""
+        """Return each patient's interval of the event, and those survived: (n, K) of 0, 1."""
         times, events = targets[:, :1], targets[:, 1:] > 0
         died = events & (times > self.begins) & (times <= self.ends)
         survived = torch.where(events, times > self.ends, times >= self.middles)
@@ -448,7 +448,7 @@ class _MinusLogLikelihood(DerivedLoss):
         return (died * softplus(-logits) + survived * softplus(logits)).sum(dim=1).mean()
 
     def output_gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """(m, K). The derivative of the softplus is the sigmoid, as rounded as autograd's."""
+        """Return (m, K): the softplus's derivative is the sigmoid, as rounded as autograd's."""
         died, survived = (seen / len(targets) for seen in self.intervals.seen(targets))
         logits = outputs + self.start
         of_survival: Tensor = _through_softplus(survived, logits, 1, _LINEAR_ABOVE)
@@ -456,7 +456,7 @@ class _MinusLogLikelihood(DerivedLoss):
 
 
 def _chance_of_seen(predictions: Tensor, died: Tensor, survived: Tensor) -> Tensor:
-    """Of the event in its interval, or of the intervals that were survived: (n,)."""
+    """Return the chance of the event in its interval, or of surviving those seen: (n,)."""
     ones = torch.ones_like(predictions[:, :1])
     curve = torch.cat([ones, predictions], dim=1)  # (n, K + 1), from 1 at the beginning
     last = survived.sum(dim=1, keepdim=True).long()
@@ -466,20 +466,20 @@ def _chance_of_seen(predictions: Tensor, died: Tensor, survived: Tensor) -> Tens
 
 
 def _log_losses(chances: Floats) -> Floats:
-    """-log of each, clipped to [0.01, 0.99]."""
+    """Return -log of each, clipped to [0.01, 0.99]."""
     losses: Floats = -np.log(np.clip(chances, PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR))
     return losses
 
 
 def _chance_of_being_followed(training: Targets) -> Callable[[Floats], Floats]:
-    """For times (n,): Kaplan and Meier's estimate that a patient is followed beyond them."""
+    """Return a function of times (n,): Kaplan and Meier's estimate of follow-up beyond them."""
     from sksurv.nonparametric import CensoringDistributionEstimator, SurvivalFunctionEstimator
 
     known: Callable[[Floats], Floats]
     if training[:, 1].any():
         known = CensoringDistributionEstimator().fit(_as_survival(training)).predict_proba
         return known
-    # That one refuses patients without an event, whose follow-up just ends at their times.
+    # That one refuses patients without an event, so the end of follow-up is the event.
     ended = np.column_stack([training[:, 0], np.ones(len(training))])
     known = SurvivalFunctionEstimator().fit(_as_survival(ended)).predict_proba
     return known

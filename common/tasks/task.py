@@ -1,8 +1,8 @@
-"""A task: what is predicted for a patient, and how that is learned, measured and told.
+"""A task: what is predicted for a patient, and how that is learned, measured and reported.
 
 A study's task has two halves. The inputs (`inputs.py`: a table's columns, or images) say what a
-model reads. The outcome (one file each beside this one) says what it predicts, and is all that the
-rest of the program knows of it: a new outcome is a new subclass of `Task` and a line in the
+model reads. The outcome (one file each in this folder) says what it predicts, and is all that the
+rest of the program knows: a new outcome is a new subclass of `Task` and a line in the
 registry.
 
 Shapes: n patients; c target columns; `num_outputs` numbers from the model for each patient; k
@@ -37,11 +37,11 @@ class DerivedLoss(ABC):
 
     @abstractmethod
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The mean of a mini-batch."""
+        """Return the mean of a mini-batch."""
 
     @abstractmethod
     def output_gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Of outputs (m, k): (m, k). Called where nothing is recorded for autograd."""
+        """Return it in outputs (m, k): (m, k). Called where autograd records nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,22 +88,22 @@ class Task(Settings):
 
     @classmethod
     def metric(cls, name: str) -> Metric:
-        """The metric of that name."""
+        """Return the metric of that name."""
         return next(metric for metric in cls.metrics if metric.name == name)
 
     @classmethod
     def shown(cls, names: Sequence[str]) -> list[Metric]:
-        """The metrics of those names."""
+        """Return the metrics of those names."""
         return [cls.metric(name) for name in names]
 
     @classmethod
     def of_patients(cls) -> list[Metric]:
-        """The metrics that are the same for every model."""
+        """Return the metrics that are the same for every model."""
         return [metric for metric in cls.metrics if metric.of_data]
 
     @classmethod
     def beside(cls, metric: Metric) -> tuple[str, str]:
-        """What a metric is to beat: what that is called, and which of the base rate's it is.
+        """Return what a metric is compared with: its label, and which of the base rate's it is.
 
         With folds the base rate is another one in each, and has no accuracy of naming one class.
         """
@@ -115,9 +115,9 @@ class Task(Settings):
     def remark_on(
         cls, metrics: Mapping[str, Any], num_patients: int, groups: Mapping[str, int | None]
     ) -> str:
-        """What people must know to read these metrics of so many patients; "" for nothing.
+        """Return what people must know to read these patients' metrics; "" for nothing.
 
-        `groups`: how many of them are of each; None: not told.
+        `groups`: how many of them are of each; None: not disclosed.
         """
         del metrics, num_patients, groups
         return ""
@@ -136,21 +136,21 @@ class Task(Settings):
 
     @abstractmethod
     def targets(self, columns: Floats) -> Targets:
-        """The target columns as numbers (n, c), none missing, as what models are fitted to."""
+        """Return the models' targets of the target columns as numbers (n, c), none missing."""
 
     @abstractmethod
     def why_unmeasurable(self, targets: Targets) -> str:
-        """Why no model can be measured on a hospital's patients; "" where one can."""
+        """Return why no model can be measured on a hospital's patients; "" where one can."""
 
     def doubt_about(self, targets: Targets) -> str:
-        """What a hospital should ask itself of its targets, such as another unit; mostly ""."""
+        """Return a question about the hospital's targets, such as another unit; mostly ""."""
         return ""
 
     @abstractmethod
     def groups(self, targets: Targets) -> dict[str, int]:
-        """How many patients there are of each group that people count; empty where none are.
+        """Return how many patients there are of each group that people count; empty where none are.
 
-        Every group is named, whoever the patients are, and also where there is no patient.
+        Every group is named, also where there is no patient.
         """
 
     @property
@@ -160,15 +160,15 @@ class Task(Settings):
         return frozenset(self.groups(nobody))
 
     def described(self, targets: Targets) -> str:
-        """The targets of a hospital in a few words, for its own people."""
+        """Return the targets of a hospital in a few words, for its own people."""
         return ", ".join(f"{name} {count}" for name, count in self.groups(targets).items())
 
     @abstractmethod
     def strata(self, targets: Targets) -> NDArray[np.int64]:
-        """Groups in which a test part is drawn separately, so that each has its share: (n,)."""
+        """Return the strata in which a test part is drawn separately: (n,)."""
 
     def update_parts(self, targets: Targets) -> NDArray[np.int64]:
-        """Groups of whom parts of an update are sums, where everyone is predicted alike: (n,).
+        """Return the groups that parts of an update sum over, where all are predicted alike: (n,).
 
         Who moves every output alike is in one. A model with one output has no parts.
         """
@@ -177,7 +177,7 @@ class Task(Settings):
         return self.strata(targets)
 
     def targets_of_patients(self, targets: Targets, patients: NDArray[np.int64] | None) -> Targets:
-        """Each patient's target, of those of its rows (n, ...): the largest in the last stratum.
+        """Return each patient's target of its rows' (n, ...): the largest in the last stratum.
 
         `patients`: (n,) equal for rows of one patient; None: each row is of another.
         """
@@ -191,7 +191,7 @@ class Task(Settings):
     def predictions_of_patients(
         self, predictions: Floats, patients: NDArray[np.int64] | None
     ) -> Floats:
-        """Each patient's prediction, in the same order: the mean of its rows' (n, k)."""
+        """Return each patient's prediction, in the same order: the mean of its rows' (n, k)."""
         return predictions if patients is None else means_of_patients(predictions, patients)
 
     @property
@@ -204,7 +204,7 @@ class Task(Settings):
 
     @abstractmethod
     def smallest_group(self, targets: Targets) -> int:
-        """How many patients the smallest group has that a verdict needs."""
+        """Return how many patients the smallest group has that a verdict needs."""
 
     # --- learning
 
@@ -215,10 +215,10 @@ class Task(Settings):
 
     @abstractmethod
     def training_loss(self, targets: Tensor) -> Loss:
-        """The loss that a hospital with these training patients minimises on its mini-batches."""
+        """Return the loss that a hospital with these training patients minimises."""
 
     def why_not_apart(self) -> str:
-        """What in the loss of one patient depends on the hospital's others; "" for nothing.
+        """Return what in the loss of one patient depends on the hospital's others; "" for nothing.
 
         Differential privacy, which cuts the gradient of each patient, and the training of several
         hospitals as a stack need that there is nothing.
@@ -237,7 +237,7 @@ class Task(Settings):
 
     @abstractmethod
     def base_rate_outputs(self, targets: Tensor) -> Tensor:
-        """Outputs by which every patient is predicted alike, as best suits these: (num_outputs,).
+        """Return the best outputs for these patients that are alike for all: (num_outputs,).
 
         An output bias that stays at a hospital starts there.
         """
@@ -246,30 +246,30 @@ class Task(Settings):
 
     @abstractmethod
     def predictions(self, outputs: Tensor) -> Tensor:
-        """Outputs (n, num_outputs) float64 as predictions (n, k).
+        """Return outputs (n, num_outputs) float64 as predictions (n, k).
 
         A mean of several models' predictions is a prediction, too: so ensembles predict.
         """
 
     @abstractmethod
     def held_out_loss(self, predictions: Tensor, targets: Tensor) -> float:
-        """Mean loss by which a hospital chooses between models; infinite where one diverged."""
+        """Return the mean loss to choose between models by; infinite where one diverged."""
 
     @abstractmethod
     def prediction_columns(self) -> list[str]:
-        """Headings of what `erosion predict` writes for each patient."""
+        """Return headings of what `erosion predict` writes for each patient."""
 
     @abstractmethod
     def prediction_cells(self, prediction: Sequence[float]) -> list[str]:
-        """One patient's prediction (k,) under those headings, its numbers in all their digits."""
+        """Return one patient's prediction (k,) under those headings, in all digits."""
 
     def outcome_columns(self) -> list[str]:
-        """Headings of what a patient's outcome was, beside its prediction."""
+        """Return the headings of a patient's outcome, next to its prediction."""
         names = [column.name for column in self.target_columns]
         return ["outcome"] if len(names) == 1 else [f"outcome_{name}" for name in names]
 
     def outcome_cells(self, target: Targets) -> list[str]:
-        """One patient's target, () or (c,), under those headings."""
+        """Return one patient's target, () or (c,), under those headings."""
         values = np.reshape(target, -1).tolist()
         return [repr(value).removesuffix(".0") for value in values]
 
@@ -277,21 +277,21 @@ class Task(Settings):
 
     @abstractmethod
     def usable(self, predictions: Floats) -> Floats:
-        """The same (n, k), where what is not a number became a prediction that knows nothing."""
+        """Return the same (n, k), with NaN replaced by a prediction that knows nothing."""
 
     @abstractmethod
     def patient_losses(self, predictions: Floats, targets: Targets) -> Floats:
-        """What the verdict compares: one bounded loss for each patient, (n,). Less is better."""
+        """Return the verdict's loss: one bounded value for each patient, (n,). Less is better."""
 
     @abstractmethod
     def base_rate(self, training: Targets) -> Floats:
-        """The reference: what predicts best for everyone alike in a training part, (k,)."""
+        """Return the reference: what predicts best for everyone alike in a training part, (k,)."""
 
     @abstractmethod
     def figures(
         self, predictions: Floats, targets: Targets, weights: Floats, training: Targets
     ) -> dict[str, Floats]:
-        """Every metric for every row of weights (resamples, n): (resamples,), NaN if undefined.
+        """Return every metric by row of weights (resamples, n): (resamples,), NaN if undefined.
 
         A weight says how often the patient counts. `training` are the targets of the user's
         training part.
@@ -300,7 +300,7 @@ class Task(Settings):
     def score_intervals(
         self, predictions: Floats, targets: Targets, training: Targets
     ) -> dict[str, Bounds]:
-        """95 % intervals of metrics that a few errors make or break, undefined ones left out.
+        """Return 95 % intervals of metrics that depend on a few errors, without undefined ones.
 
         Those of the bootstrap are widened to them. A metric without any limit has none.
         """
@@ -308,18 +308,18 @@ class Task(Settings):
         return {}
 
     def why_not_here(self) -> str:
-        """What a user's site lacks to measure with, and the remedy; "" where it lacks nothing."""
+        """Return what a user's site lacks for measuring, and the remedy; "" for nothing."""
         return ""
 
 
 def weighted_means(per_patient: Mapping[str, Floats], weights: Floats) -> dict[str, Floats]:
-    """The mean of each metric that is a mean over patients (n,), for weights (resamples, n)."""
+    """Return the weighted means of metrics by patient (n,), for weights (resamples, n)."""
     total = weights.sum(axis=1)
     return {name: weights @ values / total for name, values in per_patient.items()}
 
 
 def means_of_patients(values: Floats, patients: NDArray[np.int64]) -> Floats:
-    """Each patient's mean of its rows' values (n, ...), by the patients' numbers (n,), ascending.
+    """Return each patient's mean of its rows' values (n, ...), by patient number (n,), ascending.
 
     The value of a patient's only row stays as it is, to the last bit.
     """
@@ -330,6 +330,6 @@ def means_of_patients(values: Floats, patients: NDArray[np.int64]) -> Floats:
 
 
 def as_tensor(targets: Targets) -> Tensor:
-    """Targets as local training takes them: whole numbers stay whole, others are float32."""
+    """Return targets as local training takes them: whole numbers stay whole, others are float32."""
     tensor = torch.from_numpy(targets)
     return tensor.float() if tensor.is_floating_point() else tensor

@@ -27,17 +27,17 @@ class Layer:
         return torch.cat([self.weight.flatten(), self.bias])
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """(n, in) -> (n, out)."""
+        """Return (n, in) -> (n, out)."""
         return inputs @ self.weight.T + self.bias
 
 
 def layer_of_neurons(neurons: Tensor) -> Layer:
-    """The layer whose neurons are the rows [w, b]: (out, in + 1)."""
+    """Return the layer with the rows [w, b] as its neurons: (out, in + 1)."""
     return Layer(neurons[:, :-1].contiguous(), neurons[:, -1].contiguous())
 
 
 def layer_of_flat(flat: Tensor, width_in: int, width_out: int) -> Layer:
-    """The layer of what `Layer.flat` gave."""
+    """Return the layer of what `Layer.flat` gave."""
     weights = width_in * width_out
     if flat.shape != (weights + width_out,):
         raise ValueError(
@@ -48,7 +48,7 @@ def layer_of_flat(flat: Tensor, width_in: int, width_out: int) -> Layer:
 
 
 def split_layers(flat: Tensor, widths: Sequence[int]) -> tuple[Layer, ...]:
-    """The layers of a perceptron with `widths` (inputs, hidden ..., outputs) from one vector."""
+    """Return the layers of a perceptron of `widths` (inputs, hidden ..., outputs) from a vector."""
     layers, offset = [], 0
     for width_in, width_out in pairwise(widths):
         count = width_in * width_out + width_out
@@ -60,14 +60,14 @@ def split_layers(flat: Tensor, widths: Sequence[int]) -> tuple[Layer, ...]:
 
 
 def hidden_features(layers: Sequence[Layer], inputs: Tensor) -> Tensor:
-    """What comes out of hidden layers with ReLU: (n, in) -> (n, width of the last)."""
+    """Apply hidden layers with ReLU: (n, in) -> (n, width of the last)."""
     features = inputs
     for layer in layers:
         features = layer(features).relu()
     return features
 
 
-LARGEST_RADIUS = 4000.0  # R_max: no ball is larger, whatever it would still allow
+LARGEST_RADIUS = 4000.0  # R_max: no ball is larger
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,18 +81,18 @@ class Balls:
         return len(self.radii)
 
     def gaps(self, point: Tensor) -> Tensor:
-        """How far `point` (d,) lies outside each ball, 0 inside: (k,)."""
+        """Return how far `point` (d,) lies outside each ball, 0 inside: (k,)."""
         distances: Tensor = (self.centres - point).norm(dim=1)
         return (distances - self.radii).clamp(min=0.0)
 
     def only(self, which: Sequence[int] | Tensor) -> "Balls":
-        """Some of the balls, by their places."""
+        """Return some of the balls, by their places."""
         chosen = torch.as_tensor(which, dtype=torch.long)
         return Balls(self.centres[chosen], self.radii[chosen])
 
 
 def balls(centres: Tensor, radii: Tensor) -> Balls:
-    """Balls of centres (k, d) and radii (k,), in double precision. Raises ValueError."""
+    """Return balls of centres (k, d) and radii (k,), in double precision. Raises ValueError."""
     if centres.dim() != 2 or radii.shape != centres.shape[:1]:
         raise ValueError(
             f"{tuple(radii.shape)} radii for centres of shape {tuple(centres.shape)};"
@@ -107,7 +107,7 @@ def balls(centres: Tensor, radii: Tensor) -> Balls:
 
 
 def problem_with_radius(radius: float) -> str | None:
-    """Why no honest hospital sends this radius, or None."""
+    """Return why no honest hospital sends this radius, or None."""
     if not isfinite(radius):
         return f"a radius of {radius} is not a finite number"
     if radius < 0:
@@ -118,7 +118,7 @@ def problem_with_radius(radius: float) -> str | None:
 
 
 def directions(count: int, dim: int, generator: torch.Generator) -> Tensor:
-    """Unit vectors, uniform on the sphere: (count, dim) float32."""
+    """Return unit vectors, uniform on the sphere: (count, dim) float32."""
     drawn = torch.randn(count, dim, generator=generator)
     lengths: Tensor = drawn.norm(dim=1, keepdim=True)
     return drawn / lengths.clamp(min=1e-30)
@@ -152,7 +152,7 @@ def good_enough_ball(
     axes: Tensor | None = None,
     cell: int = 1,
 ) -> GoodEnough:
-    """How far `layer` can move along each direction until its accuracy falls below epsilon.
+    """Return how far `layer` can move along each direction until its accuracy falls below epsilon.
 
     features (n, d) and labels (n,) are patients that it was not trained on, directions (p, C d + C)
     unit vectors. With `axes` (C d + C,) it is an ellipsoid: parameter i moves by axes_i times what
@@ -186,7 +186,7 @@ def good_enough_ball(
 
 
 def _margins(layer: Layer, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """logit_y - logit_j: (n, C), and who is predicted rightly: (n,)."""
+    """Return logit_y - logit_j: (n, C), and who is predicted rightly: (n,)."""
     logits = layer(features)
     own = logits.gather(1, labels[:, None])
     return own - logits, logits.argmax(dim=1) == labels
@@ -195,7 +195,7 @@ def _margins(layer: Layer, features: Tensor, labels: Tensor) -> tuple[Tensor, Te
 def _smallest_radius(
     directions: Tensor, right: Tensor, targets: Tensor, inverse: Tensor, rank: int, cell: int
 ) -> float:
-    """The smallest radius at which `rank` patients are lost, over some directions (q, C d + C).
+    """Return the smallest radius that loses `rank` patients, over some directions (q, C d + C).
 
     Of each direction it is the mean over the last `cell` of them, or the largest radius where so
     many are never lost.
@@ -214,7 +214,7 @@ def _smallest_radius(
 
 
 def _certified(inverse: Tensor, right: Tensor, targets: Tensor, axes: Tensor, rank: int) -> float:
-    """The radius that holds in every direction.
+    """Return the radius that holds in every direction.
 
     By moving class c's parameters along their axes its logit changes by at most
     l_c = sqrt(sum_i (axes_ci x_i)^2), so a margin by sqrt(l_y^2 + l_j^2): sqrt(2(|x|^2 + 1)) in a
@@ -240,7 +240,7 @@ def neuron_radii(
     *,
     divide_by_count: bool,
 ) -> Tensor:
-    """The radius of every neuron's ball over all directions tried: (out,) float64.
+    """Return the radius of every neuron's ball over all directions tried: (out,) float64.
 
     inputs (n, d) are the patients' inputs to the layer, directions (p, d + 1) unit vectors.
     `divide_by_count` divides the change of the output by n, as the authors' code does; equation 3
@@ -262,7 +262,7 @@ def neuron_radii(
 
 
 def _pruned(output: Tensor, moves: Tensor, first: int, radius: float, limit: float) -> float:
-    """The smallest radius over all directions, from that of the direction `first`."""
+    """Return the smallest radius over all directions, from that of the direction `first`."""
     left, at = moves, first
     while left.shape[1] > 1 and radius > 0:
         change = _change(output, left, radius)
@@ -277,20 +277,20 @@ def _pruned(output: Tensor, moves: Tensor, first: int, radius: float, limit: flo
 
 
 def _slopes(outputs: Tensor, moves: Tensor) -> Tensor:
-    """How fast each direction changes each neuron, at first and far out, summed: (p, out)."""
+    """Return each direction's slope for each neuron, at first plus far out: (p, out)."""
     at_first = moves.square().T @ (outputs > 0).to(moves.dtype)
     far_out = moves.clamp(min=0.0).square().sum(dim=0)
     return at_first + far_out[:, None]
 
 
 def _change(output: Tensor, moves: Tensor, radius: float) -> Tensor:
-    """|relu(a + R P) - relu(a)| of one neuron (n,) along each direction (n, q): (q,)."""
+    """Return |relu(a + R P) - relu(a)| of one neuron (n,) along each direction (n, q): (q,)."""
     moved = torch.add(output[:, None], moves, alpha=radius).relu_()
     return moved.sub_(output.relu()[:, None]).square_().sum(dim=0).sqrt_()
 
 
 def _bisected(outputs: Tensor, moves: Tensor, limit: float) -> Tensor:
-    """Where each pair of columns a, P (n, k) begins to change by more than `limit`: (k,)."""
+    """Return where each pair of columns a, P (n, k) begins to change by over `limit`: (k,)."""
     outputs, moves = outputs.double(), moves.double()
     before = outputs.relu()
 

@@ -15,7 +15,7 @@ _MET = 1e-6  # of the scale: a residual up to this counts as 0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spaces:
-    """Where a model is good enough for whom."""
+    """The spaces in which a model is good enough, one for each hospital."""
 
     centres: Tensor  # (k, d) float64, c_k
     radii: Tensor  # (k,) float64, r_k
@@ -33,12 +33,12 @@ class Spaces:
         return self.shares @ self.centres / self.shares.sum()
 
     def apart(self, point: Tensor) -> Tensor:
-        """s_k (w - c_k): (k, d)."""
+        """Return s_k (w - c_k): (k, d)."""
         apart = point - self.centres
         return apart if self.scales is None else self.scales * apart
 
     def kept(self, point: Tensor) -> Tensor:
-        """The nearest point of the hard ball."""
+        """Return the nearest point of the hard ball."""
         if self.hard is None:
             return point
         away, radius = point - self.centres[self.hard], self.radii[self.hard]
@@ -64,7 +64,7 @@ class Found:
 def descend(
     spaces: Spaces, start: Tensor, *, learning_rate: float = 0.01, max_steps: int = 1000
 ) -> Found:
-    """The point of smallest residual on the way from `start` (d,).
+    """Return the point of smallest residual on the way from `start` (d,).
 
     Steps end within about `learning_rate` of the best point.
     """
@@ -99,9 +99,9 @@ def descend(
 
 
 def descend_from_afar(spaces: Spaces, *, shortest: float = 0.01, max_steps: int = 1000) -> Found:
-    """The same from the mean, in longer steps first where short ones could not cross the space.
+    """Descend from the mean, in longer steps first where short ones could not cross the space.
 
-    So one hospital whose model is far from the others' moves the start, but hardly the result: in
+    So one hospital with a model far from the others' moves the start, but hardly the result: in
     equation 2 it pulls with the same strength from everywhere. The last steps have the length
     `shortest`.
     """
@@ -140,7 +140,7 @@ def meet(
     learning_rate: float = 0.01,
     max_steps: int = 1000,
 ) -> Meeting:
-    """The point of smallest weighted gap that was found, from the (weighted) mean of the centres.
+    """Return the best point found for the weighted gap, from the (weighted) mean of the centres.
 
     `gram` (k, k) are the centres' inner products, from any origin; nearer is more precise.
     `weights` (k,) are 1 where not given; a ball of weight 0 does not count. The ball number `hard`
@@ -155,20 +155,20 @@ def meet(
 def meet_from_afar(
     gram: Tensor, radii: Tensor, *, weights: Tensor | None = None, hard: int | None = None
 ) -> Meeting:
-    """The same, in longer steps first where short ones could not cross the space."""
+    """Do as `meet`, in longer steps first where short ones could not cross the space."""
     spaces = _placed(gram, radii, weights, hard)
     return _meeting(spaces, descend_from_afar(spaces))
 
 
 def meet_balls(balls: Balls, *, learning_rate: float = 0.01) -> tuple[Tensor, Meeting]:
-    """The model (d,) that `meet` finds for balls at hand, each counting alike."""
+    """Return the model (d,) that `meet` finds for balls at hand, each counting alike."""
     apart = balls.centres - balls.centres[0]  # exactly 0 where all are the same
     meeting = meet(apart @ apart.T, balls.radii, learning_rate=learning_rate)
     return meeting.coefficients @ balls.centres, meeting
 
 
 def _placed(gram: Tensor, radii: Tensor, weights: Tensor | None, hard: int | None) -> Spaces:
-    """Balls of the same radii and distances in k dimensions, with the mean of the centres at 0."""
+    """Return balls of the same radii and distances in k dimensions, the mean of centres at 0."""
     shares = torch.ones(len(radii)) if weights is None else weights
     shares, gram, radii = shares.double(), gram.double(), radii.double()
     mean = shares / shares.sum().clamp(min=1e-300)
@@ -179,7 +179,7 @@ def _placed(gram: Tensor, radii: Tensor, weights: Tensor | None, hard: int | Non
 
 
 def _meeting(spaces: Spaces, found: Found) -> Meeting:
-    """The coefficients of the point found: the smallest, where several come to the same.
+    """Return the coefficients of the point found: the smallest, where several come to the same.
 
     Centres that may depend on each other, or nearly, would otherwise let them grow without end.
     """
@@ -211,7 +211,7 @@ def merge_neurons(
     skip_first_cluster: bool = False,
     masked_distance: bool = False,
 ) -> MergedLayer:
-    """The common layer of all hospitals' neurons, which have balls (k, d + 1).
+    """Return the common layer of all hospitals' neurons, which have balls (k, d + 1).
 
     `clusters` is m in the paper; with fewer distinct neurons each is a cluster. The authors' loop
     begins at cluster 1, so that cluster 0 is lost: `skip_first_cluster` does the same. With
@@ -235,11 +235,11 @@ def merge_neurons(
 
 
 def largest_pairwise_set(balls: Balls) -> list[int]:
-    """The largest set that a greedy search finds, from every ball, in which all pairs meet.
+    """Return the largest set that a greedy search finds, from every ball, in which all pairs meet.
 
     Larger balls are tried first.
     """
-    # Not by way of inner products, whose rounding sets apart what is the same.
+    # Not by inner products: their rounding sets equal centres apart.
     apart = torch.cdist(balls.centres, balls.centres, compute_mode="donot_use_mm_for_euclid_dist")
     meets = (apart <= balls.radii + balls.radii[:, None]).numpy()
     by_radius = np.argsort(-balls.radii.numpy(), kind="stable").tolist()
@@ -256,7 +256,7 @@ def _greedy(meets: NDArray[np.bool_], first: int, order: Iterable[int]) -> list[
 
 
 def _meeting_set(balls: Balls, members: list[int], masked: bool) -> tuple[list[int], Tensor]:
-    """The members that become one neuron, and that neuron; a single member stays as it is."""
+    """Return the members that become one neuron, and that neuron; a single one stays as it is."""
     chosen = [members[place] for place in largest_pairwise_set(balls.only(members))]
     while True:
         point, gaps = _met(balls.only(chosen), masked)
@@ -266,7 +266,7 @@ def _meeting_set(balls: Balls, members: list[int], masked: bool) -> tuple[list[i
 
 
 def _met(balls: Balls, masked: bool) -> tuple[Tensor, Tensor]:
-    """The neuron that equation 2 finds (d + 1,), and how far it lies outside each ball (k,)."""
+    """Return equation 2's neuron (d + 1,), and how far it lies outside each ball (k,)."""
     if masked:
         each = torch.ones_like(balls.radii)
         spaces = Spaces(balls.centres, balls.radii, each, scales=balls.centres)
@@ -277,7 +277,7 @@ def _met(balls: Balls, masked: bool) -> tuple[Tensor, Tensor]:
 
 
 def _clusters(centres: Tensor, count: int, seed: int) -> list[list[int]]:
-    """The places of each cluster's members, ascending; no cluster is empty."""
+    """Return the places of each cluster's members, ascending; no cluster is empty."""
     from sklearn.cluster import KMeans  # a second to import, and only the coordinator needs it
 
     rows = centres.numpy()
@@ -288,13 +288,13 @@ def _clusters(centres: Tensor, count: int, seed: int) -> list[list[int]]:
 
 
 def _canonical_order(balls: Balls) -> Tensor:
-    """By the neurons' numbers, the first one first, then by radius."""
+    """Return the order by the neurons' numbers, the first one first, then by radius."""
     keys = torch.cat([balls.centres, balls.radii[:, None]], dim=1).numpy()
     return torch.from_numpy(np.lexsort(keys.T[::-1]))
 
 
 def personal_weights(distances: Sequence[float], reach: float = 0.5) -> list[float]:
-    """a_i = max(0, 1 - (d_i - d_min) / (reach d_min)) of the peers' distances to the user.
+    """Return a_i = max(0, 1 - (d_i - d_min) / (reach d_min)) of the peers' distances to the user.
 
     The nearest peer counts fully; who is further by the share `reach` no longer counts. The
     distances are those of the normalised updates, from a common start.

@@ -46,7 +46,7 @@ _HIDDEN = "hidden_{}"  # (m, d + 1) the common hidden layers so far, from the in
 class NetworkGems(PublicTuning, GemsOptions):
     """GEMS for a network: similar hidden neurons of all hospitals are merged, the others kept.
 
-    Each hospital trains a smaller network of its own; their hidden neurons together become the
+    Each hospital trains its own smaller network; their hidden neurons together become the
     study's, layer by layer, then each hospital trains the output layer above them, and the output
     layer taken is good enough for all, or as near to that as possible. It takes one exchange for
     each hidden layer, one for the output layer and one for the hospitals' checks. Use it where
@@ -69,11 +69,11 @@ class NetworkGems(PublicTuning, GemsOptions):
         return "network_gems is for model.name = 'mlp'"
 
     def site_steps(self) -> Mapping[str, SiteStep]:
-        """Neurons come first, then the output layer above them."""
+        """Return the steps: neurons, then the output layer above them."""
         return {**super().site_steps(), NEURONS: self.neurons, OUTPUT: self.train}
 
     def local_trainings(self, whole: WorkSize) -> tuple[WorkSize, ...]:
-        """Beside the optimum, what is trained above merged neurons."""
+        """Return the optimum's training, and that above merged neurons."""
         known = super().local_trainings(whole)
         if self.only_tunes(whole):
             return known
@@ -86,11 +86,11 @@ class NetworkGems(PublicTuning, GemsOptions):
         return (*known, replace(rest, training=above, remedy=remedy))
 
     def times_asked(self, step: str, layout: Callable[[], Layout]) -> int:
-        """Neurons are asked for once for each hidden layer."""
+        """Return how often: neurons once for each hidden layer."""
         return len(perceptron_widths(layout())) - 2 if step == NEURONS else 1
 
     def last_training(self) -> str:
-        """A step of its own: what is enclosed is not of the model's length."""
+        """Return a separate step: the enclosed tensors are not of the model's length."""
         return OUTPUT
 
     def before_training(
@@ -122,7 +122,7 @@ class NetworkGems(PublicTuning, GemsOptions):
         return hidden
 
     def neurons(self, work: LocalWork) -> LocalAnswer:
-        """One hidden layer of the hospital's own network above the common ones, with its balls."""
+        """Return one hidden layer of the hospital's network above the common ones, with balls."""
         common, generator = common_layers(work), work.randomness()
         rest, held_out = self.parts(work)
         widths = own_widths(module_widths(work.model), int(work.values["hospitals"]))
@@ -140,7 +140,7 @@ class NetworkGems(PublicTuning, GemsOptions):
         return LocalAnswer({_NEURONS: layer.neurons, _RADII: radii.float()}, keep=work.kept)
 
     def train(self, work: LocalWork) -> LocalOutcome:
-        """The output layer above the common hidden ones, in the study's model, with its ball."""
+        """Return the output layer above the common hidden ones, with its ball."""
         common, generator = common_layers(work), work.randomness()
         rest, _ = self.parts(work)
         features = hidden_features(common, rest.inputs.flatten(1))
@@ -158,7 +158,7 @@ class NetworkGems(PublicTuning, GemsOptions):
         classes: int,
         generator: torch.Generator,
     ) -> tuple[Layer, ...]:
-        """New layers above the features (n, d) of those who are not held out."""
+        """Return new layers above the features (n, d) of those who are not held out."""
         return retrain(
             features,
             rest.targets,
@@ -171,9 +171,9 @@ class NetworkGems(PublicTuning, GemsOptions):
         )
 
     def _merged(self, sent: Sequence[Mapping[str, Tensor]], most: int) -> Tensor:
-        """The common layer (m, d + 1) of `most` neurons at most.
+        """Return the common layer (m, d + 1) of `most` neurons at most.
 
-        A neuron whose radius cannot be believed is merged with none.
+        A neuron with an implausible radius is merged with none.
         """
         radii = torch.cat([tensors[_RADII] for tensors in sent])
         strange = [problem_with_radius(radius) is not None for radius in radii.tolist()]
@@ -193,19 +193,19 @@ class NetworkGems(PublicTuning, GemsOptions):
 
 
 def own_widths(widths: Sequence[int], num_hospitals: int) -> tuple[int, ...]:
-    """The widths of each hospital's own network: together they fit into the study's."""
+    """Return the widths of each hospital's own network: together they fit into the study's."""
     hidden = [max(1, width // num_hospitals) for width in widths[1:-1]]
     return (widths[0], *hidden, widths[-1])
 
 
 def common_layers(work: LocalWork) -> tuple[Layer, ...]:
-    """The hidden layers that all hospitals have in common so far."""
+    """Return the hidden layers that all hospitals have in common so far."""
     names = (_HIDDEN.format(depth) for depth in range(len(work.enclosed)))
     return tuple(layer_of_neurons(work.enclosed[name]) for name in names)
 
 
 def padded(layers: Sequence[Layer], widths: Sequence[int]) -> Tensor:
-    """The parameters of a perceptron of `widths` that predicts what `layers` do: (dim,).
+    """Return the parameters of a perceptron of `widths` that predicts what `layers` do: (dim,).
 
     The neurons that it has more than they do are 0, and so is what the layer above makes of them.
     """

@@ -60,23 +60,23 @@ class PersonalGems(GemsBase):
         return "balls = 'user' is for model.name = 'logistic'; write balls = 'off'"
 
     def builds_layers(self) -> bool:
-        """Without balls it trains whatever model there is."""
+        """Return False without balls: then any model can be trained."""
         return self.balls != "off"
 
     def problem_with_task(self, task: Task) -> str | None:
-        """Without balls, whatever can be learned."""
+        """Return None without balls: then any task can be learned."""
         return None if self.balls == "off" else super().problem_with_task(task)
 
     def attachment_sizes(self, dim: int) -> Mapping[str, int]:
-        """A ball, where balls are asked for."""
+        """Return a ball, where balls are asked for."""
         return {} if self.balls == "off" else super().attachment_sizes(dim)
 
     def checked_by(self, begun: RoundStart) -> Sequence[HospitalName]:
-        """The model is the user's, so it alone checks."""
+        """Return the user alone: the model is the user's."""
         return (begun.user,)
 
     def update(self, state: GemsState, cohort: Cohort) -> Step[GemsState]:
-        """The average by nearness; with balls, the nearest to all that the user's ball has."""
+        """Return the average by nearness; with balls, the user's ball's nearest point to all."""
         gram = cohort.gram()
         shares = torch.tensor([1.0, *personal_weights(_apart(gram), self.reach)])
         after = GemsState(state.round + 1)
@@ -99,7 +99,7 @@ class PersonalGems(GemsBase):
         )
 
     def train(self, work: LocalWork) -> LocalOutcome:
-        """The local optimum; with balls, on the patients that are not held out."""
+        """Return the local optimum; with balls, on the patients that are not held out."""
         if self.balls == "off":
             result = self.optimum(work, work.received)
             return LocalOutcome(result.delta, result.samples_seen)
@@ -109,14 +109,14 @@ class PersonalGems(GemsBase):
         return self.with_ball(work, result.delta, result.samples_seen, layers, work.randomness())
 
     def local_trainings(self, whole: WorkSize) -> tuple[WorkSize, ...]:
-        """The optimum, without balls of all patients, and the tuning at the user."""
+        """Return the optimum, without balls of all patients, and the tuning at the user."""
         optimum = super().local_trainings(whole)
         if self.balls == "off":
             optimum = (replace(whole, training=self.longer(whole.training)),)
         return (*optimum, whole) if whole.is_user and self.tuning_rounds else optimum
 
     def personal(self, work: LocalWork) -> Tensor:
-        """The received parameters after `tuning_rounds` rounds of local training."""
+        """Return the received parameters after `tuning_rounds` rounds of local training."""
         tuned = work.received
         for number in range(self.tuning_rounds):
             tuned = tuned + replace(work, round=work.round + number).sgd(tuned).delta
@@ -124,7 +124,7 @@ class PersonalGems(GemsBase):
 
 
 def _apart(gram: Tensor) -> list[float]:
-    """|d_i / |d_i| - d_0 / |d_0|| of every peer; without a direction, the largest there is."""
+    """Return every peer's |d_i / |d_i| - d_0 / |d_0||; without a direction, the maximum 2."""
     norms = gram.diagonal().clamp(min=0.0).sqrt()
     lengths = norms[0] * norms[1:]
     cosines = torch.where(lengths > 0, gram[0, 1:] / lengths.clamp(min=1e-300), -1.0)

@@ -25,7 +25,7 @@ TRAINING: dict[Retraining, Training] = {
 
 
 def training_of(how: Retraining, smallest_batch: int = 1) -> Training:
-    """How long it is, in mini-batches of 32, or of `smallest_batch` samples if these are more."""
+    """Return its settings, in mini-batches of 32, or of `smallest_batch` samples if larger."""
     training = TRAINING[how]
     return training.model_copy(update={"batch_size": max(training.batch_size, smallest_batch)})
 
@@ -41,7 +41,7 @@ def retrain(
     loss: Loss = cross_entropy,
     smallest_batch: int = 1,
 ) -> tuple[Layer, ...]:
-    """New layers on `features` (n, d): hidden ones of the given widths, then the output layer.
+    """Return new layers on `features` (n, d): hidden ones of these widths, then the output layer.
 
     "zeros": the output layer starts at 0, and SGD at 0.1 makes 3 passes. "authors": it starts at
     N(0, .05^2), and Adam at 0.001 makes 10. Hidden layers start Glorot-uniform in both. `loss` is
@@ -64,7 +64,7 @@ def retrain(
 
 
 def perceptron(widths: Sequence[int], generator: torch.Generator) -> nn.Sequential:
-    """Linear layers with ReLU between them, Glorot-uniform (torch's start is 2.4 times smaller)."""
+    """Return linear layers with ReLU, Glorot-uniform (torch's start is 2.4 times smaller)."""
     layers: list[nn.Module] = []
     for width_in, width_out in pairwise(widths):
         linear = _unset_linear(width_in, width_out)
@@ -75,13 +75,13 @@ def perceptron(widths: Sequence[int], generator: torch.Generator) -> nn.Sequenti
 
 
 def _unset_linear(width_in: int, width_out: int) -> nn.Linear:
-    """A linear layer that has drawn nothing from the global generator."""
+    """Return a linear layer that has drawn nothing from the global generator."""
     linear: nn.Linear = nn.utils.skip_init(nn.Linear, width_in, width_out)  # type: ignore[no-untyped-call]
     return linear
 
 
 def tuning(epochs: int, smallest_batch: int) -> Training:
-    """Adam at 0.01 in mini-batches of 32, or of `smallest_batch` samples if these are more."""
+    """Return Adam at 0.01 in mini-batches of 32, or of `smallest_batch` samples if larger."""
     batch_size = max(32, smallest_batch)
     return Training(epochs=epochs, batch_size=batch_size, optimizer="adam", learning_rate=0.01)
 
@@ -96,7 +96,7 @@ def fine_tune(
     epochs: int,
     smallest_batch: int = 1,
 ) -> Layer:
-    """The output layer after `tuning` on public features (n, d): 20 passes (the authors: 5).
+    """Return the output layer after `tuning` on public features (n, d): 20 passes (the authors: 5).
 
     `loss` is of a mini-batch's logits and `labels`. No mini-batch has fewer samples than
     `smallest_batch`, as long as there are as many.

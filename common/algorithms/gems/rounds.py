@@ -104,7 +104,7 @@ def measured_ball(
     generator: torch.Generator,
     cell: int = 1,
 ) -> GoodEnough:
-    """The ball of output layers around `layer`, on patients that it was not trained on.
+    """Return the ball of output layers around `layer`, on patients that it was not trained on.
 
     The radius is about `cell` patients, or 0.
     """
@@ -118,14 +118,14 @@ def measured_ball(
 def measured_neurons(
     layer: Layer, inputs: Tensor, options: GemsOptions, generator: torch.Generator
 ) -> Tensor:
-    """The radius of every neuron of a hidden layer: (out,) float64."""
+    """Return the radius of every neuron of a hidden layer: (out,) float64."""
     along = directions(options.directions, inputs.shape[1] + 1, generator)
     divide = options.divide_by_count
     return neuron_radii(layer, inputs, options.neuron_epsilon, along, divide_by_count=divide)
 
 
 def accuracy_of(layer: Layer, features: Tensor, labels: Tensor) -> float:
-    """Share of patients that an output layer predicts rightly."""
+    """Return share of patients that an output layer predicts rightly."""
     return float((layer(features).argmax(dim=1) == labels).double().mean())
 
 
@@ -135,7 +135,7 @@ class SentBall:
 
     hospital: HospitalName
     radius: float
-    accuracy: float  # of its own model, on patients held out
+    accuracy: float  # of the hospital's model, on patients held out
     needed: float  # epsilon
     patients: float  # that were held out
 
@@ -164,7 +164,7 @@ NUMBERS = 4  # of a ball's attachment
 
 
 def sent_ball(hospital: HospitalName, attachment: Tensor) -> SentBall:
-    """The ball of an attachment (4,)."""
+    """Return the ball of an attachment (4,)."""
     radius, accuracy, needed, patients = attachment.tolist()
     return SentBall(hospital, radius, accuracy, needed, patients)
 
@@ -184,7 +184,7 @@ class Met(Protocol):
 
 
 def in_words(sent: Sequence[SentBall], meeting: Met) -> str:
-    """Whether the model found lies in all balls, and by how much it misses the others."""
+    """Return whether the model found lies in all balls, and by how much it misses the others."""
     believed = [number for number, ball in enumerate(sent) if ball.problem is None]
     sentences = [f"{ball.hospital} is left out: {ball.problem}" for ball in sent if ball.problem]
     sentences += [
@@ -211,7 +211,7 @@ def in_words(sent: Sequence[SentBall], meeting: Met) -> str:
 def apart_in_words(
     sent: Sequence[SentBall], meets: Callable[[int, int], bool], refusing: Collection[HospitalName]
 ) -> str:
-    """With whom those who refuse the model have none in common.
+    """Return which hospitals have no model in common with those who refuse this one.
 
     `meets` says whether two of the balls do. That they do not says little where both hospitals
     accept the model: a ball is only the part of the good models that was measured. It says nothing
@@ -243,14 +243,14 @@ class Check(Protocol):
 
 
 def refusing(found: Mapping[HospitalName, Check]) -> list[HospitalName]:
-    """Those for whom the model is not good enough."""
+    """Return the hospitals for which the model is not good enough."""
     return [name for name, check in found.items() if check.accuracy < check.needed - 1e-6]
 
 
 def checks_in_words(
     found: Mapping[HospitalName, Check], missing: Mapping[HospitalName, str]
 ) -> str:
-    """What the hospitals' own checks say of the model."""
+    """Return what the hospitals' own checks say of the model."""
     refused = [
         f"{name} ({found[name].accuracy:.2f}, asked for {found[name].needed:.2f})"
         for name in refusing(found)
@@ -313,12 +313,12 @@ class GemsBase(ArmBase, BallOptions):
         return self.local_rounds
 
     def local_trainings(self, whole: WorkSize) -> tuple[WorkSize, ...]:
-        """The optimum, without those held out."""
+        """Return the optimum, without those held out."""
         rest = whole.without_held_out(self.validation_share)
         return (replace(rest, training=self.longer(whole.training)),)
 
     def build(self, context: BuildContext) -> Algorithm[GemsState]:
-        """`gems_rounds` rounds; then the run ends."""
+        """Return an algorithm that ends after `gems_rounds` rounds."""
 
         def exchanges(state: GemsState, begun: RoundStart) -> Exchanges[GemsState]:
             return self._exchanges(state, begun, context)
@@ -326,7 +326,7 @@ class GemsBase(ArmBase, BallOptions):
         return Algorithm(lambda _dim: GemsState(0), self.update, exchanges=exchanges)
 
     def update(self, state: GemsState, cohort: Cohort) -> Step[GemsState]:
-        """A model in all balls, or as near to that as was found."""
+        """Return a model in all balls, or as near to that as was found."""
         sent = sent_balls(cohort)
         # A ball that cannot be believed does not count; the user's own model always does.
         counted = [1.0, *(0.0 if ball.problem else 1.0 for ball in sent[1:])]
@@ -339,16 +339,16 @@ class GemsBase(ArmBase, BallOptions):
         return Step(delta, relative_weights(cohort, shares), after, note=in_words(sent, meeting))
 
     def site_steps(self) -> Mapping[str, SiteStep]:
-        """Training, a check of what came of it, and what is left to do when all is done."""
+        """Return the training, the check of the model, and the last measurement."""
         return {TRAIN: self.train, CHECK: self.check, REST: self.rest}
 
     def attachment_sizes(self, dim: int) -> Mapping[str, int]:
-        """Every update brings the ball around its model."""
+        """Return the size of the ball around an update's model."""
         del dim
         return {BALL: NUMBERS}
 
     def builds_layers(self) -> bool:
-        """Models of hospitals are merged layer by layer."""
+        """Return True: models are merged layer by layer."""
         return True
 
     def problem_with_task(self, task: Task) -> str | None:
@@ -370,7 +370,7 @@ class GemsBase(ArmBase, BallOptions):
         )
 
     def check(self, work: LocalWork) -> LocalAnswer:
-        """How good the model that was found is for the patients held out here."""
+        """Return how good the model that was found is for the patients held out here."""
         model = work.enclosed[_MODEL]
         if work.own is not None:
             model = torch.where(work.own, work.received, model)
@@ -384,7 +384,7 @@ class GemsBase(ArmBase, BallOptions):
         return LocalAnswer(values=checked.model_dump(), keep=work.kept)
 
     def rest(self, work: LocalWork) -> LocalOutcome:
-        """An update of nothing: with it the user's site measures the model once more."""
+        """Return an update of nothing: with it the user's site measures the model once more."""
         sizes = self.attachment_sizes(len(work.received))
         return LocalOutcome(
             torch.zeros_like(work.received),
@@ -394,7 +394,7 @@ class GemsBase(ArmBase, BallOptions):
         )
 
     def which_meet(self, cohort: Cohort, sent: Sequence[SentBall]) -> Callable[[int, int], bool]:
-        """Whether two balls, by their place in the cohort, have a model in common."""
+        """Return whether two balls, by their place in the cohort, have a model in common."""
         apart = distances_between(cohort.gram())
 
         def meets(one: int, other: int) -> bool:
@@ -404,15 +404,15 @@ class GemsBase(ArmBase, BallOptions):
         return meets
 
     def parts(self, work: LocalWork) -> tuple[LocalWork, LocalWork]:
-        """The patients to train on, and those held out: the same where too few can be spared."""
+        """Return the patients to train on and those held out; the same where there are too few."""
         return work.hold_out(self.validation_share)
 
     def optimum(self, work: LocalWork, start: Tensor) -> LocalResult:
-        """The local training of `local_rounds` rounds, from `start` (dim,)."""
+        """Return the local training of `local_rounds` rounds, from `start` (dim,)."""
         return replace(work, training=self.longer(work.training)).sgd(start)
 
     def longer(self, training: Training) -> Training:
-        """As many steps or passes as `local_rounds` rounds have."""
+        """Return the training of `local_rounds` rounds: its steps or passes."""
         steps, epochs = training.steps, training.epochs
         length = {
             "steps": steps and self.local_rounds * steps,
@@ -428,7 +428,7 @@ class GemsBase(ArmBase, BallOptions):
         layers: Sequence[Layer],
         generator: torch.Generator,
     ) -> LocalOutcome:
-        """The update, with the ball around its output layer, the last of `layers`.
+        """Return the update, with the ball around its output layer, the last of `layers`.
 
         A patient of several rows counts once: by the means of what the output layer is given of
         them, so that its margins are linear in the layer's parameters.
@@ -446,30 +446,30 @@ class GemsBase(ArmBase, BallOptions):
     def before_training(
         self, begun: RoundStart, widths: Sequence[int]
     ) -> Generator[Ask, Answers, Mapping[str, Tensor]]:
-        """The exchanges before training; returns what is enclosed with it."""
+        """Yield the exchanges before training; return the tensors to enclose with it."""
         del begun, widths
         yield from ()
         return {}
 
     def last_training(self) -> str:
-        """The step that brings the updates with their balls."""
+        """Return the step that brings the updates with their balls."""
         return TRAIN
 
     def after_meeting(
         self, begun: RoundStart, step: Step[GemsState], widths: Sequence[int]
     ) -> Generator[Ask, Answers, Step[GemsState]]:
-        """The exchanges between the meeting and the checks; returns what came of them."""
+        """Yield the exchanges between the meeting and the checks; return their step."""
         del begun, widths
         yield from ()
         return step
 
     def taking_part(self, begun: RoundStart) -> Sequence[HospitalName] | None:
-        """Who sends a model; None: everyone who answers."""
+        """Return who sends a model; None: everyone who answers."""
         del begun
         return None
 
     def checked_by(self, begun: RoundStart) -> Sequence[HospitalName] | None:
-        """Who checks the model that was found; None: everyone who answered."""
+        """Return who checks the model that was found; None: everyone who answered."""
         return self.taking_part(begun)
 
     def _exchanges(
@@ -510,25 +510,25 @@ class GemsBase(ArmBase, BallOptions):
 
 
 def sent_balls(cohort: Cohort) -> list[SentBall]:
-    """Every update's ball, own first."""
+    """Return every update's ball, own first."""
     return [sent_ball(update.agent, update.attachments[BALL]) for update in cohort.updates]
 
 
 def distances_between(gram: Tensor) -> Tensor:
-    """|d_i - d_j| of all pairs, from the inner products (k, k)."""
+    """Return |d_i - d_j| of all pairs, from the inner products (k, k)."""
     norms = gram.diagonal()
     squares: Tensor = norms + norms[:, None] - 2 * gram
     return squares.clamp(min=0.0).sqrt()
 
 
 def module_widths(model: nn.Module) -> tuple[int, ...]:
-    """Inputs, hidden neurons and outputs of a perceptron."""
+    """Return inputs, hidden neurons and outputs of a perceptron."""
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     return (layers[0].in_features, *(layer.out_features for layer in layers))
 
 
 def perceptron_widths(layout: Layout) -> tuple[int, ...]:
-    """The same from the places of the parameters; empty where the model is no perceptron."""
+    """Return the same from the places of the parameters; empty where the model is no perceptron."""
     sizes = [place.stop - place.start for place in layout.values()]
     weights, biases = sizes[::2], sizes[1::2]
     if not sizes or len(weights) != len(biases):
@@ -543,7 +543,7 @@ _MODEL, _OUTPUT = "model", "output"
 
 
 class PublicTuning(GemsBase):
-    """GEMS whose output layer may be trained further on a public hospital's patients."""
+    """GEMS with an output layer that a public hospital may train further."""
 
     public_hospital: str = Field(
         default="",
@@ -562,11 +562,11 @@ class PublicTuning(GemsBase):
         )
 
     def site_steps(self) -> Mapping[str, SiteStep]:
-        """Tuning comes after the meeting."""
+        """Return the steps, with the tuning after the meeting."""
         return {**super().site_steps(), TUNE: self.tune}
 
     def local_trainings(self, whole: WorkSize) -> tuple[WorkSize, ...]:
-        """The public hospital's tuning goes over all of its patients; as a peer it has no other."""
+        """Return the tuning over all patients at the public hospital; as a peer it has no other."""
         known = () if self.only_tunes(whole) else super().local_trainings(whole)
         if whole.agent != self.public_hospital:
             return known
@@ -574,11 +574,11 @@ class PublicTuning(GemsBase):
         return (*known, replace(whole, training=tunes, remedy="more tuning_epochs"))
 
     def only_tunes(self, whole: WorkSize) -> bool:
-        """Whether the hospital is the public one, and the model for another."""
+        """Return whether the hospital is the public one, and the model for another."""
         return whole.agent == self.public_hospital and not whole.is_user
 
     def taking_part(self, begun: RoundStart) -> Sequence[HospitalName] | None:
-        """All but the public one, which takes part in the model that is for itself."""
+        """Return all but the public one, which takes part in the model that is for itself."""
         if self.public_hospital in ("", begun.user):
             return None
         return [name for name in begun.hospitals if name != self.public_hospital]
@@ -586,7 +586,7 @@ class PublicTuning(GemsBase):
     def after_meeting(
         self, begun: RoundStart, step: Step[GemsState], widths: Sequence[int]
     ) -> Generator[Ask, Answers, Step[GemsState]]:
-        """The output layer after the public hospital has trained it."""
+        """Yield the output layer after the public hospital has trained it."""
         name = self.public_hospital
         if not name:
             return step
@@ -614,7 +614,7 @@ class PublicTuning(GemsBase):
         return replace(step, delta=delta, note=f"{step.note}; fine-tuned by {name}")
 
     def tune(self, work: LocalWork) -> LocalAnswer:
-        """The output layer (C d + C,) after `tuning_epochs` passes over all patients here.
+        """Return the output layer (C d + C,) after `tuning_epochs` passes over all patients here.
 
         Raises Refusal at a hospital that the study does not name for it.
         """
@@ -657,7 +657,7 @@ class Gems(PublicTuning):
         return "gems is for model.name = 'logistic'; use network_gems for 'mlp'"
 
     def train(self, work: LocalWork) -> LocalOutcome:
-        """The local optimum, and the ball around it."""
+        """Return the local optimum, and the ball around it."""
         rest, _ = self.parts(work)
         result = self.optimum(rest, work.received)
         layers = split_layers(work.received + result.delta, module_widths(work.model))
