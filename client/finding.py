@@ -8,7 +8,7 @@ class Severity(StrEnum):
     """The outcome of one check."""
 
     OK = "ok"
-    WARNING = "warning"  # it works today
+    WARNING = "warning"  # usable today
     FAILED = "failed"
     SKIPPED = "skipped"  # because of something above that failed
 
@@ -24,20 +24,20 @@ class Finding:
 
 
 def ok(what: str, text: str) -> Finding:
-    """All is well."""
+    """Return a finding that all is well."""
     return Finding(what, Severity.OK, text)
 
 
 def warning(what: str, text: str, remedy: str) -> Finding:
-    """It works today."""
+    """Return a finding that works today."""
     return Finding(what, Severity.WARNING, text, remedy)
 
 
 def failed(what: str, text: str, remedy: str) -> Finding:
-    """The site cannot take part like this."""
+    """Return a finding that prevents taking part."""
     return Finding(what, Severity.FAILED, text, remedy)
 
 
 def skipped(what: str, text: str) -> Finding:
-    """It cannot be checked until something else is fixed."""
+    """Return a finding that waits for something else to be fixed."""
     return Finding(what, Severity.SKIPPED, text)

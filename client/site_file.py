@@ -47,7 +47,7 @@ def _checked_device(value: str) -> str:
 
 
 class CoordinatorAddress(Settings):
-    """The other end of the line."""
+    """The address and keys for connecting to the coordinator."""
 
     address: Annotated[str, AfterValidator(_checked_address)] = Field(  # host:port
         description="`host:port` of the coordinator."
@@ -83,7 +83,7 @@ class CoordinatorAddress(Settings):
         return self
 
     def beside(self, folder: Path) -> Self:
-        """The same with paths that are relative to `folder`."""
+        """Return the same with paths that are relative to `folder`."""
         files = {
             "root_certificate": self.root_certificate,
             "certificate": self.certificate,
@@ -95,13 +95,11 @@ class CoordinatorAddress(Settings):
 
 
 class Limits(Settings):
-    """What this hospital will take part in. It declines everything else, whoever asks."""
+    """What this hospital will take part in. It declines everything else, for any coordinator."""
 
     min_patients: int = Field(
         default=10, ge=1, description="Training patients that a study must have here, at least."
     )
-    # Nothing that leaves is about fewer patients: counts, sums, quantiles, test parts. Public data
-    # can do with 3; below that a figure is about one patient and another who knows his own.
     min_cell: int = Field(
         default=10,
         ge=3,
@@ -109,7 +107,6 @@ class Limits(Settings):
         description="No figure that leaves is about fewer patients (counts, sums, quantiles, "
         "test parts), and no update as a whole. Public data can do with 3.",
     )
-    # Of each class or interval of time, unless nobody is in it: an update has a part for each.
     min_class: int = Field(
         default=1,
         ge=1,
@@ -122,7 +119,6 @@ class Limits(Settings):
         "few `steps` may see fewer of a class, and so may a method that trains on a part of the "
         "patients. A refusal tells that there is such a class. 1: no such rule.",
     )
-    # One step is one gradient, and a gradient of few patients can be turned back into them.
     min_local_steps: int = Field(
         default=2,
         ge=1,
@@ -161,8 +157,6 @@ class Limits(Settings):
         min_length=1,
         description="Names of models that are allowed; `*` stands for anything.",
     )
-    # Code of a package that was installed here runs for a study only if its entry point and the
-    # SHA-256 of its files stand here; `erosion models` prints both.
     installed_models: dict[str, Sha256] = Field(
         default_factory=dict,
         description="Entry points that may be run here, by name, with the hash of their "
@@ -175,14 +169,11 @@ class Limits(Settings):
     installed_tasks: dict[str, Sha256] = Field(
         default_factory=dict, description="Tasks of packages that may be run here, likewise."
     )
-    # A user's own test figures and personal parameters go to the coordinator, whosever it is.
     as_user: bool = Field(
         default=True,
         description="Whether a study may be for this hospital. Its own test figures and personal "
         "parameters then go to the coordinator.",
     )
-    # The most that one study may cost each patient here, over all its runs; every study without
-    # that promise is declined. None: studies with and without differential privacy are accepted.
     epsilon: float | None = Field(
         default=None,
         gt=0,
@@ -198,8 +189,6 @@ class Limits(Settings):
         description="The delta at which this hospital works out epsilon. It must be below 1 / "
         "patients.",
     )
-    # Refuses plain rounds. In sealed ones, too, all but updates leaves in the clear, and a user's
-    # own updates: see `as_user`.
     sealed_only: bool = Field(
         default=False,
         description="Whether studies whose rounds are not sealed are refused. In a sealed one "
@@ -208,9 +197,6 @@ class Limits(Settings):
         "study that makes this hospital the user is not refused, although its own updates then "
         "go to its coordinator in the clear; `as_user = false` refuses that.",
     )
-    # Of what is left of a sealed sum when any one hospital in it, which may help the coordinator,
-    # has taken its own update off: hospitals with a tenth of the largest weight or more, this one
-    # included, and the share of the largest of them.
     min_summed: int = Field(
         default=3,
         ge=3,
@@ -228,8 +214,6 @@ class Limits(Settings):
         "is taken off. With k helpers it may be `largest_share` / (1 - (k - 1) `largest_share`): "
         "for half, choose 1 / (k + 1).",
     )
-    # Hospitals that people here know. Both limits above are then kept among these and this one: a
-    # coordinator could have enrolled others itself, and take off what it knows. Empty: all count.
     summed_with: tuple[Name, ...] = Field(
         default=(),
         description="Hospitals that people here know: `min_summed` and `largest_share` are then "
@@ -240,8 +224,6 @@ class Limits(Settings):
         "they would hold enough of its secrets to take its masks off. Left out: all whose keys "
         "are in `peers.pem` count.",
     )
-    # Of its training patients that one sealed round without [privacy] may go over: the more, the
-    # more alike are its updates, and two sums with and without this hospital tell the more of it.
     largest_round: float = Field(
         default=1.0,
         gt=0,
@@ -254,13 +236,12 @@ class Limits(Settings):
 
 
 class Sealed(Settings):
-    """What a site needs for sealed rounds beside its own key."""
+    """What a site needs for sealed rounds besides its own key."""
 
     peers: Path | None = Field(
         default=None,
         description="The other hospitals' public keys. Left out: `peers.pem` beside the site file.",
     )
-    # That signs, where no hospital is enrolled; None: the one by which the coordinator knows it.
     private_key: Path | None = Field(
         default=None,
         description="The key that signs, where no hospital is enrolled. Left out: the one by "
@@ -271,8 +252,6 @@ class Sealed(Settings):
 class Approval(Settings):
     """Who decides whether this hospital takes part in a study."""
 
-    # "never": a person, for every study (`erosion review`). "within_limits": every study that the
-    # limits allow is approved by itself; for a testbed, or where a contract says so.
     automatic: Literal["never", "within_limits"] = Field(
         default="never",
         description='`"never"`: a person approves every study (`erosion review`). '
@@ -304,15 +283,12 @@ class Budget(Settings):
     evaluations: int = Field(
         default=100, ge=1, description="Final figures given to one coordinator, over all studies."
     )
-    # Different sets of patients of whom the figures of one column are told, to whomever.
     sets: int = Field(
         default=50,
         ge=1,
         description="Different sets of patients about whom figures of one column are given, "
         "whoever asks.",
     )
-    # Different ranges, categories or policies of one column that are held against the data for one
-    # coordinator: each answers yes or no about the patient with the largest value.
     variants: int = Field(
         default=4,
         ge=1,
@@ -320,8 +296,6 @@ class Budget(Settings):
         "with the data for one coordinator. Each comparison answers yes or no about the patient "
         "with the largest value.",
     )
-    # The most that all studies with differential privacy together may cost each patient of these
-    # data, whoever asks; None: limits.epsilon, as much as for one study.
     epsilon: float | None = Field(
         default=None,
         gt=0,
@@ -331,7 +305,7 @@ class Budget(Settings):
     )
 
     def used_up(self, name: str) -> str:
-        """How a refusal ends that the budget of this name causes, with the remedy."""
+        """Return the ending of a refusal that this budget causes, with the remedy."""
         most = getattr(self, name)
         return f"budget.{name} = {most}. Ask the hospital to raise it in its site file."
 
@@ -357,9 +331,6 @@ class Compute(Settings):
     device: Annotated[str, AfterValidator(_checked_device)] = Field(
         default="cpu", description='`"cpu"`, `"cuda"` or `"cuda:N"`. `erosion check` tries it.'
     )
-    # Folder for approvals, budgets and what methods keep here, in a folder of the hospital's name.
-    # None: where another kit of this hospital keeps them for the same data, or "state" in the site
-    # file's folder.
     state: Path | None = Field(
         default=None,
         description="Folder for what methods keep here between rounds, for approvals and "
@@ -369,9 +340,6 @@ class Compute(Settings):
         "another kit of this hospital keeps them for the same data, or else `state` in the "
         "folder of the site file.",
     )
-    # Local randomness without this site's secret, so that whoever knows the study can repeat it,
-    # and mini-batches in the file's order where a study asks for them: for a testbed, whose runs
-    # are to be the same again.
     public_order: bool = Field(
         default=False,
         description="Whether local randomness does without this site's secret, so that whoever "
@@ -408,8 +376,6 @@ class Site(Settings):
         description="How much of this hospital's data may be used up; kept on its disk, for good.",
     )
     log: Log = Field(default=Log(), description="How the log of what was sent is kept.")
-    # Folder for the log of what was sent, and the status; None: "records/NAME" in the site file's
-    # folder.
     records: Path | None = Field(
         default=None,
         description="Folder for the log of what was sent, and the status. Left out: "
@@ -434,28 +400,28 @@ class Site(Settings):
 
     @property
     def consent_folder(self) -> Path:
-        """Where approvals and budgets are kept; with what methods keep here."""
+        """The folder of approvals and budgets, and of the state of methods."""
         return (self.compute.state or Path("state")) / self.name
 
     @property
     def records_folder(self) -> Path:
-        """Where the log of what was sent is, and the status."""
+        """The folder of the log of what was sent, and of the status."""
         return self.records or Path("records") / self.name
 
 
 class AppSite(Settings):
-    """What connecting needs of a site file, for an app and for installing keys; see `Site`."""
+    """The part of a site file for connecting an app and for installing keys; see `Site`."""
 
     name: HospitalName
     coordinator: CoordinatorAddress
     log: Log = Log()
     records: Path | None = None
     sealed: Sealed = Sealed()
-    app: AppConfig = Field(default_factory=dict)  # its `context.node_config`, beside "name"
+    app: AppConfig = Field(default_factory=dict)  # its `context.node_config`, with "name"
 
     @property
     def records_folder(self) -> Path:
-        """Where the log of what was sent is, and the status."""
+        """The folder of the log of what was sent, and of the status."""
         return self.records or Path("records") / self.name
 
 
@@ -468,7 +434,7 @@ def load_site(path: Path) -> Site:
 
 
 def load_app_site(path: Path) -> AppSite:
-    """The same of what connecting needs; what only studies need may be left out, or be wrong."""
+    """Read what connecting needs; keys that only studies need may be missing or wrong."""
     raw = read_toml(path, "site file", SiteError)
     for_studies = Site.model_fields.keys() - AppSite.model_fields.keys()
     used = {key: value for key, value in raw.items() if key not in for_studies}
@@ -478,7 +444,7 @@ def load_app_site(path: Path) -> AppSite:
 
 
 def is_for_app(path: Path) -> bool:
-    """Whether it has an app's table and no data, so that it is for nothing else."""
+    """Return whether it has an app's table and no data, so that it only serves an app."""
     raw = read_toml(path, "site file", SiteError)
     return "app" in raw and "data" not in raw
 

@@ -1,10 +1,9 @@
-"""`sent.jsonl`: what this hospital sent and when, one line each, before it is sent.
+"""`sent.jsonl`: what this hospital sent and when, one line per message, written before it is sent.
 
-Every line holds the SHA-256 of the line before it, so a line that is changed, removed or moved
-later shows (`erosion log verify`). The counts, sums and metrics that were sent stand in it as they
-were sent, and so do arrays of a few numbers; of an update, its norm and its hash. What a request
-says of itself is quoted short and printable. When a file is full the chain goes on in another
-(`log_files`).
+Each line holds the SHA-256 of the line before it, so a changed, removed or moved line shows
+(`erosion log verify`). Counts, sums, metrics and arrays of a few numbers are logged as sent; of an
+update, its norm and hash. What a request says about itself is quoted short and printable. When a
+file is full, the chain continues in another (`log_files`).
 """
 
 import contextlib
@@ -43,19 +42,19 @@ from erosion.common.protocol.frames import LARGEST_HEAD_BYTES
 from erosion.common.support.files import make_private_folder, sync_folder, whole_bytes
 from erosion.common.support.text import printable
 
-PART_BYTES = 2**22  # of an update, looked at at a time
-FILE_BYTES = 2**24  # of one file of the log
+PART_BYTES = 2**22  # of an update, hashed at a time
+FILE_BYTES = 2**24  # of one log file
 KEEP_DAYS = 3650
-LONGEST_QUOTE = 200  # characters of what a request calls itself
+LONGEST_QUOTE = 200  # characters quoted from a request
 MOST_ROUNDS = 2**53
 
 
-class NotLogged(SiteError):  # noqa: N818 - a state that passes, not a mistake
+class NotLogged(SiteError):  # noqa: N818 - a state, not a mistake
     """A reply could not be logged, so it was not sent."""
 
 
 class AuditLog:
-    """Appends to one log; use as a context manager. Only one program at a time may."""
+    """Appends to one log; a context manager. Only one program at a time may hold it."""
 
     def __init__(
         self,
@@ -66,10 +65,10 @@ class AuditLog:
         file_bytes: int = FILE_BYTES,
         keep_days: int = KEEP_DAYS,
     ) -> None:
-        """Open `folder`/sent.jsonl, making both if need be. Raises SiteError.
+        """Open `folder`/sent.jsonl, creating both if necessary. Raises SiteError.
 
-        The log is that of `hospital` alone; `dataset` names the data that it answers from at the
-        time. A file of `file_bytes` is full; full ones are kept for `keep_days`.
+        `dataset` names the data that answers come from at the time. A file of `file_bytes` is full;
+        full ones are kept for `keep_days`.
         """
         self.path = folder / FILE_NAME
         self._hospital, self._dataset = hospital, dataset
@@ -119,13 +118,13 @@ class AuditLog:
 
     @property
     def head(self) -> str:
-        """Hash of the last line: with a note of it, lines missing after it can be noticed."""
+        """The hash of the last line, by which missing later lines can be noticed."""
         return self._head
 
     def record(self, request: Message, reply: Message, study: str | None = None) -> None:
-        """Write down what `reply` is about to send. Raises NotLogged; then it must not be sent.
+        """Log what `reply` is about to send. Raises NotLogged; then it must not be sent.
 
-        `study`: the name of the approved study that the request is of; a request names any.
+        `study`: name of the approved study that the request belongs to.
         """
         line = _line(self._number + 1, self._head, request, reply, study).model_copy(
             update={"hospital": self._hospital, "dataset": self._dataset()}
@@ -159,7 +158,7 @@ class AuditLog:
         self._number, self._head = line.number, hash_of(line.text)
 
     def _replace_dead(self) -> None:
-        """Begin another file where this one is full. Raises OSError."""
+        """Start another file where this one is full. Raises OSError."""
         if self._file.seek(0, os.SEEK_END) < self._file_bytes:
             return
         if self._is_in_place():  # else another could not be opened when this was last tried
@@ -178,9 +177,9 @@ class AuditLog:
             return False
 
     def _continue(self) -> tuple[int, str]:
-        """Number and hash of the last line; a line that was cut off by a crash is removed."""
+        """Return number and hash of the last line, removing a line that a crash cut off."""
         path, text = self.path, last_line(self.path)
-        # What was cut off was to say what was not sent: it is written first.
+        # The cut-off message was never sent, so its line is written again first.
         self._file.truncate(whole_bytes(self.path))
         if not text and (before := full_files(self.path)):
             path = before[-1]
@@ -203,7 +202,6 @@ class AuditLog:
         return entry.number, hash_of(last)
 
     def _first_number(self) -> int:
-        """The number of this file's first line."""
         for text, _ in lines_of(self.path):
             with contextlib.suppress(ValueError):
                 return AuditEntry.model_validate_json(text).number
@@ -220,7 +218,7 @@ def _opened(path: Path) -> FileIO:
 def _line(
     number: int, previous: str, request: Message, reply: Message, study: str | None
 ) -> AuditEntry:
-    # The request is only quoted here: whether it makes sense is the app's to say.
+    # Only quoted: whether the request makes sense is the app's decision.
     asked = wire.header_of(request.content)
     line = AuditEntry(
         number=number,
@@ -241,7 +239,7 @@ def _line(
         content = {"bytes": len(text.encode()), "sha256": hash_of(text), "error": text}
         return line.model_copy(update=content)
     text = wire.header_text(reply.content)
-    if not text:  # of an app that the site installed itself
+    if not text:  # an app that the site installed itself
         return line.model_copy(update=_figures_of(reply.content))
     header = text.encode()
     digest, num_bytes = hashlib.sha256(header), len(header)
@@ -250,7 +248,7 @@ def _line(
     squares = 0.0 if wire.UPDATE in reply.content.get("arrays", {}) else None
     for name, shape, kind, buffer in wire.arrays_of(reply.content):
         shapes[name] = shape
-        digest.update(buffer)  # as it is sent: what was just encoded is not decoded again
+        digest.update(buffer)  # as sent: what was just encoded is not decoded again
         num_bytes += buffer.nbytes
         if math.prod(shape) <= MOST_VALUES:
             values[name] = _values(buffer, kind)
@@ -274,7 +272,7 @@ def _line(
 
 
 def _figures_of(content: RecordDict) -> dict[str, Any]:
-    """Of any Flower content: its description as JSON, then its arrays as they are sent."""
+    """Return any Flower content's description as JSON, then its arrays as sent."""
     records, buffers = describe(content)
     text = json.dumps(records, separators=(",", ":")).encode()
     digest = hashlib.sha256(text)
@@ -302,7 +300,7 @@ def _quoted(values: dict[str, Any], name: str, kind: type) -> Any:
 
 
 def _figures(header: str) -> Any:
-    """What is sent with arrays, as it is sent. Raises NotLogged where no message may have it."""
+    """Return what is sent with arrays. Raises NotLogged where no message may have it."""
     if len(header) > LARGEST_HEAD_BYTES:
         raise NotLogged(
             f"An answer has {len(header) / 2**20:.1f} MiB besides its arrays, and"

@@ -1,8 +1,8 @@
-"""The lines and files of one log of what was sent, and the check that nobody has altered them.
+"""The lines and files of the log of what was sent, and the check that nobody has altered them.
 
-`sent.jsonl` is written to; when it is full it becomes `sent-000000001.jsonl`, named for its first
-line, and the chain of hashes continues in a new one. A full file is removed once its last line is
-older than the site keeps its log, by the clock and by the log itself.
+A full `sent.jsonl` becomes `sent-000000001.jsonl`, named for its first line, and the hash chain
+continues in a new file. A full file is removed once its last line is older than the site keeps its
+log, by the clock and by the log.
 """
 
 import errno
@@ -22,7 +22,7 @@ from erosion.common.support import files
 from erosion.common.support.files import open_named
 
 FIRST = "0" * 64  # the first line's `previous`
-MOST_VALUES = 16  # of an array that is written down itself
+MOST_VALUES = 16  # of an array that is logged in full
 
 
 class AuditEntry(Settings):
@@ -31,7 +31,7 @@ class AuditEntry(Settings):
     number: int  # from 1
     time: str  # ISO 8601, UTC
     hospital: str = ""  # that sent it
-    dataset: str = ""  # what its account calls the data that it answered from; "" for an app
+    dataset: str = ""  # the account's name of the data that it answered from; "" for an app
     kind: str  # of the request that this answers: query.describe, train, evaluate, query.notice
     study: str | None  # the name of the approved study that the request is of
     digest: str | None = None  # SHA-256 of the study
@@ -39,53 +39,52 @@ class AuditEntry(Settings):
     arm: str | None
     round: int | None
     exchange: int | None = None  # the step's place in its round
-    bytes: int  # of the header, then the arrays as little-endian numbers by name; of an app of the
-    # site's own: of the description of its records, then the arrays as it serialised them
+    bytes: int  # of the header, then the arrays as little-endian numbers by name; for an
+    # installed app, of its records' description, then its serialised arrays
     sha256: str  # of the same
     arrays: dict[str, tuple[int, ...]] = Field(default_factory=dict)  # name -> shape
     values: dict[str, tuple[float | None, ...]] = Field(default_factory=dict)  # of arrays of up to
     # 16 numbers, flat; None: not finite
     norm: float | None = None  # Euclidean, of the update; None where there is none or not finite
-    figures: JsonValue = None  # the header itself: the sums, counts and metrics that were sent; of
-    # an app of the site's own, the description
-    error: str | None = None  # the words that were sent in place of an answer
+    figures: JsonValue = None  # the header: the sums, counts and metrics that were sent; of
+    # an installed app, the description
+    error: str | None = None  # an error that was sent in place of an answer
     previous: str  # SHA-256 of the line before
 
     @property
     def text(self) -> str:
-        """The line without its newline: the next line's `previous` is its hash."""
+        """The line without its newline; the next line's `previous` is its hash."""
         return self.model_dump_json()
 
 
 def hash_of(text: str) -> str:
-    """SHA-256 of `text` in UTF-8, hexadecimal."""
+    """Return the SHA-256 of `text` in UTF-8, hexadecimal."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 FILE_NAME = "sent.jsonl"
-LEAST_KEEP_DAYS = 30  # of a full file, also where the site file says less
+LEAST_KEEP_DAYS = 30  # before a full file is removed, also where the site file says less
 _FIRST_TAIL = 64 * 2**10  # bytes
 
 
 def full_files(current: Path) -> list[Path]:
-    """The full files of a log, the oldest first."""
+    """Return a log's full files, the oldest first."""
     pattern = re.compile(rf"{re.escape(current.stem)}-\d{{9,}}\.jsonl")
     found = current.parent.glob(f"{current.stem}-*.jsonl")
     return sorted(path for path in found if pattern.fullmatch(path.name))
 
 
 def set_aside(current: Path, first_number: int) -> Path:
-    """Make room for a new file; returns where the full one is. Raises OSError."""
+    """Rename the full file so that a new one can begin; return its path. Raises OSError."""
     full = current.with_name(f"{current.stem}-{first_number:09d}.jsonl")
     return current.replace(full)
 
 
 def remove_old(current: Path, *, now: datetime, keep_days: int) -> list[Path]:
-    """Remove full files with a last line older than that, but the newest; returns them.
+    """Remove full files with a last line older than that, except the newest; return them.
 
-    They are older than the newest's first line by as much, too: a clock that is ahead for a while
-    removes nothing. The newest stays: the chain is then seen to begin at a file that was full, not
-    in the middle.
+    They must also be older than the newest's first line by as much: a clock that is ahead for a
+    while removes nothing. The newest stays, so that the chain visibly begins after a full file.
     """
     removed: list[Path] = []
     *older, newest = full_files(current) or [current]
@@ -106,8 +105,8 @@ def _time_in(line: str | bytes) -> datetime:
 
 
 def last_line(path: Path) -> bytes:
-    """The last whole line without its end; empty where there is none. Raises OSError."""
-    size = files.whole_bytes(path)  # what stands after the last newline was cut off
+    """Return the last whole line without its end; empty where there is none. Raises OSError."""
+    size = files.whole_bytes(path)  # text after the last newline was cut off
     with open_named(path) as file:
         length = _FIRST_TAIL
         while True:
@@ -121,14 +120,14 @@ def last_line(path: Path) -> bytes:
 
 
 def lines_of(path: Path) -> Iterator[tuple[str, bool]]:
-    """Every line without its end, and whether it has one. Raises OSError."""
+    """Yield every line without its end, and whether it has one. Raises OSError."""
     for line in files.lines_of(path):
         text = line.decode("utf-8", errors="replace")
         yield text.removesuffix("\n"), text.endswith("\n")
 
 
 def entries_since(log: Path, number: int) -> Iterator[AuditEntry]:
-    """The lines of the log after that number; all of them where another log was begun since.
+    """Yield the log's lines after that number; all of them where another log was begun since.
 
     Raises SiteError where it cannot be read.
     """
@@ -177,9 +176,9 @@ class Verified:
 
     num_lines: int
     head: str  # hash of the last line
-    cut_off: bool  # whether half a line follows, which a crash leaves behind
+    cut_off: bool  # whether half a line follows, left by a crash
     first: int = 1  # number of the first line; more where older files were removed
-    num_witnessed: int = 0  # of the hashes that the coordinator kept and that were found
+    num_witnessed: int = 0  # number of the coordinator's hashes that were found
 
 
 def verify(
@@ -189,16 +188,15 @@ def verify(
     witnessed: Sequence[str] = (),
     young: Collection[str] = (),
 ) -> Verified:
-    """Go through the whole chain, full files first; raises SiteError where a line does not fit.
+    """Check the whole chain, full files first; raises SiteError where a line does not fit.
 
-    The full files are those next to `path`: without them a log that continues in another file is
-    not held for one that was altered, and raises SiteError too.
+    The full files are those next to `path`; raises SiteError where the log continues one that is
+    not there.
 
-    Lines that were removed at the end leave a chain that fits; they show only against a `head`
-    that was noted earlier, or against the hashes that the coordinator keeps of every reply
-    (`witnessed`, the oldest first): each must then be one of the log's. Where the log's oldest
-    files were removed, those before the first that is found may be lacking, but for those in
-    `young`, of which no site has removed lines yet.
+    Lines removed at the end leave a chain that fits. They show only against a `head` noted earlier,
+    or against the hashes that the coordinator keeps of every reply (`witnessed`, oldest first):
+    each must be in the log. Where the log's oldest files were removed, hashes before the first one
+    found may be missing, except those in `young`, from which no site has removed lines yet.
     """
     previous, number, first, cut_off = FIRST, 0, 1, False
     wanted, head_found = set(witnessed), head in (None, FIRST)
@@ -224,7 +222,7 @@ def verify(
             f"{path}: none of its {number - first + 1} lines has the hash {head}. Lines were"
             " removed at the end, or the log was written again."
         )
-    if first > 1:  # what was said in files that are no longer kept
+    if first > 1:  # what files that are no longer kept said
         found_at = (place for place, noted in enumerate(witnessed) if noted not in wanted)
         wanted &= {*witnessed[next(found_at, len(witnessed)) :], *young}
     if wanted:
@@ -237,7 +235,7 @@ def verify(
 
 
 def _whole_lines(path: Path) -> tuple[list[str], bool]:
-    """Those that have an end, and whether half a line follows. Raises SiteError."""
+    """Return complete lines, and whether half a line follows. Raises SiteError."""
     try:
         lines = list(lines_of(path))
     except OSError as problem:

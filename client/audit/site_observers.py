@@ -13,11 +13,11 @@ from erosion.common.protocol import wire
 from erosion.common.support.status import StatusFile, certificate_shown
 
 STATUS_NAME = "status.json"
-BUDGETS_SECONDS = 5.0  # between two looks at the budgets
+BUDGETS_SECONDS = 5.0  # between two checks of the budgets
 
 
 class SiteObservers:
-    """Follows the agent (a `SiteObserver`). Use it within the audit log's context."""
+    """Follows the agent (a `SiteObserver`). Use within the audit log's context."""
 
     def __init__(
         self,
@@ -33,13 +33,13 @@ class SiteObservers:
     ) -> None:
         """Keep `folder`/status.json.
 
-        `budgets` says what is used up, in lines; `site_file` what has changed in it;
-        `study_named` the name of the approved study that a digest is of;
+        `budgets` returns what is used up, in lines; `site_file` what has changed in it;
+        `study_named` the name of the approved study with a digest;
         `certificate_expires` when the site's certificate ends, None where it has none.
         """
         self._study_named = study_named
         self._audit_log, self._budgets, self._site_file = audit_log, budgets, site_file
-        self._looked = float("-inf")  # when the budgets were looked at
+        self._looked = float("-inf")  # when the budgets were last checked
         self._sign = StatusFile(
             folder / STATUS_NAME,
             live=lambda: certificate_shown(certificate_expires()),
@@ -55,7 +55,7 @@ class SiteObservers:
         self._sent, self._is_connected = 0, False
 
     def connected(self) -> None:
-        """The coordinator let this site in."""
+        """Note that the coordinator admitted this site."""
         self._is_connected = True
         self._looked = time.monotonic()
         self._sign.show(
@@ -67,7 +67,7 @@ class SiteObservers:
         )
 
     def disconnected(self, why: str) -> None:
-        """The connection is down."""
+        """Note that the connection is down."""
         values: dict[str, Any] = {"connected": False, "trouble": why}
         if self._is_connected:
             values["disconnected_since"] = _now()
@@ -75,7 +75,7 @@ class SiteObservers:
         self._sign.show(**values)
 
     def sending(self, request: Message, reply: Message) -> str:
-        """Write it down before it is sent; the hash of its line goes with it.
+        """Log the reply before it is sent; return the hash of its line, which is sent with it.
 
         Raises NotLogged; then it must not be sent.
         """
@@ -98,7 +98,7 @@ class SiteObservers:
         return {"budgets": list(self._budgets())}
 
     def end(self, why: str) -> None:
-        """The program ends."""
+        """Note that the program ends."""
         self._sign.show(budgets=list(self._budgets()))
         self._sign.end(connected=False, trouble=why, ended=True)
 

@@ -1,4 +1,4 @@
-"""The site agent: stays connected, trains when asked, and comes back after any outage."""
+"""The site agent: stays connected, trains when asked, and reconnects after any outage."""
 
 import logging
 import random
@@ -26,12 +26,12 @@ from erosion.common.support.text import printable
 logger = logging.getLogger("erosion.agent")
 
 
-BYTES_EACH = 1024  # of an answer's words: a longer one counts for several
+BYTES_EACH = 1024  # of an answer's words; a longer one counts as several
 
 
 @dataclass
 class _Allowance:
-    """So many answers at once, and one more after every so many seconds."""
+    """A number of answers at once, and one more after every fixed number of seconds."""
 
     most: float
     seconds_each: float
@@ -45,9 +45,9 @@ class _Allowance:
 
 
 class ErrorPace:
-    """Counts a site's answers that are errors, introductions, confirm a notice or are repeated.
+    """Limits answers that are errors, introductions, confirmations of a notice, or repeated.
 
-    100 are answered at once and then one a second; of 2,000 a day, and then one in 40 seconds.
+    100 are answered at once and then one a second; 2,000 a day, and then one in 40 seconds.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class ErrorPace:
         )
 
     def seconds_to_wait(self, now: float, num_bytes: int = 0) -> float:
-        """Before the next request is looked at, after such an answer at `now`, in seconds.
+        """Return seconds to wait before the next request, after such an answer at `now`.
 
         `num_bytes`: of the words in it.
         """
@@ -66,7 +66,7 @@ class ErrorPace:
 
 
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.2, 10.0
-MOST_DOUBLINGS = 10  # of the first; more than it takes to the last
+MOST_DOUBLINGS = 10  # before the first retry; grows up to the last
 STEADY_SECONDS = 10.0  # of a connection; one that breaks earlier, unused, is no sign of recovery
 
 
@@ -76,21 +76,21 @@ class Outage:
     def __init__(self) -> None:
         self._began: float | None = None
         self._tries = 0
-        self._said = ""  # why, as it was told last
+        self._said = ""  # the last reason that was reported
 
     def is_news(self, why: str) -> bool:
-        """Another try has failed; whether for another reason than it was told before."""
+        """Return whether a failed try has another reason than the last one reported."""
         if self._began is None:
             self._began = time.monotonic()
         before, self._said = self._said, why
         return why != before
 
     def connected(self) -> None:
-        """A connection stands: whatever ends it is news."""
+        """Note that a connection is open: its end is news, however it ends."""
         self._said = ""
 
     def disconnected(self, since: float, *, was_used: bool) -> None:
-        """The connection that stood `since` then has ended."""
+        """Note that the connection opened at `since` has ended."""
         if was_used or time.monotonic() - since >= STEADY_SECONDS:
             self._began, self._tries = None, 0
 
@@ -100,31 +100,31 @@ class Outage:
         return 0.0 if self._began is None else time.monotonic() - self._began
 
     def next_pause(self) -> float:
-        """Seconds until the next try; full jitter: a hundred sites must not come back at once."""
+        """Return seconds until the next try; full jitter: sites must not all reconnect at once."""
         doubled = min(self._tries, MOST_DOUBLINGS)  # an outage of hours is a thousand tries
         longest = min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2**doubled)
         self._tries += 1
         return random.uniform(FIRST_RETRY_SECONDS / 2, longest)
 
 
-GONE_SECONDS = 60.0  # out of reach after a study that this site took no part in: none is to come
-LOST_SECONDS = 600.0  # out of reach since a study whose end this site did not hear of
+GONE_SECONDS = 60.0  # out of reach after a study without this site: no study is to come
+LOST_SECONDS = 600.0  # out of reach since a study without a received end notice
 LOOK_SECONDS = 0.2  # how soon a stop is noticed
-MOST_RUNS = 1000  # that have not ended
-_PACED = (wire.NOTICE, wire.DESCRIBE, wire.SUMMARY)  # that no budget bounds, and few are honest
+MOST_RUNS = 1000  # runs that have not ended
+_PACED = (wire.NOTICE, wire.DESCRIBE, wire.SUMMARY)  # not in any budget
 
 
 class SiteObserver(Protocol):
-    """Follows an agent: the log of what is sent, and the site's sign of life."""
+    """Follows an agent: the log of what is sent, and the site's status."""
 
     def connected(self) -> None:
-        """The coordinator let this site in."""
+        """Note that the coordinator admitted this site."""
 
     def disconnected(self, why: str) -> None:
-        """The line is down; the agent goes on trying."""
+        """Note that the connection is down; the agent goes on trying."""
 
     def sending(self, request: Message, reply: Message) -> str | None:
-        """`reply` is about to be sent: what the coordinator is to keep of this site's log.
+        """Return what the coordinator is to keep of this site's log, before `reply` is sent.
 
         Raises NotLogged where it must not be sent.
         """
@@ -132,7 +132,7 @@ class SiteObserver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """When a site ends by itself; without either, only once it is told to."""
+    """When a site ends without being stopped; by default never."""
 
     give_up_seconds: float | None = None  # the coordinator was out of reach for so long
     study_ends: bool = False  # a study that this site took part in has ended; or one that it
@@ -156,24 +156,24 @@ class Agent:
         has_decided: Callable[[], bool] = lambda: False,
         is_repeated: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`address` and `encrypted` say what `connect` connects to, for messages.
+        """Serve `app`; `address` and `encrypted` describe what `connect` connects to, for messages.
 
-        `is_repeated` says of `app`'s last answer to a round whether it was given before.
-        `anew` and `has_decided` are asked a few times a second: whether to connect again, and
-        whether people have decided about a study that the coordinator should ask about again.
+        `is_repeated` returns whether `app`'s last answer to a round was given before.
+        `anew` and `has_decided` are polled a few times a second: whether to reconnect, and whether
+        people have decided about a study that the coordinator should ask about again.
         """
         self._anew, self._has_decided, self._is_repeated = anew, has_decided, is_repeated
         self._connect, self._app, self._address = connect, app, address
         self._encrypted, self._until = encrypted, until
         self._watchers = watchers
         self._pace = ErrorPace()
-        self._has_answered = False  # a request of the connection that stands
+        self._has_answered = False  # a request received on the current connection
         self._takes_part: dict[str, bool] = {}  # by run that it was asked about and has not ended
         self._has_heard_an_end = False  # of a study that this site took no part in
         self.stop = threading.Event()
 
     def run(self) -> None:
-        """Serve until stopped. Raises LinkError where trying again would be of no use."""
+        """Serve until stopped. Raises LinkError where trying again is useless."""
         outage = Outage()
         while not self.stop.is_set():
             try:
@@ -207,7 +207,7 @@ class Agent:
             self.stop.wait(outage.next_pause())
 
     def _stay(self, connection: SiteLink, outage: Outage) -> None:
-        """Serve a connection that stands, until it ends or is to be made anew."""
+        """Serve an open connection until it ends or must be replaced."""
         theirs = connection.welcome.versions or OURS
         words = printable(theirs.words)
         logger.info("connected to the coordinator at %s, %s", self._address, words)
@@ -222,7 +222,7 @@ class Agent:
             outage.disconnected(since, was_used=self._has_answered)
 
     def _gives_up(self, why: str, out_of_reach: float, remedy: str) -> bool:
-        """Whether no other study is to come. `out_of_reach`: the coordinator was for so long.
+        """Return whether no other study is to come; `out_of_reach`: seconds without a coordinator.
 
         Raises LinkError where that was too long.
         """
@@ -263,8 +263,8 @@ class Agent:
             reply = self._app(message, context)
         except SiteError:  # nothing may leave: this site signs out and says why
             raise
-        except Exception as problem:  # noqa: BLE001 - it is said in the answer and in the log
-            # No handler has such a type. Whatever is asked, the site answers and lives.
+        except Exception as problem:  # noqa: BLE001 - reported in the answer and in the log
+            # No handler has such a type. The site answers every request and survives.
             reply = _nonsense(message, f"no request of this program ({type(problem).__name__})")
         logger.debug(
             "%s of round %s took %.3f s",
@@ -299,7 +299,7 @@ class Agent:
         if not self._until.study_ends or (not parts and self._takes_part):  # others are running
             return
         # An app's run asks nobody whether it takes part. Where a confirmation is lost, the same
-        # end is sent again.
+        # end notice is sent again.
         is_own = any(parts) or not (parts or self._has_heard_an_end)
         if is_own and not any(self._takes_part.values()):
             self.stop.set()
@@ -329,12 +329,12 @@ class Agent:
 
 
 def _run_in(request: Message) -> str:
-    """Return the run that a site is asked to take part in."""
+    """Return the run that a site is asked to join."""
     return str(wire.header_of(request.content).get("run") or "")
 
 
 def _in_few_words(request: Message, reply: Message) -> Message:
-    """The reply; an error as it is logged and sent, on one line and not endless."""
+    """Return the reply; an error is shortened to one line, as it is logged and sent."""
     if not reply.has_error():
         return reply
     words = printable(reply.error.reason or "", at_most=LONGEST_REASON)

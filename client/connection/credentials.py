@@ -1,4 +1,4 @@
-"""A site's way to its coordinator: address, proxy, certificates, and what failures mean."""
+"""How a site reaches its coordinator: address, proxy, certificates, and what failures mean."""
 
 import base64
 import hashlib
@@ -41,9 +41,9 @@ _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def proxy_for(address: str, configured: str | None) -> str | None:
-    """The proxy by which to dial `address` ("host:port"); None: straight.
+    """Return the proxy for `address` ("host:port"); None: connect directly.
 
-    `configured`: what the site file says; None where it says nothing, "" where it says none.
+    `configured`: the site file's proxy; None where it has no such key, "" for no proxy.
 
     Raises SiteError where the environment's proxy is not "host:port".
     """
@@ -67,14 +67,14 @@ def proxy_for(address: str, configured: str | None) -> str | None:
 
 
 def without_password(proxy: str) -> str:
-    """A proxy's address, for people."""
+    """Return a proxy's address without its password, for messages."""
     return proxy.rpartition("@")[2]
 
 
 def dial(address: str, proxy: str | None, seconds: float) -> socket.socket:
-    """A TCP connection to `address`, through the proxy if there is one. Raises OSError.
+    """Open a TCP connection to `address`, through the proxy if there is one. Raises OSError.
 
-    `seconds`: for each of the connection, and the proxy's answer.
+    `seconds`: for the connection and for the proxy's answer, each.
     """
     host, _, port = address.rpartition(":")
     if proxy is None:
@@ -92,7 +92,7 @@ def dial(address: str, proxy: str | None, seconds: float) -> socket.socket:
         while not answer.endswith(b"\r\n\r\n") and len(answer) < _HEAD_BYTES:
             if time.monotonic() > end:
                 raise TimeoutError(0, f"the proxy {gate} has not answered in time")
-            if not (more := line.recv(1)):  # one at a time: what follows is the coordinator's
+            if not (more := line.recv(1)):  # one byte at a time: what follows is the coordinator's
                 break
             answer += more
         status = answer.partition(b"\r\n")[0].decode(errors="replace")
@@ -109,7 +109,7 @@ def _plain(proxy: str) -> str:
 
 
 def _is_excepted(address: str) -> bool:
-    """Whether no_proxy names the address: as curl and Go read it.
+    """Return whether no_proxy names the address, read as curl and Go do.
 
     An entry is "*", a host's name (its sub-domains included), an IP address or a network such as
     10.0.0.0/8; all but networks may have a port.
@@ -131,7 +131,7 @@ def _names(entry: str, host: str, port: str) -> bool:
     if (network := _network(entry)) is not None:
         try:
             return ipaddress.ip_address(host) in network
-        except ValueError:  # a name, which may be of that network; only the DNS knows
+        except ValueError:  # a name, which may be in that network; only the DNS knows
             return False
     entry = entry.lstrip("*").strip(".")
     return bool(entry) and (host == entry or host.endswith(f".{entry}"))
@@ -149,7 +149,7 @@ class Credentials:
     """How to reach the coordinator, checked, so that a damaged file shows at the start."""
 
     address: str
-    tls: Tls | None = None  # None: the line is not encrypted
+    tls: Tls | None = None  # None: the connection is not encrypted
     proxy: str | None = field(default=None, repr=False)  # may hold a password
 
     @property
@@ -160,12 +160,12 @@ class Credentials:
         )
 
     def connect(self) -> SiteLink:
-        """A connection that is not open yet."""
+        """Return a connection that is not open yet."""
         return SiteLink(self.address, tls=self.tls, proxy=self.proxy)
 
 
 def credentials_for(coordinator: CoordinatorAddress) -> Credentials:
-    """The keys that the site file names; raises SiteError."""
+    """Read the keys that the site file names. Raises SiteError."""
     address = coordinator.address
     proxy = proxy_for(address, coordinator.proxy)
     files = coordinator.root_certificate, coordinator.certificate, coordinator.private_key
@@ -196,13 +196,13 @@ def credentials_for(coordinator: CoordinatorAddress) -> Credentials:
             " coordinator for a new kit (erosion enroll renew NAME), then: erosion enroll install"
             " KIT SITE.toml"
         )
-    # The site's books know the coordinator by these bytes: other white space is no other one.
+    # The site's records know the coordinator by these bytes, so white space must not matter.
     trusted = root.public_bytes(serialization.Encoding.PEM)
     return Credentials(address, Tls(trusted, pem, private_pem(key)), proxy)
 
 
 def known_as(credentials: Credentials) -> str:
-    """What the coordinator is known by in this site's book: whom it trusts, or the address."""
+    """Return the coordinator's key in the site's records: the authority, or else the address."""
     if credentials.tls is None:
         return credentials.address
     return hashlib.sha256(credentials.tls.root).hexdigest()[:16]
@@ -224,10 +224,10 @@ class ConnectionProblem:
     """Why a call failed."""
 
     text: str
-    is_final: bool = False  # trying again is of no use before a person has done something
+    is_final: bool = False  # useless to retry before a person has acted
 
 
-# What gRPC says, in the order in which to look for it -> what it means.
+# gRPC's texts, in the order in which to look for them -> what they mean.
 _HANDSHAKE = (
     (
         "certificate has expired",

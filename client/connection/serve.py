@@ -1,4 +1,4 @@
-"""`erosion client`: answer for a hospital, or an app, until told to stop."""
+"""`erosion client`: answer for a hospital, or an app, until stopped."""
 
 import logging
 import time
@@ -38,11 +38,11 @@ from erosion.common.support.text import printable
 logger = logging.getLogger("erosion.site")
 
 
-RUNS_KEPT = 8  # whose state an app may find again
+RUNS_KEPT = 8  # runs of which the state is kept
 
 
 class InstalledApp:
-    """Answers with the app, whose state lasts for as long as a run of the coordinator."""
+    """Answers with the app, keeping its state for a run of the coordinator."""
 
     def __init__(self, app: ClientApp, site: AppSite) -> None:
         self._app, self._name = app, site.name
@@ -50,7 +50,7 @@ class InstalledApp:
         self._states: OrderedDict[int, RecordDict] = OrderedDict()  # by run, used last at the end
 
     def __call__(self, message: Message, context: Context) -> Message:
-        """The app's answer; an exception of the app's is an error without its words."""
+        """Return the app's answer; its exceptions become errors without their words."""
         run = context.run_id
         state = self._states.pop(run, RecordDict())
         own = Context(run, context.node_id, dict(self._node_config), state, context.run_config)
@@ -60,7 +60,7 @@ class InstalledApp:
         try:
             reply = self._app(message, own)
         except Exception as problem:
-            # It must neither end the site nor carry a patient's value out in its words.
+            # It must neither end the site nor disclose a patient's value in its words.
             logger.exception("%s failed", message.metadata.message_type)
             reason = f"an unexpected {type(problem).__name__} at the site; its own log says more"
             error = Error(CLIENT_APP_RAISED_EXCEPTION, f"{self._name}: {reason}")
@@ -69,7 +69,7 @@ class InstalledApp:
         return reply
 
 
-LONGEST_LOGGED = 1000  # characters of why a request was refused
+LONGEST_LOGGED = 1000  # characters of a refusal's reason
 
 Respond = Callable[[RecordDict], RecordDict]
 
@@ -77,7 +77,7 @@ Respond = Callable[[RecordDict], RecordDict]
 def make_app(hospital: Hospital, consent: Consent) -> ClientApp:
     """Serve `describe`, `train`, every method's other steps, and `evaluate` for one hospital.
 
-    Consent notes an answer before it is computed, and what it leaves behind before it is sent.
+    Consent notes an answer before it is computed, and its lasting effects before it is sent.
     """
     app, studies = ClientApp(), wire.KnownStudies()
 
@@ -122,7 +122,7 @@ def make_app(hospital: Hospital, consent: Consent) -> ClientApp:
 
 def _handler(name: str, answer: Respond) -> Callable[[Message, Context], Message]:
     def handle(message: Message, context: Context) -> Message:
-        del context  # the site keeps its own state; Flower's would travel through its store
+        del context  # the site keeps its own state; Flower's would go through its store
         try:
             return Message(answer(message.content), reply_to=message)
         except wire.UnknownStudy as problem:
@@ -132,7 +132,7 @@ def _handler(name: str, answer: Respond) -> Callable[[Message, Context], Message
             logger.error("%s: %s", kind, printable(str(problem), at_most=LONGEST_LOGGED))
             refused = NoAnswer(problem.problem.code, name, problem.public)
         except Exception as problem:
-            # Whatever goes wrong here must neither end the site nor carry a patient's value out.
+            # No failure here may end the site or disclose a patient's value.
             logger.exception("%s failed", message.metadata.message_type)
             kind = type(problem).__name__
             what = f"an unexpected {kind} at the site; its own log says more"
@@ -142,17 +142,17 @@ def _handler(name: str, answer: Respond) -> Callable[[Message, Context], Message
     return handle
 
 
-SETTLED_SECONDS = 0.5  # that a changed file stays as it is: half of one may read well, too
-MOST_LOOKS = 20  # at a file that changes each time
-# What a program that runs keeps: its name, its log, and where its records are.
+SETTLED_SECONDS = 0.5  # for which a changed file must stay the same: half of one may be readable
+MOST_LOOKS = 20  # for a file that keeps changing
+# Fixed while the program runs: its name, its log, and the place of its records.
 _KEPT = ("name", "coordinator.address", "records", "log", "compute.state")
 
 
 class RunningSite:
     """The answers of one hospital.
 
-    Once its site file has changed, nothing is answered by the former one. The connection is made
-    anew with the new one; until that can be used, the site stays signed out, and says why.
+    Once its site file has changed, nothing is answered by the former one. The site reconnects with
+    the new one; until that is usable, it stays signed out and reports why.
     """
 
     def __init__(
@@ -164,16 +164,16 @@ class RunningSite:
         secret: bytes,
         version: tuple[int, ...],
     ) -> None:
-        """`version`: of the file at `path` before `site` was read from it. Raises SiteError."""
+        """Take `site` as read from `path`; `version`: the file's before that. Raises SiteError."""
         self._path, self._version = path, version
         self._records, self._secret = records, secret
-        self.dataset = ""  # what the account calls the data
+        self.dataset = ""  # the account's name of the data
         self.certificate_expires: datetime | None = None
         self.news = ""  # of the site file since the program started, in words
         self._take(site)
 
     def connect(self) -> SiteLink:
-        """A connection, not open yet, by the files as they are. Raises SiteError."""
+        """Return a connection, not open yet, using the files as they are. Raises SiteError."""
         if self.has_changed():
             self._read_again()
         credentials = credentials_for(self._site.coordinator)
@@ -183,35 +183,35 @@ class RunningSite:
         return credentials.connect()
 
     def __call__(self, message: Message, context: Context) -> Message:
-        """The answer; SiteError where the site file has changed, and nothing may leave."""
+        """Answer a request; SiteError where the site file has changed, and nothing may leave."""
         self._check()
         answer = self._app(message, context)
         self._check()
         return answer
 
     def has_decided(self) -> bool:
-        """A study that the coordinator asked about in vain was approved since."""
+        """Return whether a study that was refused for want of a decision was approved since."""
         return self._consent.has_news()
 
     def is_repeated(self) -> bool:
-        """Whether the last answer was given to the same question before."""
+        """Return whether the last answer repeated an earlier one."""
         return self._consent.is_repeated
 
     def budgets(self) -> list[str]:
-        """What is used up, in lines for people here."""
+        """Return what is used up, in lines for people here."""
         return [*used_up(self._site, self._records), *self._hospital.disclosed()]
 
     def study_named(self, digest: str) -> str | None:
-        """The name of the approved study that a digest is of, itself or by a part of it."""
+        """Return the name of the approved study with this digest, or with a part that has it."""
         return self._consent.study_named(digest)
 
     def has_changed(self) -> bool:
-        """Whether the site file says something else than was read last, or cannot be read."""
+        """Return whether the site file differs from what was last read, or cannot be read."""
         version = version_of(self._path)
         if version != self._version:
             with suppress(SiteError):
                 if not [*_differing(self._site.model_dump(), load_site(self._path).model_dump())]:
-                    self._version = version  # a comment, or written again as it was
+                    self._version = version  # a comment, or the same content written again
         return version != self._version
 
     def _check(self) -> None:
@@ -222,7 +222,7 @@ class RunningSite:
             )
 
     def _read_again(self) -> None:
-        """Go by the changed file. Raises SiteError where that cannot be."""
+        """Use the changed file. Raises SiteError where that is impossible."""
         version = _settled(self._path)
         was_changed = f"{self._path} was changed at {_changed_at(self._path)}"
         try:
@@ -256,7 +256,7 @@ class RunningSite:
 
 
 def _load_methods(site: Site) -> None:
-    """Those of packages that the limits allow, so that the app knows their steps."""
+    """Load methods from packages that the limits allow, so that the app knows their steps."""
     for name, sha256 in site.limits.installed_methods.items():
         try:
             load_method(name, sha256)
@@ -265,7 +265,7 @@ def _load_methods(site: Site) -> None:
 
 
 def _settled(path: Path) -> tuple[int, ...]:
-    """The file's version, once it has been the same for a moment. Raises SiteError."""
+    """Return the file's version once it has been stable for a moment. Raises SiteError."""
     version = version_of(path)
     for _look in range(MOST_LOOKS):
         time.sleep(SETTLED_SECONDS)
@@ -276,7 +276,7 @@ def _settled(path: Path) -> tuple[int, ...]:
 
 
 def _changed_at(path: Path) -> str:
-    """When the file was written or put there, by this machine's clock."""
+    """Return when the file was written or put there, by this machine's clock."""
     try:
         changed = datetime.fromtimestamp(path.stat().st_ctime)
     except OSError:  # it is gone
@@ -287,7 +287,7 @@ def _changed_at(path: Path) -> str:
 def _differing(
     before: Mapping[str, Any], after: Mapping[str, Any], place: str = ""
 ) -> Iterator[str]:
-    """Which keys of a site file are not the same: "limits.studies"."""
+    """Yield which keys of two site files differ: "limits.studies"."""
     for key in {**before, **after}:
         old, new = before.get(key), after.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):

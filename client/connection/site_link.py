@@ -1,4 +1,4 @@
-"""A site's end of the link: one gRPC stream, by which requests come and replies go."""
+"""A site's end of the link: one gRPC stream that carries requests in and replies out."""
 
 import contextlib
 import threading
@@ -45,12 +45,12 @@ from erosion.common.support.process import memory_bytes
 from erosion.common.support.software import software_version
 
 
-class LinkClosed(Exception):  # noqa: N818 - how a writer learns of it
-    """The line has ended, and nothing goes out any more."""
+class LinkClosed(Exception):  # noqa: N818 - how a writer learns about it
+    """The connection has ended, and nothing more can be sent."""
 
 
 class SendQueue:
-    """gRPC takes frames from it by iterating, in a thread of its own."""
+    """Frames to send; gRPC iterates over it in a separate thread."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -62,7 +62,7 @@ class SendQueue:
         return self
 
     def __next__(self) -> bytes:
-        """The next frame, when there is one."""
+        """Return the next frame, waiting for one."""
         with self._changed:
             while not (self._control or self._data is not None or self._is_closed):
                 self._changed.wait()
@@ -75,7 +75,7 @@ class SendQueue:
             return data
 
     def say(self, frame: bytes, *, once: bool = False) -> None:
-        """Send a short frame soon; `once`: unless one like it waits to be sent already."""
+        """Send a short frame soon; `once`: unless an equal one is already waiting."""
         with self._changed:
             if once and frame in self._control:
                 return
@@ -83,7 +83,7 @@ class SendQueue:
             self._changed.notify_all()
 
     def put(self, frame: bytes) -> None:
-        """Send a frame when the one before it has gone; waits for that. Raises LinkClosed."""
+        """Send a frame after the one before it; waits for that. Raises LinkClosed."""
         with self._changed:
             while self._data is not None and not self._is_closed:
                 self._changed.wait()
@@ -93,7 +93,7 @@ class SendQueue:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Nothing more goes out; waiting writers are told."""
+        """End sending; waiting writers get LinkClosed."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -102,10 +102,10 @@ class SendQueue:
 GREETING_SECONDS = 30.0  # for the connection, TLS and the coordinator's greeting
 GOODBYE_SECONDS = 2.0
 TICK_SECONDS = 1.0
-SILENT_TICKS = 30  # of silence, after which the line counts as dead; the coordinator asks each 5 s
-SIGN_TICKS = 5  # between two signs of life, unasked, while a request is arriving
-MEMORY_SHARE = 0.5  # of this machine's; more in requests would be a fault of the coordinator
-MOST_WAITING = 64  # requests that are wanted and have not been looked at
+SILENT_TICKS = 30  # of silence before the connection counts as dead; the coordinator asks each 5 s
+SIGN_TICKS = 5  # between two unprompted signs of life while a request is arriving
+MEMORY_SHARE = 0.5  # of this machine's memory; more in requests would be a fault of the coordinator
+MOST_WAITING = 64  # requests that are wanted and not yet processed
 MOST_DROPPED = 1000
 LONGEST_TTL_SECONDS = 7 * 86_400.0
 NODE_ID = 2  # of this site to itself; the coordinator has its own number for it
@@ -114,7 +114,7 @@ OURS = Versions(WIRE, PROTOCOL, software_version())
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Whom to trust, and what to show; all PEM."""
+    """The authority to trust, and the certificate to show; all PEM."""
 
     root: bytes
     certificate: bytes
@@ -125,30 +125,30 @@ class Tls:
 class Welcome:
     """What the coordinator answered to the greeting."""
 
-    problem: grpc.RpcError | None = None  # why this site is not let in; None: it is
+    problem: grpc.RpcError | None = None  # why this site is rejected; None: it is admitted
     versions: Versions | None = None
-    hospital: str | None = None  # whose certificate it is; None where nobody is enrolled
-    expires: datetime | None = None  # when that ends
+    hospital: str | None = None  # name on the certificate; None where nobody is enrolled
+    expires: datetime | None = None  # when the certificate ends
     certificate_expires: datetime | None = None  # the coordinator's
     ahead: timedelta | None = None  # by how much this machine's clock is; None: it did not say
-    uncertain: timedelta = timedelta(0)  # the time that the question took, halved
+    uncertain: timedelta = timedelta(0)  # half the round-trip time of the question
 
 
 class LostLink(grpc.RpcError):  # type: ignore[misc]  # gRPC has no types
-    """The line has ended without the other side saying why."""
+    """The connection has ended without a reason from the other side."""
 
 
 class SiteLink:
     """One site's connection. Raises grpc.RpcError; the agent decides what to do."""
 
     def __init__(self, address: str, *, tls: Tls | None = None, proxy: str | None = None) -> None:
-        """`tls` None: the line is not encrypted. `proxy`: "host:port" of an HTTP proxy."""
+        """Prepare a connection; `tls` None: unencrypted. `proxy`: "host:port" of an HTTP proxy."""
         options: list[tuple[str, Any]] = [
             ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", 16 * LARGEST_HEAD_BYTES),
             ("grpc.enable_retries", 0),
             PING_TIMEOUT,
-            # A connection of its own: what is wrong with an earlier one does not linger.
+            # A separate connection: faults of an earlier one do not linger.
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.enable_http_proxy", 0),  # the site file and we decide
         ]
@@ -163,8 +163,8 @@ class SiteLink:
         self._queue = SendQueue()
         self._inbox = threading.Condition()  # `_waiting` or `_ended` has changed
         self._waiting: dict[str, tuple[Message, int]] = {}  # wanted requests, and their bytes
-        self._ended: grpc.RpcError | None = None  # what ended the line
-        self._received = threading.Event()  # whatever was to come
+        self._ended: grpc.RpcError | None = None  # what ended the connection
+        self._received = threading.Event()  # something has arrived
         self._silent_ticks = 0
         self._dropped: dict[str, None] = {}  # requests that are not wanted any more
         self._sending: str | None = None
@@ -174,7 +174,7 @@ class SiteLink:
         self.welcome = Welcome()
 
     def __enter__(self) -> Self:
-        """Connect, and wait to be let in."""
+        """Connect, and wait to be admitted."""
         try:
             self.welcome = self._greet(GREETING_SECONDS)
             if self.welcome.problem is not None:
@@ -192,20 +192,20 @@ class SiteLink:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Say goodbye by ending the stream, once what was to be sent has gone."""
+        """Say goodbye by ending the stream, once pending frames are sent."""
         self._queue.close()
         self._received.wait(GOODBYE_SECONDS)
         self._close()
 
     def check(self, *, seconds: float) -> Welcome:
-        """Ask whether this site is let in, without coming in; the connection is closed then."""
+        """Ask whether this site is admitted, without joining; then close the connection."""
         try:
             return self._greet(seconds, check=True)
         finally:
             self._close()
 
     def receive(self, seconds: float) -> Message | None:
-        """The next request, if one comes within `seconds`; raises what ended the line."""
+        """Return the next request, if one arrives in `seconds`. Raises what ended the link."""
         with self._inbox:
             self._inbox.wait_for(lambda: self._waiting or self._ended, seconds)
             if self._waiting:
@@ -215,7 +215,7 @@ class SiteLink:
         return None
 
     def is_dropped(self, request: Message) -> bool:
-        """Is the answer to a request not wanted any more?"""
+        """Return whether the answer to a request is no longer wanted."""
         return request.metadata.message_id in self._dropped
 
     def ask_again(self) -> None:
@@ -223,9 +223,9 @@ class SiteLink:
         self._queue.say(frame(Kind.AGAIN))
 
     def reply(self, request: Message, reply: Message, log_head: str | None = None) -> None:
-        """Send a reply; one that is not wanted any more goes no further.
+        """Send a reply, unless it is no longer wanted.
 
-        `log_head`: the hash of this site's log with this reply, for the coordinator to keep.
+        `log_head`: hash of this site's log including this reply, for the coordinator to keep.
         """
         request_id = request.metadata.message_id
         head: dict[str, Any] = {"re": request_id}
@@ -282,7 +282,7 @@ class SiteLink:
             overdue.cancel()
 
     def _receive(self) -> None:
-        """Receiving goes on while this site trains: so the coordinator sees that it lives."""
+        """Receive while this site trains, so that the coordinator sees that it is alive."""
         try:
             for received in self._call:
                 self._silent_ticks = 0
@@ -295,7 +295,7 @@ class SiteLink:
             problem = LostLink("nothing was heard of it") if self._is_silent() else lost
         except ValueError:
             problem = LostLink("the connection was closed")
-        except Exception as nonsense:  # noqa: BLE001 - the line ends, and the agent says why
+        except Exception as nonsense:  # noqa: BLE001 - the connection ends; the agent reports why
             self._call.cancel()
             problem = LostLink(f"it sent what cannot be read ({type(nonsense).__name__})")
         self._queue.close()
@@ -340,7 +340,7 @@ class SiteLink:
             self._put(request, num_bytes)
 
     def _put(self, request: Message, num_bytes: int) -> None:
-        """Let the request wait for its turn; what no honest coordinator sends ends the line."""
+        """Queue the request; one that no honest coordinator sends ends the connection."""
         request_id = request.metadata.message_id
         with self._inbox:
             if request_id in self._waiting:
@@ -366,7 +366,7 @@ class SiteLink:
             self._sending = None
 
     def _watch(self) -> None:
-        """Give a dead line up. Only seconds in which this program runs count."""
+        """Give up a dead connection. Only seconds in which this program runs count."""
         for tick in count(1):
             if self._received.wait(TICK_SECONDS):
                 return
@@ -374,7 +374,7 @@ class SiteLink:
             if self._is_silent():
                 self._call.cancel()
                 return
-            # The coordinator's question waits behind what it has sent, for minutes on a slow line.
+            # The coordinator's question waits behind what it has sent: minutes on a slow network.
             if self._arriving is not None and tick % SIGN_TICKS == 0:
                 self._queue.say(frame(Kind.PONG), once=True)
 
@@ -391,7 +391,7 @@ class SiteLink:
 
 
 def _request(head: dict[str, Any], content: RecordDict) -> Message:
-    """What came, as Flower has it. Raises ProtocolFault."""
+    """Read a request as Flower has it. Raises ProtocolFault."""
     try:
         return RequestMessage(
             content,
@@ -407,14 +407,14 @@ def _request(head: dict[str, Any], content: RecordDict) -> Message:
 
 
 def _seconds_in(said: object) -> float:
-    """How long an answer is wanted, within reason."""
+    """Return how long an answer is wanted, within reason."""
     if isinstance(said, int | float) and 1 <= said <= LONGEST_TTL_SECONDS:
         return float(said)
     return 3600.0
 
 
 def _time_in(said: dict[str, Any], name: str) -> datetime | None:
-    """A time that the coordinator said; None where it did not, or not clearly."""
+    """Return a time that the coordinator sent; None where it sent none, or a malformed one."""
     try:
         time = datetime.fromisoformat(said[name])
         return time.astimezone(UTC) if time.tzinfo is not None else None
@@ -423,6 +423,6 @@ def _time_in(said: dict[str, Any], name: str) -> datetime | None:
 
 
 def as_url(proxy: str) -> str:
-    """As gRPC reads it: what would end a URL's host in a password is percent-encoded."""
+    """Return the address as gRPC reads it: characters that would end a URL's host are encoded."""
     credentials, at, gate = proxy.rpartition("@")
     return f"http://{quote(credentials, safe=':%')}{at}{gate}"

@@ -1,1 +1,1 @@
-"""A hospital's own will: which studies a person approved, and what they have used up."""
+"""A hospital's decisions: which studies a person approved, and what they have used up."""

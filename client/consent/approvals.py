@@ -1,12 +1,12 @@
-"""What people and the site file's rule decided, and for which studies a decision holds.
+"""What people and the site file's rule decided, and which studies a decision covers.
 
-A study with `user = "all"` becomes one study for each user; one that leaves settings open becomes
-trials, which hold out a fold, and in the end the study with its settings chosen. A person approved
-the study that leads to them; what it does not lead to was not approved.
+A study with `user = "all"` becomes one study per user; one that leaves settings open becomes
+trials, which hold out a fold, and finally the study with its settings chosen. A person approves the
+study that leads to them; what it does not lead to is not approved.
 
-What a person declined stays declined for every study that would ask no less: for all of its columns
-(or more) of this hospital, in the same role (or as the user), without better protection of updates.
-Names, seeds, rounds, arms and how they train do not count.
+A declined study stays declined for every study that asks no less: for all of its columns (or more)
+of this hospital, in the same role (or as the user), without better protection of updates. Names,
+seeds, rounds, arms and training settings do not count.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,15 +25,15 @@ from erosion.common.settings.base import validate
 from erosion.common.study.study import Study, study_from_json
 from erosion.common.tasks.inputs import ImageTask, TabularTask
 
-_KEPT = ("name", "hospitals", "rounds", "seed")  # by all that a study leads to
+_KEPT = ("name", "hospitals", "rounds", "seed")  # by everything that a study leads to
 
 
 def leads_to(approved: Study, study: Study) -> bool:
-    """`study` is the approved one, or one that follows from it by its own rules."""
+    """Return whether `study` is the approved one or follows from it by its own rules."""
     if study.digest == approved.digest:
         return True
     if any(getattr(approved, key) != getattr(study, key) for key in _KEPT):
-        return False  # seen at once, where what follows makes studies
+        return False  # compared at once, where the next step derives studies
     if approved.has_every_user:
         if study.user not in approved.hospitals:
             return False
@@ -48,7 +48,7 @@ def leads_to(approved: Study, study: Study) -> bool:
 
 
 def derived(approved: Study) -> Iterator[Study]:
-    """The studies that it leads to, but those with chosen settings, of which there may be many."""
+    """Yield the studies that it leads to, except those with chosen settings, which may be many."""
     if approved.has_every_user:
         for user in approved.hospitals:
             yield from derived(approved.for_user(user))
@@ -72,7 +72,7 @@ def _is_trial(approved: Study, study: Study) -> bool:
 
 
 def _is_chosen(approved: Study, study: Study) -> bool:
-    """Each arm has one of its candidates, and nothing else differs."""
+    """Return whether each arm has one of its candidates, and nothing else differs."""
     if list(study.arms) != list(approved.arms):
         return False
     arms = {}
@@ -90,17 +90,17 @@ def _is_chosen(approved: Study, study: Study) -> bool:
 
 
 def _as_written(approved: Study, arm: str, tried: object) -> dict[str, object]:
-    """A candidate's settings with the values that validation makes of them."""
+    """Return a candidate's settings with the values that validation makes of them."""
     raw = {**approved.arms[arm].model_dump(mode="json"), **dict(tried)}  # type: ignore[call-overload]
     try:
         settings = validate(type(approved.arms[arm]), raw, "candidate", ErosionError)
     except ErosionError:
-        return {"": None}  # equal to nothing
+        return {"": None}  # unequal to everything
     return settings.model_dump()
 
 
 def contracts_of(study: Study) -> dict[str, str]:
-    """By column, all that decides whether a hospital's values of it are accepted."""
+    """Return, by column, everything that decides whether a hospital's values are accepted."""
     task = study.task
     contracts = {column.name: repr(column) for column in task.target_columns}
     if isinstance(task, TabularTask):
@@ -115,10 +115,10 @@ def contracts_of(study: Study) -> dict[str, str]:
 
 
 def contracts_at(site: Site, study: Study) -> dict[str, str]:
-    """The same for this hospital's data, also by what a column is called there.
+    """Return the same for this hospital's data, also under a column's local name.
 
-    A study may name a column either way, or both: it is one column, and what is asked of it at once
-    is one question.
+    A study may name a column either way, or both: it is one column, and everything asked about it
+    at once is one question.
     """
     said: dict[str, set[str]] = {}
     for name, contract in contracts_of(study).items():
@@ -128,15 +128,15 @@ def contracts_at(site: Site, study: Study) -> dict[str, str]:
 
 
 def local_name(site: Site, name: str) -> str:
-    """What a study's column is called in this hospital's data."""
+    """Return the name of a study's column in this hospital's data."""
     return site.data.local_name(name) if isinstance(site.data, TableSource) else name
 
 
-WITHIN_LIMITS = "limits"  # who decided, where the site file's rule did
+WITHIN_LIMITS = "limits"  # who decided, where it was the site file's rule
 
 
 def entry_of(study: Study, records: Records, coordinator: str = "") -> StudyEntry:
-    """The entry of a study; new, and asked about by `coordinator`, where the records have none."""
+    """Return a study's entry; a new one, asked about by `coordinator`, where there is none."""
     return records.studies.get(study.digest) or StudyEntry(
         digest=study.digest,
         name=study.name,
@@ -150,22 +150,22 @@ def entry_of(study: Study, records: Records, coordinator: str = "") -> StudyEntr
 
 
 def too_many_approved(site: Site, records: Records) -> str | None:
-    """Why no further study may be approved here, or None."""
+    """Return why no further study may be approved here, or None."""
     approved, most = len(records.studies.all("approved")), site.budget.studies
     return None if approved < most else f"approved studies: {approved} of {most} (budget.studies)"
 
 
 def most_runs_of(site: Site, digest: str, records: Records) -> int:
-    """Runs that are answered of the study that the records know by this digest."""
+    """Return how many runs are answered of the study with this digest."""
     entry = records.studies.get(digest)
     own = None if entry is None else study_of(entry)
     return site.budget.runs_per_study if own is None else most_runs(site, own)
 
 
 def decide(records: Records, entry: StudyEntry, *, approve: bool, by: str) -> StudyEntry:
-    """Write a person's decision about a study; where it is the latest of all, it stays as it is.
+    """Record a person's decision about a study, unless it is already the latest of all.
 
-    Anything decided since may be about a part of the study, for which this decision is to hold.
+    A later decision may be about a part of the study, which this decision then overrides.
     """
     state: State = "approved" if approve else "declined"
     for latest in records.studies.decided()[:1]:
@@ -177,9 +177,9 @@ def decide(records: Records, entry: StudyEntry, *, approve: bool, by: str) -> St
 
 
 def decision_about(study: Study, records: Records) -> StudyEntry | None:
-    """The decision that holds for `study`: about it, or about one that leads to it.
+    """Return the decision that covers `study`: about it, or about one that leads to it.
 
-    It is the latest that a person made, and that of the site file's rule where no person made any.
+    It is the latest by a person, or by the site file's rule where no person decided.
     """
     by_persons_first = sorted(
         records.studies.decided(), key=lambda entry: entry.decided_by == WITHIN_LIMITS
@@ -190,30 +190,30 @@ def decision_about(study: Study, records: Records) -> StudyEntry | None:
 def first_entry_of(study: Study, records: Records) -> StudyEntry | None:
     """Return the entry that answers to `study` count for: the first decided one that leads to it.
 
-    A later decision about another one is no reason to answer the same question once more.
+    A later decision about another one is no reason to answer the same question again.
     """
     return next(leading(study, records.studies.decided_first()), None)
 
 
 def leading(study: Study, entries: Iterable[StudyEntry]) -> Iterator[StudyEntry]:
-    """Those of the entries that lead to `study`, in their order."""
+    """Yield the entries that lead to `study`, in their order."""
     for entry in entries:
         if (own := study_of(entry)) is not None and leads_to(own, study):
             yield entry
 
 
 def decision_that_holds(entry: StudyEntry, records: Records) -> StudyEntry | None:
-    """The same for the study of an entry; None also where that cannot be read any more."""
+    """Return the decision that covers an entry's study; None also where it is unreadable."""
     own = study_of(entry)
     return None if own is None else decision_about(own, records)
 
 
 def study_of(entry: StudyEntry) -> Study | None:
-    """The study of an entry; None for one that this version cannot read, nor anybody ask for."""
+    """Return an entry's study; None for one that this version cannot read."""
     return _read_text(entry.content)
 
 
-@lru_cache(maxsize=256)  # a list of studies holds each against all that were decided
+@lru_cache(maxsize=256)  # many studies are compared with each decided one
 def _read_text(content: str) -> Study | None:
     try:
         return study_from_json(content)
@@ -222,7 +222,7 @@ def _read_text(content: str) -> Study | None:
 
 
 def declined_before(site: Site, study: Study, records: Records) -> StudyEntry | None:
-    """The study that a person declined last, and than which this one asks no less."""
+    """Return the study last declined by a person of which this one asks no less."""
     for entry in records.studies.decided():
         if entry.state != "declined" or entry.decided_by == WITHIN_LIMITS:
             continue
@@ -242,6 +242,6 @@ def _asks_no_less(site: Site, study: Study, declined: Study) -> bool:
 
 
 def _columns(site: Site, study: Study) -> set[str]:
-    """Return their names here, under any name that the study gives them."""
+    """Return the local names of its columns, under each name that the study uses."""
     names = {local_name(site, name) for name in contracts_of(study)}
     return names | ({"images"} if isinstance(study.task, ImageTask) else set())

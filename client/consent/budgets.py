@@ -1,4 +1,4 @@
-"""The rest of a hospital's budgets, what a run would use up, and the list of its studies."""
+"""The rest of a hospital's budgets, the cost of a run, and the list of its studies."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ from erosion.common.study.study import Study
 
 
 def used_by_a_run(site: Site, study: Study) -> Iterator[str]:
-    """By a run of it, with all parts of one for every user."""
+    """Yield what a run uses up, with all parts of a run for every user."""
     needs, budget = needs_of(site, study), site.budget
     yield f"up to {needs.rounds} rounds of arms, of {budget.rounds} (budget.rounds)"
     if needs.evaluations:
@@ -26,7 +26,7 @@ def used_by_a_run(site: Site, study: Study) -> Iterator[str]:
 
 
 def too_little(site: Site, study: Study, records: Records) -> list[str]:
-    """Why a further run for the coordinator that the site file names would be refused."""
+    """Return why a further run for the site file's coordinator would be refused."""
     try:
         coordinator = known_as(credentials_for(site.coordinator))
     except SiteError:  # no keys yet: nothing was answered
@@ -44,7 +44,7 @@ def too_little(site: Site, study: Study, records: Records) -> list[str]:
 
 
 def was_answered(study: Study, records: Records) -> bool:
-    """Whether a run of it was answered, which may go on."""
+    """Return whether a run of it was answered, and may continue."""
     entry = first_entry_of(study, records)
     return entry is not None and any(
         records.answers.runs(coordinator, dataset, entry.digest)
@@ -53,7 +53,7 @@ def was_answered(study: Study, records: Records) -> bool:
 
 
 def listing(site: Site, records: Records) -> list[str]:
-    """Every study with its state, what every coordinator has used up, and what was told."""
+    """Return every study with its state, each coordinator's use of the budgets, and disclosures."""
     return [
         *_studies(site, records),
         "",
@@ -85,7 +85,7 @@ def _studies(site: Site, records: Records) -> Iterator[str]:
 
 
 def used_up(site: Site, records: Records) -> list[str]:
-    """The budgets of this site's data, coordinator by coordinator."""
+    """Return the used budgets of this site's data, coordinator by coordinator."""
     budget, dataset = site.budget, dataset_of(site)
     approved = len(records.studies.all("approved"))
     lines = [f"Approved studies: {approved} of {budget.studies} (budget.studies)"]
@@ -107,7 +107,7 @@ def used_up(site: Site, records: Records) -> list[str]:
 
 
 def named(digest: str, records: Records) -> StudyEntry:
-    """Return the study with a digest that begins so; raises StudyError for none and for several."""
+    """Return the study with this beginning of a digest; raises StudyError for none or several."""
     found = [entry for entry in records.studies.all() if entry.digest.startswith(digest.lower())]
     if len(found) == 1:
         return found[0]

@@ -1,8 +1,7 @@
 """Authorises every request by what a person at this site approved, and by its budgets.
 
-`authorise` notes the answer before it is computed: a question has one answer, also
-after a failure of the machine. What the answer then costs is noted before it leaves
-(`PrivateRounds.pay`, `commit`).
+`authorise` notes the answer before it is computed: a question has one answer, also after a failure
+of the machine. The cost of the answer is noted before it leaves (`PrivateRounds.pay`, `commit`).
 """
 
 import hashlib
@@ -42,9 +41,9 @@ from erosion.common.support.files import version_of
 from erosion.common.support.text import printable
 
 _LONGEST_NAME = 200  # characters
-LONGEST_STUDY = 2**19  # characters of one that waits for a person
-_MOST_EXCHANGES = 32  # of a round
-_KNOWN = 64  # studies at most for which the approved one is remembered
+LONGEST_STUDY = 2**19  # characters of a study that waits for a person
+_MOST_EXCHANGES = 32  # of a round's answers
+_KNOWN = 64  # studies for which the approved one is cached
 
 
 class Consent:
@@ -53,31 +52,31 @@ class Consent:
     def __init__(self, site: Site, records: Records, coordinator: str) -> None:
         """`coordinator`: its name in the records, for example its certificate's fingerprint."""
         self._site, self._records, self._coordinator = site, records, coordinator
-        self._key = coordinator, dataset_of(site)  # answers and budgets are of both together
-        self._waiting: dict[str, Study] = {}  # by digest, asked about and waiting for a person
+        self._key = coordinator, dataset_of(site)  # answers and budgets are counted for both
+        self._waiting: dict[str, Study] = {}  # by digest; asked about and waiting for a person
         self._seen: tuple[int, ...] = ()
-        self._decisions = -1  # that there were when the next was filled
+        self._decisions = -1  # number of decisions when the next was filled
         self._approved: dict[str, str] = {}  # study's digest -> approved digest
-        self._held: set[frozenset[tuple[str, str]]] = set()  # columns' contracts, as noted
-        self.is_repeated = False  # the last answer: it was given to the same question before
+        self._held: set[frozenset[tuple[str, str]]] = set()  # columns' contracts as noted
+        self.is_repeated = False  # whether the last answer repeated an earlier one
 
     def check(self, study: Study) -> str:
-        """Return the digest by which the records know the study; Refusal where it is not approved.
+        """Return the digest of the study in the records; Refusal where it is not approved.
 
-        A study that nobody has decided about is kept for `erosion review`. What a person declines
-        later is declined from then on.
+        An undecided study is kept for `erosion review`. A study declined later is declined from
+        then.
         """
         approved = self._approved_by(study)
         self._hold(study, approved)
         return approved
 
     def study_named(self, digest: str) -> str | None:
-        """Return the name of the approved study that a digest is of; None: of none."""
+        """Return the name of the approved study with this digest; None: there is none."""
         entry = self._records.studies.get(self._approved.get(digest, digest))
         return entry.name if entry is not None and entry.state == "approved" else None
 
     def check_run(self, study: Study, run: str | None) -> None:
-        """Check the same before a run begins, and that the budgets have room for all of it."""
+        """Check the same before a run begins, and that the budgets cover all of it."""
         approved = self.check(study)
         if run is None or run in self._records.answers.runs(*self._key, approved):
             return
@@ -111,8 +110,8 @@ class Consent:
     ) -> None:
         """Note that the request is about to be answered; Refusal where it must not be.
 
-        `kept`: what the site keeps of earlier rounds, and the answer is computed from, too.
-        `lacks`: the arms of which it has nothing of the run, and up to which exchange.
+        `kept`: the state of earlier rounds that the answer is also computed from.
+        `lacks`: arms without any state of the run, and the exchange up to which it is missing.
         """
         study, approved = request.study, self.check(request.study)
         if isinstance(request, TrainRequest):
@@ -129,7 +128,7 @@ class Consent:
             self._note(study, answer, question_hash(request, kept or {}), lacks or {})
 
     def commit(self, request: Request, *, is_kept: bool) -> None:
-        """Note, before the answer leaves, whether the site keeps something of the arm from here."""
+        """Note, before the answer leaves, whether state of the arm is kept from here on."""
         if is_kept and isinstance(request, TrainRequest):
             which = request.study.digest, request.run, request.arm
             since = request.round, request.exchange
@@ -155,7 +154,7 @@ class Consent:
         return known_as
 
     def _hold(self, study: Study, approved: str) -> None:
-        """Before data are read: whether they fit answers yes or no about single patients."""
+        """Note the columns' contracts before data are read: they disclose whether values fit."""
         contracts = contracts_at(self._site, study)
         asked = frozenset(contracts.items())
         if asked in self._held:
@@ -163,7 +162,7 @@ class Consent:
         most = self._site.budget.variants
         known_as = self._records.answers.hold(*self._key, contracts, most)
         if known_as is not None and not self._records.answers.runs(*self._key, approved):
-            names = contracts_of(study)  # what a column is called here stays here
+            names = contracts_of(study)  # a column's local name stays here
             column = next(n for n in names if known_as in (n, local_name(self._site, n)))
             raise Refusal(
                 f"{self._site.name} held its data against {most} different ranges, categories or"
@@ -173,7 +172,7 @@ class Consent:
         self._held.add(asked)
 
     def _check_fields(self, request: TrainRequest) -> None:
-        """Check that the round is an approved one, and that names are short and printable."""
+        """Check that the round is approved, and that names are short and printable."""
         study = request.study
         rounds = rounds_asked(study)
         if request.round > rounds:
@@ -189,7 +188,7 @@ class Consent:
         _check_names(arm=request.arm, step=request.step, run=request.run)
 
     def _check_times(self, request: TrainRequest, answer: Answer) -> None:
-        """A round asks for a step as often as its method does, and not at every place it could."""
+        """Check that a round asks for a step only as often as its method does."""
         step, study = request.step, request.study
         settings = study.arms.get(request.arm)
         if settings is None or step == TRAIN or step in legs.STEPS:
@@ -219,7 +218,7 @@ class Consent:
             self._check_kept(answer, lacks)
             table.note_origin(answer.variant, answer.study)
             self._check_budgets(answer)
-            # What trials choose is chosen once a run: each choice would have its own rounds.
+            # Settings are chosen once a run: each further choice would have its own rounds.
             if study.fold is None and not table.choose(*self._key, answer, study.user):
                 raise RunOver(
                     f"{self._site.name} answers this run of study {study.name!r} with the settings"
@@ -232,7 +231,7 @@ class Consent:
             )
 
     def _check_kept(self, answer: Answer, lacks: Mapping[str, Moment]) -> None:
-        """Nothing begins afresh in the middle of a run because what was kept is not here."""
+        """Refuse to begin again in the middle of a run because kept state is missing."""
         for arm, moment in lacks.items():
             which = answer.variant, answer.run, arm
             since = self._records.answers.kept_since(*self._key, *which)
@@ -274,7 +273,7 @@ class Consent:
     def _ask(self, study: Study) -> str:
         """Approve by the site file's rule, or leave the study for a person.
 
-        What the limits refuse is refused before: nobody need look at it, and no rule approves it.
+        Studies that the limits refuse are refused first, so that nobody reviews or approves them.
         """
         check_study(self._site, part_asked(self._site, study))
         entry = entry_of(study, self._records, self._coordinator)
@@ -282,7 +281,7 @@ class Consent:
             try:
                 self._check_declined(study)
             except Refusal:
-                self._keep_for_a_person(entry)  # who may look at it after all
+                self._keep_for_a_person(entry)  # who may review it after all
                 raise
             if full := too_many_approved(self._site, self._records):
                 remedy = "Ask the hospital to raise it in its site file."
@@ -301,7 +300,7 @@ class Consent:
         )
 
     def _check_declined(self, study: Study) -> None:
-        """No rule approves what a person declined under another name."""
+        """Check that no person declined the same study under another name."""
         if declined_before(self._site, study, self._records) is not None:
             raise Refusal(  # without the name: it may be another coordinator's study
                 f"somebody at {self._site.name} declined a study than which {study.name!r}"
@@ -324,7 +323,7 @@ class Consent:
 
 
 def question_hash(request: Request, kept: Mapping[str, Tensor]) -> str:
-    """Return the hash of all that an answer is computed from, `kept` at the site included."""
+    """Return the hash of everything that an answer is computed from, including `kept`."""
     tensors: dict[str, Tensor | None] = {f"\0kept/{name}": tensor for name, tensor in kept.items()}
     if isinstance(request, EvaluateRequest):
         enclosed = {
@@ -334,14 +333,14 @@ def question_hash(request: Request, kept: Mapping[str, Tensor]) -> str:
         }
         return _hash({**request.parameters, **tensors, **enclosed}, str(request.scaling))
     if request.step in legs.STEPS:
-        return ""  # which the sums record notes: a resumed round has fresh keys
+        return ""  # which the sum records note: a resumed round has fresh keys
     tensors |= {"parameters": request.parameters, **request.enclosed}
     values = sorted(item for item in request.values.items() if item[0] != legs.ATTEMPT)
     return _hash(tensors, str(request.scaling), str(values))
 
 
 def _hash(tensors: Mapping[str, Tensor | None], *words: str) -> str:
-    """SHA-256 over every part, with its length before it."""
+    """Return the SHA-256 of all parts, each preceded by its length."""
     digest = hashlib.sha256()
     for part in _parts(tensors, words):
         digest.update(len(part).to_bytes(8, "big"))
@@ -361,7 +360,7 @@ def _parts(tensors: Mapping[str, Tensor | None], words: Sequence[str]) -> Iterat
 
 def _check_names(**names: str) -> None:
     for name, value in names.items():
-        # As the log writes it, by which answers are found again.
+        # as the log writes it, for finding answers again
         if not value.isascii() or value != printable(value, at_most=_LONGEST_NAME):
             raise Refusal(f"The request's {name} is too long, or is not in plain letters.")
 

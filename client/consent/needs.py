@@ -1,4 +1,4 @@
-"""What a study needs of this hospital's limits and budgets: reckoned here for all who ask."""
+"""What a study needs of this hospital's limits and budgets."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from erosion.common.study.study import Study
 class Needs:
     """What a hospital answers at most in one run of a study, in all its parts."""
 
-    runs: int  # as sites know them: one for each user
-    rounds: int  # of arms that ask it, those of trials and folds among them
-    evaluations: int  # times that it gives final figures
+    runs: int  # as sites count them: one per user
+    rounds: int  # of the arms that ask it, including trials and folds
+    evaluations: int  # number of final figures
 
 
 def needs_of(site: Site, study: Study) -> Needs:
-    """What one run of `study` needs here, with all parts of one for every user."""
+    """Return what one run of `study` needs here, with all parts of a run for every user."""
     users = set(study.hospitals) if study.has_every_user else {study.user}
     own = int(site.name in users and site.limits.as_user)
     others = len(users - {site.name})
@@ -31,7 +31,7 @@ def needs_of(site: Site, study: Study) -> Needs:
 
 
 def lacking(budget: Budget, used: Used, needs: Needs) -> Iterator[str]:
-    """Name the budgets that have less left for one coordinator than one more run needs."""
+    """Yield the budgets that have less left for one coordinator than one more run needs."""
     if (left := max(0, budget.rounds - used.rounds)) < needs.rounds:
         yield (
             f"a run of it has up to {needs.rounds} rounds of arms, and {left} are left"
@@ -45,30 +45,30 @@ def lacking(budget: Budget, used: Used, needs: Needs) -> Iterator[str]:
 
 
 def most_runs(site: Site, study: Study) -> int:
-    """Runs of `study` that are answered, as sites know them; of its users each has as many."""
+    """Return the number of runs of `study` that are answered, as sites count them: per user."""
     return site.budget.runs_per_study * max(1, needs_of(site, study).runs)
 
 
 def longest_arm(study: Study) -> int:
-    """Rounds that an arm has at most, in the study or its trials."""
+    """Return the most rounds of an arm, in the study or its trials."""
     is_tried = study.selection is not None or study.selection_fold is not None
     return study.rounds + is_tried
 
 
 def rounds_asked(study: Study) -> int:
-    """Rounds that an arm of just this study has: a trial measures what its last one led to, too."""
+    """Return the rounds of an arm of this study alone; a trial also measures its last round."""
     return study.rounds + (study.selection_fold is not None)
 
 
 def num_trials(study: Study, arm: str) -> int:
-    """Trials by which the arm's settings are chosen."""
+    """Return the number of trials that choose the arm's settings."""
     if study.selection is None:
         return 0
     return len(candidates(study, arm)) * len(study.selection.trial_folds())
 
 
 def _rounds(study: Study, *, is_user: bool) -> int:
-    """Of a run for one user. That a fold is predicted counts as a round of the user's, too."""
+    """Return the rounds of one user's run; predicting a fold counts as a round of the user."""
     arms = [name for name, arm in study.arms.items() if is_user or not arm.user_only]
     whole = study.rounds * len(arms)
     tried = sum(num_trials(study, arm) for arm in arms) * longest_arm(study)

@@ -23,14 +23,14 @@ from erosion.common.support.text import looking_alike, marked, skeleton
 from erosion.common.tasks.inputs import TabularTask
 
 _METHODS = {skeleton(name) for name in REGISTRY}
-# Keys by how much they say of what is asked of a hospital; then all others.
+# Keys by how much they say about what a hospital is asked; then all others.
 _FIRST = ("user", "hospitals", "rounds", "arms", "training", "federation", "privacy", "evaluation",
           "selection", "model", "scaling", "seed", "task")  # fmt: skip
 _MANY_CATEGORIES = 20  # of a column
 
 
 def review(site: Site, study: Study, records: Records) -> list[str]:
-    """The whole text, line by line."""
+    """Return the whole text, line by line."""
     part = part_asked(site, study)
     return [
         f"Study {study.name}{_like_another(study, records)}",
@@ -64,7 +64,7 @@ def review(site: Site, study: Study, records: Records) -> list[str]:
 
 
 def _arms(study: Study) -> Iterator[str]:
-    """Name each with its method and the hospitals that it asks."""
+    """Yield each arm with its method and the hospitals that it asks."""
     for name in sorted(study.arms):
         arm = study.arms[name]
         asked_ones = "the user's hospital alone" if arm.user_only else "every hospital"
@@ -75,14 +75,14 @@ def _arms(study: Study) -> Iterator[str]:
 
 
 def _like_another(study: Study, records: Records) -> str:
-    """A name that could be taken for that of another study here."""
+    """Return a name that could be mistaken for that of another study here."""
     names = {entry.name for entry in records.studies.all()} - {study.name}
     like = sorted(name for name in names if skeleton(name) == skeleton(study.name))
     return f" (looks like {', '.join(like)}, which is another study here)" if like else ""
 
 
 def _looking_alike(study: Study) -> Iterator[str]:
-    """Names of one kind that could be taken for each other."""
+    """Yield names of one kind that could be mistaken for each other."""
     task = study.task
     features = getattr(task, "features", ())
     kinds = {
@@ -98,7 +98,7 @@ def _looking_alike(study: Study) -> Iterator[str]:
 
 
 def _every_key(study: Study) -> list[str]:
-    """All that the digest is of, by key: what has a heading above, and what has none."""
+    """Return everything that the digest covers, by key."""
     values = _by_place(study.canonical_json())
     return [
         f"Every setting of the study: {len(values)}",
@@ -107,9 +107,9 @@ def _every_key(study: Study) -> list[str]:
 
 
 def asked(site: Site, study: Study, records: Records) -> Iterator[str]:
-    """The patients, the columns and the work."""
+    """Yield the patients, the columns and the work."""
     yield f"patients with {_inputs(study)}"
-    if names := _needed(study):  # two studies of other columns are of sets that can be subtracted
+    if names := _needed(study):  # two studies of other columns use sets that can be subtracted
         yield f"and only those who lack no value of {', '.join(names)}"
     is_user = site.name == study.user
     arms = [name for name, arm in study.arms.items() if is_user or not arm.user_only]
@@ -149,7 +149,7 @@ def asked(site: Site, study: Study, records: Records) -> Iterator[str]:
 
 
 def leaving(site: Site, study: Study) -> Iterator[str]:
-    """Every kind of figure that is sent, and how often; under masks or in the clear."""
+    """Yield every kind of figure that is sent, and how often; masked or in the clear."""
     dim, number = _num_parameters(site, study)
     cell, is_user = site.limits.min_cell, site.name == study.user
     is_private = study.privacy is not None and not is_user
@@ -206,14 +206,14 @@ def leaving(site: Site, study: Study) -> Iterator[str]:
 
 
 def _shape(study: Study) -> str:
-    """Name what is added where sites make the model by what they have."""
+    """Return what is added where sites build the model from what they have."""
     model = study.model
     is_compared = not model.has_free_shapes or model.pretrained is not None or model.frozen
     return ", and how large its model is, with a hash of its layers' shapes" if is_compared else ""
 
 
 def _described(study: Study) -> str:
-    """What the hospitals are compared by before the first round, and by `erosion describe`."""
+    """Return the description before the first round, also given to `erosion describe`."""
     if isinstance(study.task, TabularTask):
         return (
             "patients and rows; of each column patients with and without a value, mean, deviation,"
@@ -223,7 +223,7 @@ def _described(study: Study) -> str:
 
 
 def _masked(site: Site, arm: str, number: str, noise: str) -> Iterator[str]:
-    """A peer's update in a sealed round."""
+    """Yield what leaves of a peer's update in a sealed round."""
     fewest, share = site.limits.min_summed, site.limits.largest_share
     yield (
         f"{arm}: under masks, in every round that asks it, a model update of {number}, {noise}times"
@@ -238,7 +238,7 @@ def _masked(site: Site, arm: str, number: str, noise: str) -> Iterator[str]:
 
 
 def _disclosed_of_masked(study: Study, arm: str, further: str, dim: int) -> Iterator[str]:
-    """What a sealed round discloses of a masked update. `dim` 0: its size is not known."""
+    """Yield what a sealed round discloses of a masked update. `dim` 0: size not known."""
     lengths = ""
     if not dim:
         lengths = ", two lengths of the update where the method needs them"
@@ -256,7 +256,7 @@ def _disclosed_of_masked(study: Study, arm: str, further: str, dim: int) -> Iter
 
 
 def _as_user(study: Study, cell: int) -> Iterator[str]:
-    """What the user's hospital sends its coordinator besides its updates."""
+    """Yield what the user's hospital sends its coordinator besides its updates."""
     yield "as the user: the models' figures on the test patients, every round and at the end"
     yield (
         "as the user: at the end the comparison of two arms, how many test patients there are, and"
@@ -278,7 +278,7 @@ def _as_user(study: Study, cell: int) -> Iterator[str]:
 
 
 def _how_often(site: Site, study: Study) -> Iterator[str]:
-    """Of a study with every hospital as its user."""
+    """Yield how often, in a study with every hospital as its user."""
     if not study.has_every_user:
         return
     if site.name in study.hospitals and not site.limits.as_user:
@@ -290,7 +290,7 @@ def _how_often(site: Site, study: Study) -> Iterator[str]:
 
 
 def _model(study: Study) -> Iterator[str]:
-    """Name installed code that trains, and the file that the model starts from."""
+    """Yield installed code that trains, and the file that the model starts from."""
     model = study.model
     if isinstance(model, Installed):
         yield (
@@ -309,9 +309,9 @@ def _model(study: Study) -> Iterator[str]:
 
 
 def _num_parameters(site: Site, study: Study) -> tuple[int, str]:
-    """How many numbers an update has, as a number and in words.
+    """Return how many numbers an update has, as a number and in words.
 
-    Code of somebody else's is not run to find out before the site's limits allow it.
+    Other people's code is not run for it before the site's limits allow that code.
     """
     if isinstance(study.model, Installed) and problem_with_code(study.model, site.limits):
         return 0, "as many numbers as the installed model has"
@@ -334,7 +334,7 @@ def _whom(site: Site, study: Study) -> str:
 
 
 def _inputs(study: Study) -> str:
-    """Every column by its name: a person decides about each."""
+    """Return every column by its name: a person decides about each."""
     outcome = ", ".join(_column(column.name) for column in study.task.target_columns)
     split = study.evaluation.split_column
     also = (
@@ -353,7 +353,7 @@ def _inputs(study: Study) -> str:
 
 
 def _needed(study: Study) -> list[str]:
-    """Name the columns where a missing value leaves a patient out."""
+    """Return the columns where a missing value leaves a patient out."""
     task = study.task
     if not isinstance(task, TabularTask):
         return []
@@ -363,17 +363,17 @@ def _needed(study: Study) -> list[str]:
 
 
 def _many_of(number: int, what: str) -> str:
-    """With a plural: "1 round", "1,024 rounds"."""
+    """Return the number with a plural: "1 round", "1,024 rounds"."""
     return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def _many(categories: int) -> str:
-    """How many categories a column has, where they are many: patients are counted by each."""
+    """Return the number of a column's categories, if large: patients are counted by each."""
     return f" ({categories:,} categories)" if categories > _MANY_CATEGORIES else ""
 
 
 def _column(name: str) -> str:
-    """In quotes where it could be taken for more than a name, marked where for another one."""
+    """Quote a column that could be mistaken for more than a name; mark one like another's."""
     shown = marked(name)
     if shown != name or re.fullmatch(r"[\w.-]+", name):
         return shown
@@ -387,7 +387,7 @@ def _one_study_more(site: Site, study: Study, records: Records) -> Iterator[str]
 
 
 def _refused(site: Site, study: Study) -> Iterator[str]:
-    """What the study file alone shows; patients are not counted for it."""
+    """Yield refusals that the study file alone shows, without counting patients."""
     try:
         check_study(site, study)
     except Refusal as problem:
@@ -395,7 +395,7 @@ def _refused(site: Site, study: Study) -> Iterator[str]:
 
 
 def _decided(site: Site, study: Study, records: Records) -> list[str]:
-    """What was decided of this very study."""
+    """Return the decisions about this very study."""
     decisions = records.studies.decisions(study.digest)
     lines = [f"{state.capitalize()} by {by}, {at}" for state, by, at in decisions]
     holds = decision_about(study, records)
@@ -430,7 +430,7 @@ def _changed(study: Study, records: Records) -> list[str]:
 
 
 def _last_approved(study: Study, records: Records) -> StudyEntry | None:
-    """The last one of its name; else the one that it differs least from."""
+    """Return the last approved study of this name, or else the most similar one."""
     entries = [entry for entry in records.studies.all("approved") if entry.digest != study.digest]
     if named := [entry for entry in entries if entry.name == study.name]:
         return max(named, key=lambda entry: entry.decided)
@@ -445,13 +445,13 @@ def _word(values: Mapping[str, str], place: str) -> str:
 
 
 def _order(place: str) -> tuple[int, str]:
-    """What says how much is asked comes first, and nothing stands where a study's words put it."""
+    """Sort key: what says how much is asked first, independent of the study's own order."""
     first = place.partition(".")[0]
     return (_FIRST.index(first) if first in _FIRST else len(_FIRST), place)
 
 
 def _by_place(content: str) -> dict[str, str]:
-    """A study's values in JSON by their place: `arms.fedavg.weighting`."""
+    """Return a study's JSON values by their place: `arms.fedavg.weighting`."""
     return {place: json.dumps(value) for place, value in _flat(json.loads(content))}
 
 
@@ -469,6 +469,6 @@ def _flat(value: object, place: str = "") -> Iterator[tuple[str, object]]:
 
 
 def _key(name: object) -> str:
-    """In quotes where a name could be taken for several keys."""
+    """Quote a name that could be read as several keys."""
     text = str(name)
     return text if re.fullmatch(r"[A-Za-z0-9_-]+", text) else json.dumps(text)

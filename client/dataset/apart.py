@@ -1,4 +1,4 @@
-"""Whether each patient has alone what it has among the others."""
+"""Whether each patient's result is independent of the other patients."""
 
 from collections.abc import Callable
 
@@ -9,11 +9,11 @@ from erosion.common.errors import Refusal
 from erosion.common.tasks.task import Floats, Targets, Task
 
 TRIED = 64  # patients at most, evenly from the first to the last
-_ROUNDING = 1e-6  # of the largest value; sums and logarithms of one row may be rounded otherwise
+_ROUNDING = 1e-6  # relative to the largest value; sums of one row may be rounded differently
 
 
 def is_apart(of: Callable[[slice], object], together: NDArray[np.generic]) -> bool:
-    """`of`: what some of the patients have by themselves; `together` (n, ...): what all have."""
+    """Return whether `of`, applied to some patients, agrees with `together` (n, ...), of all."""
     num_patients = len(together)
     places = np.linspace(0, num_patients - 1, min(TRIED, num_patients)).astype(int).tolist()
     known = np.abs(together[np.isfinite(together)])
@@ -29,7 +29,7 @@ def is_apart(of: Callable[[slice], object], together: NDArray[np.generic]) -> bo
 
 
 def checked_targets(task: Task, columns: Floats) -> Targets:
-    """`task.targets` of columns (n, c): (n, ...). Raises Refusal, without a patient's value."""
+    """Return `task.targets` of columns (n, c): (n, ...). Raises Refusal without their values."""
     found = task.targets(columns)
     problem = ""
     if not isinstance(found, np.ndarray) or found.dtype.kind not in "biuf":

@@ -19,17 +19,17 @@ LARGEST_NUMBER = 1e30  # far beyond medicine, and sums of squares stay finite
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong with a value, and what to do about it."""
+    """What is wrong with a value, and the remedy."""
 
     wrong: str
-    remedy: str  # {key} stands for the study's column
+    remedy: str  # {key} is replaced by the study's column
     is_range: bool = False  # a number, but not one that the study allows
 
 
 Parse = Callable[[str], float | Fault]  # NaN where the value is missing
 
-Limit = Literal["half", "limit"]  # what is read of a value below one; above it, always the limit
-LIMIT = re.compile(r"([<>≤≥])=?\s*([.,]?\d[\d.,' \u00a0\u202f]*)")  # of detection
+Limit = Literal["half", "limit"]  # what a value below one is read as; above one, always
+LIMIT = re.compile(r"([<>≤≥])=?\s*([.,]?\d[\d.,' \u00a0\u202f]*)")  # the limit of detection
 _WITH_UNIT = re.compile(r"[+-]?\d[\d.,]*\s*[^\W\d_].*")
 _TRUTH = {"true": "1", "false": "0"}  # as which Parquet and a database give them
 _MAP = 'correct it, or map it under [data.values.{key}] ("" means missing)'
@@ -52,13 +52,13 @@ class NumberMarks:
     """How numbers are written."""
 
     decimal: str = "."
-    thousands: str = ""  # between groups of three digits; "": nothing is
-    limit: Limit | None = None  # what "<0.5" is read as; None: it is no number
+    thousands: str = ""  # between groups of three digits; "": none
+    limit: Limit | None = None  # replaces "<0.5"; None: it is not a number
 
     def plain(self, text: str) -> str | None:
-        """The text as `float` reads it; None where the marks do not stand as they should."""
+        """Return the text as `float` reads it; None where the marks are misplaced."""
         if self.thousands:
-            # Spreadsheets put spaces of several kinds between the groups.
+            # Spreadsheets put several kinds of spaces between groups.
             text = re.sub(r"[\u00a0\u2009\u202f]", " ", text)
             mark, decimal = re.escape(self.thousands), re.escape(self.decimal)
             if self.thousands in text:
@@ -77,7 +77,7 @@ def feature_parser(
     marks: NumberMarks = PLAIN_MARKS,
     unit: UnitChange | None = None,
 ) -> Parse:
-    """Text to the number in the study's unit, or to the index of the category."""
+    """Parse text to the number in the study's unit, or to the index of the category."""
     if isinstance(feature, NumberFeature):
         return _number_parser(feature, marks, unit)
     known = {category: float(index) for index, category in enumerate(feature.categories)}
@@ -85,7 +85,7 @@ def feature_parser(
 
 
 def toml_key(name: str) -> str:
-    """A column's name as a key of the site file."""
+    """Return a column's name as a key of the site file."""
     bare = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
     return name if bare else f'"{name}"'
 
@@ -93,7 +93,7 @@ def toml_key(name: str) -> str:
 def target_parser(
     column: TargetColumn, marks: NumberMarks = PLAIN_MARKS, unit: UnitChange | None = None
 ) -> Parse:
-    """Text to the number in the study's unit, or to what its code stands for."""
+    """Parse text to the number in the study's unit, or to the number of its code."""
     if isinstance(column, NumberFeature):
         return _number_parser(column, marks, unit)
     return _code_parser(column.codes, column.wrong)
@@ -118,9 +118,9 @@ def _code_parser(known: Mapping[str, float], wrong: str) -> Parse:
 
 
 def _truth_values(known: Mapping[str, float]) -> Mapping[str, float]:
-    """Where the study tells true from false, or 1 from 0: the code of each of these words.
+    """Map truth words to the study's codes, where it tells true from false, or 1 from 0.
 
-    A file of text writes True where Parquet and a database have a boolean, which is read as 1.
+    A text file writes True where Parquet and a database have a boolean, which is read as 1.
     """
     words = {name.casefold(): code for name, code in known.items()}
     for no, yes in (("false", "true"), ("0", "1")):
@@ -135,7 +135,7 @@ def _number_parser(feature: NumberFeature, marks: NumberMarks, unit: UnitChange 
             return math.nan
         text = _TRUTH.get(text.lower(), text)
         if marks.decimal == "," and "." in text and marks.thousands != ".":
-            # With a decimal comma a point may group thousands: 1.234 could be either number.
+            # With a decimal comma, a point may group thousands: 1.234 could be either number.
             hint = 'if the point groups thousands, set thousands = "." under [data]; '
             return Fault("a point, where the decimal mark is a comma", hint + _MAP)
         found = LIMIT.fullmatch(text) if marks.limit else None
@@ -167,7 +167,7 @@ def _number_parser(feature: NumberFeature, marks: NumberMarks, unit: UnitChange 
 
 
 def _hint(text: str, marks: NumberMarks) -> str:
-    """What a text that is no number may be meant as, with the remedy."""
+    """Return what a text that is not a number may mean, with the remedy."""
     if LIMIT.fullmatch(text):
         return (
             "for a value beyond a limit the hospitals should agree on a number, half the limit or"

@@ -1,4 +1,4 @@
-"""Numbers far from all others of a column, by its quartiles: codes for "not known", and slips."""
+"""Numbers far from all others in a column, by its quartiles: codes for "not known", and slips."""
 
 import re
 from collections.abc import Mapping
@@ -7,29 +7,29 @@ from statistics import quantiles
 import numpy as np
 from numpy.typing import NDArray
 
-FEWEST_MEASURED = 20  # different values of what is measured; of fewer, 0 may be one like the others
+FEWEST_MEASURED = 20  # distinct measured values; among fewer, 0 may be ordinary
 FAR = 2.0  # deviations: a measured 0 is nearer to the middle of the others
-GAP = 1.0  # deviations from a 0 that was not measured to the next value, at least
+GAP = 1.0  # deviations from an unmeasured 0 to the next value, at least
 QUARTILES_APART = 1.35  # deviations, of a normal distribution
-FEWEST_ROWS = 20  # to judge a distribution by
+FEWEST_ROWS = 20  # needed to judge a distribution
 FEWEST_DISTINCT = 8
-MOST_DISTINCT = 10_000  # of more, some stand for all
+MOST_DISTINCT = 10_000  # of more, some represent all
 MANY_ROWS = 60
 LONG_TAILS = 2.6  # quartile ranges from the 5th to the 95th percentile; of a normal one 2.4
-MOST_FAR = 0.1  # of the rows, of values that are no codes
+MOST_FAR = 0.1  # of the rows, with values that are not codes
 MOST_NEGATIVE = 0.2  # of the rows; with more, a column has measured values below 0
-MOST_NEGATIVE_CODES = 6  # different ones
+MOST_NEGATIVE_CODES = 6  # distinct values
 ONE_VALUE = 0.4  # of the rows: a value that stands apart from a distribution, mostly 0
 FENCES = 3.0  # quartile ranges beyond a quartile
-SKEWED = 1.5  # the upper part is so many times as wide as the lower one
-SHARE_OF_LOGARITHM = 0.8  # of the way from the middle, that a gap takes before a code in a skewed
-# column; before any other value of any column twice that, for real tails are long
+SKEWED = 1.5  # how many times as wide as the lower part the upper one is
+SHARE_OF_LOGARITHM = 0.8  # of the distance from the middle, for a gap before a code in a skewed
+# column; twice that before any other value, because real tails are long
 _CODE = re.compile(r"(7{2,}|8{2,}|9{2,}|9+[5-8])")
 _LEAST_NEGATIVE_CODE = -10
 
 
 def is_code(value: float) -> bool:
-    """Whether people write this number for "not known" or "refused": 77, 999, 9998, 99.9, -1."""
+    """Return whether people write this number for "not known": 77, 999, 9998, 99.9, -1."""
     if value < 0 and value == int(value) and value >= _LEAST_NEGATIVE_CODE:
         return True
     return _CODE.fullmatch(f"{abs(value):.10g}".replace(".", "")) is not None
@@ -38,10 +38,11 @@ def is_code(value: float) -> bool:
 def standing_apart(
     values: Mapping[str, float], counts: Mapping[str, int] | None = None
 ) -> tuple[str, ...]:
-    """The texts of a column of numbers (text -> value) that seem to be no measurements.
+    """Return the texts of a number column (text -> value) that seem not to be measurements.
 
-    Codes farther from all other values than those are from one another, values far outside of the
-    distribution, and negative ones where hardly any other is. `counts`: rows of each text; else 1.
+    They are codes farther from all other values than those are from one another, values far outside
+    the distribution, and negative ones where hardly any other is. `counts`: rows of each text; else
+    1.
     """
     times = counts or {}
     left = {text: (value, times.get(text, 1)) for text, value in _fewer(values).items()}
@@ -55,7 +56,7 @@ def standing_apart(
 def to_be_asked_about(
     values: Mapping[str, float], counts: Mapping[str, int] | None = None
 ) -> tuple[str, ...]:
-    """The texts of a column of numbers (text -> value) that may stand for "not known"."""
+    """Return the texts of a number column (text -> value) that may mean "not known"."""
     values = _fewer(values)
     apart = standing_apart(values, counts)
     others = {text: value for text, value in values.items() if text not in apart}
@@ -63,7 +64,7 @@ def to_be_asked_about(
 
 
 def _fewer(values: Mapping[str, float]) -> Mapping[str, float]:
-    """Of very many values the least, the largest, and some of those between."""
+    """Return the least, the largest, and some between, of many values."""
     if len(values) <= MOST_DISTINCT:
         return values
     texts = sorted(values, key=values.__getitem__)
@@ -76,7 +77,7 @@ _Counted = Mapping[str, tuple[float, int]]  # text -> value, rows
 
 
 def _codes(values: _Counted) -> list[str]:
-    """Codes beyond all other values by more than their whole range."""
+    """Return codes beyond all other values by more than their whole range."""
     codes = {text: value for text, (value, _) in values.items() if is_code(value)}
     if sum(value < 0 for value, _ in values.values()) > MOST_NEGATIVE_CODES // 2:
         codes = {text: value for text, value in codes.items() if abs(value) > -_LEAST_NEGATIVE_CODE}
@@ -89,7 +90,7 @@ def _codes(values: _Counted) -> list[str]:
 
 
 def _negative(values: _Counted) -> list[str]:
-    """A few whole numbers below 0, where hardly any value is."""
+    """Return a few whole numbers below 0, where hardly any value is."""
     below = {text: pair for text, pair in values.items() if pair[0] < 0}
     rows, all_rows = sum(n for _, n in below.values()), sum(n for _, n in values.values())
     are_codes = len(below) <= MOST_NEGATIVE_CODES and all(v.is_integer() for v, _ in below.values())
@@ -97,7 +98,7 @@ def _negative(values: _Counted) -> list[str]:
 
 
 def _far(values: _Counted) -> list[str]:
-    """Those outside of the others' distribution, with a gap as wide as its half."""
+    """Return values outside the others' distribution, with a gap as wide as half of it."""
     x, rows = _sorted(values)
     if len(x) and rows.max() > ONE_VALUE * rows.sum():
         x, rows = np.delete(x, rows.argmax()), np.delete(rows, rows.argmax())
@@ -107,7 +108,7 @@ def _far(values: _Counted) -> list[str]:
         code: (-_first_far(-x[::-1], rows[::-1], code=code), _first_far(x, rows, code=code))
         for code in (False, True)
     }
-    # A 0 is far from all others where no dose was given, and is asked about alone.
+    # A 0 is far from all others where no dose was given, and is asked about separately.
     return [
         text
         for text, (value, _) in values.items()
@@ -122,19 +123,19 @@ def _sorted(values: _Counted) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
 
 
 def _first_far(x: NDArray[np.float64], rows: NDArray[np.int64], *, code: bool) -> float:
-    """From where on sorted values (n,) lie far above those below, as a code does or any other."""
+    """Return the index from which sorted values (n,) lie far above those below."""
     share_from = np.cumsum(rows[::-1])[::-1] / rows.sum()
     end = max(FEWEST_DISTINCT, int((share_from > MOST_FAR).sum()))
     each = np.repeat(x[:end], rows[:end])
     tenth, quarter, middle, third, last_tenth = np.percentile(each, (10, 25, 50, 75, 90))
     value, last = x[end:], x[end - 1 : -1]
     is_far = value > third + FENCES * (third - quarter)
-    # Of long tails, and of few rows, the last value is by chance as far from the one before it.
+    # In long tails and few rows, the last value may be far from the one before it by chance.
     tails = np.percentile(np.repeat(x, rows), (5, 95))
     is_sure = len(each) >= MANY_ROWS and np.ptp(tails) < LONG_TAILS * (third - quarter)
     is_far &= value - last > (1 if is_sure else 2) * (last - middle)
     if not code or last_tenth - middle > SKEWED * (middle - tenth):
-        # As long as such tails are, the next value lies a part of the logarithm further.
+        # In a tail of that length, the next value lies a part of the logarithm further.
         start = 0.0 if x[0] >= 0 and middle > 0 else 1.5 * x[0] - 0.5 * middle
         done = np.log((last - start) / (middle - start))
         share = SHARE_OF_LOGARITHM * (1 if code else 2)
@@ -143,9 +144,9 @@ def _first_far(x: NDArray[np.float64], rows: NDArray[np.int64], *, code: bool) -
 
 
 def _zero_standing_apart(values: Mapping[str, float]) -> tuple[str, ...]:
-    """The texts of 0 in a column of numbers (text -> value) whose other values lie far above it.
+    """Return texts of 0 in a number column (text -> value) where other values lie far above it.
 
-    As with a blood pressure or a cholesterol. A dose may well be 0, so it is only to be asked.
+    Blood pressure and cholesterol are examples. A dose may well be 0, so it is only asked about.
     """
     zeros = tuple(text for text, value in values.items() if value == 0)
     others = {value for value in values.values() if value != 0}
@@ -156,23 +157,23 @@ def _zero_standing_apart(values: Mapping[str, float]) -> tuple[str, ...]:
     return zeros if min(others) >= GAP * deviation and middle >= FAR * deviation else ()
 
 
-FEWEST_NUMBERED = 20  # values; fewer tell nothing
-LEAST_EXPECTED = 10.0  # pairs of equal values, were they measured between the least and the largest
-MOST_OF_EXPECTED = 0.1  # of those
-LONG = 100_000  # a whole number without zeros at its end, and with so many digits, is not measured
-NEARLY_ALL = 0.95  # of the values are different
+FEWEST_NUMBERED = 20  # values; fewer say nothing
+LEAST_EXPECTED = 10.0  # expected pairs of equal values, for measurements between the ends
+MOST_OF_EXPECTED = 0.1  # times these
+LONG = 100_000  # without zeros at the end; longer whole numbers are not measured
+NEARLY_ALL = 0.95  # of the values are distinct
 ROUND = 0.5  # of the values end with 0
-EXCEL_DAYS = (36_526, 49_710)  # since 1900, of 2000 to 2036
-UNIX_SECONDS = (946_684_800, 2_082_758_400)  # since 1970, of the same years
-LEAST_DATE = 5_000  # days since 1900, 1960 or 1970: of half of the dates, and of all seconds
+EXCEL_DAYS = (36_526, 49_710)  # since 1900, for 2000 to 2036
+UNIX_SECONDS = (946_684_800, 2_082_758_400)  # since 1970, for the same years
+LEAST_DATE = 5_000  # days since 1900, 1960 or 1970; for half of the dates, and for all seconds
 
 
 def seem_assigned(values: NDArray[np.float64]) -> bool:
-    """Whether whole numbers (n,) differ from one another as measurements do not.
+    """Return whether whole numbers (n,) differ from one another as measurements do not.
 
     Of the n (n - 1) / 2 pairs of measurements anywhere between the least and the largest, one is
     equal for each whole number between them, and more where some values are common. Numbers of six
-    digits and more that are nearly all different are assigned, wherever they lie.
+    digits and more that are nearly all distinct are assigned, regardless of their values.
     """
     times = np.unique(values, return_counts=True)[1]
     num, num_distinct = len(values), len(times)
@@ -187,7 +188,7 @@ def seem_assigned(values: NDArray[np.float64]) -> bool:
 
 
 def seem_counted_dates(values: NDArray[np.float64], *, is_called_date: bool) -> bool:
-    """Whether numbers (n,) are days as a spreadsheet counts them, or seconds or milliseconds."""
+    """Return whether numbers (n,) are a spreadsheet's days, or seconds or milliseconds."""
     if is_called_date:
         return bool(np.median(np.abs(values)) >= LEAST_DATE)
     if len(np.unique(values)) <= FEWEST_NUMBERED or not (values == np.floor(values)).all():

@@ -1,4 +1,4 @@
-"""The patients that a site read last, for the next study that sees the same of them."""
+"""The patients that a site last read, kept for the next study that uses them."""
 
 import hashlib
 import json
@@ -18,26 +18,26 @@ _BEGUN, _AFTER = Moment(1), Moment(2)
 
 
 class KeptPatients:
-    """Reads the patients once for a run, with all of its folds and trials, and of its users.
+    """Reads the patients once for a run, with all of its folds, trials and users.
 
-    What a run began with it has to its end, whatever becomes of the data. For another run, or for
-    none, a file that has changed is read again, and a query or a database always: whether what it
-    gives has changed cannot be told without reading it.
+    A run keeps the patients that it began with, even if the data change. For another run, or for
+    none, a changed file is read again, and a query or database always: a change there shows only by
+    reading.
     """
 
     def __init__(self, site: Site, state: KeptState | None = None) -> None:
-        """Nothing is read yet. `state`: where it is kept with which patients a run began."""
+        """Start empty. `state`: where it is kept with which patients a run began."""
         self._site, self._state = site, state
         self._patients: Patients | None = None
-        self._seen = ""  # what of the patients was read
-        self._run: str | None = None  # that has them; None: none
-        self._begun = ""  # run for which it is noted with which patients it began
+        self._seen = ""  # the part of the patients that was read
+        self._run: str | None = None  # run that has them; None: none
+        self._begun = ""  # run for which its first patients are noted
 
     def of(self, study: Study, run: str | None = "") -> Patients:
-        """The patients as the study sees them. Raises DataError as `load_patients` does.
+        """Return the patients as the study sees them. Raises DataError as `load_patients` does.
 
-        `run`: that they are for; None: for none, as where columns are described. Raises Refusal at
-        the user's site where the run began with others that are not in memory any more.
+        `run`: that they are for; None where columns are only described. Raises Refusal at the
+        user's site where the run began with others that are no longer in memory.
         """
         wanted = None if run is None else _run_of(study, run)
         if self._patients is not None and wanted is not None and wanted == self._run:
@@ -61,15 +61,15 @@ class KeptPatients:
             self._begun = run
 
     def _read(self, study: Study, *, keep: bool) -> Patients:
-        """As the data are now; from another time, where these cannot have changed."""
-        # Before reading: a file that changes meanwhile is another revision the next time.
+        """Return current data, or earlier ones where these cannot have changed."""
+        # Before reading: a file that changes meanwhile has another revision next time.
         revision = self._site.data.revision()
         seen = json.dumps([revision, *_columns(study)])
         if self._patients is not None and revision is not None and seen == self._seen:
             return self._patients
-        if not keep:  # what a run has is not taken from it
+        if not keep:  # a run keeps its patients
             return read_patients(self._site.data, study, self._site.records)
-        self._patients = None  # so that two of them are not in memory
+        self._patients = None  # so that two copies are never in memory
         self._run = None
         read = read_patients(self._site.data, study, self._site.records)
         self._patients, self._seen = read, seen
@@ -82,7 +82,7 @@ class KeptPatients:
         return bool(begun) and not torch.equal(begun["patients"], _fingerprint(patients))
 
     def _changed(self, study: Study, patients: Patients) -> Patients:
-        """The patients of now, with a note; refused where figures are of them."""
+        """Return the current patients with a note; Refusal where figures depend on the former."""
         if self._site.name == study.user:
             raise Refusal(
                 f"The data of {self._site.name} have changed since the run began, and those it"
@@ -97,12 +97,12 @@ class KeptPatients:
 
 
 def _columns(study: Study) -> tuple[str | None, str]:
-    """What a study sees of the patients."""
+    """Return the columns that a study sees."""
     return study.evaluation.split_column, study.task.model_dump_json()
 
 
 def _run_of(study: Study, run: str) -> str:
-    """What has one and the same patients: the runs of several users of one study are called so."""
+    """Return the run that has the same patients: runs of several users share a name."""
     return json.dumps(
         [run.removesuffix(f".{study.user}"), study.name, study.seed, *_columns(study)]
     )
@@ -114,7 +114,7 @@ def _place(study: Study, run: str) -> StateKey:
 
 
 def _fingerprint(patients: Patients) -> Tensor:
-    """Equal for the same patients, in any order: (32,) uint8."""
+    """Return a hash, equal for the same patients in any order: (32,) uint8."""
     rows = np.ascontiguousarray(patients.rows)
     targets = np.ascontiguousarray(patients.targets)
     each = sorted(

@@ -21,7 +21,7 @@ from erosion.common.tasks.inputs import ImageTask, TabularTask
 from erosion.common.tasks.task import Targets, Task
 
 SHOWN_ROWS = 5  # examples in a note
-LIST = "unusable-files.txt"  # in the folder of records
+LIST = "unusable-files.txt"  # in the records folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +30,22 @@ class Patients:
 
     rows: NDArray[np.float64] | NDArray[np.uint8]
     # (n, features): the number, or the index of the category, NaN where it is to be imputed;
-    # or (n, channels, height, width): pixels
-    targets: Targets  # (n, ...) as the task has them
-    groups: NDArray[np.int64]  # (n,) index of the patient that a row is of, from 0
-    notes: tuple[str, ...]  # what the hospital should know, in its own log
-    is_test: NDArray[np.bool_] | None = None  # (n,) as the table says; None: it does not
-    row_hashes: NDArray[np.uint64] | None = None  # (n,) of all that the source says of the row:
-    # the columns that the study does not ask for too, an image as it is stored; None: unknown
-    keys: NDArray[np.int64] | None = None  # (n,) equal for rows of one identifier; None: they have
-    # none
+    # for images (n, channels, height, width): pixels
+    targets: Targets  # (n, ...) from the task
+    groups: NDArray[np.int64]  # (n,) index of each row's patient, from 0
+    notes: tuple[str, ...]  # notes for the hospital's own log
+    is_test: NDArray[np.bool_] | None = None  # (n,) from the table; None: it does not say
+    row_hashes: NDArray[np.uint64] | None = None  # (n,) of everything the source says of a row,
+    # including columns that the study does not use; None: unknown
+    keys: NDArray[np.int64] | None = None  # (n,) equal for rows of one identifier; None: there
+    # are no identifiers
     labels: NDArray[np.object_] = field(default_factory=lambda: np.empty(0, dtype=object))
-    # (n,) what the hospital calls them: texts
-    label_word: str = "row"  # what a label is
+    # (n,) the hospital's names for them
+    label_word: str = "row"  # what a label denotes
 
     @property
     def num_patients(self) -> int:
-        """Patients, where several rows may be of one."""
+        """Patients, of which each may have several rows."""
         return int(self.groups.max()) + 1 if len(self.groups) else 0
 
     def outcomes(self, task: Task) -> Targets:
@@ -54,15 +54,15 @@ class Patients:
 
 
 def load_patients(site: Site, study: Study) -> Patients:
-    """Read the site's data for a study; raises DataError with every problem that it finds."""
+    """Read the site's data for a study. Raises DataError with every problem that it finds."""
     return checked_for(study, site, read_patients(site.data, study, site.records))
 
 
 def read_patients(source: DataSource, study: Study, records: Path | None = None) -> Patients:
-    """The same for any hospital of the study, of which only the columns matter here.
+    """Read the same for any hospital of the study; only the columns matter here.
 
-    `records`: the folder that gets a list of all files that cannot be used, where a message has
-    room for some.
+    `records`: the folder for a list of all files that cannot be used, where a message has room for
+    only some.
     """
     task = study.task
     if isinstance(task, TabularTask):
@@ -72,7 +72,7 @@ def read_patients(source: DataSource, study: Study, records: Path | None = None)
 
 
 def table_source(source: DataSource) -> TableSource:
-    """The source, if it gives a table; raises DataError."""
+    """Return the source if it gives a table. Raises DataError."""
     if isinstance(source, TableSource):
         return source
     raise DataError(
@@ -82,7 +82,7 @@ def table_source(source: DataSource) -> TableSource:
 
 
 def image_source(source: DataSource) -> ImageSource:
-    """The source, if it gives images; raises DataError."""
+    """Return the source if it gives images. Raises DataError."""
     if isinstance(source, ImageSource):
         return source
     raise DataError(
@@ -97,7 +97,7 @@ def _load_table(source: TableSource, task: TabularTask, split_column: str | None
     names = study_column_names(task, split_column=split_column)
     missing = missing_columns(table, names, source)
     if missing and (asked := candidates(table, missing)):
-        table = source.read([*wanted, *asked])  # so that their values can be looked at
+        table = source.read([*wanted, *asked])  # so that their values can be inspected
     checked = check_table(table, task, source, split_column=split_column)
     places = [table.place(row) for row in checked.places.tolist()]
     labels, label_word = _labels_of_table(source, table, checked.places)
@@ -118,7 +118,7 @@ def _load_table(source: TableSource, task: TabularTask, split_column: str | None
 def _labels_of_table(
     source: TableSource, table: TextTable, kept: NDArray[np.int64]
 ) -> tuple[NDArray[np.object_], str]:
-    """The patient key of these rows, or without one their numbers in the table, from 1."""
+    """Return the patient key of these rows, or without one their numbers in the table, from 1."""
     if source.patient is not None:
         key = table.columns[source.patient]
         return np.array(key.texts, dtype=object)[key.codes[kept]], "patient"
@@ -149,18 +149,18 @@ def _load_images(source: ImageSource, task: ImageTask, records: Path | None) -> 
 
 
 def _listed(problems: Sequence[str], records: Path | None) -> str:
-    """Where the whole list of problems is, written for the owner alone; "" where it is short."""
+    """Write the full list of problems, for the owner alone; "" where it is short."""
     if records is None or len(problems) <= SHOWN_ROWS:
         return ""
     try:
         write_atomically(records / LIST, "\n".join(problems) + "\n", mode=0o600)
-    except OSError:  # `check` says what is wrong with the folder
+    except OSError:  # `check` reports what is wrong with the folder
         return ""
     return f"\n  all {len(problems)} are listed in {records / LIST}"
 
 
 def _grouped(source: DataSource, read: Patients, places: Sequence[str], what: str) -> Patients:
-    """The rows with what ties them to one patient; `places` and `what`: what people call them."""
+    """Return the rows with ties to one patient; `places` and `what`: people's names for them."""
     found = same_patient(read.rows, read.targets, read.keys)
     notes = list(read.notes)
     kept = np.arange(len(read.rows))
@@ -201,7 +201,7 @@ def _some(rows: NDArray[np.int64], places: Sequence[str]) -> str:
 
 
 def checked_for(study: Study, site: Site, patients: Patients) -> Patients:
-    """The user's patients must be such that a model can be measured; a peer is only told."""
+    """Check that a model can be measured on the user's patients; a peer only gets a note."""
     if site.name == study.user and (seen := _tested_and_trained_on(patients)):
         note = (
             f"{seen} test patients have rows among the training patients, too"
@@ -223,7 +223,7 @@ def checked_for(study: Study, site: Site, patients: Patients) -> Patients:
 
 
 def _tested_and_trained_on(patients: Patients) -> int:
-    """How many patients the table itself puts on both sides of the split."""
+    """Return how many patients the table itself puts on both sides of the split."""
     if patients.is_test is None:
         return 0
     tested, trained_on = patients.groups[patients.is_test], patients.groups[~patients.is_test]

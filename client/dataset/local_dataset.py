@@ -40,17 +40,17 @@ from erosion.common.tasks.task import Floats, Targets, as_tensor
 class NamedPatients:
     """Patients as their hospital knows them, each with its outcome."""
 
-    word: str  # what a label is: "patient", or the "row" or "image" that is the patient's first
+    word: str  # of a label: "patient", or the "row" or "image" that is the patient's first
     labels: Sequence[str]
     outcomes: Targets
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Patients as the model is fed with them."""
+    """Patients as model inputs."""
 
     inputs: Tensor  # (n, *input_shape) float32
-    targets: Tensor  # (n, ...) as the task has them
+    targets: Tensor  # (n, ...) from the task
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +58,16 @@ class Rows:
     """Patients as numbers."""
 
     inputs: Floats  # (n, columns), complete
-    targets: Targets  # (n, ...) as the task has them
+    targets: Targets  # (n, ...) from the task
     patients: NDArray[np.int64]  # (n,) equal for one patient's rows
 
     def only(self, rows: NDArray[np.int64]) -> "Rows":
-        """Some of them."""
+        """Return some of them."""
         return Rows(self.inputs[rows], self.targets[rows], self.patients[rows])
 
 
 class LocalDataset:
-    """A study's data and model at a site. Built once per study; `parts` are ready for training."""
+    """A study's data and model at a site, built once per study; `parts` are ready for training."""
 
     def __init__(
         self,
@@ -79,14 +79,14 @@ class LocalDataset:
     ) -> None:
         """Read, check and split the data, and build the model.
 
-        `cells` rounds what leaves about the patients and knows what left before; `kept` reads
-        them, for the run (None: for none). Raises DataError, SiteError, ModelError, and Refusal for
-        a test part of too few patients. Nobody counts as trained or measured on before `begin`.
+        `cells` is the disclosure control; `kept` reads the patients, for the run (None: for none).
+        Raises DataError, SiteError, ModelError, and Refusal for a test part of too few patients.
+        Nobody counts as trained or measured on before `begin`.
         """
         cells = cells or DisclosureControl(site)
         if site.name == study.user and (lacking := study.task.why_not_here()):
             raise SiteError(lacking)
-        study.check_model()  # before the patients are read, which may take long
+        study.check_model()  # before reading the patients, which may take long
         self.model: nn.Module = build_model(
             study.model,
             study.task.input_shape,
@@ -100,8 +100,8 @@ class LocalDataset:
         self.split: Split = split_patients(
             study, site.name, patients.rows, patients.targets, patients.groups, patients.is_test
         )
-        # Of a fold nothing is said here: by another error than that of folds of few patients, one
-        # that nobody is in would tell how many there are.
+        # Nothing about a fold: an error different from that of folds of few patients would
+        # disclose how many patients an empty one has.
         is_tested = study.evaluation.folds is None and study.fold is None
         if site.name == study.user and is_tested and not len(self.split.test):
             raise DataError(
@@ -114,15 +114,15 @@ class LocalDataset:
         self.split = Split(self._counted.training, self.split.test)
         self.notes = (*patients.notes, *self._counted.notes)
         self._device = torch.device(site.compute.device)
-        # What else ties rows together is judged among all rows. Whose gradients are cut together
-        # must not depend on others, or one patient's record could move the sum by more than a cut.
+        # Other ties between rows are judged among all rows. Which gradients are clipped together
+        # must not depend on others, or one patient's record could move the sum by more than a clip.
         self._trained = patients.groups
         if study.privacy is not None and patients.keys is not None:
             self._trained = patients.keys
         self._counts_in: dict[Fold | None, PatientCounts] = {}
         self._parts: tuple[Part, Part] | None = None
-        self._scaled_by: Scaling | None = None  # with which `_parts` were made
-        # Rounded, told or not: also this site itself scales by them.
+        self._scaled_by: Scaling | None = None  # that `_parts` were made with
+        # Rounded whether sent or not: this site scales by them, too.
         self.sums = self._training_sums(is_told=self._tells_sums(site.name))
         self.notes += tuple(self._unscaled())
         training = self.split.training
@@ -131,26 +131,26 @@ class LocalDataset:
         num_samples, num_identified, self._told_patients = cells.numbers(
             patients.rows[training], patients.groups[training], keys, hashes
         )
-        # A private step is over patients, so with privacy the number is that of patients.
+        # A private step is over patients, so with privacy this is the number of patients.
         self.told_samples = num_samples if study.privacy is None else num_identified
         self.missing_values = self._missing_values()
 
     def begin(self) -> None:
-        """Note of whom updates are computed and models measured, before the first of either.
+        """Note the patients of updates and measurements, before the first of either.
 
-        Raises Refusal, and notes nobody, where another study began meanwhile, of nearly the same
+        Raises Refusal, and notes nobody, where another study meanwhile began with nearly the same
         patients.
         """
         self._counted.begin()
 
     @property
     def has_begun(self) -> bool:
-        """Whom updates and figures are of is noted."""
+        """Whether the patients of updates and figures are noted."""
         return self._counted.has_begun
 
     @property
     def model_shape(self) -> ModelShape | None:
-        """For the coordinator to compare, where the model is not one of the program's own."""
+        """The model's shape for the coordinator to compare, where the model is not built in."""
         settings = self.study.model
         if settings.has_free_shapes and settings.pretrained is None and not settings.frozen:
             return None
@@ -159,7 +159,7 @@ class LocalDataset:
 
     @cached_property
     def summary(self) -> Summary:
-        """The training patients and their columns, as this site tells of them. Raises Refusal."""
+        """Describe the training patients and their columns, as disclosed. Raises Refusal."""
         training = self.split.training
         columns = column_summaries(
             self.cells,
@@ -176,9 +176,9 @@ class LocalDataset:
         )
 
     def columns(self, *, every: bool) -> Iterator[tuple[Feature, Floats]]:
-        """A table's features, and of each the value of every patient (patients,).
+        """Yield a table's features, each with every patient's value (patients,).
 
-        First the training patients and then those tested; `every`: all, by their numbers.
+        The training patients come first, then the test patients; `every`: all, by their numbers.
         """
         of, task = self._patients, self.study.task
         if not isinstance(task, TabularTask):
@@ -200,14 +200,14 @@ class LocalDataset:
 
     @cached_property
     def training_counts(self) -> PatientCounts:
-        """The training patients in numbers."""
+        """The numbers of training patients."""
         training = self.split.training
         return PatientCounts.of(
             self.study.task, self._patients.targets[training], self._patients.groups[training]
         )
 
     def counts_in(self, part: Study) -> PatientCounts:
-        """The same of one of the study's folds, or of its trials of one; found once for each."""
+        """Return the same of a fold, or of its trials; computed once each."""
         if (known := self._counts_in.get(part.fold)) is not None:
             return known
         of = self._patients
@@ -219,7 +219,7 @@ class LocalDataset:
 
     @property
     def training_patients(self) -> Tensor:
-        """Numbers of the training samples' patients: (n,) int64, equal for one patient's rows.
+        """Patient numbers of the training samples: (n,) int64, equal for one patient's rows.
 
         With privacy they follow from the rows' identifiers alone, where these have one.
         """
@@ -227,32 +227,32 @@ class LocalDataset:
 
     @property
     def test_patients(self) -> NDArray[np.int64]:
-        """Numbers of the test samples' patients: (n,), equal for one patient's rows."""
+        """Patient numbers of the test samples: (n,), equal for one patient's rows."""
         return self._patients.groups[self.split.test]
 
     @property
     def training_targets(self) -> Targets:
-        """Of the training samples: (n, ...)."""
+        """Targets of the training samples: (n, ...)."""
         return self._patients.targets[self.split.training]
 
     @property
     def tested_outcomes(self) -> Targets:
-        """Of the test patients, one each, by their numbers: (patients, ...)."""
+        """Outcomes of the test patients, one each, by their numbers: (patients, ...)."""
         return self._outcomes(self.split.test)
 
     @property
     def trained_outcomes(self) -> Targets:
-        """The same of the training patients."""
+        """Outcomes of the training patients."""
         return self._outcomes(self.split.training)
 
     @cached_property
     def outcomes(self) -> Targets:
-        """The same of all patients."""
+        """Outcomes of all patients."""
         return self._patients.outcomes(self.study.task)
 
     @property
     def measured_patients(self) -> NamedPatients:
-        """Whom the final figures are of: the test part, or everybody where each has a fold."""
+        """The patients of the final figures: the test part, or everybody where each has a fold."""
         of, rows = self._patients, self.split.test
         if self.study.evaluation.folds is not None:
             rows = np.arange(len(of.targets))
@@ -261,7 +261,7 @@ class LocalDataset:
 
     @property
     def training_rows(self) -> NDArray[np.float64] | None:
-        """The table's rows that are trained on, as the study sees them: (n, features)."""
+        """The table's training rows, as the study sees them: (n, features)."""
         if not isinstance(self.study.task, TabularTask):
             return None
         return self._patients.rows[self.split.training].astype(np.float64, copy=False)
@@ -272,21 +272,21 @@ class LocalDataset:
 
     @property
     def fingerprint(self) -> str:
-        """Of all patients, in their order."""
+        """A hash of all patients, in their order."""
         content = hashlib.sha256(np.ascontiguousarray(self._patients.rows).tobytes())
         content.update(np.ascontiguousarray(self._patients.targets).tobytes())
         return content.hexdigest()
 
     def seed(self, purpose: str) -> int:
-        """A seed that depends on the study, the hospital's part in it, and the purpose."""
+        """Return a seed that depends on the study, the hospital's part in it, and the purpose."""
         digest = hashlib.sha256(f"{self.study.seed}/{self.study.name}/{purpose}".encode()).digest()
         return int.from_bytes(digest[:8], "big")
 
     def scaling(self, pooled: Scaling | None, arm: str | None = None) -> Scaling | None:
-        """What the columns are scaled by; `pooled` is what the coordinator sent.
+        """Return what the columns are scaled by; `pooled` is what the coordinator sent.
 
-        An arm that asks nobody else is scaled by this hospital's own patients alone, so that
-        nothing that others send can move what the study's other arms are compared with.
+        An arm that asks nobody else is scaled by this hospital's own patients alone, so that other
+        hospitals cannot influence the comparison.
         """
         if self.study.scaling == "none":
             return None
@@ -308,9 +308,9 @@ class LocalDataset:
         return pooled
 
     def parts(self, pooled: Scaling | None, arm: str | None = None) -> tuple[Part, Part]:
-        """The training part and the test part, the latter empty unless this is the user's site.
+        """Return the training part and the test part; the latter is empty except for the user.
 
-        Adds to `notes` what the scaling cuts or does not scale, of a whole study.
+        Adds notes on clipped or unscaled columns to `notes`, for a whole study.
         """
         scaling = self.scaling(pooled, arm)
         if self._parts is None or scaling != self._scaled_by:
@@ -323,7 +323,7 @@ class LocalDataset:
         return self._parts
 
     def rows_alone(self) -> tuple[Rows, Floats]:
-        """The training patients, and the inputs of the tested ones, for models of these alone.
+        """Return the training patients, and the inputs of the tested ones, for local models.
 
         They are scaled by this hospital's own training patients, if the study scales at all.
         """
@@ -366,9 +366,9 @@ class LocalDataset:
                 )
 
     def _tells_sums(self, name: str) -> bool:
-        """Whether the coordinator is told the sums, or what follows from them, as this site's.
+        """Return whether the coordinator receives the sums, or what follows from them.
 
-        The user's means and deviations leave with its final figures; of a fold there are none.
+        The user's means and deviations leave with its final figures; a fold has none.
         """
         study = self.study
         if study.fold is not None:
@@ -386,12 +386,12 @@ class LocalDataset:
         return self.cells.sums(task, rows, self._patients.groups[training], is_disclosed=is_told)
 
     def _unscaled(self) -> Iterator[str]:
-        """A note of the columns whose values differ, though no deviation may be told of them."""
+        """Yield a note of columns without a disclosable deviation, though their values differ."""
         task, own = self.study.task, self._own_scaling
         if own is None or not isinstance(task, TabularTask) or self.study.scaling == "none":
             return
         cut_from: dict[str, list[str]] = {}
-        start = 0  # of the feature's columns
+        start = 0  # over the feature's encoded columns
         for feature, values in zip(
             task.features, self._patients.rows[self.split.training].T, strict=True
         ):
@@ -416,7 +416,7 @@ class LocalDataset:
         return pool([self.sums], task)
 
     def _missing_values(self) -> tuple[float, ...] | None:
-        """What missing values become, where only these patients can tell."""
+        """Return replacements of missing values, where only these patients determine them."""
         task, own = self.study.task, self._own_scaling
         if own is None or self.sums is None or not isinstance(task, TabularTask):
             return None

@@ -1,7 +1,7 @@
-"""The site file's declared changes to a table, before it is held against the study's contract.
+"""The site file's declared changes to a table, made before it is checked by the study's contract.
 
-A fixed list: columns are renamed, values recoded, numbers brought to the study's unit, ages and
-lengths of stay made of dates. Nothing of a site file is ever run as a program.
+A fixed list: columns are renamed, values recoded, units converted, and ages and lengths of stay
+derived from dates. No site file is ever executed.
 """
 
 import math
@@ -24,10 +24,10 @@ from erosion.common.settings.names import canonical
 
 DAYS_A_YEAR = 365.25
 ISO = "%Y-%m-%d"
-TIME = re.compile(  # behind a date, as 14:30, 2:30 PM, T14:30:00.000Z or T14:30+01:00
+TIME = re.compile(  # after a date, as 14:30, 2:30 PM, T14:30:00.000Z or T14:30+01:00
     r"(?<=\d)[T ]\s*\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?\s*([AP]M|Z|[+-]\d{2}(:?\d{2})?)?$", re.I
 )
-YEARS = range(1850, 2900)  # of a patient's dates; 9999-12-31 and 0001-01-01 stand for none
+YEARS = range(1850, 2900)  # of a patient's dates; 9999-12-31 and 0001-01-01 mean none
 
 Canonical = Annotated[str, BeforeValidator(canonical)]
 ValueMap = dict[Canonical, Canonical]  # value in the data -> value in the study; "": missing
@@ -46,7 +46,7 @@ class Recoding(Settings):
 
 
 def _from_factor(value: object) -> object:
-    """`38.67` is short for `{factor = 38.67}`."""
+    """Read `38.67` as `{factor = 38.67}`."""
     return {"factor": value} if isinstance(value, int | float) else value
 
 
@@ -64,7 +64,7 @@ Unit = Annotated[
 
 
 def _quoted_date(value: object) -> object:
-    """A date in quotation marks is one, too: TOML writes it without."""
+    """Accept a quoted date: TOML writes dates without quotes."""
     try:
         return date.fromisoformat(value) if isinstance(value, str) else value
     except ValueError:
@@ -72,7 +72,7 @@ def _quoted_date(value: object) -> object:
 
 
 def _one_form(value: str) -> str:
-    """A form that reads the date it writes: not two of them, such as a draft names."""
+    """Return a format that reads the date it writes: not two of them, as in a draft."""
     day = datetime(2000, 12, 31)
     try:
         is_one = datetime.strptime(day.strftime(value), value).date() == day.date()
@@ -86,7 +86,7 @@ def _one_form(value: str) -> str:
 class TimeBetween(Settings):
     """A number of the study that is the time between two dates.
 
-    Of years with two digits, the start of `years_between` is the last one before its end.
+    For two-digit years, the start of `years_between` is the last one before its end.
     """
 
     kind: Literal["years_between", "days_between"] = Field(
@@ -115,16 +115,16 @@ class TimeBetween(Settings):
         return (self.start,) if isinstance(self.end, date) else (self.start, self.end)
 
 
-NOT_A_DATE = "no date: "  # opens the text of a derived value that has none
+NOT_A_DATE = "no date: "  # prefix of a derived value's text where it is not a date
 
 
 def time_between(
     table: TextTable, wanted: TimeBetween, meant: Mapping[str, str] | None
 ) -> TextColumn | None:
-    """The derived column as text, "" where a date is missing; None where a column is absent.
+    """Return the derived column as text, "" where a date is missing; None where a column is absent.
 
-    Texts that `meant` maps to "" are missing dates. A text that is no date, or one outside of
-    YEARS, stays, behind NOT_A_DATE, so that it can be quoted.
+    Texts that `meant` maps to "" are missing dates. A text that is not a date, or outside YEARS,
+    stays, after NOT_A_DATE, so that it can be quoted.
     """
     unknown = {text for text, meaning in (meant or {}).items() if meaning == ""}
     if any(name not in table.columns for name in wanted.columns):
@@ -149,12 +149,12 @@ def time_between(
 
 
 def _as_date(text: str, date_format: str, unknown: Collection[str]) -> date | str:
-    """The date, or the text as it is; "" is missing."""
+    """Return the date, or the text unchanged; "" is missing."""
     if canonical(text) in unknown:
         return ""
     if text.lower() in MISSING_MARKERS:
         return ""
-    iso = text[:10] if text[10:11] in ("T", " ") else text  # whatever a database writes behind it
+    iso = text[:10] if text[10:11] in ("T", " ") else text  # without the database's time of day
     for written, known in ((text, date_format), (TIME.sub("", text), date_format), (iso, ISO)):
         try:
             found = datetime.strptime(written, known).date()
@@ -172,7 +172,7 @@ def _between(start: date | str, end: date | str, wanted: TimeBetween) -> str:
     if not isinstance(end, date):
         return NOT_A_DATE + end
     if wanted.kind == "years_between" and "%y" in wanted.date_format and start > end:
-        # strptime takes the 45 of a date of birth for 2045.
+        # strptime reads the 45 in a date of birth as 2045.
         day = 28 if (start.month, start.day) == (2, 29) else start.day
         start = start.replace(year=start.year - 100, day=day)
     days = (end - start).days
@@ -181,9 +181,9 @@ def _between(start: date | str, end: date | str, wanted: TimeBetween) -> str:
 
 Rule = Literal["first", "last", "mean", "max", "min"]
 
-MOST_LACKED = 0.75  # of the features: a row without as many has nearly none
+MOST_LACKED = 0.75  # of the features: a row with fewer has nearly none
 NEARLY_ALL = 0.9  # of the rows
-MOSTLY = 0.5  # of the rows without an outcome, that have a feature
+MOSTLY = 0.5  # of the rows without an outcome that have a feature
 SHOWN = 5
 REMEDY = (
     "if they stand on other rows of the same patient, join the rows: name patient under [data],"
@@ -194,8 +194,8 @@ REMEDY = (
 class JoinedRows(Settings):
     """How a patient's rows become one.
 
-    Rows count in the order of the table. Columns are called as in the data, and values that are
-    missing are passed over.
+    Rows are in the order of the table. Columns have their names in the data, and missing values are
+    skipped.
     """
 
     take: Rule = Field(
@@ -241,18 +241,18 @@ def joined(
     thousands: str,
     meant: Mapping[str, ValueMap],
 ) -> TextTable:
-    """The table with one row for each patient, in the order of their first rows.
+    """Return the table with one row per patient, in the order of their first rows.
 
-    `patient`: the column that tells patients apart; where it is missing or empty, the rows stay as
-    they are, for the contract to refuse. `meant`: what the site file says that values of a column
-    in the data mean. Raises DataError for an event that there is not, and for a text in a column of
-    which the mean, the largest or the smallest value is wanted.
+    `patient`: the column that identifies patients; where it is missing or empty, the rows stay
+    unchanged, for the contract to refuse. `meant`: the site file's meaning of values of a column in
+    the data. Raises DataError for an unknown event, and for text in a column that needs the mean,
+    the largest or the smallest value.
     """
     key = table.columns.get(patient)
     if key is None:
         return table
     unnamed = np.isin(key.codes, [i for i, t in enumerate(key.texts) if _is_missing(t, {})])
-    alone = len(key.texts) + np.arange(table.num_rows)  # a row of nobody is joined with none
+    alone = len(key.texts) + np.arange(table.num_rows)  # rows without a patient are not joined
     _, first_rows, groups = np.unique(
         np.where(unnamed, alone, key.codes), return_index=True, return_inverse=True
     )
@@ -283,7 +283,7 @@ def joined(
     numbers_of_lines = (
         table.first_row + np.arange(table.num_rows) if table.numbers is None else table.numbers
     )
-    last = table.num_rows - table.footer  # from here on they seem to be of nobody
+    last = table.num_rows - table.footer  # these rows have no patient
     return replace(
         table,
         columns=columns,
@@ -307,7 +307,7 @@ def _taken(
     num_patients: int,
     numbers: NDArray[np.float64] | None,
 ) -> TextColumn:
-    """The column with a value for each patient, of the rows that are `used` (k,)."""
+    """Return the column with one value per patient, from the rows that are `used` (k,)."""
     of = patients[used]
     if rule == "mean":
         assert numbers is not None
@@ -321,7 +321,7 @@ def _taken(
     elif numbers is not None:
         by_size = np.argsort(-numbers if rule == "max" else numbers, kind="stable")
         used, of = used[by_size], of[by_size]
-    owners, places = np.unique(of, return_index=True)  # the first place of each
+    owners, places = np.unique(of, return_index=True)  # the first position of each
     codes = np.full(num_patients, len(column.texts))
     codes[owners] = column.codes[used[places]]
     kept, merged = np.unique(codes, return_inverse=True)
@@ -330,7 +330,7 @@ def _taken(
 
 
 def _of_event(table: TextTable, rows: JoinedRows, name: str) -> NDArray[np.bool_]:
-    """Which rows (n,) a column may be taken from."""
+    """Return which rows (n,) a column may be taken from."""
     event = rows.events.get(name, rows.event)
     if event is None or rows.event_column is None:
         return np.ones(table.num_rows, dtype=bool)
@@ -355,7 +355,7 @@ def _numbers(
     marks: NumberMarks,
     meant: ValueMap,
 ) -> NDArray[np.float64]:
-    """The numbers in the rows that are used: (k,). Raises DataError where one is none."""
+    """Return the numbers in the used rows: (k,). Raises DataError where one is not a number."""
     values = np.full(len(column.texts), math.nan)
     for code in np.unique(column.codes[used]).tolist():
         text = column.texts[code]
@@ -388,22 +388,22 @@ def _is_missing(text: str, meant: ValueMap) -> bool:
 
 
 def some(names: Iterable[str]) -> str:
-    """The first of them, for a message."""
+    """Return the first few, for a message."""
     known = [*names]
     return ", ".join(known[:SHOWN]) + (", ..." if len(known) > SHOWN else "")
 
 
 def nearly_bare(is_missing: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which rows (n,) lack nearly all features; `is_missing`: (n, features)."""
+    """Return which rows (n,) lack nearly all features; `is_missing`: (n, features)."""
     lacked = max(MOST_LACKED * is_missing.shape[1], 1)
     bare: NDArray[np.bool_] = is_missing.sum(axis=1) >= lacked
     return bare
 
 
 def stand_apart(is_missing: NDArray[np.bool_]) -> int:
-    """How many of the rows lack nearly all features, if nearly all rows do; else 0.
+    """Return how many rows lack nearly all features, if nearly all rows have them; else 0.
 
-    `is_missing`: (n, features), of the rows that would be trained on or predicted.
+    `is_missing`: (n, features), of the rows to be trained on or predicted.
     """
     bare = int(nearly_bare(is_missing).sum())
     return bare if bare >= NEARLY_ALL * len(is_missing) else 0
@@ -412,7 +412,7 @@ def stand_apart(is_missing: NDArray[np.bool_]) -> int:
 def on_other_rows(
     names: Collection[str], is_missing: NDArray[np.bool_], kept: NDArray[np.bool_]
 ) -> list[str]:
-    """Features (n, features) that nearly no kept row has, and most of the others do."""
+    """Return the features (n, features) missing in nearly every kept row but not in most others."""
     if kept.all() or not kept.any():
         return []
     here, there = is_missing[kept].mean(axis=0), is_missing[~kept].mean(axis=0)

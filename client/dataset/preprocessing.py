@@ -16,12 +16,12 @@ from erosion.common.tasks.task import Task
 
 UNIT_APART = 3.0  # deviations from the training mean to the median of new patients
 FAR = 20.0  # deviations from the training mean; measurements are skewed, and some lie at 17
-ZERO_FAR = 4.0  # the same of a 0: where it is measured, it is nearer
-MANY = 10  # patients: the middle of fewer may be that of somebody very ill
+ZERO_FAR = 4.0  # the same for a 0: where it is measured, it is nearer
+MANY = 10  # patients: the middle of fewer may be a severely ill one
 
 
 def stands_in(task: Task, *, scaled: bool) -> bool:
-    """Does any missing value stand for something that only a hospital's patients can tell?
+    """Return whether a replacement for a missing value depends on a hospital's patients.
 
     A missing number is the mean, which is 0 where columns are scaled; a category the commonest one.
     """
@@ -39,11 +39,12 @@ def stand_ins(
     *,
     scaled: bool,
 ) -> tuple[float, ...]:
-    """Per encoded column, what stands for a missing value among training rows (n, features).
+    """Return the replacement for a missing value, per encoded column, of rows (n, features).
 
-    The column's mean for a number; the indicators of the commonest category for a category that
-    the study replaces by it. `means`: of how many values, per encoded column, is in `counts`; 0
-    where they are too few for a mean. Raises DataError where a hospital has no value to go by.
+    It is the column's mean for a number, and the indicators of the commonest category for a
+    category that the study replaces by it. `means`: of the numbers of values in `counts`, per
+    encoded column; 0 where there are too few for a mean. Raises DataError where a hospital has no
+    value.
     """
     values: list[float] = []
     for feature, column in zip(task.features, rows.T, strict=True):
@@ -77,16 +78,16 @@ def table_inputs(
     missing_values: Sequence[float] | None = None,
     cut: Cut | None = CUT,
 ) -> Tensor:
-    """Rows (n, features) as the model's input (n, columns) float32.
+    """Encode rows (n, features) as the model's input (n, columns) float32.
 
-    A number becomes (x - mean) / deviation, cut to either side (`cut`; None: not at all), and a
-    missing one the column's mean: 0 after scaling, without a scaling the column's value in
-    `missing_values`. A category becomes an indicator for every category but the first, and where
-    the study says so one for "missing"; elsewhere a missing one becomes the indicators in
+    A number becomes (x - mean) / deviation, clipped on either side (`cut`; None: not clipped), and
+    a missing one the column's mean: 0 after scaling, without scaling the column's value in
+    `missing_values`. A category becomes an indicator for every category but the first, and one for
+    "missing" where the study asks for it; elsewhere a missing one becomes the indicators in
     `missing_values`.
     """
     inputs = np.zeros((len(rows), *task.input_shape), dtype=np.float32)
-    start = 0  # of the feature's columns
+    start = 0  # over the feature's encoded columns
     for feature, values in zip(task.features, rows.T, strict=True):
         absent = np.isnan(values)
         if isinstance(feature, NumberFeature):
@@ -112,8 +113,8 @@ def table_inputs(
 def notes_of_cut(
     task: TabularTask, rows: NDArray[np.float64], scaling: Scaling, cut: Cut
 ) -> Iterator[str]:
-    """A note of each column of which `table_inputs` cuts values, for people at the hospital."""
-    start = 0  # of the feature's columns
+    """Yield a note of each column with values that `table_inputs` clips, for the hospital."""
+    start = 0  # over the feature's encoded columns
     for feature, values in zip(task.features, rows.T, strict=True):
         deviation = scaling.deviation[start]
         if isinstance(feature, NumberFeature):
@@ -132,14 +133,14 @@ def notes_of_cut(
 def notes_of_unlike(
     task: TabularTask, rows: NDArray[np.float64], scaling: Scaling
 ) -> Iterator[str]:
-    """Where new patients (n, features) are unlike those whom the model learned from.
+    """Yield notes where new patients (n, features) differ from the training patients.
 
-    A note of each number whose median lies far off, as in another unit, and one of all other
-    numbers with values that few patients in training had. A column without a deviation says
-    nothing, and one of 0 and 1 has no values but these.
+    There is a note of each number with a median far off, as in another unit, and one of all other
+    numbers with values that few training patients had. Columns without a deviation are skipped, and
+    columns of 0 and 1 have no other values.
     """
     far = []
-    start = 0  # of the feature's columns
+    start = 0  # over the feature's encoded columns
     for feature, values in zip(task.features, rows.T, strict=True):
         mean, deviation = scaling.mean[start], scaling.deviation[start]
         known = values[~np.isnan(values)]
@@ -170,7 +171,7 @@ def notes_of_unlike(
 
 
 def image_inputs(task: ImageTask, pixels: NDArray[np.uint8]) -> Tensor:
-    """Pixels (n, c, [d,] h, w) from 0..255 to (x / 255 - mean) / deviation, as float32."""
+    """Scale pixels (n, c, [d,] h, w) from 0..255 to (x / 255 - mean) / deviation, as float32."""
     shape = (1, -1, *([1] * (pixels.ndim - 2)))
     mean = torch.tensor(task.mean).view(shape)
     deviation = torch.tensor(task.deviation).view(shape)

@@ -1,7 +1,7 @@
-"""A hash for each row of a table, or for each image, of all that the source says of it.
+"""A hash of all source data of each row of a table, or of each image.
 
-Of all columns, and not only of those that a study asks for; of the pixels as they are stored. By it
-a row is known again in another study, which asks for other columns or for images of another size.
+It covers all columns, not only those that a study asks for, and pixels as stored. By it a row is
+recognised in another study, which uses other columns or another image size.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no column's hash is lost
 
 
 def hashes_of_rows(columns: Iterable[TextColumn], num_rows: int) -> RowHashes:
-    """One hash for every row of these columns, whatever their order."""
+    """Return one hash per row of these columns, independent of their order."""
     total = np.zeros(num_rows, dtype=np.uint64)
     with np.errstate(over="ignore"):
         for column in columns:
@@ -28,7 +28,7 @@ def hashes_of_rows(columns: Iterable[TextColumn], num_rows: int) -> RowHashes:
 
 
 def hashes_of_table(columns: Mapping[str, TextColumn], num_rows: int) -> RowHashes:
-    """The same, where two columns with the same texts must not be taken for each other."""
+    """Return the same, distinguishing two columns with the same texts."""
     return hashes_of_rows(
         (
             TextColumn(tuple(f"{name}\0{shortened(text)}" for text in column.texts), column.codes)
@@ -39,12 +39,12 @@ def hashes_of_table(columns: Mapping[str, TextColumn], num_rows: int) -> RowHash
 
 
 def hashes_of_arrays(arrays: Iterable[tuple[str, NDArray[Any]]], num_rows: int) -> RowHashes:
-    """One hash for every place of these named arrays (n, ...), whatever their order."""
+    """Return one hash per index of these named arrays (n, ...), independent of their order."""
     total = np.zeros(num_rows, dtype=np.uint64)
     with np.errstate(over="ignore"):
         for name, array in arrays:
             said = hash_of_text(name)
-            # Numbers of several to a place as they are; a text's bytes would depend on the longest.
+            # Several numbers per index are hashed as bytes; those of a text depend on the longest.
             is_raw = array.ndim > 1 and array.dtype.kind in "biuf"
             total += np.fromiter(
                 (
@@ -60,7 +60,7 @@ def hashes_of_arrays(arrays: Iterable[tuple[str, NDArray[Any]]], num_rows: int) 
 
 
 def hash_of_image(said: int, pixels: Iterable[bytes | memoryview]) -> int:
-    """64 bits of an image's parts, contiguous pixels, and of what is said of it, a hash itself."""
+    """Return 64 bits of an image's parts, contiguous pixels, and the hash of its metadata."""
     digest = hashlib.blake2b(said.to_bytes(8, "little"), digest_size=8)
     for part in pixels:
         digest.update(part)
@@ -68,6 +68,6 @@ def hash_of_image(said: int, pixels: Iterable[bytes | memoryview]) -> int:
 
 
 def hash_of_text(text: str) -> int:
-    """64 bits."""
+    """Return 64 bits of a hash."""
     digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little")

@@ -1,9 +1,9 @@
-"""Rows of one patient: they stay on one side of every split.
+"""Rows of one patient, which stay on one side of every split.
 
-The site file's patient key ties rows together, and so does equality: the same record exported
-twice. Different patients can be equal by chance in a table of few and coarse columns. So equal rows
-are only tied where fewer than MOST_BY_CHANCE others were to be expected: if finely measured columns
-were independent, and by the rows that differ in one of these alone, as patients of one ward do.
+Rows are tied by the site file's patient key and by equality, as for a record that was exported
+twice. Different patients can be equal by chance in a table of few and coarse columns. So equal
+rows are tied only where fewer than MOST_BY_CHANCE others are expected: if finely measured columns
+were independent, and judging by rows that differ in one of them alone, as patients of one ward do.
 
 Rows that differ in one column, and images that differ little, are only reported.
 """
@@ -17,16 +17,16 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
 MOST_BY_CHANCE = 0.05  # other rows expected to equal a row
-COARSE = 12  # values of a column that is no evidence
+COARSE = 12  # values of a column that is not evidence
 MOST_EVIDENCE = 12  # columns, those with the most values
-MOST_CELLS = 20_000_000  # of a table in which rows that differ in one column are looked for
-MOST_NEAR = 0.1  # of the rows: of more, some are near by chance, and columns say the same
+MOST_CELLS = 20_000_000  # rows of a table that is searched for rows differing in one column
+MOST_NEAR = 0.1  # of the rows: with more, some are near by chance, and columns say the same
 GRID = 4  # side of the coarse grid on which images are compared first
 NEAR_ON_GRID = 12.0  # grey levels, Euclidean
-NEIGHBOURS = 6  # of each image that are looked at, itself included
+NEIGHBOURS = 6  # of each image that are compared, itself included
 MOST_DIFFERENCE = 0.06  # mean absolute difference of pixels over their standard deviation
 
-_Rows = NDArray[np.bool_]  # (n,) which
+_Rows = NDArray[np.bool_]  # (n,) row numbers
 _Hashes = NDArray[np.uint64]  # (n,)
 
 
@@ -36,11 +36,11 @@ class SamePatient:
 
     groups: NDArray[np.int64]  # (n,) index of the patient, from 0, in the order of the rows
     exact: NDArray[np.int64]  # rows that equal an earlier one
-    near: NDArray[np.int64]  # rows that nearly equal another; not tied to it, unless both are equal
+    near: NDArray[np.int64]  # rows that nearly equal another; tied only if they also equal one
 
     @property
     def num_patients(self) -> int:
-        """Patients, as far as one can tell."""
+        """Number of patients, as far as is known."""
         return int(self.groups.max()) + 1 if len(self.groups) else 0
 
 
@@ -51,7 +51,7 @@ def same_patient(
 ) -> SamePatient:
     """Tie together rows (n, features) or images (n, c, [d,] h, w) with their targets (n, ...).
 
-    `keys`: (n,) the same number for rows of one patient, where the site file names a patient key.
+    `keys`: (n,) equal for rows of one patient, where the site file names a patient key.
     """
     told = targets.reshape(len(rows), -1)
     if rows.dtype == np.uint8:
@@ -61,7 +61,7 @@ def same_patient(
         near = _alike_images(images, flat)
     else:
         records, near = _records(np.column_stack([rows, told.astype(np.float64)]))
-    # One picture under two targets is no repetition: to drop either would be to choose its target.
+    # One picture under two targets is not a repetition: dropping either would choose its target.
     repeated = (told == told[records]).all(axis=1)
     is_later = records != np.arange(len(rows))
     links = [records] if keys is None else [records, _first_of(keys)]
@@ -73,7 +73,7 @@ def same_patient(
 
 
 def _records(columns: NDArray[np.float64]) -> tuple[NDArray[np.int64], _Rows]:
-    """The first of the rows that repeat each one (n,), and rows that differ in one column alone."""
+    """Return the first row equal to each one (n,), and rows that differ in one column alone."""
     table = _Table(columns)
     every = np.arange(len(columns))
     records = np.where(table.repeated(), _first_of(table.hashes), every)
@@ -84,12 +84,12 @@ def _records(columns: NDArray[np.float64]) -> tuple[NDArray[np.int64], _Rows]:
 
 
 class _Table:
-    """A table by a hash of each row, the sum of its cells' hashes."""
+    """A table with a hash per row, the sum of the hashes of its values."""
 
     def __init__(self, columns: NDArray[np.float64]) -> None:
         """`columns`: (n, columns), NaN where a value is missing."""
         self._missing = np.isnan(columns)
-        # Of each column's values (n,), from 0.
+        # each column's values (n,), from 0
         codes = [np.unique(c, return_inverse=True, equal_nan=True)[1] for c in columns.T]
         self._codes = codes
         self._sizes = [int(of_column.max(initial=-1)) + 1 for of_column in codes]
@@ -97,10 +97,10 @@ class _Table:
         self._evidence = [c for c in finest if self._sizes[c] > COARSE]
         self.hashes: _Hashes = np.zeros(len(codes[0]), dtype=np.uint64)
         for column in range(len(codes)):
-            self.hashes = self.hashes + self._cells(column)  # wraps round, as hashes may
+            self.hashes = self.hashes + self._cells(column)  # wraps around, as hashes may
 
     def repeated(self, *, but_in: int | None = None) -> _Rows:
-        """Rows that equal another one, or do in every column but one, where that is a surprise."""
+        """Return rows that equal another one, or in all columns but one, where that is unlikely."""
         hashes = self.hashes if but_in is None else self.hashes - self._cells(but_in)
         times = _times(hashes)
         found: _Rows = times > (1 if but_in is None else _times(self.hashes))
@@ -110,7 +110,7 @@ class _Table:
         expected = np.full(len(hashes), float(len(once)))
         for column in [c for c in self._evidence if c != but_in][:MOST_EVIDENCE]:
             chance = _chance(self._codes[column], once)
-            chance[self._missing[:, column]] = 1.0  # those of one panel are missing together
+            chance[self._missing[:, column]] = 1.0  # columns of one panel are missing together
             expected *= chance
             others = _times(hashes - self._cells(column)) - times  # that differ in it alone
             # One of them may be the same record with a correction.
@@ -118,23 +118,22 @@ class _Table:
         return found & (expected < MOST_BY_CHANCE)
 
     def _cells(self, column: int) -> _Hashes:
-        """The hash of each row's value (n,)."""
         draw = np.random.default_rng(column)
         of_values = draw.integers(0, 2**64, self._sizes[column], dtype=np.uint64)
         return of_values[self._codes[column]]
 
 
 def _times(hashes: _Hashes) -> NDArray[np.int64]:
-    """How many rows have each row's hash: (n,)."""
+    """Return how many rows have each row's hash: (n,)."""
     _, inverse, counts = np.unique(hashes, return_inverse=True, return_counts=True)
     return counts[inverse]
 
 
 def _chance(codes: NDArray[np.int64], once: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The chance that another patient has the value of each row (n,), by the distinct rows `once`.
+    """Return the chance that another patient has each value (n,), from the distinct rows `once`.
 
-    That of a value which only one of them has is estimated by Good and Turing from how many values
-    two of them have.
+    For a value that only one of them has, it is the Good-Turing estimate from the number of values
+    that two of them have.
     """
     counts = np.bincount(codes[once], minlength=int(codes.max()) + 1)
     singles, pairs = int((counts == 1).sum()), int((counts == 2).sum())
@@ -144,7 +143,7 @@ def _chance(codes: NDArray[np.int64], once: NDArray[np.int64]) -> NDArray[np.flo
 
 
 def _alike_images(images: NDArray[np.uint8], flat: NDArray[np.uint8]) -> _Rows:
-    """Images with a neighbour on a coarse grid whose pixels nearly agree, too."""
+    """Return images with nearly the same pixels as a neighbour on a coarse grid."""
     coarse = np.stack([_coarse(image) for image in images])
     neighbours = min(NEIGHBOURS, len(images))
     _, nearest = cKDTree(coarse).query(
@@ -152,14 +151,14 @@ def _alike_images(images: NDArray[np.uint8], flat: NDArray[np.uint8]) -> _Rows:
     )
     found = np.zeros(len(images), dtype=bool)
     for one, others in enumerate(nearest.tolist()):
-        for other in others:  # n: none so near
+        for other in others:  # n: none is near enough
             if other not in (one, len(images)) and _nearly_equal(flat[one], flat[other]):
                 found[[one, other]] = True
     return found
 
 
 def _coarse(image: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Mean grey of each field of a coarse grid laid over an image (c, h, w).
+    """Return the mean grey of each field of a coarse grid over an image (c, h, w).
 
     The slices of a volume (c, d, h, w) lie below one another.
     """
@@ -174,20 +173,20 @@ def _coarse(image: NDArray[np.uint8]) -> NDArray[np.float64]:
 
 
 def _nearly_equal(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> bool:
-    """Whether the pixels differ, but by little compared with how much the image varies."""
+    """Return whether the pixels differ, but little compared with the image's variation."""
     difference = np.abs(one.astype(np.float32) - other).mean()
     return bool(0 < difference < MOST_DIFFERENCE * one.std())
 
 
 def _first_of(keys: NDArray[np.generic]) -> NDArray[np.int64]:
-    """The first row with the key of each row: (n,)."""
+    """Return the first row with each row's key: (n,)."""
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     earliest: NDArray[np.int64] = first[inverse]
     return earliest
 
 
 def _components(links: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """The group of each row (n,), each tied to those in `links`, and to what these are tied to."""
+    """Return the group of each row (n,): the connected components of `links`."""
     ones, others = np.concatenate([np.arange(len(link)) for link in links]), np.concatenate(links)
     tied = coo_array((np.ones(len(ones), dtype=bool), (ones, others)), shape=(len(links[0]),) * 2)
     found: NDArray[np.int64] = connected_components(tied, directed=False)[1].astype(np.int64)

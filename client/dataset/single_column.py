@@ -1,8 +1,8 @@
-"""How well one column predicts an outcome by itself: a column that is known only afterwards does.
+"""How well one column alone predicts an outcome: target leakage does so nearly perfectly.
 
-Each column is cut into the categories or ranges that it has, missing values being one of them, and
-a patient is given the mean outcome of the others in the same one. So a column that is there only
-where the event was counts, too. Numbers are also taken as they are, from below and from above.
+Each column is divided into its categories or ranges, including one for missing values. A patient's
+prediction is the mean outcome of the others in the same one. So a column that exists only where the
+event happened is found, too. Numbers are also used directly, increasing and decreasing.
 """
 
 from collections.abc import Iterator
@@ -22,17 +22,17 @@ Kind = Literal["classification", "regression", "survival"]
 
 MEASURES = {"classification": "AUROC", "regression": "R²", "survival": "concordance"}
 TELLS = {"classification": 0.9, "regression": 0.9, "survival": 0.88}  # from which a column is
-# suspected: what is known beforehand seldom predicts so well by itself
+# suspected: data from before the outcome seldom predicts that well alone
 FOLDS = 5
 MOST_RANGES = 16
 PRIOR = 2.0  # patients with the mean outcome, added to each category or range
 FEWEST = 10  # patients of a class, with the event, or with a value
-MOST_ROWS, MOST_SURVIVAL = 20_000, 3_000  # more are not looked at
+MOST_ROWS, MOST_SURVIVAL = 20_000, 3_000  # more are not used
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What is to be predicted: (n,) classes from 0, (n,) numbers, or (n, 2) times and events."""
+    """The outcome to predict: (n,) classes from 0, (n,) numbers, or (n, 2) times and events."""
 
     kind: Kind
     targets: Floats
@@ -42,7 +42,7 @@ class Outcome:
 
     @property
     def signal(self) -> Floats:
-        """What the mean of is taken: (n, k)."""
+        """The values that are averaged: (n, k)."""
         if self.kind == "classification":
             classes = np.unique(self.targets)
             shown = classes[1:] if len(classes) == 2 else classes
@@ -53,7 +53,7 @@ class Outcome:
         return _martingale(self.targets)[:, None]
 
     def measured(self, scores: Floats) -> float:
-        """How well scores (n, k) predict; NaN where too few have what is predicted."""
+        """Return how well scores (n, k) predict; NaN where too few have the outcome."""
         if self.kind == "classification":
             found = [_auroc(s, t > 0) for s, t in zip(scores.T, self.signal.T, strict=True)]
             known = [area for area in found if np.isfinite(area)]
@@ -68,12 +68,12 @@ class Outcome:
         return float(concordances(scores[:, 0], self.targets, ones, ones)[0, 0])
 
     def of(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> "Outcome":
-        """Of some of the rows."""
+        """Return the outcome of some rows."""
         return Outcome(self.kind, self.targets[rows])
 
 
 def outcome_of(task: Task, targets: Targets) -> Outcome:
-    """The targets (n, ...) of a study's task."""
+    """Return the targets (n, ...) of a study's task as an outcome."""
     kinds: dict[str, Kind] = {"classification": "classification", "survival": "survival"}
     return Outcome(kinds.get(task.outcome, "regression"), targets.astype(np.float64))
 
@@ -81,9 +81,9 @@ def outcome_of(task: Task, targets: Targets) -> Outcome:
 def columns_of(
     task: TabularTask, rows: NDArray[np.generic], groups: NDArray[np.int64]
 ) -> Iterator[tuple[Feature, Floats]]:
-    """Every feature, and each patient's value of it (patients,), NaN where it has none.
+    """Yield every feature, and each patient's value of it (patients,), NaN where it has none.
 
-    Of several rows a patient has the mean of its numbers, or its commonest category.
+    For several rows, it is the mean of the patient's numbers, or its commonest category.
     """
     _, places = np.unique(groups, return_inverse=True)
     for feature, column in zip(task.features, rows.T, strict=True):
@@ -100,9 +100,9 @@ def columns_of(
 
 
 def suspicion(values: Floats, outcome: Outcome, *, is_category: bool) -> str:
-    """Why a column seems to be known only after the outcome; "" where it does not.
+    """Return why a column seems to be target leakage; "" where it does not.
 
-    Of survival also where it tells whether the event happened, whenever that was.
+    For survival, also where it predicts whether the event happened, at any time.
     """
     asked = [outcome]
     if outcome.kind == "survival":
@@ -115,9 +115,9 @@ def suspicion(values: Floats, outcome: Outcome, *, is_category: bool) -> str:
 
 
 def strength(values: Floats, outcome: Outcome, *, is_category: bool) -> float:
-    """The measure of a column (n,), NaN where a value is missing, by cross-validation.
+    """Return the measure of a column (n,), NaN where a value is missing, by cross-validation.
 
-    A row is a patient. 0 where it cannot be told.
+    A row is a patient. The result is 0 where the measure is undefined.
     """
     most = MOST_SURVIVAL if outcome.kind == "survival" else MOST_ROWS
     if len(values) > most:
@@ -143,7 +143,7 @@ def strength_held_out(
     *,
     is_category: bool,
 ) -> float:
-    """The same, learnt on the rows `trained` (n,) and measured on the others."""
+    """Return the same, learnt on the rows `trained` (n,) and measured on the others."""
     scores = np.stack(
         [*_scores(values, outcome.signal, trained, ~trained, is_category=is_category)]
     )
@@ -151,10 +151,10 @@ def strength_held_out(
 
 
 def _best(scores: Floats, values: Floats, outcome: Outcome) -> float:
-    """Of all rows by categories or ranges, and of those with a value in either way."""
+    """Return the better of all rows by categories or ranges, and rows with a value both ways."""
     known = ~np.isnan(values)
     found = [outcome.measured(scores[0])]
-    if 2 * known.sum() >= len(values):  # else a few that have one would speak for all
+    if 2 * known.sum() >= len(values):  # else a few rows with a value would decide for all
         found += [outcome.of(known).measured(of_kind[known]) for of_kind in scores]
     return max((figure for figure in found if np.isfinite(figure)), default=0.0)
 
@@ -167,7 +167,7 @@ def _scores(
     *,
     is_category: bool,
 ) -> Iterator[Floats]:
-    """Three predictions (held, k): by categories or ranges, and twice by a line for numbers."""
+    """Yield three predictions (held, k): by categories or ranges, and two lines for numbers."""
     cells = _cells(values, trained, is_category=is_category)
     mean = signal[trained].mean(axis=0)
     sums = np.zeros((int(cells.max(initial=0)) + 1, signal.shape[1]))
@@ -188,7 +188,7 @@ def _scores(
 
 
 def _cells(values: Floats, trained: NDArray[np.bool_], *, is_category: bool) -> NDArray[np.int64]:
-    """The category or range of each value (n,), and one more for missing ones."""
+    """Return the category or range of each value (n,), with one more for missing values."""
     known = ~np.isnan(values)
     if is_category:
         places = np.where(known, values, 0).astype(np.int64)
@@ -209,7 +209,7 @@ def _auroc(scores: Floats, positive: NDArray[np.bool_]) -> float:
 
 
 def _martingale(targets: Floats) -> Floats:
-    """Events minus those that were to be expected by then, as for patients all alike: (n,)."""
+    """Return events minus those expected by then if all patients were alike: (n,)."""
     times, events = targets[:, 0], targets[:, 1]
     order = np.argsort(times, kind="stable")
     at_risk = len(times) - np.searchsorted(times[order], times[order], side="left")

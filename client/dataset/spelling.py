@@ -1,4 +1,4 @@
-"""How people write values: 30.5 or 30,5, and words where a value is missing."""
+"""How people write values: 30.5 or 30,5, and words for missing values."""
 
 import re
 import tomllib
@@ -9,7 +9,7 @@ from typing import Literal
 DecimalMark = Literal[".", ","]
 
 _WORDS = tomllib.loads(Path(__file__).with_name("missing_words.toml").read_text(encoding="utf-8"))
-MISSING_MARKERS = frozenset(_WORDS["markers"])  # in small letters
+MISSING_MARKERS = frozenset(_WORDS["markers"])  # in lower case
 MISSING_WORDS = frozenset(_WORDS["words"])  # the same; only ever proposed
 BELOW_A_LIMIT = frozenset(_WORDS["below"])  # the same
 DASHES = frozenset(["-", "--", "---", "–", "—"])
@@ -22,14 +22,14 @@ _GROUPED = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+")  # 1,234 may be a thousan
 
 
 def found_decimal(texts: Iterable[str]) -> DecimalMark:
-    """The decimal mark of the distinct texts of a table's number columns.
+    """Return the decimal mark of the distinct texts of a table's number columns.
 
-    A comma, where some have a comma and none a point; where every comma could as well group
+    It is a comma where some have a comma and none a point; where every comma could also group
     thousands, nothing is assumed, and the point stays.
     """
     commas = False
     for text in texts:
-        # Of "<0,05" and "1,33 (haem.)" the number.
+        # From "<0,05" and "1,33 (haem.)" the number.
         found = _NUMBER.match(text)
         number = found[1] if found else ""
         if "." in number:
@@ -41,15 +41,15 @@ def found_decimal(texts: Iterable[str]) -> DecimalMark:
 
 
 def points_may_group(texts: Iterable[str]) -> bool:
-    """Whether there are points, and each could group thousands: 1.250 or 12.500.000."""
+    """Return whether there are points, and each could group thousands: 1.250 or 12.500.000."""
     pointed = [text for text in texts if "." in text]
     return bool(pointed) and all(map(_BY_POINT.fullmatch, pointed))
 
 
 def groups_by_point(texts: Iterable[str]) -> bool:
-    """Whether the points of a column group thousands: it holds 980 and 1.250.
+    """Return whether a column's points group thousands: it holds 980 and 1.250.
 
-    Who writes three decimals throughout writes 980.000, and who leaves out zeros 1.25.
+    With three decimals throughout it would hold 980.000, and without trailing zeros 1.25.
     """
     numbers = [text for text in texts if text[-1:].isdecimal()]
     pointed = [text for text in numbers if "." in text]

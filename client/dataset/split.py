@@ -1,8 +1,8 @@
-"""The user's test set: patients on whom no model is trained.
+"""The user's test set: patients that no model is trained on.
 
-Where a study's settings are being chosen, a fold of the training part takes its place, and the
-true test part is not used at all. In a cross-fitted evaluation every patient is in a fold that is
-the test set once for each cut, and the final models are trained on all.
+While a study's settings are chosen, a fold of the training part takes its place, and the true test
+part is not used at all. In a cross-fitted evaluation every patient is in a fold that is the test
+set once per cut, and the final models are trained on all.
 """
 
 import hashlib
@@ -41,17 +41,16 @@ def split_patients(
     """Split a hospital's rows (n, ...) into a training and a test part, stratum by stratum.
 
     `groups`: (n,) rows with the same number are of one patient and stay on one side (by default
-    every row is a patient of its own). Only the user has a test part: `evaluation.test_share` of
-    the patients of each stratum, where one of two or more patients keeps at least one on both sides
-    and a single patient is trained on. The task says what the strata are; for a classification they
-    are the classes.
+    every row is a separate patient). Only the user has a test part: `evaluation.test_share` of the
+    patients of each stratum. A stratum of two or more patients keeps at least one on both sides; a
+    single patient is trained on. The task defines the strata; for a classification they are the
+    classes.
 
-    Each patient draws one lot, however many rows it has: a hash of (study seed, study name,
+    Each patient draws one lot, regardless of its number of rows: a hash of (study seed, study name,
     hospital) and of the values of all its rows. So the split is the same in every run and process,
     does not change with the order of the rows in the file, and hardly changes when patients are
-    added.
-    Where the table itself says who is tested on (`is_test`, (n,)), that is the split, and no
-    hospital trains on them.
+    added. Where the table itself declares the test patients (`is_test`, (n,)), that is the split,
+    and no hospital trains on them.
     """
     groups = np.arange(len(targets)) if groups is None else groups
     if is_test is not None:
@@ -80,7 +79,7 @@ def split_patients(
 
 
 def for_more_tested(study: Study) -> str:
-    """What the study has to change for more of the user's patients to be tested."""
+    """Return what to change in the study so that more of the user's patients are tested."""
     if study.selection_fold is not None:
         return "write fewer selection.folds"
     if (column := study.evaluation.split_column) is not None:
@@ -95,7 +94,7 @@ def _declared(
     groups: NDArray[np.int64],
     is_test: NDArray[np.bool_],
 ) -> Split:
-    """The split that the table states; raises DataError where a part is empty."""
+    """Return the split that the table declares. Raises DataError where a part is empty."""
     training, test = np.flatnonzero(~is_test), np.flatnonzero(is_test)
     is_user = hospital == study.user
     if not len(training) or (is_user and not len(test)):
@@ -122,7 +121,7 @@ class _Patient:
 
 
 def _patients(task: Task, groups: NDArray[np.int64], targets: Targets) -> list[_Patient]:
-    """Every patient, in the order of their first rows."""
+    """Return every patient, in the order of their first rows."""
     strata = task.strata(task.targets_of_patients(targets, groups)).tolist()
     members: dict[int, list[int]] = {}
     for row, group in enumerate(groups.tolist()):
@@ -132,7 +131,7 @@ def _patients(task: Task, groups: NDArray[np.int64], targets: Targets) -> list[_
 
 
 def _by_lot(patients: list[_Patient], hashes: list[bytes]) -> list[_Patient]:
-    """The patients in a pseudo-random order that their rows' values alone decide.
+    """Return the patients in a pseudo-random order that depends on their rows' values alone.
 
     `hashes`: of each row's values.
     """
@@ -141,14 +140,14 @@ def _by_lot(patients: list[_Patient], hashes: list[bytes]) -> list[_Patient]:
     for patient in patients:
         every = sorted(hashes[row] for row in patient.rows)
         values = every[0] if len(every) == 1 else hashlib.sha256(b"".join(every)).digest()
-        # Patients with equal values draw different lots; which of them is which does not matter.
+        # Patients with equal values draw different lots; which is which does not matter.
         lots[patient] = hashlib.sha256(values + seen[values].to_bytes(8, "big")).digest()
         seen[values] += 1
     return sorted(patients, key=lots.__getitem__)
 
 
 def _num_tested(num_patients: int, test_share: float) -> int:
-    """How many of a stratum's patients are tested, of two or more one at least and never all."""
+    """Return how many of a stratum's patients are tested: of two or more at least one, not all."""
     if num_patients < 2:
         return 0
     wanted = test_share * num_patients
@@ -161,7 +160,7 @@ def _rows(patients: list[_Patient]) -> NDArray[np.int64]:
 
 
 def _folded(training: list[_Patient], fold: Fold) -> tuple[list[_Patient], list[_Patient]]:
-    """The training part without the fold, and the fold: every `of`-th patient of each stratum."""
+    """Return the training part without the fold, and the fold: each `of`-th patient per stratum."""
     held_out = training[fold.number :: fold.of]
     kept = set(held_out)
     return [patient for patient in training if patient not in kept], held_out
@@ -170,7 +169,7 @@ def _folded(training: list[_Patient], fold: Fold) -> tuple[list[_Patient], list[
 def _row_hashes(
     seed: str, rows: NDArray[np.float64] | NDArray[np.uint8], targets: Targets
 ) -> list[bytes]:
-    """A hash of every row's values."""
+    """Return a hash of every row's values."""
     # 0.0 for -0.0, and one byte order, so that equal patients are equal bytes everywhere.
     stable = rows if rows.dtype == np.uint8 else (rows + 0.0).astype("<f8")
     return [
@@ -180,29 +179,29 @@ def _row_hashes(
 
 
 class CountedPatients:
-    """Whom a hospital trains on and measures on; nobody counts as either before `begin`."""
+    """The patients that a hospital trains and measures on; no patient counts before `begin`."""
 
     def __init__(
         self, name: str, study: Study, patients: Patients, split: Split, cells: DisclosureControl
     ) -> None:
-        """`name`: the hospital's. Raises Refusal for folds or a test part that show too few."""
+        """Check the folds and the test part. Raises Refusal where they show too few patients."""
         self._name, self._study, self._patients, self._cells = name, study, patients, cells
         is_user = name == study.user
         self._asked = self._whole = split.training
-        if is_user and study.fold is not None:  # whom its study trains on
+        if is_user and study.fold is not None:  # its study trains on the fold
             self._whole = np.union1d(split.training, split.test)
-        if is_user:  # of one fold, too: who asks it need not have asked the whole
+        if is_user:  # for one fold, too: it may be asked without the whole
             folds = folds_ahead(study) if study.fold is None else (study.fold,)
             cells.check_folds(name, folds, len(np.unique(patients.groups[self._whole])))
         self._measured: list[NDArray[np.int64]] = []
         if is_user:
             # Without a test part, the final figures are of all patients, each with its fold. The
-            # folds of two cuts may nearly agree, so of these all patients are looked at.
+            # folds of two cuts may nearly agree, so all patients are checked for these.
             every = np.arange(len(patients.targets))
             self._measured = [every if study.evaluation.folds is not None else split.test]
             if study.selection_fold is not None:
                 self._measured.append(every)  # as with the folds of an evaluation
-        # What a peer sends of a study with privacy has noise, which hides one patient more or less.
+        # A peer's updates in a study with privacy have noise, which hides one patient more or less.
         # Whether others are trained on, and how, must not depend on that one.
         self.is_noised = study.privacy is not None and not is_user
         self.has_begun = False
@@ -211,7 +210,7 @@ class CountedPatients:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Of those who are left out of training."""
+        """About patients who are left out of training."""
         left_out = len(self._asked) - len(self.training)
         if not left_out:
             return ()
@@ -222,9 +221,9 @@ class CountedPatients:
         )
 
     def begin(self) -> None:
-        """Note of whom updates are computed and models measured, before the first of either.
+        """Note the patients of updates and measurements, before the first of either.
 
-        Raises Refusal, and notes nobody, where another study began meanwhile, of nearly the same
+        Raises Refusal, and notes nobody, where another study meanwhile began with nearly the same
         patients.
         """
         if self.has_begun:
@@ -248,10 +247,10 @@ class CountedPatients:
             )
 
     def _settled(self, *, is_noted: bool) -> NDArray[np.int64]:
-        """Who is trained on, without those left out whom two studies' updates would show."""
+        """Return the training patients without those that two studies' updates would disclose."""
         if self.is_noised:
-            return self._asked  # of whom nothing exact is told that could be held to another update
-        # All folds together are the study's patients, so whoever is left out is left out of each.
+            return self._asked  # they have no exact figures to compare with another update
+        # All folds together are the study's patients, so a patient is left out of all or none.
         whole = self._whole[self._trained_on(self._whole, is_noted=is_noted)]
         # A fold of an evaluation is a cell, and those of two cuts may nearly agree.
         if self._name == self._study.user and self._study.selection_fold is not None:
@@ -259,7 +258,7 @@ class CountedPatients:
         return np.intersect1d(self._asked, whole)
 
     def _trained_on(self, rows: NDArray[np.int64], *, is_noted: bool) -> NDArray[np.bool_]:
-        """Who of these rows (n,) may be trained on: (n,). Settings are chosen with all or none."""
+        """Return which rows (n,) may be trained on: (n,). Settings are chosen with all or none."""
         study = self._study
         chooses = study.selection is not None or study.selection_fold is not None
         return self._cells.trained_on(
@@ -270,7 +269,7 @@ class CountedPatients:
         )
 
     def _hashed(self, rows: NDArray[np.int64]) -> tuple[Rows, Targets, Groups, Hashes | None]:
-        """These rows of the patients as `cells` knows them again."""
+        """Return these patients' rows in the form that `cells` recognises."""
         of, hashes = self._patients, self._patients.row_hashes
         whole = None if hashes is None else hashes[rows]
         return of.rows[rows], of.targets[rows], of.groups[rows], whole

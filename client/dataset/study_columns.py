@@ -31,13 +31,13 @@ class StudyColumn:
     """One column of the study."""
 
     name: str
-    text: TextColumn | None  # as the data have it; None where they have none
-    plain: Parse  # of a text in the study's own words
-    parse: Parse  # of a text in the data
+    text: TextColumn | None  # the name in the data; None where there is none
+    plain: Parse  # from a text in the study's own words
+    parse: Parse  # from a text in the data
     is_number: bool
-    can_be_absent: bool  # nothing stands for an outcome, nor for who is a test patient
-    typical: Range | None  # about the middle half of a number's values; None: it is not said
-    unit: str  # of a number; "" where it is not said
+    can_be_absent: bool  # nothing replaces an outcome, nor a split
+    typical: Range | None  # about the middle half of a number's values; None: not given
+    unit: str  # of a number; "" where not given
 
 
 def study_columns(
@@ -48,7 +48,7 @@ def study_columns(
     with_target: bool = True,
     split_column: str | None = None,
 ) -> dict[str, StudyColumn]:
-    """Every column of the study, by name: features first, then the target, then a split's."""
+    """Return the study's columns by name: features first, then the target, then a split's."""
     marks = NumberMarks(decimal_mark(table, task, source), source.thousands or "")
     texts: dict[str, TextColumn | None] = {}
     parsers: dict[str, Parse] = {}
@@ -89,7 +89,7 @@ def study_columns(
 def study_column_names(
     task: TabularTask, *, with_target: bool = True, split_column: str | None
 ) -> list[str]:
-    """The study's own names: features first, then the target, then that of a given split."""
+    """Return the study's own names: features first, then the target, then that of a given split."""
     features = [feature.name for feature in task.features]
     targets = [column.name for column in task.target_columns] if with_target else []
     return [*features, *targets, *([split_column] if split_column else [])]
@@ -102,14 +102,14 @@ def columns_of(
     with_target: bool = True,
     split_column: str | None = None,
 ) -> list[str]:
-    """The data's own names of the columns that are to be read."""
+    """Return the data's own names of the columns to read."""
     names = study_column_names(task, with_target=with_target, split_column=split_column)
     needed = [local for name in names for local in source.needed(name)]
     return needed if source.patient is None else [*needed, source.patient]
 
 
 def decimal_mark(table: TextTable, task: TabularTask, source: TableSource) -> DecimalMark:
-    """The mark that the site file gives, or else the one that the study's numbers show."""
+    """Return the site file's decimal mark, or else the one that the study's numbers show."""
     if source.decimal is not None:
         return source.decimal
     if source.thousands in (".", ","):
@@ -121,7 +121,7 @@ def decimal_mark(table: TextTable, task: TabularTask, source: TableSource) -> De
 
 
 def _by_origin(typed: frozenset[str], plain: Parse, written: Parse) -> Parse:
-    """The parser of a column in which these texts are numbers of the source's own."""
+    """Return the parser of a column in which these texts are the source's own numbers."""
     return lambda text: plain(text) if text in typed else written(text)
 
 
@@ -134,7 +134,7 @@ def _text(table: TextTable, source: TableSource, name: str) -> TextColumn | None
 
 
 def _mapped(parse: Parse, source: TableSource, name: str) -> Parse:
-    """The parser of the data's own words."""
+    """Return the parser of the data's own words."""
     meant: Mapping[str, str] = source.value_map(name)
     if name in source.derive:
         wanted = source.derive[name]
@@ -149,7 +149,7 @@ def _mapped(parse: Parse, source: TableSource, name: str) -> Parse:
 
 @dataclass(frozen=True, slots=True)
 class MapFindings:
-    """What the declarations leave to say."""
+    """Problems and notes about the declarations."""
 
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -161,11 +161,11 @@ def check_maps(
     columns: dict[str, StudyColumn],
     unasked: Collection[str],
 ) -> MapFindings:
-    """Hold every declaration against the study's columns and the table's values.
+    """Check every declaration against the study's columns and the table's values.
 
-    A declaration for a column that neither the study nor the table has, but that is spelt much like
-    one of the study's, is a problem; for any other column it is noted, because a site file may
-    serve several studies. `unasked` are columns of the study that are not read this time.
+    A declaration for an unknown column is a problem if it is spelt much like one of the study's,
+    and otherwise a note, because a site file may serve several studies. `unasked` are columns of
+    the study that are not read this time.
     """
     found = MapFindings()
     for where, name in _declared(source):
@@ -200,7 +200,7 @@ def check_maps(
 
 
 def _declared(source: TableSource) -> Iterator[tuple[str, str]]:
-    """Every table of the site file that names a column of a study, with the name."""
+    """Yield every table of the site file that names a column of a study, with the name."""
     for where, names in (
         ("[data.columns]", source.columns),
         ("[data.units]", source.units),
@@ -215,7 +215,7 @@ def _declared(source: TableSource) -> Iterator[tuple[str, str]]:
 
 
 def _read_twice(source: TableSource, columns: dict[str, StudyColumn]) -> Iterator[str]:
-    """A column of the data that would be two of the study's."""
+    """Yield the problem of a column of the data that would be two of the study's."""
     readers: dict[str, list[str]] = {}
     for name in columns:
         if name not in source.absent and name not in source.derive:
@@ -241,7 +241,7 @@ def _check_values(
         )
     if any(key in texts for key in meant):
         return
-    # What the study itself understands, without the map: the map's left sides, if it is reversed.
+    # Texts that the study understands without the map: the map's left sides, if it is reversed.
     understood = [key for key in meant if not isinstance(column.plain(key), Fault)]
     if len(understood) == len(meant) and any(value in texts for value in meant.values() if value):
         found.problems.append(
@@ -255,7 +255,7 @@ def _check_values(
 
 
 def _merged(meant: dict[str, str], texts: set[str]) -> Iterator[tuple[str, str, str]]:
-    """A value of the study that a map makes of a text, and that stands in the data, too."""
+    """Yield the problem of a map to a value of the study that the data also contain."""
     for key, value in meant.items():
         is_other = key.casefold() != value.casefold()
         is_itself = value in texts and meant.get(value, value) == value

@@ -42,13 +42,13 @@ from erosion.common.tasks.task import Targets
 
 MAX_PROBLEMS = 30  # a message longer than a screen is not read
 SHOWN_VALUES = 3  # examples of each problem
-SHOWN_CODES = 8  # values of a column that lie far from all others
-ALIKE = 0.8  # of two columns' names, from 0 to 1, for one to be asked about
+SHOWN_CODES = 8  # values listed of a column that lie far from all others
+ALIKE = 0.8  # similarity of two columns' names, from 0 to 1, worth asking about
 MOST_UNFIT = 0.05  # of the values of such a column
-FEWEST_FOR_TYPICAL = 20  # values, for their median to be compared with the study's `typical`
-FEWEST_BARE = 5  # rows without nearly any feature, to be told of
-UNTYPICAL = 2.0  # widths of `typical` to the median; of a normal distribution 3.4 deviations
-STANDS_FOR = {"mode": " (the commonest)", "indicator": " (as missing)"}  # beside their number
+FEWEST_FOR_TYPICAL = 20  # values needed to compare their median with the study's `typical`
+FEWEST_BARE = 5  # rows without nearly any feature that are worth a note
+UNTYPICAL = 2.0  # widths of `typical` to the median; 3.4 deviations of a normal distribution
+STANDS_FOR = {"mode": " (the commonest)", "indicator": " (as missing)"}  # after their number
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,12 @@ class CheckedTable:
     """The patients that meet the contract."""
 
     rows: NDArray[np.float64]
-    # (n, features): the number, or the index of the category; NaN where it is to be imputed
-    targets: Targets  # (n, ...) as the task has them; empty where no target was asked for
+    # (n, features): the number, or the index of the category; NaN: to be imputed
+    targets: Targets  # (n, ...) from the task; empty where no target was asked for
     places: NDArray[np.int64]  # (n,) index of each row in the file, from 0
     patients: NDArray[np.int64] | None  # (n,) equal for rows of one patient, where there is a key
     notes: tuple[str, ...]  # what was dropped or imputed
-    is_test: NDArray[np.bool_] | None  # (n,) as the table says; None where it was not asked
+    is_test: NDArray[np.bool_] | None  # (n,) from the table; None where it was not asked for
 
 
 def check_table(
@@ -72,7 +72,7 @@ def check_table(
     with_target: bool = True,
     split_column: str | None = None,
 ) -> CheckedTable:
-    """The patients as numbers; raises DataError with every problem in the file.
+    """Return the patients as numbers. Raises DataError with every problem in the file.
 
     The message quotes patients' values: it is for the hospital alone (`DataError.public`).
     """
@@ -138,12 +138,12 @@ def check_table(
 
 
 def missing_columns(table: TextTable, names: Sequence[str], source: TableSource) -> list[str]:
-    """The columns in the data that those of the study need and that are not there."""
+    """Return the missing columns in the data that those of the study need."""
     return [local for name in names for local in source.needed(name) if local not in table.header]
 
 
 def candidates(table: TextTable, missing: Sequence[str]) -> list[str]:
-    """Columns whose names are so much like those of missing ones that they may be meant."""
+    """Return columns with names similar to those of missing ones."""
     return [name for name in table.header if any(_alike(name, wanted) for wanted in missing)]
 
 
@@ -154,7 +154,7 @@ def _alike(name: str, other: str) -> bool:
 
 @dataclass(slots=True)
 class _Check:
-    """The problems and notes gathered over one table."""
+    """The problems and notes of one table."""
 
     table: TextTable
     source: TableSource
@@ -163,13 +163,13 @@ class _Check:
     notes: list[str] = field(default_factory=list)
 
     def declarations(self, unasked: Sequence[str]) -> None:
-        """Note what the site file declares in vain."""
+        """Note ineffective declarations of the site file."""
         found = check_maps(self.table, self.source, self.study, unasked)
         self.problems += found.problems
         self.notes += found.notes
 
     def header(self) -> None:
-        """Note columns that are missing, or that are one column of the file."""
+        """Note columns that are missing, or that share one column of the file."""
         header = self.table.header
         taken: dict[str, str] = {}
         for name in self.study:
@@ -198,7 +198,7 @@ class _Check:
             self.problems.append(f"the file has a single column; {remedy}")
 
     def column(self, name: str, policy: NumberMissing | CategoryMissing) -> NDArray[np.float64]:
-        """One column as numbers: (n,), NaN where missing, faulty, or not in the file."""
+        """Return a column as numbers: (n,), NaN where missing, faulty, or not in the file."""
         column = self.study[name]
         if column.text is None:
             if name in self.source.absent and column.can_be_absent and policy == "refuse":
@@ -208,7 +208,7 @@ class _Check:
                 )
             return np.full(self.table.num_rows, np.nan if name in self.source.absent else 0.0)
         values = np.full(len(column.text.texts), np.nan)
-        faulty: dict[Fault, list[int]] = {}  # fault -> indices of the texts that have it
+        faulty: dict[Fault, list[int]] = {}  # fault -> indices of its texts
         for index, text in enumerate(column.text.texts):
             value = column.parse(text)
             if not isinstance(value, Fault) and math.isnan(value) and policy == "refuse":
@@ -226,7 +226,7 @@ class _Check:
     def features(
         self, recorded: Mapping[str, NDArray[np.float64]], dropped: NDArray[np.bool_]
     ) -> None:
-        """Say where the rows that are not dropped (n,) lack nearly all features, each (n,)."""
+        """Note where the rows that are not dropped (n,) lack nearly all features, each (n,)."""
         if not recorded:
             return
         is_missing = np.isnan(np.stack([*recorded.values()], axis=1))
@@ -248,7 +248,7 @@ class _Check:
             )
 
     def patients(self) -> NDArray[np.int64] | None:
-        """A number for the patient of each row: (n,); None where the site file names no key."""
+        """Return a patient number per row: (n,); None where the site file names no key."""
         key = self.source.patient
         if key is None:
             return None
@@ -271,7 +271,7 @@ class _Check:
         return column.codes
 
     def _numbers(self, name: str, column: TextColumn, values: NDArray[np.float64]) -> None:
-        """Say what is read as numbers (texts,) and may be meant otherwise."""
+        """Note what is read as numbers (texts,) and may mean something else."""
         texts = column.texts
         is_found_out = self.source.decimal is None and self.source.thousands is None
         if is_found_out and groups_by_point(column.written):
@@ -299,7 +299,7 @@ class _Check:
             )
 
     def _typical(self, name: str, values: NDArray[np.float64]) -> None:
-        """Say where most values (n,) lie far from where the study has them."""
+        """Note where most values (n,) lie far from the study's typical ones."""
         typical, known = self.study[name].typical, values[~np.isnan(values)]
         if typical is None or len(known) < FEWEST_FOR_TYPICAL:
             return
@@ -312,7 +312,7 @@ class _Check:
             )
 
     def _limits(self, name: str, column: TextColumn) -> None:
-        """Say how many values beyond a limit are read as what the site file declares."""
+        """Note how many values beyond a limit are read as what the site file declares."""
         if (limit := self.source.limits.get(name)) is None:
             return
         found = [i for i, text in enumerate(column.texts) if LIMIT.fullmatch(text)]
@@ -322,7 +322,7 @@ class _Check:
             self.notes.append(f"column {name}: {rows} values beyond a limit are read as {read}")
 
     def _unit(self, name: str) -> None:
-        """Say where a column's header has another unit than the study."""
+        """Note where a column's header has another unit than the study."""
         local = self.source.local_name(name)
         if name in self.source.units or name in self.source.derive:
             return
@@ -357,7 +357,7 @@ class _Check:
         )
 
     def _fits(self, name: str, found: str) -> bool:
-        """Whether nearly all values of a column of the file would do for a column of the study."""
+        """Return whether nearly all values of a column of the file fit a column of the study."""
         column = self.table.columns.get(found)
         if column is None or found in {self.source.local_name(other) for other in self.study}:
             return False
@@ -387,6 +387,6 @@ def _message(table: TextTable, problems: Sequence[str]) -> str:
     shown = list(problems[:MAX_PROBLEMS])
     if len(problems) > len(shown):
         shown.append(f"and {len(problems) - len(shown)} more problems")
-    # What was found out in reading may be the reason.
+    # What was noticed while reading may be the reason.
     shown += [f"(noted: {note})" for note in table.notes]
     return f"{table.origin}:\n" + "\n".join(f"  {problem}" for problem in shown)

@@ -1,4 +1,4 @@
-"""A table as text, before the study gives the text a meaning."""
+"""A table as text, before the study defines the text's meaning."""
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
@@ -15,33 +15,33 @@ from numpy.typing import NDArray
 from erosion.common.errors import DataError
 from erosion.common.settings.names import canonical
 
-MOST_CHARACTERS = 2**28  # of the different texts in one column: it holds documents, not values
+MOST_CHARACTERS = 2**28  # of the distinct texts in one column: it holds documents, not values
 LONG = 64  # characters
 
 
 @dataclass(frozen=True, slots=True)
 class TextColumn:
-    """A column as its distinct values: there are far fewer of them than of rows."""
+    """A column as its distinct values: there are far fewer of them than rows."""
 
-    texts: tuple[str, ...]  # distinct, without spaces around; "" where there is none
+    texts: tuple[str, ...]  # distinct, without spaces around; "" where missing
     codes: NDArray[np.int64]  # (n,) index into `texts`
-    typed: frozenset[str] = frozenset()  # those of `texts` that are numbers of the source's own,
-    # which the site file's decimal and thousands say nothing of
+    typed: frozenset[str] = frozenset()  # those of `texts` that are the source's own numbers,
+    # independent of the site file's decimal and thousands
 
     @property
     def written(self) -> tuple[str, ...]:
-        """The others of `texts`, as somebody wrote them."""
+        """The other `texts`, written by a person."""
         return tuple(text for text in self.texts if text not in self.typed)
 
     def take(self, rows: NDArray[np.int64]) -> "TextColumn":
-        """The column of some rows, in that order."""
+        """Return the column for some rows, in that order."""
         if len(rows) == len(self.codes):
             return self
         kept, codes = np.unique(self.codes[rows], return_inverse=True)
         return TextColumn(tuple(self.texts[code] for code in kept.tolist()), codes, self.typed)
 
     def without(self, missing: Collection[str]) -> "TextColumn":
-        """The column with "" for the texts that are `missing`, as codes are compared."""
+        """Return the column with "" for the texts that are `missing`, compared as codes."""
         texts = ["" if canonical(text) in missing else text for text in self.texts]
         kept = list(dict.fromkeys(texts))
         position = {text: index for index, text in enumerate(kept)}
@@ -54,20 +54,20 @@ class TextTable:
     """The wanted columns of a hospital's table."""
 
     origin: str  # opens a message about the table, e.g. "Data file patients.csv"
-    header: tuple[str, ...]  # every column there is
-    columns: Mapping[str, TextColumn]  # those of the wanted ones that exist, by local name
+    header: tuple[str, ...]  # all columns in the source
+    columns: Mapping[str, TextColumn]  # the wanted ones that exist, by local name
     num_rows: int
-    row_word: str  # how people find a row: the "line" of a CSV, the "row" of a Parquet file
+    row_word: str  # people's name of a row: the "line" of a CSV, the "row" of a Parquet file
     first_row: int  # number of the first patient's line or row
-    notes: tuple[str, ...] = ()  # what was found out in reading it
+    notes: tuple[str, ...] = ()  # what was noticed while reading it
     numbers: NDArray[np.int64] | None = None  # (n,) of the lines, where some are left out
-    positions: NDArray[np.int64] | None = None  # (n,) of the rows among all of the file from 0,
-    # those left out included; None: none is
+    positions: NDArray[np.int64] | None = None  # (n,) of the rows among all in the file, from 0,
+    # including those left out; None: none is
     row_hashes: NDArray[np.uint64] | None = None  # (n,) of every column of the row; None: unknown
-    footer: int = 0  # of the last rows, that seem to hold totals and no patients
+    footer: int = 0  # last rows that seem to hold totals and not patients
 
     def without_last(self, num: int) -> "TextTable":
-        """The table without its last rows."""
+        """Return the table without its last rows."""
         if not num:
             return self
         rows = np.arange(self.num_rows - num)
@@ -81,7 +81,7 @@ class TextTable:
         )
 
     def place(self, index: int) -> str:
-        """Where the patient with this index (from 0) stands in the file."""
+        """Return where the patient with this index (from 0) stands in the file."""
         number = self.first_row + index if self.numbers is None else self.numbers[index]
         return f"{self.row_word} {number}"
 
@@ -89,7 +89,7 @@ class TextTable:
 def text_columns(
     table: "pa.Table", wanted: Collection[str]
 ) -> tuple[tuple[str, ...], dict[str, TextColumn]]:
-    """The header, and every column that has a text. Raises ArrowException for a wanted one."""
+    """Return the header, and every column that has text. Raises ArrowException for a wanted one."""
     columns = {}
     for name in table.column_names:
         try:
@@ -101,10 +101,10 @@ def text_columns(
 
 
 def text_column(name: str, column: "pa.ChunkedArray") -> TextColumn:
-    """Every kind of column as text: 5 becomes "5", true "1", a gap "", and NaN "nan".
+    """Return any kind of column as text: 5 becomes "5", true "1", a gap "", and NaN "nan".
 
     Raises pyarrow's ArrowException for a kind that has no text, such as a list, or a duration,
-    whose text would be a number of unnamed units.
+    which would be a number of unnamed units.
     """
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
@@ -118,7 +118,7 @@ def text_column(name: str, column: "pa.ChunkedArray") -> TextColumn:
         column = column.cast(pa.large_string())
     except pa.ArrowNotImplementedError:
         raise pa.ArrowException(f"column {name!r} is of type {column.type}") from None
-    # `fill_null` and `to_numpy` import pandas wherever that is installed: half a second.
+    # `fill_null` and `to_numpy` import pandas if it is installed: half a second.
     encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
     raw = [text or "" for text in encoded.dictionary.to_pylist()]
     texts = list(dict.fromkeys(text.strip() for text in raw))
@@ -129,7 +129,7 @@ def text_column(name: str, column: "pa.ChunkedArray") -> TextColumn:
 
 
 class ColumnEncoder(dict[str, int]):
-    """Makes a column of values, batch by batch: the code of each different text."""
+    """Builds a column from values, batch by batch: the code of each distinct text."""
 
     def __init__(self, name: str, origin: str, *, is_wanted: bool = True) -> None:
         """`origin` opens a message. Of a column that is not wanted, only the row hash is used."""
@@ -137,10 +137,10 @@ class ColumnEncoder(dict[str, int]):
         self._name, self._origin, self._is_wanted = name, origin, is_wanted
         self._characters = 0
         self._codes: list[int] = []
-        self._typed: set[str] = set()  # numbers of the source's own
+        self._typed: set[str] = set()  # the source's own numbers
 
     def add(self, values: Sequence[Any]) -> None:
-        """More values: numbers, texts, dates, or None; raises DataError for other things."""
+        """Add values: numbers, texts, dates, or None. Raises DataError for other types."""
         try:
             texts = list(map(str.strip, values))
         except TypeError:
@@ -153,7 +153,7 @@ class ColumnEncoder(dict[str, int]):
             )
 
     def column(self) -> TextColumn:
-        """What was added."""
+        """Return the column."""
         codes = np.array(self._codes, dtype=np.int64)
         return TextColumn(tuple(self), codes, frozenset(self._typed))
 
@@ -175,7 +175,7 @@ class ColumnEncoder(dict[str, int]):
             return value.isoformat()
         if isinstance(value, UUID):
             return str(value)
-        if not self._is_wanted:  # the text of a memoryview would be its address
+        if not self._is_wanted:  # a memoryview's text would be its address
             return repr(bytes(value) if isinstance(value, memoryview) else value)
         raise DataError(
             f"{self._origin}: column {self._name!r} holds {type(value).__name__}. Give numbers,"
@@ -184,7 +184,7 @@ class ColumnEncoder(dict[str, int]):
 
 
 def shortened(text: str) -> str:
-    """A text by which rows are compared: a long one by its hash."""
+    """Return a text for comparing rows: the hash of a long one."""
     if len(text) <= LONG:
         return text
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()

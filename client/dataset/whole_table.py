@@ -1,4 +1,4 @@
-"""Makes a table of a source's columns: hashes of its rows, and what its last rows may hold."""
+"""Makes a table of a source's columns: hashes of its rows, and possible totals in its last rows."""
 
 import re
 import tomllib
@@ -15,13 +15,13 @@ from erosion.client.dataset.text_table import TextColumn, TextTable
 
 FILE = Path(__file__).with_name("total_words.toml")
 LOOKED_AT = 10  # rows at the end
-FEWEST_ROWS = 3  # of a table whose last one may be of totals
-FEWEST_ABOVE = 5  # rows, to compare their sum or mean with the last one
-MOST_ROWS = 100_000  # of a table that somebody sums up below it
+FEWEST_ROWS = 3  # of a table with a possible last row of totals
+FEWEST_ABOVE = 5  # rows needed to compare their sum or mean with the last one
+MOST_ROWS = 100_000  # of a table that somebody totals below it
 LONGEST = 60  # characters of a label
 BARE = 0.6  # of a row's cells have a value, at most
 MOSTLY_NUMBERS = 0.9
-FEWEST_MEANS = 2  # columns whose last number is the mean of those above
+FEWEST_MEANS = 2  # columns with a last number that is the mean of those above
 _NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")
 _COUNT = re.compile(r"\(?n\s*[=:]\s*\d+\)?", re.I)
 
@@ -39,9 +39,9 @@ def whole_table(
     positions: NDArray[np.int64] | None = None,
     footer_lines: int | None = 0,
 ) -> TextTable:
-    """The table of `columns`, all that have a text, of which it keeps the wanted ones.
+    """Return the table of `columns`, all that have text, of which it keeps the wanted ones.
 
-    `footer_lines`: as the site file has it; where it has some, no rows of totals are looked for.
+    `footer_lines`: from the site file; where it has some, rows of totals are not searched for.
     None: the source has no such key.
     """
     kept = {name: columns[name] for name in header if name in columns and name in wanted}
@@ -75,9 +75,9 @@ def whole_table(
 def _total_rows(
     found: Mapping[str, TextColumn], wanted: Mapping[str, TextColumn], num: int
 ) -> tuple[int, int, str, bool] | None:
-    """The first to the last of the rows of totals, what they are, and whether nothing follows.
+    """Return the first and last row of totals, a description, and whether nothing follows.
 
-    `wanted`: the columns with numbers that may be sums. A label is no value that others have, too.
+    `wanted`: the columns with numbers that may be sums. A label is a value that no other row has.
     """
     if num < FEWEST_ROWS:
         return None
@@ -120,9 +120,9 @@ def _is_count(row: Mapping[str, str]) -> bool:
 
 
 def _label(row: Mapping[str, str], found: Mapping[str, TextColumn], end: int) -> str:
-    """The cell of a row that says that it holds totals; "" where none does.
+    """Return the label of a row of totals; "" where there is none.
 
-    `end`: of the rows that hold patients for certain.
+    `end`: of the rows that certainly hold patients.
     """
     statistics, around = _words()
     for name, cell in row.items():
@@ -140,7 +140,7 @@ def _label(row: Mapping[str, str], found: Mapping[str, TextColumn], end: int) ->
 
 
 def _computed(columns: Mapping[str, TextColumn]) -> str:
-    """What the numbers of the last row are, of those above it; "" where they are their own."""
+    """Return which function of the numbers above the last row holds; "" where none does."""
     sums = means = num = 0
     for column in columns.values():
         texts = [text.replace(",", ".") for text in column.texts]

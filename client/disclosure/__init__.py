@@ -1,1 +1,1 @@
-"""Disclosure control: what a hospital says about its patients is never about fewer than a cell."""
+"""Disclosure control: no figure about fewer patients than a cell leaves a hospital."""

@@ -1,4 +1,4 @@
-"""A site's small-cell rule: what it discloses about its patients, however often it is asked."""
+"""A site's small-cell rule for repeated disclosures about its patients."""
 
 import hashlib
 import json
@@ -48,7 +48,7 @@ _ANY_NUMBER = 2**62
 
 
 class DisclosureControl:
-    """Rounds what a site tells, and remembers it. Raises Refusal and SiteError."""
+    """Rounds what a site discloses, and remembers it. Raises Refusal and SiteError."""
 
     def __init__(self, site: Site, secret: bytes = b"", records: Records | None = None) -> None:
         """`secret`: the site's, from which roundings are drawn; empty in a simulation."""
@@ -68,7 +68,7 @@ class DisclosureControl:
         identified: Groups | None = None,
         whole_rows: Hashes | None = None,
     ) -> tuple[int, int, int]:
-        """How many samples there are, identified patients, and patients; multiples of the cell.
+        """Return the numbers of samples, identified patients, and patients; multiples of the cell.
 
         `identified`: (n,) as `groups`, by the rows' identifiers alone; None: they have none.
         `whole_rows`: see `check_test_part`. All are noted, and one is sent.
@@ -95,10 +95,10 @@ class DisclosureControl:
     def column(
         self, name: str, values: NDArray[np.float64], groups: Groups, *, is_disclosed: bool = True
     ) -> ColumnFigures:
-        """The figures of a column of numbers (n,), NaN where one is missing.
+        """Return the figures of a number column (n,), NaN where one is missing.
 
-        Of several rows, a patient counts with the mean of the values that there are. Figures that
-        do not leave are rounded alike, but of just these patients, and are not remembered.
+        With several rows, a patient counts with the mean of its values. Figures that do not leave
+        are rounded alike, but from just these patients, and are not remembered.
         """
         known = ~np.isnan(values)
         patients = patient_hashes(values[known], groups[known], self._keys)
@@ -126,12 +126,12 @@ class DisclosureControl:
         groups: Groups,
         texts: Mapping[str, str] | None = None,
     ) -> dict[str, int]:
-        """`counts` of patients by category of a column (n,), or by another property, rounded.
+        """Return `counts` of patients by category of a column (n,), or another property, rounded.
 
-        Each patient counts in one of them at most, and they are rounded together: `rounded_parts`.
+        Each patient counts in at most one of them, and they are rounded together: `rounded_parts`.
 
-        `texts`: of each category, in the order of the column's codes, what it is in the data: by it
-        patients are recognised in any order of the study's. None: the column is of numbers.
+        `texts`: the data's values of each category, in the order of the column's codes: they
+        identify patients in any order of the study's categories. None: the column is of numbers.
         """
         patients = patient_hashes(values, groups, self._keys)
         column = self._local_name(name)  # one, under every name
@@ -153,13 +153,13 @@ class DisclosureControl:
             known = {str(what): int(count) for what, count in json.loads(told).items()}
         except (ValueError, TypeError, AttributeError, RecursionError):
             raise self._table.damaged(f"the record of {name}") from None
-        called = texts or {}  # a study may call its classes anything
+        called = texts or {}  # a study may name its classes anything
         return {what: known.get(called.get(what, what), known.get(what, 0)) for what in counts}
 
     def sums(
         self, task: TabularTask, rows: NDArray[np.float64], groups: Groups, *, is_disclosed: bool
     ) -> FeatureSums:
-        """Per encoded column, rounded sums over at least a cell of patients; zeros elsewhere.
+        """Return rounded sums per encoded column over at least a cell of patients; zeros elsewhere.
 
         `is_disclosed`: see `column`.
         """
@@ -169,7 +169,7 @@ class DisclosureControl:
                 sums.append(
                     sums_of(self.column(feature.name, values, groups, is_disclosed=is_disclosed))
                 )
-            else:  # how many patients have which category is nobody's business
+            else:  # how many patients have which category is private
                 sums += [(0, 0.0, 0.0)] * task.width(feature)
         counts, totals, squares = zip(*sums, strict=True)
         return FeatureSums(count=counts, total=totals, squares=squares)
@@ -185,11 +185,11 @@ class DisclosureControl:
         is_noted: bool = True,
         may_leave_out: bool = True,
     ) -> NDArray[np.bool_]:
-        """Which of a study's training rows (n, ...) updates are computed of: (n,).
+        """Return which of a study's training rows (n, ...) updates are computed from: (n,).
 
-        `whole_rows`: (n,) hashes of all that the table says of each row. See `cohorts`.
-        `is_noted`: they count as trained on from now on. `may_leave_out`: else they are trained on
-        as they are, or Refusal is raised.
+        `whole_rows`: (n,) hashes of all source data of each row. See `cohorts`. `is_noted`: they
+        count as trained on from now on. `may_leave_out`: otherwise all are trained on, or Refusal
+        is raised.
         """
         outcomes = row_hashes(targets.reshape(len(targets), -1).astype(np.float64), self._keys)
         values = mixed(row_hashes(rows, self._keys) ^ mixed(outcomes ^ self._keys[2]))
@@ -217,7 +217,7 @@ class DisclosureControl:
         return kept
 
     def check_folds(self, name: str, folds: Sequence[Fold], num_patients: int) -> None:
-        """Refuse folds of few patients: runs without each of them, subtracted, show the fold.
+        """Refuse folds of few patients: the difference of runs with and without a fold shows it.
 
         `num_patients`: all that are divided into folds.
         """
@@ -241,9 +241,9 @@ class DisclosureControl:
     ) -> None:
         """Refuse to measure models on few patients, or on nearly those of an earlier test part.
 
-        `whole_rows`: (n,) hashes of all that the table says of each row: by them the patients are
-        known again in a study of other columns, too. `is_noted`: they count as measured on from
-        now on. `remedy`: what makes the test part larger.
+        `whole_rows`: (n,) hashes of all source data of each row, which identify the patients in a
+        study of other columns, too. `is_noted`: they count as measured on from now on. `remedy`:
+        what makes the test part larger.
         """
         if len(np.unique(groups)) < self.cell:
             raise Refusal(
@@ -265,7 +265,7 @@ class DisclosureControl:
             )
 
     def disclosed(self) -> list[str]:
-        """The figures about this site's patients that have left so far, in lines."""
+        """Return the disclosed figures about this site's patients, in lines."""
         by_column = self._table.num_disclosed(COLUMN)
         lines = [f"Smallest cell: {self.cell} patients (limits.min_cell)"]
         if by_column:
@@ -279,7 +279,7 @@ class DisclosureControl:
         return lines
 
     def groups(self, counts: Mapping[str, int]) -> dict[str, int | None]:
-        """Patients by class; None for fewer than a cell, and for what would give them away."""
+        """Return patients by class; None for less than a cell, or where the rest discloses them."""
         told: dict[str, int | None] = {
             name: count if count >= self.cell else None for name, count in counts.items()
         }
@@ -292,7 +292,7 @@ class DisclosureControl:
         return told
 
     def at_least(self, count: int, threshold: int, total: int) -> int:
-        """A count among `total` patients as it may be told: itself, else a bound below it.
+        """Return a disclosable count among `total` patients: itself, or else a lower bound.
 
         Both it and the rest must be a cell: the total is known, and would give the rest away.
         """
@@ -302,18 +302,18 @@ class DisclosureControl:
 
     @staticmethod
     def _name_of(patients: Hashes) -> str:
-        """Name a set of patients, in any order."""
+        """Return the name of a set of patients, in any order."""
         return hashlib.sha256(sketch_of(patients).tobytes()).hexdigest()
 
 
 def _means_of_patients(values: NDArray[np.float64], groups: Groups) -> NDArray[np.float64]:
-    """Each patient's mean over its rows (n,): (patients,)."""
+    """Return each patient's mean over its rows (n,): (patients,)."""
     _, places = np.unique(groups, return_inverse=True)
     means: NDArray[np.float64] = np.bincount(places, weights=values) / np.bincount(places)
     return means
 
 
 def _with_targets(rows: Rows, targets: Targets) -> NDArray[np.float64]:
-    """What a model learns from, or is measured by: (n, columns)."""
+    """Return what a model learns from, or is measured by: (n, columns)."""
     flat = rows.reshape(len(rows), -1), targets.reshape(len(targets), -1)
     return np.column_stack(flat).astype(np.float64)

@@ -1,19 +1,19 @@
-"""Recognises sets of patients: the same ones, nearly the same ones, and which may be trained on.
+"""Recognises sets of patients: equal ones, nearly equal ones, and which may be trained on.
 
-Of a set a short summary is kept. Every patient is hashed to one of BUCKETS places, and each place
+A set is kept as a short summary. Every patient is hashed to one of BUCKETS places, and each place
 holds the sum of its patients' hashes. Sets that differ in d patients differ in at most 2d places (a
-changed patient leaves one and comes to another); so where at least 2d places differ, at least d
+changed patient leaves one and enters another); so where at least 2d places differ, at least d
 patients do. The converse may fail by chance: then a site takes two sets to be nearer than they are,
 and discloses less.
 
-Cohorts, of which updates are computed, are kept whole. Training on all patients in one batch gives
-an update that is nearly a sum over them, and two such updates, before and after one patient came,
-went or was corrected, differ by that patient's record. So where a study's patients are nearly those
-of an earlier one, the study gets the earlier one's patients; where some of these are gone, others
-are left out with them, drawn by the site's secret, until a cell of patients differs. A row is
-recognised by its values as the study sees them, or by all that its source says of it; by each of
-these a cohort must be the same as an earlier one or differ in a cell. Values that were trained on
-before may be again: that update was given.
+Cohorts, from which updates are computed, are kept whole. Training on all patients in one batch
+gives an update that is nearly a sum over them, and two such updates, before and after one patient
+was added, removed or corrected, differ by that patient's record. So where a study's patients are
+nearly those of an earlier one, the study gets the earlier one's patients; where some of these are
+gone, others are left out with them, drawn by the site's secret, until a cell of patients differs. A
+row is recognised by its values as the study sees them, or by all its source data; by each of these
+a cohort must equal an earlier one or differ in a cell. Values that were trained on before may be
+used again: that update was given.
 """
 
 import hashlib
@@ -30,14 +30,14 @@ Sketch = NDArray[np.uint64]  # (BUCKETS,)
 
 
 def keys_of(secret: bytes) -> Hashes:
-    """Four numbers that the hashes are keyed with."""
+    """Return four numbers that key the hashes."""
     return np.frombuffer(hashlib.sha256(b"erosion cells" + secret).digest(), dtype="<u8").copy()
 
 
 def patient_hashes(
     values: NDArray[np.float64] | NDArray[np.uint8], groups: NDArray[np.int64], keys: Hashes
 ) -> Hashes:
-    """One hash for every patient of rows (n, ...), of all its rows' values; (patients,).
+    """Return a hash per patient of rows (n, ...), of all its rows' values; (patients,).
 
     Patients with equal values have different hashes, by their number among these: a set with one
     more of them differs in one.
@@ -48,7 +48,7 @@ def patient_hashes(
 
 
 def hashes_of_patients(rows: Hashes, groups: NDArray[np.int64], keys: Hashes) -> Hashes:
-    """The same of rows (n,) that have hashes."""
+    """Return the same for rows (n,) that have hashes."""
     if not len(rows):
         return np.zeros(0, dtype=np.uint64)
     _, places = np.unique(groups, return_inverse=True)
@@ -58,13 +58,13 @@ def hashes_of_patients(rows: Hashes, groups: NDArray[np.int64], keys: Hashes) ->
 
 
 def text_hashes(texts: Sequence[str]) -> Hashes:
-    """One hash for every text: (n,)."""
+    """Return one hash per text: (n,)."""
     found = [_of_bytes(text.encode(errors="surrogatepass")) for text in texts]
     return np.array(found, dtype=np.uint64)
 
 
 def row_hashes(values: NDArray[np.float64] | NDArray[np.uint8], keys: Hashes) -> Hashes:
-    """One hash for every row of (n, ...), of its values: (n,)."""
+    """Return one hash per row of (n, ...), of its values: (n,)."""
     flat = np.ascontiguousarray(values.reshape(len(values), -1))
     if flat.dtype == np.uint8:
         rows = flat.astype(np.uint8, copy=False)
@@ -77,29 +77,29 @@ def row_hashes(values: NDArray[np.float64] | NDArray[np.uint8], keys: Hashes) ->
 
 
 def sketch_of(hashes: Hashes) -> Sketch:
-    """The summary of a set of patients."""
+    """Return the summary of a set of patients."""
     places = np.zeros(BUCKETS, dtype=np.uint64)
     np.add.at(places, (hashes % np.uint64(BUCKETS)).astype(np.int64), mixed(hashes))
     return places
 
 
 def num_differing(one: Sketch, others: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """In how many places each of (k, BUCKETS) differs from `one`: (k,)."""
+    """Return in how many places each of (k, BUCKETS) differs from `one`: (k,)."""
     found: NDArray[np.int64] = (others != one).sum(axis=1)
     return found
 
 
 def num_shared(one: Sketch, others: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """How many of `one`'s occupied places each of (k, BUCKETS) has alike: (k,)."""
+    """Return how many of `one`'s occupied places are equal in each of (k, BUCKETS): (k,)."""
     found: NDArray[np.int64] = ((others == one) & (one != 0)).sum(axis=1)
     return found
 
 
 def nearly_same(one: Sketch, others: NDArray[np.uint64], cell: int) -> NDArray[np.bool_]:
-    """Which of (k, BUCKETS) may differ from `one` in fewer than a cell of patients: (k,).
+    """Return which of (k, BUCKETS) may differ from `one` in fewer than a cell of patients: (k,).
 
-    A changed patient changes two places. Sets that have nobody in common are not nearly the same,
-    however small they are; a set is the same as itself.
+    A changed patient changes two places. Disjoint sets are not nearly the same, however small; a
+    set is the same as itself.
     """
     apart = num_differing(one, others)
     nearly = (apart < 2 * cell) & (num_shared(one, others) > 0)
@@ -108,14 +108,14 @@ def nearly_same(one: Sketch, others: NDArray[np.uint64], cell: int) -> NDArray[n
 
 
 def mostly_same(one: Sketch, others: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which of (k, BUCKETS) have most of the occupied places of both alike: (k,)."""
+    """Return which of (k, BUCKETS) share most of the occupied places of both: (k,)."""
     occupied = np.maximum((one != 0).sum(), (others != 0).sum(axis=1))
     found: NDArray[np.bool_] = 2 * num_shared(one, others) >= occupied
     return found
 
 
 def times_before(hashes: Hashes) -> Hashes:
-    """Of each (n,), how many equal ones stand before each."""
+    """Return, for each of (n,), how many equal ones precede it."""
     order = np.argsort(hashes, kind="stable")
     ordered = hashes[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])[: len(ordered)]
@@ -130,7 +130,7 @@ def _of_bytes(row: bytes) -> int:
 
 
 def mixed(values: Hashes) -> Hashes:
-    """The same hashes, (n,), stirred: splitmix64's finisher: every bit depends on every other."""
+    """Return the hashes (n,) after splitmix64's finisher: every bit depends on every other."""
     with np.errstate(over="ignore"):
         mixed = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -148,15 +148,15 @@ class PatientCohort:
     patients: NDArray[np.int64]  # (n,) equal for rows of one patient
 
     def take(self, rows: Mask) -> "PatientCohort":
-        """Some of the rows."""
+        """Return some of the rows."""
         return PatientCohort(tuple(found[rows] for found in self.hashes), self.patients[rows])
 
     def has_values_of(self, other: "PatientCohort") -> bool:
-        """Whether an update of it is one of the other, too."""
+        """Return whether an update of it is one of the other, too."""
         return np.array_equal(np.sort(self.hashes[0]), np.sort(other.hashes[0]))
 
     def is_same_as(self, other: "PatientCohort") -> bool:
-        """Whether every kind of hash is the same, in any order of the rows."""
+        """Return whether every kind of hash is equal, in any order of the rows."""
         return len(self.hashes) == len(other.hashes) and all(
             np.array_equal(np.sort(ours), np.sort(theirs))
             for ours, theirs in zip(self.hashes, other.hashes, strict=True)
@@ -167,21 +167,21 @@ class PatientCohort:
 class _Compared:
     """A set compared with an earlier one, by one kind of hash."""
 
-    shared: Mask  # (n,) rows that the earlier one has, too
+    shared: Mask  # (n,) rows that are also in the earlier one
     num_new: int  # patients who are not in the earlier one
     num_gone: int  # patients of the earlier one who are not in the set
     gone: np.uint64  # a name for these
 
     @property
     def num_differing(self) -> int:
-        """Patients at least; one who was corrected is new and gone."""
+        """A lower bound of the patients that differ; a corrected one is both new and gone."""
         return max(self.num_new, self.num_gone)
 
 
 def set_of(
     values: Hashes, whole_rows: Hashes | None, patients: NDArray[np.int64], keys: Hashes
 ) -> PatientCohort:
-    """A set by its rows' hashes (n,), which are keyed here: they are kept on the disk."""
+    """Return a set by its rows' hashes (n,), keyed here because they are kept on the disk."""
     found = [values] if whole_rows is None else [values, whole_rows]
     return PatientCohort(tuple(_distinguished(hashes, keys) for hashes in found), patients)
 
@@ -189,7 +189,7 @@ def set_of(
 def settle(
     asked: PatientCohort, earlier: Sequence[PatientCohort], cell: int, key: np.uint64
 ) -> Mask | None:
-    """Which of the rows that a study asks for are trained on; None where too few would be left."""
+    """Return which of a study's rows are trained on; None where too few remain."""
     if _may_be_trained_on(asked, earlier, cell):
         return np.ones(len(asked.patients), dtype=bool)
     near = [found for found in _compared(asked, earlier) if 0 < found.num_differing < cell]
@@ -199,7 +199,7 @@ def settle(
             return rows
     closest = min(near, key=lambda found: found.num_differing)
     left = np.unique(asked.patients[closest.shared])
-    # By the patients that are gone: another one's going leaves others out.
+    # By the patients that are gone: another patient's removal leaves others out.
     order = left[np.argsort(mixed(_names(asked, left) ^ mixed(np.array([closest.gone ^ key]))))]
     for number in range(cell - closest.num_gone, len(order) - cell + 1):
         rows = closest.shared & ~np.isin(asked.patients, order[:number])
@@ -209,7 +209,7 @@ def settle(
 
 
 def _may_be_trained_on(asked: PatientCohort, earlier: Sequence[PatientCohort], cell: int) -> bool:
-    """Whether an update of it was given before, or differs from each in nobody or in a cell."""
+    """Return whether it was used before, or differs from each earlier set in nobody or a cell."""
     if any(asked.has_values_of(other) for other in earlier):
         return True
     differing = [found.num_differing for found in _compared(asked, earlier)]
@@ -236,13 +236,13 @@ def _compare(asked: PatientCohort, ours: Hashes, other: PatientCohort, theirs: H
 
 
 def _names(asked: PatientCohort, patients: NDArray[np.int64]) -> Hashes:
-    """One hash for each of these patients: the least of its rows'."""
+    """Return one hash per patient: the least of its rows'."""
     order = np.lexsort((asked.hashes[0], asked.patients))
     firsts = np.searchsorted(asked.patients[order], patients)
     return asked.hashes[0][order][firsts]
 
 
 def _distinguished(hashes: Hashes, keys: Hashes) -> Hashes:
-    """Keyed, and different for equal rows."""
+    """Return keyed hashes that distinguish equal rows."""
     keyed = mixed(hashes ^ keys[0])
     return mixed(keyed ^ mixed(times_before(keyed) ^ keys[1]))

@@ -1,4 +1,4 @@
-"""A hospital's columns as it tells them: counts, missing values, means and quantiles, rounded."""
+"""A hospital's columns as disclosed: rounded counts, missing values, means and quantiles."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
@@ -13,7 +13,7 @@ from erosion.common.tasks.inputs import TabularTask
 from erosion.common.tasks.task import CodedColumn, Targets, Task
 
 Groups = NDArray[np.int64]
-_MISSING = ""  # among the counts by category, of which it is none
+_MISSING = ""  # among the counts by category, though not a category
 
 
 def column_summaries(
@@ -23,7 +23,7 @@ def column_summaries(
     targets: Targets,
     groups: Groups,
 ) -> Iterator[ColumnSummary]:
-    """Every feature of a table, then the outcome; of images the outcome alone."""
+    """Summarise every feature of a table, then the outcome; of images the outcome alone."""
     if isinstance(task, TabularTask):
         for feature, column in zip(task.features, rows.T, strict=True):
             values = column.astype(np.float64)
@@ -39,9 +39,9 @@ def column_summaries(
 def _outcome(
     cells: DisclosureControl, task: Task, targets: Targets, groups: Groups
 ) -> Iterator[ColumnSummary]:
-    """The columns that are predicted."""
+    """Summarise the columns that are predicted."""
     values = targets.reshape(len(targets), -1).astype(np.float64)
-    *times, last = task.target_columns  # how long a patient was followed, where that is a column
+    *times, last = task.target_columns  # follow-up time, where that is a column
     for number, column in enumerate(times):
         yield number_summary(cells, column.name, "time", values[:, number], groups)
     counts = task.groups(task.targets_of_patients(targets, groups))
@@ -60,7 +60,7 @@ def number_summary(
     values: NDArray[np.float64],
     groups: Groups,
 ) -> ColumnSummary:
-    """A column of numbers, NaN where one is missing."""
+    """Summarise a number column, NaN where one is missing."""
     told = cells.column(name, values, groups)
     num_known = len(np.unique(groups[~np.isnan(values)]))
     num_missing = len(np.unique(groups)) - num_known
@@ -80,9 +80,10 @@ def number_summary(
 def counts_by_category(
     values: NDArray[np.float64], groups: Groups, categories: Iterable[str]
 ) -> dict[str, int]:
-    """Patients by category, and those of none; `values`: (n,) places in `categories`, or NaN.
+    """Count patients by category, and without one; `values`: (n,) indices in `categories`, or NaN.
 
-    Of several rows a patient counts with its commonest category, of equally common ones the first.
+    With several rows a patient counts with its commonest category, of equally common ones the
+    first.
     """
     names = [*categories]
     _, patients = np.unique(groups, return_inverse=True)
@@ -115,7 +116,7 @@ def _by_category(
 
 
 def _texts(column: CodedColumn, classes: Iterable[str]) -> dict[str, str]:
-    """Of each class, in the order of their codes, the values in the data that mean it."""
+    """Return each class's values in the data, in the order of the codes."""
     return {
         name: "\0".join(sorted(text for text, found in column.codes.items() if found == code))
         for code, name in enumerate(classes)

@@ -13,7 +13,7 @@ Handler = Callable[[argparse.Namespace], None]
 
 
 def add_site_commands(commands: Any) -> None:
-    """Add them; `options.enroll` is what to call."""
+    """Add them; `options.enroll` is the function to call."""
     request = _command(
         commands,
         "request",

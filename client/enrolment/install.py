@@ -38,7 +38,7 @@ MOST_COMMON_NAME = 64  # characters, by X.520
 
 
 def make_request(hospital: str, key_file: Path) -> tuple[Path, PublicKey]:
-    """Write a new key to `key_file` and its request beside it. Raises EnrolmentError."""
+    """Write a new key to `key_file` and its request next to it. Raises EnrolmentError."""
     try:
         checked_hospital(hospital)
     except ValueError as problem:
@@ -68,7 +68,7 @@ def make_request(hospital: str, key_file: Path) -> tuple[Path, PublicKey]:
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """What came of it."""
+    """The result of pinning."""
 
     path: Path
     added: Mapping[str, PublicKey]
@@ -76,7 +76,7 @@ class Pinned:
     refused: Mapping[str, tuple[PublicKey, PublicKey]]  # pinned, and offered
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """Yield lines for people."""
         if self.added:
             yield f"Pinned in {self.path}; compare each with the hospital itself:"
             yield from (f"  {name}  {fingerprint(key)}" for name, key in self.added.items())
@@ -95,14 +95,14 @@ class Pinned:
 
 
 def pin_peers(offered: Path, site: Site | AppSite, replace: Collection[str] = ()) -> Pinned:
-    """Pin what the coordinator sent. Raises EnrolmentError."""
+    """Pin the keys that the coordinator sent. Raises EnrolmentError."""
     return pin(read_pinned_keys(offered, EnrolmentError), site, replace)
 
 
 def pin(
     offered: Mapping[str, PublicKey], site: Site | AppSite, replace: Collection[str] = ()
 ) -> Pinned:
-    """The same of keys that were read; those in `replace` may take another's place."""
+    """Pin these keys; those in `replace` may replace another."""
     path = site.sealed.peers or Path(pinned_keys.NAME)
     pinned = read_pinned_keys(path, EnrolmentError) if path.exists() else {}
     others = {name: offered[name] for name in sorted(offered) if name != site.name}
@@ -135,22 +135,22 @@ _NAME_THE_KEY = (
     "If this site made the key and its request (erosion enroll request), name that key's file by"
     " --key FILE."
 )
-_GZIP = b"\x1f\x8b"  # what such a file begins with
+_GZIP = b"\x1f\x8b"  # beginnings of such a file
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """What was put where."""
+    """The installed files and their places."""
 
     files: tuple[Path, ...]
     certificate: x509.Certificate
-    key_file: Path  # of the key that it is for
+    key_file: Path  # enrolled name of the key
     pinned: Pinned | None  # the other hospitals' keys; None: the kit has none
-    replaced_authority: bool  # another one is trusted than before
+    replaced_authority: bool  # another authority is trusted than before
 
     @property
     def words(self) -> str:
-        """For people."""
+        """A text for people."""
         return expiry.in_words(self.certificate.not_valid_after_utc)
 
 
@@ -160,8 +160,7 @@ def install(
     """Install `kit`. Raises EnrolmentError, before anything is written, where it does not fit.
 
     `own_key`: of a request that this site made, where the site file names another key so far.
-    `new_authority`: the kit's authority may take the place of another, which is then not trusted
-    any more.
+    `new_authority`: the kit's authority may replace another, which is then no longer trusted.
     """
     coordinator = site.coordinator
     places = coordinator.root_certificate, coordinator.certificate, coordinator.private_key
@@ -194,7 +193,7 @@ def install(
 
 
 def _members(kit: Path) -> dict[str, bytes]:
-    """The kit's files by their names alone: nothing is unpacked by a path of the archive's."""
+    """Return the kit's files by base names: nothing is unpacked to a path of the archive's."""
     found: dict[str, bytes] = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(_unpacked(read_named(kit))), mode="r:") as archive:
@@ -209,7 +208,7 @@ def _members(kit: Path) -> dict[str, bytes]:
 
 
 def _unpacked(kit: bytes) -> bytes:
-    """The tar archive; some browsers unpack a .tar.gz by themselves. Raises what gzip raises."""
+    """Return the tar archive; some browsers decompress a .tar.gz. Raises what gzip raises."""
     content = kit
     if kit.startswith(_GZIP):
         with gzip.open(io.BytesIO(kit)) as file:
@@ -271,7 +270,7 @@ def _check(
 
 
 def _is_another(root_file: Path, root: x509.Certificate) -> bool:
-    """Whether this site trusts an authority so far, and not this one."""
+    """Return whether this site trusts an authority so far, and not this one."""
     try:
         return certificate_in(read_named(root_file)) != root
     except (OSError, ValueError):
@@ -279,7 +278,7 @@ def _is_another(root_file: Path, root: x509.Certificate) -> bool:
 
 
 def _another_authority(root_file: Path, root: x509.Certificate) -> EnrolmentError:
-    """Whom this site trusts changes only if somebody says so."""
+    """Refuse another authority, unless somebody says so."""
     digits = root.fingerprint(hashes.SHA256()).hex()[:32]
     groups = " ".join(digits[i : i + 4] for i in range(0, 32, 4))
     return EnrolmentError(

@@ -1,4 +1,4 @@
-"""The figures of the models on the user's held-out patients, with intervals, and the verdict."""
+"""The models' figures on the user's held-out patients, with intervals, and the verdict."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import ceil, isfinite
@@ -32,10 +32,10 @@ CHUNK = 2_000_000  # numbers in memory at a time
 
 
 def measure(task: Task, predictions: Floats, targets: Targets, training: Targets) -> Metrics:
-    """The task's metrics of predictions (n, k) for targets (n, ...), one for each patient.
+    """Return the task's metrics of predictions (n, k) for targets (n, ...), one per patient.
 
-    `training` are the targets of the user's training part: the base rate comes from them. With
-    several predictions of each patient, (m, n, k), a metric is its mean over them.
+    `training` are the targets of the user's training part, for the base rate. With several
+    predictions of each patient, (m, n, k), a metric is its mean over them.
     """
     weights = np.ones((1, len(targets)))
     figures = _figures(task, predictions, targets, weights, training)
@@ -53,10 +53,10 @@ def measure_with_intervals(
     resamples: int,
     seed: int,
 ) -> FinalMetrics:
-    """Metrics with 95 % percentile intervals over `resamples` draws of the patients.
+    """Return metrics with 95 % percentile intervals over `resamples` draws of the patients.
 
-    Where the task has a score interval of a metric, too, the ends are the outer ones of both: draws
-    of patients on whom a model makes few errors, or none, hardly differ.
+    Where the task also has a score interval of a metric, the wider end of both counts: draws of
+    patients with few or no errors hardly differ.
 
     The same seed draws the same patients for every arm. Draws in which a metric is undefined, such
     as AUROC where one class is drawn, are left out of its interval; where all are, it has none.
@@ -78,14 +78,14 @@ def measure_with_intervals(
 
 
 def told(figure: float) -> float:
-    """A figure no larger than others read one; that of a model that has diverged may be."""
+    """Clip a figure, such as a diverged model's, to the largest that others accept."""
     return min(max(float(figure), -LARGEST_FIGURE), LARGEST_FIGURE)
 
 
 def _figures(
     task: Task, predictions: Floats, targets: Targets, weights: Floats, training: Targets
 ) -> Mapping[str, Floats]:
-    """`task.figures`, or their means over several predictions of each patient."""
+    """Return `task.figures`, or their means over several predictions of each patient."""
     if predictions.ndim == 2:
         return task.figures(predictions, targets, weights, training)
     each = [task.figures(one, targets, weights, training) for one in predictions]
@@ -95,7 +95,7 @@ def _figures(
 def _score_intervals(
     task: Task, predictions: Floats, targets: Targets, training: Targets
 ) -> Mapping[str, Bounds]:
-    """`task.score_intervals`, or their mean ends over several predictions of each patient."""
+    """Return `task.score_intervals`, or their mean ends over several predictions per patient."""
     if predictions.ndim == 2:
         return task.score_intervals(predictions, targets, training)
     each = [task.score_intervals(one, targets, training) for one in predictions]
@@ -104,7 +104,7 @@ def _score_intervals(
 
 
 def _draws(num_patients: int, resamples: int, seed: int) -> Iterator[Floats]:
-    """How often each patient is drawn in each resample: (some resamples, n) at a time."""
+    """Yield how often each patient is drawn in each resample: (some resamples, n) at a time."""
     generator = np.random.default_rng(seed)
     at_a_time = max(1, CHUNK // num_patients)
     for start in range(0, resamples, at_a_time):
@@ -121,16 +121,16 @@ def final_figures(
     pooled: Scaling | None,
     better: Sequence[str] = (),
 ) -> EvaluateReply:
-    """What the user's site tells at a study's end.
+    """Return what the user's site sends at a study's end.
 
-    `predictions` are each arm's and local reference's, one for each patient: of the test part,
-    (n, k), or of all where each was predicted with its fold, (cuts, n, k), and then the base rate's
-    among them. `pooled`: the scaling that the coordinator sent. `better`: which of several
-    references predicts better, as the training part says, or each fold's in their order.
+    `predictions` are each arm's and local reference's, one per patient: of the test part, (n, k),
+    or of all where each was predicted with its fold, (cuts, n, k), including those of the base
+    rate. `pooled`: the scaling that the coordinator sent. `better`: which of several references
+    predicts better, according to the training part, or to each fold's in order.
     """
     study, task = dataset.study, dataset.study.task
-    # All patients, where each was predicted with its fold. What metrics take from them is the same
-    # for every arm: the commonest class, and how long patients of a survival study were followed.
+    # All patients, where each was predicted with its fold. What metrics need from them is equal
+    # for every arm: the commonest class, and the follow-up times of a survival study.
     targets, training = dataset.measured_patients.outcomes, dataset.trained_outcomes
     arms = {arm: predictions[arm] for arm in study.arms if arm in predictions}
     names = [*study.references, *([BEST_LOCAL] if len(set(better)) > 1 else [])]
@@ -169,7 +169,7 @@ def final_figures(
 
 
 def _best_column(dataset: LocalDataset) -> BestColumn | None:
-    """Find the feature that predicts best alone, on the same patients as the models."""
+    """Return the feature that predicts best alone, on the same patients as the models."""
     task = dataset.study.task
     if not isinstance(task, TabularTask):
         return None
@@ -193,7 +193,7 @@ def _best_column(dataset: LocalDataset) -> BestColumn | None:
 
 
 def no_figures_yet(user: str) -> EvaluateReply:
-    """What the user's site sends at the end of a fold; it keeps the predictions."""
+    """Return what the user's site sends at the end of a fold; it keeps the predictions."""
     return EvaluateReply(hospital=user, arms={}, comparison=None, scaling=None, class_counts={})
 
 
@@ -203,7 +203,7 @@ def _verdict(
     targets: Targets,
     better: Sequence[str],
 ) -> Comparison | None:
-    """The declared comparison, if both of its arms were run."""
+    """Return the declared comparison, if both of its arms were run."""
     study = dataset.study
     if study.comparison is None or study.comparison[0] not in predictions:
         return None
@@ -229,7 +229,7 @@ def _verdict(
 
 
 EXACT_UP_TO = 16  # patients: 65,536 sign patterns
-RANDOM_FLIPS = 20_000  # sign patterns, where few comparisons are looked at together
+RANDOM_FLIPS = 20_000  # sign patterns, where few comparisons are adjusted together
 MOST_FLIPS = 1_000_000
 
 
@@ -244,16 +244,15 @@ def compare(
     strict: bool = False,
     comparisons: int = 1,
 ) -> Comparison:
-    """The first arm against the second, by the task's loss of each test patient.
+    """Compare the first arm with the second, by the task's loss of each test patient.
 
     `predictions` are each (n, k); or (m, n, k), several of each patient, with averaged losses
-    first. No difference is claimed unless
-    p <= `level` and the smallest group of patients that the task needs has at least five: those
-    outside the commonest class, or events. If `strict`, the p-value is the larger one of these and
-    of these with one patient more, on whom the better arm errs as badly as the loss allows: errors
-    on rare patients may be absent from a sample. So it can be adjusted as any p-value is.
-    `comparisons`: how many such p-values may be adjusted together, see `flips_for`. With several
-    predictions of each patient the p-value of each alone is given, too.
+    first. A difference is claimed only if p <= `level` and the smallest group of patients that the
+    task needs has at least five: those outside the commonest class, or events. If `strict`, the
+    p-value is the larger one of these and of these with one patient more, for which the better arm
+    errs as badly as the loss allows: errors on rare patients may be absent from a sample. So it can
+    be adjusted as any p-value. `comparisons`: how many such p-values may be adjusted together, see
+    `flips_for`. With several predictions of each patient the p-value of each alone is given, too.
     """
     flips = flips_for(comparisons, level)
 
@@ -285,13 +284,13 @@ def compare(
 
 
 def _losses(task: Task, predictions: Floats, targets: Targets) -> Floats:
-    """By each of the predictions: (m, n)."""
+    """Return the losses of each prediction: (m, n)."""
     each = predictions[None] if predictions.ndim == 2 else predictions
     return np.stack([task.patient_losses(one, targets) for one in each])
 
 
 def _p_value_with_one_more(differences: Floats, worst: float, *, seed: int, flips: int) -> float:
-    """With a patient more who is as far out on the other side; 1 where that turns the mean."""
+    """Return it with one more patient, as far out on the other side; 1 if that turns the mean."""
     sign = np.sign(differences.sum())
     if not worst < abs(differences.sum()):
         return 1.0
@@ -301,20 +300,20 @@ def _p_value_with_one_more(differences: Floats, worst: float, *, seed: int, flip
 def flips_for(comparisons: int, level: float) -> int:
     """Return how many random patterns keep the smallest p-value, times `comparisons`, in `level`.
 
-    Holm's method multiplies it like that. There are no more than MOST_FLIPS.
+    Holm's method multiplies it like that. The maximum is MOST_FLIPS.
     """
     return min(max(RANDOM_FLIPS, ceil(comparisons / level)), MOST_FLIPS)
 
 
 def sign_flip_p_value(differences: Floats, *, seed: int, flips: int = RANDOM_FLIPS) -> float:
-    """Two-sided p-value of the mean of paired differences (n,) being 0.
+    """Return the two-sided p-value of paired differences (n,) having mean 0.
 
     If the arms are alike, each patient's difference could as well have had the other sign. The
-    p-value is the share of sign patterns with a sum at least as far from 0 as the observed one:
-    all of them up to 16 patients, else `flips` random ones and the observed one.
+    p-value is the share of sign patterns with a sum at least as far from 0 as the observed one: all
+    of them up to 16 patients, else `flips` random ones and the observed one.
     """
     num_patients = len(differences)
-    # Patterns with the observed sum must count, in any order of rounding.
+    # Patterns with the observed sum must count, regardless of rounding.
     observed = abs(differences.sum()) - 1e-12 * np.abs(differences).sum()
     if num_patients <= EXACT_UP_TO:
         patterns = np.arange(2**num_patients)[:, None] >> np.arange(num_patients) & 1
@@ -332,7 +331,7 @@ def sign_flip_p_value(differences: Floats, *, seed: int, flips: int = RANDOM_FLI
 def _far_out(
     patterns: NDArray[np.int64] | NDArray[np.int8], differences: Floats, observed: float
 ) -> NDArray[np.bool_]:
-    """For every row of 0/1 (some, n): is the sum of the differences with those signs as far out?"""
+    """Return, per row of 0/1 (some, n), whether the sum with these signs is as far out."""
     sums = 2 * (patterns.astype(np.float64) @ differences) - differences.sum()
     far: NDArray[np.bool_] = np.abs(sums) >= observed
     return far

@@ -1,11 +1,10 @@
-"""The user's held-out predictions: gathered over the folds, and written for its own people.
+"""The user's held-out predictions: collected over the folds, and written for its own people.
 
-They are for the hospital alone: what leaves are figures over all of the patients. Each run has a
-folder with
+They stay at the hospital: only figures over all of the patients leave. Each run has a folder with
 
 * `predictions.csv`: for each arm, each patient's prediction by a model that never saw it;
-* `trained_on.json`: salted hashes of the rows that the models were trained on, cut short, by which
-  a table is known that holds some of them. No patient can be read from it.
+* `trained_on.json`: salted, truncated hashes of the rows that the models were trained on, which
+identify a table that holds some of them. No patient can be read from it.
 """
 
 import csv
@@ -40,7 +39,7 @@ BETTER = "(better reference)"
 
 
 class FoldPredictions:
-    """What is kept of the folds of one run; `dataset` is always of the data as they are now."""
+    """What is kept of the folds of one run; `dataset` is always of the current data."""
 
     def __init__(self, kept: KeptState, study: Study, run: str) -> None:
         """`study`: with a fold or without, which makes no difference: all folds are together."""
@@ -58,7 +57,7 @@ class FoldPredictions:
     ) -> None:
         """Keep each arm's and reference's predictions (n, k) of the fold's patients.
 
-        `better`: which of the references predicts better, as the fold's training part says.
+        `better`: which of the references predicts better, according to the fold's training part.
         Raises Refusal for a fold that the study does not have.
         """
         moment = Moment(self._number_of(fold))
@@ -69,16 +68,16 @@ class FoldPredictions:
         self._kept.keep(self._place, moment, before=before, after=after)
 
     def better(self) -> list[str]:
-        """Which of the references predicts better, fold by fold; empty where none is chosen."""
+        """Return which reference predicts better, fold by fold; empty where none is chosen."""
         kept = self._kept.before(self._place, Moment(len(self._folds) + 1))
         names = [_name(fold, BETTER) for fold in self._folds]
         return [self._candidates[int(kept[name])] for name in names if name in kept]
 
     def gathered(self, arms: Sequence[str], dataset: LocalDataset) -> dict[str, Floats]:
-        """Each arm's predictions of every patient by models that never saw it, (cuts, n, k).
+        """Return each arm's held-out predictions of every patient, (cuts, n, k).
 
-        Among them, as BASE_RATE, those by the base rate of the patients that these models saw.
-        Raises Refusal where a fold's are missing or of other patients.
+        They include, as BASE_RATE, those by the base rate of the training patients. Raises Refusal
+        where a fold's are missing or of other patients.
         """
         kept = self._kept.before(self._place, Moment(len(self._folds) + 1))
         every: dict[str, list[Floats]] = {arm: [] for arm in (*arms, BASE_RATE)}
@@ -105,7 +104,7 @@ class FoldPredictions:
         return {arm: np.stack(cuts) for arm, cuts in every.items()}
 
     def places(self, dataset: LocalDataset) -> NDArray[np.int64]:
-        """In which fold of each cut every patient was, (cuts, n), from 1; after `gathered`."""
+        """Return every patient's fold in each cut, (cuts, n), from 1; after `gathered`."""
         kept = self._kept.before(self._place, Moment(len(self._folds) + 1))
         cuts: list[NDArray[np.int64]] = []
         for fold in self._folds:
@@ -115,7 +114,7 @@ class FoldPredictions:
         return np.stack(cuts)
 
     def _number_of(self, fold: Fold) -> int:
-        """The fold's place among all, from 1."""
+        """Return the fold's number among all, from 1."""
         if fold not in self._folds:
             raise Refusal(
                 f"The request is of fold {fold.number} of {fold.of} in cut {fold.cut}, which is"
@@ -142,8 +141,8 @@ def _fingerprint(dataset: LocalDataset) -> torch.Tensor:
 
 
 RUNS, PREDICTIONS, TRAINED_ON = "runs", "predictions.csv", "trained_on.json"
-MOST_RUNS = 100  # that are kept; the oldest go first
-HASH_BYTES = 5  # too few to tell what was hashed, and enough that rows seldom agree by chance
+MOST_RUNS = 100  # that are kept; the oldest are removed first
+HASH_BYTES = 5  # too few to reveal what was hashed, and enough that rows seldom agree by chance
 
 
 class TrainedOn(Settings):
@@ -154,19 +153,19 @@ class TrainedOn(Settings):
     hashes: frozenset[str]
 
     def knows(self, rows: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Which of these rows (n, features) the models were trained on, or on their like: (n,)."""
+        """Return which rows (n, features) the models were trained on, or on equal ones: (n,)."""
         salt = bytes.fromhex(self.salt)
         return np.array([each in self.hashes for each in _hashes(rows, salt)], dtype=bool)
 
 
 def run_folder_at(site_folder: Path, run: str) -> Path:
-    """Where a run's are, below the folder that the site keeps its state in."""
+    """Return a run's folder, below the folder that the site keeps its state in."""
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", run)[:80].strip(".-")
     return site_folder / RUNS / f"{readable}-{hashlib.sha256(run.encode()).hexdigest()[:8]}"
 
 
 def testbed_site(run_folder: Path, user: str) -> Path:
-    """Where the user's site keeps its state in a run of `erosion testbed`."""
+    """Return where the user's site keeps its state in a run of `erosion testbed`."""
     within = run_folder.resolve()
     whole = within.parent.parent if within.parent.name == "users" else within
     return whole / "testbed" / user / "state" / user
@@ -180,8 +179,8 @@ def write_held_out(
 ) -> None:
     """Write both files to the run's `folder`. Raises SiteError.
 
-    `predictions`: of each arm, (n, k) or (cuts, n, k), one for each patient; `folds`: in which fold
-    of each cut a patient was, (cuts, n), from 1; None: they are of a test part.
+    `predictions`: of each arm, (n, k) or (cuts, n, k), one per patient; `folds`: each patient's
+    fold in each cut, (cuts, n), from 1; None: they are of a test part.
     """
     try:
         make_private_folder(folder)
@@ -199,7 +198,7 @@ def write_held_out(
 
 
 def read_trained_on(folder: Path) -> TrainedOn | None:
-    """The patients that a run's models were trained on; None where it is not kept there.
+    """Read the hashes of a run's training patients; None where they are not kept there.
 
     Raises CheckpointError.
     """
@@ -235,7 +234,7 @@ def _table(
 
 
 def _hashes(rows: NDArray[np.float64], salt: bytes) -> Iterator[str]:
-    """A short hash of each row's values; equal values have equal hashes everywhere."""
+    """Yield a short hash of each row's values; equal values have equal hashes everywhere."""
     stable = np.where(np.isnan(rows), np.nan, rows + 0.0).astype("<f8")
     for row in stable:
         yield hashlib.sha256(salt + row.tobytes()).digest()[:HASH_BYTES].hex()

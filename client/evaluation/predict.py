@@ -35,7 +35,7 @@ from erosion.common.support.files import write_atomically
 from erosion.common.support.text import harmless
 from erosion.common.tasks.inputs import TabularTask
 
-NEEDS_SITE = "[data"  # in what is said of a table: a part of a site file is the remedy
+NEEDS_SITE = "[data"  # in messages about a table: a part of a site file is the remedy
 GIVE_SITE = "what is written under [data] is of a site file; give one with --site SITE.toml"
 
 
@@ -47,20 +47,20 @@ class SavedModel:
     task: TabularTask
     network: nn.Module
     parameters: Tensor  # (dim,), or (m, dim) for the mean of m models
-    trained_on: TrainedOn | None = None  # None: it is not kept where one could look
+    trained_on: TrainedOn | None = None  # None: not found where it would be kept
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a model says of a table."""
+    """A model's predictions for a table."""
 
-    predictions: NDArray[np.float64]  # (n, k): what the task predicts for a patient
+    predictions: NDArray[np.float64]  # (n, k): the task's prediction per patient
     rows: NDArray[np.int64]  # (n,) of the table, from 0; a patient left out has none
-    num_rows: int  # of the table to its last patient, those left out included
-    key_name: str  # column that says who a patient is; "" where the source names none
-    keys: Mapping[int, str]  # what it says, by row
-    notes: tuple[str, ...]  # what was found out, imputed, left out, cut or unlike in training
-    note_of_trained: str = ""  # that some of them were trained on; "": none, or it is not known
+    num_rows: int  # of the table to its last patient, including those left out
+    key_name: str  # column that identifies patients; "" where the source names none
+    keys: Mapping[int, str]  # their identifiers, by row
+    notes: tuple[str, ...]  # what was noticed, imputed, left out, clipped or unlike in training
+    note_of_trained: str = ""  # that some of them were trained on; "": none, or unknown
 
 
 def predict(
@@ -74,18 +74,17 @@ def predict(
     weights: Path | None = None,
     site_folder: Path | None = None,
 ) -> None:
-    """Write one line per patient: who it is, where a patient key is known, and the prediction.
+    """Write one line per patient: its key, where one is known, and the prediction.
 
     The patients are in the table file `data_path`, or without one where `source` (of a site file)
     has them; their columns are named as in the study, or as `source` maps them. They need no target
-    column. `output` is a CSV file, or None for the standard output. `hospital`: whose patients they
-    are, where a site file says so. `arm`: another than the one that the run ended with. `weights`:
-    the folder with the file that the model started from, where parts of it are frozen.
-    `site_folder`: where the user's site keeps its state, by which patients are known whom the model
-    was trained on; None: where a testbed's site does. A patient
-    who lacks a value that the study drops patients for gets empty cells. What was found out in
-    reading, imputed, left out or cut, that the model was made for another hospital, and where the
-    patients are unlike those whom it learned from, is told on the standard error. Raises
+    column. `output` is a CSV file, or None for the standard output. `hospital`: theirs, where a
+    site file names it. `arm`: another than the one that the run ended with. `weights`: the folder
+    with the file that the model started from, where parts of it are frozen. `site_folder`: where
+    the user's site keeps its state, which identifies patients that the model was trained on; None:
+    where a testbed's site does. A patient who lacks a value that the study drops patients for gets
+    empty cells. Notes on reading, imputing, dropping and clipping, on a model made for another
+    hospital, and on patients unlike those in training go to the standard error. Raises
     CheckpointError for the run folder, ModelError for its model's code or weights, and DataError
     for the data.
     """
@@ -118,7 +117,7 @@ def predict(
 
 
 def _source(data_path: Path | None, source: TableSource | None) -> TableSource:
-    """The site's source; where a file is given, that file by the site's names and maps."""
+    """Return the site's source; where a file is given, that file with the site's names and maps."""
     if data_path is None:
         if source is None:
             raise DataError("No patients are named. Give a table file, or a site file with --site.")
@@ -175,9 +174,9 @@ def load_saved_model(
     weights: Path | None = None,
     site_folder: Path | None = None,
 ) -> SavedModel:
-    """The model of `arm`, or of the arm that the run ended with; `site_folder` as of `predict`.
+    """Load the model of `arm`, or of the run's last arm; `site_folder` as of `predict`.
 
-    Raises CheckpointError, and ModelError where its code or its weights are not here.
+    Raises CheckpointError, and ModelError where its code or its weights are missing.
     """
     card, parameters = read_model(run_folder, arm)
     if not isinstance(card.task, TabularTask):
@@ -235,7 +234,7 @@ def _predictions(saved: SavedModel, inputs: Tensor) -> NDArray[np.float64]:
 
 
 def _as_csv(task: TabularTask, applied: Applied) -> str:
-    """One line per row of the file, so that the columns can be pasted next to the patients."""
+    """Return one line per row of the file, so that columns can be pasted next to the patients."""
     columns = task.prediction_columns()
     by_row = dict(zip(applied.rows.tolist(), applied.predictions.tolist(), strict=True))
     text = io.StringIO()

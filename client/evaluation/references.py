@@ -1,8 +1,8 @@
 """Local references: tuned models of the user's own patients, which collaborating has to beat.
 
-Each is fitted at the user's site to its training patients alone. How strongly it is regularised is
-chosen inside these, by folds of patients that are predicted in turn, so that nobody who is tested
-has a part in it. In a cross-fitted evaluation each fold chooses for itself.
+Each is fitted at the user's site to its training patients alone. Its regularisation is chosen
+among these, by folds of patients that are predicted in turn, so that test patients do not take
+part. In a cross-fitted evaluation each fold chooses separately.
 
 ridge: a linear model with the least training loss of the task plus a strength times the squared
     coefficients, fitted until it converges. The coefficients of output k are shared + own[k], both
@@ -34,8 +34,8 @@ from erosion.common.tasks.regression import Regression
 from erosion.common.tasks.survival import Survival
 from erosion.common.tasks.task import Floats, Task, as_tensor
 
-FOLDS = 5  # of the training patients, by which strengths and sizes are chosen
-MOST_CHOOSING = 2000  # patients in these folds; the final fit is of all
+FOLDS = 5  # of the training patients, for choosing strengths and sizes
+MOST_CHOOSING = 2000  # patients in these folds; the final fit uses all
 STRENGTHS = tuple(10.0 ** np.arange(4.0, -2.1, -0.5))  # times the squared coefficients
 INTERCEPT_STRENGTH = 1e-3  # so that a class that is absent has a finite intercept
 TREES: Sequence[Mapping[str, Any]] = (
@@ -46,7 +46,7 @@ MOST_TREES, STEP = 100, 10
 
 Numbers = NDArray[np.int64]
 # Training patients, and the inputs of others (m, columns) -> predictions of these (m, k) by each
-# candidate in turn, always as many.
+# candidate in turn, always in the same number.
 Fits = Callable[[Task, Rows, Floats], Iterator[Floats]]
 
 
@@ -54,12 +54,12 @@ Fits = Callable[[Task, Rows, Floats], Iterator[Floats]]
 class Reference:
     """A reference, tuned inside the training part."""
 
-    predictions: Floats  # (m, k) of the patients who are tested
-    loss: float  # total of the training patients: no fold had a part in what predicted it
+    predictions: Floats  # (m, k) of the test patients
+    loss: float  # total over the training patients: no fold helped to predict itself
 
 
 def folds_of_patients(training: Rows, task: Task, seed: int) -> Numbers:
-    """A fold for each row (n,), the same for one patient's; -1 where nothing is chosen.
+    """Return a fold per row (n,), the same for one patient's; -1 where nothing is chosen.
 
     Each fold has its share of every stratum (class).
     """
@@ -94,7 +94,7 @@ def fit_reference(
     totals = np.array(by_fold)  # (folds, candidates)
     every = totals.sum(axis=0)
     final = next(islice(fits(task, training, others), int(every.argmin()), None))
-    # The least of many losses promises too much: each fold's is that of what the others chose.
+    # The least of many losses is optimistic: each fold's is that of the others' choice.
     loss = sum(own[(every - own).argmin()] for own in totals)
     return Reference(task.usable(final), float(loss))
 
@@ -102,7 +102,7 @@ def fit_reference(
 def loss_of_local_arm(
     study: Study, arm: str, work: LocalWork, training: Rows, folds: Numbers
 ) -> float:
-    """The same of an arm that trains alone: `work` is that of its first round, on all patients."""
+    """Return the same for an arm that trains alone: `work` is its first round's, on everybody."""
     total = 0.0
     for rest, held_out in _in_turn(folds):
         left = replace(work.only(torch.from_numpy(rest)), trainer=train_locally)
@@ -118,21 +118,21 @@ def loss_of_local_arm(
 
 
 def _in_turn(folds: Numbers) -> Iterator[tuple[Numbers, Numbers]]:
-    """The rows without each fold, and the fold's; nothing where there is but one."""
+    """Yield the rows without each fold, and the fold's; nothing with one fold."""
     numbers = np.unique(folds[folds >= 0])
     for number in numbers if len(numbers) > 1 else ():
         yield np.flatnonzero((folds >= 0) & (folds != number)), np.flatnonzero(folds == number)
 
 
 def _total_loss(task: Task, predicted: Floats, patients: Rows) -> float:
-    """Of what the verdict compares, each patient counting once."""
+    """Return the sum of the verdict's losses, each patient counting once."""
     of_patients = task.predictions_of_patients(task.usable(predicted), patients.patients)
     truth = task.targets_of_patients(patients.targets, patients.patients)
     return float(task.patient_losses(of_patients, truth).sum())
 
 
 def _ridge(task: Task, training: Rows, others: Floats) -> Iterator[Floats]:
-    """From the strongest shrinkage to the weakest, each starting where the last one ended."""
+    """Yield predictions from the strongest to the weakest shrinkage, each warm-started."""
     from scipy.optimize import minimize
 
     mean, deviation = training.inputs.mean(axis=0), training.inputs.std(axis=0)
@@ -178,19 +178,19 @@ def _ridge(task: Task, training: Rows, others: Floats) -> Iterator[Floats]:
 
 
 def _boosted(task: Task, training: Rows, others: Floats) -> Iterator[Floats]:
-    """The base rate alone, then for either size of trees more and more of them."""
+    """Yield the base rate's predictions, then for either size of trees those of ever more trees."""
     base_rate = np.tile(task.base_rate(training.targets), (len(others), 1))
     yield base_rate
     for sizes in TREES:
         stages = islice(_stages(task, training, others, sizes), STEP - 1, None, STEP)
-        # Where nothing can be fitted, because all patients are alike, it stays with the base rate.
+        # Where nothing can be fitted, because all patients are alike, the base rate stays.
         yield from islice(chain(stages, repeat(base_rate)), MOST_TREES // STEP)
 
 
 def _stages(
     task: Task, training: Rows, others: Floats, options: Mapping[str, Any]
 ) -> Iterator[Floats]:
-    """The predictions (m, k) after each tree."""
+    """Yield the predictions (m, k) after each tree."""
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
     options = {
@@ -219,7 +219,7 @@ def _stages(
 def _hazards(
     task: Survival, training: Rows, others: Floats, options: Mapping[str, Any]
 ) -> Iterator[Floats]:
-    """By one classifier of all intervals that somebody came to: does the event happen there?"""
+    """Predict with one classifier of all intervals at risk; survival is 1 minus its events."""
     from sklearn.ensemble import HistGradientBoostingClassifier
 
     died, survived = task.seen_intervals(training.targets)

@@ -1,4 +1,4 @@
-"""`erosion check`: checks everything that taking part in a study needs, one thing at a time."""
+"""`erosion check`: checks everything that taking part in a study needs, step by step."""
 
 from erosion.client.preflight.check import check_site
 

@@ -49,7 +49,7 @@ STYLES = {
 
 
 def check_site(site_file: Path, study_file: Path | None, console: Console) -> bool:
-    """Show what was found, as it is found; whether nothing failed. Raises SiteError, StudyError.
+    """Show each finding as it is made; return whether nothing failed. Raises SiteError, StudyError.
 
     A site file without data that has an app's table is checked for what serving an app needs.
     """
@@ -69,7 +69,7 @@ def check_site(site_file: Path, study_file: Path | None, console: Console) -> bo
 
 
 def _shown(findings: Iterator[Finding], console: Console) -> list[Finding]:
-    """All of them, each shown once it is known."""
+    """Show and keep each finding once it is known."""
     found = []
     for finding in findings:
         found.append(finding)

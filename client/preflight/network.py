@@ -1,4 +1,4 @@
-"""Checks the way to the coordinator: name, port, TLS, clock, and that the key is admitted."""
+"""Checks the connection to the coordinator: name, port, TLS, clock, and admission."""
 
 import contextlib
 import socket
@@ -29,7 +29,7 @@ STEPS = ("DNS", "port", "TLS", "clock", "version", "certificate")
 
 
 def check_network(site: Site | AppSite) -> Iterator[Finding]:
-    """One finding for each of STEPS; those behind one that failed are skipped."""
+    """Yield one finding for each of STEPS; those after one that failed are skipped."""
     done: list[Finding] = []
     for finding in _steps(site):
         done.append(finding)
@@ -40,7 +40,7 @@ def check_network(site: Site | AppSite) -> Iterator[Finding]:
 
 
 def _steps(site: Site | AppSite) -> Iterator[Finding]:
-    """DNS, then the whole way at once; only where that fails, port and TLS by themselves."""
+    """Check DNS, then the whole connection at once; only if that fails, port and TLS separately."""
     address = site.coordinator.address
     try:
         proxy = proxy_for(address, site.coordinator.proxy)
@@ -64,7 +64,7 @@ def _steps(site: Site | AppSite) -> Iterator[Finding]:
     encrypted = line.tls is not None
     host = address.rpartition(":")[0].strip("[]")
     refusal = _refusal(answer)
-    if answer.versions is None and refusal is None:  # nobody who knows our line answered
+    if answer.versions is None and refusal is None:  # another protocol answers
         port_and_tls = list(_port_and_tls(site, address, proxy))
         yield from port_and_tls
         if any(finding.outcome is Severity.FAILED for finding in port_and_tls):
@@ -81,7 +81,7 @@ def _steps(site: Site | AppSite) -> Iterator[Finding]:
 
 
 def _look_up(address: str, proxy: str | None) -> Finding:
-    """Names are looked up here, but for the coordinator's where a proxy does that."""
+    """Look a name up; the coordinator's only where no proxy does that."""
     host, _, port = (without_password(proxy) if proxy else address).rpartition(":")
     host = host.strip("[]")
     try:
@@ -101,7 +101,7 @@ def _way(address: str, proxy: str | None) -> str:
 
 
 def _refusal(answer: Welcome) -> str | None:
-    """The Reason by which the coordinator itself keeps this site out."""
+    """Return the Reason with which the coordinator itself rejects this site."""
     if not isinstance(answer.problem, grpc.Call):
         return None
     return dict(answer.problem.trailing_metadata() or ()).get(REASON)
@@ -144,12 +144,12 @@ def _tls(site: Site | AppSite, connection: socket.socket, host: str) -> Finding:
     try:
         context.load_verify_locations(coordinator.root_certificate)
         if coordinator.certificate is not None:
-            with contextlib.suppress(OSError):  # the keys have their own line
+            with contextlib.suppress(OSError):  # the keys have a separate finding
                 context.load_cert_chain(coordinator.certificate, coordinator.private_key)
         with context.wrap_socket(connection, server_hostname=host) as line:
             version = line.version()
             line.settimeout(SECONDS)
-            if not line.recv(1):  # gRPC begins; or it ends at once: TLS 1.3 has no other way
+            if not line.recv(1):  # gRPC begins; or it ends at once, as TLS 1.3 reports it
                 raise ssl.SSLError(0, "CERTIFICATE_REFUSED")
             return ok("TLS", f"{version}, the certificate fits the CA and {host}")
     except ssl.SSLCertVerificationError as problem:
@@ -177,14 +177,14 @@ def _tls(site: Site | AppSite, connection: socket.socket, host: str) -> Finding:
         )
 
 
-# What the coordinator's TLS says of a certificate that it does not accept, or does not get.
+# What the coordinator's TLS says about a rejected or missing certificate.
 _OURS_REFUSED = ("UNKNOWN_CA", "CERTIFICATE", "Connection reset")
 
 
 def _issuer(site: Site | AppSite, host: str) -> str:
-    """Who issued the certificate that is shown; "" where that cannot be found out."""
+    """Return who issued the certificate that is shown; "" where that is unknown."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # it is only looked at
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # it is only inspected
     address = site.coordinator.address
     try:
         connection = dial(address, proxy_for(address, site.coordinator.proxy), SECONDS)

@@ -33,7 +33,7 @@ from erosion.common.support.text import open_questions
 
 
 def check_site_file(site: Site | AppSite, path: Path) -> Finding:
-    """An account that may write it, or the authority's certificate, decides for this hospital."""
+    """Check who may write it: that account, or the authority's certificate, acts for the site."""
     root = site.coordinator.root_certificate
     for each in (path, path.resolve().parent, *([] if root is None else [root])):
         if os.access(each, os.F_OK) and each.stat().st_mode & 0o002:
@@ -47,7 +47,7 @@ def check_site_file(site: Site | AppSite, path: Path) -> Finding:
 
 
 def check_proposals(site_file: Path, study_file: Path | None) -> Iterator[Finding]:
-    """What a draft of either file proposed or asked and nobody has decided yet."""
+    """Check for proposals and questions of a draft of either file that nobody has decided yet."""
     if lines := open_questions(read_named(site_file)):
         yield warning(
             "site file",
@@ -64,7 +64,7 @@ def check_proposals(site_file: Path, study_file: Path | None) -> Iterator[Findin
 
 
 def check_keys(site: Site | AppSite) -> Iterator[Finding]:
-    """The keys, and the folder of records."""
+    """Check the keys, and the records folder."""
     coordinator = site.coordinator
     if coordinator.private_key is not None:
         yield _private_key(coordinator.private_key)
@@ -139,7 +139,7 @@ def _lower(value: Any, default: Any) -> bool:
 
 
 def _higher(value: Any, default: Any) -> bool:
-    """None: without a limit."""
+    """Compare limits where None means no limit."""
     return default is not None and (value is None or bool(value > default))
 
 
@@ -151,7 +151,7 @@ def _never(_value: Any, _default: Any) -> bool:
     return False
 
 
-# Which way each key of these tables protects less. A test finds a key that has no way.
+# How each key of these tables can protect less. A test finds a key without an entry.
 DIRECTIONS: Mapping[str, Mapping[str, Weaker]] = {
     "limits": {
         "min_patients": _lower,
@@ -161,9 +161,9 @@ DIRECTIONS: Mapping[str, Mapping[str, Weaker]] = {
         "min_batch_size": _lower,
         "max_rounds": _higher,
         "max_parameters": _higher,
-        "studies": _never,  # by default all
+        "studies": _never,  # all by default
         "models": _never,
-        "installed_models": _other,  # by default none
+        "installed_models": _other,  # none by default
         "installed_methods": _other,
         "installed_tasks": _other,
         "as_user": _never,
@@ -183,7 +183,7 @@ DIRECTIONS: Mapping[str, Mapping[str, Weaker]] = {
         "evaluations": _higher,
         "sets": _higher,
         "variants": _higher,
-        "epsilon": _other,  # by default that of one study
+        "epsilon": _other,  # one study's by default
     },
     "log": {"keep_days": _lower, "file_megabytes": _never},
     "compute": {
@@ -198,13 +198,13 @@ DIRECTIONS: Mapping[str, Mapping[str, Weaker]] = {
         "root_certificate": _never,
         "certificate": _never,
         "private_key": _never,
-        "proxy": _other,  # through which everything goes
+        "proxy": _other,  # carries all traffic
     },
 }
 
 
 def weaker_values(site: Site | AppSite) -> Iterator[tuple[str, str]]:
-    """Key and value of each, with the default: ("limits.min_cell", "3 (by default 10)")."""
+    """Yield key and value of each, with the default: ("limits.min_cell", "3 (by default 10)")."""
     for table, directions in DIRECTIONS.items():
         group = getattr(site, table, None)
         if not isinstance(group, BaseModel):
@@ -219,7 +219,7 @@ def weaker_values(site: Site | AppSite) -> Iterator[tuple[str, str]]:
 
 
 def check_weaker(site: Site | AppSite) -> Iterator[Finding]:
-    """Every one of them, or that there is none."""
+    """Yield every one of them, or that there is none."""
     found = False
     for key, value in weaker_values(site):
         found = True
@@ -241,7 +241,7 @@ def _word(value: Any) -> str:
 
 
 def check_compute(site: Site) -> Finding:
-    """The device can be used now, so that no study begins and then fails."""
+    """Check that the device can be used, so that no study fails after it began."""
     what, device = "compute", site.compute.device
     try:
         torch.zeros(1, device=device)
@@ -256,7 +256,7 @@ def check_compute(site: Site) -> Finding:
 
 
 def check_state(site: Site) -> Finding:
-    """Check the site's secret and its records, as far as it has them; nothing is left behind."""
+    """Check the site's secret and its records, as far as they exist; nothing is left behind."""
     what, folder = "state", site.consent_folder
     try:
         try_to_write(folder)
@@ -282,7 +282,7 @@ def check_state(site: Site) -> Finding:
 
 
 def try_to_write(folder: Path) -> None:
-    """Make something in `folder`, or where it would be made, and remove it. Raises OSError."""
+    """Write and remove a file in `folder`, or where it would be made. Raises OSError."""
     place = folder
     while not place.exists():
         place = place.parent
@@ -291,7 +291,7 @@ def try_to_write(folder: Path) -> None:
 
 
 def check_approval(site: Site, study: Study, review: str, records: Records) -> Finding:
-    """Check whether people here decided about the study. `review`: the command that decides."""
+    """Check whether people here decided about the study. `review`: the deciding command."""
     what, entry = "approval", decision_about(study, records)
     if entry is not None and entry.state == "declined":
         return failed(
@@ -314,7 +314,7 @@ def check_approval(site: Site, study: Study, review: str, records: Records) -> F
 
 
 def check_budgets(site: Site, records: Records) -> Iterator[Finding]:
-    """Show the smallest cell, and what every coordinator has used up."""
+    """Show the smallest cell, and each coordinator's use of the budgets."""
     cell = site.limits.min_cell
     _, *disclosed = DisclosureControl(site, records=records).disclosed()
     yield ok("smallest cell", f"{cell} patients: no figure about fewer leaves (limits.min_cell)")
@@ -322,7 +322,7 @@ def check_budgets(site: Site, records: Records) -> Iterator[Finding]:
 
 
 def check_run(site: Site, study: Study, records: Records) -> Finding:
-    """Check whether there is enough left for a run of the study."""
+    """Check whether enough is left for a run of the study."""
     what = "a run"
     problems = too_little(site, study, records)
     if problems and was_answered(study, records):

@@ -53,7 +53,7 @@ from erosion.common.tasks.inputs import ImageTask, TabularTask
 
 
 def check_study_here(site: Site, study: Study, records: Records | None = None) -> Iterator[Finding]:
-    """What the task needs here, the contract, the classes, and the limits."""
+    """Check the task's needs, the contract, the classes, and the limits."""
     if site.name == study.user and (lacking := study.task.why_not_here()):
         text, _, remedy = lacking.partition(". ")
         yield failed("task", text, remedy)
@@ -88,7 +88,7 @@ def check_study_here(site: Site, study: Study, records: Records | None = None) -
 
 
 def _contract(site: Site, study: Study, patients: Patients) -> Iterator[Finding]:
-    """What is to be known of patients who meet it."""
+    """Yield notes on the patients who meet the contract."""
     yield ok("contract", f"{_count(study, patients)} meet it")
     for note in patients.notes:
         yield warning("contract", note, "")
@@ -109,7 +109,7 @@ def _contract(site: Site, study: Study, patients: Patients) -> Iterator[Finding]
 
 
 def _leaks(site: Site, study: Study, patients: Patients) -> Iterator[Finding]:
-    """Columns that may be known only after the outcome, for they tell it or their name says so."""
+    """Yield columns that may be target leakage, by their values or names."""
     task = study.task
     if not isinstance(task, TabularTask):
         return
@@ -127,7 +127,7 @@ def _leaks(site: Site, study: Study, patients: Patients) -> Iterator[Finding]:
 
 
 def _cells(site: Site, study: Study, patients: Patients, split: Split) -> Iterator[Finding]:
-    """Parts of the patients of which figures leave, or can be reckoned, that are too small."""
+    """Yield parts of the patients that are too small for the figures that leave."""
     yield ok("cells", f"no figure about fewer than {site.limits.min_cell} patients leaves")
     if site.name == study.user and len(split.test):
         tested = len(np.unique(patients.groups[split.test]))
@@ -161,7 +161,7 @@ def _split(study: Study, site: Site, patients: Patients) -> Split:
 
 
 def _privacy(site: Site, study: Study, records: Records | None) -> Iterator[Finding]:
-    """Check what a run would cost, and whether there is as much left."""
+    """Check the cost of a run, and whether that much is left."""
     if study.privacy is None:
         return
     if records is None:
@@ -190,7 +190,7 @@ def _limits_before_data(site: Site, study: Study) -> Finding:
 
 
 def _count(study: Study, patients: Patients) -> str:
-    """ "328 patients", or "400 images of 328 patients"."""
+    """Return "328 patients", or "400 images of 328 patients"."""
     counted = f"{len(patients.targets)} {_samples(study, patients)}"
     if patients.num_patients == len(patients.targets):
         return counted
@@ -198,7 +198,7 @@ def _count(study: Study, patients: Patients) -> str:
 
 
 def _samples(study: Study, patients: Patients) -> str:
-    """What is trained on: rows, which are patients where each has one, or images."""
+    """Return what is trained on: rows, which are patients where each has one, or images."""
     if isinstance(study.task, ImageTask):
         return "images"
     return "patients" if patients.num_patients == len(patients.targets) else "rows"
@@ -208,7 +208,7 @@ MODEL = "model"
 
 
 def check_model(site: Site, study: Study) -> Iterator[Finding]:
-    """The code and its hash, the file of weights, and the parameters that travel."""
+    """Check the code and its hash, the weights file, and the trained parameters."""
     model = study.model
     if isinstance(model, Installed):
         yield _code(model)
@@ -276,7 +276,7 @@ _PEERS_REMEDY = (
 
 
 def check_sealed(site: Site, study: Study | None) -> Iterator[Finding]:
-    """The other hospitals' keys; they must be there where the study has sealed rounds."""
+    """Check the other hospitals' keys, which a study with sealed rounds needs."""
     what, path = "sealed rounds", site.sealed.peers
     needed = study is not None and study.federation.sealed
     if path is None or not os.access(path, os.F_OK):
@@ -309,7 +309,7 @@ def check_sealed(site: Site, study: Study | None) -> Iterator[Finding]:
 
 
 def _sums(site: Site, peers: set[str]) -> Iterator[Finding]:
-    """Whether this site would be in a sum of all of them, each with as much weight."""
+    """Check the sum of all of them, each with the same weight."""
     rules = sum_rules(site)
     alike = dict.fromkeys(peers, 1 / len(peers))
     if problem := rules.problem_with_holders(peers) or rules.problem_with(alike):
@@ -326,15 +326,15 @@ class ColumnCounts:
     """One column of the study, in patients."""
 
     name: str
-    in_file: str  # what the hospital calls it
+    in_file: str  # the hospital's name of it
     usable: int
     missing: int
     out_of_range: int
-    not_understood: int  # no number, or no category of the study
+    not_understood: int  # not a number, or not a category of the study
 
 
 def column_counts(site: Site, task: TabularTask) -> Iterator[ColumnCounts]:
-    """Every column of the study that the file has. Raises DataError where it is no table."""
+    """Yield every column of the study in the file. Raises DataError where it is not a table."""
     source = table_source(site.data)
     table = source.read(table_columns_of(task, source))
     for column in study_columns(table, task, source).values():

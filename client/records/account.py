@@ -2,12 +2,12 @@
 
 It belongs to one hospital and one data set, and not to a kit: a second kit for the same patients
 finds it by a list in the home of the operating system's account (`XDG_STATE_HOME`), so that no
-budget begins again.
+budget starts again.
 
-The site's secret is what its local randomness is drawn from: nobody else can repeat the draws. If
-the order of the mini-batches were public, updates from chosen parameters would be a system of
-linear equations in the patients' records. A secret order stops that, and not attacks that need no
-order: see docs/threat-model.md.
+The site's secret seeds its local randomness: nobody else can repeat the draws. If the order of the
+mini-batches were public, updates from chosen parameters would be a system of linear equations in
+the patients' records. A secret order stops that, but not attacks that need no order: see
+docs/threat-model.md.
 """
 
 import fcntl
@@ -51,14 +51,14 @@ class _Account:
     """One line of the list."""
 
     hospital: str
-    place: str  # SHA-256 of where the data are
-    content: list[str | int] | None  # size and SHA-256 of a file, so that a copy is known again
-    dataset: str  # what the data are known by in the account
+    place: str  # SHA-256 of the data's location
+    content: list[str | int] | None  # size and SHA-256 of a file, to recognise a copy
+    dataset: str  # name of the data in the account
     folder: str
 
 
 def dataset_of(site: "Site") -> str:
-    """Name a site's data as its account does; raises SiteError where the list is damaged."""
+    """Return the account's name of a site's data. Raises SiteError where the list is damaged."""
     if site.compute.state is None:
         return _place(site.data)
     known = _known(site.name, site.data)
@@ -68,7 +68,7 @@ def dataset_of(site: "Site") -> str:
 
 
 def copied_from(site: "Site") -> Path | None:
-    """Find another account with the same data in another place; None where there is none."""
+    """Return another account with the same data in another place; None where there is none."""
     if _known(site.name, site.data) is not None:
         return None
     copied = _copied(site.name, site.data)
@@ -76,10 +76,10 @@ def copied_from(site: "Site") -> Path | None:
 
 
 def state_folder(hospital: str, data: DataSource, stated: Path | None, usual: Path) -> Path:
-    """Find compute.state; its folder HOSPITAL is the account.
+    """Return compute.state; its folder HOSPITAL is the account.
 
-    `stated`: what the site file says; `usual`: for a first kit. Raises SiteError where the site
-    file states another one than holds the account.
+    `stated`: the site file's; `usual`: for a first kit. Raises SiteError where the account is in
+    another folder than the site file's.
     """
     known = _known(hospital, data)
     if known is None:
@@ -153,13 +153,13 @@ def _add(place: Path, site: "Site") -> None:
 
 
 def _known(hospital: str, data: DataSource) -> _Account | None:
-    """The account of the data in this place."""
+    """Return the account of the data in this place."""
     place = _place(data)
     return next((each for each in _accounts(hospital) if each.place == place), None)
 
 
 def _copied(hospital: str, data: DataSource) -> _Account | None:
-    """The account of a file with the same content in another place."""
+    """Return the account of a file with the same content in another place."""
     path = getattr(data, "path", None)
     size = path.stat().st_size if path is not None and path.is_file() else None
     alike = [each for each in _accounts(hospital) if each.content and each.content[0] == size]
@@ -178,7 +178,7 @@ def _is_folder(site: "Site", account: _Account) -> bool:
 
 
 def _list() -> Path | None:
-    """Where the list is; None: this account of the operating system has no home."""
+    """Return the list's path; None: this account of the operating system has no home."""
     home = os.environ.get("XDG_STATE_HOME")
     try:
         folder = Path(home) if home else Path("~/.local/state").expanduser()
@@ -211,7 +211,7 @@ def _place(data: DataSource) -> str:
 
 
 def _content(data: DataSource) -> list[str | int] | None:
-    """Size and SHA-256 of a file; None for folders and databases, and what cannot be read."""
+    """Return size and SHA-256 of a file; None for folders, databases, and unreadable files."""
     path = getattr(data, "path", None)
     try:
         if path is None or not path.is_file():

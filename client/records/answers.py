@@ -1,4 +1,4 @@
-"""What a hospital answered: one answer for a question, and what that used up of its budgets."""
+"""A hospital's answers: one answer per question, and its use of the budgets."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ _THIS = (
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one answer is about. The same question may be answered again, another one may not."""
+    """The identity of one answer. The same question may be answered again, another one may not."""
 
     study: str  # digest of the approved study
     run: str
@@ -82,7 +82,7 @@ class Used:
 
     studies: int
     runs: int
-    rounds: int  # of arms; one counts once, however many messages it takes
+    rounds: int  # of arms; one counts once, regardless of its number of messages
     evaluations: int
 
 
@@ -124,7 +124,7 @@ class AnswerTable:
         )
 
     def steps(self, coordinator: str, dataset: str, answer: Answer) -> list[str]:
-        """Return the steps of `answer`'s round that were answered."""
+        """Return the steps answered in `answer`'s round."""
         rows = self._file.execute(
             "select step from answers where coordinator = ? and dataset = ? and run = ?"
             " and variant = ? and arm = ? and round = ? order by step",
@@ -133,7 +133,7 @@ class AnswerTable:
         return [str(step) for (step,) in rows]
 
     def recover(self, coordinator: str, dataset: str, answers: Iterable[Answer]) -> None:
-        """Add answers that the log alone has."""
+        """Add answers that only the log has."""
         self._file.execute_many(
             "insert or ignore into answers values (?,?,?,?,?,?,?,?,?,null,?)",
             [(coordinator, dataset, *each.key, each.study, False, now()) for each in answers],
@@ -179,7 +179,7 @@ class AnswerTable:
         arm: str,
         since: tuple[int, int],
     ) -> None:
-        """Note durably that the site keeps something of an arm since that (round, exchange)."""
+        """Note durably that the site keeps state of an arm since that (round, exchange)."""
         key = coordinator, dataset, variant, run, arm
         known = self.kept_since(*key)
         if known is None or since < known:
@@ -190,7 +190,7 @@ class AnswerTable:
     def kept_since(
         self, coordinator: str, dataset: str, variant: str, run: str, arm: str
     ) -> tuple[int, int] | None:
-        """Return since which (round, exchange) something is kept of an arm; None: never."""
+        """Return since which (round, exchange) state is kept of an arm; None: never."""
         found = self._file.execute(
             "select round, exchange from kept_since where coordinator = ? and dataset = ?"
             " and variant = ? and run = ? and arm = ?",
@@ -201,10 +201,9 @@ class AnswerTable:
     def hold(
         self, coordinator: str, dataset: str, contracts: Mapping[str, str], most: int
     ) -> str | None:
-        """Note durably that columns are held against these contracts, by name.
+        """Note durably that columns are checked by these contracts, by name.
 
-        Returns None, or the column that was held against `most` others already; then nothing is
-        noted.
+        Returns None, or the column already checked by `most` others; then nothing is noted.
         """
         new = []
         with self._file.transaction():
@@ -223,7 +222,7 @@ class AnswerTable:
         return None
 
     def most_variants(self, coordinator: str, dataset: str) -> tuple[str, int]:
-        """Return the column that was held against the most contracts, and against how many."""
+        """Return the column checked by the most contracts, and their number."""
         rows = self._file.execute(
             "select column_name, count(*) from contracts where coordinator = ? and dataset = ?"
             " group by column_name order by count(*) desc, column_name limit 1",
@@ -257,7 +256,7 @@ class AnswerTable:
         return Used(studies, runs, rounds, evaluations)
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Return every coordinator with every data set that it was answered about."""
+        """Return every coordinator with every data set that it received answers about."""
         rows = self._file.execute("select distinct coordinator, dataset from answers order by 1, 2")
         return [(str(coordinator), str(dataset)) for coordinator, dataset in rows]
 

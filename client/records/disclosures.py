@@ -1,9 +1,9 @@
 """The figures that left this site, and about which patients they were.
 
 A question about patients who are nearly those of an earlier one gets the earlier one's figures: so
-two answers are either the same, or about sets that differ in at least a cell of patients, and their
-difference is about no fewer. Sets that have nobody in common are never nearly the same. Nothing is
-removed; of the patients only keyed sums of hashes are kept.
+two answers are either equal, or about sets that differ in at least a cell of patients, and their
+difference is about no fewer. Disjoint sets are never nearly the same. Nothing is removed; of the
+patients only keyed sums of hashes are kept.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,18 +46,18 @@ _Told = tuple[list[str], NDArray[np.uint64], list[str]]  # labels, sketches (k, 
 
 @dataclass(frozen=True, slots=True)
 class _Near:
-    """What was disclosed about nearly the same patients."""
+    """Disclosures about nearly the same patients."""
 
     figures: str
-    is_same: bool  # of just these
+    is_same: bool  # about just these
 
 
 def _nearest(sketch: Sketch, label: str, told: _Told, cell: int) -> _Near | None:
-    """Of the nearest set, and of those the same label's; None where none is near."""
+    """Return those of the nearest set, and the same label's; None where none is near."""
     labels, sketches, figures = told
     others = np.array([found != label for found in labels], dtype=bool)
     near = nearly_same(sketch, sketches, cell)
-    # Another column's values may agree by chance with a few of a small set.
+    # Another column's values may by chance agree with some of a small set.
     near &= ~others | mostly_same(sketch, sketches)
     if not near.any():
         return None
@@ -67,7 +67,7 @@ def _nearest(sketch: Sketch, label: str, told: _Told, cell: int) -> _Near | None
 
 
 class DisclosureTable:
-    """What was disclosed, and about which patients. Raises SiteError."""
+    """Disclosures, and their patients. Raises SiteError."""
 
     def __init__(self, file: PrivateDatabase) -> None:
         """Read and write `file`, which has DISCLOSURE_TABLES."""
@@ -77,11 +77,11 @@ class DisclosureTable:
     def is_nearly_disclosed(
         self, kinds: Mapping[str, Hashes], label: str, cell: int, *, is_noted: bool
     ) -> bool:
-        """Whether figures of nearly the same patients have left, but none of just these.
+        """Return whether figures of nearly the same patients have left, but none of just these.
 
-        `kinds`: the patients by each kind of hash; by any of these may they be nearly the same.
-        Where they are not and are to be noted, they count as having left from now on, and those
-        that are known by their values by the other kinds, too.
+        `kinds`: the patients by each kind of hash, any of which may make them nearly the same. If
+        they are not and are noted, they count as having left from now on, and so do the other kinds
+        of those that are known by their values.
         """
         sketches = {kind: sketch_of(patients) for kind, patients in kinds.items()}
         with self.transaction():
@@ -91,7 +91,7 @@ class DisclosureTable:
                 kind: bool((nearly_same(sketch, told[kind], cell) & ~same[kind]).any())
                 for kind, sketch in sketches.items()
             }
-            is_told = bool(same[next(iter(kinds))].any())  # figures of the very same values
+            is_told = bool(same[next(iter(kinds))].any())  # figures of exactly these values
             if any(near.values()) and not is_told:
                 return True
             for kind, sketch in sketches.items():
@@ -107,10 +107,10 @@ class DisclosureTable:
         most: int,
         compute: Callable[[], str],
     ) -> str:
-        """The figures of a set of patients: an earlier set's where the two nearly agree.
+        """Return the figures of a set of patients: an earlier set's where the two nearly agree.
 
-        `kinds`: the patients by each kind of hash, the first before the next; they and `label` say
-        what the figures are of. Raises Refusal where `most` sets were disclosed under this label
+        `kinds`: the patients by each kind of hash, the first before the next; with `label` they
+        identify the figures. Raises Refusal where `most` sets were disclosed under this label
         already.
         """
         sketches = {kind: sketch_of(patients) for kind, patients in kinds.items()}
@@ -130,7 +130,7 @@ class DisclosureTable:
                 )
             else:
                 figures = compute()
-            # Just these patients are known by one kind of hash: so they are by the others, too.
+            # Just these patients are known by one kind of hash, and so by the others, too.
             if not near or any(found.is_same for found in near.values()):
                 for kind, sketch in sketches.items():
                     if kind not in near:
@@ -138,19 +138,19 @@ class DisclosureTable:
         return figures
 
     def num_disclosed(self, kind: str) -> dict[str, int]:
-        """Of how many different sets of patients figures have left, by label."""
+        """Return of how many different sets of patients figures have left, by label."""
         rows = self._file.execute(
             "select label, count(*) from disclosures where kind = ? group by label", (kind,)
         )
         return {str(label): int(count) for label, count in rows}
 
     def num_cohorts(self) -> int:
-        """How many different sets of patients updates were computed of."""
+        """Return from how many different sets of patients updates were computed."""
         ((count,),) = self._file.execute("select count(*) from cohorts")
         return int(count)
 
     def damaged(self, what: str) -> SiteError:
-        """The error for a file in which `what` is not as it was written."""
+        """Return the error for a file in which `what` is not as it was written."""
         return self._file.unusable(f"{what} is not as it was written")
 
     def _add(self, kind: str, label: str, sketch: Sketch, figures: str) -> None:
@@ -169,7 +169,7 @@ class DisclosureTable:
         return [row[0] for row in rows], sketches.reshape(-1, BUCKETS), [row[2] for row in rows]
 
     def cohorts(self) -> list[PatientCohort]:
-        """The sets of patients that updates were computed of, the oldest first."""
+        """Return the sets of patients that updates were computed from, the oldest first."""
         rows = self._file.execute(
             "select hashes, whole_rows, patients from cohorts order by number"
         )
@@ -184,7 +184,7 @@ class DisclosureTable:
         ]
 
     def add_cohort(self, trained: PatientCohort) -> None:
-        """Keep another one, within a transaction."""
+        """Add another set, within a transaction."""
         values, *whole = (hashes.tobytes() for hashes in trained.hashes)
         self._file.execute(
             "insert into cohorts (hashes, whole_rows, patients) values (?,?,?)",

@@ -1,4 +1,4 @@
-"""What updates with noise have cost the patients, and which sealed sums updates were in."""
+"""The privacy cost of updates with noise, and the sealed sums that updates were in."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -33,24 +33,24 @@ create table sealed_answers (
 );
 """
 
-_RECOVERED = "known from the log alone"  # the hash of no reply
+_RECOVERED = "known from the log alone"  # not the hash of any reply
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
     """One update of one hospital, with noise."""
 
-    dataset: str  # that the patients are in
+    dataset: str  # data set of the patients
     study: str  # digest
     run: str
     arm: str
     round: int  # from 1
-    strength: float  # what it costs; see the accountant
+    strength: float  # its cost; see the accountant
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Strengths of what has left, each including the ones after it."""
+    """Strengths of past updates, each including the following ones."""
 
     in_all: float  # by any study on these data
     by_study: float
@@ -58,10 +58,11 @@ class Spent:
 
 
 class PrivacyTable:
-    """Updates with noise in a hospital's records; a patient's loss is the same for all who ask.
+    """Updates with noise in a hospital's records; a patient's loss counts all coordinators.
 
-    An update is paid for before it leaves. Asked for again it is free, but it must be the same:
-    other noise on the same sum, or the same noise on another one, shows more than was paid for.
+    An update is paid for before it leaves. A repeated request is free, but its update must be the
+    same: other noise on the same sum, or the same noise on another one, discloses more than was
+    paid for.
     """
 
     def __init__(self, file: PrivateDatabase) -> None:
@@ -69,7 +70,7 @@ class PrivacyTable:
         self._file = file
 
     def reply_of(self, release: Release) -> str | None:
-        """Return the hash of what left for it; None where nothing did."""
+        """Return the hash of the reply that left for it; None where none did."""
         rows = self._file.execute(
             "select reply from releases where dataset = ? and study = ? and run = ? and arm = ?"
             " and round = ?",
@@ -89,13 +90,13 @@ class PrivacyTable:
         return Spent(float(in_all), float(by_study), float(by_run))
 
     def pay(self, release: Release, reply: str) -> None:
-        """Note the release; `reply` is the hash of what is about to leave."""
+        """Note the release; `reply` is the hash of the reply about to leave."""
         self._file.execute(
             "insert into releases values (?,?,?,?,?,?,?,?)", (*astuple(release), reply, now())
         )
 
     def recover(self, releases: Iterable[Release]) -> int:
-        """Add those that the log alone has, and return their number."""
+        """Add those that only the log has, and return their number."""
         lacking = 0
         for release in releases:
             if self.reply_of(release) is None:
@@ -128,9 +129,9 @@ class SumTable:
             raise Refusal(why_not)
 
     def answer(self, place: Place, step: str) -> None:
-        """Note that a leg of a round is about to be answered.
+        """Note that a phase of a round is about to be answered.
 
-        Raises RunOver where the log has more answers than these records: what they were is lost.
+        Raises RunOver where the log has more answers than these records, which are lost.
         """
         lost = self._file.execute(
             "select 1 from sealed_answers where study = ? and run = ? and round = ?"
@@ -149,7 +150,7 @@ class SumTable:
         )
 
     def recover(self, answers: Counter[tuple[Place, str]]) -> int:
-        """Add the log's new answers; returns in how many rounds these records lack one."""
+        """Add the log's new answers; return in how many rounds these records lack one."""
         self._file.execute_many(
             "insert into sealed_answers (study, run, round, step, in_log) values (?, ?, ?, ?, ?)"
             " on conflict do update set in_log = in_log + excluded.in_log",

@@ -1,7 +1,6 @@
-"""An SQLite file that only its owner may read, with writes that last.
+"""An SQLite file that only its owner may read, with durable writes.
 
-SQLite because two programs use a site's records at once (the site, and its commands), and because
-what is about to leave must be noted durably before it leaves.
+Two programs use a site's records at once (the site, and its commands).
 """
 
 import os
@@ -16,16 +15,16 @@ from erosion.common.support.files import check_named, make_private_folder, repla
 
 WAIT_SECONDS = 20.0  # for another program to finish its write
 
-# What SQLite says of a damaged file may quote its bytes, of which Python then makes no text.
+# SQLite's messages about a damaged file may quote bytes that Python cannot decode.
 _DAMAGED = (sqlite3.Error, UnicodeError)
 
 Values = Sequence[str | int | float | bytes]
 
 
 class PrivateDatabase:
-    """One file; a write is on the disk when it returns. Raises SiteError where it cannot be used.
+    """One file; a write is on the disk when it returns. Raises SiteError where it is unusable.
 
-    Not for several threads at a time.
+    Not thread-safe.
     """
 
     def __init__(
@@ -33,8 +32,8 @@ class PrivateDatabase:
     ) -> None:
         """Open `path`, making it with these `tables` (SQL) if need be; None: in memory.
 
-        `holds` says what is in it and `without` what this site does not do without it, for the
-        error that a person reads.
+        `holds` describes its content and `without` what the site does not do without it, for the
+        error message.
         """
         self.path, self._holds, self._without = path, holds, without
         try:
@@ -43,7 +42,7 @@ class PrivateDatabase:
                     make_private_folder(path.parent)
                 if not path.exists():
                     _make(path, tables, version)
-                check_named(path)  # a device would be tried for as long as another's lock
+                check_named(path)  # a device would be tried for as long as a lock
             self._file = sqlite3.connect(
                 path or ":memory:",
                 timeout=WAIT_SECONDS,
@@ -66,7 +65,7 @@ class PrivateDatabase:
             )
 
     def execute(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
-        """Execute one statement; the rows that it gives."""
+        """Execute one statement; return its rows."""
         self._check_in_place()
         try:
             return self._file.execute(statement, values).fetchall()
@@ -82,7 +81,7 @@ class PrivateDatabase:
             raise self.unusable(problem) from None
 
     def _check_in_place(self) -> None:
-        """Raise SiteError where what is written would go with a file that others know no more."""
+        """Raise SiteError where the file was removed or replaced, and writes would be lost."""
         if self.path is None or self._opened is None:
             return
         try:
@@ -96,9 +95,9 @@ class PrivateDatabase:
             )
 
     def _check(self, path: Path, version: int) -> None:
-        """Raise sqlite3.Error for a file that is damaged, now and not in the middle of a study.
+        """Raise sqlite3.Error for a damaged file, now and not in the middle of a study.
 
-        SQLite takes a file that was emptied for a new one, and fills up one that was cut off.
+        SQLite takes an emptied file for a new one, and extends a truncated one.
         """
         (page_bytes,) = self._file.execute("pragma page_size").fetchone()
         if version == 0 or path.stat().st_size % page_bytes:
@@ -117,9 +116,9 @@ class PrivateDatabase:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing, and only one program at a time looks and writes.
+        """Commit all or nothing, with exclusive access for one program.
 
-        One within another is a part of it.
+        A nested transaction is part of the outer one.
         """
         if self._file.in_transaction:
             yield
@@ -128,7 +127,7 @@ class PrivateDatabase:
         try:
             yield
             self.execute("commit")
-        except BaseException:  # an interrupted program leaves no half of it, either
+        except BaseException:  # an interrupted program leaves no partial transaction, either
             if self._file.in_transaction:
                 self.execute("rollback")
             raise
@@ -138,7 +137,7 @@ class PrivateDatabase:
         self._file.close()
 
     def unusable(self, problem: object) -> SiteError:
-        """The error for a file with this problem."""
+        """Return the error for a file with this problem."""
         if getattr(problem, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
             return SiteError(
                 f"{self.path}, which holds {self._holds}, was in use by another program for"
@@ -154,7 +153,7 @@ class PrivateDatabase:
 
 
 def _make(path: Path, tables: str, version: int) -> None:
-    """Make the file whole from its first moment, also where two programs do."""
+    """Create the file complete from the start, also where two programs do."""
     with (
         replacing(path, mode=0o600, first_stays=True) as made,
         closing(sqlite3.connect(made)) as file,

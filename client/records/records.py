@@ -1,7 +1,7 @@
-"""`records.sqlite`: what one hospital approved, answered and disclosed, and what that has cost.
+"""`records.sqlite`: what one hospital approved, answered and disclosed, and the cost of that.
 
-It is one file, so that all that an answer uses up is noted in one transaction, and a restored
-backup is held against the log of what was sent once (`recovery`).
+It is one file, so that an answer's whole use of the budgets is one transaction, and a restored
+backup is compared once with the log of what was sent (`recovery`).
 """
 
 import hashlib
@@ -33,7 +33,7 @@ _TABLES = _OWN_TABLES + STUDY_TABLES + ANSWER_TABLES + DISCLOSURE_TABLES + LEDGE
 class Records:
     """The records of one hospital. Every write is on the disk when it returns. Raises SiteError.
 
-    Several programs may use one file: the site, and its commands. Not for several threads.
+    Several programs may use one file: the site, and its commands. Not thread-safe.
     """
 
     def __init__(self, folder: Path | None, hospital: str) -> None:
@@ -56,13 +56,13 @@ class Records:
 
     @classmethod
     def of(cls, site: "Site") -> "Records":
-        """Open a site's; in memory where its site file comes from no folder, as in simulations."""
+        """Open a site's; in memory where its site file has no folder, as in simulations."""
         folder = site.consent_folder
         return cls(None if site.compute.state is None else folder, site.name)
 
     @classmethod
     def existing(cls, site: "Site") -> "Records":
-        """Open a site's to be read; where it has none, empty ones that are never written."""
+        """Open a site's for reading; where it has none, empty ones that are never written."""
         exists = (site.consent_folder / FILE_NAME).exists()
         return cls(site.consent_folder if exists else None, site.name)
 
@@ -71,11 +71,11 @@ class Records:
         self._file.close()
 
     def transaction(self) -> AbstractContextManager[None]:
-        """All or nothing; of two programs, only one looks and writes at a time."""
+        """Commit all or nothing, with exclusive access for one program."""
         return self._file.transaction()
 
     def check_secret(self, secret: bytes) -> None:
-        """Raise SiteError where patients were noted by another secret: none would be recognised."""
+        """Raise SiteError where patients were noted with another secret: none were recognised."""
         name = hashlib.sha256(b"erosion book" + secret).hexdigest()
         with self.transaction():
             self._file.execute("update owner set secret = ? where secret is null", (name,))
@@ -88,7 +88,7 @@ class Records:
             )
 
     def log_was_read_to(self, log: Path) -> int:
-        """Return the last line of this log that these records were held against; 0: none."""
+        """Return the last line of this log that these records were compared with; 0: none."""
         found = self._file.execute("select line from log_read where log = ?", (_log_name(log),))
         return int(found[0][0]) if found else 0
 

@@ -1,8 +1,8 @@
-"""Holds a hospital's records against the log of what was sent, when a site starts.
+"""Compares a hospital's records with the log of what was sent, when a site starts.
 
-Records that were restored from a backup, or deleted, have forgotten answers, updates with noise and
-sealed sums, and a coordinator could ask for them again with other parameters. The log, which is
-another file, still has them: they count as used up and paid for, and are not given twice.
+Records that were restored from a backup, or deleted, lack answers, updates with noise and sealed
+sums, and a coordinator could ask for them again with other parameters. The log, which is another
+file, still has them: they count as used up and paid for, and are not given twice.
 """
 
 import logging
@@ -29,15 +29,15 @@ logger = logging.getLogger("erosion.site")
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What the log has and the records lacked."""
+    """What the records lacked and the log has."""
 
     answers: int
     releases: int  # updates with noise
-    sealed_rounds: int  # of which an answer is lost
+    sealed_rounds: int  # rounds with a lost answer
 
 
 def recover(records: Records, coordinator: str, dataset: str, log: Path) -> Recovered:
-    """Take in what the log has since it was read last. Raises SiteError."""
+    """Add what the log has since it was last read. Raises SiteError."""
     read_to = records.log_was_read_to(log)
     answers: set[Answer] = set()
     releases: list[Release] = []
@@ -75,9 +75,9 @@ def recover(records: Records, coordinator: str, dataset: str, log: Path) -> Reco
 
 
 def _with_origins(records: Records, answers: Collection[Answer]) -> list[Answer]:
-    """Name the approved study of each answer, as far as its variant or its run's trials show it.
+    """Set the approved study of each answer, as far as its variant or its run's trials show it.
 
-    A study with chosen settings is known by its run; asked for again, it is known in any case.
+    A study with chosen settings is known by its run; a repeated request shows it in any case.
     """
     if not answers:
         return []
@@ -94,7 +94,7 @@ def _with_origins(records: Records, answers: Collection[Answer]) -> list[Answer]
 
 
 def _answer_of(entry: AuditEntry) -> list[Answer]:
-    """Return what the line is the answer to; nothing for what no budget counts."""
+    """Return the answer that the line logs; None for one that no budget counts."""
     kind, _, step = entry.kind.partition(".")
     lacks_the_study = isinstance(entry.figures, dict) and "unknown_study" in entry.figures
     if kind not in (wire.TRAIN, wire.EVALUATE) or lacks_the_study:
@@ -107,7 +107,7 @@ def _answer_of(entry: AuditEntry) -> list[Answer]:
 
 
 def _release_of(entry: AuditEntry, dataset: str) -> list[Release]:
-    """Return the update with noise that the line sent; a method's own step may have one, too."""
+    """Return the update with noise that the line logs; a method's own step may have one, too."""
     noise = entry.figures.get("noise_multiplier") if isinstance(entry.figures, dict) else None
     if entry.kind.partition(".")[0] != wire.TRAIN or not isinstance(noise, int | float):
         return []
@@ -116,7 +116,7 @@ def _release_of(entry: AuditEntry, dataset: str) -> list[Release]:
 
 
 def _leg_of(entry: AuditEntry) -> list[tuple[Place, str]]:
-    """Return the leg of a sealed round that the line is the answer to."""
+    """Return the phase of a sealed round that the line logs."""
     kind, _, step = entry.kind.partition(".")
     has_keys = isinstance(entry.figures, dict) and entry.figures.get("sealed") is not None
     if kind != wire.TRAIN or not (step in legs.STEPS or (has_keys and not step)):

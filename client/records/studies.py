@@ -1,4 +1,4 @@
-"""The studies that were put to a hospital, and every decision about them."""
+"""The studies that a hospital was asked about, and every decision about them."""
 
 import hashlib
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ from studies s left join decisions d
 
 @dataclass(frozen=True, slots=True)
 class StudyEntry:
-    """One study that was put to this site, with the latest decision about it."""
+    """One study that this site was asked about, with the latest decision about it."""
 
     digest: str
     name: str
@@ -71,19 +71,19 @@ class StudyTable:
         return self._select("where d.rowid is not null order by d.rowid desc")
 
     def decided_first(self) -> list[StudyEntry]:
-        """Return the same, the study that was decided about first in front."""
+        """Return the same, with the study first that was decided about first."""
         return self._select(
             "where d.rowid is not null order by"
             " (select min(rowid) from decisions where digest = s.digest)"
         )
 
     def num_decisions(self) -> int:
-        """Return how many decisions there were."""
+        """Return the number of decisions."""
         ((number,),) = self._file.execute("select count(*) from decisions")
         return int(number)
 
     def put(self, entry: StudyEntry) -> None:
-        """Write a study where it is new, and the decision that the entry has."""
+        """Write a new study, and the decision that the entry has."""
         with self._file.transaction():
             self._file.execute(
                 "insert or ignore into studies values (?,?,?,?,?)",
@@ -106,12 +106,12 @@ class StudyTable:
         entries = [StudyEntry(*row) for row in self._file.execute(f"{_LATEST} {clause}", values)]
         for entry in entries:
             content = hashlib.sha256(entry.content.encode()).hexdigest()
-            # A person approves what was shown, and the digest names it.
+            # A person approves what was shown, and the digest identifies it.
             if entry.state not in get_args(State) or content != entry.digest:
                 raise self._file.unusable(f"study {entry.digest:.12} is not as it was written")
         return entries
 
 
 def now() -> str:
-    """Return the time as it is written: UTC, to the second."""
+    """Return the current time as it is written: UTC, to the second."""
     return datetime.now(UTC).isoformat("T", "seconds")

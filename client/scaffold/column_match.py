@@ -1,4 +1,4 @@
-"""Matches the columns of a hospital's table with the study's, and says how surely."""
+"""Matches the columns of a hospital's table with the study's, with a confidence."""
 
 import difflib
 import math
@@ -37,15 +37,15 @@ from erosion.common.tasks.features import CategoryFeature, NumberFeature
 from erosion.common.tasks.inputs import TabularTask
 from erosion.common.tasks.task import CodedColumn
 
-NAME_WEIGHT = 0.6  # of the confidence; the rest is how well the values fit
+NAME_WEIGHT = 0.6  # of the confidence; the rest depends on how well the values fit
 LEAST = 0.55  # confidence of a proposal
-FITTING = 0.7  # agreement that a change of unit must bring
-CLEARLY = 0.2  # and by how much more than without it
-ALIKE_AS_IT_IS = 0.8  # agreement from which no change of unit is looked for
-SAME = 0.9  # likeness of names that mean the same
+FITTING = 0.7  # agreement required after a change of unit
+CLEARLY = 0.2  # and the required gain over none
+ALIKE_AS_IT_IS = 0.8  # agreement from which no change of unit is tried
+SAME = 0.9  # similarity of synonymous names
 SHORTEST_BEGINNING = 3  # letters
-LIKE_A_VALUE = 0.7  # likeness of a name that is like one of the column's values
-# Numbers that may be the time between two dates: words in their names, and in those of the dates.
+LIKE_A_VALUE = 0.7  # similarity of a name that is like one of the column's values
+# Words in the names of numbers that may be the time between two dates, and of the dates.
 TIMES: tuple[
     tuple[
         Literal["years_between", "days_between"], tuple[str, ...], tuple[str, ...], tuple[str, ...]
@@ -59,32 +59,32 @@ TIMES: tuple[
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A proposal for one column of the study, and what is left to a person."""
+    """A proposal for one column of the study, and what a person must decide."""
 
     column: str  # the study's
     local: str | None  # the data's; None: nothing seems to fit
     confidence: float = 0.0  # from 0 to 1
     values: Spelt = field(default_factory=dict)  # spellings: data's -> study's
     asked: frozenset[str] = frozenset()  # those of `values` that a person must confirm
-    others: tuple[Spelt, ...] = ()  # what else `values` may mean
-    unknown: tuple[str, ...] = ()  # values that no spelling is known for
+    others: tuple[Spelt, ...] = ()  # other meanings of `values`
+    unknown: tuple[str, ...] = ()  # values without a known spelling
     unit: UnitChange | None = None  # to the study's unit
-    unsaid: tuple[str, ...] = ()  # values that seem to stand for "not known"
-    odd: tuple[str, ...] = ()  # values of a number that are none
-    limits: tuple[str, ...] = ()  # those that lie beyond a limit, such as "<0.5"
+    unsaid: tuple[str, ...] = ()  # values that seem to mean "not known"
+    odd: tuple[str, ...] = ()  # values of a number that are not numbers
+    limits: tuple[str, ...] = ()  # those beyond a limit, such as "<0.5"
     thousands: str = ""  # mark between groups of three digits
-    between: TimeBetween | None = None  # dates that it may be made of
-    forms: tuple[str, ...] = ()  # in which these may be written; several: only people know which
+    between: TimeBetween | None = None  # dates from which it may be derived
+    forms: tuple[str, ...] = ()  # their possible formats; several: only people know which
 
     @property
     def is_plain(self) -> bool:
-        """Nothing but the name is to be written."""
+        """Whether only the name is to be written."""
         open_ends = (self.values, self.unknown, self.unsaid, self.odd, self.limits, self.thousands)
         return not any((*open_ends, self.unit, self.between))
 
 
 def match_columns(task: TabularTask, profiles: Sequence[Profile]) -> list[Match]:
-    """One proposal for each column of the study; each column of the data is proposed once."""
+    """Return one proposal per column of the study; each column of the data is proposed once."""
     wanted: list[NumberFeature | CategoryFeature | CodedColumn] = [
         *task.features,
         *task.target_columns,
@@ -124,7 +124,7 @@ def _match(column: NumberFeature | CategoryFeature | CodedColumn, profile: Profi
     if fits == 0 and not (names >= SAME and unknown):
         return Match(column.name, profile.name)
     confidence = NAME_WEIGHT * names + (1 - NAME_WEIGHT) * fits
-    # Values that fit say little by themselves: many columns hold 0 and 1.
+    # Values that fit say little alone: many columns hold 0 and 1.
     confidence *= 1.0 if names > 0.5 else 0.5 + names
     codes = _sentinels(column, profile, unit or UnitChange())
     unsaid = tuple(dict.fromkeys((*words, *profile.unsaid, *codes)))
@@ -145,7 +145,7 @@ def _match(column: NumberFeature | CategoryFeature | CodedColumn, profile: Profi
 
 
 def _alike(one: str, other: str) -> float:
-    """How much two names are alike, from 0 to 1; 0.95 for words that are known to mean the same."""
+    """Return the similarity of two names, from 0 to 1; 0.95 for known synonyms."""
     first, second = plain_name(one), plain_name(other)
     if first == second:
         return 1.0
@@ -158,7 +158,7 @@ def _alike(one: str, other: str) -> float:
 
 
 def _by_its_values(column: NumberFeature | CategoryFeature | CodedColumn, name: str) -> float:
-    """A column of yes and no is often called like one of the values: "death" for alive, dead."""
+    """Return the similarity of a yes-no column with the name of a value, such as "death"."""
     if isinstance(column, NumberFeature):
         return 0.0
     known = column.categories if isinstance(column, CategoryFeature) else tuple(column.codes)
@@ -167,7 +167,7 @@ def _by_its_values(column: NumberFeature | CategoryFeature | CodedColumn, name: 
 
 
 def _number_fit(column: NumberFeature, profile: Profile) -> tuple[float, UnitChange | None]:
-    """How well the values fit, at best, from 0 to 1; and the change of unit that it needs."""
+    """Return how well the values fit, at best, from 0 to 1, and the change of unit for it."""
     if profile.kind != "number":
         texts = list(profile.counts)
         numbers = [feature_parser(column)(text) for text in texts]
@@ -187,7 +187,7 @@ def _number_fit(column: NumberFeature, profile: Profile) -> tuple[float, UnitCha
 
 
 def _agreement(column: NumberFeature, profile: Profile, unit: UnitChange) -> float:
-    """How alike two distributions are: the share in the study's range, and where the middle is."""
+    """Return the similarity of two distributions: share in the study's range, and middle."""
     values = profile.numbers * unit.factor + unit.offset
     inside = 1.0
     if column.range is not None:
@@ -197,14 +197,14 @@ def _agreement(column: NumberFeature, profile: Profile, unit: UnitChange) -> flo
         return inside
     low, high = column.typical
     distance = max(low - float(np.median(values)), float(np.median(values)) - high, 0.0)
-    # A median in the study's middle half agrees wholly, one as far off as that is wide, halfway.
+    # A median in the study's middle half agrees fully, one a width away half.
     return inside / (1.0 + distance / (high - low))
 
 
 def _sentinels(
     column: NumberFeature | CategoryFeature | CodedColumn, profile: Profile, unit: UnitChange
 ) -> list[str]:
-    """Numbers that may stand for "not known": 0 far from the others, 999 out of the range."""
+    """Return numbers that may mean "not known": 0 far from the others, 999 out of the range."""
     if not isinstance(column, NumberFeature) or profile.kind != "number":
         return []
     odd = list(to_be_asked_about(profile.values, profile.counts))
@@ -221,7 +221,7 @@ def _sentinels(
 def _from_dates(
     column: NumberFeature | CategoryFeature | CodedColumn, profiles: Sequence[Profile]
 ) -> Match:
-    """No column seems to hold it; an age or a length of stay may be made of two dates."""
+    """Propose two dates from which an age or a length of stay may be derived."""
     nothing = Match(column.name, None)
     if not isinstance(column, NumberFeature):
         return nothing
@@ -244,7 +244,7 @@ def _from_dates(
 def _code_fit(
     column: CategoryFeature | CodedColumn, profile: Profile
 ) -> tuple[float, ValueMap, tuple[str, ...]]:
-    """The share of rows understood, the spellings that need a map, and what is not understood."""
+    """Return the share of rows understood, the spellings that need a map, and the unknown."""
     known = column.categories if isinstance(column, CategoryFeature) else tuple(column.codes)
     parse = feature_parser(column) if isinstance(column, CategoryFeature) else target_parser(column)
     if len(set(one_spelling(profile.counts).values())) > 3 * len(known) + 3:
@@ -267,7 +267,7 @@ def _code_fit(
 
 
 def _yes_to(column: str, texts: Sequence[str], known: Sequence[str]) -> ValueMap:
-    """What yes and no mean in a column that is called like one of two values: "death", "yes"."""
+    """Map yes and no in a column with the name of one of two values: "death", "yes"."""
     named = [v for v in known if _alike(v, column) >= SAME]
     other = [v for v in known if v not in named]
     if len(named) != 1 or len(other) != 1:

@@ -37,16 +37,16 @@ from erosion.client.scaffold.vocabulary import (
 Kind = Literal["number", "category", "identifier", "date", "text", "constant", "empty"]
 
 MOST_CATEGORIES = 20
-YES_AND_NO = 2  # values, by which nobody is told apart
-MOST_ROWS = 50  # of a patient on average, where a column's name does not say that it is a patient's
-FEW_CODES = 6  # whole numbers of so few values are codes rather than measurements
-LEAST_ROWS = 2  # of a category on average: remarks are of one patient each
-MOST_NOT_NUMBERS = 0.1  # of the values of a column of numbers: typing errors and remarks
-MOST_MEASURED = 0.5  # of the values: with these, such as are numbers with a unit or a limit
+YES_AND_NO = 2  # values, which identify nobody
+MOST_ROWS = 50  # rows of a patient on average, unless the column's name is that of a patient key
+FEW_CODES = 6  # distinct whole numbers that are codes rather than measurements
+LEAST_ROWS = 2  # rows of a category on average: remarks are of one patient each
+MOST_NOT_NUMBERS = 0.1  # of a number column's values: typing errors and remarks
+MOST_MEASURED = 0.5  # of the values: including these, such as numbers with a unit or a limit
 MEASURED = re.compile(r"[<>≤≥~]?\s*\d+([.,]\d+)?\s*([a-zµ%/°]|$)", re.I)  # "84 mg/dl", "<0.5"
 MOSTLY_GROUPED = 0.7  # of a column's texts
 NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")  # with either decimal mark
-CODE = re.compile(r"0\d+|\d+[eE]\d+|\d+_\d+")  # which floating point would read, too
+CODE = re.compile(r"0\d+|\d+[eE]\d+|\d+_\d+")  # that floating point would also read
 DATES = (
     *(
         "%Y-%m-%d",
@@ -62,35 +62,35 @@ DATES = (
     *("%d %b %Y", "%d-%b-%Y", "%d%b%Y", "%d-%b-%y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y"),
     *("%Y%m%d", "%d%m%Y", "%m%d%Y"),
 )
-MOSTLY_DATES = 0.9  # of a column's texts, in whichever forms
-HEX = re.compile(r"[0-9a-f]{8,}(-[0-9a-f]{4,})*", re.I)  # as pseudonyms are made, also with hyphens
+MOSTLY_DATES = 0.9  # of a column's texts, in any format
+HEX = re.compile(r"[0-9a-f]{8,}(-[0-9a-f]{4,})*", re.I)  # the form of pseudonyms, also with hyphens
 FIRST_YEAR = 1850  # of a date; 31.12.0020 is a slip
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One column as it seems to be. What people write for "not known" counts as missing."""
+    """One column's apparent properties. Words for "not known" count as missing."""
 
     name: str
     kind: Kind
-    counts: Mapping[str, int]  # distinct text -> rows, missing ones left out, commonest first
+    counts: Mapping[str, int]  # distinct text -> rows, without missing ones, commonest first
     num_rows: int
     num_missing: int
     numbers: NDArray[np.float64]  # (rows,) of a number; empty for other kinds
-    not_numbers: tuple[str, ...] = ()  # texts in a column of numbers
-    limits: tuple[str, ...] = ()  # values beyond a limit in a column of numbers, such as "<0.5"
-    date_formats: tuple[str, ...] = ()  # that all values of a column of dates fit
-    thousands: str = ""  # mark between groups of three digits in a column of numbers
-    unsaid: tuple[str, ...] = ()  # texts by which people say that a value is not known: words, and
-    # of a number also codes such as 999 that stand apart from the other values
-    values: Mapping[str, float] = field(default_factory=dict)  # of the texts that are numbers
-    decimal: str = "."  # mark of a column of numbers, where any has one
-    mixed: MixedUnits | None = None  # two units in a column of numbers; `numbers` are of the one
-    # that most rows are in
+    not_numbers: tuple[str, ...] = ()  # texts in a number column
+    limits: tuple[str, ...] = ()  # values beyond a limit in a number column, such as "<0.5"
+    date_formats: tuple[str, ...] = ()  # that all values of a date column fit
+    thousands: str = ""  # mark between groups of three digits in a number column
+    unsaid: tuple[str, ...] = ()  # texts that mean "not known": words, and
+    # of a number also codes such as 999 that are far from the other values
+    values: Mapping[str, float] = field(default_factory=dict)  # texts that are numbers
+    decimal: str = "."  # mark of a number column, where any has one
+    mixed: MixedUnits | None = None  # two units in a number column; `numbers` are in the one
+    # of most rows
 
 
 def read_whole(path: Path, **written: Any) -> tuple[TextTable, list[Profile]]:
-    """Every column of a table file; raises DataError. `written`: keys of [data] that say how."""
+    """Profile every column of a table file. Raises DataError. `written`: format keys of [data]."""
     source = TableFile(path=path, **written)
     header = source.read(()).header
     table = source.read(header)
@@ -98,7 +98,7 @@ def read_whole(path: Path, **written: Any) -> tuple[TextTable, list[Profile]]:
     known = [t for name in header for t in table.columns[name].written]
     decimal = found_decimal(text for text in known if NUMBER.fullmatch(text))
     # A code such as 250.01 in one column does not make text of 1,5 in another, and 7.345 is seven
-    # thousand beside it.
+    # thousand in the same table.
     of_columns = {
         name: found_decimal(filter(NUMBER.fullmatch, column.written))
         for name, column in table.columns.items()
@@ -114,7 +114,7 @@ def read_whole(path: Path, **written: Any) -> tuple[TextTable, list[Profile]]:
 
 
 def profile_of(name: str, column: TextColumn, decimal: str = ".") -> Profile:
-    """The column's kind, by its values and, for identifiers, its name."""
+    """Return the column's profile, by its values and, for identifiers, its name."""
     times = np.bincount(column.codes, minlength=len(column.texts)).tolist()
     counts = {
         text: count
@@ -182,21 +182,21 @@ def profile_of(name: str, column: TextColumn, decimal: str = ".") -> Profile:
 
 
 def _limit(text: str, decimal: str, thousands: str) -> float | None:
-    """What a value beyond a limit is read as, half of a lower limit; None for any other text."""
+    """Return a replacement beyond a limit, half of a lower one; None for any other text."""
     found = LIMIT.fullmatch(text)
     value = _number(found[2], decimal, thousands) if found else math.nan
     return None if found is None or math.isnan(value) else value / (2 if found[1] in "<≤" else 1)
 
 
 def _rows(values: Mapping[str, float], counts: Mapping[str, int]) -> NDArray[np.float64]:
-    """The value of every row that has one."""
+    """Return the value of every row that has one."""
     return np.repeat([*values.values()], [counts[text] for text in values])
 
 
 def _kind(
     name: str, counts: Mapping[str, int], numbers: list[float] | None, num_present: int
 ) -> Kind:
-    """`numbers`: the distinct ones, None where the texts are not numbers."""
+    """Return the kind; `numbers`: the distinct ones, None where the texts are not numbers."""
     if not counts:
         return "empty"
     if len(counts) == 1:
@@ -223,7 +223,7 @@ def _kind(
     if distinct and num_present > MOST_CATEGORIES and numbers is None:
         return "identifier"
     if is_key(name) and whole and len(counts) > MOST_CATEGORIES:
-        # Of patients with several rows; a code such as a "discharge_disposition_id" is of hundreds.
+        # For patients with several rows; a code such as "discharge_disposition_id" covers hundreds.
         return "identifier" if num_present <= MOST_ROWS * len(counts) else "text"
     if numbers is not None:
         return (
@@ -238,7 +238,7 @@ def _kind(
 
 
 def _thousands(texts: Collection[str], decimal: str) -> str:
-    """The mark that groups the digits of most texts, such as "," in 198,000; "" where none does."""
+    """Return the mark that groups the digits of most texts, such as "," in 198,000; or ""."""
     for mark in (",", ".", "'", " "):
         grouped = rf"[+-]?[1-9]\d{{0,2}}({re.escape(mark)}\d{{3}})+({re.escape(decimal)}\d+)?"
         num = sum(re.fullmatch(grouped, text) is not None for text in texts)
@@ -258,7 +258,7 @@ def _number(text: str, decimal: str, thousands: str) -> float:
 
 
 def _date_formats(texts: Iterable[str]) -> tuple[str, ...]:
-    """Every form of DATES in which all of the texts are written; times of day are left out."""
+    """Return the formats of DATES in which all texts are written, ignoring times of day."""
     left = list(DATES)
     for text in texts:
         day = TIME.sub("", text)
@@ -269,8 +269,8 @@ def _date_formats(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def _are_in_several_forms(texts: Collection[str]) -> bool:
-    """Whether nearly all of the texts are dates, though no form fits all."""
-    most = max(1, round((1 - MOSTLY_DATES) * len(texts)))  # that are none
+    """Return whether nearly all of the texts are dates, though no format fits all."""
+    most = max(1, round((1 - MOSTLY_DATES) * len(texts)))  # that are not dates
     others = 0
     for text in texts:
         day = TIME.sub("", text)

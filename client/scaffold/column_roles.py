@@ -1,4 +1,4 @@
-"""Columns that number patients or rows: the key by which several rows are of one patient."""
+"""Columns that number patients or rows: the key that identifies several rows of one patient."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -43,7 +43,7 @@ from erosion.common.tasks.task import Floats
 
 
 def likely_key(profiles: Sequence[Profile]) -> Profile | None:
-    """The column that repeats most is no number of the row; names that say so come first."""
+    """Return the likeliest patient key: the column that repeats most; telling names come first."""
     return min(
         (p for p in profiles if p.kind == "identifier"),
         key=lambda p: (not is_patient_key(p.name), len(p.counts), not is_key(p.name)),
@@ -52,24 +52,24 @@ def likely_key(profiles: Sequence[Profile]) -> Profile | None:
 
 
 def is_numbered(profile: Profile) -> bool:
-    """Whether a column of numbers seems, by its values, to number patients or rows."""
+    """Return whether a number column seems, by its values, to number patients or rows."""
     is_measured = is_measurement(profile.name) or header_unit(profile.name)
     return profile.kind == "number" and not is_measured and seem_assigned(profile.numbers)
 
 
 def repeats(key: Profile | None) -> bool:
-    """Whether several rows have the same value."""
+    """Return whether several rows have the same value."""
     return key is not None and len(key.counts) < sum(key.counts.values())
 
 
 def rows_of_patients(key: Profile) -> str:
-    """Opens a remark: "pid: 144 rows of 60 patients, it seems"."""
+    """Return the start of a remark: "pid: 144 rows of 60 patients, it seems"."""
     rows = sum(key.counts.values())
     return f"{key.name}: {rows} rows of {len(key.counts)} patients, it seems"
 
 
 def undeclared_key(source: DataSource, study: Study) -> Profile | None:
-    """A column of the data that repeats and that neither the study nor `patient` names.
+    """Return a repeating column of the data that neither the study nor `patient` names.
 
     Raises DataError.
     """
@@ -90,9 +90,9 @@ def undeclared_key(source: DataSource, study: Study) -> Profile | None:
 def numbered_features(
     source: DataSource, study: Study, rows: NDArray[np.float64] | NDArray[np.uint8]
 ) -> list[str]:
-    """The study's features that number patients here, by their names or their values.
+    """Return the study's features that number patients here, by their names or their values.
 
-    `rows`: (n, features) of the task; of images there are none.
+    `rows`: (n, features) of the task; images have none.
     """
     task = study.task
     if not isinstance(source, TableSource) or not isinstance(task, TabularTask):
@@ -128,7 +128,7 @@ WHY: Mapping[Kind, str] = {
     "number": "it holds numbers",
     "category": "it has too many categories",
 }
-PLAINLY_NONE = (WHY["text"], WHY["constant"], WHY["empty"])  # said in the file alone
+PLAINLY_NONE = (WHY["text"], WHY["constant"], WHY["empty"])  # only in the file
 NUMBERED = (
     "it seems by its values to number patients or rows: whole numbers, nearly all different (if it"
     " is a measurement, add it to features, with its unit)"
@@ -154,7 +154,7 @@ MOSTLY = 0.9  # of a column's rows
 
 
 def why_no_feature(profile: Profile) -> str:
-    """Why a column is left out; "" where it is none that a model should not read."""
+    """Return why a column is left out; "" where a model may read it."""
     if profile.kind not in ("empty", "constant", "identifier", "date") and is_place(profile.name):
         return (
             "it seems to name a hospital, ward or centre (if several hospitals are in this table,"
@@ -166,7 +166,7 @@ def why_no_feature(profile: Profile) -> str:
 
 
 def why_not(profile: Profile) -> str:
-    """Why a model cannot read or predict a column that holds what this one does."""
+    """Return why a model cannot read or predict a column with this one's content."""
     words = [text for text in profile.counts if not NUMBER.fullmatch(text)]
     if profile.kind == "date" and not profile.date_formats and words:
         some = ", ".join(map(repr, words[:3]))
@@ -188,19 +188,19 @@ def why_not(profile: Profile) -> str:
 
 
 def _begin_with_numbers(counts: Mapping[str, int]) -> bool:
-    """Whether nearly all rows do, as 45 % and 120/80."""
+    """Return whether nearly all rows begin with a number, as 45 % and 120/80."""
     num = sum(count for text, count in counts.items() if MEASURED.match(text))
     return num >= MOSTLY * sum(counts.values())
 
 
 MANY_BARE = 0.3  # of the rows with an outcome, without nearly any feature
-FIRST = {"take": "first"}  # rows, as a draft joins them
+FIRST = {"take": "first"}  # rows, in the joining of a draft
 
 
 def key_to_join_by(
     table: TextTable, profiles: Sequence[Profile], outcome: Collection[str]
 ) -> str | None:
-    """The patient key, where rows with the outcome lack features that other rows have."""
+    """Return the patient key, where rows with the outcome lack features that other rows have."""
     key = likely_key(profiles)
     features = [p.name for p in profiles if p.name not in outcome and not why_no_feature(p)]
     if key is None or not repeats(key) or not features:
@@ -226,10 +226,10 @@ BY_NAME = "its name says that it is known only afterwards"
 def telling(
     table: TextTable, profiles: Sequence[Profile], target: str, time: str | None = None
 ) -> dict[str, str]:
-    """Columns that may be known only after the outcome, and why that is thought.
+    """Return columns that may be target leakage, and the reason.
 
-    Also by whether they have a value at all: a cause of death, or its date, says who died. `time`:
-    how long patients were followed, where `target` is whether the event happened.
+    Whether they have a value at all also counts: a cause of death, or its date, shows who died.
+    `time`: the follow-up time, where `target` is whether the event happened.
     """
     by_name = {profile.name: profile for profile in profiles}
     kept, outcome = _outcome(table, by_name, target, time)
@@ -245,7 +245,7 @@ def telling(
 
 
 def is_known_afterwards(name: str) -> bool:
-    """Whether a column's name says so, in one of several languages."""
+    """Return whether a column's name marks data from after the outcome, in several languages."""
     said = f" {' '.join(words_of(name))} "
     wanted, unwanted = _patterns()
     return wanted.search(said) is not None and unwanted.search(said) is None
@@ -266,7 +266,7 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
 def _outcome(
     table: TextTable, profiles: Mapping[str, Profile], target: str, time: str | None
 ) -> tuple[NDArray[np.bool_], Outcome]:
-    """Which rows (n,) have the outcome, and what it is there."""
+    """Return which rows (n,) have the outcome, and its value there."""
     column = profiles[target]
     if time is not None:
         times, events = _numbers(table, profiles[time]), _codes(table, target)
@@ -280,13 +280,13 @@ def _outcome(
 
 
 def _numbers(table: TextTable, profile: Profile) -> Floats:
-    """(n,) of a column's rows, NaN where it has no number."""
+    """Return (n,) numbers of a column's rows, NaN where there is none."""
     column = table.columns[profile.name]
     return np.array([profile.values.get(text, np.nan) for text in column.texts])[column.codes]
 
 
 def _codes(table: TextTable, name: str) -> Floats:
-    """(n,) of a column's rows: which of its words, however spelt; NaN where none is."""
+    """Return (n,) codes of a column's words, in any spelling; NaN where there is none."""
     column = table.columns[name]
     known = [text.lower() not in MISSING_MARKERS for text in column.texts]
     said = [text for text, is_known in zip(column.texts, known, strict=True) if is_known]
@@ -299,9 +299,9 @@ def _codes(table: TextTable, name: str) -> Floats:
 
 
 def _values(table: TextTable, profile: Profile) -> tuple[Floats, bool]:
-    """(n,) of a column's rows, and whether they are categories.
+    """Return (n,) values of a column's rows, and whether they are categories.
 
-    Of dates, free text and identifiers that are no numbers it counts only whether they are there.
+    For dates, free text and non-numeric identifiers only whether they exist counts.
     """
     if profile.kind in ("number", "identifier") and profile.values:
         return _numbers(table, profile), False

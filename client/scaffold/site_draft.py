@@ -1,4 +1,4 @@
-"""`erosion site new`: a site file that maps a hospital's columns, as far as that can be told."""
+"""`erosion site new`: a site file that maps a hospital's columns, as far as possible."""
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -13,10 +13,10 @@ from erosion.client.scaffold.column_profile import NUMBER, Profile
 from erosion.client.scaffold.column_roles import likely_key, repeats
 from erosion.client.scaffold.vocabulary import unit_text
 
-MOST_ODD = 10  # values of a number that are none, listed one by one
+MOST_ODD = 10  # non-numeric values of a number, listed one by one
 SHOWN = 4  # limits in a comment
-OPEN_NUMBER = "A NUMBER"  # is none
-OPEN = "WHAT IT MEANS"  # is no value of a study, so that nothing is read by it
+OPEN_NUMBER = "A NUMBER"  # not a format
+OPEN = "WHAT IT MEANS"  # not a value of a study, so nothing matches it
 
 
 def site_draft(
@@ -33,11 +33,11 @@ def site_draft(
     joined_by: str | None,
     footer: int,
 ) -> str:
-    """The file's text. Proposals below `accept` are comments, for a person to decide.
+    """Return the file's text. Proposals below `accept` are comments, for a person to decide.
 
-    `notes` are what was found out in reading the table; `outcome` names the columns of the study
-    that a hospital must have. `written`: keys that say how the file is to be read. `joined_by`: the
-    patient key, where the outcome stands on other rows than the features.
+    `notes` are from reading the table; `outcome` names the columns of the study that a hospital
+    must have. `written`: format keys of the file. `joined_by`: the patient key, where the outcome
+    is on other rows than the features.
     """
     lines = [
         f"# The site of {name}, a first draft made from {data.name}.",
@@ -92,7 +92,7 @@ def _rows(joined_by: str | None) -> list[str]:
 
 
 def _patient(profiles: Sequence[Profile], joined_by: str | None) -> list[str]:
-    """A key that repeats is written as it is: rows that are grouped wrongly cost power alone."""
+    """Write a key that repeats uncommented: wrongly grouped rows only cost statistical power."""
     key = likely_key(profiles)
     name = joined_by or (key.name if key else None)
     if name is None:
@@ -130,7 +130,7 @@ def _columns(matches: Sequence[Match], accept: float) -> list[str]:
 
 
 def _units(matches: Sequence[Match], profiles: Sequence[Profile]) -> list[str]:
-    """Always for a person to confirm: only the values, or a header, speak for a unit."""
+    """Write units as proposals: only the values, or a header, suggest a unit."""
     converted = [match for match in matches if match.unit is not None]
     read = [match.local for match in matches]
     mixed = [
@@ -166,7 +166,7 @@ def _derived(matches: Sequence[Match]) -> list[str]:
 
 
 def _which(match: Match) -> str:
-    """A comment where dates may be in several forms, or in several centuries."""
+    """Return a comment where dates may be in several formats, or in several centuries."""
     if len(match.forms) > 1:
         return "  # keep one: the dates do not tell which, such as where all days are up to 12"
     if "%y" in match.forms[0]:
@@ -187,7 +187,7 @@ def _values(matches: Sequence[Match], profiles: Sequence[Profile], accept: float
         ]
         lines += [f"# or: {_pairs(other, quoted)}" for other in match.others]
         for text in match.unsaid:
-            times = counts[str(match.local)].get(text)  # of what may as well be measured
+            times = counts[str(match.local)].get(text)  # that may as well be measured
             often = f" {times} rows" if times else ""
             lines.append(f'# ? {quoted(text)} = ""  # not known?{often}')
         lines += map(_odd_line, match.odd[:MOST_ODD])
@@ -201,7 +201,7 @@ def _values(matches: Sequence[Match], profiles: Sequence[Profile], accept: float
 
 
 def _odd_line(text: str) -> str:
-    """The proposal for a value of a number that is none: the number in it, or missing."""
+    """Return the proposal for a non-numeric value of a number: the number in it, or missing."""
     if (found := NUMBER.match(text)) is not None:
         rest = text[found.end() :].strip()
         return f"# ? {quoted(text)} = {quoted(found[0])}  # without {escaped(rest)!r}?"
@@ -211,7 +211,7 @@ def _odd_line(text: str) -> str:
 
 
 def _limits(matches: Sequence[Match]) -> list[str]:
-    """What a value below a limit is, only the hospitals can agree on."""
+    """Write values below a limit as proposals, which only the hospitals can agree on."""
     found = [match for match in matches if match.limits]
     if not found:
         return []
@@ -228,7 +228,7 @@ def _pairs(values: Mapping[str, str], form: Callable[[str], str] = str) -> str:
 
 
 def is_written(match: Match, text: str, accept: float) -> bool:
-    """Whether a spelling is written as it is, and is no proposal."""
+    """Return whether a spelling is written uncommented, not as a proposal."""
     return match.confidence >= accept and text not in match.asked
 
 
@@ -237,7 +237,7 @@ def _mark(match: Match, accept: float) -> str:
 
 
 def in_words(match: Match, accept: float) -> Iterator[str]:
-    """What of a proposal the file has, and what is left to a person, line by line."""
+    """Yield what the file contains of a proposal, and what a person must decide, by line."""
     if match.between is not None:
         made = f"{match.between.start} and {match.between.end}"
         which = f"; which form is it, {' or '.join(match.forms)}?" if len(match.forms) > 1 else ""
@@ -246,7 +246,7 @@ def in_words(match: Match, accept: float) -> Iterator[str]:
         yield f"{match.column}: no column seems to hold it"
     elif match.local != match.column or not match.is_plain:
         found = f"{match.local!r}, {match.confidence:.2f}"
-        if match.local != match.column:  # else there is no line to write
+        if match.local != match.column:  # otherwise there is no line to write
             found += ", written" if match.confidence >= accept else ", proposed"
         yield f"{match.column}: {found}"
         yield from (f"  {line}" for line in _values_in_words(match, accept))
@@ -273,24 +273,24 @@ def _values_in_words(match: Match, accept: float) -> Iterator[str]:
         yield f"not known? {', '.join(map(repr, match.unsaid[:8]))} proposed"
 
 
-FEWEST = 10  # patients; a category of fewer is pointed out before the file is handed on
+FEWEST = 10  # patients; a category of fewer is pointed out before the file is passed on
 
 
 def quoted(text: str) -> str:
-    """As TOML has it, in one line."""
+    """Return the text as a TOML string, on one line."""
     return f'"{escaped(text)}"'
 
 
 def missing_line(text: str, column: str) -> str:
-    """What a site file writes where a text stands for a missing value."""
+    """Return the site file's line for a text that means a missing value."""
     return f'{quoted(text)} = "" under [data.values.{toml_key(column)}]'
 
 
 def escaped(text: str) -> str:
-    """As TOML has it between quotation marks, in one line."""
+    """Return the text as TOML has it between quotation marks, on one line."""
     return json.dumps(text, ensure_ascii=False)[1:-1].replace("\x7f", "\\u007f")
 
 
 def short(value: float) -> str:
-    """With two significant digits."""
+    """Return the number with two significant digits."""
     return repr(float(np.format_float_positional(float(f"{value:.2g}"), trim="0")))

@@ -33,7 +33,7 @@ from erosion.common.errors import DataError
 from erosion.common.settings.names import canonical
 
 FEWEST_FOR_TYPICAL = 20  # values
-# Patients: a fifth of so many may be told of, and cross-fitting was measured up to about here.
+# Patients: a fifth of these is enough for figures; cross-fitting was measured up to about here.
 # See docs/evaluation.md.
 CROSS_FITTED = range(60, 401)
 SHOWN = 8  # columns of a remark
@@ -91,12 +91,12 @@ def study_draft(
     time: str | None = None,
     telling: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[str, list[str]]:
-    """The file's text, and what a person should look at. Raises DataError.
+    """Return the file's text, and what a person should check. Raises DataError.
 
-    `telling`: columns that may be known only after the outcome, and why that is thought.
+    `telling`: columns that may be target leakage, and why.
 
-    `target` and `time` are columns that there are. With `time`, which says how long patients were
-    followed, `target` is whether the event happened.
+    `target` and `time` are existing columns. With `time`, the follow-up time, `target` is whether
+    the event happened.
     """
     by_name = {profile.name: in_one_spelling(profile) for profile in profiles}
     if time is None:
@@ -169,7 +169,7 @@ def study_draft(
 
 
 def _tested(num_patients: int, *, is_class: bool) -> str:
-    """Cross-fitting where it was measured and is cheap, else a test part."""
+    """Choose cross-fitting where it was measured and is cheap, else a test part."""
     if is_class and num_patients in CROSS_FITTED:
         return (
             "folds = 5  # each patient is predicted by runs of every arm without a fifth of them,\n"
@@ -192,7 +192,7 @@ def _feature(profile: Profile) -> str:
 
 
 def _typical(profile: Profile) -> str:
-    """The middle half of the values, where they are enough to tell nobody's."""
+    """Return the middle half of the values, where there are enough to identify nobody."""
     if len(profile.numbers) < FEWEST_FOR_TYPICAL:
         return ""
     low, high = (short(float(q)) for q in np.percentile(profile.numbers, (25, 75)))
@@ -206,10 +206,10 @@ def _share(profile: Profile) -> str:
 
 
 def rounded_outwards(low: float, high: float) -> tuple[float, float]:
-    """A range that holds all values, a quarter wider on both sides and rounded.
+    """Return a rounded range that holds all values, a quarter wider on both sides.
 
-    It tells nobody's value and leaves room for other hospitals' patients. What is never negative
-    stays so.
+    It discloses nobody's value and leaves room for other hospitals' patients. A range that is never
+    negative stays so.
     """
     width = high - low or abs(high) or 1.0
     step = 10.0 ** math.floor(math.log10(width / 4))
@@ -255,7 +255,7 @@ def _remarks(profile: Profile) -> list[str]:
 
 
 def remarks_on_values(profile: Profile) -> list[str]:
-    """What may be no measurement: codes, values far from all others, and those of another unit."""
+    """Return values that may not be measurements: codes, values far from others, other units."""
     found = []
     if profile.mixed is not None:
         found.append(
@@ -281,7 +281,7 @@ def remarks_on_values(profile: Profile) -> list[str]:
 
 
 def _spelt(profile: Profile) -> str:
-    """A remark where a category is spelt in several ways; "" where none is."""
+    """Return a remark where a category is spelt in several ways; "" where none is."""
     found = other_spellings(profile)
     if not found:
         return ""
@@ -298,7 +298,7 @@ def _spelt(profile: Profile) -> str:
 
 
 def _two_marks(numbers: Sequence[Profile]) -> list[str]:
-    """A remark where some features have a decimal comma and others a point."""
+    """Return a remark where some features have a decimal comma and others a point."""
     with_mark = {
         mark: [p.name for p in numbers if p.decimal == mark and any(mark in t for t in p.values)]
         for mark in ".,"
@@ -321,7 +321,7 @@ MOST_CLASSES = 10
 
 
 def outcome_lines(target: Profile) -> tuple[str, list[str]]:
-    """The lines of the task that say what is predicted."""
+    """Return the task's lines that define what is predicted."""
     key = f"target = {quoted(target.name)}  # what is predicted"
     if target.kind == "category" and len(target.counts) <= MOST_CLASSES:
         told = [text for text in target.counts if not _is_unknown(text, target.counts)]
@@ -365,7 +365,7 @@ def outcome_lines(target: Profile) -> tuple[str, list[str]]:
 
 
 def survival_lines(event: Profile, time: Profile) -> tuple[str, list[str]]:
-    """The lines of the task where a time until an event is predicted."""
+    """Return the task's lines where a time until an event is predicted."""
     if time.kind == "date" or not time.values:
         raise DataError(f"--time {time.name!r} must be a number; {why_not(time)}.")
     found = list(dict.fromkeys(map(canonical, event.counts)))
@@ -399,7 +399,7 @@ def survival_lines(event: Profile, time: Profile) -> tuple[str, list[str]]:
 
 
 def _is_unknown(text: str, texts: Iterable[str]) -> bool:
-    """Whether a value of the target says that it is not known: a word, or 9 beside 0 and 1."""
+    """Return whether a value of the target means "not known": a word, or 9 with 0 and 1."""
     if seems_unknown(text, [*texts]):
         return True
     codes = {float(t) for t in texts if re.fullmatch(r"-?\d+(\.0*)?", t)}
@@ -409,7 +409,7 @@ def _is_unknown(text: str, texts: Iterable[str]) -> bool:
 
 
 def _positive(name: str, order: Direction) -> str:
-    """The remark about the class that counts as the positive one, and what a person has to do."""
+    """Return the remark about the positive class, and what a person has to do."""
     last = repr(order.codes[1])
     if not order.is_sure:
         return (
@@ -425,6 +425,6 @@ def _positive(name: str, order: Direction) -> str:
 
 
 def _nice(value: float) -> float:
-    """Rounded to one significant digit and a half, so that it is nobody's time."""
+    """Round to one significant digit and a half, so that it is nobody's time."""
     step = 10.0 ** math.floor(math.log10(max(value, 1e-9))) / 2
     return round(value / step) * step

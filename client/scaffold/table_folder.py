@@ -23,7 +23,7 @@ FEWEST_SHARED = 11  # rows
 
 
 def tables_in(folder: Path) -> dict[str, Path]:
-    """The tables by the names of their hospitals; raises DataError where there are none."""
+    """Return the tables by the names of their hospitals. Raises DataError where there are none."""
     files = table_files(folder)
     if not files:
         raise DataError(
@@ -42,15 +42,15 @@ def tables_in(folder: Path) -> dict[str, Path]:
 
 
 def table_files(folder: Path) -> list[Path]:
-    """The tables, whosever they are; raises DataError where the folder cannot be read."""
+    """Return all tables. Raises DataError where the folder cannot be read."""
     return [f for f in entries_of(folder) if suffix_of(f) in SUFFIXES and _is_table(f)]
 
 
 def shared_rows(hospitals: Mapping[str, DataSource]) -> Iterator[str]:
-    """A warning of each two hospitals whose tables hold the same rows, as a pooled table does.
+    """Yield a warning for each two hospitals with tables that share rows, as a pooled table does.
 
-    Rows are compared in all columns of one name, but for what numbers them. A source that is no
-    table, or that cannot be read, is passed over.
+    Rows are compared in all columns of one name, except those that number them. A source that is
+    not a table, or that cannot be read, is skipped.
     """
     tables = {name: found for name, source in hospitals.items() if (found := _texts(source))}
     rows_of = cache(lambda name, columns: _hashes(tables[name], columns))  # most pairs share all
@@ -83,12 +83,12 @@ def _texts(source: DataSource) -> TextTable | None:
         return None
     try:
         return source.read(source.read(()).header)
-    except DataError:  # the hospital itself says it when it reads the table
+    except DataError:  # the hospital itself reports it when it reads the table
         return None
 
 
 def _hashes(table: TextTable, columns: frozenset[str]) -> tuple[RowHashes, float]:
-    """(n,) of every row, equal texts of two columns told apart; and the share of repeated rows."""
+    """Return (n,) hashes of rows, distinguishing columns, and the share of repeated rows."""
     named = ((name, table.columns[name]) for name in columns)
     hashes = hashes_of_rows(
         (TextColumn(tuple(f"{name}\0{t}" for t in c.texts), c.codes) for name, c in named),
@@ -98,12 +98,12 @@ def _hashes(table: TextTable, columns: frozenset[str]) -> tuple[RowHashes, float
 
 
 def _is_table(file: Path) -> bool:
-    """Not a note beside the tables, nor what an office program leaves of an open file."""
+    """Return whether it is a table, not a note or an office program's lock file."""
     return file.is_file() and not BESIDE.match(file.name)
 
 
 def hospital_name(text: str) -> str:
-    """A name that studies allow: "St. Anna Zürich" becomes "st-anna-zurich"."""
+    """Return a name that studies allow: "St. Anna Zürich" becomes "st-anna-zurich"."""
     letters = unicodedata.normalize("NFKD", text.casefold())
     ascii_only = "".join(c for c in letters if not unicodedata.combining(c))
     plain = re.sub(r"[^a-z0-9_-]+", "-", ascii_only).strip("-_")[:48]

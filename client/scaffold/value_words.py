@@ -1,4 +1,4 @@
-"""Reads the values of a column in one language and maps them to a study's. Always only proposed."""
+"""Reads a column's values in one language and maps them to a study's, as proposals."""
 
 import re
 import unicodedata
@@ -12,7 +12,7 @@ from erosion.client.scaffold.column_profile import Profile
 from erosion.client.scaffold.vocabulary import words_in, words_of
 from erosion.common.settings.names import canonical
 
-FEWEST_MEANINGS = 2  # of a study's values, that a topic has words for
+FEWEST_MEANINGS = 2  # of a study's values that a topic has words for
 Coding = Mapping[str, str]  # word -> what it means
 Spelt = Mapping[str, str]  # value in the data -> value in the study
 
@@ -21,20 +21,20 @@ Spelt = Mapping[str, str]  # value in the data -> value in the study
 class ValueMap:
     """What a column's values seem to mean in the study."""
 
-    values: Spelt = field(default_factory=dict)  # of those that need a map
-    asked: frozenset[str] = frozenset()  # those of them that a person must confirm
-    others: tuple[Spelt, ...] = ()  # what else they may mean
+    values: Spelt = field(default_factory=dict)  # those that need a map
+    asked: frozenset[str] = frozenset()  # those that a person must confirm
+    others: tuple[Spelt, ...] = ()  # their other possible meanings
 
 
 def plain_value(text: str) -> str:
-    """Small letters without accents and spaces around: "Sí " is si."""
+    """Return small letters without accents and outer spaces: "Sí " is si."""
     letters = unicodedata.normalize("NFKD", canonical(text).casefold())
     return " ".join("".join(c for c in letters if not unicodedata.combining(c)).split())
 
 
 @cache
 def codings() -> Mapping[str, Mapping[str, Coding]]:
-    """The words by topic and language."""
+    """Return the words by topic and language."""
     found = words_in("value_words.toml")
     return {
         topic: {
@@ -46,7 +46,7 @@ def codings() -> Mapping[str, Mapping[str, Coding]]:
 
 
 def words_for(topic: str, *meanings: str) -> frozenset[str]:
-    """The words for a meaning in every language, as `plain_value` leaves them."""
+    """Return the words for a meaning in every language, as `plain_value` leaves them."""
     return frozenset(
         word
         for coding in codings()[topic].values()
@@ -56,9 +56,9 @@ def words_for(topic: str, *meanings: str) -> frozenset[str]:
 
 
 def seems_unknown(text: str, texts: Collection[str]) -> bool:
-    """Whether one of a column's texts is a word for "not known".
+    """Return whether one of a column's texts is a word for "not known".
 
-    A dash is the negative finding next to +, and next to "positive" where nothing else is that.
+    A dash is the negative finding next to +, and next to "positive" where no other value is.
     """
     if text in DASHES:
         others = {plain_value(other) for other in texts} - DASHES
@@ -69,14 +69,14 @@ def seems_unknown(text: str, texts: Collection[str]) -> bool:
 
 
 def value_map(texts: Sequence[str], known: Sequence[str], understood: Collection[str]) -> ValueMap:
-    """The study's values (`known`) that a column's texts mean.
+    """Return the study's values (`known`) that a column's texts mean.
 
-    A map is certain where the column can be read in one way alone, keeps distinct values distinct
-    and leaves what the study understands as it is (`understood`). All else is to be asked.
+    A map is certain where the column can be read in one way only, keeps distinct values distinct
+    and leaves what the study understands unchanged (`understood`). All else needs confirmation.
     """
     spelt = _by_spelling(texts, known, understood)
     readings, is_whole = _readings(texts, known)
-    # What the study understands as it is needs no map, unless the others contradict it.
+    # What the study understands needs no map, unless the others contradict it.
     maps = [{**spelt, **reading} for reading in readings] or [spelt]
     maps = list({tuple(sorted(found.items())): found for found in maps}.values())
     maps.sort(key=lambda found: _doubts(found, texts, understood))
@@ -88,13 +88,13 @@ def value_map(texts: Sequence[str], known: Sequence[str], understood: Collection
     if others or contradicts or not is_whole:
         return ValueMap(chosen, frozenset(chosen), others)
     meant = Counter(chosen.get(text, canonical(text)) for text in texts)
-    # What a code such as 1 or 01 means, only the hospital knows.
+    # Only the hospital knows the meaning of a code such as 1 or 01.
     asked = {text for text, value in chosen.items() if meant[value] > 1 or text.isdecimal()}
     return ValueMap(chosen, frozenset(asked))
 
 
 def _doubts(found: Spelt, texts: Sequence[str], understood: Collection[str]) -> tuple[int, int]:
-    """How many texts become one of others', and how many become other than the study has them."""
+    """Return how many texts merge with others, and how many change from the study's own."""
     values = [found.get(text, canonical(text)) for text in texts]
     changed = sum(canonical(found.get(text, text)) != canonical(text) for text in understood)
     return len(values) - len(set(values)), changed
@@ -111,7 +111,7 @@ def _needed(found: Spelt, understood: Collection[str]) -> dict[str, str]:
 def _by_spelling(
     texts: Sequence[str], known: Sequence[str], understood: Collection[str]
 ) -> dict[str, str]:
-    """The texts that differ from one of the study's values by case, accents or leading zeros."""
+    """Map texts that differ from one of the study's values by case, accents or leading zeros."""
     found = {}
     for text in texts:
         if text in understood:
@@ -126,10 +126,10 @@ def _by_spelling(
 
 
 def _readings(texts: Sequence[str], known: Sequence[str]) -> tuple[list[dict[str, str]], bool]:
-    """Every way to read texts as values of the study; whether each is in one language throughout.
+    """Return every way to read texts as the study's values, and whether each is in one language.
 
-    In one language: it has a word for every value of the study, and means by a single letter what
-    most others do.
+    In one language: it has a word for every value of the study, and its meaning of a single letter
+    is that of most others.
     """
     plain = {text: plain_value(text) for text in texts}
     wanted = {value: plain_value(value) for value in known}
@@ -155,9 +155,9 @@ def _readings(texts: Sequence[str], known: Sequence[str]) -> tuple[list[dict[str
 def _by_language(
     plain: Mapping[str, str], languages: Mapping[str, Coding], usual: Coding
 ) -> list[Coding]:
-    """What the texts mean in each language that has all those that any has; else in most of them.
+    """Return the texts' meanings in each language that knows most of them.
 
-    A number that none has a word for, such as 2 next to 1, says that all numbers are other codes.
+    A number without a meaning, such as 2 next to 1, shows that all numbers are other codes.
     """
     vocabulary = set().union(*languages.values())
     read = {text: word for text, word in plain.items() if word in vocabulary}
@@ -173,7 +173,7 @@ def _by_language(
 
 
 def _in_any(languages: Mapping[str, Coding]) -> Coding:
-    """What most languages mean by each word; a word on which they are divided has no meaning."""
+    """Return the meaning of each word in most languages; none where they disagree."""
     votes: dict[str, Counter[str]] = {}
     for coding in languages.values():
         for word, meant in coding.items():
@@ -186,23 +186,23 @@ def _in_any(languages: Mapping[str, Coding]) -> Coding:
 
 
 def _composed(here: Mapping[str, str], there: Mapping[str, str]) -> dict[str, str]:
-    """The study's value with the same meaning as each text, where there is one alone."""
+    """Return the study's value with the same meaning as each text, where there is only one."""
     values: dict[str, list[str]] = {}
     for value, meant in there.items():
         values.setdefault(meant, []).append(value)
     return {text: values[m][0] for text, m in here.items() if len(values.get(m, [])) == 1}
 
 
-# What tests find is no answer: next to "negative", "no" may mean that none was made.
+# Test findings are not answers: next to "negative", "no" may mean that there was no test.
 RESULTS = words_for("finding", "negative", "positive")
 YES, NO = words_for("answer", "yes") - RESULTS, words_for("answer", "no") - RESULTS
 
 
 def one_spelling(texts: Iterable[str]) -> dict[str, str]:
-    """Each text with the first of those that seem to mean the same, as codes of a study.
+    """Map each text to the first of those that seem to mean the same, as a study's codes.
 
-    Case, accents and spaces make no other category, nor do the words for yes and no where there
-    are no others. Where they alone tell values apart, as those of AA, Aa and aa, each stays.
+    Case, accents and spaces make no other category, nor do the words for yes and no where there are
+    no others. Where these alone distinguish values, as those of AA, Aa and aa, each stays.
     """
     plain = {text: plain_value(text) for text in texts}
     if len(set(plain.values())) == 1:
@@ -214,7 +214,7 @@ def one_spelling(texts: Iterable[str]) -> dict[str, str]:
 
 
 def in_one_spelling(profile: Profile) -> Profile:
-    """A column of categories with the rows of all spellings under the commonest one."""
+    """Return a category column with the rows of all spellings under the commonest one."""
     if profile.kind != "category":
         return profile
     counts: dict[str, int] = {}
@@ -224,7 +224,7 @@ def in_one_spelling(profile: Profile) -> Profile:
 
 
 def other_spellings(profile: Profile) -> dict[str, list[str]]:
-    """Of a column of categories, the codes with those that are taken for them, if there are any."""
+    """Return the codes of a category column with their other spellings, if any."""
     found: dict[str, list[str]] = {}
     if profile.kind == "category":
         for text, chosen in one_spelling(profile.counts).items():
@@ -234,7 +234,7 @@ def other_spellings(profile: Profile) -> dict[str, list[str]]:
 
 
 _NUMBERED = re.compile(r"^\d+\s*[:=)-]\s*(?=\D)")  # "0:LIVING"
-_LONG = 7  # letters of a word that another one may be part of: "diseasefree"
+_LONG = 7  # letters of a word that may be part of another: "diseasefree"
 _SAYS_NO = words_for("answer", "no") | words_for("finding", "negative") | DASHES
 _SAYS_YES = words_for("answer", "yes") | words_for("finding", "positive")
 
@@ -245,11 +245,11 @@ class Direction:
 
     codes: tuple[str, str]
     is_sure: bool
-    is_turned: bool = False  # by the column's name: in "survived", no is the event
+    is_turned: bool = False  # from the column's name: in "survived", no is the event
 
 
 def direction(name: str, codes: Sequence[str]) -> Direction:
-    """The order of two codes; where the words do not tell it, that of the codes themselves."""
+    """Return the order of two codes, by the words, or else by the codes themselves."""
     first, second = sorted(codes)
     plain = {code: _NUMBERED.sub("", plain_value(code)) for code in (first, second)}
     if {plain[first] in _SAYS_NO, plain[second] in _SAYS_NO} == {True, False}:
@@ -269,7 +269,7 @@ def direction(name: str, codes: Sequence[str]) -> Direction:
 
 
 def in_order(codes: Iterable[str]) -> list[str]:
-    """Several codes, those that say that nothing happened first."""
+    """Return several codes, those without the event first."""
     plain = {code: _NUMBERED.sub("", plain_value(code)) for code in codes}
     return sorted(
         plain,
@@ -283,7 +283,7 @@ def _outcome_words(key: str) -> frozenset[str]:
 
 
 def _is_without_event(text: str) -> bool:
-    """Whether a value says that nothing happened: "no disease", "alive", but not "not alive"."""
+    """Return whether a value means no event: "no disease", "alive", but not "not alive"."""
     words = words_of(text)
     is_well = any(word in _outcome_words("well") for word in words)
     return is_well != _negates(words)
@@ -304,7 +304,7 @@ def _negates(words: Sequence[str]) -> bool:
 
 
 def _turns(name: str) -> tuple[bool, bool]:
-    """Whether yes in a column of this name means that nothing happened; and whether that is sure.
+    """Return whether yes in a column of this name means no event; and whether that is sure.
 
     "case_no" is a number, and "event_free_survival" may be either.
     """

@@ -1,4 +1,4 @@
-"""What the names of columns say, by `vocabulary.toml`: quantities, units, keys, places, dates."""
+"""The meaning of column names, by `vocabulary.toml`: quantities, units, keys, places, dates."""
 
 import math
 import re
@@ -17,12 +17,12 @@ from erosion.client.dataset.column_values import UnitChange
 
 
 def words_in(file: str) -> dict[str, Any]:
-    """A list of words that stands beside the code."""
+    """Read a list of words from the file next to the code."""
     return tomllib.loads(files(scaffold).joinpath(file).read_text(encoding="utf-8"))
 
 
 _WORDS = words_in("vocabulary.toml")
-SAME_WORDS = tuple(map(frozenset, _WORDS["same"]))  # names of columns as `plain_name` leaves them
+SAME_WORDS = tuple(map(frozenset, _WORDS["same"]))  # column names as `plain_name` leaves them
 BIRTH, BEGIN, END, DATE = (_WORDS["dates"][key] for key in ("birth", "begin", "end", "date"))
 _KEYS, _PLACE_WORDS = _WORDS["keys"], _WORDS["places"]
 
@@ -33,7 +33,7 @@ To = tuple[float, float]  # factor and offset to the quantity's first unit
 
 @dataclass(frozen=True, slots=True)
 class MixedUnits:
-    """Two distributions in one column that a change of unit would make one."""
+    """Two distributions in one column that a change of unit would merge."""
 
     change: UnitChange  # from the unit of the smaller values to that of the larger
     cut: float  # lies between them
@@ -55,7 +55,7 @@ class MixedUnits:
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """What is measured, by words in a column's name, and its units."""
+    """A measured quantity, by words in a column's name, and its units."""
 
     words: tuple[str, ...]
     units: Mapping[str, To]
@@ -66,30 +66,30 @@ QUANTITIES = tuple(
     for found in _WORDS["quantities"]
 )
 SAME_UNITS: Mapping[str, str] = _WORDS["same_units"]
-FEWEST_MIXED = 20  # rows, to see two distributions in one
+FEWEST_MIXED = 20  # rows needed to see two distributions in one
 LEAST_MIXED = 0.03  # of the rows, and no fewer than three
-LEAST_MIXED_TIME = 0.15  # the same of ages and durations: infants among adults are patients, too
-APART = 0.25  # of the way between two units, that lies between their values
-UNLIKE = 0.15  # of that way, that the middles of both may differ by, in one unit; patients differ
+LEAST_MIXED_TIME = 0.15  # the same for ages and durations: infants among adults are patients, too
+APART = 0.25  # of the distance between two units that lies between their values
+UNLIKE = 0.15  # of that distance, by which both middles may differ in one unit; patients differ
 SHORT = 3  # letters of a word that may be part of many others
 IN_HEADER = re.compile(r"[(\[]\s*([^)\]]+?)\s*[)\]]\s*$")
 
 
 def header_unit(name: str) -> str:
-    """The unit that a column's name ends with, in brackets, as it is written; "" without one."""
+    """Return the unit that a column's name ends with, in brackets, as written; "" without one."""
     found = IN_HEADER.search(name)
     return found[1] if found else ""
 
 
 def plain_name(name: str) -> str:
-    """A column's name without its unit, case, accents, spaces and marks."""
+    """Return a column's name without its unit, case, accents, spaces and marks."""
     bare = IN_HEADER.sub("", name).replace("ß", "ss")
     letters = unicodedata.normalize("NFKD", bare.casefold())
     return re.sub(r"[\W_]+", "", "".join(c for c in letters if not unicodedata.combining(c)))
 
 
 def mentions(name: str, words: Iterable[str]) -> bool:
-    """Whether a column's name has one of the words in it; short ones by themselves: no "dosage"."""
+    """Return whether a column's name has one of the words; short ones only whole: no "dosage"."""
     letters = unicodedata.normalize("NFKD", IN_HEADER.sub("", name).casefold().replace("ß", "ss"))
     bare = "".join(c for c in letters if not unicodedata.combining(c))
     tokens = re.findall(r"[a-z]+\d*[a-z]*", bare)
@@ -98,14 +98,14 @@ def mentions(name: str, words: Iterable[str]) -> bool:
 
 
 def plain_unit(unit: str) -> str:
-    """A unit as `QUANTITIES` writes it."""
+    """Return a unit as `QUANTITIES` writes it."""
     text = unit.casefold().replace("µ", "u").replace("μ", "u").replace("°", "").replace(" ", "")
     text = text.replace("litre", "l").replace("liter", "l").strip(".")
     return SAME_UNITS.get(text, text)
 
 
 def changes(name: str, from_unit: str, to_unit: str) -> list[UnitChange]:
-    """Changes of unit that a column of this name may need; units are "" where they are not known.
+    """Return changes of unit that a column of this name may need; units are "" where unknown.
 
     Where both are known it is the change between them, or none.
     """
@@ -121,9 +121,9 @@ def changes(name: str, from_unit: str, to_unit: str) -> list[UnitChange]:
 
 
 def change_of_header(column: str, local: str, unit: str) -> UnitChange | None:
-    """From the unit in a local column's header to the study's; None where either is not known.
+    """Return the change from the unit in a column's header to the study's; None if not known.
 
-    `unit`: the study's, "" where its column's name may say it.
+    `unit`: the study's, "" where its column's name may have it.
     """
     given, wanted = plain_unit(header_unit(local)), plain_unit(unit or header_unit(column))
     for quantity in QUANTITIES:
@@ -133,9 +133,9 @@ def change_of_header(column: str, local: str, unit: str) -> UnitChange | None:
 
 
 def mixed_units(name: str, values: NDArray[np.float64]) -> MixedUnits | None:
-    """The two units that a column of rows (n,) seems to be in; None where it is in one.
+    """Return the two units that a column of rows (n,) seems to be in; None where it is in one.
 
-    Asked of a quantity that is known by the column's name, where few or no values lie between.
+    The column's name gives the quantity; few or no values lie between the two distributions.
     """
     rows = np.sort(values)
     if len(rows) < FEWEST_MIXED or rows[0] == rows[-1]:
@@ -152,7 +152,7 @@ def mixed_units(name: str, values: NDArray[np.float64]) -> MixedUnits | None:
 
 
 def _apart_by(change: UnitChange, parts: _Parts | None) -> MixedUnits | None:
-    """What a change of unit would make one distribution; `parts` of logarithms for a factor."""
+    """Return the change that would merge two distributions; `parts` of logarithms for a factor."""
     if parts is None:
         return None
     is_ratio = change.offset == 0
@@ -171,7 +171,7 @@ def _apart_by(change: UnitChange, parts: _Parts | None) -> MixedUnits | None:
 
 
 def _parts(rows: NDArray[np.float64], least: float) -> _Parts | None:
-    """Sorted values on both sides of the widest gap that leaves enough of them on each."""
+    """Return sorted values on both sides of the widest gap with enough values on each."""
     fewest = max(3, math.ceil(least * len(rows)))
     gaps = np.diff(rows)[fewest - 1 : len(rows) - fewest]
     if not len(gaps):
@@ -181,7 +181,7 @@ def _parts(rows: NDArray[np.float64], least: float) -> _Parts | None:
 
 
 def unit_text(unit: UnitChange) -> str:
-    """A change of unit as a site file has it."""
+    """Return a change of unit as a site file has it."""
     if not unit.offset:
         return f"{unit.factor:.6g}"
     return f"{{ factor = {unit.factor:.6g}, offset = {unit.offset:.6g} }}"
@@ -226,7 +226,7 @@ _MEASURED = tuple(word for quantity in QUANTITIES for word in quantity.words)
 
 
 def words_of(name: str) -> list[str]:
-    """Small letters without accents: "PatientID" and "patient_id" are patient, id."""
+    """Return small letters without accents: "PatientID" and "patient_id" are patient, id."""
     marked = name.replace("ß", "ss").replace("°", "o ").replace("#", " no ")
     letters = unicodedata.normalize("NFKD", marked)
     bare = "".join(c for c in letters if not unicodedata.combining(c))
@@ -235,41 +235,41 @@ def words_of(name: str) -> list[str]:
 
 
 def is_patient_key(name: str) -> bool:
-    """Whether it says in full that it tells patients or cases apart: PatientID, Fallnummer."""
+    """Return whether it fully names a key of patients or cases: PatientID, Fallnummer."""
     words = words_of(name)
     ends = ("".join(words[first:]) for first in range(len(words)))
     return any(map(_PATIENT_KEY.fullmatch, ends)) or _ALONE.fullmatch("".join(words)) is not None
 
 
 def is_key(name: str) -> bool:
-    """Whether it says that, or in short that it numbers something: MRN, pid, lesion_id."""
+    """Return whether it does, or is short for a number: MRN, pid, lesion_id."""
     words = words_of(name)
     ends_so = bool(words) and words[-1] in _COUNTING
     return is_patient_key(name) or ends_so or any(map(_NUMBER_OF.fullmatch, words))
 
 
 def is_id(name: str) -> bool:
-    """Whether it says that, or may: patient, index, row."""
+    """Return whether it names a key, or may: patient, index, row."""
     return is_key(name) or any(map(_MAY_NUMBER.fullmatch, words_of(name)))
 
 
 def is_person(name: str) -> bool:
-    """Whether it says that it holds the names of patients or doctors."""
+    """Return whether it names patients or doctors."""
     words = [word for word in words_of(name) if word not in (*_WITH_NAME, *_WITH_PLACE)]
     return _PERSON.fullmatch("".join(words)) is not None
 
 
 def is_place(name: str) -> bool:
-    """Whether it says nothing but a hospital, a ward or a centre: no "hospital_days"."""
+    """Return whether it names just a hospital, a ward or a centre: no "hospital_days"."""
     words = [word for word in words_of(name) if word not in _WITH_PLACE]
     return _PLACE.fullmatch("".join(words)) is not None
 
 
 def is_date(name: str) -> bool:
-    """Whether it says that it holds dates."""
+    """Return whether it names dates."""
     return mentions(name, (*DATE, *BIRTH))
 
 
 def is_measurement(name: str) -> bool:
-    """Whether it says a quantity that is known."""
+    """Return whether it names a known quantity."""
     return mentions(name, _MEASURED) or any(plain_name(name) in words for words in SAME_WORDS)

@@ -1,7 +1,7 @@
-"""Where a site is in a sealed round, its keys, and what leaves it in the last two legs.
+"""A site's phases in a sealed round, its keys, and what leaves it in the last two phases.
 
-Each phase holds what the one before it had, so that a coordinator that was killed and asks the same
-again gets the same answer.
+Each phase holds what the one before it had, so that a coordinator that was killed and repeats a
+request gets the same answer.
 """
 
 import threading
@@ -24,7 +24,7 @@ from erosion.common.support.keys import PrivateKey, PublicKey
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SealedIdentity:
-    """The site's node key, and those of the hospitals that it would be summed with, pinned."""
+    """The site's node key, and the pinned ones of the hospitals that it would be summed with."""
 
     name: str
     node_key: PrivateKey
@@ -32,7 +32,7 @@ class SealedIdentity:
 
 
 class NoiseAhead:
-    """Of one key at a time; each noise is given out once."""
+    """Noise for one key at a time; each noise is given out once."""
 
     def __init__(self) -> None:
         """Nothing is made until `prepare` or `take`."""
@@ -40,13 +40,13 @@ class NoiseAhead:
         self._made: tuple[PaillierKey, mpz] | None = None
 
     def prepare(self, key: PaillierKey) -> None:
-        """Have one ready in a while."""
+        """Compute one noise in the background."""
         if self._thread is None and self._made is None:
             self._thread = threading.Thread(target=self._make, args=(key,), daemon=True)
             self._thread.start()
 
     def take(self, key: PaillierKey) -> mpz:
-        """One noise under the key, made now where none is ready."""
+        """Return one noise under the key, computed now where none is ready."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -63,7 +63,7 @@ Values = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Greeted:
-    """After leg 1."""
+    """After phase 1."""
 
     context: RoundContext
     update: Values  # (dim,)
@@ -76,7 +76,7 @@ class Greeted:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Measured:
-    """After leg 2."""
+    """After phase 2."""
 
     greeted: Greeted
     roster: Roster
@@ -85,23 +85,23 @@ class Measured:
     seed: bytes  # b_i, of the self mask
     own_shares: Shares
     dealt: Mapping[str, tuple[bytes, bytes]]  # commitments to everybody's shares
-    paillier: PaillierKey  # of the user's coordinator
-    answer: mpz  # the sealed distance that was given
-    envelopes: Mapping[str, bytes]  # that went with it
+    paillier: PaillierKey  # the user's coordinator's
+    answer: mpz  # the sealed distance that was sent
+    envelopes: Mapping[str, bytes]  # that was sent with it
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Masked:
-    """After leg 3."""
+    """After phase 3."""
 
     measured: Measured
     told: View
-    shares: Mapping[str, Shares]  # held of everybody, the site itself included
+    shares: Mapping[str, Shares]  # for everybody, including the site itself
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Unmasked:
-    """After leg 4, until the next round."""
+    """After phase 4, until the next round."""
 
     masked: Masked  # without shares
     delivered: tuple[str, ...]  # by name
@@ -113,17 +113,17 @@ Phase = Greeted | Measured | Masked | Unmasked | None
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MaskedUpdate:
-    """What leaves in leg 3."""
+    """What leaves in phase 3."""
 
     words: Words  # (dim,)
     receipt: Receipt
-    seed: bytes  # hash of the self mask's seed, by which shares of it that are wrong are noticed
+    seed: bytes  # hash of the self mask's seed, which reveals wrong shares of it
     opening: Opening  # stays here, for an audit
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Released:
-    """What leaves in leg 4: of each member of the sum exactly one share."""
+    """What leaves in phase 4: of each member of the sum exactly one share."""
 
     seeds: Mapping[str, bytes]
     keys: Mapping[str, bytes]

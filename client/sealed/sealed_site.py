@@ -1,8 +1,7 @@
 """A site in sealed rounds: idle -> hello -> distance -> masked -> unmasked, each once.
 
-It keeps its rules for all who ask. A request that breaks one raises Refusal, and nothing leaves.
-The same request as before gets the same answer as before: a coordinator that was killed and resumes
-the round asks again.
+A request that breaks a rule raises Refusal, and nothing leaves. A repeated request gets the same
+answer: a coordinator that was killed and resumes the round asks again.
 """
 
 import secrets
@@ -72,27 +71,27 @@ class SealedSite:
 
     @property
     def phase(self) -> Phase:
-        """Where it is in its round; None: nowhere."""
+        """Its phase in the round; None: no round."""
         return self._phase
 
     @property
     def context(self) -> RoundContext:
-        """The attempt that it is at. Raises Refusal."""
+        """The current attempt. Raises Refusal."""
         return self._past(Greeted).context
 
     @property
     def asked(self) -> bytes:
-        """Hash of what leg 2 asked. Raises Refusal."""
+        """Hash of the request in phase 2. Raises Refusal."""
         return self._past(Measured).asked
 
     def identify(self, identity: SealedIdentity) -> None:
-        """Take these keys from the next leg 1 on."""
+        """Use these keys from the next phase 1 on."""
         self._identity = identity
 
     def hello(self, context: RoundContext, update: Values, measure: SealedMeasure = WHOLE) -> Hello:
-        """Leg 1: fresh keys for the update that was just trained; an earlier attempt is over.
+        """Phase 1: fresh keys for the update that was just trained; an earlier attempt is over.
 
-        `measure`: what the study's method needs to know of its distance.
+        `measure`: what the study's method needs to know about its distance.
         """
         if not np.isfinite(update.sum()):
             raise Refusal("The update of this site has a value that is not finite.")
@@ -102,7 +101,7 @@ class SealedSite:
             if (known.context, known.update_hash, known.measure) == (context, update_hash, measure):
                 self._note(context, TRAIN)
                 return known.hello
-        # From parameters that differ by a hair it would be nearly the same update, in another sum.
+        # From slightly different parameters it would be nearly the same update, in another sum.
         with self._sums.transaction():
             self._sums.answer(_place(context), TRAIN)
             self._sums.commit(
@@ -120,7 +119,7 @@ class SealedSite:
     def distance(
         self, everyone: Roster, question: distance.Question, modulus_proof: Sequence[mpz]
     ) -> tuple[mpz, dict[str, bytes]]:
-        """Leg 2: the sealed distance, and for each other site an envelope with its shares."""
+        """Phase 2: the sealed distance, and for each other site an envelope with its shares."""
         greeted = self._past(Greeted)
         self._check_roster(greeted, everyone)
         problem = problem_with_modulus(
@@ -139,11 +138,11 @@ class SealedSite:
         with self._sums.transaction():
             self._sums.answer(_place(greeted.context), legs.DISTANCE)
             for what in _known_as(greeted):
-                # With its own fresh keys in the roster, no other question has this hash.
+                # Its own fresh keys are in the roster, so no other question has this hash.
                 self._sums.commit(
                     digest("distance", what), asked, "This update's distance was given already."
                 )
-        self._phase = None  # once: a question that fails from here on is not put again
+        self._phase = None  # once: a question that fails from here on is not repeated
         name = self._identity.name
         measured = greeted.measure.scaled(greeted.update)
         values = distance.own_values(question, measured, roster.sketch_seed(hash_))
@@ -185,12 +184,12 @@ class SealedSite:
 
     @property
     def dealt(self) -> Mapping[str, tuple[bytes, bytes]]:
-        """Which shares are in the envelopes, and its own, as commitments."""
+        """The shares in the envelopes, and its own, as commitments."""
         return self._past(Measured).dealt
 
     @property
     def lengths(self) -> legs.Lengths | None:
-        """Of the update that a distance was given of, where its method needs them."""
+        """The lengths of the measured update, where its method needs them."""
         greeted = self._past(Measured).greeted
         if not greeted.measure.needs_lengths:
             return None
@@ -200,7 +199,7 @@ class SealedSite:
     def masked(
         self, weights: Mapping[str, float], scale: float, envelopes: Mapping[str, bytes]
     ) -> MaskedUpdate:
-        """Leg 3: the update times its weight under masks that only the whole sum takes off."""
+        """Phase 3: the update times its weight under masks that only the whole sum removes."""
         measured = self._past(Measured)
         told = View(measured.asked, weights, scale)
         if isinstance(self._phase, Measured):
@@ -241,9 +240,9 @@ class SealedSite:
         delivered: Mapping[str, Receipt],
         told: tuple[View, Mapping[str, bytes]] | None = None,
     ) -> Released:
-        """Leg 4: shares that take the masks off the sum of those who delivered.
+        """Phase 4: shares that remove the masks from the sum of those who delivered.
 
-        A site without weight learns only now what the members `told` were, and gets the envelopes.
+        A site without weight receives the members `told` and the envelopes only now.
         """
         names = sorted(delivered)
         if isinstance(self._phase, Unmasked):
@@ -338,7 +337,7 @@ class SealedSite:
             if other == name or other not in measured.roster:
                 raise Refusal(f"An envelope of {other}, who is not another site of this round.")
             channel = self._channel(measured.greeted, measured.roster, measured.roster_hash, other)
-            # One that cannot be read is its sender's fault, who must not keep this site out by it.
+            # An unreadable one is its sender's fault, and must not exclude this site.
             with suppress(ValueError):
                 shares[other] = channel.open(envelope, sender=other, receiver=name)
         return shares
@@ -364,7 +363,7 @@ class SealedSite:
         return key
 
     def _past(self, due: type[P]) -> P:
-        """What is known since that phase. Raises Refusal before it."""
+        """Return the state after that phase. Raises Refusal before it."""
         at: object = self._phase
         while at is not None and not isinstance(at, due):
             match at:
@@ -381,7 +380,7 @@ class SealedSite:
         return at
 
     def _note(self, context: RoundContext, step: str) -> None:
-        """Before it is answered, once more or for the first time."""
+        """Note the answer before it is sent, for the first time or again."""
         with self._sums.transaction():
             self._sums.answer(_place(context), step)
 
@@ -391,9 +390,9 @@ def _place(context: RoundContext) -> Place:
 
 
 def _known_as(greeted: Greeted) -> tuple[bytes, bytes]:
-    """Its update is known again by its values, and by its round.
+    """Return what identifies its update: its values, and its round.
 
-    Trained once more in the same round it may differ by a hair: on a graphics card, after the data
-    were corrected, or where a method keeps something here between rounds.
+    Trained again in the same round it may differ slightly: on a graphics card, after the data were
+    corrected, or where a method keeps state here between rounds.
     """
     return greeted.update_hash, digest("round", *_place(greeted.context))

@@ -32,13 +32,13 @@ from erosion.common.settings.base import Settings, first_mistake
 from erosion.common.support.files import make_private_folder
 from erosion.common.support.keys import load_private_key
 
-FOLDER = "sealed"  # with what methods keep
+FOLDER = "sealed"  # next to the state of methods
 OPENING_NAME = "opening.safetensors"
 F = TypeVar("F", bound=Settings)
 
 
 class SealedSteps:
-    """The sealed legs of one hospital, for as long as its program runs."""
+    """The sealed phases of one hospital, for as long as its program runs."""
 
     def __init__(self, site: Site, sums: SumTable, identity: SealedIdentity | None = None) -> None:
         """Nothing is read until the first sealed round. `identity`: a simulation's."""
@@ -50,13 +50,13 @@ class SealedSteps:
         }
 
     def check(self) -> None:
-        """Raises SiteError where this site's keys for sealed rounds are missing or damaged."""
+        """Raise SiteError where this site's keys for sealed rounds are missing or damaged."""
         _ = self._identity
 
     def hello(self, request: TrainRequest, update: Tensor) -> HelloKeys:
-        """Leg 1: what leaves in place of the update. Raises Refusal, and SiteError as `check`."""
+        """Phase 1: what replaces the update. Raises Refusal, and SiteError as `check`."""
         asked = _read(legs.Attempt, request)
-        assert request.parameters is not None  # or there were no update
+        assert request.parameters is not None  # otherwise there were no update
         context = RoundContext(
             study=request.study.digest,
             run=request.run,
@@ -65,11 +65,11 @@ class SealedSteps:
             attempt=asked.attempt,
             received=received_hash(request.parameters, as_text(request.scaling), request.enclosed),
         )
-        # A study sums the updates of one arm; in another they would be summed once more.
+        # A study sums the updates of one arm; in another they would be summed again.
         settings, layout = request.study.arms[request.arm], request.study.build_context.layout
         if settings.user_only:
             raise Refusal(f"{request.arm} asks no hospital but the user.")
-        if request.study.problem_with_sealed_values(update):  # how many moved, the patients say
+        if request.study.problem_with_sealed_values(update):  # the patients say how many moved
             raise Refusal(
                 "The update of this site would not be hidden: too few of its values have moved."
                 " Check the study's learning rate, and that most of its model is trained."
@@ -79,10 +79,10 @@ class SealedSteps:
         return HelloKeys.of(self._rounds.hello(context, values, settings.sealed_measure(layout)))
 
     def answer(self, request: TrainRequest) -> LocalAnswer:
-        """Legs 2 to 4. Raises Refusal."""
+        """Phases 2 to 4. Raises Refusal."""
         if request.step not in self._steps:
             raise Refusal(f"The step {request.step!r} is not one of a sealed round.")
-        at = self._rounds.context  # what was approved, and who is the user, is of leg 1
+        at = self._rounds.context  # phase 1 checked the approval, and who the user is
         asked = (request.study.digest, request.run, request.arm, request.round)
         if asked != (at.study, at.run, at.arm, at.round):
             raise Refusal("A leg of another sealed round than the one that this site is at.")
@@ -135,7 +135,7 @@ class SealedSteps:
         return SealedSite(self._identity, self._sums, sum_rules(self._site))
 
     def _keep_opening(self, opening: Opening) -> None:
-        """Replace the last one, for a person here to show in an audit. It is not synced."""
+        """Replace the last disclosure, for a person here to show in an audit. It is not synced."""
         if self._site.compute.state is None:
             return
         folder = self._site.consent_folder / FOLDER
@@ -169,7 +169,7 @@ class SealedSteps:
 
 
 def sum_rules(site: Site) -> SumRules:
-    """By the site's limits."""
+    """Return the rules from the site's limits."""
     limits = site.limits
     known = frozenset({site.name, *limits.summed_with}) if limits.summed_with else None
     return SumRules(limits.min_summed, limits.largest_share, known)
@@ -199,7 +199,7 @@ NAME = "opening.safetensors"
 
 
 def secret_of(request: TrainRequest | EvaluateRequest, secret: bytes) -> bytes:
-    """The hospital's `secret`, in a sealed study made into one for the run alone.
+    """Return the hospital's `secret`, in a sealed study derived for the run alone.
 
     Without a secret, in simulations and testbeds, everybody can repeat the draws.
     """

@@ -75,23 +75,23 @@ from erosion.common.study.study import Study
 from erosion.common.support.software import software_version
 from erosion.common.tasks.task import Floats
 
-_ERROR = "compression error"  # among what is kept: what compression left over of the last update
-STUDIES_KEPT = 2  # prepared data in memory; an older study is prepared again when it comes back
+_ERROR = "compression error"  # in the kept state: what compression left over of the last update
+STUDIES_KEPT = 2  # prepared data in memory; an older study is prepared again when it is asked for
 
 logger = logging.getLogger("erosion.site")
 
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A study's data, as a run began with them."""
+    """A study's data, as they were when a run began."""
 
     dataset: LocalDataset
-    revision: str | None  # of the data; None: whether they have changed cannot be told
+    revision: str | None  # of the data; None: changes are not detectable
     run: str | None
 
 
 class Hospital:
-    """One hospital. Between requests it keeps its data and model, and what a method keeps here.
+    """One hospital. Between requests it keeps its data and model, and the state of methods.
 
     Every method raises Refusal for what the site's limits do not allow and for a request that does
     not fit the study, and DataError for data that do not meet the study's contract. It serves one
@@ -106,11 +106,11 @@ class Hospital:
         held_out: Path | None = None,
         records: Records | None = None,
     ) -> None:
-        """Take the machine's resources that the site file grants; raises SiteError.
+        """Take the machine's resources that the site file grants. Raises SiteError.
 
-        `secret`: what the hospital's randomness is drawn from; empty in a simulation.
-        `noise_secret`: what noise for privacy is drawn from, where that is another one. `held_out`:
-        the folder for held-out predictions as the user; None: by the site file, where that has one.
+        `secret`: the hospital's randomness is drawn from it; empty in a simulation. `noise_secret`:
+        noise for privacy is drawn from it, if that is another one. `held_out`: the folder for held-
+        out predictions as the user; None: by the site file, where that has one.
         """
         self.site, self._secret = site, secret
         self.trainer: Trainer = train_locally  # a simulation may train hospitals together
@@ -123,7 +123,7 @@ class Hospital:
         self._cells = DisclosureControl(site, secret, records)
         self._patients = KeptPatients(site, self._kept)
         self._prepared: OrderedDict[str, _Prepared] = OrderedDict()  # by study digest, oldest first
-        self._noted: set[tuple[str, str]] = set()  # study, and what was written about its data
+        self._noted: set[tuple[str, str]] = set()  # study, and its notes about the data
         torch.set_num_threads(site.compute.threads)
         try:
             torch.zeros(1, device=site.compute.device)
@@ -140,17 +140,17 @@ class Hospital:
         return self.site.name
 
     def identify(self, identity: SealedIdentity) -> None:
-        """Take these keys for sealed rounds, in place of those in the site's files."""
+        """Use these keys for sealed rounds, instead of those in the site's files."""
         self._sealed = SealedSteps(self.site, self._records.sums, identity)
 
     def disclosed(self) -> list[str]:
-        """Return the figures about its patients that have left, in lines for people here."""
+        """Return the disclosed figures about its patients, in lines for people here."""
         return self._cells.disclosed()
 
     def describe(self, study: Study, run: str = "") -> DescribeReply:
-        """Who this hospital is, how many patients it trains on, and its share of the scaling.
+        """Return this hospital's identity, its training patients, and its share of the scaling.
 
-        The run has the data as they are now, to its end; one that it knows, as they were.
+        The run keeps the current data to its end, or, if it is known, those it began with.
         """
         _check_whole(study)
         is_new = study.digest not in self._prepared
@@ -171,7 +171,7 @@ class Hospital:
         )
 
     def _summary(self, study: Study, prepared: LocalDataset) -> Summary | None:
-        """The description that the hospitals are compared by, where one may be given."""
+        """Return the description for comparing hospitals, where one may be given."""
         try:
             self._check_describes(study)
             return prepared.summary
@@ -187,14 +187,14 @@ class Hospital:
             )
 
     def summarise(self, study: Study) -> SummaryReply:
-        """This hospital's description of its columns as they are now, before any training."""
+        """Describe this hospital's columns as they are now, before any training."""
         _check_whole(study)
         self._check_describes(study)
         summary = self._prepare(study, None).summary
         return SummaryReply(hospital=self.name, software=software_version(), **summary.model_dump())
 
     def keeps(self, request: Request) -> Tensors:
-        """What is kept here of the run and an answer starts from, as tensors by arm and name."""
+        """Return the run's kept state that an answer starts from, as tensors by arm and name."""
         return {
             f"{arm}/{name}": tensor
             for arm, moment in moments_of(request).items()
@@ -202,7 +202,7 @@ class Hospital:
         }
 
     def lacks(self, request: Request) -> dict[str, Moment]:
-        """The request's arms of which nothing is kept here of the run, and up to which exchange."""
+        """Return the request's arms without kept state in the run, and up to which exchange."""
         return {
             arm: moment
             for arm, moment in moments_of(request).items()
@@ -221,9 +221,9 @@ class Hospital:
         return result
 
     def evaluate(self, request: EvaluateRequest) -> EvaluateResult:
-        """The final figures of every arm for the user's patients; refused anywhere else.
+        """Return the final figures of every arm for the user's patients; refused anywhere else.
 
-        They are of the test part, or of all patients where each was predicted with its fold. Of a
+        They are of the test part, or of all patients where each was predicted with its fold. For a
         fold, the predictions are kept and there are no figures yet.
         """
         study, places = request.study, None
@@ -271,9 +271,9 @@ class Hospital:
     def _references(
         self, prepared: LocalDataset, request: EvaluateRequest
     ) -> tuple[dict[str, Floats], list[str]]:
-        """The local references' predictions of the test part, and which predicts better, if asked.
+        """Return the references' predictions of the test part, and which predicts better, if asked.
 
-        That is said by the training part alone.
+        The training part alone decides that.
         """
         study, task = request.study, request.study.task
         if not study.references:
@@ -306,7 +306,7 @@ class Hospital:
         predictions: Mapping[str, Floats],
         places: NDArray[np.int64] | None,
     ) -> None:
-        """Keep the predictions here; that they cannot be kept ends no run."""
+        """Keep the predictions here; a failure to keep them does not end the run."""
         if self._held_out is None:
             return
         folder = run_folder_at(self._held_out, run)
@@ -376,11 +376,11 @@ class Hospital:
         )
 
     def _is_sealed(self, study: Study) -> bool:
-        """Nobody sees this hospital's update."""
+        """Return whether nobody sees this hospital's update."""
         return study.federation.sealed and self.name != study.user
 
     def _arm(self, request: TrainRequest) -> ArmBase:
-        """The arm that is asked for the step; Refusal where it does not ask this hospital so."""
+        """Return the requested arm; Refusal where it does not ask this hospital for the step."""
         settings = arm_of(request, request.arm)
         if settings.user_only and self.name != request.study.user:
             raise Refusal(f"{request.arm} asks no hospital but the user.")
@@ -392,7 +392,7 @@ class Hospital:
         return settings
 
     def _hello(self, request: TrainRequest, delta: Tensor, outcome: LocalOutcome) -> HelloKeys:
-        """What leaves in place of the update."""
+        """Return what replaces the update."""
         if any(tensor.numel() > 1 for tensor in outcome.attachments.values()):
             settings = request.study.arms[request.arm]
             raise Refusal(f"{settings.algorithm} sends more than single numbers with its update.")
@@ -401,7 +401,7 @@ class Hospital:
     def _keep(
         self, request: TrainRequest, moment: Moment, kept: Tensors, *, error: Tensor | None
     ) -> None:
-        """Keep what the method keeps, and what compression left over of the last update."""
+        """Keep the method's state, and what compression left over of the last update."""
         before = self._kept_before(request, request.arm, moment)
         error = before.get(_ERROR) if error is None else error
         left = {} if error is None else {_ERROR: error}
@@ -409,11 +409,11 @@ class Hospital:
         self._kept.keep(place, moment, before, {**kept, **left}, request.parameters)
 
     def _kept_before(self, request: Request, arm: str, moment: Moment) -> Tensors:
-        """What is kept here of an arm and that exchange starts from."""
+        """Return the kept state that an arm's exchange starts from."""
         return self._kept.before(state_key_of(request, arm), moment, parameters_of(request, arm))
 
     def _prepare(self, study: Study, run: str | None = "") -> LocalDataset:
-        """The study's data as they were when the run began; of no run (None), as they are now."""
+        """Return the study's data as of the start of the run; without a run, as they are now."""
         check_study(self.site, study)
         known = self._prepared.get(study.digest)
         if known is None or (known.run != run and not self._is_as_it_was(known)):
@@ -425,8 +425,8 @@ class Hospital:
         else:
             revision, dataset = known.revision, known.dataset
             if run is not None and known.run != run:
-                self._patients.of(study, run)  # which its folds are to have, too
-        if known is None or run is not None:  # what a run has is not taken from it
+                self._patients.of(study, run)  # for its folds, too
+        if known is None or run is not None:  # a run keeps its data
             self._prepared[study.digest] = _Prepared(dataset, revision, run)
             self._prepared.move_to_end(study.digest)
         while len(self._prepared) > STUDIES_KEPT:
@@ -435,7 +435,7 @@ class Hospital:
         return dataset
 
     def _begin(self, prepared: LocalDataset, request: Request) -> None:
-        """Note the patients before the first update or figure of theirs."""
+        """Note the patients before the first update or figure about them."""
         prepared.begin()
         self._patients.begin(request.study, request.run)
 
@@ -445,14 +445,14 @@ class Hospital:
         return same_data and known.dataset.has_begun
 
     def _tell(self, study: Study, notes: Sequence[str]) -> None:
-        """What is to be known of the data, once for a study and all its folds and trials."""
+        """Log notes about the data, once for a study and all its folds and trials."""
         for note in notes:
             if (study.name, note) not in self._noted:
                 self._noted.add((study.name, note))
                 logger.warning("%s, study %s: %s", self.name, study.name, note)
 
     def _personal(self, prepared: LocalDataset, request: EvaluateRequest, arm: str) -> Tensor:
-        """What the user predicts with after the last round: (dim,) or (m, dim)."""
+        """Return the user's parameters after the last round: (dim,) or (m, dim)."""
         study = request.study
         work = self._work(prepared, request, arm, Moment(study.rounds + 1))
         return personal_parameters(arm_of(request, arm), work, study.build_context.layout)
@@ -502,7 +502,7 @@ class Hospital:
     def _measured(
         self, prepared: LocalDataset, parameters: Tensor, request: TrainRequest
     ) -> Metrics:
-        """The metrics of the test part."""
+        """Return the metrics of the test part."""
         predicted = self._predictions(prepared, parameters, request.scaling, request.arm)
         task = request.study.task
         return measure(task, predicted, prepared.tested_outcomes, prepared.trained_outcomes)
@@ -510,7 +510,7 @@ class Hospital:
     def _predictions(
         self, prepared: LocalDataset, parameters: Tensor, scaling: Scaling | None, arm: str
     ) -> Floats:
-        """Predictions for the patients of the test part, one for each: (n, k)."""
+        """Return predictions for the patients of the test part, one each: (n, k)."""
         task, (_, test) = prepared.study.task, prepared.parts(scaling, arm)
         predicted = predictions_of(task, prepared.model, parameters, test.inputs)
         of_rows = task.usable(predicted.cpu().numpy())
@@ -518,19 +518,19 @@ class Hospital:
 
 
 def _check_whole(study: Study) -> None:
-    """Refuse to tell figures of the patients without a fold."""
+    """Refuse to disclose figures of the patients outside a fold."""
     if study.fold is not None:
         raise Refusal("A fold or trial is not described: its study is, as a whole.")
 
 
 def _samples_disclosed(samples_seen: int, prepared: LocalDataset) -> int:
-    """Samples of a round's mini-batches; as many passes of the rounded number where it tells n."""
+    """Return samples in a round's mini-batches; whole passes count the rounded number."""
     training, num = prepared.study.training, prepared.num_training
     if prepared.study.privacy is not None:
         return prepared.told_samples
     in_a_round = (training.steps or 0) * training.batch_size
     if in_a_round and num >= training.batch_size and samples_seen % in_a_round == 0:
-        return samples_seen  # which the study says, and not the patients
+        return samples_seen  # from the study, and not from the patients
     return max(1, round(samples_seen / num)) * prepared.told_samples
 
 

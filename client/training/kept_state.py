@@ -1,18 +1,18 @@
-"""State that a hospital keeps between the rounds of an arm: personal models, control variates.
+"""State that a hospital keeps between an arm's rounds: personal models, control variates.
 
 It never leaves the site and outlives the program. It belongs to one run of one study: a coordinator
-that begins again finds nothing kept. Of the last round, what each exchange started from is kept
-with what the last one left. So an exchange that is asked for again, after a broken connection or
-by a coordinator that was interrupted, starts from where it started the first time.
+that starts a new run finds nothing kept. For the last round, the start of each exchange is kept
+with the result of the last one. So an exchange that is repeated, after a broken connection or by a
+coordinator that was interrupted, starts from the same state.
 
-A round that ruined the model is undone, and the hospitals are sent the parameters again that they
-had in it. By these they know it: what they have kept since is of the ruined model, and they go
-back to what they had before.
+A round that ruined the model is undone, and the hospitals get the same parameters again. From these
+they recognise it: state kept since belongs to the ruined model, and they return to the earlier
+state.
 
-A run is in one fold at a time: once it keeps something in another fold of its study, what its arms
-kept in the one before goes. Of all else the MOST_FILES files that were written last stay, and those
-of other trials of the run go first; with which patients it began stays. Another coordinator's run
-may be called alike.
+A run is in one fold at a time: once it keeps something in another fold of its study, its arms'
+state in the one before is removed. Of the rest the MOST_FILES newest files stay, those of other
+trials of the run being removed first; the run's first patients stay. Another coordinator's run may
+have the same name.
 """
 
 import contextlib
@@ -32,12 +32,12 @@ from erosion.common.learning.local_work import Tensors
 from erosion.common.support.files import remove_unfinished, write_atomically
 
 VERSION = 1
-MOST_FILES = 100  # arms of other runs than the one under way, and of its other trials
+MOST_FILES = 100  # arms of other runs than the current one, and of its other trials
 # In place of an arm, which has no brackets in its name; it holds predictions of all folds:
 ACROSS_FOLDS = "(cross-fitted)"
-OF_A_RUN = "(patients)"  # likewise; with which patients the run began
+OF_A_RUN = "(patients)"  # likewise; the patients with which the run began
 
-_OF_A_STUDY = "[0-9a-f]" * 16  # a folder of ours; others lie next to them
+_OF_A_STUDY = "[0-9a-f]" * 16  # a folder of ours; others are next to them
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +63,14 @@ class _LastRound:
     place: StateKey
     round: int = 0
     befores: Mapping[int, Tensors] = field(default_factory=dict)  # by exchange, ascending; 0: of
-    # the first round on the same parameters, where that was an earlier one
+    # the first round on the same parameters, if that was an earlier one
     after: Tensors = field(default_factory=dict)  # the last of them
     received: str = ""  # digest of the parameters that it started from
     earlier: str = ""  # and of those before them
 
     @property
     def start(self) -> Tensors:
-        """What was kept when those parameters came."""
+        """The state kept when those parameters arrived."""
         return next(iter(self.befores.values()), {})
 
 
@@ -78,14 +78,14 @@ class KeptState:
     """The state of every study and arm that this hospital takes part in."""
 
     def __init__(self, folder: Path | None) -> None:
-        """Files in `folder`; None: in memory, and lost with the program."""
+        """Keep files in `folder`; None: in memory, and lost with the program."""
         self._folder = folder
         self._in_memory: dict[tuple[str, str], _LastRound] = {}  # by study and arm
 
     def before(self, place: StateKey, moment: Moment, parameters: Tensor | None = None) -> Tensors:
-        """What that exchange starts from: nothing in a run's first. Raises CheckpointError.
+        """Return the start of that exchange: nothing in a run's first. Raises CheckpointError.
 
-        `parameters` (dim,): those that came with it; None: none did.
+        `parameters` (dim,): those in its request; None: none.
         """
         last = self._last(place, moment)
         if last.round < moment.round:
@@ -105,7 +105,7 @@ class KeptState:
     ) -> None:
         """Note that the exchange went from `before` to `after`. Raises SiteError.
 
-        Where a value of `after` is not finite, nothing has changed: no later round could mend it.
+        Where a value of `after` is not finite, nothing changes: no later round could repair it.
         """
         before, after = _on_cpu(before), _on_cpu(after)
         if not all(is_finite(t.flatten()) for t in after.values() if t.is_floating_point()):
@@ -140,7 +140,7 @@ class KeptState:
             ) from None
 
     def has(self, place: StateKey, moment: Moment) -> bool:
-        """Whether anything was kept in the run, up to that moment. Raises CheckpointError."""
+        """Return whether the run kept anything, up to that moment. Raises CheckpointError."""
         if self._folder is None:
             return self._last(place, moment).round > 0
         path = self._path(self._folder, place)
@@ -151,7 +151,7 @@ class KeptState:
             return _place_in(header).run == place.run and int(header["round"]) <= moment.round
 
     def _last(self, place: StateKey, moment: Moment) -> _LastRound:
-        """The run's last round up to that moment; where there was none, one that kept nothing."""
+        """Return the run's last round up to that moment; without one, a round that kept nothing."""
         last = self._load(place)
         is_of_run = last.place.run == place.run and last.round <= moment.round
         return last if is_of_run else _LastRound(place)
@@ -171,7 +171,7 @@ class KeptState:
 
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """What is wrong with the file's content is a CheckpointError."""
+    """Turn errors in the file's content into a CheckpointError."""
     try:
         yield
     except (OSError, KeyError, TypeError, ValueError) as problem:
@@ -200,12 +200,12 @@ def _prune(folder: Path, begun: StateKey) -> None:
 def _remove(path: Path) -> None:
     path.unlink(missing_ok=True)
     remove_unfinished(path)
-    with contextlib.suppress(OSError):  # another arm's is there
+    with contextlib.suppress(OSError):  # another arm's exists
         path.parent.rmdir()
 
 
 def _place_of(path: Path) -> StateKey | None:
-    """Read what a file's state belongs to; None where it cannot be read."""
+    """Return what a file's state belongs to; None where it cannot be read."""
     with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
         return _place_in(read_header(path))
     return None
@@ -219,7 +219,7 @@ def _place_in(header: Mapping[str, Any]) -> StateKey:
 def _encoded(last: _LastRound) -> bytes:
     kept = {f"before {exchange}": tensors for exchange, tensors in last.befores.items()}
     tensors = {
-        f"{when}/{name}": tensor.clone()  # an exchange may leave what it found
+        f"{when}/{name}": tensor.clone()  # an exchange may leave the state unchanged
         for when, tensors in {**kept, "after": last.after}.items()
         for name, tensor in tensors.items()
     }
@@ -252,7 +252,7 @@ def _decoded(path: Path) -> _LastRound:
 
 
 def _digest(parameters: Tensor | None) -> str:
-    """What parameters are known again by; empty for none."""
+    """Return a digest of parameters; empty for none."""
     if parameters is None or not parameters.numel():
         return ""
     return hashlib.sha256(parameters.detach().cpu().contiguous().numpy().data).hexdigest()

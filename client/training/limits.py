@@ -19,9 +19,9 @@ from erosion.common.study.study import Study
 
 
 def local_steps(training: Training, num_samples: int, smallest: int = 1) -> int:
-    """Mini-batches of one round at a hospital with `num_samples` rows or images to train on.
+    """Return the mini-batches of one round at a hospital with `num_samples` rows or images.
 
-    `smallest`: how many of them a mini-batch must have, `limits.min_batch_size`.
+    `smallest`: the fewest samples in a mini-batch, `limits.min_batch_size`.
     """
     if training.epochs is not None:
         return training.epochs * len(training.sizes_of_a_pass(num_samples, smallest))
@@ -29,7 +29,7 @@ def local_steps(training: Training, num_samples: int, smallest: int = 1) -> int:
 
 
 def part_asked(site: Site, study: Study) -> Study:
-    """Of a study with every hospital as its user, the part that asks most of this one."""
+    """Return, of a study with every hospital as its user, the part that asks most of this one."""
     if not study.has_every_user:
         return study
     others = [name for name in study.hospitals if name != site.name]
@@ -45,7 +45,7 @@ def check_study(site: Site, study: Study) -> None:
 def check_limits(site: Site, study: Study, counts: PatientCounts) -> None:
     """Refuse a study that the site's limits do not allow with these training patients.
 
-    Raises Refusal with every reason and its limit. How many patients there are is not told.
+    Raises Refusal with every reason and its limit, without the number of patients.
     """
     limits = site.limits
     reasons = _study_reasons(site, study)
@@ -55,7 +55,7 @@ def check_limits(site: Site, study: Study, counts: PatientCounts) -> None:
         )
     elif counts.num_patients < limits.min_cell:
         reasons.append(f"it has fewer training patients than limits.min_cell = {limits.min_cell}")
-    # What a peer sends of its one step has noise, of which its patients' promise is made.
+    # A peer's one step has noise, which its patients' promise is about.
     if study.privacy is None or site.name == study.user:
         reasons += _training_reasons(site, study, counts)
     if study.federation.sealed and study.privacy is None and site.name != study.user:
@@ -66,7 +66,7 @@ def check_limits(site: Site, study: Study, counts: PatientCounts) -> None:
 def _local_trainings(
     site: Site, study: Study, counts: PatientCounts
 ) -> Sequence[tuple[str, WorkSize]]:
-    """What this site trains in a round of the arms that ask it, each with its arm's name."""
+    """Return what this site trains in a round of the arms that ask it, with the arm's name."""
     whole = WorkSize(
         agent=site.name,
         is_user=site.name == study.user,
@@ -85,7 +85,7 @@ def _local_trainings(
 
 
 def _training_reasons(site: Site, study: Study, counts: PatientCounts) -> Iterator[str]:
-    """Local trainings with too few steps or samples, of any part of the patients."""
+    """Yield local trainings with too few steps or samples, for any part of the patients."""
     limits, trainings = site.limits, _local_trainings(site, study, counts)
     if study.privacy is not None:
         if limits.min_local_steps > 1:
@@ -121,7 +121,7 @@ def _training_reasons(site: Site, study: Study, counts: PatientCounts) -> Iterat
 
 
 def _in_words(trainings: Iterable[tuple[str, WorkSize]], remedy: Callable[[WorkSize], str]) -> str:
-    """What the study asks in them, with the arms' names and what helps."""
+    """Return what the study asks in them, with the arms' names and the remedy."""
     arms: dict[str, list[str]] = {}
     for name, size in trainings:
         training = size.training
@@ -151,9 +151,9 @@ def _steps(size: WorkSize) -> int:
 
 
 def _sealed_reasons(site: Site, study: Study, counts: PatientCounts) -> Iterator[str]:
-    """Rounds with updates that would be too similar.
+    """Yield rounds with updates that would be too similar.
 
-    With several rows a patient, each row of a batch may be of another one.
+    With several rows per patient, each row of a batch may be of another one.
     """
     limits, sizes = site.limits, [size for _, size in _local_trainings(site, study, counts)]
     in_batches = [size.side_by_side * size.training.batch_size for size in sizes]
@@ -195,7 +195,7 @@ def _study_reasons(site: Site, study: Study) -> list[str]:
     if isinstance(study.model, Installed) and (problem := problem_with_code(study.model, limits)):
         reasons.append(problem)
     reasons += _problems_with_packages(study, limits)
-    if study.model.has_free_shapes:  # of an installed one its own code alone knows
+    if study.model.has_free_shapes:  # only an installed method's own code knows
         shape = tuple(study.task.input_shape)
         built = num_built(study.model, shape, study.task.num_outputs)
         if built > limits.max_parameters:
@@ -222,7 +222,7 @@ def _study_reasons(site: Site, study: Study) -> list[str]:
 
 
 def _problem_with_privacy(site: Site, study: Study) -> str | None:
-    """What a site that has a limit for its patients' privacy does not take part in."""
+    """Return why a site with a limit for its patients' privacy does not take part."""
     limit = f"limits.epsilon = {site.limits.epsilon:g}"
     if study.privacy is None:
         return f"it promises no differential privacy (no [privacy]); {limit}"
@@ -236,17 +236,17 @@ def _problem_with_privacy(site: Site, study: Study) -> str | None:
 
 
 def problem_with_code(model: Installed, limits: Limits) -> str | None:
-    """Nothing of a model's package is imported before this says None."""
+    """Return why a model's code may not run. Nothing of its package is imported before."""
     return problem_with_part("model", model.entry_point, model.sha256, limits.installed_models)
 
 
 def allow_only_these(limits: Limits) -> None:
-    """Import no method or task of a package for a study that these limits do not name."""
+    """Import no package's method or task for a study unless these limits name it."""
     allow_only({"method": limits.installed_methods, "task": limits.installed_tasks})
 
 
 def _problems_with_packages(study: Study, limits: Limits) -> Iterator[str]:
-    """Methods and tasks of packages that the limits do not allow."""
+    """Yield packages' methods and tasks that the limits do not allow."""
     parts: list[tuple[Kind, str, Any, Mapping[str, str]]] = [
         *(("method", a.algorithm, a, limits.installed_methods) for a in study.arms.values()),
         ("task", study.task.outcome, study.task, limits.installed_tasks),
@@ -266,14 +266,14 @@ def _refuse_for(site: Site, study: Study, reasons: list[str]) -> None:
 
 
 def check_parts(site: Site, study: Study, counts_in: Callable[[Study], PatientCounts]) -> None:
-    """Refuse a whole study where a fold or trial would be refused once others have run.
+    """Refuse a whole study if a fold or trial would be refused once others have run.
 
-    `counts_in`: the training patients here of a fold's study, asked for once: a large hospital's
+    `counts_in`: the training patients here of a fold's study, computed once: a large hospital's
     split takes seconds. Raises Refusal and DataError.
     """
     if not (folds := folds_ahead(study)):
         return
-    # The first is the largest, so that the fewest are left; of one class, without any of them.
+    # The first fold leaves the fewest patients; of a class, any fold may.
     of_classes = site.limits.min_class > 1 and site.name == study.user
     for fold in folds if of_classes else folds[:1]:
         counts = counts_in(study.model_copy(update={"fold": fold}))
@@ -286,7 +286,7 @@ def check_parts(site: Site, study: Study, counts_in: Callable[[Study], PatientCo
 
 
 def _parts(study: Study, fold: Fold) -> Iterator[Study]:
-    """Without that fold: by each candidate where there are such, of the same patients each."""
+    """Yield the study without that fold: with each candidate if any, on the same patients."""
     if study.selection is None:
         yield study.model_copy(update={"fold": fold})
         return

@@ -22,19 +22,19 @@ from erosion.common.study.study import Study
 
 
 class PrivateRounds:
-    """What one hospital's updates cost its patients, for as long as its program runs."""
+    """The privacy cost of one hospital's updates, for as long as its program runs."""
 
     def __init__(self, site: Site, noise_secret: bytes, records: Records) -> None:
-        """`noise_secret`: what the noise is drawn from; empty in a simulation."""
+        """`noise_secret`: the noise is drawn from it; empty in a simulation."""
         self._site, self._secret, self._records = site, noise_secret, records
         self._dataset, self._ledger = dataset_of(site), records.privacy
 
     def step(
         self, request: TrainRequest | EvaluateRequest, arm: str, patients: int
     ) -> PrivateStep | None:
-        """How an update for the others is made; None: by local training.
+        """Return how an update for the others is made; None: by local training.
 
-        `patients`: their number as told. At the user the step is the same without noise.
+        `patients`: their disclosed number. At the user the step is the same without noise.
         """
         study = request.study
         terms, is_user = study.privacy, self._site.name == study.user
@@ -52,16 +52,16 @@ class PrivateRounds:
         )
 
     def check(self, study: Study, patients: int) -> None:
-        """Before this hospital joins a study. Raises Refusal."""
+        """Check a study before this hospital joins it. Raises Refusal."""
         if study.privacy is None or self._site.name == study.user:
             return
         self._check_delta(study, patients)
         spent = self._ledger.spent(self._dataset, study.digest)
-        if not spent.by_study:  # else it may be a run that goes on
+        if not spent.by_study:  # otherwise it may be a run that continues
             self._check_limits(study, spent.in_all, 0.0, study.privacy_cost)
 
     def check_step(self, request: TrainRequest) -> None:
-        """A peer in such a study trains, and answers to nothing else. Raises Refusal."""
+        """Check that a peer in such a study only trains. Raises Refusal."""
         study = request.study
         if study.privacy is None or self._site.name == study.user or request.step == TRAIN:
             return
@@ -72,9 +72,9 @@ class PrivateRounds:
         )
 
     def pay(self, request: TrainRequest, update: Tensor, attachments: Mapping[str, Tensor]) -> None:
-        """Note that this peer's update is about to leave, for good. Raises Refusal, SiteError.
+        """Note durably that this peer's update is about to leave. Raises Refusal, SiteError.
 
-        One that left before must be the same; then it costs nothing.
+        A repeated one must be the same as before; then it costs nothing.
         """
         study = request.study
         if study.privacy is None or self._site.name == study.user:
@@ -93,7 +93,7 @@ class PrivateRounds:
             given = self._ledger.reply_of(release)
             if given is None:
                 spent = self._ledger.spent(self._dataset, study.digest, request.run)
-                # A run that does not fit is refused at its first update, not on the way.
+                # A run that does not fit is refused at its first update, not later.
                 cost = release.strength if spent.by_run else study.privacy_cost
                 self._check_limits(study, spent.in_all, spent.by_study, cost)
                 self._ledger.pay(release, reply)
@@ -119,7 +119,7 @@ class PrivateRounds:
                 )
 
     def _check_is_promised(self, request: TrainRequest) -> None:
-        """What the study's noise was reckoned for."""
+        """Check the parameters that the study's noise was computed for."""
         study = request.study
         if study.arms[request.arm].user_only:
             raise Refusal(f"{request.arm} of study {study.name!r} asks no hospital but the user.")
@@ -148,10 +148,10 @@ class PrivateRounds:
                 )
 
     def _key(self, request: TrainRequest | EvaluateRequest, arm: str) -> bytes:
-        """Of the noise: nobody without this site's secret can repeat it.
+        """Return the noise's key: nobody without this site's secret can repeat it.
 
         A simulation has no secret. Its noise follows from seed, hospital, arm, round and fold, so
-        that what else a study says, and the keys that later programs add to it, do not change it.
+        that other settings of a study, and new keys of later programs, do not change it.
         """
         study, fold = request.study, request.study.fold
         number = request.round if isinstance(request, TrainRequest) else 0
@@ -173,7 +173,7 @@ def _hash(tensors: Mapping[str, Tensor]) -> str:
 
 
 def promised(site: Site, study: Study, records: Records) -> Iterator[str]:
-    """How updates of the study are made here, and what a run costs; nothing without [privacy]."""
+    """Yield how updates of the study are made here, and a run's cost; nothing without [privacy]."""
     terms = study.privacy
     if terms is None:
         return
@@ -198,7 +198,7 @@ def promised(site: Site, study: Study, records: Records) -> Iterator[str]:
 
 
 def problem_with_cost(site: Site, study: Study, records: Records) -> str | None:
-    """Why a new run does not fit into the rest of the budget, or None."""
+    """Return why a new run does not fit into the rest of the budget, or None."""
     if site.lifetime_epsilon is None or site.name == study.user:
         return None
     delta = site.limits.delta
@@ -213,7 +213,7 @@ def problem_with_cost(site: Site, study: Study, records: Records) -> str | None:
 
 
 def spent_here(site: Site, records: Records) -> list[str]:
-    """What has been spent on this site's data; empty where nothing was, and nothing is limited."""
+    """Return what was spent on this site's data; nothing if none was, without a limit."""
     delta, found = site.limits.delta, records.privacy.spent(dataset_of(site)).in_all
     if not found and site.lifetime_epsilon is None:
         return []

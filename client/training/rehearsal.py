@@ -1,8 +1,8 @@
 """Tries a study's task and model on made-up patients, before the first round.
 
-A mistake in a task of somebody else's would otherwise show in the middle of a run, as a fault of
-something else, or never, in a wrong figure. And torch's first optimiser of a process imports most
-of torch (seconds, on a busy machine), which a round with a deadline does not wait for.
+Otherwise a mistake in somebody's own task would show in the middle of a run, as another fault, or
+never, in a wrong figure. And torch's first optimiser in a process imports most of torch (seconds,
+on a busy machine), which a round with a deadline does not wait for.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,16 +19,16 @@ from erosion.common.learning.trainable import draws_from, to_training, trained_p
 from erosion.common.learning.training import Training
 from erosion.common.tasks.task import Floats, Targets, Task, as_tensor
 
-PATIENTS = 64  # that it is tried on: as many at every hospital, for others see shapes
+PATIENTS = 64  # patients in the trial: as many at every hospital, because others see shapes
 _ROUNDING = 1e-6  # relative
 
 
 def check_task(task: Task, targets: Targets, *, measures: bool) -> None:
     """Try the task on these targets (n, ...). Raises Refusal, without a patient's value.
 
-    `measures`: whether models are measured here, as they are at the user's site.
+    `measures`: whether models are measured here, as at the user's site.
     """
-    some = np.resize(targets, (PATIENTS, *targets.shape[1:]))  # over again where there are fewer
+    some = np.resize(targets, (PATIENTS, *targets.shape[1:]))  # repeated where there are fewer
     problem = next(_problems_with_learning(task, some), "")
     if measures and not problem:
         problem = next(_problems_with_measuring(task, some), "")
@@ -100,7 +100,7 @@ def _problems_with_figures(
 
 
 def _outputs(task: Task, num_patients: int) -> Tensor:
-    """What some model might give: (n, num_outputs) float64."""
+    """Return possible outputs of a model: (n, num_outputs) float64."""
     generator = torch.Generator().manual_seed(0)
     return torch.randn(num_patients, task.num_outputs, generator=generator, dtype=torch.float64)
 
@@ -111,7 +111,7 @@ def _shape(value: object) -> str:
 
 
 def warm_up(model: nn.Module, input_shape: Sequence[int], training: Training) -> None:
-    """Forward, backward and a step of a copy of `model`, which itself is left as it is."""
+    """Run forward, backward and a step on a copy of `model`, which itself is unchanged."""
     copy = deepcopy(model)
     to_training(copy)
     device = next(copy.parameters()).device

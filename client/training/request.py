@@ -1,4 +1,4 @@
-"""What a request is about, checks of its tensors, and faults inside somebody else's model."""
+"""The subject of a request, checks of its tensors, and faults inside installed models."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ Request = TrainRequest | EvaluateRequest
 
 
 def arm_of(request: Request, arm: str) -> ArmBase:
-    """The arm's settings; Refusal where the study has none of that name."""
+    """Return the arm's settings; Refusal where the study has none with that name."""
     arms = request.study.arms
     if arm not in arms:
         raise Refusal(f"The request names the arm {arm!r}; the study has {', '.join(arms)}.")
@@ -25,19 +25,19 @@ def arm_of(request: Request, arm: str) -> ArmBase:
 
 
 def parameters_of(request: Request, arm: str) -> Tensor | None:
-    """The arm's parameters: (dim,), or None where a step does without."""
+    """Return the arm's parameters: (dim,), or None for a step without."""
     return request.parameters if isinstance(request, TrainRequest) else request.parameters[arm]
 
 
 def enclosed_of(request: Request, arm: str) -> Mapping[str, Tensor]:
-    """What the arm's method sent with them."""
+    """Return the tensors that the arm's method sent with them."""
     if isinstance(request, TrainRequest):
         return request.enclosed
     return request.enclosed.get(arm, {})
 
 
 def moments_of(request: Request) -> dict[str, Moment]:
-    """The arms that a request is about, and in which exchange of each; final figures come last."""
+    """Return a request's arms, and the exchange of each; final figures come last."""
     if isinstance(request, TrainRequest):
         moments = {request.arm: Moment(request.round, request.exchange)}
     else:
@@ -46,12 +46,12 @@ def moments_of(request: Request) -> dict[str, Moment]:
 
 
 def state_key_of(request: Request, arm: str) -> StateKey:
-    """By what is kept of the arm in this run."""
+    """Return the key of the arm's kept state in this run."""
     return StateKey(request.study.digest, arm, request.run, request.study.whole.digest)
 
 
 def checked_parameters(parameters: Tensor, dim: int) -> Tensor:
-    """Parameters of the study's model, (dim,) float32. Raises Refusal."""
+    """Return parameters of the study's model, (dim,) float32. Raises Refusal."""
     if parameters.shape != (dim,) or parameters.dtype != torch.float32:
         raise Refusal(
             f"The request brings parameters of shape {tuple(parameters.shape)} and type"
@@ -63,7 +63,7 @@ def checked_parameters(parameters: Tensor, dim: int) -> Tensor:
 
 
 def checked_payload(name: str, tensor: Tensor, dim: int | None) -> Tensor:
-    """A tensor that an algorithm sent. Raises Refusal.
+    """Return a tensor that an algorithm sent. Raises Refusal.
 
     `dim`: the length of the rows of floating-point numbers; None: any.
     """
@@ -84,9 +84,9 @@ logger = logging.getLogger("erosion.site")
 
 @contextmanager
 def faults_of(model: ModelBase) -> Iterator[None]:
-    """Turn what an installed model raises into a SiteError: its text stays at the site.
+    """Turn an installed model's exception into a SiteError: its text stays at the site.
 
-    A model of the program's own is left alone: what it raised would be a fault of the program.
+    The program's own models are exempt: their errors are faults of the program.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""The sources of patients: one line for each that comes with the program; packages bring others."""
+"""The sources of patients: one line for each built-in one; packages add others."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +19,7 @@ IMAGE_SUFFIXES = ("", ".npz")  # no suffix: a folder
 
 
 def _inferred(raw: Any) -> Any:
-    """A source without `source` is told by its url, or by its path: a table file, or images."""
+    """Infer `source` from the url, or from the path: a table file, or images."""
     if not isinstance(raw, Mapping) or "source" in raw:
         return raw
     if "url" in raw:
@@ -36,7 +36,7 @@ _OURS = (TableFile, SqlQuery, DuckdbFiles, ImageFiles, DicomImages, NiftiImages)
 
 
 def _of_package(raw: Mapping[str, Any]) -> Any:
-    """A site names the sources of packages in its own file, so no hash is asked for."""
+    """Return a package's source. A site chooses them in its own file, so needs no hash."""
     return load_class("source", str(raw["source"]), None, DataSource)
 
 

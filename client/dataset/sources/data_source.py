@@ -1,4 +1,4 @@
-"""The interface of every source of patients, and what a site file can say of each of them."""
+"""The interface of every source of patients, and the site file's keys for each of them."""
 
 import contextlib
 import hashlib
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class DataSource(Settings, ABC):
-    """Where a hospital's patients are, and how its own words map to the study's.
+    """The location of a hospital's patients, and the map from its words to the study's.
 
     Each kind of source is a file in this package and a line in its registry (`sources/__init__`).
     """
@@ -76,40 +76,40 @@ class DataSource(Settings, ABC):
         return self
 
     def local_name(self, column: str) -> str:
-        """What the hospital calls a column of the study."""
+        """Return the hospital's name of a study's column."""
         return self.columns.get(column, column)
 
     def beside(self, folder: Path) -> Self:
-        """The same source with its relative paths taken from `folder`."""
+        """Return the same source with its relative paths resolved against `folder`."""
         paths = {key: folder / value.expanduser() for key, value in self if isinstance(value, Path)}
         return self.model_copy(update=paths)
 
     @abstractmethod
     def describe(self) -> str:
-        """What it is and where, to open a message with: "Data file patients.csv"."""
+        """Return its kind and location, to open a message with: "Data file patients.csv"."""
 
     @abstractmethod
     def check(self) -> Iterator[Finding]:
-        """Whether it can be reached and read, without reading the patients."""
+        """Check that it can be reached and read, without reading the patients."""
 
     def revision(self) -> str | None:
-        """Another text whenever the data have changed; None: that cannot be seen."""
+        """Return a text that changes whenever the data do; None: changes are not detectable."""
         return None
 
 
 class OnDisk(DataSource):
-    """A source of which all data are in the files and folders that its fields name."""
+    """A source with all data in the files and folders that its fields name."""
 
     def describe(self) -> str:
-        """The first file or folder."""
+        """Return the first file or folder."""
         return f"Data in {self._paths[0]}"
 
     def check(self) -> Iterator[Finding]:
-        """All are there and can be read."""
+        """Check that all exist and can be read."""
         yield from map(check_path, self._paths)
 
     def revision(self) -> str | None:
-        """Of all."""
+        """Return the revision of all files."""
         return revision_of(*self._paths)
 
     @property
@@ -118,7 +118,7 @@ class OnDisk(DataSource):
 
 
 class TableSource(DataSource):
-    """A source that gives rows of patients; `rows` makes one of a patient's several."""
+    """A source of rows of patients; `rows` combines several rows of one."""
 
     decimal: DecimalMark | None = Field(
         default=None,
@@ -179,7 +179,7 @@ class TableSource(DataSource):
         return self
 
     def value_map(self, column: str) -> ValueMap:
-        """What the values in the data mean for a column of the study; its own map goes first."""
+        """Return the meaning of the data's values for a column; its own map comes first."""
         shared: ValueMap = {}
         for recoding in self.recode:
             if column in recoding.columns:
@@ -187,7 +187,7 @@ class TableSource(DataSource):
         return {**shared, **self.values.get(column, {})}
 
     def needed(self, column: str) -> tuple[str, ...]:
-        """The columns in the data that a column of the study is read from."""
+        """Return the columns in the data that a study's column is read from."""
         if column in self.absent:
             return ()
         if column in self.derive:
@@ -195,9 +195,9 @@ class TableSource(DataSource):
         return (self.local_name(column),)
 
     def read(self, wanted: Collection[str]) -> TextTable:
-        """The wanted columns, by their local names; raises DataError where there is no table.
+        """Read the wanted columns, by their local names. Raises DataError where there is no table.
 
-        Values that are `missing` are "", and with `rows` there is one row for each patient.
+        Values that are `missing` are "", and with `rows` there is one row per patient.
         """
         if self.rows is None:
             return _without(self.read_rows(wanted), self.missing)
@@ -214,17 +214,17 @@ class TableSource(DataSource):
         return replace(table, columns={n: c for n, c in table.columns.items() if n in set(wanted)})
 
     def _meant(self) -> dict[str, ValueMap]:
-        """What values mean, by columns in the data."""
+        """Return the meaning of values, by columns in the data."""
         named = dict.fromkeys([*self.values, *(n for r in self.recode for n in r.columns)])
         return {local: self.value_map(name) for name in named for local in self.needed(name)}
 
     @abstractmethod
     def read_rows(self, wanted: Collection[str]) -> TextTable:
-        """The wanted columns as the source has them; raises DataError where there is no table."""
+        """Read the wanted columns unchanged. Raises DataError where there is no table."""
 
 
 def _without(table: TextTable, missing: Collection[str]) -> TextTable:
-    """The table with "" in place of the values that mean "not known"."""
+    """Return the table with "" in place of values that mean "not known"."""
     if not missing:
         return table
     columns = {name: column.without(missing) for name, column in table.columns.items()}
@@ -236,20 +236,20 @@ class LabelledImages:
     """The images of a hospital."""
 
     images: NDArray[np.uint8]  # (n, channels, height, width)
-    targets: Targets  # (n, ...) as the task has them
-    places: tuple[str, ...]  # (n,) how people find each image
+    targets: Targets  # (n, ...) from the task
+    places: tuple[str, ...]  # (n,) people's names for each image
     patients: NDArray[np.int64] | None = None  # (n,) equal for images of one patient, where known
-    notes: tuple[str, ...] = ()  # what was found out in reading them
-    is_test: NDArray[np.bool_] | None = None  # (n,) as the source says; None: it does not
-    row_hashes: NDArray[np.uint64] | None = None  # (n,) of the pixels as they are stored, and of
-    # all that is said of each image; None: unknown
+    notes: tuple[str, ...] = ()  # what was noticed while reading them
+    is_test: NDArray[np.bool_] | None = None  # (n,) from the source; None: it does not say
+    row_hashes: NDArray[np.uint64] | None = None  # (n,) of the stored pixels, and of
+    # each image's metadata; None: unknown
     left_out: tuple[str, ...] = ()  # what is wrong with each file that is not among them
 
 
 class ImageSource(DataSource):
-    """A source that gives images with their classes."""
+    """A source of images with their classes."""
 
-    # Of files that are damaged; those that only need a setting are refused either way.
+    # For damaged files; those that only need a setting are refused either way.
     unreadable: Literal["refuse", "leave out"] = Field(
         default="refuse",
         description='What becomes of files that are damaged or hold no image. `"refuse"`: the '
@@ -259,13 +259,13 @@ class ImageSource(DataSource):
 
     @abstractmethod
     def read(self, task: ImageTask) -> LabelledImages:
-        """The images as the study wants them; raises DataError with every problem."""
+        """Read the images as the study wants them. Raises DataError with every problem."""
 
 
 def revision_of(*paths: Path) -> str:
-    """The sizes and times of files and of all files below folders, as one text.
+    """Return the sizes and times of files and of all files below folders, as one text.
 
-    A file that was replaced by an older one of the same size is noticed by its number.
+    Inode numbers also show that a file was replaced by an older one of the same size.
     """
     content = hashlib.sha256()
     for path in paths:
@@ -273,7 +273,7 @@ def revision_of(*paths: Path) -> str:
         for file in files_below(path) if is_folder else [path]:
             try:
                 found = file.stat()
-            except OSError:  # reading says what is wrong with it
+            except OSError:  # reading reports what is wrong with it
                 continue
             stamp = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
             content.update(repr((str(file), stamp)).encode())
@@ -281,7 +281,7 @@ def revision_of(*paths: Path) -> str:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """All files below a folder, in the order of their paths; also in folders that are linked.
+    """Return all files below a folder, sorted by path; also in linked folders.
 
     Raises DataError where one of its folders cannot be read.
     """
@@ -299,7 +299,7 @@ def files_below(folder: Path) -> list[Path]:
 
 
 def entries_of(folder: Path) -> list[Path]:
-    """The files and folders in a folder, by name; raises DataError where it cannot be read."""
+    """Return the entries of a folder, sorted by name. Raises DataError where it cannot be read."""
     try:
         return sorted(folder.iterdir())
     except OSError as problem:
@@ -307,7 +307,7 @@ def entries_of(folder: Path) -> list[Path]:
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is anything at a path; raises DataError where that cannot be seen."""
+    """Return whether a path exists. Raises DataError where that is not visible."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -328,7 +328,7 @@ def _refuse(problem: OSError) -> NoReturn:
 
 
 def check_path(path: Path) -> Finding:
-    """Whether a file or folder is there, and who may read it."""
+    """Check that a file or folder exists, and who may read it."""
     what = "data"
     try:
         mode = path.stat().st_mode
@@ -352,9 +352,9 @@ def check_path(path: Path) -> Finding:
 
 
 def within(seconds: float, work: Callable[[], T], cancel: Callable[[], None]) -> T:
-    """The result of `work`; raises TimeoutError after `seconds`, when `cancel` was called.
+    """Return the result of `work`; raises TimeoutError after `seconds`, after calling `cancel`.
 
-    A driver that cannot be cancelled is left behind in its thread, which keeps nobody from ending.
+    A driver that cannot be cancelled stays in its daemon thread, which does not prevent the exit.
     """
     results: list[T] = []
     problems: list[BaseException] = []
@@ -369,7 +369,7 @@ def within(seconds: float, work: Callable[[], T], cancel: Callable[[], None]) ->
     worker.start()
     worker.join(seconds)
     if worker.is_alive():
-        with contextlib.suppress(Exception):  # the work may end right now, and close its connection
+        with contextlib.suppress(Exception):  # the work may end now, and close its connection
             cancel()
         raise TimeoutError
     if problems:

@@ -1,4 +1,4 @@
-"""Tables as text: encoding and marks are found out; faults are told by line, never by row."""
+"""Tables as text: encoding and marks are detected; faults are reported by line, never by row."""
 
 import csv
 import re
@@ -20,13 +20,13 @@ from erosion.client.dataset.text_table import ColumnEncoder, TextTable
 from erosion.client.dataset.whole_table import whole_table
 from erosion.common.errors import DataError
 
-SNIFFED_LINES = 20  # from which the separator is found out
+SNIFFED_LINES = 20  # used to detect the separator
 BATCH_ROWS = 5_000
-END = "\0end of the file"  # twice on a last line, which a value that is not closed takes in
+END = "\0end of the file"  # repeated on a last line, which an unclosed value swallows
 NO_PATIENTS = "Data file {path} has a header and no patients. Export them into it."
-SHOWN_LINES = 5  # of those that are at fault
+SHOWN_LINES = 5  # of the faulty ones
 IF_TITLE = ": if it is a title, remove what stands above the columns' names"
-FEWEST_ROWS = 3  # of a table whose first one may be of units
+FEWEST_ROWS = 3  # of a table with a possible first row of units
 NUMERIC = re.compile(r"[<>≤≥~]?\s*[+-]?[.,]?\d")  # begins so
 UNIT = re.compile(
     r"[\[(].*|[^/%°²]*[/%°²].*|years?|yrs?|jahre?|days?|tage?|kg|cm|mm|mm ?hg|bpm", re.I
@@ -36,13 +36,13 @@ SEPARATOR_LINE = re.compile(r"sep=([\t !#-~])\s*", re.I)  # Excel's own, before 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """How a file of text is written; None: to be found out."""
+    """How a text file is written; None: to be detected."""
 
     usual_separator: str  # by the file's suffix
     separator: str | None
     encoding: str | None
     header: tuple[str, ...] | None  # None: in the file
-    footer_lines: int  # at the end, that are no patients
+    footer_lines: int  # at the end, without patients
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Row:
 def read_delimited(
     content: FileContent, origin: str, marks: Marks, wanted: Collection[str]
 ) -> TextTable:
-    """The wanted columns of a file of text; `origin` opens messages. Raises DataError."""
+    """Read the wanted columns of a text file; `origin` opens messages. Raises DataError."""
     if marks.encoding is None:
         encoding, notes = found_encoding(content)
     else:
@@ -82,7 +82,7 @@ def _opened(content: FileContent, encoding: str) -> TextIOWrapper:
 def _rows(
     content: FileContent, file: TextIOWrapper, separator: str, lines_before: int
 ) -> Iterator[Row]:
-    """Raises DataError for a value that is too long, or that goes on to the file's end."""
+    """Yield rows. Raises DataError for a value that is too long or continues to the file's end."""
     reader = csv.reader(chain(file, [f"{END}{separator}{END}"]), delimiter=separator)
     while True:
         first = lines_before + reader.line_num + 1
@@ -105,10 +105,10 @@ def _rows(
 
 
 def _separator(content: FileContent, encoding: str, usual: str) -> tuple[str, list[str]]:
-    """The mark between columns, and a note where it was found out against the suffix.
+    """Return the mark between columns, and a note where it differs from the suffix's.
 
-    The suffix's own mark stands unless it makes a single column of the first lines or columns that
-    differ in number, and another mark makes the same number of columns, two or more, of each.
+    The suffix's own mark stands unless it divides the first lines into a single column or into
+    varying numbers of columns, and another mark gives each the same number, two or more.
     """
     widths = {m: _width(content, encoding, m) for m in dict.fromkeys((usual, *";\t|,"))}
     best = max(widths, key=lambda mark: widths[mark])
@@ -122,12 +122,12 @@ def _shown(separator: str) -> str:
 
 
 def _width(content: FileContent, encoding: str, separator: str) -> int:
-    """Number of columns that the mark makes of each of the first lines; 0 where they differ."""
+    """Return the number of columns that the mark makes of each first line; 0 where they differ."""
     with _opened(content, encoding) as file:
         lines = islice(filter(None, csv.reader(file, delimiter=separator)), SNIFFED_LINES)
         try:
             header, *rows = [[cell.strip() for cell in line] for line in lines] or [[]]
-        except csv.Error:  # of a value that is too long: the line has none of this mark
+        except csv.Error:  # of a value that is too long: the mark is not in the line
             return 0
     width = len(_as_wide_as(header, rows))
     return width if all(len(row) == width for row in rows) else 0
@@ -142,7 +142,7 @@ def table_of_rows(
     notes: Sequence[str] = (),
     separator: str = "",
 ) -> TextTable:
-    """The wanted columns of rows of text, or, without a separator, of a sheet. Raises DataError."""
+    """Read the columns of text rows, or, without a separator, of a sheet. Raises DataError."""
     row_word = "line" if separator else "row"
     notes = list(notes)
     if marks.header is None:
@@ -159,7 +159,7 @@ def table_of_rows(
     header = distinct(content, names)
     encoders = [ColumnEncoder(name, origin, is_wanted=name in wanted) for name in header]
     gathered = _Gathered(len(header), encoders)
-    # Rows at the end that are no patients may be of any width.
+    # Rows at the end without patients may have any width.
     held: deque[tuple[int, Row]] = deque()
     for position, row in enumerate(chain(begin, rows)):
         if not row.cells:
@@ -188,14 +188,14 @@ def table_of_rows(
 
 
 class _Gathered:
-    """The rows of a table, by columns, and what is odd about them."""
+    """A table's rows, by columns, and what is odd about them."""
 
     def __init__(self, width: int, encoders: Sequence[ColumnEncoder]) -> None:
         self.lines: list[int] = []
-        self.positions: list[int] = []  # among all rows, blank lines included
+        self.positions: list[int] = []  # among all rows, including blank lines
         self.uneven: list[Row] = []
         self.num_empty = 0  # rows in which no column has a value
-        self._broken: list[int] = []  # lines of values that run over several
+        self._broken: list[int] = []  # lines of values that span several
         self._encoders, self._width = encoders, width
         self._widths: Counter[int] = Counter()
         self._batch: list[Sequence[str | int | float]] = []
@@ -234,7 +234,7 @@ class _Gathered:
             )
 
     def problem(self, content: FileContent, header_line: int, separator: str) -> str:
-        """What is said of rows that have another number of columns than the header."""
+        """Return the error for rows with another number of columns than the header."""
         shown = ", ".join(
             f"line {row.first} has {len(row.cells)}" for row in self.uneven[:SHOWN_LINES]
         )
@@ -253,7 +253,7 @@ class _Gathered:
 def _names(
     content: FileContent, named: Row, below: Sequence[Row], row_word: str
 ) -> tuple[list[str], list[str]]:
-    """The columns' names, and a note where they seem to be none. Raises DataError."""
+    """Return the columns' names, and a note where they seem not to be names. Raises DataError."""
     rows = [[str(cell).strip() for cell in row.cells] for row in below]
     names = [str(cell).strip().removeprefix("\ufeff") for cell in named.cells]
     names = _as_wide_as(names, rows)
@@ -270,7 +270,7 @@ def _names(
 
 
 def _as_wide_as(names: list[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The header with as many columns as the rows, where they differ by separators at the end."""
+    """Return the header with as many columns as the rows, if only separators at the end differ."""
     if rows and all(len(row) == len(names) + 1 and not row[-1] for row in rows):
         return [*names, ""]
     while rows and names and not names[-1] and all(len(row) < len(names) for row in rows):
@@ -279,9 +279,9 @@ def _as_wide_as(names: list[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _second_header(width: int, rows: Sequence[Sequence[str]]) -> str:
-    """The words of a first row that holds units, or names once more; "" of any other."""
+    """Return the words of a first row of units or repeated names; "" for any other."""
     if len(rows) < FEWEST_ROWS or any(len(row) != width for row in rows):
-        return ""  # what is said of another width comes first
+        return ""  # another width is reported first
     first, *others = rows
     numeric = []
     for index, word in enumerate(first):
@@ -296,7 +296,7 @@ def _second_header(width: int, rows: Sequence[Sequence[str]]) -> str:
 
 
 def distinct(content: object, names: Sequence[str]) -> list[str]:
-    """A spreadsheet's columns without a name get one that no study uses."""
+    """Give a spreadsheet's unnamed columns names that no study uses."""
     header = [name or f"(column {number})" for number, name in enumerate(names, start=1)]
     twice = sorted(name for name, times in Counter(header).items() if times > 1)
     if twice:

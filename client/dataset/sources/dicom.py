@@ -1,4 +1,4 @@
-"""DICOM images, through pydicom: pixels and nothing else of what the files hold."""
+"""DICOM images, through pydicom: their pixels, and nothing else in the files."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -37,15 +37,14 @@ from erosion.common.tasks.inputs import ImageTask
 if TYPE_CHECKING:
     from pydicom import FileDataset
 
-UNEVEN = 0.1  # of the usual distance between two slices
+UNEVEN = 0.1  # relative to the median distance between two slices
 
 
 class DicomImages(ScanFolder):
     """DICOM files in one folder per class, or anywhere below a folder with a table of labels.
 
     Values are rescaled by each file's slope and intercept and shown through the window. Of the
-    other tags only the patient's is used, to keep what belongs to one patient together, and it
-    stays here.
+    other tags only the patient's is used, to group one patient's images, and it stays here.
     """
 
     source: Literal["dicom"] = "dicom"
@@ -85,7 +84,7 @@ class DicomImages(ScanFolder):
     )
 
     def read(self, task: ImageTask) -> LabelledImages:
-        """The images as the study wants them."""
+        """Read the images as the study wants them."""
         self.require("pydicom", "dicom")
         if (self.slice == "all") != task.is_of_volumes:
             wanted, write = ("volumes", '"all"') if task.is_of_volumes else ("images", '"each"')
@@ -98,14 +97,14 @@ class DicomImages(ScanFolder):
         def read_one(path: Path, name: str, said: int) -> tuple[NDArray[np.uint8], int]:
             try:
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # of values that break DICOM's own rules
+                    warnings.simplefilter("ignore")  # for values that break DICOM's own rules
                     slices = [_read(path)] if self.slice == "each" else self._series(path)
                     image = self._image(slices, task)
                     seen.add(slices[0], name, self._patient(slices[0]), self.window == "file")
                     return image, hash_of_image(said, (one.PixelData for one in slices))
             except UnusableImageError:
                 raise
-            except Exception as problem:  # noqa: BLE001 - tags are parsed when they are asked for
+            except Exception as problem:  # noqa: BLE001 - tags are parsed when they are read
                 raise cannot_be_read(problem) from None
 
         found = read_each(self, scans, task, read_one, seen.problems)
@@ -140,7 +139,7 @@ class DicomImages(ScanFolder):
         return found
 
     def _series(self, folder: Path) -> "list[FileDataset]":
-        """The folder's only series, or the one that is asked for: its middle, or all in order."""
+        """Return the folder's only series, or the chosen one: its middle, or all in order."""
         if not folder.is_dir():
             raise UnusableImageError('is no folder of a series; write slice = "each" under [data]')
         slices = [_read(file, pixels=False) for file in _files(folder)]
@@ -173,11 +172,11 @@ class DicomImages(ScanFolder):
 
 
 class _Seen:
-    """What a folder's files say of themselves."""
+    """What a folder's files say about themselves."""
 
     def __init__(self) -> None:
         self.patients: dict[str, str] = {}  # by scan
-        # Each with the first scan of it.
+        # Each with the first scan that has it.
         self._modalities: dict[str, str] = {}
         self._planes: dict[str, str] = {}
         self._units: dict[str, str] = {}
@@ -185,7 +184,7 @@ class _Seen:
         self._num_of_several = 0  # scans that name several windows
 
     def add(self, data: "FileDataset", name: str, patient: str, isown_window: bool) -> None:
-        """A scan. Raises UnusableImageError for one of another window than its series."""
+        """Add a scan. Raises UnusableImageError where its window differs from its series'."""
         self.patients[name] = patient
         self._modalities.setdefault(str(data.get("Modality", "unknown")), name)
         self._units.setdefault(_unit(data), name)
@@ -201,7 +200,7 @@ class _Seen:
                 raise UnusableImageError(f"{other_window(own, data)} (of {first})")
 
     def problems(self) -> list[str]:
-        """What cannot be used together."""
+        """Return what cannot be used together."""
         if len(self._modalities) > 1:
             return [
                 f"it mixes the modalities {_each(self._modalities)}; keep the one that the study is"
@@ -215,7 +214,7 @@ class _Seen:
         return []
 
     def notes(self) -> list[str]:
-        """What may not be meant."""
+        """Return what may be unintended."""
         notes = []
         if len(self._planes) > 1:
             notes.append(
@@ -234,7 +233,7 @@ def _each(found: Mapping[str, str]) -> str:
 
 
 def _in_order(slices: "list[FileDataset]", *, complete: bool) -> "list[FileDataset]":
-    """The slices of a series by their places, or by their numbers where none says its place."""
+    """Sort the slices of a series by position, or by number where no position is given."""
     if len({plane(data) for data in slices}) > 1:
         raise UnusableImageError(
             "has slices in different directions, or some that do not say theirs, as scouts do; keep"
@@ -252,7 +251,7 @@ def _in_order(slices: "list[FileDataset]", *, complete: bool) -> "list[FileDatas
 
 
 def _check_complete(places: Sequence[float], unit: str) -> None:
-    """Slices lie at equal distances, none at the place of another."""
+    """Check that slices are equally far apart, none at the position of another."""
     gaps = np.diff(places)
     usual = float(np.median(gaps)) if len(gaps) else 0.0
     if len(gaps) and gaps.min() <= UNEVEN * abs(usual):
@@ -266,7 +265,7 @@ def _check_complete(places: Sequence[float], unit: str) -> None:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Every file below a folder but hidden ones and the index of a disc."""
+    """Return every file below a folder except hidden ones and the index of a disc."""
     return [
         file
         for file in files_below(folder)
@@ -275,7 +274,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _folders(folder: Path) -> list[Path]:
-    """The folders of series: those that hold files themselves."""
+    """Return the folders of series: those that hold files themselves."""
     return sorted({file.parent for file in _files(folder)})
 
 
@@ -283,7 +282,7 @@ def _read(file: Path, *, pixels: bool = True) -> "FileDataset":
     from pydicom import dcmread
     from pydicom.errors import InvalidDicomError
 
-    if not file.is_file():  # a pipe never ends, and a link may lead nowhere
+    if not file.is_file():  # a pipe never ends, and a link may be broken
         raise UnusableImageError("is no file that can be read; remove it", is_damaged=True)
     try:
         return dcmread(file, stop_before_pixels=not pixels)
@@ -301,18 +300,18 @@ def _read(file: Path, *, pixels: bool = True) -> "FileDataset":
 
 
 def _lacks_header(file: Path) -> bool:
-    """Whether a file holds DICOM's data without the header that says so."""
+    """Return whether a file holds DICOM data without the header."""
     from pydicom import dcmread
 
     try:
         found = dcmread(file, stop_before_pixels=True, force=True)
         return any(tag in found for tag in ("SOPClassUID", "SOPInstanceUID", "Rows"))
-    except Exception:  # noqa: BLE001 - anything may be read as DICOM so
+    except Exception:  # noqa: BLE001 - any bytes may be parsed as DICOM
         return False
 
 
 def _unit(data: "FileDataset") -> str:
-    """Of the values after rescaling, as far as the file says; "HU" is what CT has by default."""
+    """Return the unit after rescaling, as far as the file says; "HU" is the default for CT."""
     unit = str(data.get("Units", "") or data.get("RescaleType", "") or "")
     if unit in ("", "US", "UNSPECIFIED"):
         return "HU" if data.get("Modality") == "CT" else "none said"

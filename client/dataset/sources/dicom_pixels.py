@@ -1,4 +1,4 @@
-"""The pixels of one DICOM file as it wants them shown: each wish is honoured, or refused."""
+"""The pixels of one DICOM file, displayed as it asks: each request is honoured or refused."""
 
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,12 +22,12 @@ NEEDED = ("Rows", "Columns", "PhotometricInterpretation", "BitsAllocated", "Pixe
 GREY = {"MONOCHROME1": "INVERSE", "MONOCHROME2": "IDENTITY"}  # and the PresentationLUTShape
 COLOUR = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
 NO_IMAGES = ("SEG", "RTSTRUCT", "RTDOSE", "RTPLAN", "PR", "KO", "SR", "REG", "RWV", "FID")
-NOT_SQUARE = 0.01  # of the sides of a pixel
+NOT_SQUARE = 0.01  # relative, of the sides of a pixel
 SPACINGS = ("PixelSpacing", "ImagerPixelSpacing", "NominalScannedPixelSpacing", "PixelAspectRatio")
 TABLES = ("PresentationLUTSequence", "RedPaletteColorLookupTableDescriptor")
 PLANES = ("sagittal", "coronal", "axial")  # by the patient's axis that is normal to them
-# Where the rows and the columns of a usual scan of a plane lead: the patient's axis and its sign.
-# Axes lead to the left, to the back and to the head.
+# Where the rows and columns of a standard scan of a plane point: the patient's axis and its sign.
+# Axes point to the left, the back and the head.
 USUAL = {"axial": {0: 1, 1: 1}, "coronal": {0: 1, 2: -1}, "sagittal": {1: 1, 2: -1}}
 SET_WINDOW = "write window = [centre, width] under [data], the same at every hospital of the study"
 
@@ -35,7 +35,7 @@ SET_WINDOW = "write window = [centre, width] under [data], the same at every hos
 def shown(
     data: "FileDataset", window: Window | Literal["file"], *, may_stretch: bool
 ) -> Image.Image:
-    """The pixels with 8 bits, grey or RGB, as a scan of their plane usually lies.
+    """Return the pixels with 8 bits, grey or RGB, in their plane's standard orientation.
 
     Raises UnusableImageError.
     """
@@ -46,14 +46,14 @@ def shown(
             raise UnusableImageError("has more than 8 bits per colour; export it with 8")
         return Image.fromarray(_turned(values, data))
     grey = _windowed(data, values, window)
-    if photometric == "MONOCHROME1":  # whose small values are white
+    if photometric == "MONOCHROME1":  # small values are white
         grey = 255 - grey
     grey[_padding(data, values)] = 0
     return Image.fromarray(_turned(grey, data))
 
 
 def _check_tags(data: "FileDataset", *, may_stretch: bool) -> str:
-    """The photometric interpretation of a file that can be shown; else UnusableImageError."""
+    """Return the photometric interpretation of a displayable file; else UnusableImageError."""
     modality = str(data.get("Modality", ""))
     kind = data.get("SOPClassUID")
     if modality in NO_IMAGES or (kind is not None and "Segmentation" in kind.name):
@@ -110,7 +110,7 @@ def _check_tags(data: "FileDataset", *, may_stretch: bool) -> str:
 
 
 def _not_square(data: "FileDataset") -> str:
-    """How a file says that its pixels are taller or wider; "" where they are square."""
+    """Return how a file says that its pixels are not square; "" where they are."""
     for tag in SPACINGS:
         try:
             down, across = (float(side) for side in data.get(tag) or ())
@@ -122,7 +122,7 @@ def _not_square(data: "FileDataset") -> str:
 
 
 def _padding(data: "FileDataset", values: NDArray[Any]) -> NDArray[np.bool_]:
-    """The stored values (h, w) that lie outside of the picture and are no measurements."""
+    """Return the stored values (h, w) outside the picture, which are not measurements."""
     low = data.get("PixelPaddingValue")
     if not isinstance(low, int):
         return np.zeros(values.shape, dtype=bool)
@@ -157,17 +157,17 @@ def _windowed(
     raise UnusableImageError(f"has {has}; {SET_WINDOW}")
 
 
-OwnWindow = tuple[float, float] | None  # centre and width; None: unsaid
+OwnWindow = tuple[float, float] | None  # centre and width; None: not given
 
 
 def own_window(data: "FileDataset") -> OwnWindow:
-    """The window that a file itself names, the first of several."""
+    """Return the window that a file itself names, the first of several."""
     centre, width = _first(data.get("WindowCenter")), _first(data.get("WindowWidth"))
     return None if centre is None or width is None or width <= 0 else (centre, width)
 
 
 def _as_meant(window: Window, data: "FileDataset") -> Window:
-    """A file's own window as `windowed` has it, by the file's function (PS3.3 C.11.2.1)."""
+    """Return a file's own window as `windowed` has it, by the file's function (PS3.3 C.11.2.1)."""
     centre, width = window
     function = str(data.get("VOILUTFunction", "") or "LINEAR")
     if function == "LINEAR" and width >= 1:
@@ -178,7 +178,7 @@ def _as_meant(window: Window, data: "FileDataset") -> Window:
 
 
 def other_window(own: OwnWindow, data: "FileDataset") -> str:
-    """What is said of a volume in which each slice would be shown through a window of its own."""
+    """Return the problem with a volume in which each slice has a different window."""
     first, other = (
         "none" if window is None else f"[{window[0]:g}, {window[1]:g}]"
         for window in (own, own_window(data))
@@ -190,7 +190,7 @@ def other_window(own: OwnWindow, data: "FileDataset") -> str:
 
 
 def _decoded(data: "FileDataset") -> NDArray[Any]:
-    """The stored values (h, w) or (h, w, 3), colours as RGB."""
+    """Return the stored values (h, w) or (h, w, 3), colours as RGB."""
     from pydicom.pixels.utils import pixel_array
 
     syntax = data.file_meta.get("TransferSyntaxUID") if hasattr(data, "file_meta") else None
@@ -219,14 +219,14 @@ def _can_decode(syntax: "UID") -> bool:
 
 
 def _turned(pixels: NDArray[np.uint8], data: "FileDataset") -> NDArray[np.uint8]:
-    """The pixels (h, w, ...) as a scan of their plane usually lies, by its rows and columns."""
+    """Turn the pixels (h, w, ...) to their plane's standard orientation."""
     directions = _directions(data)
     if directions is None:
         return pixels
     main = np.abs(directions).argmax(axis=1).tolist()
     usual = USUAL[plane(data)]
     if sorted(main) != sorted(usual):
-        return pixels  # far between two planes
+        return pixels  # halfway between two planes
     if main != list(usual):
         pixels, directions = pixels.swapaxes(0, 1), directions[::-1]
     right, down = (
@@ -237,7 +237,7 @@ def _turned(pixels: NDArray[np.uint8], data: "FileDataset") -> NDArray[np.uint8]
 
 
 def _first(value: Any) -> float | None:
-    """The first of one or several windows; None where there is none."""
+    """Return the first of one or several windows; None where there is none."""
     try:
         return float(np.atleast_1d(value)[0])
     except (TypeError, ValueError, IndexError):
@@ -245,7 +245,7 @@ def _first(value: Any) -> float | None:
 
 
 def _directions(data: "FileDataset") -> NDArray[np.float64] | None:
-    """Of an image's rows and columns in the patient (2, 3); None where the file does not say."""
+    """Return the directions of rows and columns in the patient (2, 3); None where unknown."""
     try:
         found = np.array(data.ImageOrientationPatient, dtype=float).reshape(2, 3)
     except (AttributeError, TypeError, ValueError):
@@ -254,7 +254,7 @@ def _directions(data: "FileDataset") -> NDArray[np.float64] | None:
 
 
 def place(data: "FileDataset") -> float | None:
-    """Where a slice lies along its normal, in mm; None where the file does not say."""
+    """Return a slice's position along its normal, in mm; None where the file does not say."""
     directions = _directions(data)
     try:
         position = np.array(data.ImagePositionPatient, dtype=float).reshape(3)
@@ -263,13 +263,13 @@ def place(data: "FileDataset") -> float | None:
     if directions is None:
         return None
     normal = np.cross(*directions)
-    # Turned images (see `_turned`) lie in the order of usual ones.
+    # Turned images (see `_turned`) are in the order of standard ones.
     usual = np.cross(*(sign * np.eye(3)[axis] for axis, sign in USUAL[plane(data)].items()))
     return float(normal @ position) * (1.0 if normal @ usual >= 0 else -1.0)
 
 
 def plane(data: "FileDataset") -> str:
-    """The plane that an image is nearest to; "" where the file does not say."""
+    """Return the plane that an image is nearest to; "" where the file does not say."""
     directions = _directions(data)
     if directions is None:
         return ""

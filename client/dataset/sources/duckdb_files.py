@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 PARQUET, CSV = "read_parquet", "read_csv"  # DuckDB's own functions
 READERS = {".parquet": PARQUET, ".pq": PARQUET, ".csv": CSV, ".tsv": CSV}
 SHOWN = 5  # files in a note
-# DuckDB would take 01/09/1950 for a date in whichever order, the year 50 for 2050, and a column of
-# nothing but F for false. What is left as text, the site file's date_format and maps explain.
+# DuckDB would read 01/09/1950 as a date in either order, the year 50 as 2050, and a column of F
+# alone as false. These stay text, for the site file's date_format and maps to explain.
 PLAIN_TYPES = (
     "auto_type_candidates = ['BIGINT', 'HUGEINT', 'DOUBLE', 'DATE', 'TIMESTAMP', 'VARCHAR'],"
     " dateformat = '%Y-%m-%d', timestampformat = '%Y-%m-%d %H:%M:%S'"
 )
-NO_COMMENTS = "comment = ''"  # else a row that begins with # may be taken for one
+NO_COMMENTS = "comment = ''"  # else a row that begins with # may be read as one
 
 
 class DuckdbFiles(OnDisk, TableSource):
     """A DuckDB database file, one Parquet or CSV file, or a folder of such files.
 
-    In a query, each file of a folder is a table by its name without the suffix. Without a query,
-    the rows of all files of the folder are taken, which must have the same columns.
+    In a query, each file of a folder is a table with the file's name without the suffix. Without a
+    query, the rows of all files of the folder are read; they must have the same columns.
     """
 
     source: Literal["duckdb"] = "duckdb"
@@ -68,12 +68,12 @@ class DuckdbFiles(OnDisk, TableSource):
     )
 
     def revision(self) -> str | None:
-        """Of the file or folder; None where a query, or a database's view, may read other files."""
+        """Return the revision of the files; None where a query or a view may read other ones."""
         is_database = self.path.suffix.lower() not in READERS and not self.path.is_dir()
         return None if self.query or is_database else revision_of(self.path)
 
     def read_rows(self, wanted: Collection[str]) -> TextTable:
-        """The wanted columns of the query's rows, or of all files."""
+        """Read the wanted columns of the query's rows, or of all files."""
         try:
             import duckdb
         except ModuleNotFoundError:
@@ -117,10 +117,10 @@ class DuckdbFiles(OnDisk, TableSource):
         return duckdb.connect(config=offline)
 
     def _files(self) -> list[Path]:
-        """The Parquet and CSV files; none for a database. Raises DataError for an empty folder."""
+        """Return the Parquet and CSV files; none for a database. Raises DataError without any."""
         if not self.path.is_dir():
             return [self.path] if self.path.suffix.lower() in READERS else []
-        # Hidden ones are what office programs and other systems leave.
+        # Hidden ones are left by office programs and other systems.
         shown = (f for f in entries_of(self.path) if not f.name.startswith("."))
         files = [f for f in shown if f.suffix.lower() in READERS]
         if not files:
@@ -130,7 +130,7 @@ class DuckdbFiles(OnDisk, TableSource):
         return files
 
     def _not_read(self) -> Iterator[str]:
-        """A note of what else the folder holds, which may be meant."""
+        """Yield a note of other files in the folder that may be intended as data."""
         if not self.path.is_dir():
             return
         read = set(self._files())
@@ -146,7 +146,7 @@ class DuckdbFiles(OnDisk, TableSource):
 
     def _rows(self, connection: "DuckDBPyConnection", wanted: set[str]) -> TextTable:
         for file in self._files():
-            # DuckDB would call a second column age age_1, and takes age and Age for one.
+            # DuckDB would rename a second column age to age_1, and confuses age and Age.
             distinct(file, [name.lower() for name in _header(connection, file)])
         query = self.query or self._union(connection)
         if self.query:
@@ -154,9 +154,9 @@ class DuckdbFiles(OnDisk, TableSource):
                 view = file.stem.replace('"', '""')
                 connection.execute(f'CREATE VIEW "{view}" AS SELECT * FROM {_reader(file)}')
         query = query.strip().rstrip(";")
-        # In lines of their own, because a query may end in a comment.
+        # On separate lines, because a query may end in a comment.
         limited = connection.sql(f"SELECT * FROM (\n{query}\n) LIMIT {self.max_rows + 1}")
-        names = connection.sql(query).columns  # of the SELECT that it now is for certain
+        names = connection.sql(query).columns  # of the SELECT that it is known to be now
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise DataError(
                 f"{self.describe()}: the query gives the column {', '.join(map(repr, twice))} more"
@@ -182,7 +182,7 @@ class DuckdbFiles(OnDisk, TableSource):
         )
 
     def _union(self, connection: "DuckDBPyConnection") -> str:
-        """All rows of all files; of a database, its only table. Raises DataError."""
+        """Return all rows of all files, or of a database's only table. Raises DataError."""
         files = self._files()
         if not files:
             tables = [row[0] for row in connection.execute("SHOW TABLES").fetchall()]
@@ -209,9 +209,9 @@ class DuckdbFiles(OnDisk, TableSource):
 
 
 def _reader(file: Path, *, as_text: bool = False) -> str:
-    """DuckDB's function for the file; `as_text`: cells of a CSV as they are written.
+    """Return DuckDB's function for the file; `as_text`: a CSV's values as they are written.
 
-    Else its columns are numbers, dates of the form 2020-12-31, or text.
+    Otherwise its columns are numbers, dates of the form 2020-12-31, or text.
     """
     reader = READERS[file.suffix.lower()]
     options = ""
@@ -221,7 +221,7 @@ def _reader(file: Path, *, as_text: bool = False) -> str:
 
 
 def _header(connection: "DuckDBPyConnection", file: Path) -> list[str]:
-    """The columns' names as the file has them; none for a CSV that seems to begin with a row."""
+    """Return the file's column names; none for a CSV that seems to begin with a row."""
     if READERS[file.suffix.lower()] == PARQUET:
         return list(pyarrow.parquet.read_schema(file).names)
     marks = "delimiter, quote, escape, skiprows, hasheader"
@@ -240,5 +240,5 @@ def _header(connection: "DuckDBPyConnection", file: Path) -> list[str]:
 
 
 def _quoted(file: Path) -> str:
-    # DuckDB would take export[1].csv for a pattern, and read export1.csv.
+    # DuckDB would read export[1].csv as a pattern, and open export1.csv.
     return "'" + glob.escape(str(file)).replace("'", "''") + "'"

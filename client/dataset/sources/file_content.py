@@ -1,4 +1,4 @@
-"""What a data file holds, unpacked, and in which encoding: found out or asked, never guessed."""
+"""The unpacked content of a data file, and its encoding: detected or asked for, never guessed."""
 
 import codecs
 import gzip
@@ -20,10 +20,10 @@ CHUNK = 1 << 20  # bytes
 PACKED = (".gz", ".zip")
 CUT_OFF = "was cut off. Export it again."
 ASK = "set encoding under [data] (--encoding where a draft is made)"
-MOST_WORDS = 100_000  # that are not ASCII alone, by which encodings are told apart
-SHOWN = 6  # encodings of a message
+MOST_WORDS = 100_000  # not in ASCII, for distinguishing encodings
+SHOWN = 6  # encodings in a message
 
-# What letters beyond ASCII a language has, by the encodings that have them.
+# The non-ASCII letters of a language, by the encodings that have them.
 WESTERN = (
     "äöüß äöåé åæøéö áéíñóúü áâãàçéêíóôõúü àâæçéèêëîïôœùûüÿ àèéìíîòóùú àéëïöü áðéíóúýþæö àçèéíïòóúü"
 )
@@ -46,7 +46,7 @@ OTHER = {
     "cp1255": "HEBREW",
     "cp1256": "ARABIC",
 }
-# Each with the narrower set that people write with.
+# Each with the narrower set of characters in normal use.
 EAST_ASIAN = {
     "cp932": "shift_jis",
     "euc_jp": "euc_jp",
@@ -62,36 +62,36 @@ ALONE = "°µμ–—−±×€£§•·…²³½¼≥≤←→′″ñàéèê�
 class FileContent:
     """A file's bytes: on the disk, or in memory where they were packed."""
 
-    path: Path  # as messages name it
-    suffix: str  # of what is in it, such as ".csv"
+    path: Path  # name for messages
+    suffix: str  # of the unpacked content, such as ".csv"
     unpacked: bytes | None = None
 
     def __str__(self) -> str:
         return str(self.path)
 
     def open(self) -> BinaryIO:
-        """The bytes, from the first."""
+        """Open the bytes at the start."""
         return self.path.open("rb") if self.unpacked is None else BytesIO(self.unpacked)
 
     @property
     def num_bytes(self) -> int:
-        """How many there are."""
+        """Number of bytes."""
         return self.path.stat().st_size if self.unpacked is None else len(self.unpacked)
 
 
 def suffix_of(path: PurePath) -> str:
-    """What tells a file's format: ".csv" of patients.CSV and of patients.csv.gz."""
+    """Return the suffix of a file's format: ".csv" for patients.CSV and patients.csv.gz."""
     suffix = path.suffix.lower()
     return path.with_suffix("").suffix.lower() if suffix == ".gz" else suffix
 
 
 def stem_of(path: PurePath) -> str:
-    """A file's name without what tells its format."""
+    """Return a file's name without the suffix of its format."""
     return path.with_suffix("").stem if path.suffix.lower() == ".gz" else path.stem
 
 
 def content_of(path: Path) -> FileContent:
-    """What is in an ordinary file; raises DataError where it is empty, too large or damaged."""
+    """Return an ordinary file's content. Raises DataError if it is empty, too large or damaged."""
     num_bytes = path.stat().st_size
     if num_bytes == 0:
         raise DataError(f"Data file {path} is empty. Export the patients into it.")
@@ -138,7 +138,7 @@ def _only_member(path: Path) -> FileContent:
 
 
 def _read(path: Path, file: gzip.GzipFile | IO[bytes]) -> bytes:
-    """All of it, but no more than is ever read: a small file can unpack to any size."""
+    """Read all of it, up to the limit: a small file can unpack to any size."""
     found = bytearray()
     while chunk := file.read(CHUNK):
         found += chunk
@@ -155,7 +155,7 @@ def _check_size(path: Path, num_bytes: int) -> None:
 
 
 def found_encoding(content: FileContent) -> tuple[str, list[str]]:
-    """The encoding as Python calls it, and a note of any other than UTF-8.
+    """Return the encoding as Python calls it, and a note of any other than UTF-8.
 
     Raises DataError where the text may be in several, or in none, or was cut off.
     """
@@ -194,7 +194,7 @@ def _said(encoding: str) -> str:
 
 
 def declared_encoding(content: FileContent, encoding: str) -> str:
-    """An encoding that the site file names, as Python calls it.
+    """Return the site file's encoding, as Python calls it.
 
     Raises DataError where a file is not text in it, or was cut off inside a character.
     """
@@ -208,7 +208,7 @@ def declared_encoding(content: FileContent, encoding: str) -> str:
 
 
 def _decodes(content: FileContent, encoding: str) -> bool:
-    """Whether all of it does; raises DataError where its last character alone is not whole."""
+    """Return whether all of it decodes. Raises DataError if only its last character is cut off."""
     decoder = codecs.getincrementaldecoder(encoding)()
     with content.open() as file:
         try:
@@ -242,7 +242,7 @@ def _refuse_nul(content: FileContent, begin: bytes) -> NoReturn:
 
 
 def _words(content: FileContent) -> tuple[list[bytes], list[bytes]]:
-    """The different words beyond ASCII, in the file's order; and the same without its last line."""
+    """Return the distinct non-ASCII words, in the file's order, and those before its last line."""
     words: dict[bytes, None] = {}
     before_last: list[bytes] = []
     with content.open() as file:
@@ -255,12 +255,12 @@ def _words(content: FileContent) -> tuple[list[bytes], list[bytes]]:
 
 
 def _split(line: bytes) -> list[bytes]:
-    # What separates words and cells is never a part of a character in the encodings known here.
+    # Separators of words and values are never a part of a character in the encodings known here.
     return [word for word in re.split(rb"[\s,;\t\"'()/:=+&!?.*#<>%-]+", line) if not word.isascii()]
 
 
 def _readings(words: Sequence[bytes]) -> dict[str, tuple[str, ...]]:
-    """How the words read in every encoding in which they are words."""
+    """Return the words as read in every encoding in which they are words."""
     read: dict[str, tuple[str, ...]] = {}
     for encoding in (*LATIN, *OTHER, *EAST_ASIAN):
         try:
@@ -280,7 +280,7 @@ def _are_words(encoding: str, texts: Sequence[str]) -> bool:
 
 
 def _is_word(text: str, script: str) -> bool:
-    """Letters of one script, with nothing between them but an apostrophe, and in one case."""
+    """Return whether these are letters of one script and case, or apostrophes."""
     if text in ALONE:
         return True
     core = text.lstrip(BEFORE).rstrip(AFTER)
@@ -292,7 +292,7 @@ def _is_word(text: str, script: str) -> bool:
     if not all(c.isalpha() and unicodedata.name(c, "").startswith(script) for c in letters):
         return False
     if script == "LATIN" and len(letters) > 1 and re.search(r"[A-Za-z]", letters) is None:
-        return False  # no word is of accented letters alone
+        return False  # no word consists of accented letters alone
     return not any(
         a.islower() and b.isupper() and not (a + b).isascii() for a, b in pairwise(letters)
     )
@@ -306,7 +306,7 @@ def _are_of_a_language(encoding: str, texts: Sequence[str]) -> bool:
 
 
 def _are_east_asian(usual: str, texts: Sequence[str]) -> bool:
-    """Each word has its characters together, in the narrow set, and most words have several."""
+    """Return whether words are made of the narrow set's adjacent characters, mostly several."""
     several = 0
     for text in texts:
         wide = [c for c in text if not c.isascii()]

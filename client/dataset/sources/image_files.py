@@ -45,7 +45,7 @@ from erosion.client.dataset.spelling import MISSING_MARKERS
 from erosion.common.errors import DataError
 from erosion.common.tasks.inputs import ImageTask
 
-# How a camera held on its side says so (Exif 2.3, 4.6.4 A), and what puts the picture upright.
+# Exif's orientations for a camera held on its side (Exif 2.3, 4.6.4 A), and their corrections.
 UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -61,8 +61,8 @@ ON_ITS_SIDE = (5, 6, 7, 8)
 class ImageFiles(OnDisk, ImageSource):
     """Images in an .npz file, or in one folder per class.
 
-    An .npz file has the array `images` and one array for each target of the study (`labels` for a
-    class); under [data.columns] they can be called otherwise. `patient` names an array in it, too.
+    An .npz file has the array `images` and one array per target of the study (`labels` for a
+    class); [data.columns] can rename them. `patient` names an array in it, too.
     """
 
     source: Literal["images"] = "images"
@@ -95,7 +95,7 @@ class ImageFiles(OnDisk, ImageSource):
         return self
 
     def read(self, task: ImageTask) -> LabelledImages:
-        """The images as the study wants them."""
+        """Read the images as the study wants them."""
         path = self.path
         if not is_there(path):
             raise DataError(
@@ -136,10 +136,10 @@ def _pictures(folder: Path) -> list[Path]:
 def _picture(
     file: Path, task: ImageTask, resize: Resize, said: int
 ) -> tuple[NDArray[np.uint8], int]:
-    """The image, upright, as (c, h, w), and its row hash. Raises UnusableImageError."""
+    """Return the upright image as (c, h, w), and its row hash. Raises UnusableImageError."""
     try:
         with warnings.catch_warnings():
-            # Pillow only warns of an image that unpacks to a giant; it is never kept in full.
+            # Pillow only warns about an image that unpacks to a huge one; it is never kept in full.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             image = Image.open(file)
         with image:
@@ -152,7 +152,7 @@ def _picture(
                 raise UnusableImageError(
                     f"is of mode {image.mode}; save it in grey or RGB, with 8 bits per channel"
                 )
-            if is_deep:  # of these it would take the higher byte alone
+            if is_deep:  # for these it would use the higher byte alone
                 raise UnusableImageError(
                     "has more than 8 bits per channel; save it in grey or RGB, with 8"
                 )
@@ -176,32 +176,32 @@ def _picture(
 
 
 def _is_deep(image: Image.Image) -> bool:
-    """Whether the file, not decoded yet, has more than 8 bits for a channel."""
+    """Return whether the file, not decoded yet, has more than 8 bits per channel."""
     if isinstance(image, TiffImageFile):
         bits = image.tag_v2.get(BITSPERSAMPLE, (8,))
         return any(bit > 8 for bit in (bits if isinstance(bits, tuple) else (bits,)))
     if not isinstance(image, ImageFile):
         return False
     coded = [tile.args for tile in image.tile]
-    if image.format == "PPM":  # whose largest value comes last
+    if image.format == "PPM":  # its largest value comes last
         return any(isinstance(args, tuple) and int(args[-1]) > 255 for args in coded)
     return any(";16" in str(args) for args in coded)
 
 
 def _orientation(image: Image.Image) -> int:
-    """How the picture is turned by what its camera wrote beside the pixels; 1: it is upright."""
+    """Return the orientation that the camera stored with the pixels; 1: upright."""
     if image.format == "TIFF":
         return 1  # Pillow turns these itself
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return int(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except Exception:  # noqa: BLE001 - damaged notes may raise anything, and say nothing
+    except Exception:  # noqa: BLE001 - damaged metadata may raise anything
         return 1
 
 
 def _read_npz(source: ImageFiles, path: Path, task: ImageTask) -> LabelledImages:
-    """The images of an archive; raises DataError with every problem."""
+    """Read the images of an archive. Raises DataError with every problem."""
     targets = [column.name for column in task.target_columns]
     local = [source.local_name(name) for name in ("images", *targets)]
     needed = local if source.patient is None else [*local, source.patient]
@@ -257,7 +257,7 @@ def _read_npz(source: ImageFiles, path: Path, task: ImageTask) -> LabelledImages
 def _wrong_patients(
     source: ImageSource, shape: tuple[int, ...], patients: Sequence[str], images: NDArray[Any]
 ) -> list[str]:
-    """What is wrong with the array of the patients."""
+    """Return what is wrong with the array of patients."""
     if shape != images.shape[:1]:
         return [
             f"{source.patient} is of shape {shape}, images of {images.shape}; give one patient"
@@ -275,11 +275,11 @@ def _wrong_patients(
 def _of_each(
     images: NDArray[Any], called: str, arrays: Mapping[str, NDArray[Any]]
 ) -> Iterator[tuple[str, NDArray[Any]]]:
-    """The images, and every other array of the file with as many values, by name."""
+    """Yield the images, and every other array of the file with as many values, by name."""
     for name in arrays:
         try:
             array = images if name == called else arrays[name]
-        except Exception:  # noqa: BLE001 - a damaged one, or one of objects, is not asked for
+        except Exception:  # noqa: BLE001 - a damaged array, or one of objects, is skipped
             continue
         if array.ndim and images.ndim and len(array) == len(images):
             yield name, array
@@ -288,7 +288,7 @@ def _of_each(
 def _wrong_shapes(
     images: NDArray[np.uint8], columns: dict[str, NDArray[np.generic]], task: ImageTask
 ) -> list[str]:
-    """What is wrong with the shapes and types of the arrays."""
+    """Return what is wrong with the shapes and types of the arrays."""
     problems = [
         f"{name} are of shape {column.shape}; give one value per image"
         for name, column in columns.items()
@@ -315,7 +315,7 @@ def _wrong_shapes(
 
 
 def _channels_first(images: NDArray[np.uint8], task: ImageTask) -> NDArray[np.uint8] | None:
-    """The images as (n, c, [d,] h, w), or None where they are of another size."""
+    """Return the images as (n, c, [d,] h, w), or None where they have another size."""
     channels, *sides = task.shape
     if images.shape[1:] == tuple(sides) and channels == 1:
         return images[:, None]

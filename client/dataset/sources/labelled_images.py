@@ -1,4 +1,4 @@
-"""Images with what is known of each: class folders or a table of labels, targets, patients."""
+"""Images with their labels: class folders or a table of labels, targets, patients."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,16 +39,16 @@ from erosion.common.tasks.inputs import ImageTask
 from erosion.common.tasks.task import CodedColumn, TargetColumn, Targets
 
 SHOWN = 5  # examples of each problem
-FILE_COLUMN = "file"  # of a table of labels; [data.columns] can call it otherwise
+FILE_COLUMN = "file"  # of a table of labels; [data.columns] can rename it
 MASK = re.compile(
     r"((^|[_\-. )])(d?seg|aseg|segmentations?|labels?|labelmap|ground_?truth)|mask)[_\-. ]?\d*$",
     re.I,
-)  # how names of files end that hold no image
-MISSING = "missing"  # what is wrong with a target that nobody knows
+)  # endings of files without an image
+MISSING = "missing"  # the problem of an unknown target
 
 
 def target_names(task: ImageTask) -> str:
-    """What the task's target columns are called, in words."""
+    """Return the task's target columns, in words."""
     return " and ".join(column.name for column in task.target_columns)
 
 
@@ -58,11 +58,11 @@ class ReadTarget:
 
     numbers: NDArray[np.float64]  # (n,) NaN where it is faulty
     problems: tuple[str, ...]
-    notes: tuple[str, ...]  # what may be meant otherwise
+    notes: tuple[str, ...]  # possible other meanings
 
 
 def read_target(values: Sequence[str], source: DataSource, column: TargetColumn) -> ReadTarget:
-    """One target column from its texts (n,)."""
+    """Read one target column from its texts (n,)."""
     distinct, inverse = np.unique(np.array(values, dtype=str), return_inverse=True)
     texts: list[str] = distinct.tolist()
     is_number = not isinstance(column, CodedColumn)
@@ -105,7 +105,7 @@ def _parsed(
     column: TargetColumn,
     marks: NumberMarks = PLAIN_MARKS,
 ) -> Mapping[str, float | str]:
-    """The number that each text means, or what is wrong with it."""
+    """Return each text's number, or what is wrong with it."""
     parse = target_parser(column, marks)
     meant = source.values.get(column.name, {})
     found: dict[str, float | str] = {}
@@ -119,7 +119,7 @@ def _parsed(
 
 
 class FaultyImagesError(DataError):
-    """The problems of a file or folder of images, of which the message has the first."""
+    """The problems of a file or folder of images; the message has the first ones."""
 
     def __init__(self, message: str, problems: Sequence[str]) -> None:
         super().__init__(message)
@@ -127,7 +127,7 @@ class FaultyImagesError(DataError):
 
 
 def faults(path: Path, problems: Sequence[str]) -> FaultyImagesError:
-    """The error about a file or folder of images, with the first of its problems."""
+    """Return the error for a file or folder of images, with the first of its problems."""
     shown = list(problems[: 2 * SHOWN])
     if len(problems) > len(shown):
         shown.append(f"and {len(problems) - len(shown)} more problems")
@@ -136,12 +136,12 @@ def faults(path: Path, problems: Sequence[str]) -> FaultyImagesError:
 
 
 def some_of(names: Sequence[str], mark: str = ", ") -> str:
-    """The first of several names."""
+    """Return the first of several names."""
     return mark.join(names[:SHOWN]) + (f"{mark}..." if len(names) > SHOWN else "")
 
 
 def not_read(root: Path, names: Sequence[str]) -> Iterator[str]:
-    """A note of files below `root` that may be meant and are not read."""
+    """Yield a note of files below `root` that may be intended as images and are not read."""
     if names:
         many = "1 file" if len(names) == 1 else f"{len(names)} files"
         are = "is" if len(names) == 1 else "are"
@@ -150,20 +150,20 @@ def not_read(root: Path, names: Sequence[str]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Scans:
-    """What is to be read as one image each: a file, or the folder of a series."""
+    """What is read as one image each: a file, or the folder of a series."""
 
     root: Path
     paths: tuple[Path, ...]
-    places: tuple[str, ...]  # (n,) how people find each, relative to the root
-    targets: Targets  # (n, ...) as the task has them
-    said: tuple[int, ...]  # (n,) hashes of what is said of each: the class, or a row of the table
+    places: tuple[str, ...]  # (n,) people's name for each, relative to the root
+    targets: Targets  # (n, ...) from the task
+    said: tuple[int, ...]  # (n,) hashes of the labels of each: the class, or a row of the table
     notes: tuple[str, ...] = ()
 
 
 def scans_by_class(
     source: DataSource, root: Path, task: ImageTask, scans_in: Callable[[Path], list[Path]]
 ) -> Scans:
-    """The scans that `scans_in` lists in each class's folder. Raises DataError."""
+    """Return the scans that `scans_in` lists in each class's folder. Raises DataError."""
     column = task.target_columns[0]
     if len(task.target_columns) > 1 or not isinstance(column, CodedColumn):
         problem = (
@@ -206,7 +206,7 @@ def scans_by_class(
 
 
 class ScanFolder(OnDisk, ImageSource):
-    """A folder of scans: one folder of them per class, or a table that says what each shows."""
+    """A folder of scans: one folder of them per class, or a table of their labels."""
 
     if TYPE_CHECKING:  # fields of every such source, each with its own explanation
         path: Path
@@ -221,7 +221,7 @@ class ScanFolder(OnDisk, ImageSource):
             )
 
     def scans(self, task: ImageTask, scans_in: Callable[[Path], list[Path]]) -> Scans:
-        """The scans with their targets; raises DataError with every problem.
+        """Return the scans with their targets. Raises DataError with every problem.
 
         Without a table of labels, `path` holds one folder per class, and `scans_in` lists the scans
         below each. With one, its column `file` names each scan, relative to `path`.
@@ -243,7 +243,7 @@ def _scans_by_table(
     task: ImageTask,
     scans_in: Callable[[Path], list[Path]],
 ) -> Scans:
-    """The scans that a table of labels names, relative to the root. Raises DataError."""
+    """Return the scans that a table of labels names, relative to the root. Raises DataError."""
     file_column = source.local_name(FILE_COLUMN)
     local = [source.local_name(column.name) for column in task.target_columns]
     table = TableFile(path=labels).read([file_column, *local])
@@ -273,7 +273,7 @@ def _scans_by_table(
     targets = checked_targets(task, np.stack([target.numbers for target in read], axis=1))
     paths = tuple(root / place for place in places)
     notes = [note for target in read for note in target.notes]
-    # The folder of a scan is named, or one above it; beside them the table itself may lie.
+    # The folder of a scan is named, or one above it; the table itself may lie next to them.
     named = {path.absolute() for path in (*paths, labels)}
     others = [
         path
@@ -289,7 +289,7 @@ def _scans_by_table(
 
 
 ReadOne = Callable[[Path, str, int], tuple[NDArray[np.uint8], int]]
-# from a scan's path, its place, and the hash of what is said of it: the image and its row hash
+# from a scan's path, its index, and the hash of its labels: the image and its row hash
 
 
 def read_each(
@@ -299,9 +299,9 @@ def read_each(
     read_one: ReadOne,
     problems_of_all: Callable[[], Sequence[str]] = tuple,
 ) -> LabelledImages:
-    """Every scan. Raises DataError with all problems; damaged files can be left out instead.
+    """Read every scan. Raises DataError with all problems; damaged files can be left out instead.
 
-    `read_one` raises UnusableImageError; `problems_of_all` is asked when all were read.
+    `read_one` raises UnusableImageError; `problems_of_all` is called when all were read.
     """
     num = len(scans.paths)
     check_decoded(scans.root, num * int(np.prod(task.shape)))
@@ -311,7 +311,7 @@ def read_each(
     left_out: dict[int, str] = {}
     for index, (path, place) in enumerate(zip(scans.paths, scans.places, strict=True)):
         try:
-            if not (path.is_file() or path.is_dir()):  # a pipe never ends, a link may lead nowhere
+            if not (path.is_file() or path.is_dir()):  # a pipe never ends, a link may be broken
                 raise UnusableImageError("is no file that can be read; remove it", is_damaged=True)
             images[index], hashes[index] = read_one(path, place, scans.said[index])
         except UnusableImageError as problem:
@@ -355,7 +355,7 @@ PatientPattern = Annotated[str, AfterValidator(_checked_pattern)]
 def patients_in_names(
     path: Path, pattern: str | None, places: Sequence[str]
 ) -> NDArray[np.int64] | None:
-    """A number for the patient in each file's name; raises DataError where a name has none."""
+    """Return a patient number for each file's name. Raises DataError where a name has none."""
     if pattern is None:
         return None
     names = [Path(place).name for place in places]

@@ -39,7 +39,7 @@ SUFFIXES = (".nii", ".nii.gz")
 AXES = {"sagittal": 0, "coronal": 1, "axial": 2}  # of a volume turned to right, anterior, superior
 PERCENTILES = (1, 99)
 FEW_VALUES = 8
-FEWEST_VOXELS = 64  # for so few values to be odd
+FEWEST_VOXELS = 64  # fewer may well have few distinct values
 LABEL_MAP = (
     "holds a few whole numbers alone, as masks and maps of labels do; move it to another folder, or"
     " name the files that are meant in a table of labels (data.labels)"
@@ -49,11 +49,11 @@ LABEL_MAP = (
 class NiftiImages(ScanFolder):
     """.nii and .nii.gz files in one folder per class, or below a folder with a table of labels.
 
-    Each volume is turned to the standard axes by what its header says. A study of images gets the
-    slice through its middle; a study of volumes the whole of it: slices from below to above, each
-    as an axial image. Slices lie as scanners store them in DICOM, so that hospitals with either
-    kind of file train on the same picture: the patient's right, or in a sagittal slice the front,
-    at the left edge, and the front, or above, at the upper one.
+    Each volume is turned to the standard axes by its header. A study of images gets the slice
+    through its middle; a study of volumes the whole of it: axial slices from below to above. The
+    orientation is that of DICOM scans, so that hospitals with either format train on the same
+    picture: at the left edge the patient's right, or in a sagittal slice the front, and at the
+    upper edge the front or the top.
     """
 
     source: Literal["nifti"] = "nifti"
@@ -89,10 +89,10 @@ class NiftiImages(ScanFolder):
         return self
 
     def read(self, task: ImageTask) -> LabelledImages:
-        """The images as the study wants them."""
+        """Read the images as the study wants them."""
         self.require("nibabel", "nifti")
         scans = self.scans(task, _volumes)
-        unsaid: list[str] = []  # volumes whose headers do not say how they lie
+        unsaid: list[str] = []  # volumes without orientation in their headers
 
         def read_one(path: Path, place: str, said: int) -> tuple[NDArray[np.uint8], int]:
             volume = _volume(path)
@@ -111,7 +111,7 @@ class NiftiImages(ScanFolder):
         )
 
     def _others(self, read: Sequence[Path]) -> Iterator[str]:
-        """A note of what else lies in the folders, such as volumes in another format."""
+        """Yield a note of other files in the folders, such as volumes in another format."""
         known = {*read, *([] if self.labels is None else [self.labels])}
         others = [f for f in files_below(self.path) if not _is_volume(f) and f not in known]
         inside = [f for f in others if self.labels or f.parent != self.path]  # see scans_by_class
@@ -119,12 +119,12 @@ class NiftiImages(ScanFolder):
         yield from not_read(self.path, [str(f.relative_to(self.path)) for f in inside])
 
     def _image(self, values: NDArray[np.float64], task: ImageTask) -> NDArray[np.uint8]:
-        """The slice or volume as the study wants it."""
+        """Read the slice or volume as the study wants it."""
         window = self._window_of(values)
         if task.is_of_volumes:
             slices = np.transpose(values, (2, 1, 0))[:, ::-1, ::-1]
             grey = np.empty(slices.shape, dtype=np.uint8)
-            for place, one in enumerate(slices):  # the whole at once would take its memory again
+            for place, one in enumerate(slices):  # the whole at once would double the memory
                 grey[place] = windowed(one, window)
             return fitted_volume(grey, task, self.resize)
         axis = AXES[self.plane]
@@ -141,11 +141,11 @@ class NiftiImages(ScanFolder):
 
 @dataclass(frozen=True, slots=True)
 class _Volume:
-    """What one file holds."""
+    """The content of one file."""
 
     values: NDArray[np.float64]  # (x, y, z), the axes to the right, to the front and up
-    is_of_integers: bool  # as they are stored
-    says_how_it_lies: bool  # else the axes are those that the format had before it could say
+    is_of_integers: bool  # as stored
+    says_how_it_lies: bool  # else the axes of the format before orientation was stored
 
 
 def _note_of(unsaid: Sequence[str]) -> Iterator[str]:
@@ -158,7 +158,7 @@ def _note_of(unsaid: Sequence[str]) -> Iterator[str]:
 
 
 def _volume(path: Path) -> _Volume:
-    """The volume, turned to the standard axes. Raises UnusableImageError."""
+    """Read the volume, turned to the standard axes. Raises UnusableImageError."""
     import nibabel
 
     try:
@@ -176,7 +176,7 @@ def _volume(path: Path) -> _Volume:
             size = " x ".join(map(str, volume.shape))
             raise UnusableImageError(f"is of shape {size}; give volumes of three dimensions")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # of scales that overflow
+            warnings.simplefilter("ignore", RuntimeWarning)  # from scales that overflow
             values: NDArray[np.float64] = volume.get_fdata(caching="unchanged").reshape(shape)
     except UnusableImageError:
         raise
@@ -194,7 +194,7 @@ def _volume(path: Path) -> _Volume:
 
 
 def _is_label_map(volume: _Volume) -> bool:
-    """Whether a volume numbers what is there: a few whole numbers, 0 for the rest, or 0 and 1."""
+    """Return whether a volume holds labels: a few whole numbers, 0 for the rest, or 0 and 1."""
     values = volume.values
     if values.size < FEWEST_VOXELS or values.min() != 0 or values.max() > 255:
         return False

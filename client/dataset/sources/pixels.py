@@ -1,4 +1,4 @@
-"""From what a scanner measured, or a camera saw, to the 8-bit images that a study wants."""
+"""From scanner measurements or photographs to the 8-bit images that a study wants."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,12 +13,12 @@ from torch.nn.functional import interpolate
 from erosion.common.errors import DataError
 from erosion.common.tasks.inputs import ImageTask
 
-Resize = Literal["refuse", "stretch", "pad"]  # "pad": keep the proportions, black around
+Resize = Literal["refuse", "stretch", "pad"]  # "pad": keep the proportions, add black margins
 MAX_DECODED_BYTES = 8 * 2**30  # a small archive can unpack to any size
 
 
 class UnusableImageError(Exception):
-    """What is wrong with one image, and the remedy; `is_damaged`: nothing of it can be seen."""
+    """What is wrong with one image, and the remedy; `is_damaged`: nothing in it can be seen."""
 
     def __init__(self, wrong: str, *, is_damaged: bool = False) -> None:
         super().__init__(wrong)
@@ -26,7 +26,7 @@ class UnusableImageError(Exception):
 
 
 def cannot_be_read(problem: Exception, what: str = "") -> UnusableImageError:
-    """Of a file of which a library says what is wrong."""
+    """Return the error for a file that a library cannot read."""
     lines = str(problem).strip().splitlines()
     reason = lines[0][:200] if lines else type(problem).__name__
     return UnusableImageError(f"{what}cannot be read ({reason}); export it again", is_damaged=True)
@@ -42,9 +42,9 @@ Window = Annotated[tuple[float, float], AfterValidator(_checked_window)]  # (cen
 
 
 def windowed(values: NDArray[np.float64], window: Window) -> NDArray[np.uint8]:
-    """Measured values to grey levels: the window's lower end is black and its upper end white."""
+    """Map measured values to grey levels: black at the window's lower end, white at the upper."""
     centre, width = window
-    with np.errstate(over="ignore"):  # in a window of no width everything is black or white
+    with np.errstate(over="ignore"):  # in a window of width 0 everything is black or white
         grey = (values - (centre - width / 2)) / width * 255
     return np.clip(np.round(grey), 0, 255).astype(np.uint8)
 
@@ -64,7 +64,7 @@ def check_size(size: tuple[int, int], task: ImageTask) -> None:
 
 
 def fitted(image: Image.Image, task: ImageTask, resize: Resize) -> NDArray[np.uint8]:
-    """An image as the study wants it: (c, h, w). Raises UnusableImageError."""
+    """Return an image as the study wants it: (c, h, w). Raises UnusableImageError."""
     if resize == "refuse" or task.is_of_volumes:
         check_size(image.size, task)
     channels, height, width = task.shape
@@ -86,7 +86,7 @@ def _resized(image: Image.Image, size: tuple[int, int], *, keep_proportions: boo
 
 
 def fitted_volume(volume: NDArray[np.uint8], task: ImageTask, resize: Resize) -> NDArray[np.uint8]:
-    """A volume (d, h, w) as the study wants it: (1, d, h, w). Raises UnusableImageError."""
+    """Return a volume (d, h, w) as the study wants it: (1, d, h, w). Raises UnusableImageError."""
     wanted = task.shape[1:]
     if len(wanted) != 3:
         raise UnusableImageError(
@@ -122,7 +122,7 @@ def _times(lengths: tuple[int, ...]) -> str:
 
 
 def check_decoded(path: Path, num_bytes: int) -> None:
-    """Refuse images that would fill the memory; raises DataError."""
+    """Refuse images that would fill the memory. Raises DataError."""
     if num_bytes > MAX_DECODED_BYTES:
         raise DataError(
             f"{path} unpacks to {num_bytes / 2**30:.1f} GiB, more than the"

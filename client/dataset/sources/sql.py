@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 5_000  # fetched at a time
 SECRET = re.compile(
-    r"://[^:/]*:[^@]*@"  # as SQLAlchemy finds the password
-    r"|(password|passwd|passphrase|pwd|token|secret)=",  # for the driver, behind the ?
+    r"://[^:/]*:[^@]*@"  # SQLAlchemy's name of the password
+    r"|(password|passwd|passphrase|pwd|token|secret)=",  # for the driver, after the ?
     re.I,
 )
 SQLITE_FILE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!file:|:memory:)([^?]+)(.*)", re.S)
-# What a driver raises of its own for a key that it does not know or a package that it lacks.
+# Errors of a driver itself for an unknown key or a missing package.
 DRIVER_ERRORS = (ValueError, TypeError, ImportError, OSError)
 
 
 class SqlQuery(TableSource):
     """The rows of one query, one patient each.
 
-    The account should be allowed to read only; on PostgreSQL and SQLite nothing can be changed
+    The account should have read access only; on PostgreSQL and SQLite nothing can be changed
     anyway.
     """
 
@@ -67,7 +67,7 @@ class SqlQuery(TableSource):
 
     @model_validator(mode="after")
     def _password_apart(self) -> Self:
-        # Here and not at the field: messages about a field quote its value.
+        # Not in the field's validator: messages about a field quote its value.
         if SECRET.search(unquote(self.url)):
             raise ValueError(
                 "url holds a password; leave it out there, and name password_file or"
@@ -80,7 +80,7 @@ class SqlQuery(TableSource):
         return self
 
     def beside(self, folder: Path) -> Self:
-        """The same with relative paths, that of an SQLite file too, taken from `folder`."""
+        """Return the same with relative paths, including an SQLite file's, resolved in `folder`."""
         source = super().beside(folder)
         if found := SQLITE_FILE.fullmatch(source.url):
             start, file, rest = found.groups()
@@ -89,12 +89,12 @@ class SqlQuery(TableSource):
         return source
 
     def describe(self) -> str:
-        """The database, without the account, and without what its driver is told."""
+        """Return the database, without the account and the driver's options."""
         place = self.url.split("://", 1)[1].partition("?")[0]
         return f"The query on {place.rpartition('@')[2]}"
 
     def check(self) -> Iterator[Finding]:
-        """The password can be read, and the database answers."""
+        """Check that the password can be read, and that the database answers."""
         if self.password_file is not None and self.password_file.exists():
             if stat.S_IMODE(self.password_file.stat().st_mode) & 0o077:
                 yield warning(
@@ -114,7 +114,7 @@ class SqlQuery(TableSource):
         yield ok("data", f"{self.describe()[13:]} lets us in")
 
     def read_rows(self, wanted: Collection[str]) -> TextTable:
-        """The wanted columns of the query's rows."""
+        """Read the wanted columns of the query's rows."""
         from sqlalchemy.exc import SQLAlchemyError
 
         engine = self._engine()
@@ -142,7 +142,7 @@ class SqlQuery(TableSource):
     def _rows(self, connection: "Connection", wanted: set[str], deadline: float) -> TextTable:
         from sqlalchemy import text
 
-        # A colon may stand in the query's text, and nothing is to be filled in.
+        # A query's text may have colons, which are not parameters.
         statement = text(self.query.replace(":", "\\:"))
         with connection:  # closed in the thread that uses it
             if connection.dialect.name == "sqlite":
@@ -221,7 +221,7 @@ class SqlQuery(TableSource):
             url = url.set(drivername="postgresql+psycopg")
         file = url.database or "(no path)"
         if url.get_backend_name() == "sqlite" and not Path(file).is_file():
-            # SQLite would make an empty one.
+            # SQLite would create an empty one.
             raise DataError(f"There is no database file {file}", remedy="Check data.url.")
         password = self._password()
         return url.set(password=password) if password else url
@@ -261,7 +261,7 @@ class SqlQuery(TableSource):
         )
 
     def _reason(self, problem: Exception) -> str:
-        """The driver's first line: the statement and the password are not in it."""
+        """Return the driver's first line, which has neither the statement nor the password."""
         origin = getattr(problem, "orig", None) or problem
         lines = [line.strip() for line in str(origin).splitlines() if line.strip()]
         reason = lines[0] if lines else "no reason given"
@@ -270,7 +270,7 @@ class SqlQuery(TableSource):
 
 
 def _cancel(connection: "Connection") -> None:
-    """Ask the driver to give up what it is doing, where it can."""
+    """Ask the driver to cancel its work, where it can."""
     driver = connection.connection.driver_connection
     for name in ("cancel_safe", "cancel", "interrupt"):
         if (stop := getattr(driver, name, None)) is not None:

@@ -1,4 +1,4 @@
-"""Tables in files, whatever their format."""
+"""Tables in files of any format."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -101,11 +101,11 @@ class TableFile(OnDisk, TableSource):
         return self
 
     def describe(self) -> str:
-        """The file."""
+        """Return the file."""
         return f"Data file {self.path}"
 
     def read_rows(self, wanted: Collection[str]) -> TextTable:
-        """The wanted columns of the file."""
+        """Read the wanted columns of the file."""
         return _read_table(self, wanted)
 
 
@@ -151,7 +151,7 @@ def _unknown_format(path: Path, suffix: str) -> DataError:
 
 
 def _read(source: TableFile, content: FileContent, wanted: Collection[str]) -> TextTable:
-    """The one reader of every format; raises DataError, ArrowException, OSError."""
+    """Read a file of any format. Raises DataError, ArrowException, OSError."""
     suffix, origin = content.suffix, source.describe()
     if suffix in PARQUET:
         table = _read_parquet(content, origin, source.footer_lines, wanted)
@@ -177,7 +177,7 @@ def _read(source: TableFile, content: FileContent, wanted: Collection[str]) -> T
 def _read_parquet(
     content: FileContent, origin: str, footer_lines: int, wanted: Collection[str]
 ) -> TextTable:
-    # Opened here, as pyarrow takes no name that is not UTF-8.
+    # Opened here, because pyarrow accepts only UTF-8 names.
     with content.open() as opened, pyarrow.parquet.ParquetFile(opened) as file:
         distinct(content, file.schema_arrow.names)
         found = file.read()

@@ -1,4 +1,4 @@
-"""Tables whose values have types: workbooks, SPSS, SAS and Stata, and JSON lines."""
+"""Tables with typed values: workbooks, SPSS, SAS and Stata, and JSON lines."""
 
 import json
 import re
@@ -22,7 +22,7 @@ from erosion.client.dataset.whole_table import whole_table
 from erosion.common.errors import DataError
 from erosion.common.support.software import install_command
 
-# Not .xlsb: a cell far from the others ends the program, and nothing says so beforehand.
+# Not .xlsb: a cell far from the others crashes the program, and nothing warns of it.
 WORKBOOKS = (".xlsx", ".xlsm", ".xls", ".ods")
 STATISTICS = {
     ".sav": "read_sav",
@@ -33,12 +33,12 @@ STATISTICS = {
     ".xpt": "read_xport",
 }  # pyreadstat's own, by suffix
 JSON_LINES = (".jsonl", ".ndjson")
-MOST_CELLS = 2**25  # of a table; of a sheet, the empty ones between two others included
+MOST_CELLS = 2**25  # of a table; of a sheet, including empty ones between two others
 MOST_COLUMNS = 20_000
 MOST_BYTES = 2**31  # of a workbook, unpacked
 WHOLE = 2**53  # numbers up to here are whole where they say so
 PLACE = re.compile(rb'<c [^>]*?\br="([A-Z]{1,3})(\d{1,7})"')  # of a cell, in a sheet's XML
-XPORT_RECORD = 80  # bytes, of which a file of SAS's transport format has a whole number
+XPORT_RECORD = 80  # bytes; a SAS transport file is a multiple of these
 SHOWN = 5
 MIDNIGHT = time()
 
@@ -46,7 +46,7 @@ MIDNIGHT = time()
 def read_sheet(
     content: FileContent, origin: str, sheet: str | None, marks: Marks, wanted: Collection[str]
 ) -> TextTable:
-    """The wanted columns of a sheet, the only one with cells unless it is named. Raises DataError.
+    """Read the wanted columns of a sheet, the only non-empty one unless named. Raises DataError.
 
     Cells with an error, such as #N/A, are missing, and dates are dates.
     """
@@ -59,7 +59,7 @@ def read_sheet(
 
 
 def _plain(value: Any) -> Any:
-    """Whole numbers without a point, days without a time."""
+    """Write whole numbers without a point, days without a time."""
     if isinstance(value, float) and value.is_integer() and abs(value) < WHOLE:
         return int(value)
     if isinstance(value, datetime) and value.time() == MIDNIGHT:
@@ -92,7 +92,7 @@ def _sheet(content: FileContent, origin: str, sheet: str | None) -> list[list[An
         raise
     except PasswordError:
         raise DataError(f"{origin} is locked with a password. Save it without one.") from None
-    except BaseException as problem:  # noqa: BLE001 - calamine's panics are no Exception
+    except BaseException as problem:  # noqa: BLE001 - calamine's panics are not Exceptions
         raise DataError(
             f"{origin} is no workbook that can be read ({_reason(problem)}). Save it again as"
             " .xlsx; if it is text that was only called so, rename it to .csv."
@@ -109,9 +109,9 @@ def _sheet(content: FileContent, origin: str, sheet: str | None) -> list[list[An
 
 
 def _check_bounds(content: FileContent, origin: str) -> None:
-    """Refuse what would fill the memory: also a single cell at the far corner of a sheet."""
+    """Refuse what would fill the memory, including a single cell at the far corner of a sheet."""
     with content.open() as file:
-        if not zipfile.is_zipfile(file):  # .xls, which has few rows and columns by its format
+        if not zipfile.is_zipfile(file):  # .xls, with few rows and columns by its format
             return
     with content.open() as file, zipfile.ZipFile(file) as archive:
         if sum(member.file_size for member in archive.infolist()) > MOST_BYTES:
@@ -134,7 +134,7 @@ def _check_cells(origin: str, num_rows: int, num_columns: int) -> None:
 
 
 def _extent(sheet: IO[bytes]) -> tuple[int, int]:
-    """The last row and column of a sheet that have a cell."""
+    """Return the last row and column of a sheet that have a cell."""
     last_row = last_column = 0
     rest = b""
     while chunk := sheet.read(CHUNK):
@@ -163,10 +163,10 @@ def _lacking(origin: str, package: str) -> DataError:
 def read_statistics(
     content: FileContent, origin: str, encoding: str | None, labels: bool, wanted: Collection[str]
 ) -> TextTable:
-    """The wanted columns of a file of SPSS, SAS or Stata. Raises DataError.
+    """Read the wanted columns of a file of SPSS, SAS or Stata. Raises DataError.
 
-    What the file declares as missing is missing. Values that have a label are read as their codes,
-    or with `labels` as those.
+    Values that the file declares as missing are missing. Labelled values are read as their codes,
+    or with `labels` as the labels.
     """
     try:
         import pyreadstat
@@ -205,9 +205,9 @@ def read_statistics(
 def read_json_lines(
     content: FileContent, origin: str, encoding: str | None, wanted: Collection[str]
 ) -> TextTable:
-    """The wanted columns of a file with an object on each line. Raises DataError.
+    """Read the wanted columns of a file with an object on each line. Raises DataError.
 
-    What lies deeper is a column by its path: `name.0.family`.
+    Nested values are columns by their path: `name.0.family`.
     """
     encoding = declared_encoding(content, encoding or "utf-8")
     rows: list[dict[str, Any]] = []
