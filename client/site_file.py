@@ -390,7 +390,7 @@ class Site(Settings):
     app: AppConfig = Field(
         default_factory=dict,
         description="What an app that is served in place of this program finds in its "
-        "`context.node_config`; see [Flower](flower.md#over-our-line).",
+        "`context.node_config`; see [Flower](flower.md#over-our-link).",
     )
 
     @property

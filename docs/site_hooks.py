@@ -34,7 +34,7 @@ MENU = {
     ],
     "How it works": [
         "architecture.md",
-        "line.md",
+        "link.md",
         "compression.md",
         "rounds.md",
         "extending.md",

@@ -130,7 +130,7 @@ def test_with_settings_chosen_two_rules_of_ours_have_the_best_mean_rank() -> Non
     clear = sum("*" in cell for cell in beside_local)
     numbers = {5: "five", 9: "nine"}
     assert f"for {numbers[clear]} of {numbers[len(beside_local)]} users" in text
-    assert "the patients whom splits share it does so for none" in text
+    assert "the patients that splits share it does so for none" in text
     assert not any(cell.count("*") > 1 for cell in beside_local)
     with_chosen = page.split("## heart-disease, for va\n")[1].split("\n## ")[0]
     clearly_ahead = re.findall(r"^\| (\w+) \|[^|]*\| -(\S+) [^|]*\\\* \|", with_chosen, flags=re.M)
@@ -560,7 +560,7 @@ def test_beside_flamby_the_recommended_rule_does_as_the_text_says() -> None:
         assert all(-0.0055 < difference < 0 for difference in behind)
     text = flowing("experiments/README.md")
     assert page.count("\\*\\*") == 1  # in the words that say what it means
-    assert "allows for the patients whom splits share none holds" in text
+    assert "allows for the patients that splits share none holds" in text
     assert "at no hospital clearly less accurate than training alone, FedAvg or fine-tuning" in text
     assert "at three of four clearly more accurate than FedAvg" in text
     assert "FedAvg and fine-tuning are clearly ahead of it at two hospitals, by half a" in text

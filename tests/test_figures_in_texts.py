@@ -68,8 +68,8 @@ def test_the_default_study_quotes_the_splits() -> None:
     assert f'the verdict was "better" in {found["better"]} of the {SPLITS["seeds"]}' in text
 
 
-def test_the_page_about_the_line_quotes_the_cost_of_a_round() -> None:
-    text = flowing("docs/line.md")
+def test_the_page_about_the_link_quotes_the_cost_of_a_round() -> None:
+    text = flowing("docs/link.md")
     found = json.loads((BENCHMARKS / "round_overhead.json").read_text())
     for size, words in (("tiny", "62 parameters"), ("large", "11.2 million parameters")):
         measured = found["details"][size]
@@ -90,20 +90,20 @@ def two_digits(value: float) -> str:
     return f"{value:#.2g}".rstrip(".")
 
 
-def test_the_page_about_the_line_quotes_the_benchmark_of_many_sites() -> None:
+def test_the_page_about_the_link_quotes_the_benchmark_of_many_sites() -> None:
     results = ROOT / "experiments" / "benchmarks" / "results" / "many_sites.json"
     found = json.loads(results.read_text())["details"]["256 sites"]
-    text = flowing("docs/line.md")
+    text = flowing("docs/link.md")
     assert f"costs the coordinator {found['coordinator_processor_seconds']:.2f} s of a" in text
     assert f"and took {found['median_seconds']:.2f} s on two cores" in text
 
 
-def test_the_page_about_flower_quotes_the_benchmark_of_an_app_over_our_line() -> None:
+def test_the_page_about_flower_quotes_the_benchmark_of_an_app_over_our_link() -> None:
     results = ROOT / "experiments" / "benchmarks" / "results" / "app_overhead.json"
     found = json.loads(results.read_text())["details"]["tiny"]
     ours, stock = (found[name]["seconds_per_round"] for name in ("ours-app", "stock"))
     text = flowing("docs/flower.md")
-    assert f"took {median(ours):.3f} s over our line and {median(stock):.1f} s on stock" in text
+    assert f"took {median(ours):.3f} s over our link and {median(stock):.1f} s on stock" in text
 
 
 CROSS_FITTED = "5 folds, 5 times"

@@ -1,7 +1,7 @@
 """The frames of `erosion.v1`, the one gRPC method by which a site and its coordinator talk.
 
 A site opens one bidirectional stream and keeps it: `Connect(stream Frame) returns (stream Frame)`.
-A frame is one gRPC message, a byte that says its kind and then its body (docs/line.md).
+A frame is one gRPC message, a byte that says its kind and then its body (docs/link.md).
 """
 
 import json

@@ -1,6 +1,6 @@
 """The coordinator's end of the link: gRPC with mutual TLS, and Flower's Grid above it.
 
-Sites open one stream each and keep it (`erosion.common.protocol.frames`, docs/line.md). One thread
+Sites open one stream each and keep it (`erosion.common.protocol.frames`, docs/link.md). One thread
 serves all of them on an event loop, so a waiting site costs no thread. Each study has a channel.
 Only Flower's public interface is used.
 """

@@ -283,7 +283,7 @@ def test_a_key_that_replaces_another_is_installed_with_its_certificate(
 def test_the_commands_of_the_documentation_enrol_renew_and_replace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = (ROOT / "docs" / "line.md").read_text().partition("## Who is let in")[2]
+    text = (ROOT / "docs" / "link.md").read_text().partition("## Who is let in")[2]
     blocks = re.findall(r"```sh\n(.*?)```", text.partition("\n## ")[0], re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines()]
     assert len(lines) == 8
@@ -652,10 +652,12 @@ def test_a_renewal_is_installed_where_an_app_is_served_and_the_site_has_no_data(
     (kit / "site.toml").write_text(
         f'name = "bob"\n[coordinator]\naddress = "a.example:9092"\n{keys}[app]\ntable = "x"\n'
     )
-    before = (kit / "node.crt").read_bytes()
+    site_file, certificate = (kit / name for name in ("site.toml", "node.crt"))
+    texts = site_file.read_bytes(), certificate.read_bytes()
     renewed = renew_site(folder, "bob", days=500)
-    assert main(["enroll", "install", str(renewed.kit), str(kit / "site.toml")]) == 0
-    assert (kit / "node.crt").read_bytes() != before
+    assert main(["enroll", "install", str(renewed.kit), str(site_file)]) == 0
+    assert certificate.read_bytes() != texts[1]
+    assert site_file.read_bytes() == texts[0]
 
 
 def test_what_does_not_fit_the_site_is_not_installed(
