@@ -116,9 +116,9 @@ slowly. Source: Reddi et al., Adaptive Federated Optimization, 2021; Hsu et al.,
 Effects of Non-Identical Data Distribution, 2019.
 
 Wherever a method counts samples (`weighting` = "samples", n_i), it counts those that hospitals
-tell, which their sites round, and of another hospital than the user no more than all others have
-together, for nobody can check its word: beside a user with 60 a single peer counts for 60 at most.
-The report shows what each told and counts for."""
+report, which their sites round, and of another hospital than the user no more than all others have
+together, because nobody can check a report: with a user of 60 a single peer counts for at most 60.
+The report shows what each reported and counts for."""
 
 
 def catalogue() -> str:

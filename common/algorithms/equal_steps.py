@@ -61,7 +61,7 @@ def unequal_steps(cohort: Cohort, steps: Callable[[int], int]) -> str:
         return ""
     return (
         f"updates of {min(taken)} to {max(taken)} steps are compared as they come (per_step ="
-        " false): whoever has more patients than the user seems further away"
+        " false): a hospital with more patients than the user seems further away"
     )
 
 

@@ -305,8 +305,8 @@ class WeightErosion(AggregatingArm):
     (own_parameters = ["output_bias"]). "paper" names the authors' setting. A key that is given
     together with the preset takes precedence. Where training is in epochs, larger hospitals take
     more steps; with `per_step` (the default) every update is scaled to the user's number of steps
-    before it is compared and averaged, so that a hospital is not punished for its size. Source:
-    Grimberg, Hartley, Jaggi, Karimireddy, Weight Erosion, 2020; layers and share: Gengler,
+    before it is compared and averaged, so that a hospital is not punished for its size.
+    Source: Grimberg, Hartley, Jaggi, Karimireddy, Weight Erosion, 2020; layers and share: Gengler,
     Beaussart, Yuan, 2020.
     """
 

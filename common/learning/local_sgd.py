@@ -169,7 +169,7 @@ def _seed(digest: bytes) -> int:
 
 
 def _unguessable(digest: bytes) -> torch.Generator:
-    """Return a generator whose draws depend on all of `digest`, 32 bytes.
+    """Return a generator with draws that depend on all of `digest`, 32 bytes.
 
     torch keeps 32 bits of a seed, which can all be tried: the whole state of the Mersenne Twister
     is filled in.

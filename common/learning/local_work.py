@@ -176,9 +176,7 @@ class LocalWork:
     def sgd(self, start: Tensor, pull: Pull | None = None) -> LocalResult:
         """Return one round of the study's local training, from `start` (dim,)."""
         if self.privacy is not None and not self.is_user:
-            raise TypeError(
-                "local training without noise at a hospital whose patients have privacy"
-            )
+            raise TypeError("local training without noise at a hospital of patients with privacy")
         generator = self.randomness()
         return self.trainer(
             self.model,

@@ -116,7 +116,7 @@ class MnistCnn(ModelBase):
         ge=1,
         le=1024,
         description="Channels of the first convolution; the others have twice and four times as "
-        "many, and so many hidden units follow.",
+        "many, and the hidden layer has four times as many units.",
     )
 
     def check_task(self, input_shape: Sequence[int]) -> None:

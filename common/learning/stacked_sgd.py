@@ -60,7 +60,7 @@ def why_not_stacked(model: ModelBase, task: Task, training: Training) -> str:
     if not model.is_stackable:
         return f"the model {model.described()} may draw or mix patients in its layers"
     if training.augmentation is not None:
-        return "training.augmentation changes each hospital's images by draws of its own"
+        return "training.augmentation changes each hospital's images by separate draws"
     return task.why_not_apart()  # one call of the loss is for all hospitals
 
 

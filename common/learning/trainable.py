@@ -126,8 +126,8 @@ def check_statistics(model: nn.Module, what: str) -> None:
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm) and module.running_mean is None:
             raise ModelError(
-                f"{what}: {name} ({type(module).__name__}) normalises a patient by the others"
-                " beside it, so that a prediction would depend on who else is in the table. Use"
+                f"{what}: {name} ({type(module).__name__}) normalises a patient by other"
+                " patients, so that a prediction would depend on who else is in the table. Use"
                 " GroupNorm or LayerNorm."
             )
         if not _has_statistics(module):
@@ -141,7 +141,7 @@ def check_statistics(model: nn.Module, what: str) -> None:
             raise ModelError(
                 f"{what}: {name} ({type(module).__name__}) has running statistics that nobody has"
                 " gathered, and hospitals' statistics cannot be averaged. Use GroupNorm or"
-                " LayerNorm, or start from a file of weights (model.pretrained), whose statistics"
+                " LayerNorm, or start from a file of weights (model.pretrained); its statistics"
                 " then stay."
             )
 
@@ -155,7 +155,7 @@ def check_same_start(model: nn.Module, again: nn.Module, what: str) -> None:
         if name not in first or name not in second or not _are_same(first[name], second[name]):
             raise ModelError(
                 f"{what}: {name} is not the same when the model is made again, so that every site"
-                " would have another one. Draw it by torch, whose generator is seeded."
+                " would have another one. Draw it with torch's seeded generator."
             )
 
 

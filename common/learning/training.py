@@ -146,7 +146,7 @@ class Training(Settings):
     order: Literal["random", "sequential"] = Field(
         default="random",
         description='`"sequential"`: mini-batches in the order of the file, the same in every '
-        "pass, whose last may be short; a round continues where the one before ended. Sites "
+        "pass; the last one may be short, and a round continues where the one before ended. Sites "
         "decline it unless their file says `compute.public_order = true`.",
     )
     optimizer: Literal["sgd", "adam"] = Field(default="sgd", description='`"sgd"` or `"adam"`.')

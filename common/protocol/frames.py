@@ -86,7 +86,7 @@ def text_in(values: dict[str, Any], key: str) -> str:
     value = values.get(key, "")
     if not isinstance(value, str) or len(value) > LONGEST_TEXT:
         raise ProtocolFault(
-            f"a head whose {key!r} is not a text of at most {LONGEST_TEXT} characters"
+            f"a header in which {key!r} is not a text of at most {LONGEST_TEXT} characters"
         )
     return value
 

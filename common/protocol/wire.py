@@ -433,7 +433,7 @@ def _header(record: RecordDict, model: type[H]) -> H:
         # Strictly: what logs read of a header must be what was answered, and "3" is no 3 to them.
         return model.model_validate_json(text, strict=True)
     except ValidationError as problem:
-        raise WireError(f"a header whose {first_mistake(problem, 'content')}") from None
+        raise WireError(f"a wrong header: {first_mistake(problem, 'content')}") from None
 
 
 def _tensors(record: RecordDict) -> dict[str, Tensor]:

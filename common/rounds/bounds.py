@@ -83,7 +83,7 @@ def problem_with_heads(study: Study) -> tuple[str, str] | None:
         return None
     fit = max(0, width * (LARGEST_HEAD_BYTES - others) // of_columns // 100 * 100)
     return (
-        f"with {width:,} columns a message takes {(of_columns + others) / 2**20:.1f} MiB beside its"
+        f"with {width:,} columns a message takes {(of_columns + others) / 2**20:.1f} MiB before its"
         f" arrays, and {LARGEST_HEAD_BYTES // 2**20} MiB are the most that anybody takes in",
         f"Leave columns out, or shorten their names; about {fit:,} fit",
     )

@@ -27,9 +27,9 @@ _OUTCOMES = get_args(get_type_hints(Step)["outcome"])
 def checked_first(state: Any, arm: str) -> Any:
     """Return the state that `init` made. Raises RunError."""
     if problem := _problem_with_state(state, state):
-        whose = f"of {arm!r} " if arm else ""
+        of_arm = f"of {arm!r} " if arm else ""
         raise RunError(
-            f"The rule {whose}made a mistake: `init` gave back a wrong state: {problem}. {_REMEDY}"
+            f"The rule {of_arm}made a mistake: `init` gave back a wrong state: {problem}. {_REMEDY}"
         )
     return state
 
@@ -108,7 +108,7 @@ def _problems_with_step(
     if step.outcome == "done" and cohort is not None:
         there = {cohort.own.agent, *cohort.peers} - set(step.rejected)
         if missing := sorted(there - set(step.weights)):
-            yield f"there is no weight of {', '.join(missing)}, whose updates it was given"
+            yield f"there is no weight of {', '.join(missing)}, although it got their updates"
     if step.distances is not None:
         yield from _problems_with_numbers(step.distances, known, "distance", largest=inf)
     for name, reason in step.rejected.items():
@@ -156,7 +156,7 @@ def _problems_with_ask(
         if unknown := sorted(set(map(str, ask.hospitals)) - set(known)):
             yield f"it asks {', '.join(map(repr, unknown))}, which the round did not want"
         if ask.brings.update and user not in ask.hospitals:
-            yield f"it asks others for updates and not the user, {user}, to whose they are compared"
+            yield f"it asks others for updates and not the user, {user}, for the comparison"
     if not isinstance(ask.to_each, Mapping):
         yield f"`to_each` is a {type(ask.to_each).__name__}; it must be a dict by hospital"
     for payload in chain([ask.to_all], ask.to_each.values()):

@@ -215,7 +215,7 @@ def _step_answer(result: StepResult, expected: Expected) -> Answer:
         try:
             values = form.model_validate(result.header.values)
         except ValidationError as mismatch:
-            return Rejection(f"values whose {first_mistake(mismatch, 'form')}")
+            return Rejection(f"wrong values: {first_mistake(mismatch, 'form')}")
     tensors = {name: result.tensors[name] for name in expected.brings.tensors}
     measured = [name for name, terms in expected.brings.tensors.items() if terms.is_measured]
     length = math.hypot(*(norm(tensors[name].flatten()) for name in measured))

@@ -125,9 +125,9 @@ def _common_ratio(asked: Mapping[HospitalName, float], made: SealedSum) -> float
     told = made.told
     ratios = {name: factor / told[name] for name, factor in asked.items() if told.get(name)}
     exact = [ratio for name, ratio in ratios.items() if name not in made.capped] or [0.0]
-    beside = any(factor for name, factor in asked.items() if name not in ratios)
+    others = any(factor for name, factor in asked.items() if name not in ratios)
     times, spread = exact[0], max(exact) - min(exact)
     lowered = all(ratios[name] >= times for name in made.capped & ratios.keys())
-    if beside or not lowered or spread > RATIO_TOLERANCE * abs(times):
+    if others or not lowered or spread > RATIO_TOLERANCE * abs(times):
         raise NoSuchSum("the method wants a second sum of the same updates, with other weights")
     return times

@@ -140,17 +140,17 @@ class Attempt:
         )
 
 
-MOST_SPOILT = 2  # in a row; then a hospital is not asked any more
+MOST_FAILURES = 2  # in a row; then a hospital is not asked any more
 NOBODY = ""  # at fault where all are there and too few have weight
 
 
 class Skipped(Exception):  # noqa: N818 - ends the round, not the run
     """The round gives no step, and why."""
 
-    def __init__(self, why: str, spoilt_by: Collection[HospitalName] = (), times: int = 1) -> None:
-        """`spoilt_by`: the hospitals at fault; `times`: how much that counts."""
+    def __init__(self, why: str, failed_by: Collection[HospitalName] = (), times: int = 1) -> None:
+        """`failed_by`: the hospitals at fault; `times`: how much that counts."""
         super().__init__(why)
-        self.spoilt_by, self.times = spoilt_by, times
+        self.failed_by, self.times = failed_by, times
 
 
 @dataclass(slots=True)
@@ -169,14 +169,14 @@ class Faults:
         self.rejected.setdefault(name, why)
 
 
-Spoilt = Mapping[HospitalName, int]  # failed rounds in a row, by hospital
+Failures = Mapping[HospitalName, int]  # failed rounds in a row, by hospital
 
 
-def after_skipping(spoilt: Spoilt, why: Skipped) -> dict[HospitalName, int]:
+def after_skipping(failures: Failures, why: Skipped) -> dict[HospitalName, int]:
     """Return the counts with one more failed round."""
-    return {**spoilt, **{name: spoilt.get(name, 0) + why.times for name in why.spoilt_by}}
+    return {**failures, **{name: failures.get(name, 0) + why.times for name in why.failed_by}}
 
 
-def after_success(spoilt: Spoilt) -> dict[HospitalName, int]:
+def after_success(failures: Failures) -> dict[HospitalName, int]:
     """Return the counts of those that are not asked any more."""
-    return {name: times for name, times in spoilt.items() if times >= MOST_SPOILT}
+    return {name: times for name, times in failures.items() if times >= MOST_FAILURES}

@@ -243,7 +243,7 @@ def _problem(n: mpz, roots: tuple[mpz, ...], run_hash: bytes) -> str | None:
         gmpy2.powmod(root, n, n) == challenge
         for root, challenge in zip(roots, _challenges(n, run_hash), strict=True)
     ):
-        return "a modulus whose proof does not hold"
+        return "a modulus with a proof that does not hold"
     return None
 
 

@@ -28,11 +28,11 @@ from erosion.common.algorithms.base import (
 from erosion.common.sealed import legs
 from erosion.common.sealed.cohort import LoneCohort, NoSuchSum, SealedSum, SumWanted
 from erosion.common.sealed.coordinator import (
-    MOST_SPOILT,
+    MOST_FAILURES,
     NOBODY,
+    Failures,
     Faults,
     Skipped,
-    Spoilt,
     after_skipping,
     after_success,
 )
@@ -50,7 +50,7 @@ class SealedState:
 
     inner: Any
     alone: bool  # too few hospitals had weight left, so nobody is asked any more
-    spoilt: Spoilt  # rounds
+    failures: Failures  # rounds
 
 
 def seal(
@@ -65,7 +65,7 @@ def seal(
     Raises TypeError for one that has exchanges, which would be left out.
     """
     if algorithm.exchanges is not None:
-        raise TypeError("a method with exchanges of its own cannot be sealed")
+        raise TypeError("a method that has exchanges cannot be sealed")
     rounds = _SealedRounds(
         algorithm,
         terms,
@@ -73,7 +73,7 @@ def seal(
         CoordinatorKeys() if keys is None else keys,
     )
     return Algorithm(
-        init=lambda dim: SealedState(algorithm.init(dim), alone=False, spoilt={}),
+        init=lambda dim: SealedState(algorithm.init(dim), alone=False, failures={}),
         update=_no_update,
         asks=rounds.asks,
         broadcast=lambda state: algorithm.broadcast(state.inner),
@@ -94,7 +94,7 @@ class _SealedRounds:
     keys: CoordinatorKeys
 
     def asks(self, state: SealedState, agent: HospitalName) -> bool:
-        return not state.alone and self._is_asked(state.inner, state.spoilt, agent)
+        return not state.alone and self._is_asked(state.inner, state.failures, agent)
 
     def exchanges(self, state: SealedState, begun: RoundStart) -> Exchanges[SealedState]:
         inner = self.algorithm
@@ -134,17 +134,17 @@ class _SealedRounds:
         self, state: SealedState, why: Skipped, nothing: torch.Tensor
     ) -> Step[SealedState]:
         """Leave the parameters; hospitals that fail round after round are not asked any more."""
-        spoilt = after_skipping(state.spoilt, why)
+        failures = after_skipping(state.failures, why)
         note, alone = str(why), False
-        gone = sorted(n for n in why.spoilt_by if spoilt[n] >= MOST_SPOILT)
+        gone = sorted(n for n in why.failed_by if failures[n] >= MOST_FAILURES)
         if gone == [NOBODY]:
             alone = True
         elif gone:
             note += f"; {', '.join(gone)} is not asked any more"
-            alone = self._too_few_left(state.inner, spoilt)
+            alone = self._too_few_left(state.inner, failures)
         if alone:
             note += f"; with fewer than {RULES.fewest} others the user trains alone from here on"
-        after = SealedState(state.inner, alone, spoilt)
+        after = SealedState(state.inner, alone, failures)
         return Step(nothing, {}, after, outcome="skipped", note=note, distances={})
 
     def _with_peers(self, state: SealedState, trained: Trained) -> Exchanges[SealedState]:
@@ -187,8 +187,8 @@ class _SealedRounds:
             note="; ".join(notes),
             state=SealedState(
                 step.state,
-                self._too_few_left(step.state, state.spoilt),
-                after_success(state.spoilt),
+                self._too_few_left(step.state, state.failures),
+                after_success(state.failures),
             ),
             distances={name: measured.distances[name] for name in there},
         )
@@ -201,7 +201,7 @@ class _SealedRounds:
         peers = {name: measured.trained.peers[name] for name in names}
         lone = LoneCohort(own, peers, measured.distances, None, measured.known_lengths)
         step = self.algorithm.update(state.inner, lone)
-        if not self._too_few_left(step.state, state.spoilt):
+        if not self._too_few_left(step.state, state.failures):
             missing = [n for n in self.terms.peers if n not in names and self.asks(state, n)]
             raise Skipped(
                 f"fewer than {RULES.fewest} of the hospitals that are there have a tenth of the"
@@ -215,17 +215,17 @@ class _SealedRounds:
         return replace(
             step,
             weights={own.agent: 1.0, **dict.fromkeys(names, 0.0)},
-            state=SealedState(step.state, alone=True, spoilt=state.spoilt),
+            state=SealedState(step.state, alone=True, failures=state.failures),
             note="; ".join(filter(None, (step.note, note))),
             distances=measured.distances,
         )
 
-    def _too_few_left(self, inner: Any, spoilt: Spoilt) -> bool:
-        asked = sum(self._is_asked(inner, spoilt, peer) for peer in self.terms.peers)
+    def _too_few_left(self, inner: Any, failures: Failures) -> bool:
+        asked = sum(self._is_asked(inner, failures, peer) for peer in self.terms.peers)
         return asked < RULES.fewest
 
-    def _is_asked(self, inner: Any, spoilt: Spoilt, peer: HospitalName) -> bool:
-        return spoilt.get(peer, 0) < MOST_SPOILT and self.algorithm.asks(inner, peer)
+    def _is_asked(self, inner: Any, failures: Failures, peer: HospitalName) -> bool:
+        return failures.get(peer, 0) < MOST_FAILURES and self.algorithm.asks(inner, peer)
 
     def _stopped(self, state: SealedState, measured: Measured, summed: Summed) -> Step[SealedState]:
         own, check = measured.trained.own, summed.check
@@ -233,8 +233,8 @@ class _SealedRounds:
         found = "from the user's update" if check.claims == "distances" else "long"
         note = (
             f"the sum does not fit the {check.claims} ({check.apart:.3g} {found}, at most"
-            f" {check.at_most:.3g} is possible): what a hospital said of its update is not true of"
-            " what it sent. `erosion audit` shows whose, with a person at each hospital"
+            f" {check.at_most:.3g} is possible): a hospital's report of its update is not true of"
+            " what it sent. `erosion audit` shows which hospital, with a person at each"
         )
         nothing = torch.zeros_like(own.delta)
         return Step(nothing, {}, state, outcome="stopped", note=note, distances=measured.distances)

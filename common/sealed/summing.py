@@ -12,7 +12,7 @@ from erosion.common.aggregation.cohort import HospitalName
 from erosion.common.algorithms.base import Ask, Brings, Payload, SiteAnswer, TensorTerms
 from erosion.common.sealed import legs
 from erosion.common.sealed.cohort import SumWanted
-from erosion.common.sealed.coordinator import MOST_SPOILT, Skipped
+from erosion.common.sealed.coordinator import MOST_FAILURES, Skipped
 from erosion.common.sealed.masks import Words
 from erosion.common.sealed.measuring import RULES, Leg, Measured
 from erosion.common.sealed.records import ContextOf, Evidence, PendingRound, SumRecords
@@ -129,7 +129,7 @@ def sum_up(measured: Measured, wanted: Wanted, records: SumRecords) -> Leg[Summe
         if why.contradicts:  # it is wrong, or they are
             raise Skipped(str(why), [why.culprit, *why.contradicts]) from None
         measured.trained.faults.reject(why.culprit, str(why))
-        raise Skipped(str(why), [why.culprit], MOST_SPOILT) from None
+        raise Skipped(str(why), [why.culprit], MOST_FAILURES) from None
     for name, of in shares.wrong(set(view.members)).items():
         measured.trained.faults.note(f"{name} released wrong shares of {', '.join(sorted(of))}")
     check = attempt.check(

@@ -85,7 +85,7 @@ def problem_with_inputs(task: Task, scaling: str) -> str | None:
 def problem_with_runs(*, every_user: bool, selects: bool, folds: bool) -> str | None:
     """Return what would have the hospitals train more often, or None."""
     if every_user:
-        return 'user = "all" makes every hospital a user, whose updates have no noise; name one'
+        return 'user = "all" makes every hospital a user, without noise in its updates; name one'
     if selects:
         return "selection would spend the patients' privacy on trials; choose settings beforehand"
     if folds:

@@ -33,7 +33,7 @@ def problem_with_federation(
     if every_user:
         return 'user = "all" would put the same updates into many sums; name one user'
     if selects:
-        return "selection tries settings on the same updates, whose sums would give them away"
+        return "selection tries settings on the same updates, and their sums would give them away"
     if scaling == "federated":
         return (
             'scaling = "federated" sends sums of each hospital in the clear; use "user" (by the'
@@ -50,7 +50,7 @@ def problem_with_arms(arms: Mapping[str, ArmBase], training: Training) -> str | 
     if len(asking) != 1:
         return (
             f"{len(asking)} arms ask the other hospitals"
-            f" ({', '.join(asking) or 'none'}); exactly one can, beside local"
+            f" ({', '.join(asking) or 'none'}); exactly one can, apart from local"
         )
     arm = arms[asking[0]]
     if problem := arm.problem_with_sealing() or arm.problem_with_sealed_training(training):

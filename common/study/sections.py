@@ -57,8 +57,8 @@ class Evaluation(Settings):
     )
     strict: bool = Field(
         default=False,
-        description="Whether a difference is claimed only if it would be claimed with one more "
-        "patient, on whom the better arm errs as badly as the loss allows. There are far fewer "
+        description="Whether a difference is claimed only if it would still be claimed after one "
+        "more patient with the largest possible error of the better arm. There are far fewer "
         "claims, and hardly a false one because of rare patients who are not among those tested; "
         "see [evaluation](evaluation.md).",
     )
@@ -124,7 +124,7 @@ class Evaluation(Settings):
             )
         if selects:
             return (
-                "evaluation.folds: settings would have to be chosen anew in every fold, which this"
+                "evaluation.folds: settings would have to be chosen again in every fold, which this"
                 " program does not do; leave out [selection], or leave out folds"
             )
         return None
@@ -259,12 +259,12 @@ class Federation(Settings):
     quorum: int = Field(
         default=2,
         ge=1,
-        description="Hospitals whose updates a round needs, the user's own included. With fewer "
+        description="Updates that a round needs, the user's own included. With fewer "
         "it is skipped.",
     )
     start: Literal["all", "quorum"] = Field(
         default="all",
-        description='Whom the study waits for before its first round. `"all"`: every hospital '
+        description='Hospitals to wait for before the first round. `"all"`: every hospital '
         "but those that decline, or that are connected and have not described their patients by "
         'the join deadline, so that all arms are compared on the same ones. `"quorum"`: at the '
         "deadline it begins with those that are there.",

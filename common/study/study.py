@@ -88,8 +88,8 @@ class Study(Settings):
         ge=0,
         lt=2**63,
         description="Start of all randomness that is not a site's own. The same seed and data "
-        "give the same simulation; two installations differ, because each site trains in an "
-        "order of its own ([evaluation](evaluation.md#what-is-repeatable)).",
+        "give the same simulation; two installations differ, because each site trains in its "
+        "own order ([evaluation](evaluation.md#what-is-repeatable)).",
     )
     task: AnyTask = Field(description="What is predicted, and from what.")
     scaling: Literal["none", "local", "user", "federated"] = Field(
@@ -187,7 +187,7 @@ class Study(Settings):
         if self.federation.sealed and self.federation.compression != "none":
             raise ValueError(
                 f"federation.compression = {self.federation.compression!r} cannot go with sealed"
-                " rounds, whose sums are of exact numbers; leave it out"
+                " rounds: their sums are of exact numbers; leave it out"
             )
         if self.federation.sealed and (problem := self._problem_with_sealing()):
             raise ValueError(f"federation.sealed = true: {problem}")

@@ -182,7 +182,7 @@ def find_status(where: Path) -> tuple[Path, Seen]:
             return path, seen
     raise RunError(
         f"There is no {NAME} in {folder}. Give a run's folder, the folder of runs, the folder of"
-        " studies that a coordinator serves, or a site file whose site has been started."
+        " studies that a coordinator serves, or the file of a site that has been started."
     )
 
 
@@ -202,7 +202,7 @@ def _records_of(site_file: Path) -> Path:
         return site_file.parent / Path(records).expanduser()
     except RuntimeError:
         raise SiteError(
-            f"Site file {site_file}: records = {records!r} begins with ~, and whose home that is,"
+            f"Site file {site_file}: records = {records!r} begins with ~, and that home folder"
             " is not known here. Write the whole path."
         ) from None
 

@@ -104,7 +104,7 @@ class Classification(Task):
             "accuracy",
             "share of patients",
             "higher",
-            beside="majority_accuracy",
+            baseline="majority_accuracy",
             least=0.0,
             most=1.0,
         ),

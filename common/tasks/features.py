@@ -47,7 +47,7 @@ class NumberFeature(Settings):
         default=None,
         description="About the middle half of the values at one hospital, rounded. Nothing is "
         "refused because of it: `erosion site new` uses it to tell columns and units apart, and "
-        "a hospital whose values mostly lie far off is warned.",
+        "a hospital is warned if its values mostly lie far off.",
     )
 
 
@@ -72,7 +72,7 @@ class CategoryFeature(Settings):
     missing: CategoryMissing | None = Field(
         default=None,
         description='As the task\'s `missing`, for this column alone. `"refuse"` and `"drop"`: as '
-        'there. `"mode"`: the hospital\'s commonest category. `"indicator"`: an input of its own, '
+        'there. `"mode"`: the hospital\'s commonest category. `"indicator"`: a separate input, '
         "which also serves hospitals that never recorded it.",
     )
 

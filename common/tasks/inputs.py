@@ -33,7 +33,7 @@ class TabularTask(Task):
         default="refuse",
         description="What becomes of a patient who lacks a value, unless the feature says "
         'otherwise. `"refuse"`: the table is not accepted. `"drop"`: the patient is left out. '
-        '`"impute"`: a number becomes the mean; a category gets an input of its own that says '
+        '`"impute"`: a number becomes the mean; a category gets a separate input that says '
         "that it is missing.",
     )
 

@@ -20,7 +20,7 @@ class Metric:
     better: Literal["higher", "lower", "near 1"]
     short: str = ""  # a narrow column's heading; "": the label
     from_zero: bool = False  # its axis begins at 0
-    beside: str = ""  # the metric of the data that it is compared with; "": the base rate's own
+    baseline: str = ""  # the metric of the data that it is compared with; "": the base rate's own
     remark: str = ""  # what people must know to read it: a sentence for the report
     caption: str = ""  # the same below its curve
     of_data: bool = False  # a figure of the patients, the same for every model

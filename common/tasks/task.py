@@ -102,13 +102,13 @@ class Task(Settings):
         return [metric for metric in cls.metrics if metric.of_data]
 
     @classmethod
-    def beside(cls, metric: Metric) -> tuple[str, str]:
+    def baseline(cls, metric: Metric) -> tuple[str, str]:
         """Return what a metric is compared with: its label, and which of the base rate's it is.
 
         With folds the base rate is another one in each, and has no accuracy of naming one class.
         """
-        if metric.beside:
-            return cls.metric(metric.beside).label, metric.beside
+        if metric.baseline:
+            return cls.metric(metric.baseline).label, metric.baseline
         return "base rate", metric.name
 
     @classmethod

@@ -306,7 +306,7 @@ def metric_figure(run: RunData, metric: Metric) -> Markup:
         Line(arm, metric_points(run, arm, metric.name), style)
         for style, arm in enumerate(run.result.arms)
     ]
-    called, other = run.result.task.beside(metric)
+    called, other = run.result.task.baseline(metric)
     found = run.result.base_rate
     base_rate = None if found is None else found.get(other)
     chart = Chart(

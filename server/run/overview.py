@@ -269,7 +269,7 @@ def verdict(overview: Overview, shifted_by: str = "") -> list[str]:
     finding = "; ".join(clauses)
     figures = []
     for metric in overview.task.shown(overview.task.headline):
-        called, of_base_rate = overview.task.beside(metric)
+        called, of_base_rate = overview.task.baseline(metric)
         base = overview.mean_base_rate(of_base_rate)
         notes = [] if base is None else [f"{called}: {_text(base, metric)}"]
         if 0 < (number := len(overview.with_all(metric.name))) < len(overview.users):

@@ -286,7 +286,7 @@ def beside_each_other(
     """Return the headline's metrics, e.g. "log loss 0.31 against 0.36 (base rate: 0.66)"."""
     parts = []
     for metric in task.shown(task.headline):
-        called, other = task.beside(metric)
+        called, other = task.baseline(metric)
         base = f" ({called}: {_figure(base_rate, task.metric(other))})" if base_rate else ""
         two = f"{_figure(arm, metric)} against {_figure(reference, metric)}"
         parts.append(f"{metric.label} {two}{base}")

@@ -195,4 +195,4 @@ def test_no_hospital_but_the_public_one_tunes(tmp_path: Path) -> None:
     site = Peer(tmp_path, study)
     enclosed = {"model": torch.zeros(DIM)}
     asked = TrainRequest(study, "gems", 1, None, None, "r", enclosed, "tune", 3)
-    assert "b is not the hospital whose data are public" in site.ask(asked)
+    assert "b is not the hospital with the public data" in site.ask(asked)

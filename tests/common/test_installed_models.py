@@ -172,7 +172,7 @@ FAULTY = {
     "x = nn.Linear(3, 2)\nx.requires_grad_(False)\nreturn x": "has no parameter that is trained",
     "x = nn.Linear(3, 2)\nx.forward = lambda i: i[:, :2].detach()\nreturn x": "no gradient reaches",
     "a = nn.BatchNorm1d(3, track_running_stats=False)\nreturn nn.Sequential(a, nn.Linear(3, 2))": (
-        "0 (BatchNorm1d) normalises a patient by the others beside it"
+        "0 (BatchNorm1d) normalises a patient by other patients"
     ),
     forward_of("nn.functional.dropout(f(i))"): "predicts something else for a patient alone",
     forward_of("f(i - i.mean(dim=0))"): "predicts something else for a patient alone",

@@ -72,7 +72,7 @@ def test_its_metrics_say_what_outputs_need(name: str) -> None:
     assert {*task.curves, *task.headline, *task.in_progress, task.verdict_metric} <= set(names)
     assert task.metric(task.verdict_metric).better == "lower"
     assert all(metric.label and metric.unit for metric in task.metrics)
-    assert all(task.metric(metric.beside).of_data for metric in task.metrics if metric.beside)
+    assert all(task.metric(metric.baseline).of_data for metric in task.metrics if metric.baseline)
     assert "{fewest} {tested}" in task.verdict_needs
 
 

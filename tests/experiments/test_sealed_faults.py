@@ -267,7 +267,7 @@ def test_garbage_after_an_update_was_summed_is_told_of_and_the_update_counts(
     assert_same(sealed, run(tmp_path / "plain", sealed=False))
     for record in sealed.records[ARM]:
         assert record.hospitals["carol"].outcome == "accepted"
-        assert "the last answer of carol was rejected: values whose seeds" in record.note
+        assert "the last answer of carol was rejected: wrong values: seeds" in record.note
 
 
 @pytest.mark.parametrize("length", ["0x1p5000", "0x1p1000", "-0x1p0", "inf", "nan"])
@@ -276,7 +276,7 @@ def test_a_length_that_no_update_has_does_not_end_the_run(tmp_path: Path, length
     sealed, _ = run_in(tmp_path, Boasting(study, hospitals(tmp_path), length=length))
     (record,) = sealed.records[ARM]
     assert record.outcome == "done"
-    assert "values whose lengths.whole is wrong" in record.hospitals["carol"].reason
+    assert "wrong values: lengths.whole is wrong" in record.hospitals["carol"].reason
 
 
 @pytest.mark.parametrize(

@@ -258,8 +258,8 @@ def checks_in_words(
     accepting = [name for name in found if name not in refusing(found)]
     sentences = [f"{name} did not check it" for name in missing]
     if refused:
-        whom = _list(refused)
-        sentences.insert(0, f"by their own check the model is not good enough for {whom}")
+        names = _list(refused)
+        sentences.insert(0, f"by their own check the model is not good enough for {names}")
     if accepting:
         sentences.insert(0, f"by their own check the model is good enough for {_list(accepting)}")
     return "; ".join(sentences)
@@ -547,7 +547,7 @@ class PublicTuning(GemsBase):
 
     public_hospital: str = Field(
         default="",
-        description="Hospital whose patients may be used to tune the model that was found. Left "
+        description="Hospital with public data, to tune the model that was found. Left "
         "out: it is not tuned.",
     )
     tuning_epochs: int = Field(default=20, ge=1, le=1000, description="Passes over those patients.")
@@ -619,7 +619,7 @@ class PublicTuning(GemsBase):
         Raises Refusal at a hospital that the study does not name for it.
         """
         if work.agent != self.public_hospital:
-            raise Refusal(f"{work.agent} is not the hospital whose data are public.")
+            raise Refusal(f"{work.agent} is not the hospital with the public data.")
         *hidden, output = split_layers(work.enclosed[_MODEL], module_widths(work.model))
         features = hidden_features(hidden, work.inputs.flatten(1))
         tuned = fine_tune(
