@@ -126,8 +126,8 @@ def _total(blocks: Iterable[Block], work: Callable[[Block], list[float]]) -> Ten
 def _each(blocks: Iterable[Block], work: Callable[[Block], R]) -> Iterable[R]:
     """Return `work` of every block, in order.
 
-    A list of blocks is shared out among threads: numpy and torch work outside Python's lock. An
-    iterator may overwrite a block to make the next one, so it is followed step by step.
+    A list of blocks is shared out among threads. An iterator may overwrite a block to make the next
+    one, so it is followed step by step.
     """
     if isinstance(blocks, list) and len(blocks) > 1:
         return _threads().map(work, blocks)
@@ -151,9 +151,8 @@ def _values(block: Block) -> list[Values]:
 def _squared_distances(rows: Sequence[Values], origin: Values | None) -> list[float]:
     """Return |v - origin|^2 of each row of a block (each (width,)); without an origin, from 0.
 
-    Each piece's sum of squares is float32. Pieces are so short that the error stays below a
-    millionth even where every rounding goes the same way, as it can for values on a grid, which the
-    differences of near numbers are.
+    Each piece's sum of squares is float32: short enough for an error below a millionth even where
+    every rounding goes the same way.
     """
     if not rows:
         return []

@@ -71,7 +71,6 @@ def load_method(name: str, sha256: str | None) -> type[ArmBase]:
 
 
 def _table_of(raw: Mapping[str, Any]) -> type[ArmBase]:
-    """Return the table of a package's method: its own keys, and the hash of its package."""
     name, sha256 = str(raw["algorithm"]), hash_in(raw, "method")
     return _with_hash(name, sha256, load_method(name, sha256))
 

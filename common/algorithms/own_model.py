@@ -1,7 +1,6 @@
 """Shared by methods in which the coordinator follows the user's own model without averaging.
 
-The others' latest models are kept as differences from the user's, and enclosed for the user's site,
-which alone can measure their value.
+The others' latest models are kept as differences from the user's, and enclosed for its site.
 """
 
 from collections.abc import Callable, Mapping

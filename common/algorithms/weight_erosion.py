@@ -534,7 +534,7 @@ class WeightErosion(AggregatingArm):
         """Return weights of all peers known by now; a late joiner starts at the mean or median.
 
         They are over all hospitals registered so far, as in the paper: eroded ones and the user
-        with its weight of 1. So the mean is never 0, and a late joiner is asked at least once.
+        with its weight of 1.
         """
         typical = median if self.newcomer == "median" else fmean
         start = typical([1.0, *state.weights.values()])
@@ -601,5 +601,4 @@ def _factor(state: WeightErosionState, agent: HospitalName) -> float:
 
 
 def _shown(state: WeightErosionState, cohort: Cohort) -> dict[HospitalName, float]:
-    """Return the weights of a step: absent hospitals keep theirs."""
     return {cohort.own.agent: 1.0} | {agent: _factor(state, agent) for agent in state.weights}

@@ -72,7 +72,6 @@ def read_header(path: Path) -> dict[str, Any]:
 
 
 def _header_in(about: Mapping[str, str]) -> tuple[dict[str, Any], str | None, str]:
-    """Return the header, its checksum where it has one, and its text."""
     try:
         checksum, text = _parted(about["erosion"])
         header = json.loads(text)

@@ -293,7 +293,6 @@ def _gradient_of(model: nn.Module, loss: Loss) -> SetGradient:
 
 
 def _add_pull(parameters: Sequence[Tensor], pull: Pull) -> None:
-    """Add what pulls at the parameters to their gradients."""
     pulled = pull(torch.cat([parameter.flatten() for parameter in parameters]))
     sizes = [parameter.numel() for parameter in parameters]
     for parameter, part in zip(parameters, torch.split(pulled, sizes), strict=True):

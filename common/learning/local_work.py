@@ -227,11 +227,10 @@ class LocalWork:
     def halvings(self) -> tuple[tuple["LocalWork", "LocalWork"], ...]:
         """Return the work on two random halves of the patients.
 
-        With fewer than two cells there are `SMALL_HALVINGS` of such pairs: with a number for how
-        far two updates are apart their mean gives both away, and a half is no cell; means over the
-        pairs are of all patients. At a peer with privacy an independent coin says in which half a
-        patient is, and either counts as half of the patients: one patient more must not move
-        another one to the other half.
+        With fewer than two cells there are `SMALL_HALVINGS` of such pairs, because a half is no
+        cell; means over the pairs are of all patients. At a peer with privacy an independent coin
+        says in which half a patient is, and either counts as half of the patients: one patient more
+        must not move another one to the other half.
         """
         _, numbers = torch.unique(self._patients(), return_inverse=True)
         num_patients = int(numbers.max()) + 1

@@ -126,7 +126,6 @@ def some(names: Sequence[str]) -> str:
 
 
 def _checked(pretrained: Pretrained, folder: Path | None) -> Path:
-    """Return the file, once its hash is right."""
     path = (folder or Path(FOLDER)) / pretrained.file
     digest = hashlib.sha256()
     try:
@@ -153,7 +152,6 @@ def _checked(pretrained: Pretrained, folder: Path | None) -> Path:
 
 
 def _state_of(path: Path, pretrained: Pretrained) -> dict[str, Tensor]:
-    """Return the tensors by the model's names."""
     try:
         raw: object
         if path.suffix in SAFETENSORS:

@@ -202,5 +202,4 @@ def _unflattened(vectors: Tensor, model: nn.Module) -> list[Tensor]:
 
 
 def _flattened(parameters: Sequence[Tensor]) -> Tensor:
-    """Return vectors (jobs, dim) of parameters (jobs, *shape)."""
     return torch.cat([parameter.flatten(1) for parameter in parameters], dim=1)

@@ -302,7 +302,6 @@ def _are_same(one: Tensor, other: Tensor) -> bool:
 
 
 def _is_frozen(module: nn.Module) -> bool:
-    """Return True for a module with parameters, none of them trained."""
     parameters = list(module.parameters())
     return bool(parameters) and not any(p.requires_grad for p in parameters)
 

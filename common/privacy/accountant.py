@@ -6,8 +6,8 @@ strengths, however the later ones depend on the earlier (Dong, Roth and Su, Gaus
 Privacy, 2022; with multipliers that are chosen on the way: Smith and Thakurta, Fully Adaptive
 Composition for Gaussian Differential Privacy, 2022). All of them together are one Gaussian
 mechanism, of which Balle and Wang (Improving the Gaussian Mechanism, 2018, theorem 8) give delta
-for every epsilon. Nothing is sampled, so there is no need of a numerical accountant; the tests hold
-the figures against those of one.
+for every epsilon. Nothing is sampled, so no numerical accountant is needed; the tests compare the
+figures with one.
 """
 
 from functools import lru_cache

@@ -219,7 +219,6 @@ def _made(kind: type[Any], values: dict[str, Any]) -> Any:
 
 
 def _encoded(value: Any) -> Any:
-    """Return a value as JSON, which has no bytes."""
     if isinstance(value, bytes):
         return {"base64": base64.b64encode(value).decode()}
     if isinstance(value, list):

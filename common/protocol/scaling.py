@@ -87,12 +87,10 @@ def _usual(parts: Sequence[_Sums], own: _Sums | None) -> _Sums:
     """Return the hospitals' sums together, each bounded by what is usual.
 
     One with values far from what is usual is left out of the column, and one that claims more
-    patients than all others together counts for as many as they have. Hospitals with the same value
-    for all patients do not say how far is far. Where three or more have values that differ, the
-    user counted as any other, the median mean and deviation are what is usual; two cannot outvote
-    each other, and there it is the user's, who gets the model. Where the user has no deviation
-    either, nobody is left out: a lie may then make the column nearly the same for everybody, but no
-    other hospital's numbers large.
+    patients than all others together counts for as many as they have. Where three or more have
+    values that differ, the user counted as any other, the median mean and deviation are what is
+    usual; two cannot outvote each other, and there it is the user's, who gets the model. Where the
+    user has no deviation either, nobody is left out.
     """
     if len(parts) >= 3 or (len(parts) == 2 and own is not None and own.count > 1):
         found = _found(parts)

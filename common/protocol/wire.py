@@ -232,7 +232,6 @@ def decode_train_result(
 
 
 def _travelling(name: str, tensor: Tensor | None, packed: Packed | None) -> dict[str, Tensor]:
-    """Return the tensors that travel for one: itself, or its codes and their scales."""
     if tensor is None:
         return {}
     if packed is None:

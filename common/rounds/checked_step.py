@@ -1,7 +1,6 @@
 """Checks what a method's rule gives back, before it is used.
 
-A delta of one number would be added to every parameter, and a state that a checkpoint cannot hold
-would be noticed when the run is resumed, or never.
+Otherwise a state that a checkpoint cannot hold would only show when the run is resumed.
 """
 
 import json

@@ -117,7 +117,6 @@ def _write(
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the same without shared memory, which the format does not know."""
     seen: set[int] = set()
     apart = {}
     for name, tensor in tensors.items():

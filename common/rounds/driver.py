@@ -162,7 +162,6 @@ class OpenRound:
         self._slow |= too_slow(times, self.seconds)
 
     def _sums(self, name: HospitalName) -> dict[str, Any]:
-        """Returns a hospital's seconds and bytes over the exchanges."""
         entries = [step.hospitals[name] for step in self._steps if name in step.hospitals]
         sums: dict[str, Any] = {}
         for figure in ("site_seconds", "bytes_received", "bytes_sent"):

@@ -89,9 +89,9 @@ def evaluate_request(
 def evaluate_seconds(study: Study, num_training: int) -> float:
     """Returns how long the user's site may take, by its number of training patients.
 
-    Each arm may train once more, for models of the user alone, and is measured on every resample
-    of the patients, and with every cut into folds. So are the base rate and the local references.
-    To choose among these, an arm that trains alone does so a few times more.
+    Each arm may train once more and is measured on every resample and cut into folds, as are the
+    base rate and the local references. To choose among these, an arm that trains alone does so a
+    few times more.
     """
     asked = study.evaluation
     patients = num_training / (1 - asked.test_share)

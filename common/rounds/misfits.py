@@ -127,7 +127,6 @@ def _others(name: str, columns: Mapping[str, ColumnSummary]) -> list[ColumnSumma
 
 
 def _values_off(columns: Mapping[str, ColumnSummary]) -> dict[str, str]:
-    """Return by hospital the numbers that do not fit."""
     known = {name: column for name, column in columns.items() if middle_of(column) is not None}
     if _are_of_0_and_1([*known.values()]):
         return {}  # of which a hospital may have only one, and mostly either
@@ -201,7 +200,6 @@ def _middle_off(name: str, columns: Mapping[str, ColumnSummary]) -> str:
 
 
 def _side(column: ColumnSummary) -> int:
-    """Return 1 where nearly all values are above 0, -1 where they are below, else 0."""
     told = [quantile for quantile in column.quantiles if quantile is not None]
     if not told or min(told) <= 0 <= max(told):
         return 0
@@ -246,8 +244,7 @@ def _which_category_is_off(
 def _are_relabelled(column: ColumnSummary, others: Sequence[ColumnSummary], cell: int) -> str:
     """Return an outcome of several classes that fits the others' once these are exchanged.
 
-    First as if their order were turned round, then as any of them may be exchanged. Of two classes
-    other patients may well have three quarters here and one there.
+    First as if their order were turned round, then as any of them may be exchanged.
     """
     from scipy.optimize import linear_sum_assignment
 

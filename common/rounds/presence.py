@@ -355,9 +355,9 @@ class Presence:
 class BackOff:
     """Exponential back-off for hospitals that hold rounds up; one for each arm.
 
-    After three delays in a row a hospital is left out of one round, then of two, four and so on: of
-    a hundred rounds nine wait for a site that never answers. What it did is judged when a round
-    ends, because it may answer in one exchange and not in the next.
+    After three delays in a row a hospital is left out of one round, then of two, four and so on.
+    What it did is judged when a round ends, because it may answer in one exchange and not in the
+    next.
     """
 
     TOLERATED = 3

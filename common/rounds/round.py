@@ -193,7 +193,6 @@ def _concluded(
     answers: Mapping[HospitalName, Answer],
     arm: str,
 ) -> tuple[RunState, RoundRecord]:
-    """Applies a method's step."""
     distances: dict[HospitalName, float] = {}
     if cohort is not None:
         distances = (
@@ -282,7 +281,6 @@ def _usable(answers: Mapping[HospitalName, Answer]) -> dict[HospitalName, Update
 def _records(
     answers: Mapping[HospitalName, Answer], before: RunState, after: Mapping[HospitalName, float]
 ) -> dict[HospitalName, HospitalRecord]:
-    """Records every hospital that was asked or has a weight."""
     silent = [name for name in before.weights if name not in answers]
     return {
         name: replace(

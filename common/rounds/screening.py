@@ -172,7 +172,6 @@ def _norms(answer: Update | SiteAnswer, factor: float) -> dict[str, float]:
 
 
 def _median_without(ordered: Sequence[float], value: float) -> float:
-    """Return the median of ascending numbers without `value`; 0 where there is no other."""
     if len(ordered) == 1:
         return 0.0
     place = bisect_left(ordered, value)

@@ -1,8 +1,7 @@
 """Secrets that two sites share: X25519, and HKDF-SHA256 for each purpose.
 
-X25519 gives the same secret for several keys: for both values of the top bit, for a number and the
-same plus 2^255 - 19, for a point and the same plus one of small order. So only one form of a number
-is a key, and two keys are compared by the secrets that they give.
+X25519 gives the same secret for several keys, so only one form of a number is a key, and two keys
+are compared by the secrets that they give.
 
 Every key, signature and commitment of sealed rounds is of a `digest`, SHA-256 over parts each with
 its length in front, so all of them hold for this version of the protocol alone.

@@ -123,7 +123,6 @@ def _roster(
     sites: Mapping[HospitalName, PublicKey],
     faults: Faults,
 ) -> Roster:
-    """Return the sites that the others would accept."""
     for name, hello in hellos.items():
         if name in sites and not is_signed(sites[name], context, name, hello):
             faults.reject(name, "its keys are not signed by the key that it is enrolled with")

@@ -67,7 +67,6 @@ SEARCHED = 1 << 16
 
 
 def _primes(below: int) -> list[int]:
-    """Return the primes by Eratosthenes' sieve."""
     is_prime = bytearray([0, 0]) + bytearray([1]) * (below - 2)
     for number in range(2, int(below**0.5) + 1):
         if is_prime[number]:

@@ -169,7 +169,6 @@ class _SealedRounds:
     def _moved(
         self, state: SealedState, measured: Measured, wanted: Wanted, summed: Summed
     ) -> Step[SealedState]:
-        """Return the step that the algorithm makes of the sum."""
         told, weights = wanted.told, summed.weights
         there = [name for name in sorted(measured.distances) if name in weights or not told[name]]
         made = SealedSum(weights, torch.from_numpy(summed.values), wanted.capped)

@@ -116,14 +116,14 @@ class CannotUnmask(Exception):  # noqa: N818 - ends the round, not the run
     """The masks cannot be taken off: the sum stays hidden."""
 
     def __init__(
-        self, why: str, culprit: str | None = None, contradicts: Sequence[str] = ()
+        self, why: str, at_fault: str | None = None, contradicts: Sequence[str] = ()
     ) -> None:
-        """`culprit`: the site with the missing secret; None: too few helped.
+        """`at_fault`: the site with the missing secret; None: too few helped.
 
         `contradicts`: the sites that have no right share of it, where that may be their fault.
         """
         super().__init__(why)
-        self.culprit, self.contradicts = culprit, contradicts
+        self.at_fault, self.contradicts = at_fault, contradicts
 
 
 def commitment(roster_hash: bytes, dealer: str, holder: str, which: int, share: bytes) -> bytes:

@@ -124,12 +124,12 @@ def sum_up(measured: Measured, wanted: Wanted, records: SumRecords) -> Leg[Summe
         shares = attempt.shares(released, measured.dealt)
         values = attempt.unmasked(view, running.total, running.seeds, shares)
     except CannotUnmask as why:
-        if why.culprit is None:
+        if why.at_fault is None:
             raise Skipped(f"{why}{most_said(answered.missing.values())}") from None
         if why.contradicts:  # it is wrong, or they are
-            raise Skipped(str(why), [why.culprit, *why.contradicts]) from None
-        measured.trained.faults.reject(why.culprit, str(why))
-        raise Skipped(str(why), [why.culprit], MOST_FAILURES) from None
+            raise Skipped(str(why), [why.at_fault, *why.contradicts]) from None
+        measured.trained.faults.reject(why.at_fault, str(why))
+        raise Skipped(str(why), [why.at_fault], MOST_FAILURES) from None
     for name, of in shares.wrong(set(view.members)).items():
         measured.trained.faults.note(f"{name} released wrong shares of {', '.join(sorted(of))}")
     check = attempt.check(

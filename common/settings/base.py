@@ -242,7 +242,6 @@ _PLAIN_WORDS = {
 
 
 def _sentence(model: type[BaseModel], raw: Mapping[str, Any], detail: Any) -> str:
-    """Return one problem as `key = value; what would be right`."""
     sentence = _whole_sentence(model, raw, detail)
     return sentence if len(sentence) <= LONGEST_SENTENCE else f"{sentence[:LONGEST_SENTENCE]}..."
 
@@ -355,7 +354,6 @@ def _is_named(value: Any) -> bool:
 
 
 def _models_in(field: FieldInfo) -> list[type[BaseModel]]:
-    """Return every pydantic model that a field's annotation mentions, in its order."""
     found: list[type[BaseModel]] = []
     queue: list[Any] = [field.annotation]
     while queue:

@@ -179,7 +179,6 @@ def _described(kind: Kind, entry: metadata.EntryPoint) -> InstalledPart:
 
 
 def _hash_of(package: str, part: str) -> str:
-    """Return SHA-256 over the names and contents of a package's files; raises ModelError."""
     try:
         spec = importlib.util.find_spec(package)  # of a top-level name: imports nothing
     except (ImportError, ValueError):

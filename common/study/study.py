@@ -146,7 +146,6 @@ class Study(Settings):
     @model_validator(mode="before")
     @classmethod
     def _images_are_not_scaled(cls, raw: Any) -> Any:
-        """Set the default scaling of a study of images to none."""
         if not isinstance(raw, Mapping) or "scaling" in raw:
             return raw
         task = raw.get("task")

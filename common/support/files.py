@@ -93,11 +93,11 @@ def replacing(
     """Yield the name of a file to write in the block; then it takes the place of `path`.
 
     After a crash the file is the old one or the new one; after the block it is the new one, also
-    where the power goes. `mode` are the permissions, those of the
-    process's umask if None; before it has them, nobody but the owner can open the file. `once` is
-    called when the new file is on the disk and before it counts; what it raises keeps the old one.
-    `first_stays`: where `path` is there by then, as of another program at once, it stays.
-    Raises OSError where `path` is a folder or a device, which no file may take the place of.
+    after a power cut. `mode` are the permissions, those of the process's umask if None; before it
+    has them, nobody but the owner can open the file. `once` is called when the new file is on the
+    disk and before it counts; what it raises keeps the old one. `first_stays`: where `path` is
+    there by then, as of another program at once, it stays. Raises OSError where `path` is a folder
+    or a device, which no file may take the place of.
     """
     if path.exists():
         check_named(path)
@@ -140,8 +140,7 @@ def _linked(temporary: Path, path: Path) -> bool:
 def sync_folder(folder: Path) -> None:
     """Wait until the disk has which files are in a folder, and by what names. Raises OSError.
 
-    What is in a file may be on the disk before its name is. A file system that cannot wait for a
-    folder is not asked to, nor is a folder that may not be read.
+    File systems without this, and folders that may not be read, are passed over.
     """
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -93,7 +93,6 @@ class StatusFile:
         self._hold(held)
 
     def _hold(self, handle: int | None) -> None:
-        """Hold this file instead of the one before."""
         before, self._held = self._held, handle
         if before is not None:
             os.close(before)
@@ -172,8 +171,7 @@ def find_status(where: Path) -> tuple[Path, Seen]:
     """Return that of a run, of the newest run in a folder of runs, of a queue, or of a site.
 
     Raises RunError where there is none, SiteError for a site file that says no folder of records,
-    and PermissionError. `where` may also be a site file, of which nothing else is looked at: a
-    health check has to be quick.
+    and PermissionError. `where` may also be a site file, of which nothing else is read.
     """
     is_site = where.suffix == ".toml" and not where.is_dir()
     folder = _records_of(where) if is_site else where

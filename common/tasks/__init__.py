@@ -30,7 +30,6 @@ DEFAULT = "classification"  # of a task that names no outcome
 
 
 def _task(inputs: type[Task], outcome: type[Task], name: str = "", **fields: Any) -> type[Task]:
-    """Return the two halves as one table of a study file."""
     name = name or inputs.__name__.removesuffix("Task") + outcome.__name__
     if inputs is ImageTask and outcome.model_fields["target"].annotation is str:
         said = "Name of what is predicted, for the labels of a site."
@@ -41,7 +40,6 @@ def _task(inputs: type[Task], outcome: type[Task], name: str = "", **fields: Any
 
 
 def _of_outcome(inputs: type[Task]) -> Any:
-    """Return a union of tasks with these inputs, by outcome."""
     union = reduce(or_, (_task(inputs, outcome) for outcome in OUTCOMES))
     return Annotated[union, Field(discriminator="outcome")] if len(OUTCOMES) > 1 else union
 
@@ -52,7 +50,6 @@ def load_task(name: str, sha256: str | None) -> type[Task]:
 
 
 def _table_of(raw: Mapping[str, Any]) -> type[Task]:
-    """Return the table of a package's task: its own keys, and the hash of its package."""
     name, sha256 = str(raw["outcome"]), hash_in(raw, "task")
     if raw.get("kind") not in INPUTS:
         raise ValueError(f"kind = {raw.get('kind')!r}; it must be {' or '.join(map(repr, INPUTS))}")

@@ -223,8 +223,7 @@ class Classification(Task):
     def smallest_group(self, targets: Targets) -> int:
         """Return patients outside the commonest class: of two classes, those of the rarer one.
 
-        Of many classes some are nearly always rare, and a single patient of one must not undo what
-        hundreds of others show.
+        Of many classes some are nearly always rare.
         """
         counts = np.bincount(targets)
         return int(counts.sum() - counts.max(initial=0))
@@ -361,7 +360,6 @@ class Classification(Task):
 
 
 def _in_majority(targets: Targets, training: Targets) -> Floats:
-    """Return 1 for who is of the training part's commonest class: (n,)."""
     found: Floats = (targets == int(np.bincount(training).argmax())).astype(np.float64)
     return found
 

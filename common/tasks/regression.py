@@ -201,7 +201,7 @@ class Regression(Task):
     def patient_losses(self, predictions: Floats, targets: Targets) -> Floats:
         """Return squared error in spreads, of a residual of at most four.
 
-        Squared and not absolute: it is least for the mean, which the model is fitted to.
+        Squared: it is least for the mean, which the model is fitted to.
         """
         residuals = np.abs(predictions[:, 0] - targets) / self.spread
         losses: Floats = np.square(np.minimum(residuals, LARGEST_RESIDUAL))
@@ -249,7 +249,6 @@ def _covariance(x: Floats, y: Floats, weights: Floats) -> Floats:
 
 
 def _ratio(above: Floats, below: Floats) -> Floats:
-    """Divide; NaN where the divisor is 0 but for rounding."""
     nothing = below <= 1e-12
     ratios: Floats = np.divide(above, below, out=np.full(len(below), np.nan), where=~nothing)
     return ratios

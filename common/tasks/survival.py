@@ -382,8 +382,7 @@ class Survival(Task):
         """Return each patient's part of the integrated Brier score (Graf et al. 1999): (n,).
 
         It is over the cut points up to which patients of both parts were followed, and NaN where
-        these are fewer than two. scikit-survival's own refuses some of them, a bootstrap's draw
-        without the patient who was followed longest for one.
+        these are fewer than two.
         """
         times, events = targets[:, :1], targets[:, 1:] > 0
         points = np.array(self.cut_points)
@@ -466,7 +465,6 @@ def _chance_of_seen(predictions: Tensor, died: Tensor, survived: Tensor) -> Tens
 
 
 def _log_losses(chances: Floats) -> Floats:
-    """Return -log of each, clipped to [0.01, 0.99]."""
     losses: Floats = -np.log(np.clip(chances, PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR))
     return losses
 

@@ -75,7 +75,6 @@ def perceptron(widths: Sequence[int], generator: torch.Generator) -> nn.Sequenti
 
 
 def _unset_linear(width_in: int, width_out: int) -> nn.Linear:
-    """Return a linear layer that has drawn nothing from the global generator."""
     linear: nn.Linear = nn.utils.skip_init(nn.Linear, width_in, width_out)  # type: ignore[no-untyped-call]
     return linear
 
