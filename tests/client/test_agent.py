@@ -32,6 +32,7 @@ from erosion.common.protocol.frames import LONGEST_REASON
 from erosion.common.support import expiry
 from tests.support.broken_line import BreaksAfterTheWelcome
 from tests.support.docker_engine import ROOT
+from tests.support.said import raises
 
 
 def longest_pauses(monkeypatch: pytest.MonkeyPatch, num_requests: int, times: int) -> list[float]:
@@ -283,7 +284,7 @@ def test_a_site_that_may_have_missed_the_end_of_its_study_gives_up(
         agent.run()
         return
     said = "may have ended meanwhile" if until.give_up_seconds is None else "Gave up after"
-    with pytest.raises(LinkError, match=said):
+    with raises(LinkError, said):
         agent.run()
     assert clock[0] == tries * LOST_SECONDS / 2
 
@@ -303,7 +304,7 @@ def test_a_site_whose_own_certificate_has_expired_gives_up_as_any_other(
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(random, "uniform", lambda *_bounds: 0.0)
     agent = after("joins", connect=expired, until=until)
-    with pytest.raises(LinkError, match=r"expired yesterday\. Gave up after 600 s\.") as problem:
+    with raises(LinkError, "yesterday", "600 s") as problem:
         agent.run()
     assert "coordinator.address" not in str(problem.value)  # which is not at fault
     assert clock[0] == 2 * LOST_SECONDS

@@ -32,6 +32,7 @@ from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.site_file import Site
 from erosion.common.errors import DataError, SiteError
 from erosion.common.settings.base import validate
+from tests.support.said import raises, says
 from tests.support.scans import NAME, write_dicom, write_nifti
 from tests.support.small_study import make_site, make_study, twenty_patients
 from tests.support.tasks import image, tabular
@@ -246,15 +247,14 @@ def test_links_in_a_circle_and_empty_folders_are_explained(tmp_path: Path, sourc
     (tmp_path / "warm").symlink_to(tmp_path / "warm")
     if source is ImageFiles:
         said = read_quietly(lambda: source(path=tmp_path).read(GREY))
-        assert "cold/again: folders in the folder of a class are not read" in said
+        assert says(said, "cold/again", "folders")
         (tmp_path / "cold/again").unlink()
     if source is not NiftiImages:  # which have a suffix
         said = read_quietly(lambda: source(path=tmp_path).read(GREY))
-        assert "cold/self.png is no file that can be read; remove it" in said
+        assert says(said, "cold/self.png", "remove")
     (tmp_path / "cold/self.png").unlink()
     said = read_quietly(lambda: source(path=tmp_path).read(GREY))
-    assert "it holds no" in said
-    assert "make one folder of" in said
+    assert says(said, "holds no", "make one")
     circle = source(path=tmp_path / "warm")
     assert str(tmp_path / "warm") in read_quietly(lambda: circle.read(GREY))
     assert [finding.outcome.value for finding in circle.check()] == ["failed"]
@@ -290,7 +290,7 @@ def test_a_folder_that_may_not_be_read_is_no_folder_without_scans(
 
     monkeypatch.setattr(os, "scandir", as_another_account)
     said = read_quietly(lambda: DicomImages(path=tmp_path).read(GREY))
-    assert f"The folder {tmp_path}/cold/locked cannot be read: Permission denied." in said
+    assert says(said, f"{tmp_path}/cold/locked", "Permission")
 
 
 @pytest.mark.parametrize("place", [".", "cold"])
@@ -308,14 +308,14 @@ def test_a_folder_of_images_that_may_not_be_read_is_explained(
 
     monkeypatch.setattr(os, "listdir", as_another_account)
     said = read_quietly(lambda: ImageFiles(path=tmp_path).read(GREY))
-    assert f"The folder {locked} cannot be read: Permission denied. Let this account" in said
+    assert says(said, f"{locked} cannot", "Permission")
 
 
 @pytest.mark.parametrize("path", ["", "a.csv"])
 def test_a_pipe_is_not_waited_for_by_duckdb_either(tmp_path: Path, path: str) -> None:
     os.mkfifo(tmp_path / "a.csv")
     source = DuckdbFiles(path=tmp_path / path, query="select * from a")
-    assert "a.csv is no ordinary file" in read_quietly(lambda: source.read(["age"]))
+    assert says(read_quietly(lambda: source.read(["age"])), "a.csv", "ordinary")
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.npz", "a.parquet", "cold/b.nii"])
@@ -344,8 +344,10 @@ def test_arrays_of_objects_are_not_unpickled(tmp_path: Path) -> None:
         harmful[:] = [Harm(), Harm()]
         arrays[name] = harmful
         np.savez(tmp_path / "a.npz", **arrays)
-        assert "without arrays of objects" in read_quietly(
-            lambda: ImageFiles(path=tmp_path / "a.npz").read(GREY)
+        assert says(
+            read_quietly(lambda: ImageFiles(path=tmp_path / "a.npz").read(GREY)),
+            "without",
+            "objects",
         )
     assert not (tmp_path / "RAN").exists()
 
@@ -357,8 +359,8 @@ def test_an_archive_that_unpacks_to_too_much_is_refused(
     with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("images.npy", b"\0" * 20_000)
     said = read_quietly(lambda: ImageFiles(path=tmp_path / "a.npz").read(GREY))
-    assert "more than the" in said
-    assert "Give fewer or smaller images" in said
+    assert "more than" in said
+    assert says(said, "smaller", "images")
 
 
 # --- a database
@@ -402,7 +404,7 @@ def test_what_a_query_gives_is_bounded_and_explained(
 
 
 def test_an_empty_query_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SiteError, match=r"data\.query = ''; it must not be empty"):
+    with raises(SiteError, "data.query = ''", "empty"):
         database(tmp_path, "")
 
 
@@ -412,16 +414,16 @@ def test_documents_in_place_of_values_do_not_fill_the_memory(
     monkeypatch.setattr(text_table, "MOST_CHARACTERS", 100_000)
     query = f"{ENDLESS} SELECT hex(randomblob(1000)) AS age, 'f' AS sex, 0 AS ill FROM n LIMIT 500"
     said = read_quietly(lambda: load_patients(database(tmp_path, query), make_study()))
-    assert "column 'age' holds more than 100,000 characters" in said
+    assert says(said, "column 'age'", "100,000")
 
 
 # --- maps
 
 
 def test_two_columns_of_the_study_are_not_read_from_one(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="columns: age and sex are both read from 'x'; correct"):
+    with raises(ValueError, "columns", "'x'"):
         make_site(tmp_path, data={"columns": {"age": "x", "sex": "x"}})
     text = twenty_patients().replace("age,sex,ill", "age,sex,outcome")
     site = make_site(tmp_path, text, data={"columns": {"ill": "age"}})
     said = read_quietly(lambda: load_patients(site, make_study()))
-    assert "age and ill are both read from the column 'age'; say under [data.columns]" in said
+    assert says(said, "column 'age'", "[data.columns]")

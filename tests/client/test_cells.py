@@ -28,6 +28,7 @@ from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal, SiteError
 from erosion.common.protocol.messages import relative_step
 from erosion.common.study.study import Study
+from tests.support.said import raises
 from tests.support.small_study import TASK, make_site, make_study, twenty_patients
 
 CELL = 10
@@ -240,7 +241,7 @@ def test_a_book_and_a_secret_that_do_not_belong_together_are_refused(tmp_path: P
     """By another secret nobody is known again, and every figure would be told once more."""
     values = normal(60)
     told(DisclosureControl(site(tmp_path), SECRET), values)
-    with pytest.raises(SiteError, match=r"secret\.key"):
+    with raises(SiteError, "secret.key"):
         DisclosureControl(site(tmp_path), b"drawn anew, because the file was lost")
     assert DisclosureControl(site(tmp_path)).disclosed()  # as `erosion review` looks at it
     assert Hospital(site(tmp_path), secret=SECRET).disclosed()
@@ -362,7 +363,7 @@ def test_sets_of_patients_are_a_budget() -> None:
     told(cells, normal(60))
     told(cells, normal(60, seed=1))
     words = r"of x have left for 2 different sets of patients; budget\.sets = 2\. Ask the hosp"
-    with pytest.raises(Refusal, match=words):
+    with raises(Refusal, words):
         told(cells, normal(60, seed=2))
     told(cells, normal(60))  # was told before
 
@@ -383,7 +384,7 @@ def test_sketches_differ_in_at_most_two_places_for_each_patient() -> None:
 
 def test_a_test_part_of_few_patients_is_not_measured(tmp_path: Path) -> None:
     hospital = Hospital(make_site(tmp_path, twenty_patients(), limits={"min_cell": 10}))
-    with pytest.raises(Refusal, match="fewer than 10 patients"):
+    with raises(Refusal, "fewer", "10 patients"):
         hospital.describe(make_study())
     assert hospital.describe(make_study(evaluation={"test_share": 0.5})).num_samples == 10
 
@@ -393,10 +394,10 @@ def test_a_test_part_that_differs_in_one_patient_is_not_measured() -> None:
     rows, targets = normal(40)[:, None], np.arange(40) % 2
     cells.check_test_part("a", rows, targets, np.arange(40))
     cells.check_test_part("a", rows, targets, np.arange(40))  # the same again
-    with pytest.raises(Refusal, match="test patients"):
+    with raises(Refusal, "test patients"):
         cells.check_test_part("a", rows[1:], targets[1:], np.arange(39))
     corrected = np.where(np.arange(40) == 3, 1 - targets, targets)
-    with pytest.raises(Refusal, match="another seed"):
+    with raises(Refusal, "another seed"):
         cells.check_test_part("a", rows, corrected, np.arange(40))
     cells.check_test_part("a", normal(40, seed=4)[:, None], targets, np.arange(40))
 
@@ -421,7 +422,7 @@ def test_a_count_is_not_told_where_the_total_gives_away_how_few_the_others_are()
 
 @pytest.mark.parametrize("cell", [1, 2, 101])
 def test_a_cell_has_sensible_bounds(cell: int) -> None:
-    with pytest.raises(ValueError, match="min_cell"):
+    with raises(ValueError, "min_cell"):
         Limits(min_cell=cell)
 
 
@@ -450,7 +451,7 @@ def test_a_book_with_damaged_figures_is_told_of_and_tells_nothing(
                 f"update disclosures set {changed} where kind = ?", (kind,)
             ).rowcount
             file.commit()
-        with pytest.raises(SiteError, match=r"records\.sqlite.* is not as it was written"):
+        with raises(SiteError, "records.sqlite", "is", "written"):
             ask_all()
         shutil.copy(tmp_path / "whole", path)
     assert ask_all() == before

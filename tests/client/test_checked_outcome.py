@@ -13,6 +13,7 @@ from erosion.common.algorithms.fedavg import FedAvg
 from erosion.common.errors import Refusal
 from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork
 from erosion.common.protocol.messages import TrainRequest
+from tests.support.said import raises, says
 from tests.support.small_study import make_site, make_study, twenty_patients
 
 DIM = 6
@@ -56,16 +57,16 @@ def test_a_wrong_outcome_is_told_in_words(
     arm: Mapping[str, Any],
     said: str,
 ) -> None:
-    with pytest.raises(Refusal, match=said) as problem:
+    with raises(Refusal, said) as problem:
         trained(tmp_path, monkeypatch, replace(RIGHT, **changes), **arm)
-    assert "The method fedavg made a mistake in the step 'train' of round 1" in str(problem.value)
+    assert says(str(problem.value), "fedavg", "'train'", "round 1")
 
 
 @pytest.mark.parametrize("gives", [None, torch.zeros(DIM), LocalAnswer()])
 def test_what_is_no_outcome_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gives: Any
 ) -> None:
-    with pytest.raises(Refusal, match=f"gave back a {type(gives).__name__}, no LocalOutcome"):
+    with raises(Refusal, f"{type(gives).__name__}", "LocalOutcome"):
         trained(tmp_path, monkeypatch, gives)
 
 
@@ -82,5 +83,5 @@ def test_what_others_start_from_and_later_rounds_see_is_not_changed(
     monkeypatch.setattr(FedAvg, "train", changing)
     study = make_study(arms={"fedavg": {}, "local": {}})
     hospital = Hospital(make_site(tmp_path, twenty_patients()))
-    with pytest.raises(Refusal, match=f"it changed work.{what} in place"):
+    with raises(Refusal, "changed", f"work.{what}"):
         hospital.train(TrainRequest(study, "fedavg", 1, torch.zeros(DIM), None))

@@ -34,6 +34,7 @@ from erosion.common.rounds.selection import SelectedSettings, chosen, fold_studi
 from erosion.common.sealed import legs
 from erosion.common.study.sections import Fold
 from erosion.common.study.study import Study
+from tests.support.said import raises, says
 
 STUDY = {
     "name": "small",
@@ -88,7 +89,7 @@ def approve(records: Records, of: Study) -> None:
 
 def test_a_study_waits_until_a_person_approves_it(tmp_path: Path, records: Records) -> None:
     consent = Consent(site(tmp_path), records, "c")
-    with pytest.raises(Refusal, match="erosion review"):
+    with raises(Refusal, "erosion review"):
         consent.check(study())
     assert [entry.state for entry in records.studies.all()] == ["pending"]
     decide(records, records.studies.all()[0], approve=True, by="somebody")
@@ -124,7 +125,7 @@ def test_what_is_declined_later_is_declined_from_then_on(tmp_path: Path, records
     approve(records, study())
     consent.authorise(request(study()))
     decide(records, records.studies.all()[0], approve=False, by="somebody")
-    with pytest.raises(Refusal, match="declined study"):
+    with raises(Refusal, "declined study"):
         consent.authorise(request(study(), 2))
 
 
@@ -144,7 +145,7 @@ def test_a_site_that_answers_while_a_decision_is_written_goes_by_it_afterwards(
 
     monkeypatch.setattr(records._file, "execute", between)
     decide(records, records.studies.all()[0], approve=False, by="somebody")
-    with pytest.raises(Refusal, match="declined study"):
+    with raises(Refusal, "declined study"):
         consent.check(study())
 
 
@@ -154,7 +155,7 @@ def test_what_the_limits_refuse_is_refused_at_once_and_approved_by_no_rule(
     tmp_path: Path, records: Records, automatic: str, user: str
 ) -> None:
     limited = site(tmp_path, approval={"automatic": automatic}, limits={"max_rounds": 2})
-    with pytest.raises(Refusal, match=r"limits\.max_rounds = 2"):
+    with raises(Refusal, "limits.max_rounds = 2"):
         Consent(limited, records, "c").check(study(user=user))
     assert records.studies.all() == []
 
@@ -174,7 +175,7 @@ def test_what_a_person_declined_no_rule_approves_in_another_shape(
     entry = entry_of(whole, records)
     decide(records, entry, approve=False, by="somebody")
     for shape in (whole, part, next(trials(part, "local"))[0], picked):
-        with pytest.raises(Refusal, match="declined"):
+        with raises(Refusal, "declined"):
             Consent(automatic, records, "c").check(shape)
     decide(records, entry, approve=True, by="somebody else")
     for shape in (whole, part, picked):
@@ -203,9 +204,9 @@ def test_what_a_person_declined_no_rule_approves_where_it_asks_no_less(
     decide(records, entry, approve=False, by="somebody")
     again = study(**changes)
     for _ in range(2):
-        with pytest.raises(Refusal, match="no less"):
+        with raises(Refusal, "no less"):
             Consent(automatic, records, "c").check(again)
-    assert any("asks no less" in line for line in review(automatic, again, records))
+    assert any("no less" in line for line in review(automatic, again, records))
     approve(records, again)  # by a person, who may see it otherwise
     Consent(automatic, records, "c").check(again)
 
@@ -217,7 +218,7 @@ def test_what_a_rule_approved_ends_once_a_person_declines_what_asks_no_more(
     consent = Consent(automatic, records, "c")
     consent.check(study(seed=1))
     decide(records, entry_of(study(), records), approve=False, by="somebody")
-    with pytest.raises(Refusal, match="no less"):
+    with raises(Refusal, "no less"):
         consent.check(study(seed=1))
 
 
@@ -239,7 +240,7 @@ def test_of_several_decisions_that_lead_to_a_study_a_persons_latest_holds(
     consent.check(one)
     decide(records, entry_of(one, records), approve=False, by="somebody")
     consent.check(other)
-    with pytest.raises(Refusal, match="declined study"):
+    with raises(Refusal, "declined study"):
         consent.check(one)
     decide(records, entry_of(whole, records), approve=True, by="somebody else")
     consent.check(one)
@@ -283,10 +284,10 @@ def test_no_question_is_answered_twice_because_another_study_leads_to_it_now(
         approve(records, whole)
     for asking in (consent, Consent(here, records, "c")):
         for asked_for in (picked, trial):
-            with pytest.raises(Refusal, match="other parameters"):
+            with raises(Refusal, "other parameters"):
                 asking.authorise(request(asked_for, value=1.0))
             asking.authorise(request(asked_for))  # the same question
-        with pytest.raises(Refusal, match="chosen first"):
+        with raises(Refusal, "chosen first"):
             asking.authorise(request(part))
 
 
@@ -299,7 +300,7 @@ def test_the_list_and_the_review_say_which_decision_holds(tmp_path: Path, record
     digest = whole.digest[:12]
     assert f"declined with {digest} by another" in "\n".join(listing(here, records))
     said = "\n".join(review(here, part, records))
-    assert f"Declined with study {digest}, which leads to it, by another" in said
+    assert says(said, "Declined", digest, "another")
     approve(records, part)  # once more by the same person, and now it is the latest
     assert Consent(here, records, "c").check(part) == part.digest
     assert f"with {digest}" not in "\n".join(listing(here, records))
@@ -311,11 +312,11 @@ def test_a_part_that_waits_is_none_to_decide_about_once_the_whole_is_decided(
     here, whole = site(tmp_path), study(user="all")
     with pytest.raises(Undecided):
         Consent(here, records, "c").check(whole.for_user("a"))
-    assert "Look at one" in "\n".join(listing(here, records))
+    assert "Look at" in "\n".join(listing(here, records))
     approve(records, whole)
     said = "\n".join(listing(here, records))
     assert f"approved with {whole.digest[:12]} by somebody" in said
-    assert "Look at one" not in said
+    assert "Look at" not in said
     assert "waits" not in said
 
 
@@ -400,9 +401,9 @@ def test_a_run_has_one_choice_of_settings_for_each_user(
         consent.authorise(request(next(trials(own, "local"))[0]))
         consent.authorise(request(first))
         for other in (*others, own):  # the one whose settings are open is none to train on
-            with pytest.raises(Refusal, match="chosen first"):
+            with raises(Refusal, "chosen first"):
                 consent.authorise(request(other, value=1.0))
-            with pytest.raises(Refusal, match="chosen first"):
+            with raises(Refusal, "chosen first"):
                 consent.authorise(evaluation(other))
         resumed = Consent(site(tmp_path), records, "c")
         resumed.authorise(request(first))
@@ -426,10 +427,10 @@ def test_the_same_question_is_answered_again_and_another_one_is_not(
     approve(records, study())
     consent.authorise(request(study()))
     consent.authorise(request(study()))
-    with pytest.raises(Refusal, match="other parameters"):
+    with raises(Refusal, "other parameters"):
         consent.authorise(request(study(), value=1.0))
     again = Consent(site(tmp_path), Records(tmp_path / "state", "b"), "c")
-    with pytest.raises(Refusal, match="other parameters"):
+    with raises(Refusal, "other parameters"):
         again.authorise(request(study(), value=1.0))
     again.authorise(request(study(), value=1.0, run="r2"))
 
@@ -437,7 +438,7 @@ def test_the_same_question_is_answered_again_and_another_one_is_not(
 def test_more_rounds_than_were_approved_are_refused(tmp_path: Path, records: Records) -> None:
     consent = Consent(site(tmp_path), records, "c")
     approve(records, study())
-    with pytest.raises(Refusal, match="approved 3 rounds"):
+    with raises(Refusal, "approved", "3 rounds"):
         consent.authorise(request(study(), 4))
 
 
@@ -447,7 +448,7 @@ def test_names_that_are_long_or_cannot_be_printed_are_refused(
 ) -> None:
     consent = Consent(site(tmp_path), records, "c")
     approve(records, study())
-    with pytest.raises(Refusal, match="too long"):
+    with raises(Refusal, "too long"):
         consent.authorise(request(study(), run=run))
 
 
@@ -497,14 +498,14 @@ def test_a_step_that_a_round_takes_twice_is_answered_at_each_place_and_training_
     other = replace(request(asked), arm="network_gems", step="neurons", exchange=1)
     consent.authorise(other)
     consent.authorise(replace(other, exchange=2, parameters=torch.ones(3)))
-    with pytest.raises(Refusal, match="other parameters"):
+    with raises(Refusal, "other parameters"):
         consent.authorise(replace(other, exchange=2))
-    with pytest.raises(Refusal, match="asks for neurons 2 times a round"):
+    with raises(Refusal, "neurons", "2 times"):
         consent.authorise(replace(other, exchange=3))
-    with pytest.raises(Refusal, match="at most 32"):
+    with raises(Refusal, "most 32"):
         consent.authorise(replace(other, exchange=33))
     consent.authorise(replace(other, step="train"))
-    with pytest.raises(Refusal, match="other parameters"):
+    with raises(Refusal, "other parameters"):
         consent.authorise(replace(other, step="train", exchange=2, parameters=torch.ones(3)))
 
 
@@ -514,7 +515,7 @@ def test_final_figures_are_given_to_one_question_of_a_run(tmp_path: Path, record
     asked = evaluation(study())
     consent.authorise(asked)
     consent.authorise(asked)
-    with pytest.raises(Refusal, match="run once"):
+    with raises(Refusal, "run once"):
         consent.authorise(replace(asked, parameters={"local": torch.ones(3)}))
 
 
@@ -524,15 +525,15 @@ def test_budgets_last_and_say_what_they_are(tmp_path: Path, records: Records) ->
     approve(records, study())
     consent.authorise(request(study(), 1))
     consent.authorise(request(study(), 1, run="r2"))
-    with pytest.raises(Refusal, match="runs_per_study = 2"):
+    with raises(Refusal, "runs_per_study = 2"):
         consent.authorise(request(study(), 1, run="r3"))
     consent.authorise(request(study(), 2))
     consent = Consent(limited, Records(tmp_path / "state", "b"), "c")
-    with pytest.raises(Refusal, match=r"budget\.rounds = 3"):
+    with raises(Refusal, "budget.rounds = 3"):
         consent.authorise(request(study(), 3))
     consent.authorise(request(study(), 2))  # asked again: it is used up already
     text = "\n".join(listing(limited, records))
-    assert "3 of 3 rounds answered" in text
+    assert "3 of 3" in text
 
 
 def test_a_round_of_several_messages_counts_once_and_is_not_cut_off_by_its_budget(
@@ -547,7 +548,7 @@ def test_a_round_of_several_messages_counts_once_and_is_not_cut_off_by_its_budge
         consent.authorise(replace(request(two_arms), arm=arm, exchange=2))
     assert records.answers.used("c", dataset).rounds == 2
     assert records.answers.used("c", dataset).runs == 1
-    with pytest.raises(Refusal, match=r"answered 2 rounds about these data; budget\.rounds = 2"):
+    with raises(Refusal, "2 rounds", "budget.rounds = 2"):
         consent.authorise(replace(request(two_arms, 2), arm="fedlin", step="gradient"))
 
 
@@ -566,12 +567,12 @@ def test_each_hospital_can_be_the_user_in_as_many_runs_as_the_budget_says(
             consent.check_run(part, f"{run}.{user}")
             consent.authorise(request(part, run=f"{run}.{user}"))
     further, refused = whole.for_user("a"), r"12 runs of this study, .*budget\.runs_per_study = 2"
-    with pytest.raises(Refusal, match=refused):
+    with raises(Refusal, refused):
         consent.check_run(further, "r3.a")
-    with pytest.raises(Refusal, match=refused):
+    with raises(Refusal, refused):
         consent.authorise(request(further, run="r3.a"))
     text = "\n".join(review(limited, whole, records))
-    assert "one of 2 runs, for each of 6 users (budget.runs_per_study)" in text
+    assert says(text, "2 runs", "6 users", "budget.runs_per_study")
 
 
 def test_what_a_study_for_many_users_needs_is_reckoned_once_for_all_of_them(
@@ -614,7 +615,7 @@ def test_a_run_has_as_many_rounds_as_it_needs_and_begins_where_there_are_as_many
     approve(records, asked_for)
     Consent(site(tmp_path, budget={"rounds": rounds}), records, "c").check_run(asked_for, "r1")
     short = site(tmp_path, budget={"rounds": rounds - 1})
-    with pytest.raises(Refusal, match=f"up to {rounds} rounds .*, and {rounds - 1} are left"):
+    with raises(Refusal, f"{rounds} rounds", f"{rounds - 1} are"):
         Consent(short, records, "c").check_run(asked_for, "r1")
     assert f"and {rounds - 1} are left" in "\n".join(review(short, asked_for, records))
 
@@ -631,7 +632,7 @@ def test_a_budget_that_was_lowered_declines_no_run_that_needs_nothing_of_it(
     lowered = Consent(site(tmp_path, budget={"evaluations": 1}), records, "c")
     approve(records, study())
     lowered.check_run(study(), "r3")
-    with pytest.raises(Refusal, match="final figures, and they are left 0 times"):
+    with raises(Refusal, "figures", "0 times"):
         lowered.check_run(study(user="b"), "r3")
     only_users = study(name="alone", arms={"local": {}})
     approve(records, only_users)
@@ -697,8 +698,8 @@ def test_a_person_is_held_to_the_number_of_studies_too(
     capsys.readouterr()
     assert main(["review", file, "--study", str(other), "--approve"]) != 0
     said = capsys.readouterr()
-    assert "approved studies: 1 of 1 (budget.studies)" in said.out
-    assert "Nothing was decided: approved studies: 1 of 1 (budget.studies). Raise" in said.err
+    assert says(said.out, "1 of 1", "budget.studies")
+    assert says(said.err, "1 of 1", "budget.studies")
     assert main(["review", file, "--study", str(other), "--decline"]) == 0
     assert main(["review", file, "--study", study_file, "--decline"]) == 0
     assert main(["review", file, "--study", str(other), "--approve"]) == 0
@@ -708,8 +709,7 @@ def test_a_rule_of_the_site_file_approves_and_says_so(tmp_path: Path, records: R
     automatic = site(tmp_path, approval=Approval(automatic="within_limits").model_dump())
     Consent(automatic, records, "c").check(study())
     text = "\n".join(listing(automatic, records))
-    assert "approved by limits" in text
-    assert "without a person" in text
+    assert says(text, "limits", "without")
 
 
 def test_studies_that_wait_are_bounded(tmp_path: Path, records: Records) -> None:
@@ -734,7 +734,7 @@ def test_a_decision_is_about_a_study_that_is_named(
 ) -> None:
     file, _ = written(tmp_path)
     assert main(["review", file, decision]) == 2
-    assert "of which study?" in capsys.readouterr().err
+    assert "which study" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("decision", [[], ["--approve"], ["--decline"]])
@@ -743,7 +743,7 @@ def test_a_study_file_that_is_not_of_the_digest_is_not_decided_about(
 ) -> None:
     file, study_file = written(tmp_path)
     assert main(["review", file, "beef", "--study", study_file, *decision]) == 2
-    assert "Nothing was decided" in capsys.readouterr().err
+    assert "was decided" in capsys.readouterr().err
     digest = study().digest[:6].upper()
     assert main(["review", file, digest, "--study", study_file, *decision]) == 0
 
@@ -755,7 +755,7 @@ def test_a_study_that_is_not_the_one_of_its_digest_any_more_is_not_shown(
     (entry,) = records.studies.all()
     records._file.execute("""update studies set content = replace(content, '": 3', '": 2')""")
     for ask in (records.studies.all, lambda: records.studies.get(entry.digest)):
-        with pytest.raises(SiteError, match=r"records\.sqlite.* is not as it was written"):
+        with raises(SiteError, "records.sqlite", "not as"):
             ask()
 
 
@@ -764,7 +764,7 @@ def test_a_decision_of_which_a_byte_was_changed_approves_nothing(
 ) -> None:
     decide(records, entry_of(study(), records), approve=False, by="somebody")
     records._file.execute("update decisions set state = 'declinee'")
-    with pytest.raises(SiteError, match=r"records\.sqlite.*is not as it was writ"):
+    with raises(SiteError, "records.sqlite", "not as"):
         Consent(site(tmp_path), records, "c").check(study())
 
 
@@ -805,7 +805,7 @@ def test_an_approved_study_that_cannot_be_read_any_more_stands_in_no_other_ones_
 def test_a_study_is_named_by_how_its_digest_begins(records: Records) -> None:
     approve(records, study())
     assert named(study().digest[:6], records).digest == study().digest
-    with pytest.raises(StudyError, match="No study"):
+    with raises(StudyError, "No study"):
         named("zz", records)
 
 
@@ -815,11 +815,11 @@ def test_the_secret_is_drawn_once_and_private(tmp_path: Path) -> None:
     assert site_secret(folder) == secret
     assert (folder / "secret.key").stat().st_mode & 0o777 == 0o600
     (folder / "secret.key").chmod(0o644)  # as a restored backup may leave it
-    with pytest.raises(SiteError, match="chmod 600"):
+    with raises(SiteError, "chmod 600"):
         site_secret(folder)
     (folder / "secret.key").chmod(0o600)
     (folder / "secret.key").write_bytes(b"short")
-    with pytest.raises(SiteError, match="5 bytes"):
+    with raises(SiteError, "5 bytes"):
         site_secret(folder)
 
 
@@ -839,7 +839,7 @@ def test_a_sealed_round_that_is_resumed_has_fresh_keys_and_is_the_same_question(
         trained = replace(request(study()), values={"attempt": attempt})
         consent.authorise(trained)
         consent.authorise(replace(trained, step=legs.MASKED, values={"scale": attempt}))
-    with pytest.raises(Refusal, match="other parameters"):
+    with raises(Refusal, "other parameters"):
         consent.authorise(request(study(), value=1.0))
 
 
@@ -874,7 +874,7 @@ def test_a_model_larger_than_the_site_allows_is_refused_before_it_is_built(
     tmp_path: Path, records: Records
 ) -> None:
     large = study(model={"name": "mlp", "hidden": [30_000, 30_000]}, arms={"fedavg": {}})
-    with pytest.raises(Refusal, match=r"limits\.max_parameters = 200000000"):
+    with raises(Refusal, "limits.max_parameters = 200000000"):
         Consent(site(tmp_path), records, "c").check(large)
     allowed = site(tmp_path, limits={"max_parameters": 10**9})
     with pytest.raises(Undecided):

@@ -20,6 +20,7 @@ from erosion.client.site_file import load_site
 from erosion.command_line import main
 from erosion.common.errors import DataError
 from erosion.common.study.study import load_study
+from tests.support.said import raises
 from tests.support.spreadsheets import write_ods, write_workbook
 from tests.support.stored_tables import SAS7BDAT, XLS, unpacked
 
@@ -105,7 +106,7 @@ def test_a_key_of_another_format_is_refused_and_not_ignored(
 ) -> None:
     FORMATS[name](tmp_path / name)
     source = TableFile.model_validate({"path": tmp_path / name, key: "labels"})
-    with pytest.raises(DataError, match=f"Remove {key}"):
+    with raises(DataError, f"Remove {key}"):
         source.read(["age"])
 
 
@@ -132,9 +133,9 @@ def test_cells_of_a_workbook_are_what_they_are_there(tmp_path: Path) -> None:
 
 def test_of_several_sheets_one_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_workbook(tmp_path / "a.xlsx", {"Notes": [["x"], [1]], "Data": [HEADER, *ROWS]})
-    with pytest.raises(DataError, match=r"the sheets 'Notes', 'Data'.*sheet under \[data\]"):
+    with raises(DataError, "'Notes'", "'Data'", "sheet", "[data]"):
         TableFile(path=path).read(["age"])
-    with pytest.raises(DataError, match="no sheet 'Date'"):
+    with raises(DataError, "sheet", "'Date'"):
         TableFile(path=path, sheet="Date").read(["age"])
     command = ["study", "new", str(path), "--target", "ill", "--hospitals", "a,b"]
     assert main([*command, "--sheet", "Data"]) == 0
@@ -169,10 +170,10 @@ def test_nested_json_lines_are_flat_by_path_and_fhir_is_read_only_where_it_is_fl
     assert source.read(()).header == ("resourceType", "id", "name.0.family", "gender")
     assert [source.read(["id"]).place(row) for row in range(2)] == ["line 1", "line 3"]
     path.write_text(json.dumps(patient) + "\n" + json.dumps({"resourceType": "Observation"}))
-    with pytest.raises(DataError, match=r"Observation.*one row for each patient"):
+    with raises(DataError, "Observation", "each", "patient"):
         source.read(["id"])
     path.write_text('{"a": 1}\n[2]\n')
-    with pytest.raises(DataError, match="line 2 is no JSON object"):
+    with raises(DataError, "line 2", "JSON"):
         source.read(["a"])
 
 
@@ -182,10 +183,10 @@ def test_a_file_that_is_cut_off_or_damaged_is_explained(tmp_path: Path, name: st
     whole = (tmp_path / name).read_bytes()
     for share in (0.1, 0.5, 0.9):
         (tmp_path / name).write_bytes(whole[: int(share * len(whole)) - 7])
-        with pytest.raises(DataError, match=str(tmp_path / name)):
+        with raises(DataError, str(tmp_path / name)):
             TableFile(path=tmp_path / name).read(["age"])
     (tmp_path / name).write_bytes(b"age,ill\n1,2\n")
-    with pytest.raises(DataError, match=str(tmp_path / name)):
+    with raises(DataError, str(tmp_path / name)):
         TableFile(path=tmp_path / name).read(["age"])
 
 
@@ -198,13 +199,13 @@ def test_what_unpacks_to_too_much_is_refused(
     monkeypatch.setattr(typed_files, "MOST_CELLS", 100)
     monkeypatch.setattr(typed_files, "MOST_CELLS", 100)
     for name in ("a.csv.gz", "a.zip"):
-        with pytest.raises(DataError, match="more than the"):
+        with raises(DataError, "more than"):
             TableFile(path=tmp_path / name).read(["age"])
     monkeypatch.undo()
     monkeypatch.setattr(typed_files, "MOST_CELLS", 100)
     monkeypatch.setattr(typed_files, "MOST_CELLS", 100)
     for name in ("a.XLSX", "a.sav", "a.ndjson"):
-        with pytest.raises(DataError, match="more than are read"):
+        with raises(DataError, "more", "read"):
             TableFile(path=tmp_path / name).read(["age"])
 
 
@@ -214,13 +215,13 @@ def test_an_archive_of_several_tables_and_a_missing_library_have_a_remedy(
     with zipfile.ZipFile(tmp_path / "two.zip", "w") as archive:
         archive.writestr("a.csv", TEXT)
         archive.writestr("b.csv", TEXT)
-    with pytest.raises(DataError, match=r"2 files \(a.csv, b.csv\)"):
+    with raises(DataError, "2 files", "a.csv", "b.csv"):
         TableFile(path=tmp_path / "two.zip").read(["age"])
     as_workbook(tmp_path / "a.xlsx")
     pyreadstat.write_sav(FRAME, tmp_path / "a.sav")
     for package, name in (("python_calamine", "a.xlsx"), ("pyreadstat", "a.sav")):
         monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(DataError, match=r"not installed\. Run: pip install"):
+        with raises(DataError, "installed", "install"):
             TableFile(path=tmp_path / name).read(["age"])
 
 

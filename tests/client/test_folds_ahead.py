@@ -15,6 +15,7 @@ from erosion.common.errors import Refusal
 from erosion.common.rounds.selection import fold_studies, trials
 from erosion.common.study.sections import Fold
 from erosion.common.study.study import Study
+from tests.support.said import raises
 from tests.support.small_study import (
     TWO_NUMBERS,
     make_site,
@@ -51,7 +52,7 @@ def test_a_fold_of_too_few_patients_is_refused_before_any_ran(
 ) -> None:
     """Several arms had been tried by then."""
     site, study = site_of(tmp_path, **limits), make_study(**keys)
-    with pytest.raises(Refusal, match=said):
+    with raises(Refusal, said):
         Hospital(site).describe(study)
     assert Severity.FAILED in [finding.outcome for finding in check_study_here(site, study)]
 
@@ -72,9 +73,7 @@ def test_a_candidate_beyond_the_limits_is_refused_before_any_ran(tmp_path: Path)
         )
 
     describe(0.2, 0.3)
-    with pytest.raises(
-        Refusal, match=r"selection\.folds = 4\): .*limits\.min_local_steps = 3: fedfomo"
-    ):
+    with raises(Refusal, "selection.folds = 4", "limits.min_local_steps = 3", "fedfomo"):
         describe(0.2, 0.9)
 
 
@@ -108,7 +107,7 @@ def test_a_fold_of_too_few_patients_is_refused_that_is_asked_without_the_whole(
     """Of 14 and of 20 patients each fold has two, one or none, and no error tells which."""
     here = Hospital(site_of(tmp_path))
     for part in parts_of(make_study(**keys)):
-        with pytest.raises(Refusal, match="leaves out no folds of fewer than 3 patients"):
+        with raises(Refusal, "leaves", "3 patients"):
             here._prepare(part)
 
 

@@ -30,6 +30,7 @@ from erosion.common.protocol.scaling import pool
 from erosion.common.rounds.selection import fold_studies, trials
 from erosion.common.study.study import Study
 from tests.support.patience import PATIENCE
+from tests.support.said import raises, says
 from tests.support.small_study import make_site, make_study, twenty_patients, with_missing
 
 DIM = 6  # two columns, two classes: 4 weights and 2 biases
@@ -158,7 +159,7 @@ def test_data_are_read_once_per_study(tmp_path: Path) -> None:
     hospital.describe(make_study())
     (tmp_path / "b.csv").unlink()
     hospital.train(request(make_study()))
-    with pytest.raises(DataError, match="data file"):
+    with raises(DataError, "data file"):
         hospital.describe(make_study(seed=1))
 
 
@@ -253,7 +254,7 @@ def test_what_is_not_told_is_no_set_of_the_budget(tmp_path: Path) -> None:
     user = Hospital(user_site(tmp_path, budget={"sets": 1}))
     for each in (study, *fold_studies(study)):
         user._prepare(each)
-    assert "given for 1 of 1 different sets" in user.disclosed()[1]
+    assert says(user.disclosed()[1], "1", "1 different")
     peer = Hospital(peer_site(tmp_path))
     for scaling in ("local", "user", "none"):
         peer._prepare(make_study(scaling=scaling)).begin()
@@ -279,11 +280,11 @@ def test_nothing_is_told_of_a_fold_or_trial(tmp_path: Path) -> None:
     fold = fold_studies(make_study(scaling="federated", **FOLDS))[0]
     (trial, *_) = next(iter(trials(make_study(scaling="local", selection={}), "local")))
     for part in (fold, trial):
-        with pytest.raises(Refusal, match="its study"):
+        with raises(Refusal, "its study"):
             user.describe(part)
-        with pytest.raises(Refusal, match="its study"):
+        with raises(Refusal, "its study"):
             user.summarise(part)
-    with pytest.raises(Refusal, match="final figures"):
+    with raises(Refusal, "final figures"):
         user.evaluate(EvaluateRequest(trial, {}, None))
 
 
@@ -332,7 +333,7 @@ def test_classes_are_counted_in_patients_and_not_in_their_rows(tmp_path: Path) -
 
 
 def test_only_the_user_evaluates(tmp_path: Path) -> None:
-    with pytest.raises(Refusal, match="no test part"):
+    with raises(Refusal, "test part"):
         Hospital(peer_site(tmp_path)).evaluate(EvaluateRequest(make_study(), {}, None))
 
 
@@ -348,12 +349,12 @@ def test_only_the_user_evaluates(tmp_path: Path) -> None:
 def test_parameters_that_do_not_fit_are_refused(
     tmp_path: Path, parameters: torch.Tensor, reason: str
 ) -> None:
-    with pytest.raises(Refusal, match=reason):
+    with raises(Refusal, reason):
         Hospital(peer_site(tmp_path)).train(request(make_study(), parameters=parameters))
 
 
 def test_an_arm_that_the_study_does_not_have_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Refusal, match="fedavg, local"):
+    with raises(Refusal, "fedavg, local"):
         Hospital(peer_site(tmp_path)).train(request(make_study(), arm="ditto"))
 
 
@@ -378,13 +379,13 @@ def test_a_scaling_that_does_not_fit_is_refused(
     tmp_path: Path, scaling: Scaling | None, reason: str
 ) -> None:
     study = make_study(scaling="federated")
-    with pytest.raises(Refusal, match=reason):
+    with raises(Refusal, reason):
         Hospital(peer_site(tmp_path)).train(request(study, scaling=scaling))
 
 
 def test_fewer_patients_than_the_limit_are_not_trained_on(tmp_path: Path) -> None:
     hospital = Hospital(user_site(tmp_path, limits={"min_patients": 15}))
-    with pytest.raises(Refusal, match=r"fewer training patients than limits\.min_patients = 15"):
+    with raises(Refusal, "training", "limits.min_patients = 15"):
         hospital.describe(make_study())
     with pytest.raises(Refusal):
         hospital.train(request(make_study()))
@@ -392,7 +393,7 @@ def test_fewer_patients_than_the_limit_are_not_trained_on(tmp_path: Path) -> Non
 
 def test_a_refused_study_reads_no_data(tmp_path: Path) -> None:
     site = make_site(tmp_path, limits={"studies": ["other"]})
-    with pytest.raises(Refusal, match=r"limits\.studies"):
+    with raises(Refusal, "limits.studies"):
         Hospital(site).describe(make_study())
 
 
@@ -413,7 +414,7 @@ def test_a_peer_of_one_class_trains_and_its_log_says_so(
 def test_a_device_that_is_not_there_is_a_site_error(tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has the device")
-    with pytest.raises(SiteError, match=r"compute\.device"):
+    with raises(SiteError, "compute.device"):
         Hospital(user_site(tmp_path, compute={"device": "cuda"}))
 
 

@@ -21,6 +21,7 @@ from erosion.common.errors import DataError
 from erosion.common.protocol.messages import TrainRequest
 from erosion.common.rounds.selection import fold_studies
 from erosion.common.study.study import Study
+from tests.support.said import raises, says
 from tests.support.small_study import TASK, make_site, make_study, twenty_patients
 
 
@@ -182,12 +183,12 @@ def test_a_peer_started_anew_in_mid_run_says_that_its_data_changed(
     request = TrainRequest(study, "fedavg", 1, torch.zeros(6), None, run="run")
     Hospital(site).train(request)
     Hospital(site).train(replace(request, round=2))
-    assert "have changed since the run began" not in caplog.text
+    assert "changed since" not in caplog.text
     (tmp_path / "a.csv").write_text(twenty_patients(older=5))
     Hospital(site).train(replace(request, run="another"))
-    assert "have changed since the run began" not in caplog.text
+    assert "changed since" not in caplog.text
     Hospital(site).train(replace(request, round=3))
-    assert "data have changed since the run began" in caplog.text
+    assert says(caplog.text, "changed", "since")
 
 
 def test_other_columns_are_read_again(tmp_path: Path, num_reads: Callable[[], int]) -> None:
@@ -209,8 +210,8 @@ def test_a_database_is_read_anew_for_another_study_or_run(
 def test_kept_patients_are_held_against_every_study(tmp_path: Path) -> None:
     healthy = "".join(f"{30 + i},f,0\n" for i in range(20))
     kept = KeptPatients(make_site(tmp_path, f"age,sex,ill\n{healthy}", name="b"))
-    assert "all patients are of the class 'healthy'" in kept.of(make_study()).notes
-    with pytest.raises(DataError, match="nothing to measure a model on"):
+    assert says(kept.of(make_study()).notes, "patients", "'healthy'")
+    with raises(DataError, "nothing", "measure"):
         kept.of(make_study(user="b"))
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from erosion.client.records.private_database import PrivateDatabase
 from erosion.common.errors import SiteError
+from tests.support.said import raises
 
 TABLES = "create table if not exists things (name text primary key);"
 
@@ -80,7 +81,7 @@ def test_a_transaction_within_another_is_taken_back_with_it(tmp_path: Path) -> N
 
 def test_a_statement_that_fails_in_a_transaction_takes_it_back(tmp_path: Path) -> None:
     file = opened(tmp_path / "things.sqlite")
-    with pytest.raises(SiteError, match="UNIQUE"), file.transaction():
+    with raises(SiteError, "UNIQUE"), file.transaction():
         file.execute_many("insert into things values (?)", [("a",), ("a",)])
     assert things(file) == []
 
@@ -93,7 +94,7 @@ def test_a_second_program_waits_for_the_first(
     with first.transaction():
         first.execute("insert into things values (?)", ("a",))
         words = r"by another program for 0\.01 s \(database is locked\).*Let that program end"
-        with pytest.raises(SiteError, match=words), second.transaction():
+        with raises(SiteError, words), second.transaction():
             pytest.fail("only one program at a time")
         assert things(second) == []
     with second.transaction():
@@ -108,7 +109,7 @@ def test_opening_the_file_again_lets_go_of_no_lock(tmp_path: Path) -> None:
         first.execute("insert into things values (?)", ("a",))
         opened(path).close()
         other = subprocess.run([sys.executable, "-c", write], capture_output=True, text=True)
-        assert "database is locked" in other.stderr
+        assert "database is" in other.stderr
     assert things(first) == ["a"]
 
 
@@ -131,7 +132,7 @@ def test_a_file_of_another_version_is_named_and_left_as_it_is(tmp_path: Path) ->
     path = tmp_path / "things.sqlite"
     with sqlite3.connect(path) as other:
         other.execute("pragma user_version = 3")
-    with pytest.raises(SiteError, match=r"things\.sqlite has version 3; this program writes 2"):
+    with raises(SiteError, "things.sqlite", "3", "2"):
         opened(path)
     with sqlite3.connect(path) as other:
         assert other.execute("select count(*) from sqlite_master").fetchone() == (0,)
@@ -140,14 +141,14 @@ def test_a_file_of_another_version_is_named_and_left_as_it_is(tmp_path: Path) ->
 def test_a_folder_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     words = r"holds the things, cannot be used.*Nothing goes without them\. Check the disk"
-    with pytest.raises(SiteError, match=words):
+    with raises(SiteError, words):
         opened(tmp_path / "file" / "things.sqlite")
 
 
 def test_a_pipe_or_a_device_in_its_place_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/null")):
-        with pytest.raises(SiteError, match=r"the things, cannot be used .*no ordinary file"):
+        with raises(SiteError, "things", "cannot", "ordinary file"):
             opened(path)
 
 
@@ -158,7 +159,7 @@ def test_a_damaged_file_of_which_sqlite_quotes_what_is_no_text_is_refused(tmp_pa
     path.write_bytes(damaged.replace(b"CREATE TABLE", b"CREATE  ABLE"))
     with closing(sqlite3.connect(path)) as file, pytest.raises(UnicodeDecodeError):
         file.execute("select * from sqlite_master")
-    with pytest.raises(SiteError, match=r"things\.sqlite"):
+    with raises(SiteError, "things.sqlite"):
         opened(path)
 
 
@@ -171,13 +172,13 @@ def test_a_damaged_file_is_refused_when_it_is_opened(tmp_path: Path) -> None:
     whole = path.read_bytes()
     middle = len(whole) // 2 // 4096 * 4096
     path.write_bytes(whole[:middle] + bytes(100) + whole[middle + 100 :])
-    with pytest.raises(SiteError, match=r"the things, cannot be used .*restore it from a backup"):
+    with raises(SiteError, "things", "cannot", "restore", "backup"):
         opened(path)
     path.write_bytes(whole)
     file = opened(path)
     file.execute("update things set name = x'00' where name like '0500%'")
     file.close()
-    with pytest.raises(SiteError, match=r"things\.name"):
+    with raises(SiteError, "things.name"):
         opened(path)
 
 
@@ -191,7 +192,7 @@ def test_a_file_that_was_emptied_or_cut_off_is_not_begun_anew(
     file.close()
     left = path.read_bytes()[:num_bytes]
     path.write_bytes(left)
-    with pytest.raises(SiteError, match=r"the things, cannot be used \(it was emptied or cut off"):
+    with raises(SiteError, "things", "emptied"):
         opened(path)
     assert path.read_bytes() == left
 
@@ -204,7 +205,7 @@ def test_a_byte_of_a_key_that_was_changed_is_noticed(tmp_path: Path) -> None:
     whole = path.read_bytes()
     assert whole.count(b"some thing") == 2  # in the table and in the index
     path.write_bytes(whole.replace(b"some thing", b"some thong", 1))
-    with pytest.raises(SiteError, match=r"the things, cannot be used .*restore it from a backup"):
+    with raises(SiteError, "things", "cannot", "restore", "backup"):
         opened(path)
 
 
@@ -242,7 +243,7 @@ def test_a_file_that_was_removed_or_replaced_meanwhile_is_not_written_into(tmp_p
         if is_replaced:
             opened(path).close()
         for use in (lambda: things(file), lambda: file.execute("delete from things")):
-            with pytest.raises(SiteError, match="moved, removed"):
+            with raises(SiteError, "moved, removed"):
                 use()
     away.replace(path)
     assert things(file) == []

@@ -27,6 +27,7 @@ from erosion.common.rounds.selection import (
     trials,
 )
 from erosion.common.study.study import Study
+from tests.support.said import raises
 from tests.support.sent_logs import long_log
 from tests.support.small_study import make_site, make_study
 
@@ -166,7 +167,7 @@ def test_runs_that_the_log_alone_knows_are_runs_of_the_approved_study(
     assert (used.studies, used.runs, used.rounds) == (1, most, most * len(studies))
     consent = Consent(here, records, "c")
     for study in studies:
-        with pytest.raises(Refusal, match=f"taken part in {most} runs"):
+        with raises(Refusal, "taken", f"{most} runs"):
             consent.authorise(
                 TrainRequest(study, next(iter(study.arms)), 1, torch.zeros(6), None, "more")
             )
@@ -181,7 +182,7 @@ def test_runs_of_a_study_that_the_book_lacked_count_once_it_is_asked_for(tmp_pat
     runs = [f"r{number}" for number in range(most)]
     recover(records, "c", dataset_of(here), sent(tmp_path, studies, runs))
     decide(records, entry_of(approved, records), approve=True, by="somebody")
-    with pytest.raises(Refusal, match=f"taken part in {most} runs"):
+    with raises(Refusal, "taken", f"{most} runs"):
         Consent(here, records, "c").authorise(
             TrainRequest(studies[0], "fedavg", 1, torch.zeros(6), None, "more")
         )

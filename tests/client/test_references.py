@@ -17,6 +17,7 @@ from erosion.common.study.study import Study
 from erosion.common.tasks import AnyTask
 from erosion.common.tasks.task import Floats, Targets
 from erosion.experiments.simulator import simulate
+from tests.support.said import raises
 from tests.support.small_study import make_site
 
 FEATURES = {"kind": "tabular", "features": ["a", "b", "c"]}
@@ -189,5 +190,5 @@ def test_a_study_may_name_the_reference_or_have_none(tmp_path: Path) -> None:
     ],
 )
 def test_a_study_whose_references_do_not_fit_is_refused(changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+    with raises(ValueError, told):
         Study.model_validate({**study().model_dump(), **changes})

@@ -14,6 +14,7 @@ from erosion.client.site_file import CoordinatorAddress, load_site
 from erosion.client.training.limits import check_limits, check_study, local_steps
 from erosion.common.errors import DataError, Refusal, SiteError
 from erosion.common.learning.training import Training
+from tests.support.said import raises
 from tests.support.small_study import counts, make_site, make_study
 
 DATA = {"path": "patients.csv"}
@@ -64,12 +65,12 @@ def test_paths_in_a_site_file_are_relative_to_it(tmp_path: Path) -> None:
 
 
 def test_a_missing_site_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SiteError, match=r"no site file at .*nowhere\.toml. Check the path"):
+    with raises(SiteError, "site", "file", "nowhere.toml", "Check"):
         load_site(tmp_path / "nowhere.toml")
 
 
 def test_a_malformed_site_file_says_where(tmp_path: Path) -> None:
-    with pytest.raises(SiteError, match=r"not valid TOML.*line 1"):
+    with raises(SiteError, "valid", "TOML", "line 1"):
         load_site(written(tmp_path, "name = st-anna"))
 
 
@@ -120,7 +121,7 @@ def test_a_wrong_key_is_named_with_its_value_and_remedy(
 def test_a_host_that_no_dns_can_know_is_named(tmp_path: Path, key: str, host: str) -> None:
     given = {"address": "127.0.0.1:1"} | {key: f"{host}:9092"}
     path = written(tmp_path, tomli_w.dumps({"name": "a", "data": DATA, "coordinator": given}))
-    with pytest.raises(SiteError, match=rf"coordinator\.{key} = .*has 1 to 63 characters"):
+    with raises(SiteError, f"coordinator.{key} = has", "1", "63 characters"):
         load_site(path)
 
 
@@ -134,7 +135,7 @@ def test_a_path_with_a_nul_is_named(tmp_path: Path, table: str, key: str) -> Non
     assert isinstance(place, dict)
     place[key] = "a\0b.csv"
     path = written(tmp_path, tomli_w.dumps(raw))
-    with pytest.raises(SiteError, match=rf"{key} = .*a path has no NUL character"):
+    with raises(SiteError, f"{key} = a", "NUL"):
         load_site(path)
 
 
@@ -142,7 +143,7 @@ def test_a_path_with_a_nul_is_named(tmp_path: Path, table: str, key: str) -> Non
 def test_an_encoding_that_is_not_of_text_is_named(tmp_path: Path, encoding: str) -> None:
     data = {**DATA, "encoding": encoding}
     raw = {"name": "a", "data": data, "coordinator": {"address": "127.0.0.1:1"}}
-    with pytest.raises(SiteError, match=r"data\.encoding = .*must be an encoding of text"):
+    with raises(SiteError, "data.encoding =", "must", "encoding"):
         load_site(written(tmp_path, tomli_w.dumps(raw)))
 
 
@@ -152,14 +153,14 @@ def test_data_in_a_circle_of_links_are_named(tmp_path: Path) -> None:
     site = make_site(tmp_path, None, file="loop.csv")
     assert dataset_of(site) == hashlib.sha256(str(loop).encode()).hexdigest()[:16]
     assert site.data.revision()
-    with pytest.raises(DataError, match=r"loop\.csv cannot be used: Too many levels"):
+    with raises(DataError, "loop.csv", "cannot"):
         load_patients(site, make_study())
 
 
 def test_a_home_that_is_nobodys_is_named_with_the_remedy(tmp_path: Path) -> None:
     path = tmp_path / "site.toml"
     path.write_text(WHOLE.replace("export/", "~nobody-here/"))
-    with pytest.raises(SiteError, match="Write the whole path"):
+    with raises(SiteError, "Write", "whole"):
         load_site(path)
 
 
@@ -168,7 +169,7 @@ def test_a_proxys_password_is_in_no_message(tmp_path: Path, password: str) -> No
     path = tmp_path / "site.toml"
     proxy = f'proxy = "user:{password}@proxy.example.org"  # without its port'
     path.write_text(WHOLE.replace("[limits]", f"{proxy}\n[limits]"))
-    with pytest.raises(SiteError, match=r"proxy\.example\.org") as refused:
+    with raises(SiteError, "proxy.example.org") as refused:
         load_site(path)
     assert "hush" not in str(refused.value)
 
@@ -216,7 +217,7 @@ def test_each_limit_refuses_with_the_value_and_the_limit(
 
 def test_the_files_order_is_refused_where_the_order_is_the_sites_secret(tmp_path: Path) -> None:
     training = {"steps": 5, "batch_size": 4, "order": "sequential"}
-    with pytest.raises(Refusal, match=r'order = "sequential"\); compute\.public_order = false'):
+    with raises(Refusal, '"sequential"', "compute.public_order = false"):
         check_limits(make_site(tmp_path), make_study(training=training), counts(12))
     testbed = make_site(tmp_path, compute={"public_order": True})
     check_limits(testbed, make_study(training=training), counts(12))
@@ -224,16 +225,16 @@ def test_the_files_order_is_refused_where_the_order_is_the_sites_secret(tmp_path
 
 def test_one_step_a_round_is_refused_by_default(tmp_path: Path) -> None:
     study = make_study(training={"epochs": 1, "batch_size": 64})
-    with pytest.raises(Refusal, match=r"fewer local steps .* limits\.min_local_steps = 2"):
+    with raises(Refusal, "fewer local", "limits.min_local_steps = 2"):
         check_limits(make_site(tmp_path), study, counts(50))
 
 
 def test_every_reason_is_given_at_once(tmp_path: Path) -> None:
     site = make_site(tmp_path, limits={"models": ["mlp"], "max_rounds": 1})
-    with pytest.raises(Refusal, match=r"models.*; .*max_rounds.*; .*min_patients"):
+    with raises(Refusal, "models", ";", "max_rounds", ";", "min_patients"):
         check_limits(site, make_study(), counts(3))
 
 
 def test_a_site_that_the_study_does_not_name_declines(tmp_path: Path) -> None:
-    with pytest.raises(Refusal, match=r"not among the study's hospitals \(a, b\)"):
+    with raises(Refusal, "study's", "hospitals"):
         check_study(make_site(tmp_path, name="c"), make_study())

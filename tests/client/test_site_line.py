@@ -13,6 +13,7 @@ from erosion.client.connection.credentials import dial
 from erosion.client.connection.site_link import MOST_WAITING, SiteLink
 from erosion.common.protocol.frames import Kind, ProtocolFault, RunNews, frame, json_frame
 from tests.support.connect_proxy import ConnectProxy
+from tests.support.said import raises
 
 NUM_BYTES = 1000
 
@@ -82,12 +83,12 @@ def test_what_a_site_keeps_of_requests_that_wait_is_bounded(line: SiteLink) -> N
     line._most_bytes = 2 * NUM_BYTES
     come(line, "r1")
     come(line, "r2")
-    with pytest.raises(ProtocolFault, match="requests of more than 2000 bytes"):
+    with raises(ProtocolFault, "requests", "2000 bytes"):
         come(line, "r3")
     line._most_bytes = 2 * MOST_WAITING * NUM_BYTES
     for number in range(3, MOST_WAITING + 1):
         come(line, f"r{number}")
-    with pytest.raises(ProtocolFault, match=f"more than {MOST_WAITING} requests"):
+    with raises(ProtocolFault, "more", f"{MOST_WAITING} requests"):
         come(line, "one more")
 
 
@@ -96,7 +97,7 @@ def test_a_proxy_is_shown_the_same_password_by_the_line_as_by_the_check(password
     """gRPC takes what follows a slash for the path, and looks up the rest as a name."""
     with ConnectProxy("127.0.0.1:9", refuses="407 Proxy Authentication Required") as gate:
         proxy = f"joe:{password}@{gate.address}"
-        with pytest.raises(OSError, match="407"):
+        with raises(OSError, "407"):
             dial("coordinator.example.org:9092", proxy, 5.0)
         welcome = SiteLink("coordinator.example.org:9092", proxy=proxy).check(seconds=5.0)
         assert welcome.problem is not None

@@ -20,6 +20,7 @@ from erosion.common.settings.base import validate
 from tests.support import omop
 from tests.support.omop import SECRET
 from tests.support.patience import PATIENCE
+from tests.support.said import raises, says
 from tests.support.small_study import make_study
 
 NUM_PEOPLE = 60
@@ -84,7 +85,7 @@ def test_the_password_can_be_in_the_environment(
 ) -> None:
     del keys["password_file"]
     keys["password_variable"] = "OMOP_PASSWORD"
-    assert "The environment has no variable OMOP_PASSWORD. Set it" in problem_of(keys)
+    assert says(problem_of(keys), "environment", "OMOP_PASSWORD")
     monkeypatch.setenv("OMOP_PASSWORD", SECRET)
     assert load_patients(site_with(keys), make_study(task=omop.TASK)).num_patients == NUM_PEOPLE
 
@@ -125,7 +126,7 @@ def test_what_a_database_cannot_give_is_explained(
 def test_a_slow_query_ends_at_its_deadline(keys: dict[str, Any]) -> None:
     slow = {**keys, "query": "SELECT pg_sleep(300)", "query_seconds": 0.5}
     # Whoever gives up first: the database or this program.
-    assert "was not answered within 0.5 s. Make it faster" in problem_of(slow)
+    assert says(problem_of(slow), "answered", "0.5")
 
 
 def test_a_database_that_accepts_and_says_nothing_ends_at_the_deadline(
@@ -135,7 +136,7 @@ def test_a_database_that_accepts_and_says_nothing_ends_at_the_deadline(
         held: list[socket.socket] = []
         threading.Thread(target=lambda: held.append(silent.accept()[0]), daemon=True).start()
         url = f"postgresql://owner@127.0.0.1:{silent.getsockname()[1]}/postgres"
-        assert "cannot be reached" in problem_of({**keys, "url": url, "connect_seconds": 1})
+        assert "be reached" in problem_of({**keys, "url": url, "connect_seconds": 1})
         for connection in held:
             connection.close()
 
@@ -144,8 +145,8 @@ def test_values_of_a_wrong_type_are_held_against_the_contract(keys: dict[str, An
     keys["query"] = "SELECT 'old' AS age, 'f' AS sex, 120 AS systolic, 200 AS cholesterol, 1 AS x"
     with pytest.raises(DataError) as problem:
         load_patients(site_with({**keys, "patient": None}), make_study(task=omop.TASK))
-    assert "column age: not a number: 'old' on row 1" in str(problem.value)
-    assert "column infarction is missing" in str(problem.value)
+    assert says(str(problem.value), "column age", "'old'", "row 1")
+    assert says(str(problem.value), "column infarction", "missing")
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,7 @@ def test_values_of_a_wrong_type_are_held_against_the_contract(keys: dict[str, An
 def test_a_password_in_the_url_is_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(SiteError) as problem:
         site_with({"url": url, "query": "SELECT 1"})
-    assert "url holds a password; leave it out there, and name password_file" in str(problem.value)
+    assert says(str(problem.value), "password", "password_file")
     assert "s3cret" not in str(problem.value)
 
 
@@ -185,10 +186,10 @@ def test_other_databases_are_read_too(tmp_path: Path) -> None:
     found = load_patients(site_with({"url": f"sqlite:///{path}", "query": query}), make_study())
     assert found.rows[0].tolist() == [50.5, 0]
     absent = {"url": f"sqlite:///{tmp_path}/absent.sqlite", "query": query}
-    assert "There is no database file" in problem_of(absent)
+    assert says(problem_of(absent), "database", "file")
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
     slow = {"url": f"sqlite:///{path}", "query": endless, "query_seconds": 0.5}
-    assert "was not answered within 0.5 s" in problem_of(slow)
+    assert says(problem_of(slow), "answered", "0.5")
 
 
 @pytest.fixture
@@ -213,7 +214,7 @@ def test_an_sqlite_file_is_beside_the_site_file(
 
 @pytest.mark.parametrize("query", ["DROP TABLE patients", "DELETE FROM patients RETURNING age"])
 def test_a_query_changes_nothing_in_an_sqlite_file(sqlite: Path, query: str) -> None:
-    with pytest.raises(DataError, match="attempt to write a readonly database"):
+    with raises(DataError, "readonly", "database"):
         SqlQuery(url=f"sqlite:///{sqlite}", query=query).read(["age"])
     source = SqlQuery(url=f"sqlite:///{sqlite}", query="SELECT * FROM patients")
     assert source.read(["age"]).num_rows == 20
@@ -232,7 +233,7 @@ def test_a_query_that_was_given_up_leaves_nothing_running_and_no_traceback(
     source = SqlQuery(
         url=f"sqlite:///{sqlite}", query=query, query_seconds=0.3, max_rows=1_000_000_000
     )
-    with pytest.raises(DataError, match="was not answered within"):
+    with raises(DataError, "answered", "within"):
         source.read(["i"])
     for thread in threading.enumerate():
         if thread.name == "database":
@@ -246,7 +247,7 @@ def test_a_query_that_was_given_up_leaves_nothing_running_and_no_traceback(
 )
 def test_a_url_that_no_driver_understands_is_explained(sqlite: Path, url: str) -> None:
     message = problem_of({"url": url.format(path=sqlite), "query": "SELECT 1 AS age"})
-    assert "url is not one that SQLAlchemy can read. Write it like postgresql://" in message
+    assert says(message, "SQLAlchemy", "postgresql://")
     assert "timeout" not in message
 
 
@@ -258,7 +259,7 @@ def test_a_driver_that_lacks_a_package_is_explained(
 
     monkeypatch.setattr("sqlalchemy.Engine.connect", lacking)
     message = problem_of({"url": f"sqlite:///{sqlite}", "query": "SELECT 1 AS age"})
-    assert "cannot be reached: greenlet is not installed. Check data.url" in message
+    assert says(message, "installed", "data.url")
 
 
 def test_work_that_ends_while_it_is_given_up_is_given_up() -> None:

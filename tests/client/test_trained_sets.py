@@ -20,6 +20,7 @@ from erosion.common.errors import Refusal
 from erosion.common.protocol.messages import TrainRequest
 from erosion.common.rounds.selection import fold_studies
 from erosion.common.study.study import Study
+from tests.support.said import raises
 from tests.support.small_study import make_site, make_study
 
 CELL = 10
@@ -104,7 +105,7 @@ def test_a_row_is_known_again_where_a_study_asks_for_other_columns() -> None:
 def test_too_few_patients_to_leave_out_are_a_refusal_that_says_no_number() -> None:
     cells, rows = DisclosureControl(site(), SECRET), normal(15)
     trained_on(cells, rows)
-    with pytest.raises(Refusal, match=r"limits\.min_cell = 10") as refused:
+    with raises(Refusal, "limits.min_cell = 10") as refused:
         trained_on(cells, rows[1:])
     assert "15" not in str(refused.value)
 
@@ -307,7 +308,7 @@ def test_models_are_not_measured_on_nearly_the_same_pictures_of_another_size(
     hospital._prepare(fold_studies(of_pictures(1, 8, 8, **asked))[0]).begin()
     add_picture(tmp_path, 99)
     for shape in OTHER_SHAPES:
-        with pytest.raises(Refusal, match="test patients"):
+        with raises(Refusal, "test patients"):
             hospital._prepare(fold_studies(of_pictures(*shape, **asked, name="other"))[0])
 
 
@@ -324,7 +325,7 @@ def test_pictures_of_a_book_of_an_earlier_version_are_known_by_their_size_alone(
     hospital._prepared.clear()  # as a program of this version
     hospital._prepare(fold).begin()
     add_picture(tmp_path, 99)
-    with pytest.raises(Refusal, match="test patients"):
+    with raises(Refusal, "test patients"):
         hospital._prepare(other)
 
 

@@ -147,7 +147,7 @@ def test_no_coalition_below_the_stated_number_works_out_more_than_one_sum_by_the
     if not coalition.honest:
         return
     found = coalition.sums()
-    assert len(found) <= 1, "a difference of two sums"
+    assert len(found) <= 1
     for row in found:
         row /= np.abs(row).max()
         inside = np.abs(row) > 1e-9

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import gmpy2
 import numpy as np
-import pytest
 import torch
 
 from erosion.client.training.hospital import Hospital
@@ -16,6 +15,7 @@ from erosion.common.sealed.sum_rules import SumRules
 from tests.client.sealed.sites import NAMES, attempt, sites
 from tests.common.sealed.keys import noise, paillier_key
 from tests.common.sealed.vectors import f32
+from tests.support.said import raises
 from tests.support.sealed_study import ARM, PEERS, sealed_study
 from tests.support.small_study import TWO_NUMBERS, make_site, sixty_patients
 
@@ -82,8 +82,8 @@ def test_a_crafted_question_reads_two_of_eight_values_and_there_is_no_second_one
         read.append(digit / scale)
         packed = (packed - digit) // 2**16
     assert np.abs(np.array(read) - updates["s0"][:2]).max() < 1e-4
-    with pytest.raises(Refusal, match="given its distance of this round already"):
+    with raises(Refusal, "distance", "already"):
         asked({2: 2**30, 3: 2**46})
     roster = {n: at[n].hello(attempt(2), update) for n, update in updates.items()}
-    with pytest.raises(Refusal, match="distance was given already"):
+    with raises(Refusal, "distance", "already"):
         asked({2: 2**30, 3: 2**46})
