@@ -23,7 +23,7 @@ from erosion.client.connection.agent import (
     Agent,
     Until,
 )
-from erosion.client.connection.site_link import LostLink, SiteLink, Welcome
+from erosion.client.connection.site_link import LostLink, Welcome
 from erosion.command_line import parser
 from erosion.common.errors import LinkError, SiteError
 from erosion.common.protocol import wire
@@ -58,17 +58,13 @@ def longest_pauses(monkeypatch: pytest.MonkeyPatch, num_requests: int, times: in
     return pauses
 
 
-def test_a_line_that_breaks_right_after_every_welcome_is_tried_ever_more_rarely(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pauses = longest_pauses(monkeypatch, num_requests=0, times=8)
+def test_a_line_that_breaks_after_every_welcome_backs_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses = longest_pauses(monkeypatch, num_requests=0, times=1100)  # 2**1100 is no float
     assert pauses[:3] == [FIRST_RETRY_SECONDS, 2 * FIRST_RETRY_SECONDS, 4 * FIRST_RETRY_SECONDS]
     assert pauses[-1] == LAST_RETRY_SECONDS
 
 
-def test_a_site_whose_connection_stands_for_months_is_warned_of_its_certificates_end(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_expiry_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     begun = expiry.now()
     days = iter([0, 0, 334, 335, 336, 336])  # at each look for a message
 
@@ -91,10 +87,7 @@ def test_a_site_whose_connection_stands_for_months_is_warned_of_its_certificates
     assert [line.partition("(")[2].partition(")")[0] for line in warned] == ["30 days", "29 days"]
 
 
-def test_the_words_of_an_error_are_logged_as_they_are_sent(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """On one line and cut: what the log says has left is what has left."""
+def test_errors_are_logged_as_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     sent: list[str] = []
 
     class Line(BreaksAfterTheWelcome):
@@ -118,16 +111,7 @@ def test_the_words_of_an_error_are_logged_as_they_are_sent(
     assert (line["bytes"], line["sha256"]) == (len(sent[0].encode()), hash_of(sent[0]))
 
 
-def test_an_outage_of_hours_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """2 to the number of tries is no float after about an hour and a half."""
-    pauses = longest_pauses(monkeypatch, num_requests=0, times=1100)
-    assert pauses[-1] == LAST_RETRY_SECONDS
-
-
-def test_an_outage_is_not_counted_from_the_one_before_where_keys_were_replaced_between(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The connection is made anew for the new keys, which cannot be read at first."""
+def test_an_outage_starts_afresh_after_new_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     out_of_reach, unreadable = LostLink("out of reach"), SiteError("the key cannot be read")
     happens: list[Exception | None] = [out_of_reach, None, unreadable, out_of_reach, None]
     answered: list[Message] = []
@@ -160,15 +144,8 @@ def test_an_outage_is_not_counted_from_the_one_before_where_keys_were_replaced_b
     assert not happens
 
 
-def test_a_line_on_which_a_request_was_answered_is_tried_again_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_line_that_stood_or_answered_reconnects_now(monkeypatch: pytest.MonkeyPatch) -> None:
     assert longest_pauses(monkeypatch, num_requests=1, times=4) == [FIRST_RETRY_SECONDS] * 4
-
-
-def test_a_line_that_stood_for_a_while_is_tried_again_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
     monkeypatch.setattr(agent_module, "STEADY_SECONDS", 0.0)
     assert longest_pauses(monkeypatch, num_requests=0, times=4) == [FIRST_RETRY_SECONDS] * 4
 
@@ -232,10 +209,7 @@ def test_a_site_ends_with_a_study_that_it_took_part_in(came: list[str], is_over:
         (["declines", ENDED, "joins"], 9),
     ],
 )
-def test_a_site_that_declined_ends_once_the_coordinator_has_gone(
-    came: list[str], tries: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In a queue it waits for the next study; without one, containers would wait for it."""
+def test_a_declined_site_ends(came: list[str], tries: int, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
 
     def out_of_reach() -> None:
@@ -290,9 +264,7 @@ def test_a_site_that_may_have_missed_the_end_of_its_study_gives_up(
 
 
 @pytest.mark.parametrize("until", [Until(give_up_seconds=0.5), Until(study_ends=True)])
-def test_a_site_whose_own_certificate_has_expired_gives_up_as_any_other(
-    until: Until, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_expired_certificate_gives_up(until: Until, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
 
     def expired() -> None:
@@ -311,7 +283,6 @@ def test_a_site_whose_own_certificate_has_expired_gives_up_as_any_other(
 
 
 def test_hospitals_in_containers_are_left_alone_where_the_coordinator_is_gone_for_good() -> None:
-    """Started again, a site was asked about no study whose end it may have missed."""
     compose = (ROOT / "docker-compose.yml").read_text()
     _, _, hospital = compose.partition("x-hospital:")
     hospital, _, _ = hospital.partition("\nservices:")
@@ -320,8 +291,3 @@ def test_hospitals_in_containers_are_left_alone_where_the_coordinator_is_gone_fo
     assert options.until_study_ends
     assert options.give_up_seconds == LOST_SECONDS
     assert re.search("restart: on-failure:[1-9]\n", hospital)
-
-
-def test_the_stand_in_has_what_an_agent_uses_of_a_line() -> None:
-    used = ("__enter__", "__exit__", "receive", "is_dropped", "reply")
-    assert all(hasattr(SiteLink, name) for name in used)

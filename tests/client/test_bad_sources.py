@@ -160,9 +160,7 @@ def test_dicom_in_other_encodings_gives_the_same_pixels(tmp_path: Path) -> None:
     ("syntax", "form", "lossless"),
     [(JPEGBaseline8Bit, "JPEG", False), (JPEG2000Lossless, "JPEG2000", True)],
 )
-def test_compressed_dicom_is_decoded_where_that_is_installed(
-    tmp_path: Path, syntax: Any, form: str, lossless: bool
-) -> None:
+def test_dicom_is_decompressed(tmp_path: Path, syntax: Any, form: str, lossless: bool) -> None:
     pixels = np.full((6, 8), 90, np.uint8)
     picture = tmp_path / "picture"
     Image.fromarray(pixels).save(picture, format=form)
@@ -222,9 +220,7 @@ def test_a_disc_with_series_of_other_patients_keeps_them_apart(tmp_path: Path) -
         ((8, 6, 5, 1), ""),
     ],
 )
-def test_nifti_of_another_shape_is_explained(
-    tmp_path: Path, shape: tuple[int, ...], message: str
-) -> None:
+def test_another_nifti_is_explained(tmp_path: Path, shape: tuple[int, ...], message: str) -> None:
     write_nifti(tmp_path / "cold/a.nii.gz", np.ones(shape, np.float32))
     assert message in read_quietly(lambda: NiftiImages(path=tmp_path).read(GREY))
 
@@ -276,9 +272,7 @@ def test_scans_in_folders_that_are_linked_are_read_too(tmp_path: Path, source: A
     assert "cold/lost.nii " in said
 
 
-def test_a_folder_that_may_not_be_read_is_no_folder_without_scans(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_folder_is_not_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_dicom(tmp_path / "cold/a.dcm")
     (tmp_path / "cold/locked").mkdir()
     scandir = os.scandir
@@ -294,9 +288,7 @@ def test_a_folder_that_may_not_be_read_is_no_folder_without_scans(
 
 
 @pytest.mark.parametrize("place", [".", "cold"])
-def test_a_folder_of_images_that_may_not_be_read_is_explained(
-    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_folder(tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cold").mkdir()
     locked = tmp_path / place
     listdir = os.listdir
@@ -352,9 +344,7 @@ def test_arrays_of_objects_are_not_unpickled(tmp_path: Path) -> None:
     assert not (tmp_path / "RAN").exists()
 
 
-def test_an_archive_that_unpacks_to_too_much_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_large_archives_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("erosion.client.dataset.sources.pixels.MAX_DECODED_BYTES", 10_000)
     with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("images.npy", b"\0" * 20_000)
@@ -396,9 +386,7 @@ ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
         ("PRAGMA nonsense", "gives no table. Write one SELECT"),
     ],
 )
-def test_what_a_query_gives_is_bounded_and_explained(
-    tmp_path: Path, query: str, message: str
-) -> None:
+def test_a_query_result_is_bounded(tmp_path: Path, query: str, message: str) -> None:
     site = database(tmp_path, query, max_rows=9_000)
     assert message in read_quietly(lambda: load_patients(site, make_study()))
 
@@ -408,9 +396,7 @@ def test_an_empty_query_is_refused(tmp_path: Path) -> None:
         database(tmp_path, "")
 
 
-def test_documents_in_place_of_values_do_not_fill_the_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_documents_do_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_table, "MOST_CHARACTERS", 100_000)
     query = f"{ENDLESS} SELECT hex(randomblob(1000)) AS age, 'f' AS sex, 0 AS ill FROM n LIMIT 500"
     said = read_quietly(lambda: load_patients(database(tmp_path, query), make_study()))

@@ -78,7 +78,6 @@ def request(study: Study, arm: str, step: str = "train", exchange: int = 1) -> T
 def test_no_answer_is_given_whose_round_the_log_would_not_know(
     tmp_path: Path, header: dict[str, object], promised: bool
 ) -> None:
-    """Or a book of answers, or what patients have paid, could not be made up from the log."""
     privacy = {"epsilon": 3.0, "learning_rate": 1.0} if promised else None
     site = Peer(tmp_path, make_study(privacy=privacy))
     assert "WireError" in site.ask(request(site.study, "fedavg"), header=header)
@@ -94,7 +93,6 @@ def test_a_step_is_answered_to_a_message_of_its_own_type(tmp_path: Path, kind: s
 def test_where_patients_have_privacy_no_step_is_answered_but_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the study's method says of itself."""
     make_fedavg_ask_for_a_mean(monkeypatch)
     study = make_study(privacy={"epsilon": 3.0, "learning_rate": 1.0})
     site = Peer(tmp_path, study)
@@ -108,7 +106,6 @@ def test_where_patients_have_privacy_no_step_is_answered_but_training(
 
 
 def test_what_was_answered_is_found_again_in_the_log(tmp_path: Path) -> None:
-    """Where the book and the ledger are lost: nothing that was answered is missing."""
     site = Peer(tmp_path, make_study(privacy={"epsilon": 3.0, "learning_rate": 1.0}))
     assert site.ask(request(site.study, "fedavg")) == ""
     log, dataset = site.records / "sent.jsonl", dataset_of(site.site)
@@ -145,10 +142,7 @@ def test_a_book_that_was_lost_gives_no_other_place_in_the_round(tmp_path: Path) 
     [({}, 0), ({"evaluation": {"folds": 2}}, 0), ({"selection": {"folds": 2}}, 1)],
     ids=["study", "fold", "trial"],
 )
-def test_only_a_trial_has_a_round_more_than_was_approved(
-    tmp_path: Path, keys: dict[str, object], one_more: int
-) -> None:
-    """Its last one measures what the one before it led to."""
+def test_only_a_trial_has_one_more(tmp_path: Path, keys: dict[str, object], one_more: int) -> None:
     study = make_study(rounds=2, **keys)
     site = Peer(tmp_path, study)
     if study.selection is not None:

@@ -36,7 +36,7 @@ def test_what_is_as_it_should_be_is_taken(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"delta": torch.ones(1)}, r"`delta` has the shape \(1,\).*\(6,\)"),
+        ({"delta": torch.ones(1)}, "`delta` has the shape (1,)…(6,)"),
         ({"delta": torch.ones(DIM).double()}, "torch.float64"),
         ({"delta": None}, "`delta` is a NoneType"),
         ({"delta": torch.ones(DIM, requires_grad=True)}, "detach"),
@@ -47,7 +47,7 @@ def test_what_is_as_it_should_be_is_taken(tmp_path: Path, monkeypatch: pytest.Mo
         ({"attachments": {"bias": 1.0}}, "'bias' of `attachments` is a float"),
         ({"keep": [torch.ones(1)]}, "`keep` is a list"),
         ({"keep": {1: torch.ones(1)}}, "a name in `keep` is a int; it must be a str"),
-        ({"keep": {"a": torch.ones(1, requires_grad=True)}}, "'a' of `keep`.*detach"),
+        ({"keep": {"a": torch.ones(1, requires_grad=True)}}, "'a' of `keep`…detach"),
     ],
 )
 def test_a_wrong_outcome_is_told_in_words(
@@ -63,19 +63,13 @@ def test_a_wrong_outcome_is_told_in_words(
 
 
 @pytest.mark.parametrize("gives", [None, torch.zeros(DIM), LocalAnswer()])
-def test_what_is_no_outcome_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gives: Any
-) -> None:
+def test_no_outcome_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gives: Any) -> None:
     with raises(Refusal, f"{type(gives).__name__}", "LocalOutcome"):
         trained(tmp_path, monkeypatch, gives)
 
 
 @pytest.mark.parametrize("what", ["received", "inputs", "targets"])
-def test_what_others_start_from_and_later_rounds_see_is_not_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    """Hospitals of a simulation share what they receive, so it would differ from a deployment."""
-
+def test_inputs_are_not_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     def changing(_arm: FedAvg, work: LocalWork) -> LocalOutcome:
         getattr(work, what).add_(1)
         return RIGHT

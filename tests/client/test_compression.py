@@ -75,7 +75,6 @@ def test_another_run_begins_without_what_was_left_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["float16", "int8"])
 def test_what_a_method_keeps_is_not_disturbed(tmp_path: Path, kind: str) -> None:
-    """SCAFFOLD keeps a control variate, beside which the error lies."""
     compressed, exact = hospital(tmp_path), hospital(tmp_path / "other")
     for number in (1, 2):
         got, plain = (

@@ -56,9 +56,7 @@ def test_local_names_values_and_marks_are_translated(tmp_path: Path) -> None:
     ("middle", "num_patients", "is_told"),
     [(6.5, 40, True), (118, 40, False), (100, 40, False), (250, 40, True), (6.5, 19, False)],
 )
-def test_values_that_mostly_lie_far_from_the_studys_typical_ones_are_told_of(
-    tmp_path: Path, middle: float, num_patients: int, is_told: bool
-) -> None:
+def test_values_of_a_unit(tmp_path: Path, middle: float, num_patients: int, is_told: bool) -> None:
     """In range, and so read without a word, though 6.5 is in mmol/l and not in mg/dl."""
     feature = {"name": "glucose", "range": [0, 600], "typical": [99, 130]}
     rows = "".join(f"{middle * (1 + i / 1000)},{i % 2}\n" for i in range(num_patients))
@@ -78,9 +76,7 @@ def test_a_file_without_a_header_can_be_given_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "values"), [("duration[ms]", [86_400_000]), ("list<element: int64>", [[40]])]
 )
-def test_what_a_number_of_parquet_would_be_a_number_of_is_not_guessed(
-    tmp_path: Path, kind: str, values: list[Any]
-) -> None:
+def test_parquet_types_are_not_guessed(tmp_path: Path, kind: str, values: list[Any]) -> None:
     of_kind = {"duration[ms]": pa.duration("ms"), "list<element: int64>": pa.list_(pa.int64())}
     table = pa.table({"age": pa.array(values, of_kind[kind]), "sex": ["f"], "ill": [0]})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
@@ -184,9 +180,7 @@ def test_a_missing_column_is_asked_about_where_name_and_values_fit(tmp_path: Pat
         ("ages", "?,?"),  # nothing in it
     ],
 )
-def test_a_column_is_not_proposed_for_its_name_or_its_values_alone(
-    tmp_path: Path, header: str, values: str
-) -> None:
+def test_name_or_values_alone_propose_nothing(tmp_path: Path, header: str, values: str) -> None:
     one, two = values.split(",")
     site = make_site(tmp_path, f"{header},sex,ill\n{one},f,0\n{two},m,1\n")
     message = problem_of(site, make_study())
@@ -306,7 +300,6 @@ def test_a_decimal_comma_is_assumed_only_where_nothing_else_is_possible(tmp_path
 
 
 def test_a_number_of_thousands_of_digits_is_a_value_like_another(tmp_path: Path) -> None:
-    """Python makes no number of it, and the fault was taken for one of this program."""
     digits = "1" * 5000
     for row in (f"40,{digits},1", f"40,m,{digits}"):
         site = make_site(tmp_path, f"age,sex,ill\n30,f,0\n{row}\n")
@@ -334,9 +327,7 @@ def test_one_column_cannot_be_the_target_and_a_feature(tmp_path: Path) -> None:
         ("age,sex,ill\n1,f,0\n", "a.parquet", "cannot be read"),
     ],
 )
-def test_a_file_that_is_no_table_is_explained(
-    tmp_path: Path, text: str | None, file: str, message: str
-) -> None:
+def test_no_table_is_explained(tmp_path: Path, text: str | None, file: str, message: str) -> None:
     assert message in problem_of(make_site(tmp_path, text, file=file), make_study())
 
 
@@ -365,7 +356,6 @@ def test_one_class_is_an_error_for_the_user_and_a_note_for_a_peer(tmp_path: Path
 
 
 def test_rows_are_not_called_patients(tmp_path: Path) -> None:
-    """Three patients of two rows each."""
     text = "age,sex,ill,pid\n" + "1,f,1,a\n2,f,1,a\n3,m,1,b\n?,m,1,b\n5,m,1,c\n?,f,1,c\n"
     site = make_site(tmp_path, text, name="b", data={"patient": "pid"})
     found = load_patients(site, make_study(task=policy("drop")))

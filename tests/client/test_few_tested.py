@@ -30,9 +30,7 @@ def patients(num_tested: int) -> str:
         ({"evaluation": {"test_share": 0.1}}, "raise evaluation.test_share"),
     ],
 )
-def test_the_remedy_for_few_test_patients_is_one_that_helps(
-    tmp_path: Path, changes: dict[str, Any], remedy: str
-) -> None:
+def test_a_remedy_for_few_helps(tmp_path: Path, changes: dict[str, Any], remedy: str) -> None:
     study = make_study(**changes)
     site = make_site(tmp_path, patients(4), limits={"min_cell": 8})
     found = {finding.what: finding for finding in check_study_here(site, study) if finding.remedy}

@@ -70,9 +70,7 @@ def values(source: TableFile, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_format_gives_the_same_patients_by_the_same_commands(
-    tmp_path: Path, name: str
-) -> None:
+def test_every_format_gives_the_same_patients(tmp_path: Path, name: str) -> None:
     FORMATS[name](tmp_path / name)
     source = TableFile(path=tmp_path / name)
     assert values(source, "pid") == [row[0] for row in ROWS]
@@ -101,9 +99,7 @@ def test_a_file_of_sas_is_read(tmp_path: Path) -> None:
     ("name", "key"),
     [("a.csv", "sheet"), ("a.csv.gz", "value_labels"), ("a.XLSX", "value_labels")],
 )
-def test_a_key_of_another_format_is_refused_and_not_ignored(
-    tmp_path: Path, name: str, key: str
-) -> None:
+def test_a_key_of_another_format_is_refused(tmp_path: Path, name: str, key: str) -> None:
     FORMATS[name](tmp_path / name)
     source = TableFile.model_validate({"path": tmp_path / name, key: "labels"})
     with raises(DataError, f"Remove {key}"):
@@ -121,7 +117,6 @@ def test_rows_of_totals_can_be_left_out_in_every_format(tmp_path: Path) -> None:
 
 
 def test_cells_of_a_workbook_are_what_they_are_there(tmp_path: Path) -> None:
-    """Errors are missing, numbers need no decimal mark, and rows are told as Excel numbers them."""
     ages: list[Any] = [1.255, "#N/A", None, 980, True]
     rows = [["pid", "age"], *([f"p{i}", age] if age else [] for i, age in enumerate(ages))]
     source = TableFile(path=write_workbook(tmp_path / "a.xlsx", {"A": rows}), decimal=",")
@@ -145,9 +140,7 @@ def test_of_several_sheets_one_is_named(tmp_path: Path, capsys: pytest.CaptureFi
     assert load_site(tmp_path / "sites/a.toml").data.model_dump()["sheet"] == "Data"
 
 
-def test_labels_or_codes_are_read_as_declared_and_declared_missing_is_missing(
-    tmp_path: Path,
-) -> None:
+def test_labels_or_codes_are_read_as_declared(tmp_path: Path) -> None:
     frame = pd.DataFrame({"sex": [1.0, 2.0, 9.0, 3.0]})
     labels: Any = {"sex": {1: "male", 2: "female", 9: "refused"}}
     pyreadstat.write_sav(
@@ -160,9 +153,7 @@ def test_labels_or_codes_are_read_as_declared_and_declared_missing_is_missing(
     assert values(source, "sex") == ["male", "female", "", "3"]
 
 
-def test_nested_json_lines_are_flat_by_path_and_fhir_is_read_only_where_it_is_flat(
-    tmp_path: Path,
-) -> None:
+def test_json_lines_and_fhir_are_read_where_flat(tmp_path: Path) -> None:
     path = tmp_path / "a.ndjson"
     patient = {"resourceType": "Patient", "id": "7", "name": [{"family": "X"}], "gender": "male"}
     path.write_text(json.dumps(patient) + "\n\n" + json.dumps({**patient, "id": "8"}))
@@ -190,9 +181,7 @@ def test_a_file_that_is_cut_off_or_damaged_is_explained(tmp_path: Path, name: st
         TableFile(path=tmp_path / name).read(["age"])
 
 
-def test_what_unpacks_to_too_much_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_large_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a.csv.gz", "a.zip", "a.XLSX", "a.sav", "a.ndjson"):
         FORMATS[name](tmp_path / name)
     monkeypatch.setattr(file_content, "MAX_FILE_BYTES", 2**10)
@@ -209,9 +198,7 @@ def test_what_unpacks_to_too_much_is_refused(
             TableFile(path=tmp_path / name).read(["age"])
 
 
-def test_an_archive_of_several_tables_and_a_missing_library_have_a_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_archives_and_missing_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with zipfile.ZipFile(tmp_path / "two.zip", "w") as archive:
         archive.writestr("a.csv", TEXT)
         archive.writestr("b.csv", TEXT)

@@ -72,16 +72,13 @@ def test_a_model_is_measured_on_a_cell_of_patients_at_least(tmp_path: Path, shar
     assert num_told_apart(tmp_path, share) >= CELL
 
 
-def test_a_share_that_leaves_one_to_train_on_does_not_give_that_ones_record(
-    tmp_path: Path,
-) -> None:
+def test_no_share_leaves_one_patient_to_train_on(tmp_path: Path) -> None:
     age = mean_age_by_gradient(tmp_path, 0.99)
     assert min(abs(age - one) for one in range(30, 70)) > 0.01
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 0.9, 0.5])
 def test_no_figure_of_a_ball_is_one_patients(tmp_path: Path, epsilon: float) -> None:
-    """Told of a model that says who is ill by the age, how far it may move is a patient's age."""
     random = torch.Generator().manual_seed(5)
     ages = (60 + 12 * torch.randn(120, generator=random)).round(decimals=3)
     ill = ages + 10 * torch.randn(120, generator=random) > 60

@@ -79,7 +79,6 @@ def test_without_a_key_a_patient_is_its_first_row_in_the_table(tmp_path: Path) -
 
 
 def test_nobody_can_be_read_from_what_is_kept_of_those_trained_on(tmp_path: Path) -> None:
-    """Equal rows have other hashes in another run, and a hash is shorter than what it is of."""
     hospital = user(tmp_path, patient="key")
     evaluate(hospital, "one")
     evaluate(hospital, "other")
@@ -102,9 +101,7 @@ def test_the_disk_does_not_fill(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("evaluation", [{}, {"folds": 3, "repeats": 2}])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_the_figures_can_be_had_from_the_table(
-    tmp_path: Path, evaluation: dict[str, int], workers: int
-) -> None:
+def test_figures_from_the_table(tmp_path: Path, evaluation: dict[str, int], workers: int) -> None:
     sites = []
     for name in "ab":
         (tmp_path / f"{name}.csv").write_text(table())
@@ -132,10 +129,7 @@ def test_the_figures_can_be_had_from_the_table(
     assert not (tmp_path / "state").exists()
 
 
-def test_the_users_site_knows_whom_a_deployed_model_was_trained_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The run's folder is elsewhere, and knows nobody."""
+def test_trained_patients_are_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hospital = user(tmp_path, patient="key")
     evaluate(hospital, "mine")
     tested = {

@@ -93,9 +93,7 @@ def test_a_site_runs_only_what_its_limits_name_by_entry_point_and_hash(
     assert described.model.num_parameters == 2 * 4 + 4 + 4 * 2 + 2
 
 
-def test_a_study_runs_with_it_and_dropout_draws_the_same_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dropout_repeats_its_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sha256 = install(tmp_path, monkeypatch, ODD, package="ward_r")
     study = study_of(sha256)
     sites = {name: site(tmp_path, sha256, name) for name in ("a", "b")}
@@ -110,7 +108,6 @@ def test_a_study_runs_with_it_and_dropout_draws_the_same_again(
 def test_a_peer_whose_code_makes_another_model_is_left_out_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The hash is the same, and the code looks at its surroundings."""
     sha256 = install(tmp_path, monkeypatch, ODD, package="ward_s")
     width = tmp_path / "width"
     width.write_text("4")
@@ -151,9 +148,7 @@ def test_a_model_that_fails_on_patients_costs_a_round_and_its_words_stay_here(
     assert says(caplog.text, "hospital's", "RuntimeError")
 
 
-def test_check_and_review_show_the_code_its_hash_and_what_travels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_and_review_show_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sha256 = install(tmp_path, monkeypatch, ODD, package="ward_u")
     study = study_of(sha256)
     refused, allowed = site(tmp_path, None), site(tmp_path, sha256)
@@ -174,9 +169,7 @@ def test_check_and_review_show_the_code_its_hash_and_what_travels(
     assert says(found.text, "study", f"{'2' * 64}")
 
 
-def test_frozen_parts_and_weights_are_shown_and_never_travel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frozen_parts_never_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "weights"
     folder.mkdir()
     torch.save(build_model(Mlp(hidden=(6,)), (2,), 5).state_dict(), folder / "net.pt")
@@ -229,9 +222,7 @@ def test_a_coordinator_refuses_before_it_makes_a_folder_or_waits(
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_simulation_of_ones_own_files_runs_the_studys_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_simulation_runs_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sha256 = install(tmp_path, monkeypatch, ODD, package="ward_v")
     study = study_of(sha256).model_copy(update={"evaluation": Evaluation(test_share=0.5)})
     files = {}

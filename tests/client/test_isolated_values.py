@@ -56,17 +56,13 @@ def counted(values: Sequence[float] | NDArray[Any]) -> tuple[dict[str, float], d
         ("income", [77777, 99999]),
     ],
 )
-def test_every_isolated_value_is_found_whatever_stands_next_to_it(
-    name: str, odd: Sequence[float]
-) -> None:
+def test_every_isolated_value_is_found(name: str, odd: Sequence[float]) -> None:
     values, rows = counted([*MEASURED[name], *odd])
     assert {values[text] for text in standing_apart(values, rows)} == {*odd}
 
 
 @pytest.mark.parametrize("rows", [60, 150, 1000])
-def test_long_tails_counts_and_signed_numbers_are_asked_about_in_few_of_a_hundred_columns(
-    rows: int,
-) -> None:
+def test_few_ordinary_columns_are_asked_about(rows: int) -> None:
     draw = np.random.default_rng(rows)
     asked: dict[str, int] = {
         "normal": 0,
@@ -99,9 +95,7 @@ def test_no_feature_of_the_shipped_breast_cancer_study_is_asked_about() -> None:
             assert not [t for t in to_be_asked_about(*counted(values)) if float(t)]
 
 
-def test_a_draft_neither_reads_isolated_values_nor_widens_its_range_for_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_drafts_leave_out_isolated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cells = [*MEASURED["pressure"][:90], 7777, 9999, 9999, -3, 888.8]
     study = drafted(tmp_path, column("pressure", cells), "ill")
     feature = features_of(study)[0]
@@ -120,9 +114,7 @@ def test_a_draft_neither_reads_isolated_values_nor_widens_its_range_for_them(
     assert float(np.nanmax(rows[:, 0])) < 200
 
 
-def test_a_number_to_be_predicted_is_looked_at_like_the_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_targets_are_checked_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cells = [*MEASURED["haemoglobin"], 999.9]
     rows = "".join(f"{30 + i % 50},{cell}\n" for i, cell in enumerate(cells))
     study = drafted(tmp_path, "age,hb\n" + rows, "hb")
@@ -140,9 +132,7 @@ MIXED = {
 
 
 @pytest.mark.parametrize("name", MIXED)
-def test_two_units_in_one_column_are_asked_about_and_the_range_is_that_of_one(
-    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_units_are_asked(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     main, others = MIXED[name]
     study = drafted(tmp_path, column(name, [*main, *others]), "ill")
     told = capsys.readouterr().out
@@ -175,7 +165,5 @@ def test_two_units_in_one_column_are_asked_about_and_the_range_is_that_of_one(
         ("troponin", DRAW.lognormal(2, 1.5, 300)),
     ],
 )
-def test_one_unit_with_two_kinds_of_patients_is_not(
-    tmp_path: Path, name: str, values: NDArray[np.float64]
-) -> None:
+def test_two_kinds_share_a_unit(tmp_path: Path, name: str, values: NDArray[np.float64]) -> None:
     assert profiles_of(tmp_path, column(name, values.round(2)))[0].mixed is None

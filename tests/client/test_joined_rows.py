@@ -127,9 +127,7 @@ def test_training_without_features_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("repeated", [False, True])
-def test_a_draft_asks_whether_rows_belong_together(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], repeated: bool
-) -> None:
+def test_drafts_ask(tmp_path: Path, capsys: pytest.CaptureFixture[str], repeated: bool) -> None:
     table = tmp_path / "a.csv"
     table.write_text(long_table(80, repeated=repeated))
     assert main(["study", "new", str(table), "--target", "dead", "--hospitals", "a,b"]) == 0

@@ -63,9 +63,7 @@ def database(folder: Path) -> Site:
 
 
 @pytest.mark.parametrize("kind", ["file", "database"])
-def test_a_study_and_its_folds_read_the_patients_once(
-    tmp_path: Path, num_reads: Callable[[], int], kind: str
-) -> None:
+def test_folds_read_patients_once(tmp_path: Path, num_reads: Callable[[], int], kind: str) -> None:
     site = make_site(tmp_path, twenty_patients()) if kind == "file" else database(tmp_path)
     hospital = Hospital(site.model_copy(update={"limits": make_site(tmp_path).limits}))
     study = cross_fitted()
@@ -88,10 +86,7 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path, num_reads: Callable[[
 
 
 @pytest.mark.parametrize("kind", ["file", "database"])
-def test_a_run_keeps_its_patients_and_the_next_one_sees_what_was_corrected(
-    tmp_path: Path, kind: str
-) -> None:
-    """Who was taken out of the data meanwhile is not trained on in another run."""
+def test_a_run_keeps_its_patients(tmp_path: Path, kind: str) -> None:
     site = make_site(tmp_path, twenty_patients()) if kind == "file" else database(tmp_path)
     hospital = Hospital(site.model_copy(update={"limits": make_site(tmp_path).limits}))
     study = make_study(user="b", hospitals=["b", "a"])
@@ -136,9 +131,7 @@ def site_with(folder: Path, kind: str, **changes: Any) -> Site:
 
 @pytest.mark.parametrize("kind", ["file", "database"])
 @pytest.mark.parametrize("user", ["a", "b"])
-def test_every_fold_of_a_run_has_the_patients_with_which_it_began(
-    tmp_path: Path, kind: str, user: str
-) -> None:
+def test_every_fold_has_the_first_patients(tmp_path: Path, kind: str, user: str) -> None:
     hospital = Hospital(site_with(tmp_path, kind))
     study = make_study(user=user, hospitals=["a", "b"], evaluation={"folds": 5, "bootstrap": 100})
     first, second, third, *_ = fold_studies(study)
@@ -164,9 +157,7 @@ def test_the_folds_have_what_a_run_took_over_from_an_earlier_one(tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", ["file", "database"])
-def test_the_runs_of_several_users_of_a_study_have_the_same_patients(
-    tmp_path: Path, num_reads: Callable[[], int], kind: str
-) -> None:
+def test_runs_share_patients(tmp_path: Path, num_reads: Callable[[], int], kind: str) -> None:
     hospital = Hospital(site_with(tmp_path, kind))
     study = make_study(user="all")
     hospital._prepare(study.for_user("a"), "run.a").begin()
@@ -175,9 +166,7 @@ def test_the_runs_of_several_users_of_a_study_have_the_same_patients(
     assert num_reads() == 1
 
 
-def test_a_peer_started_anew_in_mid_run_says_that_its_data_changed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_restarted_peer_sees_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     study = make_study(user="b", hospitals=["b", "a"])
     site = site_with(tmp_path, "file", compute={"state": tmp_path / "state"})
     request = TrainRequest(study, "fedavg", 1, torch.zeros(6), None, run="run")
@@ -198,9 +187,7 @@ def test_other_columns_are_read_again(tmp_path: Path, num_reads: Callable[[], in
     assert num_reads() == 2
 
 
-def test_a_database_is_read_anew_for_another_study_or_run(
-    tmp_path: Path, num_reads: Callable[[], int]
-) -> None:
+def test_another_study_reads_again(tmp_path: Path, num_reads: Callable[[], int]) -> None:
     kept = KeptPatients(database(tmp_path))
     for seed, run in ((1, "a"), (1, "a"), (2, "a"), (2, "b"), (2, "b"), (2, None), (2, None)):
         kept.of(make_study(seed=seed), run)

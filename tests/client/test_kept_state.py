@@ -71,28 +71,14 @@ def value(kept: KeptState, round_number: int, place: StateKey = PLACE) -> float 
     return float(found["v"]) if found else None
 
 
-def test_a_round_starts_where_the_last_one_ended(kept: KeptState) -> None:
+def test_a_round_starts_where_the_one_before_it_ended(kept: KeptState) -> None:
     assert value(kept, 1) is None
     kept.keep(PLACE, Moment(1), {}, ONE)
-    kept.keep(PLACE, Moment(2), ONE, TWO)
-    assert value(kept, 3) == 2.0
-
-
-def test_a_round_that_is_asked_for_again_starts_where_it_started(kept: KeptState) -> None:
-    kept.keep(PLACE, Moment(1), {}, ONE)
-    assert value(kept, 1) is None
-    kept.keep(PLACE, Moment(2), ONE, TWO)
-    assert value(kept, 2) == 1.0
-
-
-def test_a_round_that_this_site_missed_changes_nothing(kept: KeptState) -> None:
-    kept.keep(PLACE, Moment(1), {}, ONE)
-    assert value(kept, 7) == 1.0
-
-
-def test_an_earlier_round_starts_afresh(kept: KeptState) -> None:
+    assert value(kept, 1) is None  # asked for again
+    assert value(kept, 7) == 1.0  # rounds that this site missed change nothing
     kept.keep(PLACE, Moment(5), ONE, TWO)
-    assert value(kept, 3) is None
+    assert [value(kept, number) for number in (5, 6)] == [1.0, 2.0]
+    assert value(kept, 3) is None  # an earlier round starts afresh
 
 
 def test_what_is_kept_belongs_to_one_study_arm_and_run(kept: KeptState) -> None:
@@ -109,6 +95,9 @@ def test_what_is_kept_belongs_to_one_study_arm_and_run(kept: KeptState) -> None:
 def test_a_method_that_keeps_nothing_writes_nothing(tmp_path: Path) -> None:
     KeptState(tmp_path).keep(PLACE, Moment(1), {}, {})
     assert not list(tmp_path.iterdir())
+    KeptState(tmp_path).keep(PLACE, Moment(1), {}, ONE)
+    (file,) = tmp_path.rglob("*.safetensors")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 @pytest.fixture
@@ -138,9 +127,7 @@ def other_runs(folder: Path, count: int) -> list[Path]:
     return sorted(set(folder.rglob("*.safetensors")) - known)
 
 
-def test_a_clock_that_was_ahead_takes_nothing_from_the_run_under_way(
-    tmp_path: Path, few: int
-) -> None:
+def test_a_fast_clock_takes_nothing_from_the_run_under_way(tmp_path: Path, few: int) -> None:
     for path in other_runs(tmp_path, few):
         os.utime(path, (2.0**32, 2.0**32))
     kept = KeptState(tmp_path)
@@ -167,34 +154,23 @@ def test_what_a_run_kept_in_a_fold_goes_once_it_is_in_another(tmp_path: Path) ->
 
 
 def test_a_run_of_another_study_that_is_called_alike_takes_nothing(tmp_path: Path) -> None:
-    """Of another coordinator, say, by another program of the same hospital."""
     theirs = replace(PLACE, study="b" * 64, whole="b" * 64)
-    of_earlier_version = replace(PLACE, study="c" * 64, whole="")
     kept = KeptState(tmp_path)
-    for place in (PLACE, theirs, of_earlier_version, replace(theirs, study="d" * 64)):
+    for place in (PLACE, theirs, replace(theirs, study="d" * 64)):
         KeptState(tmp_path).keep(place, Moment(1), {}, ONE)
-    assert [value(kept, 2, p) for p in (PLACE, theirs, of_earlier_version)] == [1.0, None, 1.0]
+    assert [value(kept, 2, place) for place in (PLACE, theirs)] == [1.0, None]
 
 
 @pytest.mark.usefixtures("few")
-def test_other_trials_of_a_run_go_before_other_runs(tmp_path: Path) -> None:
+def test_other_trials_go_first_and_the_patients_of_the_run_never(tmp_path: Path) -> None:
     kept = KeptState(tmp_path)
-    other_run = replace(PLACE, study="a" * 64, run="second run")
-    trials = [replace(PLACE, study=digit * 64, whole=digit * 64) for digit in "bcde"]
-    for place in (other_run, *trials):
-        kept.keep(place, Moment(1), {}, ONE)
-    found = [value(kept, 2, place) for place in (other_run, *trials)]
-    assert found == [1.0, None, None, 1.0, 1.0]
-
-
-@pytest.mark.usefixtures("few")
-def test_with_which_patients_a_run_began_stays(tmp_path: Path) -> None:
-    kept = KeptState(tmp_path)
+    other_run = replace(PLACE, study="f" * 64, run="second run")
     of_the_run = replace(PLACE, arm=OF_A_RUN, study="a" * 64, whole="a" * 64)
     trials = [replace(PLACE, study=digit * 64, whole=digit * 64) for digit in "bcde"]
-    for place in (of_the_run, *trials):
+    for place in (other_run, of_the_run, *trials):
         kept.keep(place, Moment(1), {}, ONE)
-    assert value(kept, 2, of_the_run) == 1.0
+    found = [value(kept, 2, place) for place in (other_run, of_the_run, *trials)]
+    assert found == [1.0, 1.0, None, None, 1.0, 1.0]
 
 
 def test_what_else_lies_in_the_folder_stays(tmp_path: Path, few: int) -> None:
@@ -229,18 +205,14 @@ def test_an_exchange_that_is_asked_again_starts_where_it_started(kept: KeptState
 
 
 def test_a_round_that_is_done_again_leaves_nothing_of_the_first_time(kept: KeptState) -> None:
-    three = {"v": torch.tensor([3.0])}
-    kept.keep(PLACE, Moment(1, 1), {}, ONE)
-    kept.keep(PLACE, Moment(1, 2), ONE, TWO)
-    kept.keep(PLACE, Moment(1, 1), {}, three)  # from its beginning, with another outcome
-    assert kept.before(PLACE, Moment(1, 2))["v"] == 3.0
-
-
-def test_an_exchange_that_keeps_nothing_is_passed_over(kept: KeptState) -> None:
     kept.keep(PLACE, Moment(1, 1), {}, {})
     kept.keep(PLACE, Moment(1, 2), {}, ONE)
-    assert not kept.before(PLACE, Moment(1, 1))
+    assert not kept.before(PLACE, Moment(1, 1))  # an exchange that keeps nothing is passed over
     assert kept.before(PLACE, Moment(2))["v"] == 1.0
+    kept.keep(PLACE, Moment(1, 1), {}, TWO)
+    kept.keep(PLACE, Moment(1, 2), TWO, ONE)
+    kept.keep(PLACE, Moment(1, 1), {}, THREE)  # from its beginning, with another outcome
+    assert kept.before(PLACE, Moment(1, 2))["v"] == 3.0
 
 
 def of(number: int) -> torch.Tensor:
@@ -286,20 +258,12 @@ def test_rounds_that_are_skipped_do_not_hide_what_to_go_back_to(kept: KeptState)
     assert play(kept, Moment(5), of(1), 2.0) == 1.0
 
 
-def test_final_parameters_that_were_sent_before_are_those_of_an_undone_round(
-    kept: KeptState,
-) -> None:
+def test_final_parameters_sent_before_are_of_an_undone_round(kept: KeptState) -> None:
     play(kept, Moment(1), of(1), 1.0)
     play(kept, Moment(2), of(66), 66.0)
     assert float(kept.before(PLACE, Moment(3), of(1))["v"]) == 1.0
     assert float(kept.before(PLACE, Moment(3), of(66))["v"]) == 66.0
     assert float(kept.before(PLACE, Moment(3), of(3))["v"]) == 66.0
-
-
-def test_it_is_for_the_site_alone_to_read(tmp_path: Path) -> None:
-    KeptState(tmp_path).keep(PLACE, Moment(1), {}, ONE)
-    (file,) = tmp_path.rglob("*.safetensors")
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 def test_a_damaged_file_is_told_of_with_the_remedy(tmp_path: Path) -> None:

@@ -56,9 +56,7 @@ def questions(study_file: Path) -> set[str]:
     return {line.removeprefix("# ? ").split(":")[0] for line in lines if line.startswith("# ? ")}
 
 
-def test_a_draft_asks_about_what_may_be_known_only_afterwards_and_check_repeats_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_late_columns_are_asked_about(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = ("age", "height", "bill", "ph", "form", "Verweildauer (Tage)", "died")
     drafted(tmp_path, text_of(table(), *names), "died")
     suspected = {"bill", "ph", "form", "Verweildauer (Tage)"}
@@ -96,9 +94,7 @@ def test_numbers_and_times_have_leaks_too(tmp_path: Path) -> None:
         )],
     ],
 )  # fmt: skip
-def test_names_say_in_several_languages_that_a_column_is_known_afterwards(
-    name: str, is_one: bool
-) -> None:
+def test_names_in_several_languages_tell_late_columns(name: str, is_one: bool) -> None:
     assert is_known_afterwards(name) == is_one
 
 
@@ -146,9 +142,7 @@ def result(folder: Path, study: Study) -> Result:
     [("died", "bill"), ("died", "ph"), ("died", "form"), ("risk", "score"), ("days", "months")],
 )
 @pytest.mark.parametrize("folds", [None, 3])
-def test_a_report_names_the_column_that_predicts_like_the_models_first(
-    tmp_path: Path, task: str, leak: str, folds: int | None
-) -> None:
+def test_a_report_names_leaks(tmp_path: Path, task: str, leak: str, folds: int | None) -> None:
     evaluation = {"folds": folds} if folds else {}
     honest = result(tmp_path, study_of(task, "age", "height", evaluation=evaluation))
     assert honest.leak is None

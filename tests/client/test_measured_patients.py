@@ -57,9 +57,7 @@ def hospital(folder: Path, text: str) -> Hospital:
 @pytest.mark.parametrize(
     "evaluation", [{"split_column": "part"}, {"folds": 2}], ids=["declared test part", "folds"]
 )
-def test_one_who_lacks_another_studys_column_is_not_told_apart(
-    tmp_path: Path, evaluation: dict[str, object]
-) -> None:
+def test_a_column_does_not_single_out_one(tmp_path: Path, evaluation: dict[str, object]) -> None:
     """With a weight for age alone, two mean losses that differ in one patient are its age."""
     here = hospital(tmp_path, table(lacking=3))
     here._prepare(study_of("age", name="first", evaluation=evaluation)).begin()
@@ -113,9 +111,7 @@ def settled(study: Study) -> Study:
     return study.model_copy(update={"selection": None})
 
 
-def test_a_trial_is_not_trained_on_nearly_the_patients_of_another_studys_trial(
-    tmp_path: Path,
-) -> None:
+def test_no_trial_on_nearly_the_patients_of_another(tmp_path: Path) -> None:
     """A slightly larger test part moves every fold by one place: fold 0 is the other's fold 1."""
     here = hospital(tmp_path, table(120))
     one, other = selecting(0.30), selecting(0.31)
@@ -202,9 +198,7 @@ def request(study: Study, run: str) -> TrainRequest:
 
 @pytest.mark.parametrize("before", ["described", "not begun", "declined"])
 @pytest.mark.parametrize("name", ["a", "b"])
-def test_who_was_only_looked_at_may_be_corrected_before_the_training(
-    tmp_path: Path, name: str, before: str
-) -> None:
+def test_unused_patients_may_be_corrected(tmp_path: Path, name: str, before: str) -> None:
     """Nobody was trained or measured on yet, so no two updates differ by those corrected."""
     study = study_of("age", evaluation={"test_share": 0.5})
     site = make_site(tmp_path, table(), name=name, file="t.csv", limits={"min_cell": 10})

@@ -89,9 +89,7 @@ def test_auroc_is_undefined_where_one_class_is_present(num_classes: int) -> None
     assert "log_loss" in final.intervals
 
 
-def test_intervals_are_percentiles_over_resampled_patients(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_intervals_are_percentiles_of_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     probabilities, labels = random_predictions(3, 25, 2)
     final = measure_with_intervals(
         classes_of(2), probabilities, labels, MAJORITY, resamples=150, seed=5
@@ -167,9 +165,7 @@ def test_a_prediction_for_everyone_ranks_as_chance_does_whoever_comes() -> None:
 
 @pytest.mark.parametrize("num_patients", [16, 60])
 @pytest.mark.parametrize("distance", [2.3, 2.9])
-def test_intervals_hold_the_truth_about_models_that_err_seldom(
-    num_patients: int, distance: float
-) -> None:
+def test_intervals_hold_for_good_models(num_patients: int, distance: float) -> None:
     """AUROC 0.95 and 0.98: draws of the patients alone hold it in as few as half of cases."""
     generator = np.random.default_rng(0)
     truth = {
@@ -211,9 +207,7 @@ def test_the_score_interval_of_a_share_is_wilsons(count: int, errors: int) -> No
 
 
 @pytest.mark.parametrize(("chance", "group", "others"), [(0.9, 8, 12), (0.6, 3, 50), (0.02, 10, 9)])
-def test_the_score_interval_of_a_ranking_ends_where_its_variance_says(
-    chance: float, group: int, others: int
-) -> None:
+def test_the_score_interval_by_its_variance(chance: float, group: int, others: int) -> None:
     ends = of_ranking(chance, group, others)
     assert ends[0] < chance < ends[1]
     for value in ends:  # the mean of Hanley and McNeil's variances with either group as the first
@@ -239,6 +233,5 @@ def test_a_ranking_without_an_error_may_err_in_further_patients() -> None:
 
 
 def test_a_diverged_models_figures_are_as_large_as_is_read() -> None:
-    """Its squared errors may be beyond; a reply that cannot be read would cost the user its run."""
     assert [told(value) for value in (1e200, -1e200, 0.3)] == [LARGEST_FIGURE, -LARGEST_FIGURE, 0.3]
     assert Interval(low=told(0.1), high=told(1e200)).high == LARGEST_FIGURE

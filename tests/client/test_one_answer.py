@@ -61,9 +61,7 @@ class Served:
 
 @pytest.mark.parametrize("arm", ARMS)
 @pytest.mark.parametrize("order", [(3,), (1, 3), (2, 3), (1, 2, 3)], ids=str)
-def test_rounds_that_are_asked_for_again_in_any_order_have_one_answer_each(
-    tmp_path: Path, arm: str, order: tuple[int, ...]
-) -> None:
+def test_repeated_rounds_have_one_answer(tmp_path: Path, arm: str, order: tuple[int, ...]) -> None:
     site = Served(tmp_path)
     first = {number: site.train(arm, number) for number in (1, 2, 3)}
     assert all(isinstance(answer, bytes) for answer in first.values())
@@ -103,9 +101,7 @@ def other_arms_are_kept(folder: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize("arm", ARMS)
-def test_a_run_that_goes_on_has_what_it_kept_or_is_refused(
-    tmp_path: Path, arm: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_is_whole(tmp_path: Path, arm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("erosion.client.training.kept_state.MOST_FILES", 2)
     site = Served(tmp_path)
     for number in (1, 2):
@@ -147,7 +143,6 @@ def test_an_arm_that_the_study_lacks_is_no_path(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("run", ["a  b", " a", "a ", "a" * 201])
 def test_a_run_that_the_log_would_write_otherwise_is_refused(tmp_path: Path, run: str) -> None:
-    """Or an answer could not be found again in the log, by which a restored book is mended."""
     site = Served(tmp_path)
     request = TrainRequest(site.study, "ditto", 1, torch.zeros(6), None, run)
     reply = site._ask(wire.TRAIN, wire.encode_train(request))

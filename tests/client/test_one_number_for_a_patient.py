@@ -62,7 +62,6 @@ def evaluated(folder: Path, text: str, study: Study) -> EvaluateReply:
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
 def test_who_came_again_with_the_same_values_counts_as_before(tmp_path: Path, outcome: str) -> None:
-    """Metrics, intervals, the base rate, the verdict and the counts are those of single rows."""
     once, often = (
         evaluated(tmp_path, table(visits), study_of(outcome))
         for visits in (np.ones(80, dtype=int), VISITS)
@@ -108,9 +107,7 @@ def test_a_patients_prediction_is_the_mean_of_its_rows(tmp_path: Path) -> None:
         assert found["accuracy"] == pytest.approx(np.mean((chances > 0.5) == labels))
 
 
-def test_a_patient_who_was_ever_ill_is_ill_and_a_number_is_the_mean_of_its_rows(
-    tmp_path: Path,
-) -> None:
+def test_patients_are_ever_ill_or_their_mean(tmp_path: Path) -> None:
     text = "\n".join(
         ["pid,age,days,ill,part"]
         + [
@@ -128,7 +125,6 @@ def test_a_patient_who_was_ever_ill_is_ill_and_a_number_is_the_mean_of_its_rows(
 
 
 def test_cross_fitted_figures_are_of_patients(tmp_path: Path) -> None:
-    """A share of them is a multiple of one patient's."""
     evaluation = {"folds": 3, "repeats": 2, "bootstrap": 100}
     training = {"steps": 2, "batch_size": 4, "learning_rate": 1e-12}
     alone: dict[str, Any] = {"hospitals": ["a"], "federation": {"quorum": 1}, "rounds": 1}
@@ -144,7 +140,6 @@ def test_cross_fitted_figures_are_of_patients(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arm", ["gems", "fedavg"])
 def test_what_others_learn_of_a_model_here_is_of_patients(tmp_path: Path, arm: str) -> None:
-    """A ball of GEMS, and the own loss: they are the same where some came more often."""
     training = {"steps": 2, "batch_size": 4, "learning_rate": 1e-12}
     study = study_of(arms=[arm, "local"], training=training)
     told = []

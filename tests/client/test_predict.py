@@ -35,9 +35,7 @@ def six_decimals(text: str) -> str:
 
 
 @pytest.mark.parametrize("middle", [30, 70])
-def test_patients_whose_chances_differ_little_are_not_tied(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], middle: int
-) -> None:
+def test_no_false_ties(tmp_path: Path, capsys: pytest.CaptureFixture[str], middle: int) -> None:
     """Near 0 and near 1, where six decimals are the same for all of them."""
     ages = range(middle - 4, middle + 5)
     data = data_file(tmp_path, "sex,age\n" + "".join(f"f,{age}\n" for age in ages))
@@ -52,9 +50,7 @@ def test_patients_whose_chances_differ_little_are_not_tied(
     assert found == measure(task, applied.predictions, ill, ill)["auroc"]
 
 
-def test_predictions_need_no_target_column(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_target_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = data_file(tmp_path, "sex,age\nf,50\nm,60\nf,30\n")
     predict(run_folder(tmp_path), data, None)
     assert six_decimals(capsys.readouterr().out) == (
@@ -74,10 +70,7 @@ def test_a_site_files_mapping_can_be_used(tmp_path: Path) -> None:
     assert "0.500000,0.500000,healthy" in six_decimals((tmp_path / "out.csv").read_text())
 
 
-def test_a_site_files_words_for_the_target_are_no_slip(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A target that is spelt much like a feature was taken for a typing error."""
+def test_words_for_the_target_are_fine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     task = {**make_study().task.model_dump(mode="json"), "target": "ages"}
     source = TableFile(path=Path("unused"), columns={"ages": "Alt"}, values={"ages": {"ja": "1"}})
     data = data_file(tmp_path, "sex,age\nf,50\n")
@@ -93,9 +86,7 @@ def test_imputed_values_are_the_mean_and_dropped_patients_stay_empty(tmp_path: P
         assert six_decimals((tmp_path / "out.csv").read_text()).splitlines()[2] == line
 
 
-def test_what_was_found_out_in_reading_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_reading_found_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = make_study(task=with_missing("impute"))
     data = data_file(tmp_path, "age;sex\n60,5;f\n;\n?;f\n")
     predict(run_folder(tmp_path, study), data, tmp_path / "out.csv")
@@ -107,9 +98,7 @@ def test_what_was_found_out_in_reading_is_told(
     )
 
 
-def test_what_lies_far_from_what_the_model_was_trained_on_is_cut_and_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_values_far_away_are_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scaling = {"mean": [50.0, 0.0], "deviation": [0.1, 1.0]}
     weak = PARAMETERS / 100
     cut = {"deviations": 100.0, "unscaled": 10.0}
@@ -145,7 +134,6 @@ def test_patients_unlike_those_whom_the_model_learned_from_are_told_of(
     told: list[str],
     is_found: bool,
 ) -> None:
-    """In mmol/l for mg/dl, 0 for a missing value, and an age that nobody had: each in range."""
     numbers = [{"name": "glucose"}, {"name": "age"}]
     study = make_study(task={**with_missing("impute"), "features": numbers})
     scaling = {"mean": [122.0, 60.0], "deviation": [27.0, 10.0] if is_found else [1.0, 1.0]}
@@ -164,7 +152,6 @@ def test_patients_unlike_those_whom_the_model_learned_from_are_told_of(
 def test_nothing_is_cut_that_was_not_cut_in_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], card: dict[str, Any]
 ) -> None:
-    """A card of an earlier version names no bound; another one may name a wider bound."""
     scaling = {"mean": [50.0, 0.0], "deviation": [0.1, 1.0]}
     folder = run_folder(tmp_path, parameters=PARAMETERS / 100, scaling=scaling, **card)
     predict(folder, data_file(tmp_path, "age,sex\n90,f\n"), None)
@@ -216,9 +203,7 @@ def test_where_a_site_file_is_the_remedy_it_is_said_how_to_give_one(
     assert "--site" not in capsys.readouterr().err
 
 
-def test_a_note_that_needs_a_site_file_says_so_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_note_needs_a_site_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     task = {**TASK, "features": [{"name": "age"}, TASK["features"][1]]}  # of any range
     folder = run_folder(tmp_path, make_study(task=task))
     data = data_file(
@@ -232,9 +217,7 @@ def test_a_note_that_needs_a_site_file_says_so_too(
     assert "--site" not in capsys.readouterr().err
 
 
-def test_a_model_that_was_made_for_another_hospital_is_told_of(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_hospitals_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, folder, site = data_file(tmp_path, "sex,age\nf,50\n"), run_folder(tmp_path), "site.toml"
     command = ["predict", str(folder), str(data)]
     said = {}
@@ -263,9 +246,7 @@ def test_a_model_that_was_made_for_another_hospital_is_told_of(
         ({"task": {"kind": "image", "classes": [0, 1], "shape": [1, 2, 2]}}, "a model of images"),
     ],
 )
-def test_a_model_card_that_cannot_be_used_is_explained(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_a_bad_model_card(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(CheckpointError) as problem:
         predict(run_folder(tmp_path, **changes), data_file(tmp_path, "age,sex\n1,f\n"), None)
     assert message in str(problem.value)
@@ -276,11 +257,11 @@ def test_a_folder_without_a_model_is_explained(tmp_path: Path) -> None:
         predict(tmp_path, tmp_path / "new.csv", None)
     run_folder(tmp_path)
     (tmp_path / "model.json").write_text("[")
-    with raises(CheckpointError, "cannot be"):
+    with raises(CheckpointError, "be read"):
         predict(tmp_path, tmp_path / "new.csv", None)
     run_folder(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"damaged")
-    with raises(CheckpointError, "cannot be"):
+    with raises(CheckpointError, "be read"):
         predict(tmp_path, tmp_path / "new.csv", None)
 
 
@@ -296,7 +277,6 @@ def test_patients_keep_their_ids_by_the_sites_key(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", [None, "pid"])
 def test_lines_without_a_patient_keep_their_place(tmp_path: Path, key: str | None) -> None:
-    """The predictions below one stood beside the patients above them."""
     data = data_file(tmp_path, "pid,age,sex\np1,60,f\n,,\n\np2,30,f\n")
     source = TableFile(path=data, patient=key)
     predict(run_folder(tmp_path), None, tmp_path / "out.csv", source=source)
@@ -321,7 +301,6 @@ def test_the_patients_own_file_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_what_is_no_ordinary_file_is_written_to_and_stays(tmp_path: Path) -> None:
-    """A pipe, or /dev/stdout, was replaced by a file."""
     data = data_file(tmp_path, "sex,age\nf,50\n")
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)

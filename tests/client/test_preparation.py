@@ -136,7 +136,6 @@ def test_a_column_that_is_not_recorded_is_missing_for_everybody(tmp_path: Path) 
 @pytest.mark.parametrize("missing", ["refuse", "drop", "impute"])
 @pytest.mark.parametrize("header", ["age,cholesterol,smoker,diabetes", "Age,cholesterol,diabetes"])
 def test_an_outcome_cannot_be_absent(tmp_path: Path, header: str, missing: str) -> None:
-    """Beside other missing columns, nothing was said of it."""
     text = f"{header}\n" + ",".join(["50"] * len(header.split(","))) + "\n"
     message = problem_of(tmp_path, text, {**LAB, "missing": missing}, absent=["ill"])
     assert says(message, "'ill'", "otherwise")
@@ -164,7 +163,6 @@ def test_only_a_feature_is_proposed_as_absent(tmp_path: Path) -> None:
 
 
 def test_an_absent_category_is_never_the_first_one(tmp_path: Path) -> None:
-    """Twenty-two patients of a hospital that never recorded a variable became "no"."""
     features = [TASK["features"][0], {**TASK["features"][1], "missing": "indicator"}]
     study = make_study(task={**TASK, "features": features})
     rows = "".join(f"{40 + i},{i % 2}\n" for i in range(22))
@@ -193,9 +191,7 @@ def test_an_absent_category_is_never_the_first_one(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_typing_error_or_a_reversed_map_is_refused(
-    tmp_path: Path, data: dict[str, Any], problem: str
-) -> None:
+def test_slips_and_reversed_maps(tmp_path: Path, data: dict[str, Any], problem: str) -> None:
     assert problem in problem_of(tmp_path, HEADER + "50,200,ja,no,0\n51,200,nein,no,1\n", **data)
 
 
@@ -227,8 +223,6 @@ def test_what_is_declared_in_vain_is_told_of(tmp_path: Path) -> None:
         ({"recode": [{"columns": [], "values": {"a": "b"}}]}, "at least 1"),
     ],
 )
-def test_declarations_that_contradict_each_other_are_refused(
-    tmp_path: Path, data: dict[str, Any], message: str
-) -> None:
+def test_contradictions_are_refused(tmp_path: Path, data: dict[str, Any], message: str) -> None:
     with raises(ValueError, message):
         make_site(tmp_path, HEADER, data=data)

@@ -45,13 +45,6 @@ TASK = tabular(
 ROWS = np.array([[1, 0, 5], [3, 1, NAN], [NAN, 2, 7], [2, NAN, 6]])  # stage by its index
 
 
-def test_a_category_becomes_an_indicator_for_every_category_but_the_first() -> None:
-    assert TASK.input_shape == (4,)
-    assert number_columns(TASK) == (True, False, False, True)
-    stages = table_inputs(TASK, ROWS, None)[:, 1:3]
-    assert stages.tolist() == [[0, 0], [1, 0], [0, 1], [0, 0]]
-
-
 def test_sums_leave_out_missing_values_and_say_nothing_of_categories() -> None:
     sums = feature_sums(TASK, ROWS)
     assert sums.count == (3, 0, 0, 3)
@@ -60,10 +53,14 @@ def test_sums_leave_out_missing_values_and_say_nothing_of_categories() -> None:
     assert problem_with_sums(sums, TASK) is None
 
 
-def test_missing_numbers_become_zero_after_scaling() -> None:
+def test_categories_become_indicators_and_missing_numbers_zero_or_their_mean() -> None:
+    assert TASK.input_shape == (4,)
+    assert number_columns(TASK) == (True, False, False, True)
     scaling = Scaling(mean=(2, 0, 0, 6), deviation=(0.5, 1, 1, 2))
     expected = [[-2, 0, 0, -0.5], [2, 1, 0, 0], [0, 0, 1, 0.5], [0, 0, 0, 0]]
     assert table_inputs(TASK, ROWS, scaling).tolist() == expected
+    expected = [[1, 0, 0, 5], [3, 1, 0, 6.5], [2.5, 0, 1, 7], [2, 0, 0, 6]]
+    assert table_inputs(TASK, ROWS, None, (2.5, 0, 0, 6.5)).tolist() == expected
 
 
 def test_what_is_scaled_is_cut_and_in_a_column_without_a_deviation_sooner() -> None:
@@ -81,24 +78,15 @@ def test_what_is_scaled_is_cut_and_in_a_column_without_a_deviation_sooner() -> N
     assert table_inputs(TASK, rows, None)[0].tolist() == [4000, 0, 0, 4000]
 
 
-def test_missing_numbers_become_the_given_mean_without_scaling() -> None:
-    expected = [[1, 0, 0, 5], [3, 1, 0, 6.5], [2.5, 0, 1, 7], [2, 0, 0, 6]]
-    assert table_inputs(TASK, ROWS, None, (2.5, 0, 0, 6.5)).tolist() == expected
-
-
-def test_a_constant_or_empty_column_keeps_its_unit() -> None:
-    rows = np.array([[0.1, 0, NAN]] * 7)
-    scaling = pool([feature_sums(TASK, rows)], TASK)
-    assert scaling.deviation == (1, 1, 1, 1)
-    assert scaling.mean == pytest.approx((0.1, 0, 0, 0))
-
-
 def test_a_deviation_of_one_that_was_found_is_told_from_none() -> None:
     rows = np.array([[-1.0, 0, 4], [1, 0, 4]])
     deviation = pool([feature_sums(TASK, rows)], TASK).deviation
     assert deviation[0] == pytest.approx(1)
     assert deviation[0] != NOT_FOUND
     assert deviation[3] == NOT_FOUND
+    constant_or_empty = pool([feature_sums(TASK, np.array([[0.1, 0, NAN]] * 7))], TASK)
+    assert constant_or_empty.deviation == (1, 1, 1, 1)
+    assert constant_or_empty.mean == pytest.approx((0.1, 0, 0, 0))
 
 
 tables = hnp.arrays(
@@ -111,9 +99,7 @@ TWO_NUMBERS = tabular(target="ill", classes=[0, 1], features=["age", "weight"])
 
 @settings(max_examples=30)
 @given(st.lists(tables, min_size=1, max_size=2))  # of three, one may be outvoted
-def test_pooled_scaling_is_the_scaling_of_all_rows_together(
-    hospitals: list[NDArray[np.float64]],
-) -> None:
+def test_pooled_scaling_is_that_of_all_rows(hospitals: list[NDArray[np.float64]]) -> None:
     scaling = pool([feature_sums(TWO_NUMBERS, rows) for rows in hospitals], TWO_NUMBERS)
     together = np.concatenate(hospitals)
     for column, mean, deviation in zip(together.T, scaling.mean, scaling.deviation, strict=True):
@@ -174,23 +160,17 @@ def test_a_missing_category_is_the_commonest_one_or_is_told_the_model() -> None:
     ]
 
 
-def test_a_hospital_without_any_value_has_nothing_that_could_stand_for_one() -> None:
+def test_too_few_values_have_nothing_that_could_stand_for_one() -> None:
     rows = np.array([[1.0, NAN, NAN], [3.0, NAN, NAN]])
     with raises(DataError, "patient", "commonest"):
         stand_ins(with_policies(stage="mode"), rows, (2, 0, 0, 0), COUNTS, scaled=True)
-    with raises(DataError, "patient", "weight"):
-        stand_ins(with_policies(weight="impute"), rows, (2, 0, 0, 0), COUNTS, scaled=False)
     imputed = with_policies(weight="impute")
+    few = np.array([[1.0, 1, 7.4], [3.0, 2, NAN], [2.0, 2, NAN], [2.0, 2, NAN]])  # no cell
+    for each in (rows, few):
+        with raises(DataError, "weight"):
+            stand_ins(imputed, each, (2, 0, 0, 0), COUNTS, scaled=False)
     assert len(stand_ins(imputed, rows, (2, 0, 0, 0), COUNTS, scaled=True)) == 4
-
-
-def test_too_few_values_have_no_mean_that_could_stand_for_one() -> None:
-    """0 stood for it: a pH of 0 beside one of 7.4."""
-    rows = np.array([[1.0, 1, 7.4], [3.0, 2, NAN], [2.0, 2, NAN], [2.0, 2, NAN]])
-    imputed = with_policies(weight="impute")
-    with raises(DataError, "patients", "weight"):
-        stand_ins(imputed, rows, (2, 0, 0, 0), COUNTS, scaled=False)
-    assert stand_ins(imputed, rows, (2, 0, 0, 7.4), (4, 0, 0, 1), scaled=False)[3] == 7.4
+    assert stand_ins(imputed, few, (2, 0, 0, 7.4), (4, 0, 0, 1), scaled=False)[3] == 7.4
 
 
 @pytest.mark.parametrize("user", ["a", "b"])
@@ -229,11 +209,6 @@ ONE_NUMBER = tabular(target="ill", classes=[0, 1], features=["age"])
 HONEST = [sums_of(50, 10, 60), sums_of(55, 12, 80), sums_of(60, 9, 100), sums_of(48, 11, 20)]
 
 
-def test_of_many_hospitals_all_that_are_within_reason_are_pooled_exactly() -> None:
-    scaling = pool(HONEST, ONE_NUMBER)
-    assert scaling.mean[0] == pytest.approx((50 * 60 + 55 * 80 + 60 * 100 + 48 * 20) / 260)
-
-
 @pytest.mark.parametrize(
     "lie", [sums_of(1e29, 0, 10**9), sums_of(50, 10, 10**9), sums_of(-1e6, 1e6, 60)]
 )
@@ -258,6 +233,7 @@ def test_of_two_hospitals_the_users_is_the_measure(lie: FeatureSums) -> None:
 )
 def test_no_hospital_moves_the_pooled_scaling_far(lie: FeatureSums) -> None:
     honest, lied_to = pool(HONEST, ONE_NUMBER), pool([*HONEST, lie], ONE_NUMBER)
+    assert honest.mean[0] == pytest.approx((50 * 60 + 55 * 80 + 60 * 100 + 48 * 20) / 260)
     assert abs(lied_to.mean[0] - honest.mean[0]) < honest.deviation[0]
     assert 0.5 < lied_to.deviation[0] / honest.deviation[0] < 2
 
@@ -275,9 +251,7 @@ def two_constant_and_one(unit: float) -> list[FeatureSums]:
 
 @pytest.mark.parametrize("user", [None, 0, 2])
 @pytest.mark.parametrize("factor", [1000.0, 0.001])
-def test_a_unit_changes_no_scaled_value_where_most_hospitals_have_the_same_for_all(
-    user: int | None, factor: float
-) -> None:
+def test_a_unit_changes_no_scaled_value(user: int | None, factor: float) -> None:
     """A constant's stand-in of a deviation was taken for a usual one: in mg, 250 was far off."""
     usual, other = (
         pool(sums, ONE_NUMBER, None if user is None else sums[user])
@@ -336,7 +310,6 @@ def doses(num_dosed: int, usual: str = "none") -> str:
 
 
 def test_one_note_names_all_columns_that_differ_for_a_few_patients(tmp_path: Path) -> None:
-    """A study of forty indicators had a line for each."""
     head, *lines = doses(9).splitlines()
     rows = [f"{line},{float(line.split(',')[1]) / 7}" for line in lines]
     text = "\n".join([f"{head},again", *rows]) + "\n"
@@ -348,10 +321,7 @@ def test_one_note_names_all_columns_that_differ_for_a_few_patients(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("num_dosed", "is_told"), [(9, True), (0, False), (100, False)])
-def test_a_column_that_differs_for_a_few_patients_does_not_outweigh_the_others(
-    tmp_path: Path, num_dosed: int, is_told: bool
-) -> None:
-    """Their deviation is not told, as they are fewer than a cell, but they are trained on."""
+def test_a_rare_column_does_not_outweigh(tmp_path: Path, num_dosed: int, is_told: bool) -> None:
     site = make_site(tmp_path, doses(num_dosed), limits={"min_cell": 10})
     dataset = LocalDataset(site, make_study(scaling="local", task=small_study.TWO_NUMBERS))
     assert any(note.startswith("dose: too few patients") for note in dataset.notes) == is_told
@@ -361,10 +331,7 @@ def test_a_column_that_differs_for_a_few_patients_does_not_outweigh_the_others(
 
 
 @pytest.mark.parametrize(("num_dosed", "usual"), [(1, "alike"), (3, "alike"), (9, "some")])
-def test_a_few_slips_in_a_column_that_has_a_deviation_do_not_outweigh_the_others(
-    tmp_path: Path, num_dosed: int, usual: str
-) -> None:
-    """The deviation takes in no value beyond a fence, so they are thousands of it away."""
+def test_a_few_slips_do_not_outweigh(tmp_path: Path, num_dosed: int, usual: str) -> None:
     site = make_site(tmp_path, doses(num_dosed, usual), limits={"min_cell": 10})
     dataset = LocalDataset(site, make_study(scaling="local", task=small_study.TWO_NUMBERS))
     training, test = dataset.parts(None)

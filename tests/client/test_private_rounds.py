@@ -25,7 +25,7 @@ from erosion.client.training.hospital import Hospital
 from erosion.common.errors import Refusal, SiteError
 from erosion.common.privacy.accountant import epsilon_of, strength_of
 from erosion.common.privacy.private_step import PatientRows, clipped_sum
-from erosion.common.protocol.messages import TrainRequest, TrainResult
+from erosion.common.protocol.messages import TrainRequest
 from erosion.common.study.study import Study
 from tests.support.patience import PATIENCE
 from tests.support.said import raises, says
@@ -90,9 +90,7 @@ def test_a_peers_update_has_the_noise_that_the_study_promises(tmp_path: Path) ->
     assert abs(float(apart.mean())) < deviation / 3
 
 
-def test_a_simulations_noise_follows_from_seed_hospital_and_round_and_a_sites_from_its_secret(
-    tmp_path: Path,
-) -> None:
+def test_noise_follows_from_seed_or_secret(tmp_path: Path) -> None:
     site = peer_site(tmp_path, compute={})
 
     def update(study: Study, number: int = 1, secret: bytes = b"") -> list[float]:
@@ -122,9 +120,7 @@ def rows_of(last_age: int) -> str:
 
 
 @pytest.mark.parametrize("identifier", ["id", None])
-def test_with_an_identifier_no_record_changes_who_else_is_cut_together(
-    tmp_path: Path, identifier: str | None
-) -> None:
+def test_an_identifier_keeps_cuts_apart(tmp_path: Path, identifier: str | None) -> None:
     """The thirteenth age is what makes it a surprise that the others agree."""
     parts = []
     for last_age in (42, 41):
@@ -218,6 +214,7 @@ def test_the_users_step_is_the_same_without_noise(tmp_path: Path) -> None:
         Hospital(strict, SECRET).train(request(study))
     willing = user_site(tmp_path, limits={"min_local_steps": 1})
     one = Hospital(willing, SECRET).train(request(study))
+    assert (one.delta.dtype, one.delta.shape) == (torch.float32, (DIM,))
     assert torch.equal(one.delta, Hospital(willing, b"another").train(request(study)).delta)
     assert 0 < float(one.delta.norm()) <= 1.5  # clip norm and learning rate 1; 14 patients, told 12
     local = Hospital(willing, SECRET).train(request(study, arm="local"))
@@ -267,9 +264,7 @@ def test_a_round_is_not_answered_on_anything_else(tmp_path: Path, other: dict[st
         ({"step": "gradient"}, "fedavg has train"),
     ],
 )
-def test_more_than_the_study_has_is_not_given(
-    tmp_path: Path, changes: dict[str, Any], said: str
-) -> None:
+def test_no_more_than_the_study_has(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     with raises(Refusal, said):
         peer(tmp_path).answer(request(private_study(), **changes))
     assert spent(tmp_path) == 0
@@ -340,24 +335,24 @@ def test_a_site_with_a_limit_takes_part_in_nothing_without_noise(tmp_path: Path)
     peer(tmp_path, **limited).describe(private_study(1.0))
 
 
-def test_a_sites_own_delta_is_below_one_over_its_patients(tmp_path: Path) -> None:
-    """At any larger one its limits would bound nothing."""
-    rows = twenty_patients().splitlines()
-    text = "\n".join([rows[0], *(f"{20 + n / 20:.2f},f,{n % 2}" for n in range(1100))])
-    for budgets, refused in (({}, False), ({"epsilon": 50.0}, True)):
-        limits = {"delta": 1e-3, "min_cell": 3}
-        site = make_site(tmp_path, text, name="b", file="b.csv", limits=limits, budget=budgets)
-        with raises(Refusal, "limits.delta = 0.001", "could") if refused else (nullcontext()):
-            Hospital(site, SECRET).describe(private_study(3.0))
-
-
 def test_a_delta_that_could_give_a_patient_away_is_refused(tmp_path: Path) -> None:
-    rows = twenty_patients().splitlines()
-    text = "\n".join([rows[0], *(f"{20 + n % 80 + n / 2000:.4f},f,{n % 2}" for n in range(1200))])
-    site = make_site(tmp_path, text + "\n", name="b", file="b.csv")
-    with raises(Refusal, "one over"):
-        Hospital(site, SECRET).describe(private_study(privacy={"delta": 1e-3}))
-    Hospital(site, SECRET).describe(private_study(privacy={"delta": 1e-4}))
+    head = twenty_patients().splitlines()[0]
+    text = "\n".join([head, *(f"{20 + n % 80 + n / 2000:.4f},f,{n % 2}" for n in range(1200))])
+    loose = private_study(privacy={"delta": 1e-3})
+    tight = private_study(privacy={"delta": 1e-4})
+    for study, keys, refused in (
+        (tight, {}, None),
+        (loose, {}, "one over"),
+        (private_study(3.0), {"limits": {"delta": 1e-3, "min_cell": 3}}, None),
+        (  # at such a delta of its own its limits would bound nothing
+            private_study(3.0),
+            {"limits": {"delta": 1e-3, "min_cell": 3}, "budget": {"epsilon": 50.0}},
+            "limits.delta = 0.001",
+        ),
+    ):
+        site = make_site(tmp_path, text + "\n", name="b", file="b.csv", **keys)
+        with raises(Refusal, refused) if refused else nullcontext():
+            Hospital(site, SECRET).describe(study)
 
 
 def test_a_site_that_is_killed_after_its_answer_has_paid(tmp_path: Path) -> None:
@@ -381,31 +376,21 @@ def test_a_site_that_is_killed_after_its_answer_has_paid(tmp_path: Path) -> None
 
 def test_nothing_leaves_where_the_ledger_cannot_be_written(tmp_path: Path) -> None:
     peer(tmp_path).train(request(private_study()))
-    (tmp_path / "state" / "b" / FILE_NAME).write_bytes(b"no database" * 100)
+    ledger = tmp_path / "state" / "b" / FILE_NAME
+    assert ledger.stat().st_mode & 0o077 == 0
+    ledger.write_bytes(b"no database" * 100)
     with raises(SiteError, "a backup"):
         peer(tmp_path).train(request(private_study(), 2))
-
-
-def test_the_ledger_is_the_sites_own_and_nobody_elses_to_read(tmp_path: Path) -> None:
-    peer(tmp_path).train(request(private_study()))
-    assert (tmp_path / "state" / "b" / FILE_NAME).stat().st_mode & 0o077 == 0
-
-
-def test_ledger_rows_of_other_data_do_not_count(tmp_path: Path) -> None:
-    with closing(Records(tmp_path, "b")) as ledger:
-        with ledger.transaction():
-            ledger.privacy.pay(Release("here", "s", "r", "a", 1, 0.5), "x")
-            ledger.privacy.pay(Release("there", "s", "r", "a", 1, 0.25), "y")
-        assert ledger.privacy.spent("here").in_all == 0.5
-        assert ledger.privacy.spent("there", "s", "q").by_run == 0
-        assert ledger.privacy.reply_of(Release("there", "s", "r", "a", 1, 0.25)) == "y"
 
 
 def test_what_the_log_has_is_paid_once_and_by_its_own_data(tmp_path: Path) -> None:
     """The data file may be renamed: another year's patients have paid nothing yet."""
     with closing(Records(tmp_path, "b")) as ledger:
+        before = Release("last year", "s", "r", "a", 1, 0.5)
         with ledger.transaction():
-            ledger.privacy.pay(Release("last year", "s", "r", "a", 1, 0.5), "x")
+            ledger.privacy.pay(before, "x")
+        assert ledger.privacy.spent("last year", "s", "q").by_run == 0
+        assert ledger.privacy.reply_of(before) == "x"
         first, second = (Release("this year", "s", "r", "a", round_, 0.5) for round_ in (1, 2))
         assert ledger.privacy.recover([first, second]) == 2
         assert ledger.privacy.recover([first, second]) == 0
@@ -490,10 +475,3 @@ def test_who_is_there_is_hardly_seen_through_the_noise_and_plainly_without(tmp_p
     # The best that anybody can do is e^epsilon / (1 + e^epsilon) = .73; the direction is fitted.
     assert guesses(study) < 0.8
     assert strength_of(study.privacy.noise_multiplier(1)) < 1
-
-
-def test_an_update_is_a_result_as_any_other(tmp_path: Path) -> None:
-    result = peer(tmp_path).answer(request(private_study()))
-    assert isinstance(result, TrainResult)
-    assert result.delta.dtype == torch.float32
-    assert result.delta.shape == (DIM,)

@@ -54,7 +54,6 @@ def test_what_the_book_has_is_not_counted_twice(tmp_path: Path) -> None:
 
 
 def test_what_the_log_alone_has_is_used_up_and_not_answered_again(tmp_path: Path) -> None:
-    """The log goes on in further files, which are read from where they were read to."""
     long_log(tmp_path, 5)
     records = noted(tmp_path, range(1, 6))
     assert recover(records, "c", "d", tmp_path / "sent.jsonl").answers == 0
@@ -153,9 +152,7 @@ def sent(folder: Path, studies: list[Study], runs: list[str]) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["one user", "every user", "folds", "trials"])
-def test_runs_that_the_log_alone_knows_are_runs_of_the_approved_study(
-    tmp_path: Path, kind: str
-) -> None:
+def test_runs_of_the_log_count_for_the_study(tmp_path: Path, kind: str) -> None:
     approved, studies = variants_of(kind) if kind != "one user" else (make_study(), [make_study()])
     here = make_site(tmp_path, name="b", file="b.csv", budget={"runs_per_study": 5})
     records, dataset = Records(tmp_path / "state", "b"), dataset_of(here)
@@ -174,7 +171,6 @@ def test_runs_that_the_log_alone_knows_are_runs_of_the_approved_study(
 
 
 def test_runs_of_a_study_that_the_book_lacked_count_once_it_is_asked_for(tmp_path: Path) -> None:
-    """It was approved after the backup, and is again."""
     approved, studies = variants_of("every user")
     here = make_site(tmp_path, name="b", file="b.csv", budget={"runs_per_study": 5})
     records = Records(tmp_path / "state", "b")

@@ -97,10 +97,7 @@ def test_the_users_means_leave_where_its_columns_are_scaled(tmp_path: Path, scal
 
 
 @pytest.mark.parametrize(("method", "number"), [("validation", 4), ("cross_validation", 20)])
-def test_it_counts_the_trials_that_there_are(
-    tmp_path: Path, records: Records, method: str, number: int
-) -> None:
-    """By validation one fold is held out, and by cross-validation each; no candidates are one."""
+def test_it_counts_the_trials(tmp_path: Path, records: Records, method: str, number: int) -> None:
     selection = {"method": method, "folds": 5, "candidates": SIZES}
     base = study(selection=selection)
     assert number == sum(len(folds) for arm in base.arms for folds in trials(base, arm))
@@ -121,9 +118,7 @@ def test_it_shows_every_key_with_its_value(tmp_path: Path, records: Records) -> 
         assert any(line.endswith(f"{key} = {json.dumps(value)}") for line in lines), key
 
 
-def test_it_names_each_arms_method_and_the_hospitals_it_asks(
-    tmp_path: Path, records: Records
-) -> None:
+def test_it_names_methods_and_hospitals(tmp_path: Path, records: Records) -> None:
     methods = {"fedavg": "fedlin", "local": "fedavg", "mine": "local"}
     arms = {name: {"algorithm": method} for name, method in methods.items()}
     lines = text_of(tmp_path, records, arms=arms).splitlines()
@@ -134,7 +129,6 @@ def test_it_names_each_arms_method_and_the_hospitals_it_asks(
 
 
 def test_no_change_hides_behind_others(tmp_path: Path, records: Records) -> None:
-    """A hundred columns were renamed, and the learning rate is another one."""
     approve(records, study(task=TASK | {"features": [f"a{number}" for number in range(100)]}))
     renamed = TASK | {"features": [f"aa{number}" for number in range(100)]}
     training = {"steps": 2, "batch_size": 4, "learning_rate": 5.0}
@@ -146,9 +140,7 @@ def test_no_change_hides_behind_others(tmp_path: Path, records: Records) -> None
         assert len(gone) == 100
 
 
-def test_names_are_whole_and_letters_that_pass_for_others_are_marked(
-    tmp_path: Path, records: Records
-) -> None:
+def test_names_are_whole_and_lookalikes_marked(tmp_path: Path, records: Records) -> None:
     long = ["x" * 150 + end for end in ("1", "2")]
     quoted = "a, b) and   nothing else"
     names = ["age", "\u0430ge", "weight\u200b", "weight", "gr\u00f6\u00dfe", *long, quoted]
@@ -173,9 +165,7 @@ def test_every_column_is_named_the_split_and_the_outcome_too(
     assert "30%" not in text
 
 
-def test_it_shows_every_decision_and_a_repeated_one_changes_nothing(
-    tmp_path: Path, records: Records
-) -> None:
+def test_repeating_a_decision_changes_nothing(tmp_path: Path, records: Records) -> None:
     entry = entry_of(study(), records)
     first = decide(records, entry, approve=True, by="Dr. A")
     assert decide(records, entry, approve=True, by="Dr. A") == first
@@ -194,16 +184,13 @@ def test_it_shows_every_decision_and_a_repeated_one_changes_nothing(
     ]
 
 
-def test_what_the_limits_refuse_is_said_before_it_is_approved(
-    tmp_path: Path, records: Records
-) -> None:
+def test_refusals_come_before_approval(tmp_path: Path, records: Records) -> None:
     limited = site(tmp_path, limits={"studies": ["others"]})
     refused = [line for line in review(limited, study(), records) if "limits.studies" in line]
     assert len(refused) == 1
 
 
 def test_of_a_sealed_study_it_says_what_is_masked_and_what_is_in_the_clear(tmp_path: Path) -> None:
-    """What it calls masked is what the site sends no array of; and the user is not sealed."""
     sealed = sealed_study()
     peer, user = (site(tmp_path, name=name) for name in ("bob", "alice"))
     text = "\n".join(leaving(peer, sealed))
@@ -219,7 +206,7 @@ def test_of_a_sealed_study_it_says_what_is_masked_and_what_is_in_the_clear(tmp_p
     assert "1 further number" in "\n".join(leaving(peer, noisy))
     for at, of in ((user, sealed), (peer, sealed_study(sealed=False))):
         clear = "\n".join(leaving(at, of))
-        assert "all of" in clear
+        assert "all of it" in clear
         assert says(clear, ARM, "every")
         assert "mask" not in clear
 
@@ -227,10 +214,7 @@ def test_of_a_sealed_study_it_says_what_is_masked_and_what_is_in_the_clear(tmp_p
 @pytest.mark.parametrize(
     "changes", [{}, {"scaling": "user"}, {"scaling": "federated"}, {"evaluation": {"folds": 3}}]
 )
-def test_of_a_study_with_every_user_it_says_all_that_its_parts_ask(
-    tmp_path: Path, records: Records, changes: dict[str, object]
-) -> None:
-    """Approved is each part: also the one with this hospital as the user."""
+def test_it_covers_each_user(tmp_path: Path, records: Records, changes: dict[str, object]) -> None:
     whole = study(user="all", hospitals=["a", "b", "c"], **changes)
     said = {line.removeprefix("  - ") for line in review(site(tmp_path), whole, records)}
     assert {*asked(site(tmp_path), whole.for_user("b"), records)} <= said  # the most of all
@@ -241,9 +225,7 @@ def test_of_a_study_with_every_user_it_says_all_that_its_parts_ask(
     assert says(said, "most", "3 hospitals")
 
 
-def test_of_a_study_with_every_user_it_leaves_out_the_part_that_a_limit_refuses(
-    tmp_path: Path, records: Records
-) -> None:
+def test_it_leaves_out_parts_that_a_limit_refuses(tmp_path: Path, records: Records) -> None:
     never = site(tmp_path, limits={"as_user": False})
     for hospitals in (["a", "b", "c"], ["c", "d", "e"]):
         text = "\n".join(review(never, study(user="all", hospitals=hospitals), records))

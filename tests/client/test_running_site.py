@@ -48,10 +48,7 @@ def change(file: Path, old: str, new: str) -> None:
     file.write_text(file.read_text().replace(old, new))
 
 
-def test_what_was_computed_by_the_former_file_does_not_leave(
-    file: Path, records: Records, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Somebody changes it while the site trains, and again before it is asked."""
+def test_a_former_file(file: Path, records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Message] = []
 
     def app(message: Message, _context: Context) -> Message:
@@ -109,9 +106,7 @@ def test_a_comment_is_no_change(file: Path, records: Records) -> None:
         ("[compute]", '[compute]\ndevice = "cuda:77"', "compute.device = 'cuda:77'"),
     ],
 )
-def test_what_a_running_site_cannot_go_by_keeps_it_signed_out_in_words(
-    file: Path, records: Records, old: str, new: str, said: str
-) -> None:
+def test_an_unusable_site_file(file: Path, records: Records, old: str, new: str, said: str) -> None:
     site = running(file, records)
     whole = file.read_text()
     change(file, old, new)

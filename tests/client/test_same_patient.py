@@ -50,7 +50,6 @@ def test_rows_that_differ_in_one_column_are_named_and_stay_two_patients(column: 
 
 
 def test_a_table_of_very_many_columns_takes_seconds() -> None:
-    """It kept a site busy for hours: the work was columns squared."""
     rows = np.random.default_rng(0).normal(size=(60, 2000))
     rows[50] = rows[3]
     assert same_patient(rows, np.zeros(60)).exact.tolist() == [50]
@@ -146,9 +145,7 @@ def test_equal_images_are_tied_and_nearly_equal_ones_named() -> None:
     st.floats(0.05, 0.95),
     st.sampled_from([None, 3]),
 )
-def test_no_patient_is_on_both_sides(
-    drawn: list[tuple[int, int]], share: float, folds: int | None
-) -> None:
+def test_patients_stay_apart(drawn: list[tuple[int, int]], share: float, folds: int | None) -> None:
     groups = np.unique([group for group, _ in drawn], return_inverse=True)[1]
     labels = np.array([label for _, label in drawn])
     fold = {"number": 1, "of": folds} if folds else None

@@ -51,18 +51,15 @@ def test_a_files_own_window_serves_where_none_is_given(tmp_path: Path) -> None:
     assert says(message, "cold/b.dcm", "WindowCenter", "WindowWidth")
 
 
-def test_small_values_can_be_white(tmp_path: Path) -> None:
+def test_small_values_can_be_white_and_colours_stay(tmp_path: Path) -> None:
     grey = np.full((6, 8), 10, np.uint8)
-    write_dicom(tmp_path / "cold/a.dcm", grey, PhotometricInterpretation="MONOCHROME1")
-    write_dicom(tmp_path / "cold/b.dcm", grey)
-    found = DicomImages(path=tmp_path).read(GREY)
+    write_dicom(tmp_path / "grey/cold/a.dcm", grey, PhotometricInterpretation="MONOCHROME1")
+    write_dicom(tmp_path / "grey/cold/b.dcm", grey)
+    found = DicomImages(path=tmp_path / "grey").read(GREY)
     assert found.images[:, 0, 0, 0].tolist() == [245, 10]
-
-
-def test_colour_images_keep_their_colours(tmp_path: Path) -> None:
     colours = np.random.default_rng(0).integers(0, 256, (6, 8, 3)).astype(np.uint8)
-    write_dicom(tmp_path / "cold/a.dcm", colours)
-    found = DicomImages(path=tmp_path).read(COLOUR)
+    write_dicom(tmp_path / "colour/cold/a.dcm", colours)
+    found = DicomImages(path=tmp_path / "colour").read(COLOUR)
     np.testing.assert_array_equal(found.images[0], np.moveaxis(colours, 2, 0))
 
 
@@ -77,9 +74,7 @@ def test_images_of_another_size_can_be_resized(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["dicom", "nifti"])
 @pytest.mark.parametrize("has_table", [False, True])
-def test_scans_have_hashes_of_what_is_stored_whatever_a_study_asks_for(
-    tmp_path: Path, kind: str, has_table: bool
-) -> None:
+def test_scans_are_hashed_as_stored(tmp_path: Path, kind: str, has_table: bool) -> None:
     draws = np.random.default_rng(0)
     for number in range(2):
         if kind == "dicom":
@@ -147,7 +142,7 @@ def test_a_table_of_labels_can_name_the_files(tmp_path: Path) -> None:
     assert found.notes == ()
     write_dicom(tmp_path / "scans/z.dcm", np.full((6, 8), 7, np.uint8))
     notes = source.read(GREY).notes
-    assert notes == ("1 scans are not in labels.csv, and not read: scans/z.dcm",)
+    assert says(notes, "1 scans", "labels.csv", "scans/z.dcm")
     (tmp_path / "scans/z.dcm").unlink()
     table.write_text("image,diagnosis\nscans/z.dcm,W\nscans/x.dcm,?\n")
     message = problem_of(source)
@@ -229,7 +224,10 @@ def test_a_volume_without_a_unit_is_shown_from_its_own_percentiles(tmp_path: Pat
 def test_a_damaged_volume_is_explained(tmp_path: Path) -> None:
     write_nifti(tmp_path / "cold/a.nii", volume())
     path = tmp_path / "cold/a.nii"
-    path.write_bytes(path.read_bytes()[:400])
+    path.rename(tmp_path / "cold/A.NII")
+    assert NiftiImages(path=tmp_path).read(GREY).places == ("cold/A.NII",)
+    path.write_bytes((tmp_path / "cold/A.NII").read_bytes()[:400])
+    (tmp_path / "cold/A.NII").unlink()
     (tmp_path / "cold/b.nii").write_bytes(b"nothing")
     message = problem_of(NiftiImages(path=tmp_path))
     assert says(message, "cold/a.nii", "cannot")
@@ -238,9 +236,7 @@ def test_a_damaged_volume_is_explained(tmp_path: Path) -> None:
         NiftiImages(path=tmp_path, patient="id")
 
 
-def test_showing_a_volume_through_its_window_takes_little_more_memory_than_the_volume(
-    tmp_path: Path,
-) -> None:
+def test_windowing_takes_little_memory(tmp_path: Path) -> None:
     size = 64
     values = np.arange(size**3, dtype=np.float32).reshape(size, size, size)
     write_nifti(tmp_path / "cold/a.nii", values)
@@ -256,20 +252,11 @@ def test_showing_a_volume_through_its_window_takes_little_more_memory_than_the_v
     assert peak < 2 * 8 * size**3
 
 
-def test_complex_numbers_are_not_read_as_their_real_parts(tmp_path: Path) -> None:
-    write_nifti(tmp_path / "cold/a.nii", (volume() * 1j).astype(np.complex64))
-    assert says(problem_of(NiftiImages(path=tmp_path)), "cold/a.nii", "complex")
-
-
-def test_values_that_are_not_finite_are_refused(tmp_path: Path) -> None:
-    write_nifti(tmp_path / "cold/a.nii", np.full((8, 6, 5), np.nan, np.float32))
-    assert says(problem_of(NiftiImages(path=tmp_path)), "cold/a.nii", "values")
-
-
-def test_suffixes_in_capitals_are_read_too(tmp_path: Path) -> None:
-    write_nifti(tmp_path / "cold/a.nii", volume())
-    (tmp_path / "cold/a.nii").rename(tmp_path / "cold/A.NII")
-    assert NiftiImages(path=tmp_path).read(GREY).places == ("cold/A.NII",)
+def test_values_that_cannot_be_shown_are_refused(tmp_path: Path) -> None:
+    for values in ((volume() * 1j).astype(np.complex64), np.full((8, 6, 5), np.nan, np.float32)):
+        write_nifti(tmp_path / "cold/a.nii", values)
+        kind = "complex" if np.iscomplexobj(values) else "finite"
+        assert says(problem_of(NiftiImages(path=tmp_path)), "cold/a.nii", kind)
 
 
 def test_a_volume_that_does_not_say_how_it_lies_is_told_of(tmp_path: Path) -> None:
@@ -278,8 +265,7 @@ def test_a_volume_that_does_not_say_how_it_lies_is_told_of(tmp_path: Path) -> No
     image_without: Any = nibabel.Nifti1Image
     nibabel.save(image_without(volume(), None), tmp_path / "cold/b.nii")
     [note] = NiftiImages(path=tmp_path).read(GREY).notes
-    assert note.startswith("1 volumes do not say how they lie (qform_code and sform_code are 0)")
-    assert "cold/b.nii" in note
+    assert says(note, "1 volumes", "qform_code", "cold/b.nii")
 
 
 AGE = image(outcome="regression", target="age", centre=60, spread=10, shape=[1, 6, 8])
@@ -297,7 +283,7 @@ def ages(folder: Path, *texts: str) -> NiftiImages:
 def test_numbers_in_a_table_of_labels_are_read_as_those_of_patients_are(tmp_path: Path) -> None:
     found = ages(tmp_path, "60,5", "61,5").read(AGE)
     assert found.targets.tolist() == [60.5, 61.5]
-    assert found.notes == ("age is written 1,5 (found out)",)
+    assert says(found.notes, "age", "1,5")
     [note] = ages(tmp_path, "60", "61", "999").read(AGE).notes
     assert "'999'" in note
     grouped = ages(tmp_path, "980", "1.250")

@@ -52,9 +52,7 @@ def write_volume(folder: Path, **of_slices: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("slice_", ["all", "middle", "each"])
-def test_slices_of_a_volume_keep_their_proportions_or_are_refused(
-    tmp_path: Path, slice_: str
-) -> None:
+def test_slices_keep_their_proportions(tmp_path: Path, slice_: str) -> None:
     windows = {"WindowCenter": [50, 100, 150], "WindowWidth": [100, 200, 300]}
     write_volume(tmp_path / "cold/s", RescaleSlope=[1, 2, 4], **windows)
     task = VOLUME if slice_ == "all" else GREY
@@ -96,9 +94,7 @@ LUT.ModalityLUTType = "US"
         ({"BitsAllocated": 1, "BitsStored": 1, "HighBit": 0, "PixelData": bytes(6)}, "single bits"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused(
-    tmp_path: Path, tags: dict[str, Any], message: str
-) -> None:
+def test_unusable_keys_are_refused(tmp_path: Path, tags: dict[str, Any], message: str) -> None:
     write_dicom(tmp_path / "cold/a.dcm", CORNERS, **{**SHOWN, **tags})
     told = problem_of(DicomImages(path=tmp_path))
     assert message in told
@@ -125,7 +121,6 @@ def test_what_can_be_honoured_is(tmp_path: Path) -> None:
     [[-1, 0, 0, 0, 1, 0], [1, 0, 0, 0, -1, 0], [-1, 0, 0, 0, -1, 0], [0, 1, 0, 1, 0, 0]],
 )
 def test_scans_of_one_plane_lie_alike(tmp_path: Path, directions: list[int]) -> None:
-    """The same patient, stored from another corner, or by columns."""
     usual = CORNERS[:, :6].copy()
     usual[0, -1] = 150
     turned = usual.T if directions[1] else usual[:: directions[4], :: directions[0]]

@@ -107,9 +107,7 @@ def test_a_malformed_site_file_says_where(tmp_path: Path) -> None:
         ('[coordinator]\naddress = "coordinator.example.org:9092"\nroot', "[old]\nroot", "missing"),
     ],
 )
-def test_a_wrong_key_is_named_with_its_value_and_remedy(
-    tmp_path: Path, old: str, new: str, message: str
-) -> None:
+def test_a_wrong_key_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
     assert old in WHOLE
     with pytest.raises(SiteError) as problem:
         load_site(written(tmp_path, WHOLE.replace(old, new)))
@@ -206,9 +204,7 @@ def test_a_study_within_the_limits_is_accepted(tmp_path: Path) -> None:
         ({"models": ["mlp"]}, "model 'logistic'; limits.models accepts only mlp"),
     ],
 )
-def test_each_limit_refuses_with_the_value_and_the_limit(
-    tmp_path: Path, limits: dict[str, object], reason: str
-) -> None:
+def test_each_limit_refuses(tmp_path: Path, limits: dict[str, object], reason: str) -> None:
     with pytest.raises(Refusal) as refusal:
         check_limits(make_site(tmp_path, limits=limits), make_study(), counts(12))
     assert reason in str(refusal.value)

@@ -37,9 +37,7 @@ def drop(line: SiteLink, request_id: str) -> None:
     line._take(frame(Kind.DROP, request_id.encode()))
 
 
-def test_of_requests_that_are_dropped_while_they_wait_nothing_is_kept(
-    line: SiteLink, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dropped_requests_leave_nothing(line: SiteLink, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[weakref.ref[Message]] = []
     request_of = site_link._request
 
@@ -58,9 +56,7 @@ def test_of_requests_that_are_dropped_while_they_wait_nothing_is_kept(
     assert line.receive(0.0) is None
 
 
-def test_of_a_request_that_was_received_nothing_is_kept_whoever_asks_for_its_run(
-    line: SiteLink,
-) -> None:
+def test_a_received_request_leaves_nothing(line: SiteLink) -> None:
     for number in range(100):
         come(line, f"r{number}")
         assert line.receive(0.0) is not None
@@ -68,9 +64,7 @@ def test_of_a_request_that_was_received_nothing_is_kept_whoever_asks_for_its_run
     assert not any(isinstance(each, RunNews) for each in gc.get_objects())
 
 
-def test_requests_are_received_in_their_order_without_those_that_were_dropped(
-    line: SiteLink,
-) -> None:
+def test_requests_come_in_order(line: SiteLink) -> None:
     drop(line, "r0")
     for number in range(4):
         come(line, f"r{number}")
@@ -94,7 +88,6 @@ def test_what_a_site_keeps_of_requests_that_wait_is_bounded(line: SiteLink) -> N
 
 @pytest.mark.parametrize("password", ["hush", "hu/sh", "hu#sh?", "hu@sh", "hu%40sh", "hü sh"])
 def test_a_proxy_is_shown_the_same_password_by_the_line_as_by_the_check(password: str) -> None:
-    """gRPC takes what follows a slash for the path, and looks up the rest as a name."""
     with ConnectProxy("127.0.0.1:9", refuses="407 Proxy Authentication Required") as gate:
         proxy = f"joe:{password}@{gate.address}"
         with raises(OSError, "407"):

@@ -24,7 +24,7 @@ from tests.support.small_study import (
 
 DECLINED = (
     r"a class, or an interval of time in which a follow-up ends, has training patients there, but"
-    r" fewer than limits\.min_class = {}"
+    " fewer than limits.min_class = {}"
 )
 GRADES = {**TWO_NUMBERS, "classes": ["0", "1", "2"]}
 PRIVATE: dict[str, Any] = {"arms": ["fedavg"], "privacy": {"epsilon": 8, "learning_rate": 1.0}}
@@ -61,9 +61,7 @@ def survival(**keys: Any) -> Study:
     ("in_last", "least", "declined"),
     [(1, 1, False), (0, 2, False), (1, 2, True), (2, 2, False), (2, 3, True)],
 )
-def test_a_class_of_fewer_patients_than_the_limit_is_declined_and_one_of_nobody_is_not(
-    in_last: int, least: int, declined: bool, tmp_path: Path
-) -> None:
+def test_small_classes_decline(in_last: int, least: int, declined: bool, tmp_path: Path) -> None:
     site, study = site_of(tmp_path, 12, 12, in_last, min_class=least), make_study(task=GRADES)
     failed = [f.text for f in check_study_here(site, study) if f.outcome is Severity.FAILED]
     if not declined:
@@ -134,9 +132,7 @@ def test_the_numbers_of_a_regression_are_no_classes(tmp_path: Path) -> None:
         ((45, 1), False),  # seen for all three, as ten others
     ],
 )
-def test_an_interval_is_too_small_by_whoever_makes_two_parts_of_an_update_differ(
-    one: tuple[float, int], declined: bool, tmp_path: Path
-) -> None:
+def test_an_interval_is_too_small(one: tuple[float, int], declined: bool, tmp_path: Path) -> None:
     others = [(5.0, 1), (12.0, 0), (40.0, 0)] * 10
     site = followed(tmp_path, *others, one, least=2)
     if declined:
@@ -153,9 +149,7 @@ def test_an_interval_is_too_small_by_whoever_makes_two_parts_of_an_update_differ
         {"selection": {"folds": 3}, "evaluation": {"test_share": 0.3}},
     ],
 )
-def test_a_class_is_counted_among_those_whom_each_fold_and_trial_trains_on(
-    keys: dict[str, Any], tmp_path: Path
-) -> None:
+def test_folds_and_trials_count_their_classes(keys: dict[str, Any], tmp_path: Path) -> None:
     study = make_study(task=GRADES, **keys)
     usual = Hospital(site_of(tmp_path, 20, 20, 10, name="a"))
     left = [usual._prepare(part).training_counts.smallest_part for part in parts_of(study)]

@@ -34,9 +34,7 @@ def categories(folder: Path, name: str, *more: str) -> Sequence[str]:
     return feature.categories
 
 
-def test_spellings_of_a_category_are_one_of_the_study_and_each_is_told_of(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_spellings_become_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = drafted(tmp_path, spelt_table(), "died")
     assert [label.name for label in getattr(study.task, "classes")] == ["no", "Yes"]  # noqa: B009
     told = capsys.readouterr().out
@@ -47,9 +45,7 @@ def test_spellings_of_a_category_are_one_of_the_study_and_each_is_told_of(
 @pytest.mark.parametrize(
     ("name", "meant"), [("grade", ["Mid", "high", "low"]), ("smokes", ["No", "ja"])]
 )
-def test_a_feature_has_each_category_once_in_its_commonest_spelling(
-    tmp_path: Path, name: str, meant: list[str]
-) -> None:
+def test_a_category_has_one_spelling(tmp_path: Path, name: str, meant: list[str]) -> None:
     assert {text.casefold() for text in categories(tmp_path, name)} == {
         text.casefold() for text in meant
     }
@@ -95,9 +91,7 @@ def test_a_map_that_makes_one_value_of_two_or_has_two_meanings_is_only_proposed(
     assert {*merged} <= {*proposed}
 
 
-def test_women_do_not_become_men_at_a_hospital_with_the_same_letters(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_equal_letters_are_asked_about(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = drafted(tmp_path, column("sex", ["F", "M"] * 20), "ill")
     (tmp_path / "trial.csv").write_text(column("sex", ["H", "M"] * 20), encoding="utf-8")
     path = site_of(tmp_path)
@@ -136,9 +130,7 @@ def test_an_answer_is_no_result_of_a_test() -> None:
     assert one_spelling(["<0.5", ">0.5"]) == {"<0.5": "<0.5", ">0.5": ">0.5"}
 
 
-def test_an_outcome_that_is_told_in_every_spelling_is_pointed_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_spellings_of_an_outcome(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = "".join(
         f"{40 + 7 * i % 41},{['no', 'NO', 'yes', 'Yes'][i % 4]},{['home', 'exitus'][i // 2 % 2]}\n"
         for i in range(120)
@@ -147,9 +139,7 @@ def test_an_outcome_that_is_told_in_every_spelling_is_pointed_out(
     assert says(capsys.readouterr().out, "discharge", "alone")
 
 
-def test_of_three_classes_none_is_the_positive_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_three_classes_have_no_event(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     drafted(tmp_path, spelt_table(), "grade")
     assert "positive" not in capsys.readouterr().out
     assert "positive" not in (tmp_path / "study.toml").read_text(encoding="utf-8")

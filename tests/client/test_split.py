@@ -22,9 +22,7 @@ def rows_of(labels: NDArray[np.int64], distinct: int = 10**6) -> NDArray[np.floa
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=60), st.floats(0.01, 0.99))
-def test_every_class_of_two_or_more_is_on_both_sides_in_the_right_share(
-    drawn: list[int], share: float
-) -> None:
+def test_both_sides_have_each_class_in_its_share(drawn: list[int], share: float) -> None:
     labels = np.array(drawn)
     study = make_study(evaluation={"test_share": share})
     split = split_patients(study, "a", rows_of(labels), labels)
@@ -40,9 +38,7 @@ def test_every_class_of_two_or_more_is_on_both_sides_in_the_right_share(
 
 
 @given(st.permutations(range(30)), st.sampled_from([3, 30]))
-def test_the_split_does_not_depend_on_the_order_of_the_rows(
-    order: list[int], distinct: int
-) -> None:
+def test_the_order_of_rows_does_not_matter(order: list[int], distinct: int) -> None:
     labels = np.arange(30) % 2
     rows = rows_of(labels, distinct)
     one = split_patients(STUDY, "a", rows, labels)
@@ -162,9 +158,7 @@ def set_aside(seed: int) -> Split:
     ],
     ids=["test part", "fold of a selection", "fold of an evaluation", "set aside by a method"],
 )
-def test_who_came_often_is_tested_as_often_as_anybody(
-    draw: Callable[[int], Split], share: float
-) -> None:
+def test_repeated_patients_are_tested_alike(draw: Callable[[int], Split], share: float) -> None:
     of_often, tested = 0, 0
     for seed in range(60):
         patients = np.unique(OF_PATIENT[draw(seed).test])
@@ -184,10 +178,7 @@ def fold_of_all(seed: int, fold: Fold) -> Split:
 
 
 @given(st.permutations(range(40)))
-def test_patients_who_share_rows_are_split_alike_in_any_order_of_the_table(
-    order: list[int],
-) -> None:
-    """Some came twice, and each of their rows is like that of somebody else."""
+def test_patients_who_share_rows_are_split_alike(order: list[int]) -> None:
     groups = np.array([*range(20), *range(20)]) % 25
     labels = np.zeros(40, dtype=np.int64)
     rows = rows_of(labels, distinct=10)

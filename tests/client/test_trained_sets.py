@@ -157,9 +157,7 @@ def four_columns(num: int, seed: int = 0) -> NDArray[np.float64]:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_trained_sets_of_studies_of_other_columns_are_the_same_or_differ_in_a_cell(
-    data: st.DataObject,
-) -> None:
+def test_trained_sets_of_other_columns_differ_in_a_cell(data: st.DataObject) -> None:
     everybody = four_columns(90, seed=data.draw(st.integers(0, 5)))
     cells = DisclosureControl(site(), SECRET)
     found: list[tuple[list[int], list[tuple[float, ...]], set[tuple[float, ...]]]] = []
@@ -260,9 +258,7 @@ def found_record(folder: Path, *, cell: int) -> bool:
     return bool(abs(age - (30 + patient / 2)) < 0.5 and abs(sex - patient % 2) < 0.1)
 
 
-def test_studies_that_differ_in_one_exclusion_do_not_give_the_excluded_record(
-    tmp_path: Path,
-) -> None:
+def test_one_exclusion_does_not_give_its_record(tmp_path: Path) -> None:
     """By hand: the full-batch gradient times n is a sum, and two sums differ by one patient."""
     assert not found_record(tmp_path, cell=CELL)
 
@@ -300,9 +296,7 @@ def test_pictures_are_known_again_where_a_study_asks_for_another_size(tmp_path: 
         assert after.num_training == 30
 
 
-def test_models_are_not_measured_on_nearly_the_same_pictures_of_another_size(
-    tmp_path: Path,
-) -> None:
+def test_pictures_of_another_size_are_measured_once(tmp_path: Path) -> None:
     hospital = with_pictures(tmp_path)
     asked = {"user": "b", "evaluation": {"folds": 2}}
     hospital._prepare(fold_studies(of_pictures(1, 8, 8, **asked))[0]).begin()
@@ -334,9 +328,7 @@ def without_whole_rows(counted: CountedPatients, rows: NDArray[np.int64]) -> tup
     return of.rows[rows], of.targets[rows], of.groups[rows], None
 
 
-def test_the_attack_works_where_nothing_is_settled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_unsettled_attack_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         DisclosureControl,
         "trained_on",

@@ -38,8 +38,6 @@ def test_a_header_in_another_unit_than_the_studys_is_asked_about(tmp_path: Path)
         ("Hb", {}),
     ],
 )
-def test_a_header_that_says_the_same_or_nothing_is_not(
-    tmp_path: Path, header: str, data: dict[str, Any]
-) -> None:
+def test_equal_headers_are_silent(tmp_path: Path, header: str, data: dict[str, Any]) -> None:
     feature = {"name": "haemoglobin", "unit": "g/dl", "range": [3, 25]}
     assert notes(tmp_path, header, feature, **data) == []

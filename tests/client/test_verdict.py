@@ -65,9 +65,7 @@ def test_a_large_difference_cannot_have_a_p_value_of_zero() -> None:
 
 @pytest.mark.parametrize("level", [SIGNIFICANCE, CROSS_FITTED_SIGNIFICANCE])
 @pytest.mark.parametrize("hospitals", [1, 100, 101, 401, 1000])
-def test_a_clear_difference_is_one_among_however_many_hospitals(
-    hospitals: int, level: float
-) -> None:
+def test_a_clear_difference_among_many(hospitals: int, level: float) -> None:
     flips = flips_for(hospitals, level)
     alike = dict.fromkeys(map(str, range(hospitals)), sign_flip_p_value(ONES, seed=0, flips=flips))
     assert max(adjusted_p_values(alike).values()) <= level
@@ -80,9 +78,7 @@ def test_few_hospitals_have_as_many_random_flips_as_one_and_many_have_no_end() -
 
 
 @pytest.mark.parametrize(("hospitals", "flips"), [(400, 20_000), (800, 40_000)])
-def test_a_site_tests_for_as_many_comparisons_as_the_study_has_hospitals(
-    tmp_path: Path, hospitals: int, flips: int
-) -> None:
+def test_comparisons_are_counted_by_hospitals(tmp_path: Path, hospitals: int, flips: int) -> None:
     study = make_study(
         hospitals=["a", *(f"h{number}" for number in range(1, hospitals))],
         task=TWO_NUMBERS,
@@ -147,9 +143,7 @@ def test_claims_of_many_classes_some_of_them_rare_are_no_more_often_false() -> N
 
 
 @pytest.mark.parametrize(("num_patients", "studies"), [(12, 500), (40, 80)])
-def test_at_most_five_percent_of_claims_are_false_under_the_null(
-    num_patients: int, studies: int
-) -> None:
+def test_at_most_5_percent_false_claims(num_patients: int, studies: int) -> None:
     """Two equally noisy copies of the true probabilities, with 12 (exact) and 40 patients."""
     generator = np.random.default_rng(1)
     claims = 0
@@ -167,9 +161,7 @@ def test_at_most_five_percent_of_claims_are_false_under_the_null(
     ("num_patients", "ordinary", "strict"),
     [(30, "better", "no clear difference"), (300, "better", "better")],
 )
-def test_a_strict_claim_outlasts_one_patient_more(
-    num_patients: int, ordinary: str, strict: str
-) -> None:
+def test_strict_claims_outlast_a_patient(num_patients: int, ordinary: str, strict: str) -> None:
     labels = np.arange(num_patients) % 2
     both = predictions(0.9, labels), predictions(0.8, labels)
     arms = ("new", "old")
@@ -182,9 +174,7 @@ def test_a_strict_claim_outlasts_one_patient_more(
     assert swapped.conclusion == strict.replace("better", "worse")
 
 
-def test_a_strict_study_claims_nothing_where_a_loss_has_no_limit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_strict_claims_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     labels = np.arange(300) % 2
     both = predictions(0.9, labels), predictions(0.8, labels)
     task = classes_of(2)
@@ -194,7 +184,6 @@ def test_a_strict_study_claims_nothing_where_a_loss_has_no_limit(
 
 
 def test_an_error_on_rare_patients_seldom_causes_a_strict_claim() -> None:
-    """The better arm is certain, and wrong for 3 %: both mean losses are the same."""
     generator = np.random.default_rng(0)
     claims = {False: 0, True: 0}
     labels = np.arange(30) % 2
@@ -217,8 +206,6 @@ def test_an_error_on_rare_patients_seldom_causes_a_strict_claim() -> None:
 
 
 def test_a_finding_near_the_line_says_so() -> None:
-    """Another order of patients, as at another installation, could well turn it round."""
-
     def found(p_value: float, *cuts: float, fewest: int = 30) -> Comparison:
         return Comparison(
             arm="fedavg",

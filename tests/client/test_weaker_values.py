@@ -39,9 +39,7 @@ def test_every_limit_says_which_way_it_is_weaker(table: str) -> None:
     assert DIRECTIONS[table].keys() == kind.model_fields.keys()
 
 
-def test_the_check_names_every_value_that_is_weaker(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_weaker_values_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "b.csv").write_text("x,y\n1,no\n2,yes\n")
     file = tmp_path / "site.toml"
     file.write_text(SITE + WEAK)
@@ -66,7 +64,6 @@ def test_a_file_of_defaults_and_one_that_is_stricter_have_none() -> None:
 
 
 def test_no_program_leaves_its_memory_on_the_disk(tmp_path: Path) -> None:
-    """Its memory holds patients and keys."""
     main(["check", str(tmp_path / "none.toml")])
     assert resource.getrlimit(resource.RLIMIT_CORE)[0] == 0
     root = Path(__file__).parents[2]

@@ -185,10 +185,7 @@ def test_a_file_of_weights_that_is_not_as_the_study_says_is_not_told_of(
     assert words == "the study's model cannot be used at the site; its own log says why"
 
 
-def test_what_an_installed_model_says_of_patients_is_not_told_where_they_have_privacy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may say it while each patient's gradient is taken by itself."""
+def test_an_installed_model_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = """
         from torch import nn
 
@@ -228,7 +225,6 @@ def test_data_that_changed_are_told_of_without_where_they_are(tmp_path: Path) ->
 
 
 def test_a_column_is_called_what_the_study_calls_it(tmp_path: Path) -> None:
-    """Not what it is called here, also where studies have several names for it."""
     columns = {"age": "gebdat", "years": "gebdat"}
     text = twenty_patients().replace("age", "gebdat", 1)
     site = make_site(tmp_path, text, name="b", file="b.csv", compute={"state": tmp_path / "state"})
@@ -311,7 +307,6 @@ def test_every_refusal_quotes_nothing_but_the_request_the_study_and_the_limits()
 
 
 def test_nothing_that_reads_a_file_is_told_to_raise_a_refusal() -> None:
-    """Its message would have the path: `load_private_key(path, Refusal)`."""
     handed_on = [
         f"{path.relative_to(ROOT)}: {ast.unparse(node)}"
         for path, tree in modules()

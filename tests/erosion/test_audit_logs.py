@@ -33,9 +33,7 @@ def without_the_last_line(log: Path) -> None:
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
 
 
-def test_a_log_as_it_was_written_has_every_hash(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_intact_log_has_every_hash(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert audited(run, capsys) == (0, "bob: all 9 hashes are in its log of 9 lines.\n")
 
 
@@ -47,18 +45,14 @@ def test_a_line_that_was_changed_is_named(run: Path, capsys: pytest.CaptureFixtu
     assert "coordinator keeps" in said or "not follow" in said
 
 
-def test_lines_that_were_removed_at_the_end_show(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_removed_last_lines_show(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     without_the_last_line(run.parent / "bob" / "sent.jsonl")
     code, said = audited(run, capsys)
     assert code == 1
     assert says(said, "keeps", "1 hashes")
 
 
-def test_lines_removed_at_the_end_show_also_where_the_oldest_files_are_gone(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_removed_lines_show_without_old_ones(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     oldest = full_files(run.parent / "bob" / "sent.jsonl")[0]
     oldest.unlink()
     code, said = audited(run, capsys)
@@ -87,9 +81,7 @@ def test_a_log_that_was_written_anew_shows(run: Path, capsys: pytest.CaptureFixt
     assert says(said, "keeps", "9 hashes")
 
 
-def test_a_hospital_that_the_run_does_not_know_is_said(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_hospital_is_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = run.parent / "bob" / "sent.jsonl"
     assert main(["audit", str(run), "--logs", f"carol={log}"]) == 1
     assert says(capsys.readouterr().out, "hash", "log")

@@ -34,9 +34,7 @@ SHOWN = [
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_the_help_of_a_command_says_what_it_is_for(
-    command: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_say_their_purpose(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     with raises(SystemExit, "0"):
         main([command.name, "--help"])
     text = capsys.readouterr().out
@@ -53,9 +51,7 @@ def test_what_the_help_shows_is_understood(line: str) -> None:
 @pytest.mark.parametrize(
     "option", ["server study.toml --longest-wait", "client site.toml --give-up-seconds"]
 )
-def test_a_wait_has_an_end_and_a_length(
-    option: str, value: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_waits_are_bounded(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
     with raises(SystemExit, "2"):
         parser().parse_args([*option.split()[:-1], f"{option.split()[-1]}={value}"])
     assert says(capsys.readouterr().err, f"{value} seconds", "0")
@@ -98,10 +94,7 @@ def test_a_command_runs_without_an_output() -> None:
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_without_a_standard_stream_no_other_file_takes_its_place(
-    tmp_path: Path, closed: str
-) -> None:
-    """Libraries complain on standard error whatever file has its number by then."""
+def test_no_file_replaces_a_standard_stream(tmp_path: Path, closed: str) -> None:
     script = (
         "import os, sys\n"
         "from erosion.ending import in_words\n"
@@ -118,9 +111,7 @@ def test_without_a_standard_stream_no_other_file_takes_its_place(
     assert (tmp_path / "file").read_bytes() == b""
 
 
-def test_ctrl_c_while_a_class_is_made_is_no_fault_of_this_program(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_ctrl_c_in_a_class_is_no_fault(capsys: pytest.CaptureFixture[str]) -> None:
     """As in the imports of a command: Python 3.11 makes a RuntimeError of it."""
 
     class Interrupted:
@@ -188,11 +179,7 @@ def test_a_folder_whose_name_is_not_utf_8_is_named(
     assert said.count("\n") == 1
 
 
-def test_a_file_that_this_account_may_not_use_is_named_with_the_remedy(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The folders of a federation and of a site are closed to every other account."""
-
+def test_no_access(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def closed(_path: Path) -> bool:
         raise PermissionError(13, "Permission denied", "federation/x")
 
@@ -226,8 +213,6 @@ def test_a_umask_that_is_none_is_named(
 def test_an_account_without_a_name_says_who_decides(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a container, whose account is a number."""
-
     def nameless() -> str:
         raise KeyError("getpwuid(): uid not found: 10001")
 
@@ -243,9 +228,7 @@ def test_an_account_without_a_name_says_who_decides(
     assert "Approved by" in capsys.readouterr().out
 
 
-def test_describe_takes_the_name_of_a_study_that_comes_with_the_program(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_describe_takes_shipped_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "page.html"
     main(["describe", "breast-cancer", "--simulate", "--output", str(page)])
     capsys.readouterr()
@@ -268,9 +251,7 @@ def test_describe_takes_the_name_of_a_study_that_comes_with_the_program(
         (["audit", "run", "b.safetensors", "--logs", "bob=sent.jsonl"], "goes without --logs"),
     ],
 )
-def test_an_option_that_would_do_nothing_is_refused(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_vain_options(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) != 0
     assert said in capsys.readouterr().err
 
@@ -315,9 +296,7 @@ def test_the_server_refuses_options_that_would_do_nothing(
     ("mode", "other"),
     [modes for modes in combinations(SERVER_MODES, 2) if modes != ("study", "resume")],
 )
-def test_the_server_does_one_thing(
-    mode: str, other: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_server_alone(mode: str, other: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["server", *SERVER_MODES[mode], *SERVER_MODES[other]]) == 2
     said = capsys.readouterr().err
     assert (says(said, "takes", "place")) == ("app" in (mode, other))
@@ -340,15 +319,12 @@ def test_what_is_for_one_study_is_refused_for_several(given: list[str]) -> None:
     "options",
     [["--run-folder", "a", "--runs", "b"], ["--insecure", "--federation", "a"]],
 )
-def test_the_server_refuses_an_option_that_another_takes_the_place_of(
-    options: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_replaced_server_options(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["server", "study.toml", *options]) == 2
     assert says(capsys.readouterr().err, f"{options[0]} takes", "place")
 
 
 def test_what_the_output_cannot_show_ends_no_command(tmp_path: Path) -> None:
-    """`check` marks remedies by an arrow, which a Latin-1 terminal lacks."""
     site = tmp_path / "site.toml"
     data = 'name = "alike"\n[data]\npath = "patients.csv"\n'
     site.write_text(f'{data}[coordinator]\naddress = "127.0.0.1:1"\n')
@@ -363,10 +339,7 @@ def test_what_the_output_cannot_show_ends_no_command(tmp_path: Path) -> None:
     assert says(run.stdout.decode("latin-1"), "keep", "taking")
 
 
-def test_a_description_that_lacks_hospitals_is_no_success(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Their tables do not keep to the study's contract."""
+def test_incomplete_descriptions_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = "age,sex,ill\n" + "".join(f"{age},f,{age % 2}\n" for age in range(40, 90))
     for name in ("a", "b"):
         (tmp_path / f"{name}.csv").write_text(table)

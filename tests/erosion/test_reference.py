@@ -38,9 +38,7 @@ def test_the_page_is_current(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_every_key_of_the_schema_is_described(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_schema_key_is_described(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema", name]) == 0
     schema = json.loads(capsys.readouterr().out)
     parts = {"": schema, **schema["$defs"]}
@@ -60,7 +58,6 @@ def choices(annotation: object) -> set[str]:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_an_explanation_that_goes_through_the_choices_leaves_none_out(name: str) -> None:
-    """The default may be left to its name."""
     left_out = {}
     for form in {form for section in sections(PAGES[name].model) for form in section.forms}:
         for key, said in explanations(form).items():

@@ -10,7 +10,7 @@ E = TypeVar("E", bound=BaseException)
 
 
 def raises(kind: type[E], *parts: object) -> pytest.RaisesExc[E]:
-    """Such an error, and its message holds these parts in this order."""
+    """Such an error, and its message holds these parts in this order; "…" is any text."""
     return pytest.raises(kind, match=_pattern(parts))
 
 
@@ -21,4 +21,4 @@ def says(told: str | Iterable[str], *parts: object) -> bool:
 
 
 def _pattern(parts: tuple[object, ...]) -> str:
-    return "(?s)" + ".*".join(re.escape(str(part)) for part in parts)
+    return "(?s)" + ".*".join(re.escape(str(part)) for part in parts).replace("…", ".*")

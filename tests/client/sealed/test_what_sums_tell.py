@@ -22,9 +22,7 @@ from tests.support.small_study import TWO_NUMBERS, make_site, sixty_patients
 ROUNDS = 40
 
 
-def test_rounds_that_all_begin_from_the_same_parameters_tell_each_ones_typical_update(
-    tmp_path: Path,
-) -> None:
+def test_rounds_from_the_same_parameters_show_each_typical_update(tmp_path: Path) -> None:
     """A weakness that the threat model names: others have weight in each round."""
     study = sealed_study(sealed=False, rounds=ROUNDS, task=TWO_NUMBERS)
     updates = np.array(
