@@ -117,18 +117,17 @@ def test_a_repeated_answer_is_known(tmp_path: Path, records: Records) -> None:
     assert found == [False, True, False]
 
 
-def test_a_later_no_holds_against_a_person_and_a_rule(tmp_path: Path, records: Records) -> None:
-    for by_rule in (False, True):
-        rule = {"automatic": "within_limits"} if by_rule else {}
-        consent = Consent(site(tmp_path, approval=rule), records, "c")
-        asked = study(seed=by_rule)
-        if not by_rule:
-            approve(records, asked)
-        consent.authorise(request(asked))
-        assert ("by limits" in "\n".join(listing(site(tmp_path), records))) == by_rule
-        decide(records, entry_of(study(), records), approve=False, by="somebody")
-        with raises(Refusal, "no less" if by_rule else "declined study"):
-            consent.authorise(request(asked, 2))
+@pytest.mark.parametrize("by_rule", [False, True])
+def test_a_later_no_holds(tmp_path: Path, records: Records, by_rule: bool) -> None:
+    rule = {"automatic": "within_limits"} if by_rule else {}
+    consent, asked = Consent(site(tmp_path, approval=rule), records, "c"), study(seed=by_rule)
+    if not by_rule:
+        approve(records, asked)
+    consent.authorise(request(asked))
+    assert ("by limits" in "\n".join(listing(site(tmp_path), records))) == by_rule
+    decide(records, entry_of(study(), records), approve=False, by="somebody")
+    with raises(Refusal, "no less" if by_rule else "declined study"):
+        consent.authorise(request(asked, 2))
 
 
 def test_half_a_write(tmp_path: Path, records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
