@@ -296,10 +296,10 @@ def _coordinator(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     if values.get("weights"):
         weights = (f"{name} {weight:.2f}" for name, weight in values["weights"].items())
         lines.append(("weights", ", ".join(weights)))
-    kept_out, dropped = values.get("turned_away", {}), values.get("outputs_dropped", {})
+    denied, dropped = values.get("denied", {}), values.get("outputs_dropped", {})
     lines += [("dropped", f"output {name}: {why}") for name, why in dropped.items()]
     lines += [("no model", f"{u}: {why}") for u, why in values.get("without_model", {}).items()]
-    lines += [("kept out", f"{who}: {why}") for who, why in kept_out.items()]
+    lines += [("denied", f"{who}: {why}") for who, why in denied.items()]
     lines += [(key, str(values[key])) for key in ("verdict", "reason") if key in values]
     return lines
 

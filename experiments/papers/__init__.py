@@ -138,7 +138,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         Experiment(
             "fed-heart",
             "Fed-Heart-Disease",
-            "Each of four heart hospitals as the user beside FLamby's published accuracies, on its"
+            "Each of four heart hospitals as the user against FLamby's published accuracies, on its"
             " split and on a hundred others. Half an hour of one core.",
             fed_heart.plans,
             fed_heart.run,
@@ -148,8 +148,9 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         Experiment(
             "fed-tcga",
             "Fed-TCGA-BRCA",
-            "Survival with breast cancer, each of six regions as the user beside FLamby's published"
-            " C-index, on its split and on a hundred others. Four to ten hours of one core.",
+            "Survival with breast cancer, each of six regions as the user against FLamby's"
+            " published C-index, on its split and on a hundred others. Four to ten hours of one"
+            " core.",
             fed_tcga.plans,
             fed_tcga.run,
             fed_tcga.draw,
@@ -159,7 +160,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "image-sites",
             "Image sites",
             "A convolutional network on real sites (HAM10000's four collections, each as the user)"
-            " and on CIFAR-10 with skewed labels: the personal rules beside local, pooled and"
+            " and on CIFAR-10 with skewed labels: the personal rules against local, pooled and"
             " averaged training. An hour of one core.",
             image_sites.plans,
             image_sites.run,

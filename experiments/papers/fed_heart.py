@@ -41,7 +41,7 @@ OTHER_SPLITS = OtherSplits(
     lower_is_better=(),
     direction="Above 0 ours is better.",
     sometimes="auroc",
-    where_defined="Splits, which share patients, and in brackets those whose test part has both"
+    where_defined="Splits, which share patients, and in brackets those with a test part of both"
     " classes, for AUROC",
     test_share=1 - TRAINING_SHARE,
 )
@@ -142,7 +142,7 @@ def _on_flambys_split(found: Mapping[str, Values], again: Sequence[Values]) -> l
         *paragraph(
             f"Test patients: {patients}. FLamby's figures are means over five seeds of its"
             " training, ours are of one training. The 95 % binomial interval (Wilson) of the"
-            f" accuracy of training alone: {local_intervals}. A gap that is small beside it is"
+            f" accuracy of training alone: {local_intervals}. A gap that is small against it is"
             " noise."
         ),
         *(paragraph(why) if again else []),

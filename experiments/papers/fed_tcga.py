@@ -42,7 +42,7 @@ OTHER_SPLITS = flamby.OtherSplits(
     lower_is_better=("integrated_brier",),
     direction="Ours is better above 0 by Harrell's C-index, and below 0 by the Brier score.",
     sometimes="harrell_c",
-    where_defined="Splits, which share patients, and in brackets those whose test part has a pair"
+    where_defined="Splits, which share patients, and in brackets those with a test part with a pair"
     " to compare, for the C-index",
     test_share=TEST_SHARE,
 )
@@ -172,7 +172,7 @@ def _on_flambys_split(found: Mapping[str, Values]) -> list[str]:
             " fewest pairs, too. FLamby's figures are means over five seeds of its training of a"
             " Cox model, ours are of one training of a discrete-time model: rows of one program are"
             " to be held against each other. The 95 % interval of the C-index of training alone:"
-            f" {intervals}. A gap that is small beside it is noise."
+            f" {intervals}. A gap that is small against it is noise."
         ),
         *flamby.by_arm(users, {**PUBLISHED, **rows("harrell_c", ROWS[1:])}, ".3f"),
         "## Integrated Brier score on FLamby's split",

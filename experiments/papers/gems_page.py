@@ -167,8 +167,8 @@ def reasons(cells: Mapping[str, Cell]) -> list[str]:
             for model, nodes, values in averages
         )
         found.append(
-            "*The average* is partly a matter of chance: every node starts at random numbers of its"
-            f" own, and on the same images it has anything from {short(min(values))} to"
+            "*The average* is partly a matter of chance: every node starts at other random"
+            f" numbers, and on the same images it has anything from {short(min(values))} to"
             f" {short(max(values))} ({_NAMES['mnist', model]}, {nodes} nodes). But in {beyond} of"
             f" {len(averages)} settings the published one is above that of every trial of ours,"
             " which remains unexplained. GEMS for logistic regression is the average wherever that"
@@ -242,7 +242,7 @@ def draw(cells: Mapping[str, Cell]) -> Page:
 
 _NOT_VGG = [
     "**Not VGG-16**: the features are those of three convolutions that were trained here on a part",
-    "of the data of its own, so that only the order of the columns can be held against the paper.",
+    "of the data, so that only the order of the columns can be held against the paper.",
     "",
 ]
 
@@ -256,18 +256,18 @@ def _main_table(cells: Mapping[str, Cell], dataset: str, model: str) -> list[str
             continue
         paper = PUBLISHED.get((dataset, model, nodes))
 
-        def beside(text: str, published: Callable[[Any], float], paper: Any = paper) -> str:
+        def both(text: str, published: Callable[[Any], float], paper: Any = paper) -> str:
             return f"{text} [{short(published(paper))}]" if paper else text
 
         columns = [
             str(nodes),
-            beside(spread(whole, "accuracy") if whole else "", lambda p: p.whole),
-            beside(short(mean_of(found, "local", "mean")), lambda p: p.local),
+            both(spread(whole, "accuracy") if whole else "", lambda p: p.whole),
+            both(short(mean_of(found, "local", "mean")), lambda p: p.local),
             spread(found, "tuned_local", "1000"),
-            beside(spread(found, "averaged"), lambda p: p.averaged),
+            both(spread(found, "averaged"), lambda p: p.averaged),
             spread(found, "tuned_averaged", "1000"),
-            beside(spread(found, "gems", "authors", "accuracy"), lambda p: p.gems),
-            beside(spread(found, "gems", "authors", "tuned", "1000"), lambda p: p.tuned),
+            both(spread(found, "gems", "authors", "accuracy"), lambda p: p.gems),
+            both(spread(found, "gems", "authors", "tuned", "1000"), lambda p: p.tuned),
             spread(found, "gems", "ours", "accuracy"),
             spread(found, "gems", "ours", "tuned", "1000"),
             short(mean_of(found, "ensemble", "probabilities")),
@@ -423,7 +423,7 @@ def _own_checks(cells: Mapping[str, Cell]) -> list[str]:
     return [
         f"## {heading} (MNIST, logistic regression, five nodes)",
         "",
-        f"Each node asks for {ASKED} of its own validation images. The model that GEMS finds",
+        f"Each node asks for {ASKED} of its validation images. The model that GEMS finds",
         f"lies in all five balls in {met} of {len(found)} trials{there}. Means over all:",
         "",
         "| labels | radius along 500 directions | certified radius | own check of the result |",
@@ -455,7 +455,7 @@ def _public(cells: Mapping[str, Cell]) -> list[str]:
         "## What the public images do without GEMS",
         "",
         "The same model trained on the public images and nothing else (Adam at .01, 20 epochs),",
-        "beside GEMS and the plain average, both tuned on them.",
+        "with GEMS and the plain average, both tuned on them.",
         "",
         f"| public images | {' | '.join(map(str, PUBLIC))} |",
         "|" + " --- |" * (len(PUBLIC) + 1),

@@ -170,7 +170,7 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         "other site it takes the public one for the true one. *Chosen cuts*: parameters that all",
         "but say on which side of a value a patient lies, moved on a little in every round.",
         "",
-        f"![Share of the patients whose record was found]({FIGURE})",
+        f"![Share of the patients with a record that was found]({FIGURE})",
         "",
         f"Unless a column says otherwise: {USUAL['rounds']} rounds, {USUAL['patients']} patients,"
         f" {USUAL['steps']} local steps (passes, where a round goes over all patients); means over"

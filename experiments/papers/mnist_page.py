@@ -281,7 +281,7 @@ def _agreement(grid: Grid) -> list[str]:
         for low, high in [interval(cell)]
     ]
     return [
-        "## Beside the paper",
+        "## Against the paper",
         "",
         "Many gaps are of a few images, so that an order is no test of a difference.",
         "",

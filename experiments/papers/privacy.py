@@ -139,9 +139,9 @@ def _apart(cells: Mapping[str, Cell]) -> list[str]:
     for arm in ARMS:
         plain, local = _pooled(cells, arm, None), _pooled(cells, "local", None)
         private = [_pooled(cells, arm, epsilon) for epsilon in EPSILONS]
-        beside = [_text(one, local, comparisons) for one in (plain, *private)]
+        against_local = [_text(one, local, comparisons) for one in (plain, *private)]
         cost = [_text(one, plain, comparisons) for one in private]
-        rows.append(f"| {arm} minus local | {' | '.join(beside)} |")
+        rows.append(f"| {arm} minus local | {' | '.join(against_local)} |")
         rows.append(f"| {arm} minus itself as shipped | | {' | '.join(cost)} |")
     return [
         "## Differences in errors",

@@ -155,8 +155,8 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         errors = [found[seed]["errors"] for seed in seeds]
         apart = [found[seed]["errors"] - reference[seed]["errors"] for seed in seeds]
         losses = [found[seed]["log_loss"] - reference[seed]["log_loss"] for seed in seeds]
-        beside = (" | ",) if name == REFERENCE else (_pm(apart, "+.2f"), _pm(losses, "+.4f"))
-        rows.append(f"| {name} | {_pm(errors, '.2f')} | {' | '.join(beside)} | {len(seeds)} |")
+        columns = (" | ",) if name == REFERENCE else (_pm(apart, "+.2f"), _pm(losses, "+.4f"))
+        rows.append(f"| {name} | {_pm(errors, '.2f')} | {' | '.join(columns)} | {len(seeds)} |")
     timed = [cell.figures for cell in cells.values() if "timed" in cell.plan.config]
     patients = one_or_range([f["patients"] for f in reference.values()] or [0])
     lines = [

@@ -38,7 +38,7 @@ INDEPENDENT_ROUNDS = {
 }
 TITLES = {
     2: "Fig. 2: alone, WGA and BC",
-    3: "Fig. 3: BC, whatever the bias",
+    3: "Fig. 3: BC, for any bias",
     4: "Fig. 4: WGA with alpha = 0.5",
     5: "Fig. 5: BC and the number of collaborators",
     6: "Fig. 6: WGA at its best alpha",
@@ -215,7 +215,7 @@ def draw_means(cells: Mapping[str, Cell]) -> Page:
     lines = [
         "# How much of another population's mean to take (Grimberg et al. 2021)",
         "",
-        "The user has 10 draws of deviation 1, the others 100 draws of a population whose mean is",
+        "The user has 10 draws of deviation 1, the others 100 draws of a population with its mean",
         "Delta away. The formula's weight is V_0 / (V_0 + V_1 + Delta^2); the measured one has the",
         "least squared error over 200,000 trials, on a grid of 0.01.",
         "",

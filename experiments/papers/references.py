@@ -182,7 +182,7 @@ EXPERIMENT = Experiment(
     "references",
     "Local references",
     "A tuned ridge regression and boosted trees of the user's patients alone, on the splits of"
-    " which-rule and confirmation, whose cells are read. Minutes.",
+    " which-rule and confirmation; their cells are read. Minutes.",
     plans,
     run,
     draw,

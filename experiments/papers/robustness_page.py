@@ -206,12 +206,12 @@ defaults, which for `{ERODING}` are those of its paper: `{RECOMMENDED}` has
 breast-cancer also which patient is at which hospital), so the standard errors are about such
 splits, not about other patients.
 
-In breast-cancer the attacker is `miscoded`, whose labels the study has the wrong way round. Here
+In breast-cancer the attacker is `miscoded`: the study has its labels the wrong way round. Here
 its labels are put right unless the attack is the label flip, so without an attack it is an honest
 hospital with the user's own population. In heart-disease it is `hungary`, the peer with the most
-patients, whom methods that weight by patients trust most.
+patients, which methods that weight by patients trust most.
 
-Three references stand beside the attacks: no attack; the attacker absent, which is what a perfect
+Three references stand next to the attacks: no attack; the attacker absent, which is what a perfect
 defence would leave; and the method `{ALONE}`, which hears nobody. A user is called harmed where its
 log loss is above that with the attacker absent, and worse than alone where it is above that of
 `{ALONE}`, by Student's one-sided test of the paired differences over the seeds, at
@@ -221,7 +221,7 @@ anything passes it: not being called harmed is no proof of safety. A mean harm o
 accurate it is to name the commonest class stands in
 [which rule wins](../which-rule/README.md).
 
-The attacker hears all updates of the round before it sends its own. What a method sends beside
+The attacker hears all updates of the round before it sends its own. What a method sends with
 the update (SCAFFOLD's control variate, FedLin's gradient, the noise of `{CLAIM_ONLY}`) stays
 honest, except with the free rider and the claimed noise. Nobody lies about its number of patients,
 to which methods that weight by it would be open; and neither study sets

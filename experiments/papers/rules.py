@@ -314,7 +314,7 @@ WHICH_RULE_HEADING = [
         ' `weight_erosion_slow` erodes slowly (`distance_penalty = "auto"`, `erosion_share ='
         " 1.25`, no size penalty), `..._own_bias` also counts samples and keeps the output bias at"
         " each hospital. Log loss of the user's test patients; ± is one standard error over splits,"
-        " which share patients. AUROC is over the splits whose test part has both classes."
+        " which share patients. AUROC is over the splits with both classes in the test part."
     ),
 ]
 ODD_HEADING = [
@@ -322,7 +322,7 @@ ODD_HEADING = [
     "",
     *paragraph(
         "The rules of [which rule wins](../which-rule/README.md) and Weight Erosion with"
-        ' `preset = "recommended"`, for the one hospital of the default study whose labels are the'
+        ' `preset = "recommended"`, for the one hospital of the default study with labels the'
         " other way round than the four others'. None of these can help it as they are: a rule that"
         " finds that out does about as well as training alone. ± is one standard error over splits,"
         " which share patients."
@@ -364,7 +364,7 @@ WHICH_RULE = _experiment(
 ODD_ONE_OUT = _experiment(
     "odd-one-out",
     "Odd one out",
-    "The same rules for the hospital of the breast cancer study whose labels are the other way"
+    "The same rules for the hospital of the breast cancer study with labels the other way"
     " round than all others', over 50 splits. A quarter of an hour.",
     lambda: plans_of(ODD_SETTINGS, range(SEEDS), CONFIRMED),
     partial(draw_rules, ODD_HEADING, CONFIRMED, RECOMMENDED, ODD_SETTINGS),
@@ -382,7 +382,7 @@ SLOW_EROSION = _experiment(
     "slow-erosion",
     "Slow erosion",
     "Weight Erosion with several erosion shares on the shipped breast cancer and heart disease"
-    " studies, on ten splits of their own. Minutes.",
+    " studies, on ten other splits. Minutes.",
     lambda: plans_of(shipped_settings(), range(100, 110), SHARES),
     draw_shares,
 )

@@ -170,7 +170,7 @@ def _round_table(found: Sequence[Values], rounds: int) -> list[str]:
         how_many = "one round" if arm in ONE_ROUND else f"{rounds} rounds"
         rows.append([arm, how_many, in_words(losses), in_words(errors, ".1f"), minus])
     patients = one_or_range(one[REFERENCE]["patients"] for one in found)
-    head = ["arm", "exchanges", "log loss", "errors", "log loss beside personal GEMS"]
+    head = ["arm", "exchanges", "log loss", "errors", "log loss against personal GEMS"]
     return [f"{len(found)} splits, {patients} test patients each.", "", *table(head, rows)]
 
 
@@ -223,7 +223,7 @@ def _step_rows(study: str, found: Mapping[int, Sequence[Values]]) -> list[list[s
 ONE_ROUND_EXPERIMENT = Experiment(
     "one-round",
     "One round",
-    "Personal GEMS in one round beside training alone, FedAvg, Weight Erosion and evidence erosion"
+    "Personal GEMS in one round against training alone, FedAvg, Weight Erosion and evidence erosion"
     " in many, on the shipped breast cancer and heart disease studies over 20 splits. A few"
     " minutes.",
     round_plans,

@@ -250,7 +250,7 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         "share all passengers up to 35 at random), each in turn is the user, and half of the",
         "user's passengers are the test part. Final accuracy, mean ± standard error over the",
         "seeds, which decide split and start. In brackets other programs' figures: for `reference`",
-        "those that the authors' code gives, whose one split and start has the seed 278, and",
+        "those that the authors' code gives (its one split and start has the seed 278), and",
         "before them what ours has with that seed (the row order of the authors' file is not",
         "known, so that their very passengers cannot be drawn again); for `corrected`, which",
         "nobody has published, the means over 20 seeds of another program with the same two",

@@ -136,10 +136,10 @@ def draw(cells: Mapping[str, Cell]) -> Page:
             "The rules of [which rule wins](../which-rule/README.md) on the same studies and on the"
             " Titanic's four hospitals. Here each rule has a few values of its main constants to"
             " choose from, and each, training alone included, its number of rounds: those with the"
-            " least log loss on half of the user's training patients, whom the models of that trial"
-            " had not seen. So a rule with more to choose from may fit the luck of that half; the"
-            " test patients decide nothing. Log loss of the user's test patients; ± is one standard"
-            " error over splits, which share patients."
+            " least log loss on half of the user's training patients, which the models of that"
+            " trial had not seen. So a rule with more to choose from may fit the luck of that half;"
+            " the test patients decide nothing. Log loss of the user's test patients; ± is one"
+            " standard error over splits, which share patients."
         ),
         *_chosen(cells),
     ]

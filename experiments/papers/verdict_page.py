@@ -104,13 +104,13 @@ def _simulated_tables(cells: Mapping[tuple[str, int], Cell]) -> list[str]:
         "## False claims, in percent of simulated studies",
         "",
         "Both arms have the same mean loss. *alike*: both err alike. *gross errors*: the first is",
-        "the better one but for 3 % of the patients, on whom it is certain of the wrong class; *on",
+        "the better one but for 3 % of the patients, where it is certain of the wrong class; *on",
         "easy patients*, it is certain and right about all others, and the second is cautious.",
         "*overconfident*: the first's log odds are twice the right ones, the second's too small.",
         "",
-        "What was tried beside the declared rule: a stricter level; chances clipped to [.1, .9]; a",
+        "Also tried: a stricter level; chances clipped to [.1, .9]; a",
         "claim only where the Brier score's test makes it too; only what would still be claimed",
-        "with one more patient on whom the better arm errs as badly as can be (by log loss, and by",
+        "with one more patient where the better arm errs as badly as can be (by log loss, and by",
         "the Brier score); and a bet on bounded means, which holds for every distribution.",
         "",
         *_chance(cells),
@@ -120,7 +120,7 @@ def _simulated_tables(cells: Mapping[tuple[str, int], Cell]) -> list[str]:
     lines += [
         "## Claims of a true difference, in percent",
         "",
-        "The second arm's mean log loss is worse by so much.",
+        "The second arm's mean log loss is worse by this.",
         "",
     ]
     for gain in GAINS:
@@ -304,7 +304,7 @@ def _near_equal_table(cells: Sequence[Pooled]) -> list[str]:
         )
     return [
         f"*full - half* is {HARDLY:g} or less of log loss in the mean, either way, in some cells:",
-        "how often a difference is claimed there, whichever way. That is more than p allows: the",
+        "how often a difference is claimed there, either way. That is more than p allows: the",
         "differences are small and not 0, and patients who are predicted by models of nearly the",
         "same patients are not independent.",
         "",
@@ -327,7 +327,7 @@ def _alike_table(cells: Sequence[Pooled]) -> list[str]:
     return [
         "*some - rest*: each of these arms counts another half of the others, so that over many",
         "studies neither is better, and in one study only by the luck of who was drawn. How often",
-        "a difference is claimed, whichever way, and how often one of the wrong sign:",
+        "a difference is claimed, either way, and how often one of the wrong sign:",
         "",
         "| | p ≤ | claims, mean % | claims, worst cell % | wrong, worst cell % |",
         "| --- | --- | --- | --- | --- |",

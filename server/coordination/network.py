@@ -317,12 +317,12 @@ class NetworkChannel:
         try:
             described = wire.decode_describe_reply(reply.content)
         except ErosionError as problem:
-            yield self._kept_out(connection, f"node {site.node_id}", f"it answered with {problem}")
+            yield self._denied(connection, f"node {site.node_id}", f"it answered with {problem}")
             return
         name = described.hospital
         if not self._may_be(name, site.node_id):
             reason = f"its key was not enrolled for the name {name!r}"
-            yield self._kept_out(connection, name, reason)
+            yield self._denied(connection, name, reason)
             return
         if self._authorizer is None:
             self._note_log(reply, name)
@@ -360,7 +360,7 @@ class NetworkChannel:
         elif not self._others_stay:  # else it waits for another study
             yield Denied(who, None, reason)
 
-    def _kept_out(self, connection: Connection, who: str, reason: str) -> Denied:
+    def _denied(self, connection: Connection, who: str, reason: str) -> Denied:
         who, reason = printable(who), printable(reason)  # a site's own words may be megabytes
         self.turn_away(connection, reason)
         return Denied(who, None, reason)

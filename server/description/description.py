@@ -92,19 +92,19 @@ def _column(column: ColumnSummary, cell: int) -> dict[str, Any]:
     if column.shares:
         figures["categories"] = {
             category: {
-                "patients": _figure(told, count_range(told, cell)),
+                "patients": _figure(disclosed, count_range(disclosed, cell)),
                 "share": _figure(
-                    told / column.count if column.count else 0.0,
+                    disclosed / column.count if column.count else 0.0,
                     column.share_range(category, cell),
                 ),
             }
-            for category, told in column.shares.items()
+            for category, disclosed in column.shares.items()
         }
     return figures
 
 
-def _figure(told: float, found: Range) -> dict[str, float]:
-    return {"told": told, "low": found.low, "high": found.high}
+def _figure(disclosed: float, found: Range) -> dict[str, float]:
+    return {"disclosed": disclosed, "low": found.low, "high": found.high}
 
 
 def problem_with(reply: SummaryReply, study: Study, hospital: str) -> str | None:

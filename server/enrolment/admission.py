@@ -90,7 +90,7 @@ class Authorizer:
                 return NotAdmitted(key.hospital, reason, f"its key {trouble}; ask the coordinator")
             ends = min(ends, key.expires)
         if hospital is None:
-            return self._kept_out_by_name(key)
+            return self._denied_by_name(key)
         if expiry.has_ended(ends):  # within a connection; at its start TLS saw to it
             text = f"its certificate expired on {ends:%Y-%m-%d}; ask the coordinator"
             return NotAdmitted(hospital, Reason.EXPIRED, text)
@@ -145,7 +145,7 @@ class Authorizer:
             vouched = key.hospital in names_in(certificate)
         return _Holder(key, key.hospital if vouched else None, ends)
 
-    def _kept_out_by_name(self, key: EnrolledKey | None) -> NotAdmitted:
+    def _denied_by_name(self, key: EnrolledKey | None) -> NotAdmitted:
         if key is None:
             text = "its key is not enrolled in this federation; ask the coordinator to enrol it"
             return NotAdmitted(None, Reason.NOT_ENROLLED, text)

@@ -155,7 +155,7 @@ class Sessions:
 
 GREETING_SECONDS = 10.0
 MOST_GREETINGS = 4  # of one hospital at a time
-MOST_COMINGS, COMINGS_SECONDS = 60, 60.0  # of one hospital in this many seconds: each is reported
+MOST_CONNECTS, CONNECTS_SECONDS = 60, 60.0  # of one hospital in this many seconds: each is reported
 IN_USE = (
     "its key is in use by another connection: the site runs twice, or a copy of its key is used"
     " elsewhere"
@@ -185,7 +185,7 @@ class Service:
         self._is_short_of_memory = is_short_of_memory
         self._certificate_expires = certificate_expires
         self._greetings: Counter[str] = Counter()  # under way, by hospital
-        self._comings: dict[str, deque[float]] = {}  # when each hospital connected, lately
+        self._latest: dict[str, deque[float]] = {}  # when each hospital connected, lately
         self._probed: set[int] = set()  # nodes of which it is being found out if they live
 
     @property
@@ -223,7 +223,7 @@ class Service:
             peer = Peer(node_id, hospital, certificate, context.peer())
             await self._replace_dead(peer, context)
             if hospital is not None and self._connects_too_often(hospital):
-                text = f"it connected {MOST_COMINGS} times in {COMINGS_SECONDS:.0f} s"
+                text = f"it connected {MOST_CONNECTS} times in {CONNECTS_SECONDS:.0f} s"
                 await self._refuse(context, Reason.ABUSE, text, name)
         except ProtocolFault as problem:
             await self._refuse(context, Reason.ABUSE, f"it sent {problem}", name)
@@ -293,11 +293,11 @@ class Service:
         self._sessions.close(earlier)
 
     def _connects_too_often(self, hospital: str) -> bool:
-        comings = self._comings.setdefault(hospital, deque(maxlen=MOST_COMINGS))
+        connects = self._latest.setdefault(hospital, deque(maxlen=MOST_CONNECTS))
         now = time.monotonic()
-        if len(comings) == MOST_COMINGS and now - comings[0] < COMINGS_SECONDS:
+        if len(connects) == MOST_CONNECTS and now - connects[0] < CONNECTS_SECONDS:
             return True
-        comings.append(now)
+        connects.append(now)
         return False
 
     async def _serve(self, peer: Peer, context: Any) -> None:

@@ -27,7 +27,7 @@ from erosion.server.output.events import (
 )
 from erosion.server.output.words import printable
 
-MOST_TURNED_AWAY = 50  # hospitals in the file
+MOST_DENIED = 50  # hospitals in the file
 
 
 class CoordinatorStatus:
@@ -59,7 +59,7 @@ class CoordinatorStatus:
         self._connected: set[str] = set()
         self._software: dict[str, str] = {}  # the version that each site said
         self._without_model: dict[str, str] = {}
-        self._turned_away: dict[str, str] = {}  # the latest reason, by hospital
+        self._denied: dict[str, str] = {}  # the latest reason, by hospital
         self._dropped: dict[str, str] = {}  # outputs that failed, and why
 
     def notify(self, event: RunEvent) -> None:
@@ -80,18 +80,18 @@ class CoordinatorStatus:
             case HospitalJoined(hospital, _, missing, software):
                 self._connected.add(hospital)
                 self._software[hospital] = software
-                self._turned_away.pop(hospital, None)
+                self._denied.pop(hospital, None)
                 self._show_hospitals()
                 self._file.show(missing=list(missing), software=dict(self._software))
             case HospitalDeclined(hospital, reason):
                 self._connected.discard(hospital)
-                self._turned_away[printable(hospital, at_most=80)] = printable(reason)
-                while len(self._turned_away) > MOST_TURNED_AWAY:
-                    del self._turned_away[next(iter(self._turned_away))]
+                self._denied[printable(hospital, at_most=80)] = printable(reason)
+                while len(self._denied) > MOST_DENIED:
+                    del self._denied[next(iter(self._denied))]
                 self._show_hospitals()
             case HospitalLeft(hospital):
                 self._connected.discard(hospital)
-                self._turned_away.pop(hospital, None)  # it was of the connection that is gone
+                self._denied.pop(hospital, None)  # it was of the connection that is gone
                 self._show_hospitals()
             case WaitsFor(hospitals, since):
                 told = [f"{name} since {since:%Y-%m-%d %H:%M} UTC" for name in hospitals]
@@ -133,7 +133,7 @@ class CoordinatorStatus:
         """The file was ended by what happened."""
 
     def _show_hospitals(self) -> None:
-        self._file.show(connected=sorted(self._connected), turned_away=dict(self._turned_away))
+        self._file.show(connected=sorted(self._connected), denied=dict(self._denied))
 
 
 @contextmanager

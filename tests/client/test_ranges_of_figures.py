@@ -131,5 +131,5 @@ def test_a_patient_with_many_rows_is_one_in_every_count(tmp_path: Path) -> None:
         assert all(c["patients"]["low"] <= 11 <= c["patients"]["high"] < 16
                    for c in categories.values())  # fmt: skip
         assert all(c["share"]["low"] <= 0.5 <= c["share"]["high"] for c in categories.values())
-        parts = sum(c["patients"]["told"] for c in categories.values())
-        assert parts == found["columns"][column]["patients"]["told"]
+        parts = sum(c["patients"]["disclosed"] for c in categories.values())
+        assert parts == found["columns"][column]["patients"]["disclosed"]

@@ -502,7 +502,7 @@ def test_a_stranger_is_told_of_once_however_often_it_tries(enrolled: Enrolled) -
 def test_a_hospital_that_comes_and_goes_without_end_is_kept_out_for_a_while(
     enrolled: Enrolled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "MOST_COMINGS", 3)
+    monkeypatch.setattr(service, "MOST_CONNECTS", 3)
     for _ in range(3):
         with enrolled.line("bob").connect():
             wait_until(lambda: enrolled.connected() == ["bob"])
@@ -511,7 +511,7 @@ def test_a_hospital_that_comes_and_goes_without_end_is_kept_out_for_a_while(
     assert enrolled.recorded() == [("bob", "it connected 3 times in 60 s")]
     with enrolled.line("alice").connect():
         wait_until(lambda: enrolled.connected() == ["alice"])
-    monkeypatch.setattr(service, "COMINGS_SECONDS", 0.0)  # a while later
+    monkeypatch.setattr(service, "CONNECTS_SECONDS", 0.0)  # a while later
     with enrolled.line("bob").connect():
         wait_until(lambda: enrolled.connected() == ["bob"])
 
