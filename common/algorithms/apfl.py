@@ -71,11 +71,11 @@ class Apfl(Averaging):
         return a * v + (1 - a) * work.received
 
     def problem_with_privacy(self) -> str | None:
-        """The user's common model moves by many steps, the others' by one."""
+        """Refuse privacy: the user's common model moves by many steps, the others' by one."""
         return "the user trains both of its models step by step, and a private round has one step"
 
     def problem_with_training(self, training: Training) -> str | None:
-        """Its steps are those of plain SGD."""
+        """Refuse other optimisers: its steps are those of plain SGD."""
         return training.problem_for_plain_sgd("apfl")
 
     def _state(self, work: LocalWork) -> tuple[Tensor, float]:

@@ -76,7 +76,7 @@ class BiasCorrection(AggregatingArm):
     )
 
     def problem_with_sealing(self) -> str | None:
-        """A bias of each hospital's own is learned from its single updates."""
+        """Refuse "per_hospital": such a bias is learned from single updates."""
         if self.bias == "per_hospital":
             return 'bias = "per_hospital" needs single updates, which nobody sees there'
         return super().problem_with_sealing()

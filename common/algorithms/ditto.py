@@ -45,5 +45,5 @@ class Ditto(Averaging):
         return work.kept.get(_PERSONAL, work.received)
 
     def problem_with_training(self, training: Training) -> str | None:
-        """A strong pull needs short steps."""
+        """Refuse a strong pull with long steps."""
         return training.problem_with_pull(self.proximal_weight)

@@ -124,7 +124,7 @@ class EvidenceErosion(AggregatingArm):
         return Algorithm(lambda _dim: EvidenceErosionState(0, {}, {}), update)
 
     def problem_with_sealed_training(self, training: Training) -> str | None:
-        """Sealed distances compare updates as they come."""
+        """Refuse unequal steps: sealed distances compare updates unscaled."""
         return problem_with_sealed_epochs(training)
 
     def attachment_sizes(self, dim: int) -> Mapping[str, int]:

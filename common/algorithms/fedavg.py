@@ -85,7 +85,7 @@ class FedProx(Averaging):
         return LocalOutcome(result.delta, result.samples_seen)
 
     def problem_with_training(self, training: Training) -> str | None:
-        """A strong pull needs short steps."""
+        """Refuse a strong pull with long steps."""
         return training.problem_with_pull(self.proximal_weight)
 
 

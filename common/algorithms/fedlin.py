@@ -99,7 +99,7 @@ class FedLin(Averaging):
         return LocalOutcome(result.delta, result.samples_seen)
 
     def problem_with_training(self, training: Training) -> str | None:
-        """The correction is one of plain SGD's steps."""
+        """Refuse other optimisers: the correction is of plain SGD's steps."""
         return training.problem_for_plain_sgd("fedlin")
 
 

@@ -56,7 +56,7 @@ class GeometricMedian(AggregatingArm):
     )
 
     def problem_with(self, num_hospitals: int) -> str | None:
-        """With two points nothing is in the middle."""
+        """Refuse two hospitals: between two points nothing is in the middle."""
         return too_few_in_study(
             "geometric_median", num_hospitals, FEWEST, "use 'fedavg' or add hospitals"
         )

@@ -47,7 +47,7 @@ class Krum(AggregatingArm):
     )
 
     def problem_with(self, num_hospitals: int) -> str | None:
-        """Krum needs n >= 2f + 3."""
+        """Refuse n < 2f + 3."""
         return problem_with_f("krum", self.num_byzantine, num_hospitals)
 
     def rule(self, context: BuildContext) -> Algorithm[NoState]:
@@ -132,7 +132,7 @@ class MultiKrum(AggregatingArm):
     )
 
     def problem_with(self, num_hospitals: int) -> str | None:
-        """Krum needs n >= 2f + 3, and no more than n - f can be trusted."""
+        """Refuse n < 2f + 3, and more than n - f selected."""
         problem = problem_with_f("multi_krum", self.num_byzantine, num_hospitals)
         if problem or self.num_selected == "auto":
             return problem

@@ -88,5 +88,5 @@ class Scaffold(Averaging):
         return {_CONTROL: dim}
 
     def problem_with_training(self, training: Training) -> str | None:
-        """The control variate is computed from plain SGD's steps."""
+        """Refuse other optimisers: the control variate is of plain SGD's steps."""
         return training.problem_for_plain_sgd("scaffold")

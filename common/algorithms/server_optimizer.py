@@ -198,7 +198,7 @@ def _of_method(broadcast: Callable[[Any], Tensors]) -> Callable[[OptimizedState[
 
 
 def _from_name(value: Any) -> Any:
-    """`"adam"` is short for `{name = "adam"}`."""
+    """Expand `"adam"` to `{name = "adam"}`."""
     return {"name": value} if isinstance(value, str) else value
 
 

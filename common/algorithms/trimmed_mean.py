@@ -44,7 +44,7 @@ class TrimmedMean(AggregatingArm):
     )
 
     def problem_with(self, num_hospitals: int) -> str | None:
-        """Something must be left between the extremes."""
+        """Refuse n < 2f + 1: nothing would be between the extremes."""
         most = (num_hospitals - 1) // 2
         return too_few_in_study(
             f"trimmed_mean with num_byzantine = {self.num_byzantine}",
@@ -113,7 +113,7 @@ class CoordinateMedian(AggregatingArm):
     algorithm: Literal["coordinate_median"] = "coordinate_median"
 
     def problem_with(self, num_hospitals: int) -> str | None:
-        """A median of two is their average."""
+        """Refuse two hospitals: a median of two is their average."""
         return too_few_in_study(
             "coordinate_median", num_hospitals, FEWEST, "use 'fedavg' or add hospitals"
         )

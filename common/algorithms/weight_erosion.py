@@ -417,7 +417,7 @@ class WeightErosion(AggregatingArm):
         return self
 
     def problem_with_model(self, layout: Callable[[], Layout]) -> str | None:
-        """A layer weight may name a parameter that the model does not have."""
+        """Refuse a layer weight for a parameter that the model does not have."""
         if not self.layer_weights:
             return None
         try:
@@ -427,7 +427,7 @@ class WeightErosion(AggregatingArm):
         return None
 
     def problem_with_sealed_training(self, training: Training) -> str | None:
-        """Sealed distances compare updates as they come."""
+        """Refuse unequal steps: sealed distances compare updates unscaled."""
         if self.per_step and (problem := problem_with_sealed_epochs(training)):
             return f"{problem}, or per_step = false"
         return None
@@ -438,7 +438,7 @@ class WeightErosion(AggregatingArm):
         return SealedMeasure(tuple(places), self.distance == "cosine")
 
     def problem_with_sealing(self) -> str | None:
-        """A cone is around the single updates."""
+        """Refuse a cone: it is around single updates."""
         if self.cone != "off":
             return f'cone = "{self.cone}" needs single updates, which nobody sees there'
         return super().problem_with_sealing()

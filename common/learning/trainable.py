@@ -233,7 +233,7 @@ def _move(parameters: Sequence[nn.Parameter], values: Sequence[Tensor]) -> None:
 
 
 def _check_memory(parameters: dict[str, nn.Parameter], what: str) -> None:
-    """Two parameters that are one by `is` count once; other views of one memory are refused."""
+    """Refuse parameters that share memory, except where one object is used twice."""
     owner: dict[int, str] = {}
     for name, parameter in parameters.items():
         if parameter.is_meta or not parameter.numel():

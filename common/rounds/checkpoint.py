@@ -107,7 +107,7 @@ def _write(
     about: dict[str, str] | None = None,
     once: Callable[[], object] = lambda: None,
 ) -> None:
-    """Straight from the tensors' own memory, without a copy. Raises OSError."""
+    """Write straight from the tensors' memory, without a copy. Raises OSError."""
     with replacing(path, once=once) as file:
         try:
             safetensors.torch.save_file(tensors, file, metadata=about)

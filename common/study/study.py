@@ -49,7 +49,7 @@ class Testbed(Settings):
 
 
 def _named_arms(value: Any) -> Any:
-    """`[arms.fedavg]` needs no `algorithm = "fedavg"`: an arm's name is the default."""
+    """Take an arm's name as its default algorithm: `[arms.fedavg]`."""
     if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
         if len(set(value)) < len(value):
             raise ValueError("name each arm once")
@@ -246,7 +246,7 @@ class Study(Settings):
             raise ValueError(str(problem)) from None
 
     def _check_arms(self, arms: Mapping[str, AnyArm]) -> None:
-        """What does not need the model's parameters, and for models at hand what does."""
+        """Check what needs no parameters, and for models at hand what does."""
         for name, arm_settings in arms.items():
             problem = (
                 arm_settings.problem_with(len(self.hospitals))

@@ -41,7 +41,7 @@ class ClassLabel(Settings):
 
 
 def _class_from_name(value: Any) -> Any:
-    """`"benign"` is short for `{name = "benign", values = ["benign"]}`."""
+    """Expand `"benign"` to `{name = "benign", values = ["benign"]}`."""
     if isinstance(value, str | int | float):
         return {"name": canonical(value), "values": [canonical(value)]}
     return value
@@ -204,7 +204,7 @@ class Classification(Task):
         return columns[:, 0].astype(np.int64)
 
     def why_unmeasurable(self, targets: Targets) -> str:
-        """A test part needs patients of two classes."""
+        """Refuse a test part without patients of two classes."""
         counts = np.bincount(targets, minlength=len(self.classes))
         if np.count_nonzero(counts) == 1:
             name = self.classes[int(counts.argmax())].name
@@ -245,7 +245,7 @@ class Classification(Task):
         return weighted
 
     def why_not_apart(self) -> str:
-        """Balanced weights are made of the classes of all patients."""
+        """Refuse balanced weights: they depend on the classes of all patients."""
         if self.class_weights != "balanced":
             return super().why_not_apart()
         return (

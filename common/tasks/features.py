@@ -85,7 +85,7 @@ class CategoryFeature(Settings):
 
 
 def _number_unless_typed(value: Any) -> Any:
-    """A feature without `type` is a number; a bare string is a number feature's name."""
+    """Default `type` to a number; a bare string is a number feature's name."""
     if isinstance(value, str):
         return {"name": value, "type": "number"}
     if isinstance(value, Mapping) and "type" not in value:

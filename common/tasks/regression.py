@@ -121,7 +121,7 @@ class Regression(Task):
         return columns[:, 0].astype(np.float64)
 
     def why_unmeasurable(self, targets: Targets) -> str:
-        """A test part needs patients who differ."""
+        """Refuse a test part without patients who differ."""
         if len(targets) < 2:
             return f"there are {len(targets)} patients"
         return f"all patients have the target {targets[0]:g}" if np.ptp(targets) == 0 else ""

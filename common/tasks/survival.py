@@ -203,7 +203,7 @@ class Survival(Task):
         return columns.astype(np.float64)
 
     def why_unmeasurable(self, targets: Targets) -> str:
-        """A test part needs an event, and so does the training part."""
+        """Refuse a test or training part without an event."""
         events = int(targets[:, 1].sum())
         return "" if events > 1 else f"{('nobody', 'one patient alone')[events]} had the event"
 
@@ -401,7 +401,7 @@ class Survival(Task):
         return integrated
 
     def why_not_here(self) -> str:
-        """The metrics are scikit-survival's."""
+        """Require scikit-survival for the metrics."""
         if importlib.util.find_spec("sksurv") is not None:
             return ""
         return (

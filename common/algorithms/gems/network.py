@@ -60,7 +60,7 @@ class NetworkGems(PublicTuning, GemsOptions):
     algorithm: Literal["network_gems"] = "network_gems"
 
     def problem_with_model(self, layout: Callable[[], Layout]) -> str | None:
-        """It needs hidden layers that are all linear."""
+        """Refuse models other than perceptrons with hidden layers."""
         widths = perceptron_widths(layout())
         if len(widths) > 2:
             return None

@@ -54,7 +54,7 @@ class PersonalGems(GemsBase):
     )
 
     def problem_with_model(self, layout: Callable[[], Layout]) -> str | None:
-        """A ball of whole models is measured for logistic regression only."""
+        """Refuse balls for models other than logistic regression."""
         if self.balls == "off" or len(perceptron_widths(layout())) == 2:
             return None
         return "balls = 'user' is for model.name = 'logistic'; write balls = 'off'"

@@ -352,13 +352,13 @@ class GemsBase(ArmBase, BallOptions):
         return True
 
     def problem_with_task(self, task: Task) -> str | None:
-        """Good enough is a share of patients predicted rightly, so there must be classes."""
+        """Refuse tasks without classes: good enough is a share of patients predicted rightly."""
         if task.predicts == "classes":
             return None
         return f"good enough is an accuracy, and the study's task is {task.outcome}"
 
     def problem_with_training(self, training: Training) -> str | None:
-        """A local optimum takes a bounded number of steps, too."""
+        """Refuse a local optimum of too many steps."""
         length, most, unit = self.local_rounds * (training.epochs or 0), 1_000, "epochs"
         if training.steps:
             length, most, unit = self.local_rounds * training.steps, 100_000, "steps"
@@ -553,7 +553,7 @@ class PublicTuning(GemsBase):
     tuning_epochs: int = Field(default=20, ge=1, le=1000, description="Passes over those patients.")
 
     def problem_with_names(self, hospitals: Sequence[HospitalName]) -> str | None:
-        """The public hospital is one of the study's."""
+        """Refuse a public hospital that is none of the study's."""
         if self.public_hospital in ("", *hospitals):
             return None
         return (
@@ -651,7 +651,7 @@ class Gems(PublicTuning):
     algorithm: Literal["gems"] = "gems"
 
     def problem_with_model(self, layout: Callable[[], Layout]) -> str | None:
-        """A ball of whole models is measured for logistic regression only."""
+        """Refuse models other than logistic regression."""
         if len(perceptron_widths(layout())) == 2:
             return None
         return "gems is for model.name = 'logistic'; use network_gems for 'mlp'"
