@@ -16,6 +16,7 @@ from erosion.common.support.files import (
     write_atomically,
 )
 from tests.support.patience import wait_until
+from tests.support.refusals import refused
 from tests.support.synced import synced
 
 
@@ -24,11 +25,6 @@ def test_text_and_bytes_are_written_as_given(tmp_path: Path) -> None:
     write_atomically(tmp_path / "binary", b"\x00\xff")
     assert (tmp_path / "text").read_bytes() == "Zürich\n".encode()
     assert (tmp_path / "binary").read_bytes() == b"\x00\xff"
-
-
-def test_missing_folders_are_made(tmp_path: Path) -> None:
-    write_atomically(tmp_path / "a" / "b" / "file", "x")
-    assert (tmp_path / "a" / "b" / "file").read_text() == "x"
 
 
 def test_an_old_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -52,10 +48,10 @@ def test_of_two_programs_that_make_a_file_at_once_the_first_ones_stays(tmp_path:
 def test_where_no_links_can_be_made_a_new_file_is_still_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(*_: object) -> None:
+    def no_links(*_: object) -> None:
         raise OSError(errno.EPERM, "no links here")
 
-    monkeypatch.setattr(os, "link", refused)
+    monkeypatch.setattr(os, "link", no_links)
     write_atomically(tmp_path / "secret.key", "first", first_stays=True)
     assert (tmp_path / "secret.key").read_text() == "first"
     assert len(list(tmp_path.iterdir())) == 1
@@ -82,7 +78,7 @@ def test_a_failure_leaves_the_old_file_and_no_half_written_one(
         raise OSError("No space left on device")
 
     monkeypatch.setattr("os.fdatasync", full_disk)
-    with pytest.raises(OSError, match="No space left"):
+    with refused(OSError):
         write_atomically(file, "new")
     assert file.read_text() == "old"
     assert list(tmp_path.iterdir()) == [file]
@@ -114,17 +110,10 @@ def test_a_file_system_that_cannot_wait_for_a_folder_is_written_to(
     monkeypatch.setattr("os.fsync", unknown)
     write_atomically(tmp_path / "file", "x")
     assert (tmp_path / "file").read_text() == "x"
-
-
-def test_a_folder_that_the_disk_fails_to_keep_is_told_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(_descriptor: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr("os.fsync", broken)
-    with pytest.raises(OSError, match="Input/output error"):
+    code = errno.EIO  # the disk fails to keep it
+    with pytest.raises(OSError) as caught:  # noqa: PT011 - by its number
         write_atomically(tmp_path / "file", "x")
+    assert caught.value.errno == errno.EIO
 
 
 def test_a_file_that_cannot_be_made_is_named_as_it_was_asked_for(
@@ -134,9 +123,9 @@ def test_a_file_that_cannot_be_made_is_named_as_it_was_asked_for(
         raise OSError(errno.EROFS, "Read-only file system", str(tmp_path / ".file.x2b"))
 
     monkeypatch.setattr("tempfile.mkstemp", read_only)
-    with pytest.raises(OSError, match="Read-only") as refused:
+    with refused(OSError) as caught:
         write_atomically(tmp_path / "file", "x")
-    assert refused.value.filename == str(tmp_path / "file")
+    assert caught.value.filename == str(tmp_path / "file")
 
 
 def test_another_mode_is_another_version_of_a_file(tmp_path: Path) -> None:
@@ -155,8 +144,12 @@ def test_another_mode_is_another_version_of_a_file(tmp_path: Path) -> None:
 def test_a_pipe_or_a_device_that_is_named_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
-        with pytest.raises(OSError, match="no ordinary file"):
+        with refused(OSError, path):
             read_named(path)
+    with refused(IsADirectoryError, tmp_path):
+        read_named(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        read_named(tmp_path / "none")
 
 
 def test_no_file_takes_the_place_of_a_device_a_pipe_or_a_folder(tmp_path: Path) -> None:
@@ -165,9 +158,9 @@ def test_no_file_takes_the_place_of_a_device_a_pipe_or_a_folder(tmp_path: Path) 
     link.symlink_to("/dev/null")
     folder.mkdir()
     for path in (pipe, link, folder):
-        with pytest.raises(OSError, match=r"no ordinary file|Is a directory") as refused:
+        with refused(OSError) as caught:
             write_atomically(path, "text")
-        assert refused.value.filename == str(path)
+        assert caught.value.filename == str(path)
     assert sorted(tmp_path.iterdir()) == [folder, link, pipe]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     assert link.is_symlink()
@@ -178,7 +171,7 @@ def test_a_file_that_is_named_fills_no_memory(tmp_path: Path) -> None:
     path.write_bytes(bytes(2**20))
     assert len(read_named(path, most_bytes=2**20)) == 2**20
     os.truncate(path, 2**20 + 1)
-    with pytest.raises(OSError, match="more than the 1 MiB that are read"):
+    with refused(OSError, "1 MiB"):
         read_named(path, most_bytes=2**20)
 
 
@@ -190,12 +183,5 @@ def test_a_line_without_an_end_fills_no_memory(
     path.write_bytes(b"one\n" + bytes(2**20 - 1) + b"\n")
     assert [len(line) for line in lines_of(path)] == [4, 2**20]
     os.truncate(path, 2**22)
-    with pytest.raises(OSError, match="a line of more than 1 MiB"):
+    with refused(OSError, "1 MiB"):
         list(lines_of(path))
-
-
-def test_a_folder_and_a_file_that_is_not_there_are_told_as_ever(tmp_path: Path) -> None:
-    with pytest.raises(IsADirectoryError, match=str(tmp_path)):
-        read_named(tmp_path)
-    with pytest.raises(FileNotFoundError):
-        read_named(tmp_path / "none")

@@ -1,5 +1,7 @@
 """Byzantine-robust rules: by hand, against Flower's own or numpy, and with too few hospitals."""
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -44,9 +46,6 @@ def cohort_of(vectors: Vectors) -> MemoryCohort:
 def flower(vectors: Vectors) -> list[tuple[list[NDArray[Any]], int]]:
     """The same updates as Flower's aggregators take them."""
     return [([vector], 10) for vector in vectors]
-
-
-seeds = given(seed=st.integers(0, 2**32 - 1), num_hospitals=st.integers(5, 11))
 
 
 # -- Krum and Multi-Krum -------------------------------------------------------------------------
@@ -94,22 +93,6 @@ def test_multi_krum_averages_the_best() -> None:
     assert auto.weights == {"own": 1.0, "a": 1.0, "b": 1.0, "c": 1.0, "d": 0.0}
 
 
-@seeds
-def test_krum_agrees_with_flowers(seed: int, num_hospitals: int) -> None:
-    vectors = random_vectors(seed, num_hospitals)
-    f = (num_hospitals - 3) // 2
-    expected = aggregate_krum(flower(vectors), num_malicious=f, to_keep=0)[0]
-    np.testing.assert_array_equal(step_of("krum", cohort_of(vectors)).delta.numpy(), expected)
-
-
-@seeds
-def test_multi_krum_agrees_with_flowers(seed: int, num_hospitals: int) -> None:
-    vectors = random_vectors(seed, num_hospitals)
-    expected = aggregate_krum(flower(vectors), num_malicious=1, to_keep=num_hospitals - 1)[0]
-    step = step_of("multi_krum", cohort_of(vectors), num_byzantine=1)
-    np.testing.assert_allclose(step.delta.numpy(), expected, rtol=1e-5, atol=1e-6)
-
-
 # -- Coordinate by coordinate --------------------------------------------------------------------
 
 
@@ -118,11 +101,8 @@ def test_the_median_of_each_coordinate() -> None:
     step = step_of("coordinate_median", hospitals)
     assert step.delta.tolist() == [2.0, 4.0]  # a's, b's
     assert step.weights == {"own": 0.0, "a": 1.0, "b": 1.0}  # the user's value was never taken
-
-
-def test_the_median_of_an_even_number_is_between_the_middle_two() -> None:
-    step = step_of("coordinate_median", of_values(1.0, 2.0, 4.0, 90.0))
-    assert step.delta.tolist() == [3.0]
+    between = step_of("coordinate_median", of_values(1.0, 2.0, 4.0, 90.0))
+    assert between.delta.tolist() == [3.0]
 
 
 def test_the_trimmed_mean_drops_both_ends() -> None:
@@ -136,22 +116,6 @@ def test_the_trimmed_mean_drops_both_ends() -> None:
     assert step.delta.tolist() == [4.0, 2.0]  # (2 + 6) / 2, (1 + 3) / 2
     # own was kept in the second coordinate, a in the first, b in the first, c in the second
     assert step.weights == {"own": 1.0, "a": 1.0, "b": 1.0, "c": 1.0}
-
-
-@seeds
-def test_the_median_agrees_with_flowers(seed: int, num_hospitals: int) -> None:
-    vectors = random_vectors(seed, num_hospitals)
-    step = step_of("coordinate_median", cohort_of(vectors))
-    [expected] = aggregate_median(flower(vectors))
-    np.testing.assert_allclose(step.delta.numpy(), expected, rtol=1e-6)
-
-
-@seeds
-def test_the_trimmed_mean_agrees_with_flowers(seed: int, num_hospitals: int) -> None:
-    vectors = random_vectors(seed, num_hospitals)
-    step = step_of("trimmed_mean", cohort_of(vectors), num_byzantine=2)
-    [expected] = aggregate_trimmed_avg(flower(vectors), 2.01 / num_hospitals)
-    np.testing.assert_allclose(step.delta.numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_vector_of_many_blocks_is_done_to_its_end() -> None:
@@ -173,21 +137,49 @@ def rfa(vectors: Vectors, importance: NDArray[np.float64], steps: int, nu: float
     return v
 
 
+def clipped(vectors: Vectors) -> Any:
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors * np.minimum(1, 2.0 / lengths)).mean(axis=0)
+
+
+def krum_of_flower(vectors: Vectors) -> Any:
+    return aggregate_krum(flower(vectors), (len(vectors) - 3) // 2, to_keep=0)[0]
+
+
+DEFINED: dict[str, tuple[dict[str, Any], Callable[[Vectors], Any]]] = {
+    "krum": ({}, krum_of_flower),
+    "multi_krum": (
+        {"num_byzantine": 1},
+        lambda vectors: aggregate_krum(flower(vectors), 1, to_keep=len(vectors) - 1)[0],
+    ),
+    "coordinate_median": ({}, lambda vectors: aggregate_median(flower(vectors))[0]),
+    "trimmed_mean": (
+        {"num_byzantine": 2},
+        lambda vectors: aggregate_trimmed_avg(flower(vectors), 2.01 / len(vectors))[0],
+    ),
+    "geometric_median": ({}, lambda vectors: rfa(vectors, np.ones(len(vectors)), 3, 1e-6)),
+    "centered_clipping": ({"radius": 2.0}, clipped),
+}
+
+
+@pytest.mark.parametrize("name", DEFINED)
+@given(seed=st.integers(0, 2**32 - 1), num_hospitals=st.integers(5, 11))
+def test_a_rule_agrees_with_flowers_or_its_definition(
+    name: str, seed: int, num_hospitals: int
+) -> None:
+    vectors = random_vectors(seed, num_hospitals)
+    parameters, expected = DEFINED[name]
+    found = step_of(name, cohort_of(vectors), **parameters).delta.numpy()
+    np.testing.assert_allclose(found, expected(vectors), rtol=1e-5, atol=1e-6)
+    if name == "krum":
+        np.testing.assert_array_equal(found, expected(vectors))
+
+
 def test_one_weiszfeld_step_by_hand() -> None:
     # From the mean 4 the distances are 4, 3, 7; weights 1/4, 1/3, 1/7 = 21, 28, 12 of 84.
     step = step_of("geometric_median", of_values(0.0, 1.0, 11.0), steps=1)
     assert step.delta.tolist() == pytest.approx([(28 * 1 + 12 * 11) / 61])
     assert step.weights == pytest.approx({"own": 1.0, "a": 28 / 21, "b": 12 / 21})
-
-
-@seeds
-def test_the_geometric_median_agrees_with_the_papers_algorithm(
-    seed: int, num_hospitals: int
-) -> None:
-    vectors = random_vectors(seed, num_hospitals)
-    step = step_of("geometric_median", cohort_of(vectors))
-    expected = rfa(vectors, np.ones(num_hospitals), 3, 1e-6)
-    np.testing.assert_allclose(step.delta.numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_the_geometric_median_can_count_samples() -> None:
@@ -244,15 +236,6 @@ def test_an_automatic_radius_is_the_median_distance() -> None:
     )
 
 
-@seeds
-def test_centered_clipping_agrees_with_its_definition(seed: int, num_hospitals: int) -> None:
-    vectors = random_vectors(seed, num_hospitals)
-    step = step_of("centered_clipping", cohort_of(vectors), radius=2.0)
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    expected = (vectors * np.minimum(1, 2.0 / lengths)).mean(axis=0)
-    np.testing.assert_allclose(step.delta.numpy(), expected, rtol=1e-5, atol=1e-6)
-
-
 # -- A harmful hospital, and too few hospitals ---------------------------------------------------
 
 
@@ -269,17 +252,13 @@ def test_one_harmful_hospital_of_five_cannot_do_much(name: str) -> None:
 @pytest.mark.parametrize("name", RULES)
 def test_with_two_updates_the_round_is_skipped(name: str) -> None:
     step = step_of(name, of_values(1.0, 5.0))
-    assert step.outcome == "skipped"
-    assert step.note == "2 usable updates, the rule needs 3 to tell a harmful one"
-    assert step.delta.tolist() == [0.0]
+    assert (step.outcome, step.delta.tolist()) == ("skipped", [0.0])
+    assert re.findall(r"\d+", step.note) == ["2", "3"]  # so many are here, so many are needed
 
 
 def test_krum_with_a_given_f_skips_a_round_in_which_too_many_are_away() -> None:
     step = step_of("krum", of_values(1.0, 5.0, 3.0, 4.0), num_byzantine=1)
-    assert (step.outcome, step.note) == (
-        "skipped",
-        "4 usable updates, the rule needs 5 to tell a harmful one",
-    )
+    assert (step.outcome, re.findall(r"\d+", step.note)) == ("skipped", ["4", "5"])
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -288,133 +267,38 @@ def test_the_user_alone_trains_locally(name: str) -> None:
     assert (step.outcome, step.delta.tolist(), step.weights) == ("done", [7.0], {"own": 1.0})
 
 
-def problem(name: str, num_hospitals: int, **parameters: Any) -> str:
-    """What a study file with this arm is told."""
+@pytest.mark.parametrize(
+    ("name", "num_hospitals", "parameters", "named"),
+    [
+        ("krum", 4, {"num_byzantine": 1}, "1 5 4 'trimmed_mean' 1"),
+        ("krum", 8, {"num_byzantine": 4}, "4 11 8 2 'trimmed_mean' 3"),
+        ("krum", 2, {"num_byzantine": 0}, "0 3 2 'fedavg'"),
+        ("krum", 2, {}, "3 2 'fedavg'"),
+        ("multi_krum", 6, {"num_byzantine": 2}, "2 7 6 1 'trimmed_mean' 2"),
+        ("multi_krum", 5, {"num_selected": 5}, "5 5 1 4"),
+        ("trimmed_mean", 4, {"num_byzantine": 2}, "2 5 4 1"),
+        ("trimmed_mean", 2, {}, "1 3 2 'fedavg'"),
+        ("coordinate_median", 2, {}, "3 2 'fedavg'"),
+        ("geometric_median", 2, {}, "3 2 'fedavg'"),
+        ("krum", 5, {"num_byzantine": -1}, "-1 0"),
+        ("krum", 5, {"num_byzantine": "many"}, "'many' 'auto'"),
+        ("geometric_median", 5, {"steps": 0}, "0 1"),
+        ("geometric_median", 5, {"smoothing": 0}, "0 0"),
+        ("centered_clipping", 5, {"radius": 0}, "0 0"),
+        ("centered_clipping", 5, {"centre": "mean"}, "'mean' 'previous' 'own'"),
+    ],
+)
+def test_a_study_that_a_rule_does_not_fit_is_refused(
+    name: str, num_hospitals: int, parameters: dict[str, Any], named: str
+) -> None:
     raw = make_study(hospitals=["a", *(f"h{i}" for i in range(1, num_hospitals))]).model_dump(
         mode="json"
     )
     with pytest.raises(StudyError) as refusal:
         validate(Study, raw | {"arms": {name: parameters}}, "Study", StudyError)
-    return str(refusal.value).splitlines()[1].strip()
-
-
-@pytest.mark.parametrize(
-    ("name", "num_hospitals", "parameters", "message"),
-    [
-        (
-            "krum",
-            4,
-            {"num_byzantine": 1},
-            "arms.krum: krum with num_byzantine = 1 needs 5 hospitals and the study has 4;"
-            " use 'trimmed_mean' with num_byzantine = 1, or add hospitals",
-        ),
-        (
-            "krum",
-            8,
-            {"num_byzantine": 4},
-            "arms.krum: krum with num_byzantine = 4 needs 11 hospitals and the study has 8;"
-            " lower num_byzantine to 2 or less, use 'trimmed_mean' with num_byzantine = 3, or add"
-            " hospitals",
-        ),
-        (
-            "krum",
-            2,
-            {"num_byzantine": 0},
-            "arms.krum: krum with num_byzantine = 0 needs 3 hospitals and the study has 2;"
-            " use 'fedavg', or add hospitals",
-        ),
-        (
-            "krum",
-            2,
-            {},
-            "arms.krum: krum needs 3 hospitals and the study has 2; use 'fedavg' or add hospitals",
-        ),
-        (
-            "multi_krum",
-            6,
-            {"num_byzantine": 2},
-            "arms.multi_krum: multi_krum with num_byzantine = 2 needs 7 hospitals and the study"
-            " has 6; lower num_byzantine to 1 or less, use 'trimmed_mean' with num_byzantine = 2,"
-            " or add hospitals",
-        ),
-        (
-            "multi_krum",
-            5,
-            {"num_selected": 5},
-            "arms.multi_krum: num_selected = 5 of 5 hospitals leaves no room for 1 harmful ones;"
-            " lower it to 4 or less",
-        ),
-        (
-            "trimmed_mean",
-            4,
-            {"num_byzantine": 2},
-            "arms.trimmed_mean: trimmed_mean with num_byzantine = 2 needs 5 hospitals and the"
-            " study has 4; lower num_byzantine to 1 or less, or add hospitals",
-        ),
-        (
-            "trimmed_mean",
-            2,
-            {},
-            "arms.trimmed_mean: trimmed_mean with num_byzantine = 1 needs 3 hospitals and the"
-            " study has 2; use 'fedavg', or add hospitals",
-        ),
-        (
-            "coordinate_median",
-            2,
-            {},
-            "arms.coordinate_median: coordinate_median needs 3 hospitals and the study has 2;"
-            " use 'fedavg' or add hospitals",
-        ),
-        (
-            "geometric_median",
-            2,
-            {},
-            "arms.geometric_median: geometric_median needs 3 hospitals and the study has 2;"
-            " use 'fedavg' or add hospitals",
-        ),
-        ("krum", 5, {"num_byzantine": -1}, "arms.krum.num_byzantine = -1; it must be 0 or more"),
-        (
-            "krum",
-            5,
-            {"num_byzantine": "many"},
-            "arms.krum.num_byzantine = 'many'; it must be 'auto'",
-        ),
-        (
-            "geometric_median",
-            5,
-            {"steps": 0},
-            "arms.geometric_median.steps = 0; it must be 1 or more",
-        ),
-        (
-            "geometric_median",
-            5,
-            {"smoothing": 0},
-            "arms.geometric_median.smoothing = 0; it must be more than 0",
-        ),
-        (
-            "centered_clipping",
-            5,
-            {"radius": 0},
-            "arms.centered_clipping.radius = 0; it must be more than 0",
-        ),
-        (
-            "centered_clipping",
-            5,
-            {"centre": "mean"},
-            "arms.centered_clipping.centre = 'mean'; it must be 'previous' or 'own'",
-        ),
-    ],
-)
-def test_a_study_that_a_rule_does_not_fit_is_refused(
-    name: str, num_hospitals: int, parameters: dict[str, Any], message: str
-) -> None:
-    assert problem(name, num_hospitals, **parameters) == message
-
-
-def test_a_study_with_enough_hospitals_is_read() -> None:
-    arms = {"krum": {"num_byzantine": 1}, "trimmed_mean": {"num_byzantine": 2}}
-    hospitals = ["a", "b", "c", "d", "e"]
-    assert list(make_study(hospitals=hospitals, arms=arms).arms) == ["krum", "trimmed_mean"]
+    _, said = str(refusal.value).splitlines()
+    assert said.strip().startswith(f"arms.{name}")
+    assert re.findall(r"-?\d+|'\w+'", said) == named.split()
 
 
 def test_the_automatic_radius_of_an_even_number_is_between_the_middle_two() -> None:

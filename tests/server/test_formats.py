@@ -26,6 +26,7 @@ from erosion.server.coordination.folder_store import RunDecisions, read_run_deci
 from erosion.server.output.run_data import read_run
 from erosion.server.run.journal import read_records
 from erosion.server.run.run_folder import RunFolder
+from tests.support.refusals import refused
 from tests.support.synthetic_run import make_run
 
 RUN = make_run(rounds=2)
@@ -120,16 +121,15 @@ def test_a_pipe_in_a_files_place_is_not_waited_for(folder: Path, tmp_path: Path,
     shutil.copytree(folder, tmp_path / "run")
     (tmp_path / "run" / name).unlink()
     os.mkfifo(tmp_path / "run" / name)
-    with pytest.raises(ErosionError, match="no ordinary file") as problem:
+    with refused(ErosionError, name):
         FILES[name](tmp_path / "run")
-    assert name in str(problem.value)
 
 
 def test_a_journal_with_fewer_rounds_than_the_result_is_refused(folder: Path) -> None:
     lines = (folder / "rounds.jsonl").read_bytes().splitlines(keepends=True)
     far = as_line({**json.loads(lines[0]), "round": 9}).encode()
     for left in (lines[:-1], lines[1:], [], [far, *lines[1:]]):
-        with pytest.raises(CheckpointError, match=r"not have the 2 rounds of .* Bring both"):
+        with refused(CheckpointError, "2 rounds"):
             read_changed(folder, "rounds.jsonl", b"".join(left))
 
 
@@ -152,7 +152,7 @@ def test_another_digit_is_refused_and_a_file_without_a_checksum_read(
 def test_a_model_that_its_card_was_not_written_with_is_refused(folder: Path, change: int) -> None:
     content = bytearray((folder / "model.safetensors").read_bytes())
     content[change * 4] ^= 1  # in the header's length, or in the last number
-    with pytest.raises(CheckpointError, match=r"model\.safetensors .* Bring (it|both) back"):
+    with refused(CheckpointError, "model.safetensors"):
         read_changed(folder, "model.safetensors", bytes(content))
 
 
@@ -161,18 +161,18 @@ def test_a_model_that_its_card_was_not_written_with_is_refused(folder: Path, cha
 def test_another_version_is_named(folder: Path, name: str, version: Any) -> None:
     values = json.loads((folder / name).read_text())
     values["format"] = version
-    with pytest.raises(ErosionError, match="format") as problem:
+    with refused(ErosionError, "format", name):
         read_changed(folder, name, json.dumps(values).encode())
-    assert name in str(problem.value)
 
 
 @pytest.mark.parametrize("name", ["model.json", "result.json", "beginning.json"])
 def test_an_unknown_and_a_missing_key_are_named(folder: Path, name: str) -> None:
     values = json.loads((folder / name).read_text())
-    with pytest.raises(ErosionError, match="from_the_future is not a known key"):
+    with refused(ErosionError, "from_the_future"):
         read_changed(folder, name, json.dumps({**values, "from_the_future": 1}).encode())
-    del values["started" if "started" in values else "arm"]
-    with pytest.raises(ErosionError, match="is missing; add it"):
+    left_out = "started" if "started" in values else "arm"
+    del values[left_out]
+    with refused(ErosionError, left_out):
         read_changed(folder, name, json.dumps(values).encode())
 
 
@@ -180,7 +180,7 @@ def test_an_unknown_key_of_the_journal_is_named_with_its_line(folder: Path) -> N
     lines = (folder / "rounds.jsonl").read_text().splitlines()
     for change in ({"later": 1}, {"hospitals": {"home": {"outcome": "accepted", "later": 1}}}):
         text = f"{lines[0]}\n{as_line({**json.loads(lines[1]), **change})}"
-        with pytest.raises(CheckpointError, match=r"Line 2 of .*rounds.jsonl.* later, which"):
+        with refused(CheckpointError, "Line 2", "rounds.jsonl", "later"):
             read_changed(folder, "rounds.jsonl", text.encode())
 
 
@@ -228,27 +228,24 @@ def rewritten(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], Non
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "named"),
     [
-        (lambda h, t: h["state"].pop("skipped_in_a_row"), "state lacks skipped_in_a_row"),
-        (lambda h, t: h["state"].update(later=1), "state has later, which is not known"),
-        (lambda h, t: h.update(version=7), "is of version 7; this program reads version 1"),
-        (lambda h, t: h.pop("state"), "state is no group of fields"),
-        (lambda h, t: t.pop("/params"), "the tensor of state.params is missing"),
-        (lambda h, t: h["state"].update(params=[1.0]), "state.params is a list, expected a torch"),
-        (lambda h, t: h["state"].update(round="3"), "state.round is a str, expected a number"),
-        (lambda h, t: t.update({"/params": torch.zeros(2, 3)}), "of 2 dimensions, expected a"),
+        (lambda h, t: h["state"].pop("skipped_in_a_row"), "skipped_in_a_row"),
+        (lambda h, t: h["state"].update(later=1), "later"),
+        (lambda h, t: h.update(version=7), "version 7"),
+        (lambda h, t: h.pop("state"), "state"),
+        (lambda h, t: t.pop("/params"), "state.params"),
+        (lambda h, t: h["state"].update(params=[1.0]), "state.params"),
+        (lambda h, t: h["state"].update(round="3"), "state.round"),
+        (lambda h, t: t.update({"/params": torch.zeros(2, 3)}), "2 dimensions"),
     ],
 )
 def test_a_checkpoint_of_another_shape_is_explained(
-    tmp_path: Path, change: Callable[[dict[str, Any], dict[str, Any]], None], words: str
+    tmp_path: Path, change: Callable[[dict[str, Any], dict[str, Any]], None], named: str
 ) -> None:
     path = rewritten(tmp_path / "a.safetensors", change)
-    with pytest.raises(CheckpointError, match="checkpoint") as problem:
+    with refused(CheckpointError, named, path):
         checkpoint.load(path, state(), arm="a", study_digest="d")
-    assert words in str(problem.value)
-    assert str(path) in str(problem.value)
-    assert "Start the study again" in str(problem.value)
 
 
 def test_a_truncated_checkpoint_is_explained(tmp_path: Path) -> None:
@@ -257,7 +254,7 @@ def test_a_truncated_checkpoint_is_explained(tmp_path: Path) -> None:
     content = path.read_bytes()
     for length in range(0, len(content), 7):
         path.write_bytes(content[:length])
-        with pytest.raises(CheckpointError, match="cannot be read"):
+        with refused(CheckpointError, path):
             checkpoint.load(path, state(), arm="a", study_digest="d")
 
 
