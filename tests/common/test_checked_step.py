@@ -1,5 +1,6 @@
 """What a rule of one's own gives back is checked before anything comes of it."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from erosion.common.rounds.records import RunState
 from erosion.common.rounds.round import first_state
 from erosion.experiments.benchmarks.measurement import advance
 from tests.support.hand_sized import update
+from tests.support.refusals import refused
 
 
 @dataclass(frozen=True)
@@ -97,18 +99,14 @@ def test_a_round_whose_aggregate_overflowed_is_skipped_whatever_its_weights_are(
     ],
 )
 def test_a_wrong_step_ends_the_run_in_words(changes: Mapping[str, Any], said: str) -> None:
-    with pytest.raises(RunError, match=said) as problem:
+    with refused(RunError, "mine", "round 1", "resume") as problem:
         played(replace(GOOD, **changes))
-    text = str(problem.value)
-    assert "mine" in text
-    assert "A run with a folder goes on" in text  # a simulation has none
-    assert "round 1" in text
-    assert "resume" in text
+    assert re.search(said, str(problem.value))
 
 
 @pytest.mark.parametrize("given", [None, torch.ones(2), (torch.ones(2), {})])
 def test_a_rule_that_gives_back_no_step(given: Any) -> None:
-    with pytest.raises(RunError, match=f"gave back a {type(given).__name__}, no Step"):
+    with refused(RunError, type(given).__name__):
         played(given)
 
 
@@ -134,7 +132,7 @@ def test_a_wrong_question_is_not_sent(ask: Any, said: str) -> None:
         yield ask
         return GOOD
 
-    with pytest.raises(RunError, match=said):
+    with refused(RunError, said):
         played(GOOD, exchanges=exchanges)
 
 
@@ -160,20 +158,21 @@ def test_a_wrong_question_is_not_sent(ask: Any, said: str) -> None:
 def test_a_state_that_a_checkpoint_would_bring_back_as_another_is_refused(
     kept: Any, said: str
 ) -> None:
-    with pytest.raises(RunError, match=said):
+    with pytest.raises(RunError) as problem:
         played(replace(GOOD, state=State(kept)))
+    assert re.search(said, str(problem.value))
 
 
 def test_what_is_of_another_kind_than_it_began_as_is_refused() -> None:
-    with pytest.raises(RunError, match=r"state\.kept.*table.*number"):
+    with refused(RunError, "state.kept", "table", "number"):
         played(replace(GOOD, state=State({})), State(1))
-    with pytest.raises(RunError, match=r"state\.inner.*Inner"):
+    with refused(RunError, "state.inner", "Inner"):
         played(replace(GOOD, state=State(inner={"values": torch.ones(2)})))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("first", [{}, Changing(), None, State(kept=[1])])
 def test_the_first_state_is_looked_at_too(first: Any) -> None:
-    with pytest.raises(RunError, match="'mine' made a mistake: `init`"):
+    with refused(RunError, "'mine'", "`init`"):
         first_state(replace(rule(GOOD), init=lambda _dim: first), VALUES, "mine")
 
 

@@ -26,6 +26,7 @@ from erosion.common.protocol import wire
 from erosion.common.protocol.flower import to_array
 from erosion.common.protocol.messages import TrainReply, TrainResult
 from tests.support.federation import small_study
+from tests.support.refusals import refused
 
 LOSSY: tuple[Compression, ...] = tuple(kind for kind in KINDS if kind != "none")
 
@@ -207,9 +208,9 @@ def test_a_lying_payload_is_an_error_in_words(lie: str) -> None:
 
 def test_scales_without_codes_and_codes_of_another_kind_are_no_update() -> None:
     record = reply(torch.randn(300), "int8")
-    with pytest.raises(wire.WireError, match="without an update"):
+    with refused(wire.WireError, "update"):
         wire.decode_train_result(record, "float16", 300)
-    with pytest.raises(wire.WireError, match="without an update"):
+    with refused(wire.WireError, "update"):
         wire.decode_train_result(record)
 
 
@@ -219,7 +220,7 @@ def test_an_update_of_numbers_whose_largest_code_overflows_is_not_finite() -> No
 
 
 def test_sealed_rounds_refuse_compression() -> None:
-    with pytest.raises((StudyError, ValueError), match="cannot go with sealed rounds"):
+    with refused((StudyError, ValueError), "sealed"):
         small_study(federation={"sealed": True, "compression": "int8"})
 
 

@@ -14,6 +14,7 @@ from erosion.common.rounds.round import first_state
 from erosion.experiments.benchmarks.measurement import advance
 from tests.support.contexts import CONTEXT
 from tests.support.disk_memory import measure
+from tests.support.refusals import refused
 
 
 def updates(
@@ -117,7 +118,7 @@ def test_a_methods_state_outlives_the_rounds_files(tmp_path: Path) -> None:
 def test_a_file_that_was_cut_off_is_noticed(tmp_path: Path) -> None:
     _, disk = both(tmp_path, 10)
     (tmp_path / "h3.f32").write_bytes(b"1234")
-    with pytest.raises(OSError, match=r"h3\.f32 ends before its 10 values"):
+    with refused(OSError, "h3.f32", 10):
         disk.gram()
 
 

@@ -15,6 +15,7 @@ from erosion.common.protocol.flower import (
     to_record,
     to_tensor,
 )
+from tests.support.refusals import refused
 
 SHAPES = [(), (0,), (1,), (7, 3), (3_000_000,)]
 
@@ -68,7 +69,7 @@ def test_a_copy_stands_by_itself() -> None:
      ("float32", RAW_FLOAT32, (-4,)), ("float32", RAW_FLOAT32, (2**40,) * 30)],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused(dtype: str, stype: str, shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"float|bytes for shape"):
+    with refused(ValueError):
         to_tensor(BufferArray(dtype, shape, stype, memoryview(bytes(16))))
 
 

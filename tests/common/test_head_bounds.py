@@ -32,6 +32,7 @@ from erosion.common.protocol.wire import WireError
 from erosion.common.rounds.bounds import check_sizes, most_head_bytes, problem_with_heads
 from erosion.common.settings.base import MOST_MISTAKES
 from erosion.common.study.study import Study
+from tests.support.refusals import refused
 from tests.support.small_study import TASK, make_study
 
 LONGEST_NUMBER = -1.2345678901234567e-100
@@ -126,9 +127,9 @@ def header(text: str) -> RecordDict:
 
 def test_of_very_many_mistakes_none_is_named() -> None:
     strange = ",".join(f'"{number}":1' for number in range(MOST_MISTAKES + 1))
-    with pytest.raises(WireError, match=r"content is wrong in \d{4} places"):
+    with refused(WireError, "places"):
         wire.decode_describe_reply(header(f"{{{strange}}}"))
-    with pytest.raises(WireError, match="hospital is wrong: Field required"):
+    with refused(WireError, "hospital"):
         wire.decode_describe_reply(header("{}"))
 
 
@@ -147,7 +148,7 @@ def test_a_study_that_can_be_sent_is_not_refused(num_columns: int) -> None:
 def test_a_study_of_too_many_columns_is_refused_with_their_number_and_the_remedy() -> None:
     task = {**TASK, "features": [f"cg{number:08d}" for number in range(40_000)]}
     study = make_study(task=task, scaling="federated")
-    with pytest.raises(StudyError, match=r"with 40,000 columns.* 4 MiB are the most.*Leave"):
+    with refused(StudyError, "40,000", "4 MiB"):
         check_sizes(study)
     _, remedy = problem_with_heads(study) or ("", "")
     fit = int(remedy.split("about ")[1].removesuffix(" fit").replace(",", ""))

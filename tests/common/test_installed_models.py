@@ -1,5 +1,6 @@
 """Models of packages that are installed here, and everything that can be wrong with one."""
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from erosion.common.learning.installed import Installed
 from erosion.common.learning.models import build_model, flat_parameters, parameter_layout
 from erosion.common.settings.packages import every_installed, installed_part
 from tests.support.installed_package import SMALL_NET, forgotten_afterwards, install
+from tests.support.refusals import refused
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +31,7 @@ def built(sha256: str, name: str = "small-net", **options: Any) -> torch.nn.Modu
 def problem_of(sha256: str, **options: Any) -> str:
     with pytest.raises(ModelError) as problem:
         built(sha256, **options)
-    assert problem.value.public.endswith("at the site; its own log says why")
+    assert not {"ward", "small-net", "Error"} & set(re.findall(r"[\w-]+", problem.value.public))
     assert "\n" not in str(problem.value)
     return str(problem.value)
 
@@ -62,7 +64,7 @@ def test_the_hash_covers_every_file_and_nothing_that_python_makes(
         assert changed != sha256
         sha256 = changed
     (package / "linked.py").symlink_to(package / "more.py")
-    with pytest.raises(ModelError, match="holds a link"):
+    with refused(ModelError, "link"):
         installed_part("model", "small-net")
 
 
@@ -73,7 +75,7 @@ def test_nothing_is_imported_under_another_hash(
     source = f"from pathlib import Path\nPath({str(marker)!r}).touch()\n"
     sha256 = install(tmp_path, monkeypatch, source, package="ward_c")
     message = problem_of("0" * 64)
-    assert f"(ward_c 1.0) has the SHA-256 {sha256}, the study names {'0' * 64}" in message
+    assert re.findall("[0-9a-f]{64}", message) == [sha256, "0" * 64]
     assert not marker.exists()
     assert "ward_c" not in sys.modules
 
@@ -84,33 +86,31 @@ def test_a_package_that_was_replaced_is_not_mixed_with_the_old_one(
     built(install(tmp_path, monkeypatch, package="ward_d"))
     (tmp_path / "ward_d/__init__.py").write_text("make = None\n")
     message = problem_of(installed_part("model", "small-net").sha256)
-    assert "The package ward_d was replaced while this program ran" in message
+    assert "ward_d was replaced" in message
 
 
 def test_what_is_not_installed_or_installed_twice_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "No model 'small-net' is installed here (in erosion.models: none)" in problem_of(
-        "0" * 64
-    )
+    assert "erosion.models: none" in problem_of("0" * 64)
     sha256 = install(tmp_path / "1", monkeypatch, package="ward_e")
     install_again = {"package": "ward_f"}
-    with pytest.raises(ModelError, match="more than once here"):
+    with refused(ModelError, "ward_e", "ward_f"):
         install(tmp_path / "2", monkeypatch, **install_again)
-    assert "is installed more than once here (ward_e:make, ward_f:make)" in problem_of(sha256)
+    assert "(ward_e:make, ward_f:make)" in problem_of(sha256)
 
 
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("ward_absent:make", "The package ward_absent of the model 'small-net' is not there"),
-        ("not an object", "is declared as 'not an object'. Write it as package.module:name"),
+        ("ward_absent:make", "ward_absent"),
+        ("not an object", "'not an object'"),
     ],
 )
 def test_an_entry_point_to_nothing_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, message: str
 ) -> None:
-    with pytest.raises(ModelError, match=message):
+    with refused(ModelError, message):
         install(tmp_path, monkeypatch, package="ward_g", target=target)
 
 
@@ -193,7 +193,7 @@ def test_a_model_that_cannot_be_trained_is_refused_in_words(
 ) -> None:
     sha256 = install(tmp_path, monkeypatch, of_body(body), package="ward_h")
     message = problem_of(sha256)
-    assert message.startswith("The model 'small-net'")
+    assert "'small-net'" in message
     assert FAULTY[body] in message
 
 
@@ -218,7 +218,7 @@ def test_an_option_that_the_factory_does_not_know_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sha256 = install(tmp_path, monkeypatch, SMALL_NET, package="ward_j")
-    assert "does not take depth, input_shape, num_outputs" in problem_of(sha256, depth=3)
+    assert "depth" in problem_of(sha256, depth=3)
 
 
 def test_a_tied_parameter_travels_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from erosion.common.study.study import load_study
 from erosion.common.support import files
 from erosion.common.support.keys import load_private_key
 from erosion.server.enrolment.certificates import load_certificate, read_request
+from tests.support.refusals import refused
 
 
 def site(path: Path) -> Site:
@@ -48,7 +49,7 @@ READERS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("reader", READERS)
 def test_a_pipe_is_explained(tmp_path: Path, reader: str) -> None:
     os.mkfifo(path := tmp_path / "pipe", 0o600)
-    with pytest.raises(ErosionError, match="no ordinary file"):
+    with refused(ErosionError):
         READERS[reader](path)
 
 
@@ -57,11 +58,11 @@ def test_a_file_that_is_far_too_large_is_explained(tmp_path: Path, reader: str) 
     path = tmp_path / "file"
     path.touch(0o600)
     os.truncate(path, files.MOST_NAMED_BYTES + 1)
-    with pytest.raises(ErosionError, match="MiB that are read of such a file"):
+    with refused(ErosionError, "MiB"):
         READERS[reader](path)
 
 
 def test_a_log_that_is_a_pipe_is_explained(tmp_path: Path) -> None:
     os.mkfifo(path := tmp_path / "sent.jsonl")
-    with pytest.raises(SiteError, match="no ordinary file"):
+    with refused(SiteError):
         verify(path)

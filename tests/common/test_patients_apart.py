@@ -14,6 +14,7 @@ from erosion.common.study.privacy import problem_with_inputs
 from erosion.common.tasks.inputs import TabularTask
 from erosion.common.tasks.regression import Regression
 from erosion.common.tasks.task import Loss
+from tests.support.refusals import refused
 from tests.support.small_study import make_study
 from tests.support.tasks import read_task
 
@@ -86,7 +87,7 @@ def test_a_study_with_privacy_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     study = make_study()
     monkeypatch.setattr(type(study.task), "patients_apart", False)
     privacy = {"epsilon": 3.0, "learning_rate": 1.0}
-    with pytest.raises(ValueError, match=r"\[privacy\]: .*patients_apart"):
+    with refused(ValueError, "[privacy]", "patients_apart"):
         make_study(privacy=privacy, scaling="user", arms=["fedavg", "local"])
 
 

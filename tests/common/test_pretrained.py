@@ -28,6 +28,7 @@ from erosion.common.learning.pretrained import Pretrained, load_pretrained
 from erosion.common.learning.trainable import to_training
 from erosion.common.learning.training import Training
 from erosion.common.rounds.checkpoint import save_model
+from tests.support.refusals import refused
 from tests.support.small_study import make_study
 
 HEAD = ("3.*",)  # of an mlp with one hidden layer: modules 1 and 3 are linear
@@ -85,7 +86,7 @@ def test_the_model_of_a_run_is_a_file_of_weights(tmp_path: Path) -> None:
     model = build_model(settings, (4,), 3, weights=tmp_path)
     assert torch.equal(model[1].bias, source()[1].bias)  # type: ignore[index]
     save_model(path, flat_parameters(source()).expand(2, -1), shapes)
-    with pytest.raises(ModelError, match=r"cannot be read \(it is the mean of 2 models"):
+    with refused(ModelError, "2 models"):
         build_model(Mlp(hidden=(8,), pretrained=of(path)), (4,), 5, weights=tmp_path)
 
 
@@ -102,7 +103,7 @@ def test_a_tied_parameter_is_in_a_file_by_one_of_its_names(tmp_path: Path) -> No
     load_pretrained(here, of(path), tmp_path)
     assert torch.equal(flat_parameters(here), flat_parameters(there))
     save_model(path, torch.zeros(6), {"0.bias": (3,), "1.bias": (3,)})
-    with pytest.raises(ModelError, match=r"has no 0\.weight, which the model has"):
+    with refused(ModelError, "0.weight"):
         load_pretrained(here, of(path), tmp_path)
 
 
@@ -145,14 +146,14 @@ def test_a_file_that_does_not_fit_is_refused_in_words(
 def test_a_damaged_file_is_refused_in_words(tmp_path: Path, name: str, content: bytes) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(ModelError, match="cannot be read"):
+    with refused(ModelError, path.name):
         build_model(Mlp(pretrained=of(path)), (4,), 5, weights=tmp_path)
 
 
 def test_weights_that_are_a_pipe_are_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "net.pt")
     settings = Mlp(pretrained=Pretrained(file="net.pt", sha256="0" * 64))
-    with pytest.raises(ModelError, match="cannot be read: it is no ordinary file"):
+    with refused(ModelError, "net.pt"):
         build_model(settings, (4,), 5, weights=tmp_path)
 
 
@@ -160,7 +161,7 @@ def test_a_pickle_alone_is_not_unpickled(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "net.pt"
     path.write_bytes(pickle.dumps(_RunsWhenRead()))
-    with pytest.raises(ModelError, match="cannot be read"):
+    with refused(ModelError, path.name):
         build_model(Mlp(pretrained=of(path)), (4,), 5, weights=tmp_path)
     assert not (tmp_path / "RAN").exists()
 
@@ -168,13 +169,13 @@ def test_a_pickle_alone_is_not_unpickled(tmp_path: Path, monkeypatch: pytest.Mon
 def test_another_hash_an_absent_file_and_a_path_are_refused(tmp_path: Path) -> None:
     path = saved(tmp_path, source().state_dict())
     settings = Mlp(hidden=(8,), pretrained=of(path))
-    with pytest.raises(ModelError, match=r"There are no weights .*compute\.weights in a site file"):
+    with refused(ModelError, "compute.weights"):
         build_model(settings, (4,), 5, weights=tmp_path / "elsewhere")
     path.write_bytes(path.read_bytes() + b" ")
-    with pytest.raises(ModelError, match=r"have the SHA-256 .*, the study names"):
+    with refused(ModelError, "SHA-256"):
         build_model(settings, (4,), 5, weights=tmp_path)
     for file in ("../net.pt", "/net.pt", ".net.pt", "net.pkl"):
-        with pytest.raises(ValueError, match=r"give the file's name alone|it must end in one of"):
+        with refused(ValueError):
             Pretrained(file=file, sha256="0" * 64)
 
 
@@ -195,7 +196,7 @@ def test_what_is_frozen_is_in_no_flat_vector_and_never_changes() -> None:
     assert bool(result.delta.any())
     assert torch.equal(model[1].weight, before)  # type: ignore[index]
     load_flat_parameters(model, start)
-    with pytest.raises(ValueError, match=r"\(58,\) parameters for a model of 18"):
+    with refused(ValueError, "(58,)", 18):
         load_flat_parameters(model, torch.zeros(58))
 
 
@@ -216,7 +217,7 @@ def test_freezing_nothing_or_everything_is_refused(frozen: tuple[str, ...], mess
 def test_a_method_that_takes_layers_apart_refuses_frozen_ones(arm: str) -> None:
     frozen = {"name": "mlp", "hidden": [8], "frozen": ["1.*"]}
     arms = {arm: {"balls": "user"} if arm == "personal_gems" else {}}
-    with pytest.raises(ValueError, match=f"{arm} builds the layers of"):
+    with refused(ValueError, arm):
         make_study(model=frozen, arms=arms)
     if arm == "personal_gems":
         make_study(model=frozen, arms={arm: {"balls": "off"}})
@@ -228,7 +229,7 @@ def test_a_coordinator_needs_the_file_only_where_its_numbers_travel(tmp_path: Pa
     start = first_parameters(head_only, (4,), 2, 1, tmp_path / "nowhere")
     there = build_model(head_only, (4,), 2, seed=1, weights=tmp_path)
     assert torch.equal(start, flat_parameters(there))
-    with pytest.raises(ModelError, match="There are no weights"):
+    with refused(ModelError, "weights"):
         first_parameters(
             Mlp(hidden=(8,), pretrained=of(path, new=HEAD)), (4,), 2, 1, tmp_path / "x"
         )
@@ -237,7 +238,7 @@ def test_a_coordinator_needs_the_file_only_where_its_numbers_travel(tmp_path: Pa
 def test_a_backbone_keeps_the_statistics_of_its_file_in_training(tmp_path: Path) -> None:
     plain = TorchvisionNetwork(architecture="resnet18")
     check_model(plain.model_copy(update={"normalisation": "group"}), (3, 32, 32), 2)
-    with pytest.raises(ModelError, match=r"bn1 \(BatchNorm2d\) has running statistics that nobody"):
+    with refused(ModelError, "bn1", "BatchNorm2d"):
         build_model(plain, (3, 32, 32), 2)
     donor = plain.build((3, 32, 32), 1000)
     for module in donor.modules():

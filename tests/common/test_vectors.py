@@ -9,6 +9,7 @@ from torch import Tensor
 
 from erosion.common.aggregation import vectors
 from erosion.common.aggregation.cohort import MemoryCohort, Update
+from tests.support.refusals import refused
 
 DIM = 11_181_642  # torchvision's resnet18 with ten classes
 
@@ -86,7 +87,7 @@ def test_values_whose_squares_overflow_float32_have_a_distance() -> None:
 
 
 def test_a_weight_too_few_is_noticed() -> None:
-    with pytest.raises(ValueError, match="1 weights for 2 updates"):
+    with refused(ValueError, 1, 2):
         as_cohort(torch.ones(2), torch.ones(2)).weighted_sum(torch.ones(1))
 
 

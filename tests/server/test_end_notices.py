@@ -35,6 +35,7 @@ from erosion.server.run.result import Result
 from erosion.server.run.run_folder import new_run_folder
 from tests.support.enrolled import make_federation, unpack_kit
 from tests.support.patience import PATIENCE, wait_until
+from tests.support.refusals import refused
 from tests.support.small_study import make_study
 from tests.support.synthetic_run import make_run
 
@@ -155,7 +156,7 @@ def test_an_app_that_fails_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     def main(_grid: Grid, _context: Context) -> None:
         raise ValueError
 
-    with pytest.raises(RunError, match="The app failed"):
+    with refused(RunError, "app"):
         run_app.run_app(app, {}, None, None)
     assert link.told == ["the study has failed"]
 

@@ -24,6 +24,7 @@ from erosion.server.output.registry import OUTPUTS, open_outputs
 from erosion.server.output.run_data import read_run
 from erosion.server.run.result import Selected
 from erosion.server.run.run_folder import RunFolder, open_run_folder
+from tests.support.refusals import refused
 from tests.support.synthetic_run import make_run, play
 
 RUN = make_run(rounds=4)
@@ -61,21 +62,21 @@ def test_every_output_of_the_registry_opens_and_is_told_of_a_run(
 
 
 @pytest.mark.parametrize(
-    ("wanted", "words"),
+    ("wanted", "named"),
     [
-        (["unheard-of"], f"Known: {', '.join(OUTPUTS)}"),
-        (["metrics", "metrics"], "given twice"),
-        (["metrics=somewhere"], "takes no value"),
+        (["unheard-of"], ", ".join(OUTPUTS)),
+        (["metrics", "metrics"], "metrics"),
+        (["metrics=somewhere"], "metrics"),
     ],
 )
-def test_an_output_that_cannot_be_is_refused_before_the_run(wanted: list[str], words: str) -> None:
-    with pytest.raises(RunError, match=words):
+def test_an_output_that_cannot_be_is_refused_before_the_run(wanted: list[str], named: str) -> None:
+    with refused(RunError, named):
         open_outputs(wanted)
 
 
 def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "mlflow", None)
-    with pytest.raises(RunError, match=r"pip install 'mlflow-skinny<4,>=3\.1'"):
+    with refused(RunError, "'mlflow-skinny<4,>=3.1'"):
         open_outputs(["mlflow"])
 
 
@@ -286,10 +287,10 @@ def test_a_study_that_is_corrected_before_its_run_begins_is_another_mlflow_run(
 def test_a_study_that_fails_is_a_failed_mlflow_run(tmp_path: Path, tracking: str) -> None:
     with closing(MlflowRuns(tracking)) as observer:
         observer.notify(StudyStarted(RUN.study, "127.0.0.1:1", tmp_path))
-        observer.notify(StudyFailed("the user's own site did not connect"))
+        observer.notify(StudyFailed("away"))
     (run,) = runs_of(tracking).values()
     assert run.info.status == "FAILED"
-    assert run.data.tags["erosion.reason"] == "the user's own site did not connect"
+    assert run.data.tags["erosion.reason"] == "away"
 
 
 def test_trials_are_no_runs_of_mlflow(tmp_path: Path, tracking: str) -> None:

@@ -32,6 +32,7 @@ from erosion.server.link.site_session import (
     SiteSession,
 )
 from erosion.server.link.spool import FileSpace, Spool, TransferThrottle
+from tests.support.refusals import refused
 
 NODE, SESSION = 7, 1
 LARGE = {"a": {"arrays": [["x", "uint8", [LARGE_BYTES], "raw", LARGE_BYTES]]}}
@@ -80,7 +81,7 @@ def test_large_heads_that_come_to_nothing_are_more_than_any_site_has_use_for() -
     arrays = {"a": {"arrays": [["x", "float32", [2], "erosion.float32.le", 8]]}}
     head = {"re": "r1", "records": arrays, "nothing": "x" * 2**20}
     begun_and_cut = [json_frame(Kind.MESSAGE, head), frame(Kind.CUT)]
-    with pytest.raises(ProtocolFault, match="more frames"):
+    with refused(ProtocolFault, "frames"):
         take_in(exchange, begun_and_cut * (MOST_FRAMES // 10))
 
 
@@ -128,7 +129,7 @@ def test_a_head_that_no_request_needs_is_not_read() -> None:
     reply = json_frame(Kind.MESSAGE, {"re": "r1", "records": records})
     take_in(exchange, [reply], most_head_bytes=2**18)
     assert exchange.answered({"r1"}) == ["r1"]
-    with pytest.raises(ProtocolFault, match="a head of"):
+    with refused(ProtocolFault, "head"):
         take_in(exchange, [reply], most_head_bytes=2**16)
 
 

@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import pytest
+
+E = TypeVar("E", bound=BaseException)
 
 
 @contextmanager
 def refused(
-    error: type[Exception] | tuple[type[Exception], ...], *values: object
-) -> Iterator[pytest.ExceptionInfo[Exception]]:
+    error: type[E] | tuple[type[E], ...], *values: object
+) -> Iterator[pytest.ExceptionInfo[E]]:
     """The block raises this error, whose text has each of the values: a key, a name, a number."""
     with pytest.raises(error) as caught:
         yield caught

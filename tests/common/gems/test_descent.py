@@ -23,6 +23,7 @@ from erosion.common.algorithms.gems.meeting import (
     meet_balls,
 )
 from erosion.experiments.papers.gems_authors import fisher_axes, fisher_information
+from tests.support.refusals import refused
 
 # Logits 2x and 0: at x = 1 class 0 is right with a margin of 2.
 TWO = Layer(torch.tensor([[2.0], [0.0]]), torch.zeros(2))
@@ -120,7 +121,7 @@ def test_a_space_of_weight_zero_does_not_count_and_there_must_be_one_that_does()
     found = met(centres, ones, torch.ones(3), torch.tensor([1.0, 1.0, 0.0]))
     assert found.in_all
     assert found.point.tolist() == [0.5, 0]
-    with pytest.raises(ValueError, match="no ball"):
+    with refused(ValueError, "ball"):
         met(centres, ones, torch.ones(3), torch.zeros(3))
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from erosion.common.algorithms.gems.balls import LARGEST_RADIUS, Balls, balls, problem_with_radius
 from erosion.common.algorithms.gems.meeting import Meeting, meet, meet_balls, meet_from_afar
+from tests.support.refusals import refused
 
 TRIANGLE = ((0.0, 0.0), (2.0, 0.0), (1.0, 3**0.5))
 
@@ -163,21 +164,21 @@ def test_a_ball_of_weight_zero_far_away_does_not_make_a_gap_count_as_none() -> N
 
 
 def test_there_must_be_a_ball_that_counts() -> None:
-    with pytest.raises(ValueError, match="no ball"):
+    with refused(ValueError, "ball"):
         meet(torch.eye(2), torch.ones(2), weights=torch.zeros(2))
 
 
 @pytest.mark.parametrize(
     ("radius", "said"),
     [
-        (-0.5, "a radius of -0.5 is negative"),
-        (float("inf"), "a radius of inf is not a finite number"),
-        (float("nan"), "a radius of nan is not a finite number"),
-        (1e30, r"a radius of 1e\+30 is above 4000"),
+        (-0.5, -0.5),
+        (float("inf"), "inf"),
+        (float("nan"), "nan"),
+        (1e30, "1e+30"),
     ],
 )
-def test_a_radius_that_no_honest_hospital_sends_is_named(radius: float, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_radius_that_no_honest_hospital_sends_is_named(radius: float, said: object) -> None:
+    with refused(ValueError, "radius", said):
         in_the_plane((0, 0, 1), (1, 0, radius))
 
 
@@ -187,9 +188,9 @@ def test_radii_at_both_ends_of_the_range_are_honest() -> None:
 
 
 def test_a_ball_without_its_radius_and_a_centre_that_is_not_finite_are_refused() -> None:
-    with pytest.raises(ValueError, match="each centre"):
+    with refused(ValueError, "centre"):
         balls(torch.zeros(2, 3), torch.zeros(3))
-    with pytest.raises(ValueError, match="centre is not finite"):
+    with refused(ValueError, "finite"):
         in_the_plane((0, float("nan"), 1))
 
 

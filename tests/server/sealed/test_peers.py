@@ -20,6 +20,7 @@ from erosion.common.support.keys import fingerprint, new_private_key, private_pe
 from erosion.server.enrolment.federation_folder import read_key_registry
 from erosion.server.enrolment.peers_file import write_peers
 from tests.support.enrolled import make_federation
+from tests.support.refusals import refused
 from tests.support.sealed_study import sealed_study
 
 NAMES = ("alice", "bob", "carol", "dave", "erin", "frank")
@@ -47,7 +48,7 @@ def test_the_command_says_what_to_compare(
 
 
 def test_without_hospitals_there_is_nothing_to_pin(tmp_path: Path) -> None:
-    with pytest.raises(EnrolmentError, match="No hospital is enrolled"):
+    with refused(EnrolmentError):
         write_peers(make_federation(tmp_path / "federation"), tmp_path / "peers.pem")
 
 
@@ -58,19 +59,19 @@ def keys_of(*names: str) -> str:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "is not a list of keys"),
-        (keys_of("bob") + keys_of("bob"), "bob is there twice"),
-        ((one := keys_of("bob")) + one.replace("# bob", "# dave"), "bob and dave have one and the"),
-        (keys_of("bob") + "and more\n", "is not a list of keys"),
-        (keys_of("bob").replace("# bob", "# Bob!"), "no hospital's name"),
-        (f"# bob\n{private_pem(new_private_key()).decode()}", "private key, which must not leave"),
-        (keys_of("bob").replace("MFk", "XXX"), "does not hold a public key"),
+        ("", "peers.pem"),
+        (keys_of("bob") + keys_of("bob"), "bob"),
+        ((one := keys_of("bob")) + one.replace("# bob", "# dave"), "bob and dave"),
+        (keys_of("bob") + "and more\n", "peers.pem"),
+        (keys_of("bob").replace("# bob", "# Bob!"), "Bob!"),
+        (f"# bob\n{private_pem(new_private_key()).decode()}", "private key"),
+        (keys_of("bob").replace("MFk", "XXX"), "public key"),
     ],
 )
 def test_a_malformed_list_of_keys_has_a_remedy(tmp_path: Path, text: str, reason: str) -> None:
     path = tmp_path / "peers.pem"
     path.write_text(text)
-    with pytest.raises(SiteError, match=reason):
+    with refused(SiteError, reason):
         read_pinned_keys(path, SiteError)
 
 
@@ -88,7 +89,7 @@ def site_with(folder: Path, **files: str) -> Any:
 def test_a_key_that_another_hospital_has_is_not_pinned(tmp_path: Path) -> None:
     site, offered = site_with(tmp_path, peers=(known := keys_of("carol"))), tmp_path / "new.pem"
     offered.write_text(known.replace("# carol", "# dave"))
-    with pytest.raises(EnrolmentError, match=r"Nothing is pinned: carol and dave have one"):
+    with refused(EnrolmentError, "carol", "dave"):
         pin_peers(offered, site)
     assert (tmp_path / "peers.pem").read_text() == known
 
@@ -101,13 +102,13 @@ def test_a_check_shows_the_fingerprints_to_compare(tmp_path: Path) -> None:
         assert fingerprint(key) in found.text
     shown = io.StringIO()
     check_site(tmp_path / "site.toml", None, Console(file=shown, width=200))
-    assert "not with the coordinator" in shown.getvalue()
+    assert "coordinator" in shown.getvalue()
 
 
 def test_a_sealed_study_needs_everybodys_key(tmp_path: Path) -> None:
     _, missing = check_sealed(site_with(tmp_path, peers=keys_of("carol", "dave")), sealed_study())
     assert missing.outcome is Severity.FAILED
-    assert "the keys of erin, frank are not in" in missing.text
+    assert "erin, frank" in missing.text
 
 
 def test_only_a_sealed_study_needs_keys(tmp_path: Path) -> None:
