@@ -99,7 +99,6 @@ def test_the_page_says_whom_a_cross_fitted_study_measured() -> None:
 
 
 def test_huge_figures_of_two_hospitals_leave_the_others_their_page() -> None:
-    """Beyond the largest that is read, no page could be drawn of them."""
     huge = line(0.5, log_loss=LARGEST_FIGURE)
     found = of({"a": huge, "b": huge, "c": line(0.001)})
     with refused(ValidationError, "metric"):
@@ -155,15 +154,12 @@ def test_hospitals_with_too_few_patients_are_not_counted_as_tested() -> None:
 
 def test_the_verdict_names_those_whom_it_helps_and_those_whom_it_harms() -> None:
     lines = {"a": line(0.001), "b": line(0.001, "worse", log_loss=0.8), "c": line(0.5)}
-    assert of(lines).verdict.startswith(
-        "weight_erosion predicts better than local for 1 (a) of 3 hospitals and worse for 1 (b);"
-        " no clear difference for 1. Mean over the hospitals: log loss 0.400 against 0.400,"
-    )
-    assert of({"a": line(0.3), "b": line(0.1, TOO_FEW)}).verdict.startswith(
-        "No clear difference between weight_erosion and local for 1 of 2 hospitals; too few test"
-        " patients to tell for 1 (b). "
-    )
-    assert of({"b": line(0.1, TOO_FEW)}).verdict.startswith("Too few test patients to tell")
+    said = of(lines).verdict
+    assert re.search(r"better .*1 \(a\) of 3.* worse .*1 \(b\)", said)
+    assert re.findall(r"0\.\d{3}", said)[:2] == ["0.400", "0.400"]  # mean log losses
+    unclear = of({"a": line(0.3), "b": line(0.1, TOO_FEW)}).verdict
+    assert re.search(r"1 of 2.* too few .*1 \(b\)", unclear)
+    assert of({"b": line(0.1, TOO_FEW)}).verdict.startswith("Too few")
 
 
 def test_an_arm_that_stopped_is_named_with_the_users_it_stopped_for() -> None:
@@ -209,19 +205,16 @@ def test_each_arm_that_is_worse_than_the_base_rate_is_named_with_its_hospitals()
     base_rate = line(0.4).arms["local"].model_copy(update={"num_patients": 40})  # 0.4
     good = line(0.3).model_copy(update={"base_rate": base_rate})
     bad = line(0.5, log_loss=0.9).model_copy(update={"base_rate": base_rate})
-    worse = "Predictions of weight_erosion are WORSE than the base rate alone for 1 (b) of 2"
-    assert of({"a": good, "b": bad}).verdict.startswith(worse)
+    worse = re.compile(r"[^.]*\bweight_erosion\b[^.]*WORSE[^.]* 1 \(b\) of 2")
+    assert worse.match(of({"a": good, "b": bad}).verdict)
     alone = {name: each.model_copy(update={"comparison": None}) for name, each in
              {"a": good, "b": bad}.items()}  # fmt: skip
-    assert of(alone).verdict.startswith(worse)  # also where nothing was compared
+    assert worse.match(of(alone).verdict)  # also where nothing was compared
     swapped = {"weight_erosion": good.arms["local"], "local": bad.arms["weight_erosion"]}
     other = good.model_copy(update={"arms": swapped})
     said = of({"a": other, "b": good}).verdict
-    assert said.endswith(
-        "Predictions of local are WORSE than the base rate alone for 1 (a) of 2 hospitals: do not"
-        " use them there."
-    )
-    assert not said.startswith("Predictions")
+    assert re.search(r"\blocal\b[^.]*WORSE[^.]* 1 \(a\) of 2[^.]*\.$", said)
+    assert "WORSE" not in said.split(". ")[0]
     turned = {
         arm: FinalMetrics.model_validate(
             {
@@ -235,25 +228,20 @@ def test_each_arm_that_is_worse_than_the_base_rate_is_named_with_its_hospitals()
         )
         for arm, found in bad.arms.items()
     }
-    assert of({"a": good, "b": bad.model_copy(update={"arms": turned})}).verdict.endswith(
-        " Models rank patients for 1 (b) of 2 hospitals the wrong way round: is the outcome coded"
-        " alike in every hospital's file?"
-    )
+    both = of({"a": good, "b": bad.model_copy(update={"arms": turned})}).verdict
+    assert re.search(r" 1 \(b\) of 2[^.]* wrong way[^.]*\?$", both)
     wide = Interval(low=0.35, high=1.4)
     arms = {
         arm: found.model_copy(update={"intervals": {"log_loss": wide}})
         for arm, found in bad.arms.items()
     }
     unsure = of({"a": good, "b": bad.model_copy(update={"arms": arms})}).verdict
-    assert not unsure.startswith("Predictions")
-    assert unsure.endswith(
-        "Predictions of weight_erosion are not better than the base rate alone for 1 (b) of 2"
-        " hospitals, nor clearly worse: do not rely on them there."
-    )
+    assert "WORSE" not in unsure
+    assert re.search(r"\bweight_erosion\b[^.]* not better [^.]* 1 \(b\) of 2[^.]*\.$", unsure)
     task = make_study().task.model_copy(update={"class_weights": "balanced"})
     study = make_study().model_copy(update={"task": task})
     weighted = overview(study, {"b": bad}, {}, started="2026-01-02T03:04:05+00:00", seconds=9.0)
-    assert "trained with class weights, which shift probabilities" in weighted.verdict
+    assert "class weights" in weighted.verdict
 
 
 def test_the_commonest_class_of_cross_fitted_hospitals_is_that_of_their_patients() -> None:
@@ -272,7 +260,6 @@ def test_the_commonest_class_of_cross_fitted_hospitals_is_that_of_their_patients
 
 
 def test_means_are_over_the_hospitals_where_every_arm_has_the_metric() -> None:
-    """Of other hospitals for each arm, means say nothing of the arms: AUROC 0.9 beside 0.65."""
     lines = {}
     for user, own, reference in (("a", 0.9, 0.8), ("b", None, 0.5), ("c", 0.7, 0.6)):
         alone = line(0.5)
@@ -288,8 +275,7 @@ def test_means_are_over_the_hospitals_where_every_arm_has_the_metric() -> None:
     assert found.mean("local", "auroc") == pytest.approx(0.7)
     assert found.mean_base_rate("auroc") == pytest.approx(0.5)
     (said,) = overview_values(found, {})["fewer"]
-    assert "AUROC" in said
-    assert "2 of 3" in said
+    assert re.search("AUROC.* 2 of 3", said)
     assert said not in " ".join(printed(found).split())  # which shows no AUROC
     without = lines["b"].model_copy(update={"base_rate": None})
     assert of({**lines, "b": without}).mean_base_rate("log_loss") is None
@@ -306,11 +292,10 @@ def test_the_verdict_says_of_how_many_hospitals_its_means_are() -> None:
 
     found = of({"a": of_survival(0.8), "b": of_survival(None)})
     found = found.model_copy(update={"outcome": "survival"})
-    assert (
-        "log loss 0.500 against 0.500, Harrell's C 0.800 against 0.600 (of 1 of 2 hospitals)."
-        in verdict(found)[1]
-    )
-    assert "The means of Harrell's C are over 1 of 2 hospitals" in " ".join(printed(found).split())
+    figures = verdict(found)[1]
+    assert re.findall(r"\d\.\d{3}", figures) == ["0.500", "0.500", "0.800", "0.600"]
+    assert re.search(r"1 of 2\b", figures)
+    assert re.search(r"Harrell's C .*1 of 2\b", " ".join(printed(found).split()))
 
 
 def test_a_round_without_a_hospital_counts_as_weight_zero() -> None:
@@ -322,7 +307,6 @@ def test_a_round_without_a_hospital_counts_as_weight_zero() -> None:
 
 
 def test_weights_are_means_over_the_rounds_that_made_the_model() -> None:
-    """Not over one that only ended the arm, as that of a rule that needs a single round does."""
     run = make_run(rounds=1)
     arm, ended = next(iter(run.result.arms.items()))
     twice = ended.model_copy(update={"rounds": 2, "stopped": "one round is all it needs"})
@@ -357,8 +341,7 @@ def test_the_page_shows_all_and_no_name_becomes_part_of_it(tmp_path: Path) -> No
     write_overview(tmp_path / "report.html", found)
     page = Page((tmp_path / "report.html").read_text())
     tags = [tag for tag, _ in page.tags]
-    assert "script" not in tags
-    assert "img" not in tags
+    assert not {"script", "img"} & set(tags)
     assert [values["href"] for tag, values in page.tags if tag == "a"] == ["users/a/report.html"]
     assert "alert(1)" in page.text  # shown, as text
 
@@ -383,17 +366,6 @@ def test_the_terminal_fits_into_eighty_columns() -> None:
     text = printed(of({"a": line(0.001), "b": line(0.5)}, {"z": "its site did not connect"}))
     assert max(map(len, text.splitlines())) <= 80
     row = next(row for row in text.splitlines() if row.startswith("a "))
-    assert row.split() == [
-        "a",
-        "40",
-        "0.600",
-        "0.900",
-        "/",
-        "0.900",
-        "0.200",
-        "/",
-        "0.400",
-        "0.002",
-        "better",
-    ]
+    figures = ["40", "0.600", "0.900", "/", "0.900", "0.200", "/", "0.400", "0.002"]
+    assert row.split() == ["a", *figures, "better"]
     assert "runs/x/report.html" in text

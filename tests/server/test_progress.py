@@ -115,8 +115,7 @@ def test_plain_lines_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     text = plain_text(make_run(arms=("fedavg",), rounds=1000), monkeypatch)
     lines = [line for line in text.splitlines() if line.startswith("fedavg: round")]
     assert len(lines) == 10
-    assert "1000 of 1000" in lines[-1]
-    assert "after 999" in lines[-1]  # the figures are those of the round before
+    assert re.findall(r"1000|999", lines[-1]) == ["1000", "1000", "999"]  # figures of before
 
 
 def test_slow_rounds_are_told_of_each() -> None:
@@ -127,7 +126,7 @@ def test_slow_rounds_are_told_of_each() -> None:
         record = RoundRecord("fedavg", number, "done", "", {}, seconds=90.0)
         observer.notify(RoundFinished(record))
     assert stream.getvalue().count("\n") == 5
-    assert "5 of 1000" in stream.getvalue()
+    assert re.search("5 .* 1000", stream.getvalue())
 
 
 def test_every_plain_line_is_flushed_at_once() -> None:
@@ -163,22 +162,25 @@ def test_an_arm_that_stopped_is_told_of_and_is_no_trouble(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("width", [50, 80, 140])
 def test_a_hospital_that_is_always_rejected_is_told_of_once_an_arm(width: int) -> None:
-    run = make_run(reasons={"miscoded": "round ROUND, expected 99"})
+    run = make_run(reasons={"miscoded": "ROUND, not 99"})
     console = live_console(width)
     with closing(Terminal(console, is_live=True)) as observer:
         play(observer, run)
     text = " ".join(without_codes(written(console)).split())
-    assert text.count("expected 99") == 2  # weight_erosion and fedavg; local asks nobody
+    assert text.count("not 99") == 2  # weight_erosion and fedavg; local asks nobody
     assert text.count("miscoded rejected") == 4  # when it began, and at the end of the arm
 
 
 def test_a_hospital_that_declines_is_shown_with_its_reason_on_one_safe_line() -> None:
-    stream = io.StringIO()
-    reason = "too few\npatients \x1b]0;owned\x07 [red]x[/red]"
-    Terminal(plain_console(stream), is_live=False).notify(HospitalDeclined("kos\x1b[2J", reason))
-    assert stream.getvalue() == (
-        "kos�[2J does not take part: too few patients �]0;owned� [red]x[/red]\n"
-    )
+    stream, console = io.StringIO(), live_console()
+    declined = HospitalDeclined("kos\x1b[2J", "few\npatients \x1b]0;owned\x07 [red]x[/red] [/no]")
+    with closing(Terminal(console, is_live=True)) as live:
+        for observer in (Terminal(plain_console(stream), is_live=False), live):
+            observer.notify(declined)
+    for text in (stream.getvalue(), without_codes(written(console))):
+        assert "kos�[2J" in text
+        assert "few patients �]0;owned� [red]x[/red] [/no]" in " ".join(text.split())
+    assert stream.getvalue().count("\n") == 1
 
 
 def test_it_is_said_without_whom_a_study_begins() -> None:
@@ -187,9 +189,9 @@ def test_it_is_said_without_whom_a_study_begins() -> None:
     with closing(Terminal(console, is_live=True)) as live:
         for observer in (Terminal(plain_console(stream), is_live=False), live):
             observer.notify(begun)
-    told = "Begins without kos�[2J (declined: [red]no[/red])"
-    assert stream.getvalue() == told + "\n"
-    assert told in without_codes(written(console))
+    for text in (stream.getvalue(), without_codes(written(console))):
+        assert "kos�[2J (declined: [red]no[/red])" in " ".join(text.split())
+    assert stream.getvalue().count("\n") == 1
 
 
 def test_who_was_missing_stands_below_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,13 +204,6 @@ def test_who_was_missing_stands_below_the_verdict(monkeypatch: pytest.MonkeyPatc
     said = absence_sentences(missing)
     assert len(said) == 2  # both arms missed it in rounds 11 to 14, so that they do not differ
     assert all(sentence in after for sentence in said)
-
-
-def test_a_hospitals_words_are_not_markup_on_a_live_terminal() -> None:
-    console = live_console()
-    with closing(Terminal(console, is_live=True)) as observer:
-        observer.notify(HospitalDeclined("kos", "[bold red]boo[/bold red] [/nonsense]"))
-    assert "[bold red]boo[/bold red] [/nonsense]" in without_codes(written(console))
 
 
 def test_the_live_lines_show_round_metric_weights_and_seconds() -> None:
@@ -225,13 +220,6 @@ def test_the_live_lines_show_round_metric_weights_and_seconds() -> None:
     assert re.search(r"miscoded +out +0\.00", text)
 
 
-def test_a_skipped_first_round_and_missing_metrics_leave_gaps_not_errors() -> None:
-    record = RoundRecord("fedavg", 1, "skipped", "the user's own site did not answer", {})
-    text = drawn(filled([record]), width=80)
-    assert "1/30" in text
-    assert "accuracy" not in text
-
-
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
 def test_no_live_line_is_wider_than_the_terminal(width: int) -> None:
     for hospitals in (HOSPITALS, MANY, ("a" * 48, "b" * 48)):
@@ -241,16 +229,13 @@ def test_no_live_line_is_wider_than_the_terminal(width: int) -> None:
         assert max(len(line) for line in lines) <= width
 
 
-def test_twenty_hospitals_fit_into_an_ordinary_terminal() -> None:
-    text = drawn(filled(make_records("weight_erosion", MANY)[:14], MANY), width=80)
-    assert len(text.splitlines()) <= 23
-    assert all(hospital in text for hospital in MANY)
-
-
 def test_more_hospitals_than_rows_are_counted() -> None:
+    ordinary = drawn(filled(make_records("weight_erosion", MANY)[:14], MANY), width=80)
+    assert len(ordinary.splitlines()) <= 23
+    assert all(hospital in ordinary for hospital in MANY)
     text = drawn(filled(make_records("weight_erosion", MANY)[:14], MANY), width=80, height=8)
     assert len(text.splitlines()) <= 7
-    assert re.search(r"and \d+ more", text)
+    assert re.search(r"\d+ more", text)
 
 
 def test_the_cursor_comes_back_after_an_error() -> None:
@@ -276,14 +261,14 @@ def test_each_finished_arm_stays_as_one_line() -> None:
     text = without_codes(written(console))
     for arm in ARMS:
         # Without figures: the last ones are a round behind those of the summary.
-        line = rf"✓ {arm}: 30 rounds in 1\.\d+ s\s*$"
+        line = rf"✓ {arm}: 30 .*1\.\d+ s\s*$"
         assert len(re.findall(line, text, re.MULTILINE)) == 1
 
 
 def test_an_arm_that_was_taken_up_again_is_timed_by_the_rounds_since() -> None:
     records = [RoundRecord("fedavg", number, "done", "", {}, seconds=2.0) for number in (29, 30)]
-    assert filled(records).closing == "30 rounds, the last 2 in 4.00 s"
-    assert ArmProgress("fedavg", 30, ()).closing == "complete already"
+    assert re.findall(r"[\d.]+", filled(records).closing) == ["30", "2", "4.00"]
+    assert not re.search(r"\d", ArmProgress("fedavg", 30, ()).closing)
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
@@ -291,7 +276,7 @@ def test_the_summary_has_figures_weights_verdict_and_path(
     columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = plain_text(make_run(), monkeypatch, columns)
-    summary = text[text.index("91 test patients") :]
+    summary = text[text.index("91 test") :]
     words = " ".join(summary.split())
     assert class_sizes(make_run().result.class_counts) in words
     for figure in ("0.967", "(0.93–0.99)", "0.626", "0.992", "0.023", "0.111", "31 ms"):
@@ -302,16 +287,6 @@ def test_the_summary_has_figures_weights_verdict_and_path(
     assert f"Report: {FOLDER}/report.html" in summary  # in one piece
     body = [line for line in summary.splitlines() if not line.startswith("Report:")]
     assert max(len(line) for line in body) <= columns
-
-
-def test_a_missing_auroc_is_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = plain_text(make_run(arms=("weight_erosion", "local"), auroc=False), monkeypatch)
-    assert re.search(r"weight_erosion +0\.967 \(0\.93–0\.99\) +0\.626 +– ", text)
-
-
-def test_one_arm_without_peers_has_no_weights_to_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = plain_text(make_run(arms=("local",)), monkeypatch)
-    assert "Last weights" not in text
 
 
 def test_an_encoding_without_blocks_does_not_end_the_study(
@@ -367,19 +342,19 @@ def test_weights_above_one_set_the_scale_of_the_bars() -> None:
 
 
 def test_a_small_weight_is_not_shown_as_none() -> None:
-    """At 0.00 a hospital is out."""
     assert [weight_text(w) for w in (0.0, 1e-9, 0.0049, 0.005, None)] == [
         "0.00", "<0.01", "<0.01", "0.01", "–",
     ]  # fmt: skip
     console = Console(file=io.StringIO(), width=80)
     console.print(WeightBars({"home": 1.0, "other": 0.002}))
     assert "other ▏        <.01" in written(console)
-    assert weights_in_words({"a": 0.002, "b": 0.0}) == "weights a <0.01, b 0.00"
+    assert re.findall(r"<?\d\.\d+", weights_in_words({"a": 0.002, "b": 0.0})) == ["<0.01", "0.00"]
     many = {f"h{number}": 0.002 for number in range(10)}
-    assert weights_in_words(many) == "weights <0.01 to <0.01, median <0.01"
+    assert re.findall(r"<?\d\.\d+", weights_in_words(many)) == ["<0.01"] * 3
 
 
 def test_the_weights_of_many_hospitals_are_summed_up_in_words() -> None:
     weights = {f"h{number}": number / 10 for number in range(10)}
-    assert weights_in_words(weights) == "weights 0.00 to 0.90, median 0.45, 1 of 10 out"
-    assert weights_in_words({"a": 0.5, "b": None}) == "weights a 0.50"
+    numbers = re.findall(r"[\d.]+", weights_in_words(weights))
+    assert numbers == ["0.00", "0.90", "0.45", "1", "10"]  # from, to, median, and how many are out
+    assert weights_in_words({"a": 0.5, "b": None}).endswith(" a 0.50")
