@@ -119,7 +119,7 @@ def test_a_wrong_key_is_named(tmp_path: Path, old: str, new: str, message: str) 
 def test_a_host_that_no_dns_can_know_is_named(tmp_path: Path, key: str, host: str) -> None:
     given = {"address": "127.0.0.1:1"} | {key: f"{host}:9092"}
     path = written(tmp_path, tomli_w.dumps({"name": "a", "data": DATA, "coordinator": given}))
-    with raises(SiteError, f"coordinator.{key} = has", "1", "63 characters"):
+    with raises(SiteError, f"coordinator.{key}", "63 characters"):
         load_site(path)
 
 
@@ -133,7 +133,7 @@ def test_a_path_with_a_nul_is_named(tmp_path: Path, table: str, key: str) -> Non
     assert isinstance(place, dict)
     place[key] = "a\0b.csv"
     path = written(tmp_path, tomli_w.dumps(raw))
-    with raises(SiteError, f"{key} = a", "NUL"):
+    with raises(SiteError, f"{key} =", "NUL"):
         load_site(path)
 
 
