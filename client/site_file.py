@@ -54,8 +54,8 @@ class CoordinatorAddress(Settings):
     )
     root_certificate: Path | None = Field(
         default=None,
-        description="Whom to trust: `ca.crt` of the site kit. Left out: no encryption, which is "
-        "allowed only on this machine.",
+        description="The authority to trust: `ca.crt` of the site kit. Left out: no encryption, "
+        "which is allowed only on this machine.",
     )
     certificate: Path | None = Field(
         default=None,
@@ -117,7 +117,7 @@ class Limits(Settings):
         "declined otherwise: in sealed rounds, too, because the other hospitals may have nobody "
         "there. Counted are all who are trained on, also where a fold is held out; a round of a "
         "few `steps` may see fewer of a class, and so may a method that trains on a part of the "
-        "patients. A refusal tells that there is such a class. 1: no such rule.",
+        "patients. A refusal discloses that there is such a class. 1: no such rule.",
     )
     min_local_steps: int = Field(
         default=2,
@@ -201,17 +201,17 @@ class Limits(Settings):
         default=3,
         ge=3,
         le=65_536,
-        description="Hospitals that are left of a sealed sum when any one of them, which may "
-        "help the coordinator, has taken its own update off; this one included. Counted are "
+        description="Hospitals that remain in a sealed sum when any one of them, which may "
+        "help the coordinator, has subtracted its own update; this one included. Counted are "
         "those with a tenth of the largest weight or more, so a sum has one more than this. With "
-        "k helpers `min_summed` + 1 - k are left.",
+        "k helpers `min_summed` + 1 - k remain.",
     )
     largest_share: float = Field(
         default=0.5,
         gt=0,
         le=0.5,
-        description="Of the largest weight in what is left of a sealed sum when any one hospital "
-        "is taken off. With k helpers it may be `largest_share` / (1 - (k - 1) `largest_share`): "
+        description="Share of the largest weight in a sealed sum without any one "
+        "hospital. With k helpers it may be `largest_share` / (1 - (k - 1) `largest_share`): "
         "for half, choose 1 / (k + 1).",
     )
     summed_with: tuple[Name, ...] = Field(
@@ -219,9 +219,9 @@ class Limits(Settings):
         description="Hospitals that people here know: `min_summed` and `largest_share` are then "
         "kept among these and this one, because a coordinator can subtract what it knows of a "
         "sum, such as the updates of hospitals that it enrolled itself. The other hospitals of a "
-        "sum are told which of them these are, and keep the rule where this one cannot. In "
+        "sum receive this list, and keep the rule where this one cannot. In "
         "rounds of which more than about a third are not among these it takes no part, because "
-        "they would hold enough of its secrets to take its masks off. Left out: all whose keys "
+        "they would hold enough of its secrets to remove its masks. Left out: all whose keys "
         "are in `peers.pem` count.",
     )
     largest_round: float = Field(
@@ -231,7 +231,7 @@ class Limits(Settings):
         description="Share of its training patients that one sealed round without `[privacy]` "
         "may go over, at most a patient for each row or image of its mini-batches (of both "
         "halves, where a method trains on two). The larger it is, the more alike its updates "
-        "are, and the more two sums with and without it tell.",
+        "are, and the more two sums with and without it disclose.",
     )
 
 
@@ -240,7 +240,8 @@ class Sealed(Settings):
 
     peers: Path | None = Field(
         default=None,
-        description="The other hospitals' public keys. Left out: `peers.pem` beside the site file.",
+        description="The other hospitals' public keys. Left out: `peers.pem` next to "
+        "the site file.",
     )
     private_key: Path | None = Field(
         default=None,
@@ -255,7 +256,7 @@ class Approval(Settings):
     automatic: Literal["never", "within_limits"] = Field(
         default="never",
         description='`"never"`: a person approves every study (`erosion review`). '
-        '`"within_limits"`: every study that the limits allow is approved by itself; for a '
+        '`"within_limits"`: every study that the limits allow is approved automatically; for a '
         "testbed, or where a contract says so.",
     )
 
@@ -287,7 +288,7 @@ class Budget(Settings):
         default=50,
         ge=1,
         description="Different sets of patients about whom figures of one column are given, "
-        "whoever asks.",
+        "to all coordinators together.",
     )
     variants: int = Field(
         default=4,
@@ -300,8 +301,8 @@ class Budget(Settings):
         default=None,
         gt=0,
         description="The most that all studies with differential privacy together may cost each "
-        "patient of these data, whoever asks. Left out: as much as `limits.epsilon` allows for "
-        "one study.",
+        "patient of these data, for all coordinators together. Left out: as much as "
+        "`limits.epsilon` allows for one study.",
     )
 
     def used_up(self, name: str) -> str:
@@ -342,9 +343,9 @@ class Compute(Settings):
     )
     public_order: bool = Field(
         default=False,
-        description="Whether local randomness does without this site's secret, so that whoever "
-        "knows the study can repeat it, and mini-batches come in the file's order where a study "
-        "asks for that. It is for a testbed, whose runs are to be repeatable.",
+        description="Whether local randomness does without this site's secret, so that anybody "
+        "who knows the study can repeat it, and mini-batches come in the file's order where a "
+        "study asks for that. It is for a testbed with repeatable runs.",
     )
     weights: Path | None = Field(
         default=None, description='Folder with the files that models start from; None: "weights".'
@@ -362,11 +363,13 @@ class Site(Settings):
         description="Where the patients are, and how the hospital's own words map to the study's. "
         "Without `source` its kind is judged by `path` or `url`."
     )
-    coordinator: CoordinatorAddress = Field(description="The other end of the line.")
+    coordinator: CoordinatorAddress = Field(
+        description="The coordinator's address, and the keys for it."
+    )
     limits: Limits = Field(
         default=Limits(),
-        description="What this hospital will take part in. It declines everything else, whoever "
-        "asks.",
+        description="What this hospital will take part in. It declines everything else, for any "
+        "coordinator.",
     )
     approval: Approval = Field(
         default=Approval(), description="Who decides whether this hospital takes part in a study."
@@ -385,7 +388,7 @@ class Site(Settings):
         default=Compute(), description="What training may use of this machine."
     )
     sealed: Sealed = Field(
-        default=Sealed(), description="What a site needs for sealed rounds beside its own key."
+        default=Sealed(), description="What a site needs for sealed rounds besides its own key."
     )
     app: AppConfig = Field(
         default_factory=dict,
@@ -455,7 +458,7 @@ def _homes_known(path: Path) -> Iterator[None]:
         yield
     except RuntimeError:  # of Path.expanduser
         raise SiteError(
-            f"Site file {path}: a path begins with ~, and whose home that is, is not known here."
+            f"Site file {path}: a path begins with ~, and that home is not known here."
             " Write the whole path."
         ) from None
 

@@ -235,7 +235,7 @@ class Agent:
             longest = LOST_SECONDS
             missed = (
                 " The study that this site was asked about may have ended meanwhile: ask the"
-                " coordinator, and start this site again where it goes on."
+                " coordinator, and start this site again if it continues."
             )
         if longest is not None and out_of_reach >= longest:
             raise LinkError(f"{why}. Gave up after {out_of_reach:.0f} s.{missed}{remedy}")
@@ -290,7 +290,7 @@ class Agent:
         said = wire.encode_notice(notice.model_copy(update={"text": text}))
         self._send(connection, message, Message(said, reply_to=message))
         if notice.final:
-            raise LinkError(f"The coordinator at {self._address} turned this site away: {text}")
+            raise LinkError(f"The coordinator at {self._address} rejected this site: {text}")
         logger.info("the coordinator says: %s", text)
         if not notice.ended:
             self._takes_part[notice.run] = False

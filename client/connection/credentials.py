@@ -174,9 +174,9 @@ def credentials_for(coordinator: CoordinatorAddress) -> Credentials:
         if not is_loopback(address):
             raise SiteError(
                 f"coordinator.address = {address!r}; without coordinator.root_certificate,"
-                " coordinator.certificate and coordinator.private_key the line is neither encrypted"
-                " nor authenticated, which is allowed on this machine only (127.0.0.1). All come in"
-                " the site kit."
+                " coordinator.certificate and coordinator.private_key the connection is neither"
+                " encrypted nor authenticated, which is allowed on this machine only (127.0.0.1)."
+                " All come in the site kit."
             )
         return Credentials(address, proxy=proxy)
     _, root = _read("coordinator.root_certificate", root_file, alone=True)

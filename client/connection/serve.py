@@ -230,12 +230,12 @@ class RunningSite:
             differing = [*_differing(self._site.model_dump(), site.model_dump())]
             kept = [key for key in differing if key.startswith(_KEPT)]
             if kept:
-                raise SiteError(f"{', '.join(kept)}: start `erosion client` anew for that.")
+                raise SiteError(f"{', '.join(kept)}: start `erosion client` again for that.")
             claim(site)
             self._take(site)
         except SiteError as problem:
             raise SiteError(
-                f"{was_changed}, and this site answers nothing until it can go by it. {problem}"
+                f"{was_changed}, and this site answers nothing until it can use it. {problem}"
             ) from None
         self._version = version
         self.news = f"changed at {_changed_at(self._path)}: {', '.join(differing)}"

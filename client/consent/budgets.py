@@ -100,7 +100,7 @@ def used_up(site: Site, records: Records) -> list[str]:
             column, variants = records.answers.most_variants(coordinator, data)
             if variants > 1:
                 lines.append(
-                    f"Coordinator {coordinator}: {column} held against {variants} of"
+                    f"Coordinator {coordinator}: {column} compared with {variants} of"
                     f" {budget.variants} different ranges or categories (budget.variants)"
                 )
     return [*lines, *spent_here(site, records)]

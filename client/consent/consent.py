@@ -165,7 +165,7 @@ class Consent:
             names = contracts_of(study)  # a column's local name stays here
             column = next(n for n in names if known_as in (n, local_name(self._site, n)))
             raise Refusal(
-                f"{self._site.name} held its data against {most} different ranges, categories or"
+                f"{self._site.name} compared its data with {most} different ranges, categories or"
                 f" policies of {column!r} already; budget.variants = {most}. Ask as one of the"
                 " earlier studies did."
             )
@@ -303,7 +303,7 @@ class Consent:
         """Check that no person declined the same study under another name."""
         if declined_before(self._site, study, self._records) is not None:
             raise Refusal(  # without the name: it may be another coordinator's study
-                f"somebody at {self._site.name} declined a study than which {study.name!r}"
+                f"somebody at {self._site.name} declined a study, and {study.name!r}"
                 f" ({_short(study)}) asks no less. Ask the hospital to look at it with `erosion"
                 " review SITE.toml`, or ask for fewer columns."
             )

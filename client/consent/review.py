@@ -294,8 +294,8 @@ def _model(study: Study) -> Iterator[str]:
     model = study.model
     if isinstance(model, Installed):
         yield (
-            f"training by code that is installed here: the entry point {model.entry_point!r}, whose"
-            f" package has the SHA-256 {model.sha256}"
+            f"training by code that is installed here: the entry point {model.entry_point!r}, in a"
+            f" package with the SHA-256 {model.sha256}"
         )
     if model.pretrained is not None:
         yield (

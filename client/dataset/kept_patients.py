@@ -87,11 +87,11 @@ class KeptPatients:
             raise Refusal(
                 f"The data of {self._site.name} have changed since the run began, and those it"
                 " began with are not in its program's memory any more: the run's figures would be"
-                " of other patients. Bring the former data back, or start the run anew."
+                " of other patients. Restore the former data, or start a new run."
             )
         note = (
             f"{self._site.data.describe()}: the data have changed since the run began, and those it"
-            " began with are not in memory: it goes on with those of now"
+            " began with are not in memory: it continues with the current ones"
         )
         return replace(patients, notes=(*patients.notes, note))
 

@@ -156,8 +156,8 @@ def notes_of_unlike(
                 if median == 0:
                     guess = "does 0 stand for missing values? [data.values] says so"
                 yield (
-                    f"{feature.name}: typically {median:.3g}, of the patients whom the model"
-                    f" learned from {learned}: {guess}"
+                    f"{feature.name}: typically {median:.3g}, among the training"
+                    f" patients {learned}: {guess}"
                 )
             elif num_far := int((apart > np.where(known == 0, ZERO_FAR, FAR)).sum()):
                 far.append(f"{feature.name} {num_far} of {len(known)} ({learned})")

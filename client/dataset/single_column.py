@@ -110,7 +110,7 @@ def suspicion(values: Floats, outcome: Outcome, *, is_category: bool) -> str:
     for each in asked:
         found = strength(values, each, is_category=is_category)
         if found >= TELLS[each.kind]:
-            return f"by it alone the outcome is told ({MEASURES[each.kind]} {found:.2f})"
+            return f"alone it predicts the outcome ({MEASURES[each.kind]} {found:.2f})"
     return ""
 
 

@@ -79,7 +79,7 @@ def check_table(
     study = study_columns(table, task, source, with_target=with_target, split_column=split_column)
     check = _Check(table, source, study, notes=list(table.notes))
     if source.decimal is None and decimal_mark(table, task, source) == ",":
-        check.notes.append("numbers are written 1,5 (found out; decimal sets it)")
+        check.notes.append("numbers are written 1,5 (detected; decimal sets it)")
     check.declarations(() if with_target else [column.name for column in task.target_columns])
     check.header()
     patients = check.patients()

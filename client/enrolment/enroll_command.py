@@ -26,7 +26,7 @@ def add_site_commands(commands: Any) -> None:
         type=Path,
         default=Path("node.key"),
         metavar="FILE",
-        help="the key; the request goes beside it (default: %(default)s)",
+        help="the key; the request is put next to it (default: %(default)s)",
     )
 
     install = _command(
@@ -107,8 +107,8 @@ def _install(options: argparse.Namespace) -> None:
     if made.replaced_authority:
         print(
             f"{site.coordinator.root_certificate} is another authority's than before: this site"
-            " connects to no coordinator of the former one any more. In its book the coordinator is"
-            " a new one, for which runs, rounds, final figures and ranges of columns are counted"
+            " connects to no coordinator of the former one any more. In its records the coordinator"
+            " is a new one, for which runs, rounds, final figures and ranges of columns are counted"
             " from 0 (budget.runs_per_study, rounds, evaluations, variants). What people here"
             " approved or declined holds for it, too."
         )

@@ -47,7 +47,7 @@ def make_request(hospital: str, key_file: Path) -> tuple[Path, PublicKey]:
         raise EnrolmentError(f"The site's name may have {MOST_COMMON_NAME} characters at most.")
     if not key_file.name or key_file.suffix == ".csr" or key_file.is_dir():
         raise EnrolmentError(
-            f"--out {key_file}: it names the key's file, beside which the request is put as .csr."
+            f"--out {key_file}: it names the key's file, and the request is put next to it as .csr."
             " Give a file name such as node.key."
         )
     request_file = key_file.with_suffix(".csr")

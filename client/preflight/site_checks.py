@@ -328,7 +328,7 @@ def check_run(site: Site, study: Study, records: Records) -> Finding:
     if problems and was_answered(study, records):
         return warning(
             what,
-            f"one that has begun can go on, not a new one: {'; '.join(problems)}",
+            f"one that has begun can continue, not a new one: {'; '.join(problems)}",
             "for a new one raise that under [budget]; it is your decision",
         )
     if problems:

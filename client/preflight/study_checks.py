@@ -103,7 +103,7 @@ def _contract(site: Site, study: Study, patients: Patients) -> Iterator[Finding]
             "contract",
             f"column {name} seems to number patients or rows, and the study takes it for a feature:"
             " a model learns nothing from it that holds for another patient, and a hospital's"
-            " updates may tell whose numbers it has",
+            " updates may disclose its patients' numbers",
             "ask the coordinator to take it out of the study's features, if it does",
         )
 
@@ -171,7 +171,7 @@ def _privacy(site: Site, study: Study, records: Records | None) -> Iterator[Find
     if problem and records.privacy.spent(dataset_of(site), study.digest).by_study:
         yield warning(
             "privacy",
-            f"a run that has begun can go on, not a new one: {problem}",
+            f"a run that has begun can continue, not a new one: {problem}",
             "for a new one ask for a smaller privacy.epsilon; it is your decision",
         )
     elif problem:

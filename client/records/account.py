@@ -260,6 +260,6 @@ def site_secret(folder: Path) -> bytes:
     if len(secret) != NUM_BYTES:
         raise SiteError(
             f"The site's secret {path} has {len(secret)} bytes instead of {NUM_BYTES}. Restore it"
-            " from a backup: without it no patient of earlier figures is known again."
+            " from a backup: without it no patient of earlier figures is recognised."
         )
     return secret

@@ -120,7 +120,7 @@ def _numbers_patients(
 
 
 WHY: Mapping[Kind, str] = {
-    "identifier": "it seems to tell patients apart (patient under [data] of the site file)",
+    "identifier": "it seems to identify patients (patient under [data] of the site file)",
     "date": "it holds dates (make an age of them: [data.derive] of the site file)",
     "text": "it holds free text, or too many categories",
     "constant": "all its values are the same",
@@ -143,8 +143,7 @@ ONE_OR_NONE = (
     " that into the table)"
 )
 WITH_UNITS = (
-    "it seems to hold numbers with a unit or a second number beside them (export it as numbers"
-    " alone)"
+    "it seems to hold numbers with a unit or a second number with them (export it as numbers alone)"
 )
 NUMBERS_AND_WORDS = (
     "it holds numbers, and words in many rows, such as {words} (write what they mean as numbers, or"

@@ -168,9 +168,9 @@ def _derived(matches: Sequence[Match]) -> list[str]:
 def _which(match: Match) -> str:
     """Return a comment where dates may be in several formats, or in several centuries."""
     if len(match.forms) > 1:
-        return "  # keep one: the dates do not tell which, such as where all days are up to 12"
+        return "  # keep one: the dates do not show which, such as where all days are up to 12"
     if "%y" in match.forms[0]:
-        return "  # years of two digits: nobody over a hundred can be told from a child"
+        return "  # years of two digits: people over a hundred look like children"
     return ""
 
 

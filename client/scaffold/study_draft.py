@@ -60,7 +60,7 @@ learning_rate = 0.1  # size of a step
 
 # What is compared. Every arm runs for all rounds, with the same hospitals.
 [arms.weight_erosion]  # erodes the weight of hospitals that are unlike the user
-preset = "recommended"  # slowly, by numbers of patients, with an output bias of each hospital's own
+preset = "recommended"  # slowly, by numbers of patients, with an output bias per hospital
 [arms.fedavg]          # averages everyone by number of patients
 [arms.local]           # the user alone
 
@@ -76,7 +76,7 @@ quorum = {quorum}  # hospitals that a round needs, the user among them
 [task]
 kind = "tabular"  # a row of a table for each patient
 {outcome}
-missing = "impute"  # a number: the mean; a category: an input of its own. "refuse" or "drop"
+missing = "impute"  # a number: the mean; a category: a separate input. "refuse" or "drop"
 """
 
 
@@ -247,7 +247,7 @@ def _remarks(profile: Profile) -> list[str]:
         if rare:
             found.append(
                 f"{profile.name}: {', '.join(map(repr, rare[:5]))} are of fewer than {FEWEST}"
-                " patients; see whether they may be told to the other hospitals"
+                " patients; see whether they may be disclosed to the other hospitals"
             )
         if all(re.fullmatch(r"-?\d+", text) for text in profile.counts):
             found.append(f"{profile.name}: taken for codes; if it is a measurement, give a range")
@@ -392,7 +392,7 @@ def survival_lines(event: Profile, time: Profile) -> tuple[str, list[str]]:
     )
     remarks = [
         f"{event.name}: {codes[1]!r} is taken for the event; change `happened` if it is not"
-        + ("" if order.is_sure else ", since the words do not tell it"),
+        + ("" if order.is_sure else ", since the words do not say"),
         f"{time.name}: the intervals were made from this hospital's times; look at `cut_points`",
     ]
     return text, remarks
@@ -413,7 +413,7 @@ def _positive(name: str, order: Direction) -> str:
     last = repr(order.codes[1])
     if not order.is_sure:
         return (
-            f"{name}: neither its name nor its values tell which of {order.codes[0]!r} and {last}"
+            f"{name}: neither its name nor its values say which of {order.codes[0]!r} and {last}"
             f" is the event; {last} counts as the positive one: change the order in `classes` if"
             " it is the other"
         )

@@ -259,7 +259,7 @@ class SealedSite:
         for other in names:
             key = self._key_of(other)
             if not roster.is_receipt(key, view, other, delivered[other]):
-                raise Refusal(f"{other} was told something else, or did not deliver.")
+                raise Refusal(f"{other} received something else, or did not deliver.")
         weights = {other: view.weights[other] for other in names}
         if problem := self._rules.problem_with(weights):
             raise Refusal(f"The sum of those who delivered would show too much: {problem}.")
@@ -376,7 +376,7 @@ class SealedSite:
                 case _:
                     at = None
         if at is None:
-            raise Refusal("A leg of a sealed round that is not due at this site now.")
+            raise Refusal("A phase of a sealed round that is not due at this site now.")
         return at
 
     def _note(self, context: RoundContext, step: str) -> None:

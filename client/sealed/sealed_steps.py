@@ -85,7 +85,7 @@ class SealedSteps:
         at = self._rounds.context  # phase 1 checked the approval, and who the user is
         asked = (request.study.digest, request.run, request.arm, request.round)
         if asked != (at.study, at.run, at.arm, at.round):
-            raise Refusal("A leg of another sealed round than the one that this site is at.")
+            raise Refusal("A phase of another sealed round than the one that this site is at.")
         return self._steps[request.step](request)
 
     def _distance(self, request: TrainRequest) -> LocalAnswer:

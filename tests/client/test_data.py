@@ -194,7 +194,7 @@ def test_another_separator_is_found_out_and_said(tmp_path: Path, mark: str) -> N
     found = load_patients(make_site(tmp_path, text), make_study())
     assert found.rows[:, 0].tolist() == [30, 31, 32]
     shown = mark.replace("\t", "\\t")
-    assert found.notes == (f'columns are separated by "{shown}" (found out; separator sets it)',)
+    assert found.notes == (f'columns are separated by "{shown}" (detected; separator sets it)',)
 
 
 def test_a_usual_separator_stands_whatever_the_cells_hold(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_decimal_comma_is_found_out_and_said(tmp_path: Path) -> None:
     site = make_site(tmp_path, "age;sex;ill\n30,5;f;0\n31;m;1\n32,25;m;1\n")
     found = load_patients(site, make_study())
     assert found.rows[:, 0].tolist() == [30.5, 31, 32.25]
-    assert found.notes[1:] == ("numbers are written 1,5 (found out; decimal sets it)",)
+    assert found.notes[1:] == ("numbers are written 1,5 (detected; decimal sets it)",)
 
 
 def write_typed(folder: Path, kind: str) -> dict[str, Any]:
@@ -281,7 +281,7 @@ def test_the_decimal_mark_is_found_out_from_text_alone(tmp_path: Path) -> None:
     study = make_study(task={**TASK, "features": ["age", "dose"]})
     found = load_patients(make_site(tmp_path, name="b", file="a.parquet"), study)
     assert found.rows.tolist() == [[30.5, 1.5], [31, 980], [32, 1.25]]
-    assert found.notes == ("numbers are written 1,5 (found out; decimal sets it)",)
+    assert found.notes == ("numbers are written 1,5 (detected; decimal sets it)",)
 
 
 @pytest.mark.parametrize("word", ["True", "TRUE", "true"])

@@ -155,7 +155,7 @@ def test_a_table_of_labels_can_name_the_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tags", "message"),
     [
-        ({"PatientID": None}, "lacks the tag PatientID, which tells patients apart"),
+        ({"PatientID": None}, "lacks the tag PatientID, which identifies patients"),
         ({"PatientID": ""}, "lacks the tag PatientID"),
         ({"Rows": None, "PixelData": None}, "lacks the tags Rows, PixelData; export it again"),
         (

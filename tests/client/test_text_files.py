@@ -151,8 +151,8 @@ def test_drafts_take_the_encoding(tmp_path: Path, capsys: pytest.CaptureFixture[
     [
         ("utf-8", None),
         ("utf-8-sig", None),
-        ("utf-16", "the text is in UTF-16 (found out; encoding sets it)"),
-        ("cp1252", "the text is in Windows-1252, not UTF-8 (found out; encoding sets it)"),
+        ("utf-16", "the text is in UTF-16 (detected; encoding sets it)"),
+        ("cp1252", "the text is in Windows-1252, not UTF-8 (detected; encoding sets it)"),
     ],
 )
 def test_the_encoding_is_found(tmp_path: Path, encoding: str, note: str | None) -> None:

@@ -55,7 +55,7 @@ class DataSource(Settings, ABC):
     patient: str | None = Field(
         default=None,
         min_length=1,
-        description="Column in the data that tells patients apart. Rows of one patient stay on "
+        description="Column in the data that identifies patients. Rows of one patient stay on "
         "one side of every split.",
     )
     duplicates: Literal["keep", "drop"] = Field(

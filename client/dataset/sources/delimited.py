@@ -114,7 +114,7 @@ def _separator(content: FileContent, encoding: str, usual: str) -> tuple[str, li
     best = max(widths, key=lambda mark: widths[mark])
     if widths[usual] > 1 or widths[best] < 2:
         return usual, []
-    return best, [f'columns are separated by "{_shown(best)}" (found out; separator sets it)']
+    return best, [f'columns are separated by "{_shown(best)}" (detected; separator sets it)']
 
 
 def _shown(separator: str) -> str:
@@ -229,7 +229,7 @@ class _Gathered:
             num = len(self._broken)
             times = "once" if num == 1 else f"{num} times, first"
             yield (
-                f"a value goes on over several lines, {times} on line {self._broken[0]}: if that is"
+                f"a value spans several lines, {times} on line {self._broken[0]}: if that is"
                 " not meant, a quotation mark is missing or too many there"
             )
 

@@ -79,7 +79,7 @@ class DicomImages(ScanFolder):
     patient: str | None = Field(
         default="PatientID",
         min_length=1,
-        description="Keyword of the tag that tells patients apart. It is used here alone and "
+        description="Keyword of the tag that identifies patients. It is used here alone and "
         "never sent.",
     )
 
@@ -133,7 +133,7 @@ class DicomImages(ScanFolder):
         found = str(data.get(self.patient, "")).strip()
         if not found:
             raise UnusableImageError(
-                f"lacks the tag {self.patient}, which tells patients apart; name another as patient"
+                f"lacks the tag {self.patient}, which identifies patients; name another as patient"
                 " under [data]"
             )
         return found

@@ -99,7 +99,7 @@ def _check_tags(data: "FileDataset", *, may_stretch: bool) -> str:
         )
     if table := next((tag for tag in TABLES if tag in data), ""):
         raise UnusableImageError(
-            f"is shown through a table of its own ({table}); export it as plain grey levels"
+            f"is shown through a separate table ({table}); export it as plain grey levels"
         )
     if not may_stretch and (spacing := _not_square(data)):
         raise UnusableImageError(

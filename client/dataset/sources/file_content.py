@@ -190,7 +190,7 @@ def found_encoding(content: FileContent) -> tuple[str, list[str]]:
 
 
 def _said(encoding: str) -> str:
-    return f"the text is in {encoding} (found out; encoding sets it)"
+    return f"the text is in {encoding} (detected; encoding sets it)"
 
 
 def declared_encoding(content: FileContent, encoding: str) -> str:

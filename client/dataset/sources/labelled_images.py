@@ -88,7 +88,7 @@ def read_target(values: Sequence[str], source: DataSource, column: TargetColumn)
             " thousands; write the numbers without it"
         )
     if marks.decimal == ",":
-        notes.append(f"{column.name} is written 1,5 (found out)")
+        notes.append(f"{column.name} is written 1,5 (detected)")
     known = {text: number for text, number in parsed.items() if not isinstance(number, str)}
     if is_number and (codes := to_be_asked_about(known)):
         notes.append(

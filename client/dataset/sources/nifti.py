@@ -151,9 +151,9 @@ class _Volume:
 def _note_of(unsaid: Sequence[str]) -> Iterator[str]:
     if unsaid:
         yield (
-            f"{len(unsaid)} volumes do not say how they lie (qform_code and sform_code are 0), so"
-            f" left and right, or all axes, may be mistaken: {some_of(unsaid)}; convert them again"
-            " from the scanner's files"
+            f"{len(unsaid)} volumes do not state their orientation (qform_code and sform_code"
+            f" are 0), so left and right, or all axes, may be mistaken:"
+            f" {some_of(unsaid)}; convert them again from the scanner's files"
         )
 
 

@@ -66,7 +66,7 @@ class TableFile(OnDisk, TableSource):
     header: tuple[str, ...] | None = Field(
         default=None,
         min_length=1,
-        description="Column names, for a file whose first line is already a patient.",
+        description="Column names, for a file without a header.",
     )
     encoding: Annotated[str, AfterValidator(_checked_encoding)] | None = Field(
         default=None,

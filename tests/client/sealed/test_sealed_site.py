@@ -195,7 +195,7 @@ def other_question(leg: str, message: Any) -> Any:
 
 @pytest.mark.parametrize("change", [other_weights, other_roster, other_question])
 def test_who_is_told_something_else_cannot_be_unmasked(change: Any) -> None:
-    """The others see by the receipt that s0 was told something else."""
+    """The others see by the receipt that s0 received something else."""
     script = by_hand(
         5, tamper=lambda leg, name, message: change(leg, message) if name == "s0" else message
     )
@@ -203,7 +203,7 @@ def test_who_is_told_something_else_cannot_be_unmasked(change: Any) -> None:
     if change is other_roster:
         del script.envelopes["s4"]["s0"]
     masked = script.mask(dict.fromkeys(NAMES[:4], 0.2))
-    with raises(Refusal, "told something"):
+    with raises(Refusal, "received something"):
         script.unmask(masked)
 
 
