@@ -167,8 +167,8 @@ def reasons(cells: Mapping[str, Cell]) -> list[str]:
             for model, nodes, values in averages
         )
         found.append(
-            "*The average* is partly a matter of chance: every node starts at other random"
-            f" numbers, and on the same images it has anything from {short(min(values))} to"
+            "*The average* is partly a matter of chance: every node starts at random numbers of its"
+            f" own, and on the same images it has anything from {short(min(values))} to"
             f" {short(max(values))} ({_NAMES['mnist', model]}, {nodes} nodes). But in {beyond} of"
             f" {len(averages)} settings the published one is above that of every trial of ours,"
             " which remains unexplained. GEMS for logistic regression is the average wherever that"

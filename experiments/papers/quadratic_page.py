@@ -38,7 +38,7 @@ INDEPENDENT_ROUNDS = {
 }
 TITLES = {
     2: "Fig. 2: alone, WGA and BC",
-    3: "Fig. 3: BC, for any bias",
+    3: "Fig. 3: BC, whatever the bias",
     4: "Fig. 4: WGA with alpha = 0.5",
     5: "Fig. 5: BC and the number of collaborators",
     6: "Fig. 6: WGA at its best alpha",

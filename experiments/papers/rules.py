@@ -322,7 +322,7 @@ ODD_HEADING = [
     "",
     *paragraph(
         "The rules of [which rule wins](../which-rule/README.md) and Weight Erosion with"
-        ' `preset = "recommended"`, for the one hospital of the default study with labels the'
+        ' `preset = "recommended"`, for the one hospital of the default study whose labels are the'
         " other way round than the four others'. None of these can help it as they are: a rule that"
         " finds that out does about as well as training alone. ± is one standard error over splits,"
         " which share patients."
