@@ -74,7 +74,7 @@ OF_OUR_OWN = {
     "client/dataset/preparation.py",
     "client/dataset/sources/sql.py",
     "client/scaffold/column_profile.py",
-    "client/scaffold/known_units.py",
+    "client/scaffold/vocabulary.py",
     "common/support/software.py",
     "erosion/ending.py",
     "server/output/charts.py",
