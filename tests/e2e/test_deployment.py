@@ -98,7 +98,7 @@ def test_a_cross_fitted_deployment_and_its_simulation_end_with_the_same_figures(
         assert result.comparison.num_patients == 60
         assert result.cross_fitting is not None
         assert "60 patients, each predicted by models that never saw them" in result.verdict.text
-        page = federation.run_folder.report.read_text()
+        page = " ".join(federation.run_folder.report.read_text().split())
         assert "cut into 2 folds" in page
 
 
