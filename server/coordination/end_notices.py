@@ -57,6 +57,7 @@ class EndNotices:
             self._grid.wait_for_news(left)
             self._take_confirmations()
         if not self._link.enrolled_only:  # a site that is away comes back under another number
+            self._grid.forget(list(self._sent), is_told=False)
             self._sent.clear()
 
     def resend(self) -> None:
