@@ -145,7 +145,7 @@ def test_a_queue_whose_runs_cannot_be_written_keeps_its_studies(
     assert main(["server", "--queue", str(queue), *where]) == 7
     said = " ".join(capsys.readouterr().err.split())
     assert str(queue) in said
-    assert "it goes on with the run" in said
+    assert "it resumes the run" in said
     assert (queue / "a.toml").exists()
 
 

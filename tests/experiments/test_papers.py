@@ -22,9 +22,8 @@ from erosion.experiments.papers import (
     quadratic,
     titanic,
 )
-from erosion.experiments.papers.quadratic import expected_losses
-from erosion.experiments.papers.quadratic import plans as mean_plans
-from erosion.experiments.papers.quadratic import run as run_mean
+from erosion.experiments.papers.quadratic import expected_losses, mean_plans
+from erosion.experiments.papers.quadratic import run_means as run_mean
 from erosion.experiments.sources.titanic import (
     BATCH_SIZE,
     SPLITS,

@@ -64,6 +64,8 @@ class StubLink:
         self.ended += [notice.ended for notice in notices]
         return []
 
+    def forget(self, _requests: list[str], *, is_told: bool) -> None: ...
+
     def hospital_of(self, _node: int) -> str | None:
         return None
 
