@@ -36,9 +36,10 @@ def test_the_first_study_runs_as_its_page_says(
     assert main(CHECK) == 1
     assert "28.11" in capsys.readouterr().out
     study.write_text(re.sub(r".*(?<!\? )mean radius\", unit.*", WIDER, study.read_text()))
-    assert main(CHECK) == 1
+    main(CHECK)  # 1: no coordinator runs, unless another program uses its port
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in lines if line.startswith("failed")] == ["port"]
+    assert any(line.split()[:2] == ["ok", "contract"] for line in lines)
+    assert {line.split()[1] for line in lines if line.startswith("failed")} <= {"port"}
     assert main([*RUN, "--simulate"]) == 0
     shown = capsys.readouterr().out
     assert "best_local" in shown

@@ -27,40 +27,15 @@ from erosion.client.consent.review import review
 from erosion.client.records.account import dataset_of, site_secret
 from erosion.client.records.answers import Answer
 from erosion.client.records.records import FILE_NAME, Records
-from erosion.client.site_file import Budget, Site
+from erosion.client.site_file import Budget
 from erosion.command_line import main
 from erosion.common.errors import Refusal, SiteError, StudyError, Undecided
-from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
+from erosion.common.protocol.messages import EvaluateRequest
 from erosion.common.rounds.selection import SelectedSettings, chosen, fold_studies, folds_of, trials
 from erosion.common.sealed import legs
 from erosion.common.study.study import Study
+from tests.support.approval import STUDY, approve, request, site, study
 from tests.support.said import raises, says
-
-STUDY = {
-    "name": "small",
-    "user": "a",
-    "hospitals": ["a", "b"],
-    "rounds": 3,
-    "task": {"kind": "tabular", "target": "y", "classes": ["no", "yes"], "features": ["x1", "x2"]},
-    "model": {"name": "logistic"},
-    "training": {"steps": 2, "batch_size": 4, "learning_rate": 0.1},
-    "arms": {"weight_erosion": {}, "local": {}},
-}
-
-
-def study(**changes: object) -> Study:
-    return Study.model_validate({**STUDY, **changes})
-
-
-def site(tmp_path: Path, **changes: object) -> Site:
-    values = {
-        "name": "b",
-        "data": {"path": str(tmp_path / "data.csv")},
-        "coordinator": {"address": "127.0.0.1:1"},
-        "compute": {"state": str(tmp_path / "state")},
-        **changes,
-    }
-    return Site.model_validate(values)
 
 
 @pytest.fixture
@@ -68,23 +43,8 @@ def records(tmp_path: Path) -> Records:
     return Records(tmp_path / "state", "b")
 
 
-def request(of: Study, number: int = 1, value: float = 0.0, run: str = "r1") -> TrainRequest:
-    return TrainRequest(
-        study=of,
-        arm="local",
-        round=number,
-        parameters=torch.full((3,), value),
-        scaling=None,
-        run=run,
-    )
-
-
 def evaluation(of: Study, run: str = "r1") -> EvaluateRequest:
     return EvaluateRequest(of, {"local": torch.zeros(3)}, None, run)
-
-
-def approve(records: Records, of: Study) -> None:
-    decide(records, entry_of(of, records), approve=True, by="somebody")
 
 
 def test_a_study_waits_until_a_person_approves_it(tmp_path: Path, records: Records) -> None:

@@ -11,7 +11,7 @@ from erosion.client.consent.consent import Consent
 from erosion.client.consent.review import asked, leaving, review
 from erosion.client.records.records import Records
 from erosion.common.rounds.selection import trials
-from tests.client.test_consent import STUDY, approve, request, site, study
+from tests.support.approval import STUDY, approve, request, site, study
 from tests.support.said import says
 from tests.support.sealed_study import ARM, sealed_study
 

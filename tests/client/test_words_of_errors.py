@@ -62,6 +62,8 @@ OF_THE_REQUEST = {
     "work.step",
 }
 OF_THE_STUDY = {
+    "kind",  # of an installed part: a model, a method, a task
+    "sha256",  # of the package that the study names
     "', '.join(arms)",
     "', '.join(names)",
     "', '.join(settings.site_steps())",
@@ -80,8 +82,6 @@ OF_THE_STUDY = {
     "length",
     "longest",  # rounds of the study
     "method",
-    "model.entry_point",
-    "model.sha256",
     "name",  # the study's, a hospital's or a tensor's
     "part",
     "problem",  # of the coordinator's weights or question, by the limits; in limits.py, of a study
@@ -103,6 +103,8 @@ OF_THE_STUDY = {
     "why_not",  # the ledger of sums: words of the sealed site, with the round's number
 }
 OF_THE_SITES_LIMITS = {
+    "', '.join(allowed) or 'none'",  # names in limits.installed_models and the like
+    "allowed[name]",  # the hash there
     "', '.join(limits.models)",
     "', '.join(limits.studies)",
     "'; '.join(problems)",  # what budgets lack for the study
@@ -111,7 +113,6 @@ OF_THE_SITES_LIMITS = {
     "MOST_PENDING",
     "_MOST_EXCHANGES",
     "after",  # epsilon
-    "allowed",  # the hash that limits.installed_models has
     "budget.used_up('evaluations')",
     "budget.used_up('rounds')",
     "budget.used_up('runs_per_study')",
@@ -121,7 +122,6 @@ OF_THE_SITES_LIMITS = {
     "epsilon_of(before, delta)",
     "full",  # how many studies were approved
     "key",  # limits.epsilon or budget.epsilon
-    "known",  # names in limits.installed_models
     "len(runs)",
     "limit",
     "built",  # parameters of the study's model
@@ -292,8 +292,10 @@ def test_every_refusal_quotes_nothing_but_the_request_the_study_and_the_limits()
     quoted: set[str] = set()
     for path, tree in modules():
         places: list[ast.AST] = [*refusals_in(tree)]
-        if path.name == "limits.py":  # whose reasons are joined
+        if path.name == "limits.py":  # its reasons are joined
             places = [tree]
+        if path.name == "packages.py":  # one of them
+            places += [n for n in tree.body if getattr(n, "name", "") == "problem_with_part"]
         for place in places:
             quoted |= {*quoted_in(place)}
             if isinstance(place, ast.Call):
