@@ -74,7 +74,7 @@ def _every_cell(_config: Mapping[str, Any]) -> bool:
 
 
 def _patients_with_several_rows(config: Mapping[str, Any]) -> bool:
-    """Of the user's. Rows that are the same, or nearly, count as one patient's."""
+    """Return if the user has some; equal rows count as one patient's."""
     study, user = config.get("study"), config.get("user")
     return (
         user == "va"
@@ -100,7 +100,7 @@ NUMERICS: Sequence[Change] = (
     Change(
         "all rows of a patient drew one lot and gave one prediction", _patients_with_several_rows
     ),
-    Change("images that look alike counted as one patient", lambda config: "pattern" in config),
+    Change("rows that nearly agree counted as two patients", _patients_with_several_rows),
 )
 
 
