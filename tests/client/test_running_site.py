@@ -99,8 +99,8 @@ def test_a_comment_is_no_change(file: Path, records: Records) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("127.0.0.1:9092", "127.0.0.1:9093", "coordinator.address: start `erosion client` anew"),
-        ('name = "bob"', 'name = "carol"', "name, records: start `erosion client` anew"),
+        ("127.0.0.1:9092", "127.0.0.1:9093", "coordinator.address: start `erosion client` again"),
+        ('name = "bob"', 'name = "carol"', "name, records: start `erosion client` again"),
         ("within_limits", "always", "approval.automatic = 'always'"),
         ("[approval]", "[approval", "not valid TOML"),
         ("[compute]", '[compute]\ndevice = "cuda:77"', "compute.device = 'cuda:77'"),

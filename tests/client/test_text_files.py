@@ -414,7 +414,7 @@ def test_times_that_seem_to_be_months_are_asked_about(tmp_path: Path) -> None:
 )
 def test_a_text_has_its_remedy(tmp_path: Path, cell: str, remedy: str) -> None:
     message = problem(tmp_path, ROWS.replace("50", cell))
-    assert says(message, f"number {cell!r}", "line 3", remedy)
+    assert says(message, repr(cell), "line 3", remedy)
 
 
 @pytest.mark.parametrize(
