@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from erosion.common.study.study import EVERY_USER, Study, load_study
 from erosion.common.support.text import printable
 from erosion.experiments.free_ports import free_address
 from erosion.server.coordination.folder_store import FolderStore
+from erosion.server.coordination.run_study import Planned
 from erosion.server.run.journal import (
     Journal,
     Witness,
@@ -243,10 +244,10 @@ def test_a_study_that_is_corrected_before_its_run_begins_is_what_is_run(
     write_study(corrected, another_study())
     ran: list[tuple[str, RunFolder]] = []
 
-    def run(study: Study, folder: RunFolder, *_: object) -> None:
-        ran.append((study.digest, folder))
+    def run(planned: Sequence[Planned], _: object) -> None:
+        ran.extend((each.study.digest, each.folder) for each in planned)
 
-    monkeypatch.setattr("erosion.server.coordination.run_study.run_study", run)
+    monkeypatch.setattr("erosion.server.coordination.run_study.run_studies", run)
     assert main(["server", str(corrected), "--resume", str(folder.path), "--insecure"]) == 0
     assert ran == [(another_study().digest, folder)]
     assert load_study(folder.study).digest == another_study().digest
@@ -323,20 +324,6 @@ def test_a_run_has_its_name_wherever_its_folder_is(
         again = resumed_run_folder(path, study)
         assert again.run == name
         assert user_folder(again, study.for_user("b")).run == f"{name}.b"
-
-
-@pytest.mark.parametrize("left", ["status.json", *LEFT])
-def test_a_run_of_an_earlier_version_keeps_the_name_that_its_folder_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str
-) -> None:
-    path, study = tmp_path / "20260101T120000-mine", small_study()
-    write_study(RunFolder(path).study, study)
-    (path / left).parent.mkdir(parents=True, exist_ok=True)
-    (path / left).touch()
-    monkeypatch.chdir(path)
-    assert resumed_run_folder(Path()).run == path.name
-    path.rename(tmp_path / "moved")
-    assert resumed_run_folder(tmp_path / "moved").run == path.name
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"a\nb\n", b"\xff\n", b"\x1b[2J\n"])
