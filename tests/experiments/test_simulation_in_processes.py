@@ -238,7 +238,7 @@ def test_no_workers_are_refused(workers: int, tmp_path: Path) -> None:
     ("compute", "why"),
     [
         ({"threads": 2}, "compute.threads = 1 in every site file"),
-        ({"state": "kept"}, "compute.state|state"),
+        ({"state": "kept"}, "keeps its state"),
     ],
 )
 def test_what_cannot_be_forked_is_refused_or_called_here(
