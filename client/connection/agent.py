@@ -152,17 +152,18 @@ class Agent:
         encrypted: bool = False,
         until: Until = Until(),
         watchers: Sequence[SiteObserver] = (),
-        anew: Callable[[], bool] = lambda: False,
+        has_changed: Callable[[], bool] = lambda: False,
         has_decided: Callable[[], bool] = lambda: False,
         is_repeated: Callable[[], bool] = lambda: False,
     ) -> None:
         """Serve `app`; `address` and `encrypted` describe what `connect` connects to, for messages.
 
         `is_repeated` returns whether `app`'s last answer to a round was given before.
-        `anew` and `has_decided` are polled a few times a second: whether to reconnect, and whether
+        A few times a second `has_changed` is asked whether to reconnect, and `has_decided` whether
         people have decided about a study that the coordinator should ask about again.
         """
-        self._anew, self._has_decided, self._is_repeated = anew, has_decided, is_repeated
+        self._has_changed = has_changed
+        self._has_decided, self._is_repeated = has_decided, is_repeated
         self._connect, self._app, self._address = connect, app, address
         self._encrypted, self._until = encrypted, until
         self._watchers = watchers
@@ -243,7 +244,7 @@ class Agent:
 
     def _serve(self, connection: SiteLink) -> None:
         once_a_day = expiry.OnceADay()
-        while not self.stop.is_set() and not self._anew():
+        while not self.stop.is_set() and not self._has_changed():
             if once_a_day.is_due():
                 _warn_of_expiry(connection.welcome.expires)
             if self._has_decided():

@@ -327,7 +327,7 @@ def serve(path: Path, until: Until) -> None:
             encrypted=line.tls is not None,
             until=until,
             watchers=[watch],
-            anew=running.has_changed,
+            has_changed=running.has_changed,
             has_decided=running.has_decided,
             is_repeated=running.is_repeated,
         )

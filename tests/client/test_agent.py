@@ -138,7 +138,7 @@ def test_an_outage_starts_afresh_after_new_keys(monkeypatch: pytest.MonkeyPatch)
         answer,
         address="127.0.0.1:9092",
         until=Until(give_up_seconds=60.0),
-        anew=lambda: bool(answered),
+        has_changed=lambda: bool(answered),
     )
     agent.run()
     assert not happens

@@ -190,7 +190,7 @@ class Site:
             reply,
             address="here",
             until=Until(study_ends=True),
-            anew=self.is_cut_off.is_set,
+            has_changed=self.is_cut_off.is_set,
         )
         self.problem: Exception | None = None
         self.thread = threading.Thread(target=self._run, daemon=True)

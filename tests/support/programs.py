@@ -60,7 +60,7 @@ def run(
             return answer_train(message, lambda m: app(m, context))
 
     line = credentials_for(site.coordinator)
-    agent = Agent(line.connect, Spoiled(), address=line.address, anew=consent.has_news)
+    agent = Agent(line.connect, Spoiled(), address=line.address, has_changed=consent.has_news)
     try:
         agent.run()
     except ErosionError as problem:
@@ -193,4 +193,4 @@ def forgets_its_studies(site_file: str) -> None:
             return make_app(hospital, consent)(message, context)
 
     line = credentials_for(site.coordinator)
-    Agent(line.connect, Forgetful(), address=line.address, anew=consent.has_news).run()
+    Agent(line.connect, Forgetful(), address=line.address, has_changed=consent.has_news).run()
