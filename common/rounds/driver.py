@@ -172,7 +172,7 @@ class OpenRound:
 
 def _paused(
     arm: Arm, user: HospitalName, present: Sequence[HospitalName], enough: int
-) -> dict[HospitalName, str]:
+) -> dict[HospitalName, Absence]:
     """Returns who sits out, and why: nobody who is needed, and nobody after a skipped round."""
     paused = {
         name: why

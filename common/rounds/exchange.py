@@ -40,7 +40,7 @@ class Exchange:
     """What is asked at once, and what comes back."""
 
     def __init__(
-        self, ctx: RunContext, arm: Arm, round_: Round, paused: Mapping[HospitalName, str]
+        self, ctx: RunContext, arm: Arm, round_: Round, paused: Mapping[HospitalName, Absence]
     ) -> None:
         """Notes who is absent already. `paused`: those that are not asked in this round, and why"""
         assert round_.request is not None
@@ -48,7 +48,7 @@ class Exchange:
         ctx.presence.refresh()
         self._here = [n for n in round_.asked if n in ctx.presence.members and n not in paused]
         self.answers: dict[HospitalName, Answer] = {
-            name: Absence(paused.get(name) or ctx.presence.why_away(name))
+            name: paused.get(name) or Absence(ctx.presence.why_away(name))
             for name in round_.asked
             if name not in self._here
         }

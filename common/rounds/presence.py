@@ -28,6 +28,7 @@ from erosion.common.rounds.events import (
     StudyBegunWithout,
     WaitsFor,
 )
+from erosion.common.rounds.records import Absence
 from erosion.common.study.study import Study
 from erosion.common.support.text import printable
 from erosion.common.tasks.inputs import TabularTask
@@ -366,14 +367,15 @@ class BackOff:
         # Delays in a row, the last round, and whether it answered then, too slowly.
         self._delayed: dict[HospitalName, tuple[int, int, bool]] = {}
 
-    def why_paused(self, hospital: HospitalName, number: int) -> str | None:
-        """Completes "the hospital ..." if it sits out round `number`."""
+    def why_paused(self, hospital: HospitalName, number: int) -> Absence | None:
+        """Says why the hospital sits out round `number`, if it does."""
         times, last, was_slow = self._delayed.get(hospital, (0, 0, False))
         again = last + 1 + 2 ** max(0, times - self.TOLERATED)
         if times < self.TOLERATED or number >= again:
             return None
         how = "much slower than the others" if was_slow else "late"
-        return f"was {how} {times} times in a row, and is asked again in round {again}"
+        reason = f"was {how} {times} times in a row, and is asked again in round {again}"
+        return Absence(reason, left_out="slow" if was_slow else "late")
 
     def round_ended(
         self,

@@ -10,6 +10,8 @@ from erosion.common.aggregation.cohort import HospitalName, Update
 from erosion.common.algorithms.base import SiteAnswer
 from erosion.common.protocol.messages import Metrics
 
+LeftOut = Literal["", "late", "slow"]  # what a hospital was several times in a row
+
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
@@ -25,6 +27,7 @@ class Absence:
     reason: str  # completes "the hospital ...", e.g. "was not connected"
     late: bool = False  # the round waited for it until its deadline
     over: bool = False  # it cannot answer this run any more
+    left_out: LeftOut = ""  # of the round, by the back-off
 
 
 Answer = Update | SiteAnswer | Rejection | Absence
@@ -67,6 +70,7 @@ class HospitalRecord:
     bytes_received: int | None = None  # of the reply; of all of them, in several exchanges
     bytes_sent: int | None = None  # of the request
     software: str | None = None  # version of the program at the site, as it says
+    left_out: LeftOut = ""  # why it was not asked, if by the back-off
 
 
 @dataclass(frozen=True, slots=True)

@@ -300,7 +300,7 @@ def _record(answer: Answer | None) -> HospitalRecord:
             return HospitalRecord("accepted")
         case Rejection(reason):
             return HospitalRecord("rejected", reason)
-        case Absence(reason):
-            return HospitalRecord("absent", reason)
+        case Absence(reason, left_out=left_out):
+            return HospitalRecord("absent", reason, left_out=left_out)
         case None:
             return HospitalRecord("not_asked")

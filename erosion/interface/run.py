@@ -66,7 +66,7 @@ def weights_frame(records: Sequence[RoundRecord]) -> "pd.DataFrame":
         for hospital, entry in record.hospitals.items():
             values = asdict(entry)
             weight = values.pop("weight_after")
-            del values["weight_before"]  # the row above has it
+            del values["weight_before"], values["left_out"]  # the row above and `reason` have them
             place = {"arm": record.arm, "round": record.round, "hospital": hospital}
             rows.append({**place, "weight": weight, **values})
     return pandas().DataFrame(rows)

@@ -2,11 +2,14 @@
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+
+from pydantic import Field
 
 from erosion.common.privacy.accountant import epsilon_of, strength_of
 from erosion.common.protocol.messages import BestColumn, FinalMetrics
-from erosion.common.rounds.records import RoundRecord
+from erosion.common.rounds.records import LeftOut, RoundRecord
 from erosion.common.settings.base import Settings
 from erosion.common.study.study import Study
 from erosion.common.tasks.task import Task
@@ -64,6 +67,8 @@ class Absent(Settings):
     hospital: str
     rounds: dict[str, int]  # arm -> rounds missed, of arms that it missed any of; folds' included
     wanted: dict[str, int]  # arm -> rounds in which it was wanted, of the same arms
+    left_out: dict[LeftOut, int] = Field(default_factory=dict)  # rounds of all arms in which it was
+    # not asked, by the back-off: for being late, or slow, several times in a row
     everywhere: bool  # it gave nothing to any arm
     reason: str  # the latest, completing "the hospital ..."
     arms_differ: bool = False  # arms that wanted it went without it in different rounds
@@ -76,30 +81,29 @@ def absences(
     found = []
     for name in hospitals:
         entries = {
-            arm: [r.hospitals[name] for r in of_arm if name in r.hospitals]
+            arm: {at: r.hospitals[name] for at, r in enumerate(of_arm) if name in r.hospitals}
             for arm, of_arm in records.items()
         }
-        missed = {arm: [e for e in es if e.outcome in MISSED] for arm, es in entries.items()}
-        if name == user or not any(missed.values()):
+        wanted = {
+            a: sum(e.outcome != "not_asked" for e in es.values()) for a, es in entries.items()
+        }
+        missed = {
+            arm: {at: e for at, e in es.items() if e.outcome in MISSED}
+            for arm, es in entries.items()
+        }
+        short = [arm for arm, es in missed.items() if es]
+        if name == user or not short:
             continue
-        short = {arm: es for arm, es in missed.items() if es}
-        when = [
-            [
-                at
-                for at, record in enumerate(of_arm)
-                if name in record.hospitals and record.hospitals[name].outcome in MISSED
-            ]
-            for arm, of_arm in records.items()
-            if any(entry.outcome != "not_asked" for entry in entries[arm])
-        ]
-        gave = any(e.outcome == "accepted" for es in entries.values() for e in es)
+        every = [e for es in entries.values() for e in es.values()]
+        when = [[*missed[arm]] for arm in records if wanted[arm]]
         found.append(
             Absent(
                 hospital=name,
-                rounds={arm: len(es) for arm, es in short.items()},
-                wanted={arm: sum(e.outcome != "not_asked" for e in entries[arm]) for arm in short},
-                everywhere=not gave,
-                reason=list(short.values())[-1][-1].reason,
+                rounds={arm: len(missed[arm]) for arm in short},
+                wanted={arm: wanted[arm] for arm in short},
+                left_out=Counter(e.left_out for e in every if e.left_out),
+                everywhere=not any(e.outcome == "accepted" for e in every),
+                reason=[*missed[short[-1]].values()][-1].reason,
                 arms_differ=any(rounds != when[0] for rounds in when),
             )
         )

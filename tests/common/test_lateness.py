@@ -115,7 +115,9 @@ def test_who_always_answers_just_before_the_deadline_is_left_out_for_longer_and_
         slow = too_slow(seconds, 120.0)
         back_off.round_ended(number, set(), seconds.keys(), slow)
     assert len(asked) == 9
-    assert "slower than the others" in (back_off.why_paused("b", 101) or "")
+    paused = back_off.why_paused("b", 101)
+    assert paused is not None
+    assert paused.left_out == "slow"
     assert back_off.why_paused("a", 101) is None
 
 

@@ -152,7 +152,7 @@ def test_the_models_delivered_are_those_of_a_run_on_all_patients(tmp_path: Path)
 def test_who_was_missing_in_the_folds_is_told_with_the_figures(tmp_path: Path) -> None:
     outcome = simulate(study(), hospitals(tmp_path))
     assert result_of(outcome, "", 0.0).absent == ()
-    accepted, away = HospitalRecord("accepted"), HospitalRecord("absent", "did not answer")
+    accepted, away = HospitalRecord("accepted"), HospitalRecord("absent", "slow", left_out="slow")
     in_folds = [
         RoundRecord("personal_intercept", number, "done", "", {"a": accepted, "b": away})
         for number in (1, 2)
@@ -160,6 +160,7 @@ def test_who_was_missing_in_the_folds_is_told_with_the_figures(tmp_path: Path) -
     (absent,) = result_of(outcome, "", 0.0, in_folds).absent
     assert (absent.hospital, absent.everywhere) == ("b", False)
     assert absent.rounds == {"personal_intercept": 2}
+    assert absent.left_out == {"slow": 2}
     assert absent.wanted == {"personal_intercept": 5}  # and three of the final run
 
 
