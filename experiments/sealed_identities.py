@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from erosion.client.sealed.phases import SealedIdentity
+from erosion.client.sealed.sealed_site import SealedIdentity
 from erosion.client.training.hospital import Hospital
 from erosion.common.sealed import pinned_keys
 from erosion.common.support.files import write_private

@@ -17,7 +17,7 @@ from erosion.client.audit.site_observers import SiteObservers
 from erosion.client.connection.agent import Agent, Until
 from erosion.client.connection.credentials import credentials_for, known_as
 from erosion.client.connection.site_link import SiteLink
-from erosion.client.consent.budgets import used_up
+from erosion.client.consent.approvals import used_up
 from erosion.client.consent.consent import Consent
 from erosion.client.records.account import claim, dataset_of, site_secret
 from erosion.client.records.records import Records

@@ -23,14 +23,13 @@ from erosion.client.consent.approvals import (
     most_runs_of,
     too_many_approved,
 )
-from erosion.client.consent.needs import lacking, needs_of, rounds_asked
 from erosion.client.records.account import dataset_of
 from erosion.client.records.answers import FINAL_FIGURES, Answer, place
 from erosion.client.records.records import Records
 from erosion.client.records.studies import MOST_PENDING, StudyEntry, now
 from erosion.client.site_file import Site
 from erosion.client.training.kept_state import Moment
-from erosion.client.training.limits import check_study, part_asked
+from erosion.client.training.limits import check_study, lacking, needs_of, part_asked, rounds_asked
 from erosion.client.training.request import Request
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import Refusal, RunOver, Undecided

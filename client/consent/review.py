@@ -4,14 +4,24 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 
-from erosion.client.consent.approvals import decision_about, declined_before, too_many_approved
-from erosion.client.consent.budgets import too_little, used_by_a_run
-from erosion.client.consent.needs import longest_arm, num_trials
+from erosion.client.consent.approvals import (
+    decision_about,
+    declined_before,
+    too_little,
+    too_many_approved,
+    used_by_a_run,
+)
 from erosion.client.dataset.preprocessing import stands_in
 from erosion.client.records.records import Records
 from erosion.client.records.studies import StudyEntry
 from erosion.client.site_file import Site
-from erosion.client.training.limits import check_study, part_asked, problem_with_code
+from erosion.client.training.limits import (
+    check_study,
+    longest_arm,
+    num_trials,
+    part_asked,
+    problem_with_code,
+)
 from erosion.client.training.privacy import promised
 from erosion.common.algorithms import REGISTRY
 from erosion.common.algorithms.base import TRAIN

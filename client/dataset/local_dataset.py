@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from erosion.client.dataset.kept_patients import KeptPatients
+from erosion.client.dataset.load import KeptPatients
 from erosion.client.dataset.preprocessing import (
     image_inputs,
     notes_of_cut,

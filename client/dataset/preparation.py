@@ -15,8 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from erosion.client.dataset.column_values import NumberMarks, UnitChange
-from erosion.client.dataset.spelling import MISSING_MARKERS, DecimalMark, found_decimal
+from erosion.client.dataset.column_values import (
+    MISSING_MARKERS,
+    DecimalMark,
+    NumberMarks,
+    UnitChange,
+    found_decimal,
+)
 from erosion.client.dataset.text_table import TextColumn, TextTable
 from erosion.common.errors import DataError
 from erosion.common.settings.base import Settings

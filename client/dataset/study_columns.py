@@ -7,16 +7,17 @@ from functools import partial
 
 from erosion.client.dataset.column_values import (
     PLAIN_MARKS,
+    DecimalMark,
     Fault,
     NumberMarks,
     Parse,
     feature_parser,
+    found_decimal,
     target_parser,
     toml_key,
 )
 from erosion.client.dataset.preparation import NOT_A_DATE, YEARS, time_between
 from erosion.client.dataset.sources.data_source import TableSource
-from erosion.client.dataset.spelling import DecimalMark, found_decimal
 from erosion.client.dataset.text_table import TextColumn, TextTable
 from erosion.common.settings.names import canonical
 from erosion.common.tasks.features import NumberFeature, Range

@@ -9,8 +9,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.client.dataset.apart import checked_targets
-from erosion.client.dataset.column_values import LIMIT, REFUSED, Fault, toml_key
+from erosion.client.dataset.column_values import (
+    LIMIT,
+    MISSING_MARKERS,
+    REFUSED,
+    Fault,
+    groups_by_point,
+    toml_key,
+)
 from erosion.client.dataset.isolated_values import to_be_asked_about
 from erosion.client.dataset.preparation import (
     NOT_A_DATE,
@@ -21,13 +27,13 @@ from erosion.client.dataset.preparation import (
     stand_apart,
 )
 from erosion.client.dataset.sources.data_source import TableSource
-from erosion.client.dataset.spelling import MISSING_MARKERS, groups_by_point
 from erosion.client.dataset.study_columns import (
     StudyColumn,
     check_maps,
     decimal_mark,
     study_columns,
 )
+from erosion.client.dataset.task_checks import checked_targets
 from erosion.client.dataset.text_table import TextColumn, TextTable
 from erosion.client.scaffold.vocabulary import (
     change_of_header,

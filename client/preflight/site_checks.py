@@ -11,8 +11,14 @@ from typing import Any
 import torch
 from pydantic import BaseModel
 
-from erosion.client.consent.approvals import decision_about, too_many_approved
-from erosion.client.consent.budgets import too_little, used_by_a_run, used_up, was_answered
+from erosion.client.consent.approvals import (
+    decision_about,
+    too_little,
+    too_many_approved,
+    used_by_a_run,
+    used_up,
+    was_answered,
+)
 from erosion.client.disclosure.control import DisclosureControl
 from erosion.client.finding import Finding, failed, ok, warning
 from erosion.client.records.account import COPY, SECRET_NAME, copied_from, site_secret

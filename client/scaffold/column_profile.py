@@ -11,17 +11,18 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.client.dataset.column_values import LIMIT, NumberMarks
-from erosion.client.dataset.isolated_values import seem_counted_dates, standing_apart
-from erosion.client.dataset.preparation import TIME
-from erosion.client.dataset.sources.table_file import TableFile
-from erosion.client.dataset.spelling import (
+from erosion.client.dataset.column_values import (
+    LIMIT,
     MISSING_MARKERS,
     MISSING_WORDS,
+    NumberMarks,
     found_decimal,
     groups_by_point,
     points_may_group,
 )
+from erosion.client.dataset.isolated_values import seem_counted_dates, standing_apart
+from erosion.client.dataset.preparation import TIME
+from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.dataset.text_table import TextColumn, TextTable
 from erosion.client.scaffold.vocabulary import (
     MixedUnits,

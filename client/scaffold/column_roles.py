@@ -7,11 +7,11 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from erosion.client.dataset.column_values import MISSING_MARKERS
 from erosion.client.dataset.isolated_values import seem_assigned
 from erosion.client.dataset.preparation import nearly_bare, on_other_rows, stand_apart
 from erosion.client.dataset.single_column import Outcome, suspicion
 from erosion.client.dataset.sources.data_source import DataSource, TableSource
-from erosion.client.dataset.spelling import MISSING_MARKERS
 from erosion.client.dataset.study_columns import columns_of
 from erosion.client.dataset.text_table import TextTable
 from erosion.client.scaffold.column_profile import (

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from erosion.client.dataset.column_values import toml_key
-from erosion.client.dataset.spelling import BELOW_A_LIMIT
+from erosion.client.dataset.column_values import BELOW_A_LIMIT, toml_key
 from erosion.client.scaffold.column_match import Match
 from erosion.client.scaffold.column_profile import NUMBER, Profile
 from erosion.client.scaffold.column_roles import likely_key, repeats

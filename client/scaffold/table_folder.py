@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from erosion.client.dataset.row_hashes import RowHashes, hashes_of_rows
 from erosion.client.dataset.sources.data_source import DataSource, TableSource, entries_of
 from erosion.client.dataset.sources.file_content import stem_of, suffix_of
 from erosion.client.dataset.sources.table_file import SUFFIXES
-from erosion.client.dataset.text_table import TextColumn, TextTable
+from erosion.client.dataset.text_table import RowHashes, TextColumn, TextTable, hashes_of_rows
 from erosion.client.scaffold.vocabulary import is_id
 from erosion.common.errors import DataError
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from erosion.client.dataset.spelling import DASHES, MISSING_WORDS
+from erosion.client.dataset.column_values import DASHES, MISSING_WORDS
 from erosion.client.scaffold.column_profile import Profile
 from erosion.client.scaffold.vocabulary import words_in, words_of
 from erosion.common.settings.names import canonical

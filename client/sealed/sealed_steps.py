@@ -12,8 +12,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from erosion.client.records.ledgers import SumTable
-from erosion.client.sealed.phases import SealedIdentity
-from erosion.client.sealed.sealed_site import SealedSite
+from erosion.client.sealed.sealed_site import SealedIdentity, SealedSite
 from erosion.client.site_file import Site
 from erosion.common.errors import Refusal, SiteError
 from erosion.common.learning.local_work import LocalAnswer

@@ -13,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from erosion.client.dataset.kept_patients import KeptPatients
+from erosion.client.dataset.load import KeptPatients
 from erosion.client.dataset.local_dataset import LocalDataset
+from erosion.client.dataset.task_checks import check_task, warm_up
 from erosion.client.disclosure.control import DisclosureControl
 from erosion.client.evaluation.final_figures import final_figures, measure, no_figures_yet
 from erosion.client.evaluation.held_out import (
@@ -29,13 +30,12 @@ from erosion.client.evaluation.references import (
     loss_of_local_arm,
 )
 from erosion.client.records.records import Records
-from erosion.client.sealed.phases import SealedIdentity
+from erosion.client.sealed.sealed_site import SealedIdentity
 from erosion.client.sealed.sealed_steps import SealedSteps, secret_of
 from erosion.client.site_file import Site
 from erosion.client.training.kept_state import KeptState, Moment
 from erosion.client.training.limits import check_limits, check_parts, check_study
 from erosion.client.training.privacy import PrivateRounds
-from erosion.client.training.rehearsal import check_task, warm_up
 from erosion.client.training.request import (
     Request,
     arm_of,

@@ -85,8 +85,13 @@ def _login_name() -> str:
 
 def _run_review(options: argparse.Namespace) -> int:
     with imports_for_good():
-        from erosion.client.consent.approvals import decide, entry_of, too_many_approved
-        from erosion.client.consent.budgets import listing, named
+        from erosion.client.consent.approvals import (
+            decide,
+            entry_of,
+            listing,
+            named,
+            too_many_approved,
+        )
         from erosion.client.consent.review import review
         from erosion.client.records.account import claim
         from erosion.client.records.records import Records

@@ -345,7 +345,7 @@ def test_arrays_of_objects_are_not_unpickled(tmp_path: Path) -> None:
 
 
 def test_too_large_archives_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("erosion.client.dataset.sources.pixels.MAX_DECODED_BYTES", 10_000)
+    monkeypatch.setattr("erosion.client.dataset.sources.labelled_images.MAX_DECODED_BYTES", 10_000)
     with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("images.npy", b"\0" * 20_000)
     said = read_quietly(lambda: ImageFiles(path=tmp_path / "a.npz").read(GREY))

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from erosion.client.disclosure.control import DisclosureControl
-from erosion.client.disclosure.figures import (
+from erosion.client.disclosure.control import (
     ColumnFigures,
+    DisclosureControl,
     column_figures,
     draw,
     rounded,

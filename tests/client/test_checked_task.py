@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from erosion.client.dataset.apart import checked_targets
+from erosion.client.dataset.task_checks import check_task, checked_targets
 from erosion.client.training.hospital import Hospital
-from erosion.client.training.rehearsal import check_task
 from erosion.common.errors import Refusal
 from erosion.common.tasks import REGISTRY
 from tests.support.said import raises

@@ -12,22 +12,23 @@ import pytest
 import tomli_w
 import torch
 
-from erosion.client.consent import needs as needs_module
 from erosion.client.consent.approvals import (
     contracts_of,
     decide,
     decision_about,
     entry_of,
     leads_to,
+    listing,
+    named,
 )
-from erosion.client.consent.budgets import listing, named
 from erosion.client.consent.consent import Consent
-from erosion.client.consent.needs import needs_of
 from erosion.client.consent.review import review
 from erosion.client.records.account import dataset_of, site_secret
 from erosion.client.records.answers import Answer
 from erosion.client.records.records import FILE_NAME, Records
 from erosion.client.site_file import Budget
+from erosion.client.training import limits as limits_module
+from erosion.client.training.limits import needs_of
 from erosion.command_line import main
 from erosion.common.errors import Refusal, SiteError, StudyError, Undecided
 from erosion.common.protocol.messages import EvaluateRequest
@@ -476,7 +477,7 @@ def test_runs_are_counted_for_each_user(tmp_path: Path, records: Records) -> Non
 
 def test_needs_of_many_users_are_cheap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folds = Mock(wraps=folds_of)
-    monkeypatch.setattr(needs_module, "folds_of", folds)
+    monkeypatch.setattr(limits_module, "folds_of", folds)
     hospitals = ["b", *(f"h{number}" for number in range(1000))]
     asked_for = study(user="all", hospitals=hospitals, evaluation={"folds": 20, "repeats": 20})
     assert needs_of(site(tmp_path), asked_for).runs == len(hospitals)

@@ -8,8 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from erosion.client.dataset.kept_patients import KeptPatients
-from erosion.client.dataset.load import load_patients
+from erosion.client.dataset.load import KeptPatients, load_patients
 from erosion.client.dataset.sources.duckdb_files import DuckdbFiles
 from erosion.client.finding import Severity
 from erosion.client.site_file import Site

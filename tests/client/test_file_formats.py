@@ -14,7 +14,7 @@ import pyreadstat
 import pytest
 
 from erosion.client.dataset.load import load_patients
-from erosion.client.dataset.sources import file_content, typed_files
+from erosion.client.dataset.sources import file_content, table_file
 from erosion.client.dataset.sources.table_file import TableFile
 from erosion.client.site_file import load_site
 from erosion.command_line import main
@@ -185,14 +185,14 @@ def test_too_large_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for name in ("a.csv.gz", "a.zip", "a.XLSX", "a.sav", "a.ndjson"):
         FORMATS[name](tmp_path / name)
     monkeypatch.setattr(file_content, "MAX_FILE_BYTES", 2**10)
-    monkeypatch.setattr(typed_files, "MOST_CELLS", 100)
-    monkeypatch.setattr(typed_files, "MOST_CELLS", 100)
+    monkeypatch.setattr(table_file, "MOST_CELLS", 100)
+    monkeypatch.setattr(table_file, "MOST_CELLS", 100)
     for name in ("a.csv.gz", "a.zip"):
         with raises(DataError, "more than"):
             TableFile(path=tmp_path / name).read(["age"])
     monkeypatch.undo()
-    monkeypatch.setattr(typed_files, "MOST_CELLS", 100)
-    monkeypatch.setattr(typed_files, "MOST_CELLS", 100)
+    monkeypatch.setattr(table_file, "MOST_CELLS", 100)
+    monkeypatch.setattr(table_file, "MOST_CELLS", 100)
     for name in ("a.XLSX", "a.sav", "a.ndjson"):
         with raises(DataError, "more", "read"):
             TableFile(path=tmp_path / name).read(["age"])

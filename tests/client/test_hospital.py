@@ -13,9 +13,9 @@ from PIL import Image
 from torch.nn.functional import cross_entropy
 
 from erosion.client.dataset.local_dataset import LocalDataset
+from erosion.client.dataset.task_checks import warm_up
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
-from erosion.client.training.rehearsal import warm_up
 from erosion.common.errors import DataError, Refusal, SiteError
 from erosion.common.learning.local_sgd import Samples, round_generator, train_locally
 from erosion.common.learning.models import build_model, flat_parameters

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from erosion.client.dataset.kept_patients import KeptPatients
+from erosion.client.dataset.load import KeptPatients
 from erosion.client.dataset.sources.data_source import TableSource, revision_of
 from erosion.client.dataset.sources.sql import SqlQuery
 from erosion.client.dataset.sources.table_file import TableFile

@@ -9,7 +9,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from erosion.client.dataset.kept_patients import KeptPatients
+from erosion.client.dataset.load import KeptPatients
 from erosion.client.dataset.local_dataset import LocalDataset
 from erosion.client.dataset.split import split_patients
 from erosion.client.disclosure.control import DisclosureControl

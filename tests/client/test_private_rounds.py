@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from erosion.client.consent.budgets import listing
+from erosion.client.consent.approvals import listing
 from erosion.client.consent.review import review
 from erosion.client.dataset.local_dataset import LocalDataset
 from erosion.client.disclosure.control import DisclosureControl

@@ -11,11 +11,11 @@ from flwr.app import Message
 from erosion.client.audit.audit_log import AuditLog
 from erosion.client.consent.approvals import decide, entry_of
 from erosion.client.consent.consent import Consent
-from erosion.client.consent.needs import needs_of
 from erosion.client.records.account import dataset_of
 from erosion.client.records.answers import Answer
 from erosion.client.records.records import FILE_NAME, Records
 from erosion.client.records.recovery import recover
+from erosion.client.training.limits import needs_of
 from erosion.common.errors import Refusal
 from erosion.common.protocol import wire
 from erosion.common.protocol.messages import StepReply, StepResult, TrainRequest

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from erosion.client.dataset.load import load_patients
-from erosion.client.dataset.row_hashes import hashes_of_rows
 from erosion.client.dataset.sources.table_file import TableFile
+from erosion.client.dataset.text_table import hashes_of_rows
 from erosion.client.scaffold import table_folder
 from erosion.client.scaffold.column_match import match_columns
 from erosion.client.scaffold.column_profile import read_whole

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from erosion.client.dataset.row_hashes import hash_of_text
 from erosion.client.dataset.split import CountedPatients
+from erosion.client.dataset.text_table import hash_of_text
 from erosion.client.disclosure.control import DisclosureControl
 from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital

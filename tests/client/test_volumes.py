@@ -13,8 +13,8 @@ from erosion.client.dataset.preprocessing import image_inputs
 from erosion.client.dataset.same_patient import same_patient
 from erosion.client.dataset.sources.dicom import DicomImages
 from erosion.client.dataset.sources.image_files import ImageFiles
+from erosion.client.dataset.sources.labelled_images import fitted_volume
 from erosion.client.dataset.sources.nifti import NiftiImages
-from erosion.client.dataset.sources.pixels import fitted_volume
 from erosion.common.errors import DataError, ModelError
 from erosion.common.learning.models import build_model, check_model
 from erosion.common.learning.networks import Logistic, MnistCnn, MonaiNetwork

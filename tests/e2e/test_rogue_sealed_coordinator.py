@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from erosion.client.records.records import FILE_NAME, Records
-from erosion.client.sealed.phases import SealedIdentity
-from erosion.client.sealed.sealed_site import SealedSite
+from erosion.client.sealed.sealed_site import SealedIdentity, SealedSite
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import EnrolmentError, Refusal
 from erosion.common.sealed import legs, pinned_keys

@@ -10,8 +10,13 @@ from gmpy2 import mpz
 
 from erosion.client.records.ledgers import SumTable
 from erosion.client.records.records import Records
-from erosion.client.sealed.phases import MaskedUpdate, Released, SealedIdentity, Values
-from erosion.client.sealed.sealed_site import SealedSite
+from erosion.client.sealed.sealed_site import (
+    MaskedUpdate,
+    Released,
+    SealedIdentity,
+    SealedSite,
+    Values,
+)
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import Refusal, RunError
 from erosion.common.protocol.messages import StepResult

@@ -10,8 +10,7 @@ import torch
 from gmpy2 import mpz
 
 from erosion.client.records.records import Records
-from erosion.client.sealed.phases import Greeted, Measured
-from erosion.client.sealed.sealed_site import SealedSite
+from erosion.client.sealed.sealed_site import Greeted, Measured, SealedSite
 from erosion.common.algorithms import REGISTRY
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import RunError, SiteError

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from gmpy2 import mpz
 
-from erosion.client.sealed.phases import MaskedUpdate, Released
+from erosion.client.sealed.sealed_site import MaskedUpdate, Released
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import Refusal
 from erosion.common.protocol import wire

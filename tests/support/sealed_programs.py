@@ -15,8 +15,7 @@ from erosion.client.audit.site_observers import STATUS_NAME
 from erosion.client.connection.agent import Until
 from erosion.client.connection.serve import serve
 from erosion.client.connection.site_link import SiteLink
-from erosion.client.sealed.phases import Greeted, Measured
-from erosion.client.sealed.sealed_site import SealedSite
+from erosion.client.sealed.sealed_site import Greeted, Measured, SealedSite
 from erosion.client.training.hospital import Hospital
 from erosion.common.algorithms.base import TRAIN
 from erosion.common.errors import Refusal

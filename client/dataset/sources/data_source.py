@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from erosion.client.dataset.column_values import Limit
+from erosion.client.dataset.column_values import DecimalMark, Limit
 from erosion.client.dataset.preparation import (
     Canonical,
     JoinedRows,
@@ -26,7 +26,6 @@ from erosion.client.dataset.preparation import (
     ValueMap,
     joined,
 )
-from erosion.client.dataset.spelling import DecimalMark
 from erosion.client.dataset.text_table import TextTable
 from erosion.client.finding import Finding, failed, ok, warning
 from erosion.common.errors import DataError

@@ -10,14 +10,13 @@ from itertools import chain, islice
 
 import numpy as np
 
+from erosion.client.dataset.column_values import MISSING_MARKERS, MISSING_WORDS
 from erosion.client.dataset.sources.file_content import (
     FileContent,
     declared_encoding,
     found_encoding,
 )
-from erosion.client.dataset.spelling import MISSING_MARKERS, MISSING_WORDS
-from erosion.client.dataset.text_table import ColumnEncoder, TextTable
-from erosion.client.dataset.whole_table import whole_table
+from erosion.client.dataset.text_table import ColumnEncoder, TextTable, whole_table
 from erosion.common.errors import DataError
 
 SNIFFED_LINES = 20  # used to detect the separator

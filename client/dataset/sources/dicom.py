@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from erosion.client.dataset.row_hashes import hash_of_image
 from erosion.client.dataset.sources.data_source import LabelledImages, files_below
 from erosion.client.dataset.sources.dicom_pixels import (
     OwnWindow,
@@ -22,15 +21,17 @@ from erosion.client.dataset.sources.dicom_pixels import (
     plane,
     shown,
 )
-from erosion.client.dataset.sources.labelled_images import ScanFolder, read_each
-from erosion.client.dataset.sources.pixels import (
+from erosion.client.dataset.sources.labelled_images import (
     Resize,
+    ScanFolder,
     UnusableImageError,
     Window,
     cannot_be_read,
     fitted,
     fitted_volume,
+    read_each,
 )
+from erosion.client.dataset.text_table import hash_of_image
 from erosion.common.errors import DataError
 from erosion.common.tasks.inputs import ImageTask
 

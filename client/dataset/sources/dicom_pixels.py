@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from erosion.client.dataset.sources.pixels import (
+from erosion.client.dataset.sources.labelled_images import (
     UnusableImageError,
     Window,
     cannot_be_read,

@@ -19,8 +19,7 @@ from erosion.client.dataset.sources.data_source import (
     within,
 )
 from erosion.client.dataset.sources.delimited import distinct
-from erosion.client.dataset.text_table import TextTable, text_columns
-from erosion.client.dataset.whole_table import whole_table
+from erosion.client.dataset.text_table import TextTable, text_columns, whole_table
 from erosion.common.errors import DataError
 from erosion.common.support.software import install_command
 

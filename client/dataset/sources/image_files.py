@@ -14,8 +14,7 @@ from PIL.ImageFile import ImageFile
 from PIL.TiffImagePlugin import BITSPERSAMPLE, TiffImageFile
 from pydantic import Field, model_validator
 
-from erosion.client.dataset.apart import checked_targets
-from erosion.client.dataset.row_hashes import hash_of_image, hashes_of_arrays
+from erosion.client.dataset.column_values import MISSING_MARKERS
 from erosion.client.dataset.sources.data_source import (
     ImageSource,
     LabelledImages,
@@ -25,7 +24,13 @@ from erosion.client.dataset.sources.data_source import (
 )
 from erosion.client.dataset.sources.labelled_images import (
     PatientPattern,
+    Resize,
+    UnusableImageError,
+    cannot_be_read,
+    check_decoded,
+    check_size,
     faults,
+    fitted,
     patients_in_names,
     read_each,
     read_target,
@@ -33,15 +38,8 @@ from erosion.client.dataset.sources.labelled_images import (
     some_of,
     target_names,
 )
-from erosion.client.dataset.sources.pixels import (
-    Resize,
-    UnusableImageError,
-    cannot_be_read,
-    check_decoded,
-    check_size,
-    fitted,
-)
-from erosion.client.dataset.spelling import MISSING_MARKERS
+from erosion.client.dataset.task_checks import checked_targets
+from erosion.client.dataset.text_table import hash_of_image, hashes_of_arrays
 from erosion.common.errors import DataError
 from erosion.common.tasks.inputs import ImageTask
 

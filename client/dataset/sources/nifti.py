@@ -12,26 +12,24 @@ from PIL import Image
 from pydantic import Field, model_validator
 
 from erosion.client.dataset.column_values import LARGEST_NUMBER
-from erosion.client.dataset.row_hashes import hash_of_image
 from erosion.client.dataset.sources.data_source import LabelledImages, files_below
 from erosion.client.dataset.sources.labelled_images import (
     PatientPattern,
-    ScanFolder,
-    not_read,
-    patients_in_names,
-    read_each,
-    some_of,
-)
-from erosion.client.dataset.sources.pixels import (
     Resize,
+    ScanFolder,
     UnusableImageError,
     Window,
     cannot_be_read,
     check_decoded,
     fitted,
     fitted_volume,
+    not_read,
+    patients_in_names,
+    read_each,
+    some_of,
     windowed,
 )
+from erosion.client.dataset.text_table import hash_of_image
 from erosion.common.errors import DataError
 from erosion.common.tasks.inputs import ImageTask
 

@@ -14,8 +14,7 @@ from urllib.parse import unquote
 from pydantic import Field, model_validator
 
 from erosion.client.dataset.sources.data_source import TableSource, within
-from erosion.client.dataset.text_table import ColumnEncoder, TextTable
-from erosion.client.dataset.whole_table import whole_table
+from erosion.client.dataset.text_table import ColumnEncoder, TextTable, whole_table
 from erosion.client.finding import Finding, failed, ok, warning
 from erosion.common.errors import DataError
 from erosion.common.support.files import read_named

@@ -1,9 +1,15 @@
 """Tables in files of any format."""
 
-from collections.abc import Collection
+import json
+import re
+import zipfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime, time
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import IO, Annotated, Any, Literal, Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 from pydantic import AfterValidator, Field, model_validator
@@ -13,19 +19,286 @@ from erosion.client.dataset.sources.data_source import (
     TableSource,
     is_there,
 )
-from erosion.client.dataset.sources.delimited import NO_PATIENTS, Marks, distinct, read_delimited
-from erosion.client.dataset.sources.file_content import FileContent, content_of, suffix_of
-from erosion.client.dataset.sources.typed_files import (
-    JSON_LINES,
-    STATISTICS,
-    WORKBOOKS,
-    read_json_lines,
-    read_sheet,
-    read_statistics,
+from erosion.client.dataset.sources.delimited import (
+    NO_PATIENTS,
+    Marks,
+    Row,
+    distinct,
+    read_delimited,
+    table_of_rows,
 )
-from erosion.client.dataset.text_table import TextTable, text_columns
-from erosion.client.dataset.whole_table import whole_table
+from erosion.client.dataset.sources.file_content import (
+    CHUNK,
+    CUT_OFF,
+    FileContent,
+    content_of,
+    declared_encoding,
+    suffix_of,
+)
+from erosion.client.dataset.text_table import ColumnEncoder, TextTable, text_columns, whole_table
 from erosion.common.errors import DataError
+from erosion.common.support.software import install_command
+
+# Not .xlsb: a cell far from the others crashes the program, and nothing warns of it.
+WORKBOOKS = (".xlsx", ".xlsm", ".xls", ".ods")
+STATISTICS = {
+    ".sav": "read_sav",
+    ".zsav": "read_sav",
+    ".por": "read_por",
+    ".dta": "read_dta",
+    ".sas7bdat": "read_sas7bdat",
+    ".xpt": "read_xport",
+}  # pyreadstat's own, by suffix
+JSON_LINES = (".jsonl", ".ndjson")
+MOST_CELLS = 2**25  # of a table; of a sheet, including empty ones between two others
+MOST_COLUMNS = 20_000
+MOST_BYTES = 2**31  # of a workbook, unpacked
+WHOLE = 2**53  # numbers up to here are whole where they say so
+PLACE = re.compile(rb'<c [^>]*?\br="([A-Z]{1,3})(\d{1,7})"')  # of a cell, in a sheet's XML
+XPORT_RECORD = 80  # bytes; a SAS transport file is a multiple of these
+SHOWN = 5
+MIDNIGHT = time()
+
+
+def read_sheet(
+    content: FileContent, origin: str, sheet: str | None, marks: Marks, wanted: Collection[str]
+) -> TextTable:
+    """Read the wanted columns of a sheet, the only non-empty one unless named. Raises DataError.
+
+    Cells with an error, such as #N/A, are missing, and dates are dates.
+    """
+    cells = ([_plain(value) for value in row] for row in _sheet(content, origin, sheet))
+    rows = (
+        Row(number, number, row if any(cell != "" for cell in row) else ())
+        for number, row in enumerate(cells, start=1)
+    )
+    return table_of_rows(content, origin, rows, marks, wanted)
+
+
+def _plain(value: Any) -> Any:
+    """Write whole numbers without a point, days without a time."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < WHOLE:
+        return int(value)
+    if isinstance(value, datetime) and value.time() == MIDNIGHT:
+        return value.date()
+    return value
+
+
+def _sheet(content: FileContent, origin: str, sheet: str | None) -> list[list[Any]]:
+    try:
+        from python_calamine import CalamineWorkbook, PasswordError, SheetVisibleEnum
+    except ModuleNotFoundError:
+        raise _lacking(origin, "python-calamine") from None
+    try:
+        _check_bounds(content, origin)
+        with content.open() as file:
+            book = CalamineWorkbook.from_filelike(file)
+            names = [s.name for s in book.sheets_metadata if s.visible == SheetVisibleEnum.Visible]
+            if sheet is not None and sheet not in book.sheet_names:
+                raise DataError(
+                    f"{origin} has no sheet {sheet!r}; it has {', '.join(map(repr, names))}."
+                    " Correct sheet under [data]."
+                )
+            found = [sheet] if sheet is not None else names
+            filled = {
+                name: rows
+                for name in found
+                if (rows := book.get_sheet_by_name(name).to_python(skip_empty_area=False))
+            }
+    except (DataError, KeyboardInterrupt, SystemExit):
+        raise
+    except PasswordError:
+        raise DataError(f"{origin} is locked with a password. Save it without one.") from None
+    except BaseException as problem:  # noqa: BLE001 - calamine's panics are not Exceptions
+        raise DataError(
+            f"{origin} is no workbook that can be read ({_reason(problem)}). Save it again as"
+            " .xlsx; if it is text that was only called so, rename it to .csv."
+        ) from None
+    if len(filled) > 1:
+        raise DataError(
+            f"{origin} has the sheets {', '.join(map(repr, filled))}. Say which holds the patients:"
+            " set sheet under [data] (--sheet where a draft is made)."
+        )
+    if not filled:
+        raise DataError(f"{origin} has an empty sheet. Export the patients into it.")
+    (rows,) = filled.values()
+    return rows
+
+
+def _check_bounds(content: FileContent, origin: str) -> None:
+    """Refuse what would fill the memory, including a single cell at the far corner of a sheet."""
+    with content.open() as file:
+        if not zipfile.is_zipfile(file):  # .xls, with few rows and columns by its format
+            return
+    with content.open() as file, zipfile.ZipFile(file) as archive:
+        if sum(member.file_size for member in archive.infolist()) > MOST_BYTES:
+            raise DataError(
+                f"{origin} unpacks to more than {MOST_BYTES // 2**30} GiB. Export only the study's"
+                " columns."
+            )
+        for member in archive.infolist():
+            if re.fullmatch(r"xl/worksheets/[^/]+\.xml", member.filename):
+                with archive.open(member) as sheet:
+                    _check_cells(origin, *_extent(sheet))
+
+
+def _check_cells(origin: str, num_rows: int, num_columns: int) -> None:
+    if num_rows * num_columns > MOST_CELLS or num_columns > MOST_COLUMNS:
+        raise DataError(
+            f"{origin} has {num_rows:,} rows and {num_columns:,} columns, more than are read."
+            " Export only the study's columns, and remove cells that lie far from the others."
+        )
+
+
+def _extent(sheet: IO[bytes]) -> tuple[int, int]:
+    """Return the last row and column of a sheet that have a cell."""
+    last_row = last_column = 0
+    rest = b""
+    while chunk := sheet.read(CHUNK):
+        text = rest + chunk
+        for letters, row in PLACE.findall(text):
+            last_row = max(last_row, int(row))
+            column = 0
+            for letter in letters:
+                column = 26 * column + letter - 64
+            last_column = max(last_column, column)
+        rest = text[-200:]
+    return last_row, last_column
+
+
+def _reason(problem: BaseException) -> str:
+    return (str(problem).splitlines() or ["damaged"])[0][:200]
+
+
+def _lacking(origin: str, package: str) -> DataError:
+    return DataError(
+        f"{origin} is read with {package}, which is not installed. Run:"
+        f" {install_command('formats')}"
+    )
+
+
+def read_statistics(
+    content: FileContent, origin: str, encoding: str | None, labels: bool, wanted: Collection[str]
+) -> TextTable:
+    """Read the wanted columns of a file of SPSS, SAS or Stata. Raises DataError.
+
+    Values that the file declares as missing are missing. Labelled values are read as their codes,
+    or with `labels` as the labels.
+    """
+    try:
+        import pyreadstat
+    except ModuleNotFoundError:
+        raise _lacking(origin, "pyreadstat") from None
+    if content.suffix == ".xpt" and content.num_bytes % XPORT_RECORD:
+        raise DataError(f"{origin} ends in the middle of a record, so it {CUT_OFF}")
+    read = getattr(pyreadstat, STATISTICS[content.suffix])
+    given = {} if encoding is None else {"encoding": encoding}
+    try:
+        with content.open() as file:
+            _, said = read(file, metadataonly=True, **given)
+        _check_cells(origin, said.number_rows or 0, said.number_columns)
+        with content.open() as file:
+            found, said = read(file, output_format="dict", **given)
+    except DataError:
+        raise
+    except Exception as problem:  # noqa: BLE001 - a damaged file may raise anything
+        raise DataError(
+            f"{origin} cannot be read: {_reason(problem)}. Save it again; if letters are meant, set"
+            " encoding under [data]."
+        ) from None
+    meant = {name: said.variable_value_labels.get(name, {}) for name in found}
+    labelled = [name for name, of_values in meant.items() if of_values]
+    notes = []
+    if labelled and not labels:
+        some = ", ".join(labelled[:SHOWN]) + (", ..." if len(labelled) > SHOWN else "")
+        notes = [f'{some}: read as codes, and have labels (value_labels = "labels" reads those)']
+    columns = {
+        name: [_plain(meant[name].get(value, value) if labels else value) for value in column]
+        for name, column in found.items()
+    }
+    return _table(content, origin, columns, wanted, notes)
+
+
+def read_json_lines(
+    content: FileContent, origin: str, encoding: str | None, wanted: Collection[str]
+) -> TextTable:
+    """Read the wanted columns of a file with an object on each line. Raises DataError.
+
+    Nested values are columns by their path: `name.0.family`.
+    """
+    encoding = declared_encoding(content, encoding or "utf-8")
+    rows: list[dict[str, Any]] = []
+    lines: list[int] = []
+    names: dict[str, None] = {}
+    with TextIOWrapper(content.open(), encoding=encoding) as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            rows.append(dict(_flat(_object(line, number, origin))))
+            lines.append(number)
+            names.update(dict.fromkeys(rows[-1]))
+            _check_cells(origin, len(rows), len(names))
+    kinds = {row.get("resourceType") for row in rows} - {None}
+    if kinds - {"Patient"}:
+        raise DataError(
+            f"{origin} holds FHIR's {', '.join(sorted(map(str, kinds)))}. FHIR's resources are not"
+            " the rows of a table: flatten them into one row for each patient first (SQL on FHIR's"
+            " views, Pathling), or query them with DuckDB."
+        )
+    notes = ["FHIR's Patient, a row each; what lies deeper is called by its path"] if kinds else []
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    return _table(content, origin, columns, wanted, notes, lines)
+
+
+def _object(line: str, number: int, origin: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        if not line.endswith("\n") and line.lstrip().startswith("{"):
+            raise DataError(
+                f"{origin} ends in the middle of line {number}, so it {CUT_OFF}"
+            ) from None
+        found = None
+    if not isinstance(found, dict):
+        raise DataError(
+            f"{origin}: line {number} is no JSON object. Give one object on each line, such as"
+            ' {"age": 63, "sex": "f"}.'
+        )
+    return found
+
+
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict | list):
+        inner = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, one in inner:
+            yield from _flat(one, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, value
+
+
+def _table(
+    content: FileContent,
+    origin: str,
+    values: Mapping[str, Sequence[Any]],
+    wanted: Collection[str],
+    notes: Sequence[str],
+    lines: Sequence[int] | None = None,
+) -> TextTable:
+    header = distinct(content, list(values))
+    encoders = [ColumnEncoder(name, origin, is_wanted=name in wanted) for name in header]
+    for encoder, column in zip(encoders, values.values(), strict=True):
+        encoder.add(column)
+    return whole_table(
+        origin,
+        header,
+        dict(zip(header, (encoder.column() for encoder in encoders), strict=True)),
+        wanted,
+        max(map(len, values.values()), default=0),
+        row_word="row" if lines is None else "line",
+        notes=notes,
+        numbers=None if lines is None else np.array(lines),
+    )
+
 
 SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": ",", ".data": ","}  # by suffix
 PARQUET = (".parquet", ".pq")

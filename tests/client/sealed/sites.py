@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from erosion.client.records.records import Records
-from erosion.client.sealed.phases import MaskedUpdate, SealedIdentity
-from erosion.client.sealed.sealed_site import SealedSite
+from erosion.client.sealed.sealed_site import MaskedUpdate, SealedIdentity, SealedSite
 from erosion.common.algorithms.base import WHOLE, SealedMeasure
 from erosion.common.sealed.coordinator import Attempt
 from erosion.common.sealed.legs import Lengths

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.linalg import null_space
 
-from erosion.client.sealed.phases import Measured
+from erosion.client.sealed.sealed_site import Measured
 from erosion.common.errors import Refusal
 from erosion.common.sealed.roster import Receipt, View, places, sign_receipt
 from erosion.common.sealed.shares import combine_shares, threshold

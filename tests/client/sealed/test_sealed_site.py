@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from erosion.client.records.records import Records
-from erosion.client.sealed.phases import Measured, Released, SealedIdentity
-from erosion.client.sealed.sealed_site import SealedSite
+from erosion.client.sealed.sealed_site import Measured, Released, SealedIdentity, SealedSite
 from erosion.common.algorithms.base import SealedMeasure
 from erosion.common.errors import Refusal
 from erosion.common.sealed.keys import agree, new_pair

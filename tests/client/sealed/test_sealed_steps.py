@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from erosion.client.sealed.phases import Greeted, SealedIdentity
+from erosion.client.sealed.sealed_site import Greeted, SealedIdentity
 from erosion.client.training.hospital import Hospital
 from erosion.client.training.limits import check_limits
 from erosion.common.errors import Refusal, SiteError

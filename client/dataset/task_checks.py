@@ -1,26 +1,70 @@
-"""Tries a study's task and model on made-up patients, before the first round.
+"""Tries a study's task and model on a few patients, before the first round.
 
 Otherwise a mistake in somebody's own task would show in the middle of a run, as another fault, or
 never, in a wrong figure. And torch's first optimiser in a process imports most of torch (seconds,
 on a busy machine), which a round with a deadline does not wait for.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from erosion.client.dataset.apart import is_apart
 from erosion.common.errors import Refusal
 from erosion.common.learning.local_sgd import optimizer_for
 from erosion.common.learning.trainable import draws_from, to_training, trained_parameters
 from erosion.common.learning.training import Training
 from erosion.common.tasks.task import Floats, Targets, Task, as_tensor
 
+TRIED = 64  # patients at most, evenly from the first to the last
+_ROUNDING = 1e-6  # relative to the largest value; sums of one row may be rounded differently
+
+
+def is_apart(of: Callable[[slice], object], together: NDArray[np.generic]) -> bool:
+    """Return whether `of`, applied to some patients, agrees with `together` (n, ...), of all."""
+    num_patients = len(together)
+    places = np.linspace(0, num_patients - 1, min(TRIED, num_patients)).astype(int).tolist()
+    known = np.abs(together[np.isfinite(together)])
+    largest = float(known.max()) if known.size else 0.0
+    for place in places:
+        here = slice(place, place + 1)
+        alone, among = np.asarray(of(here)), together[here]
+        if alone.shape != among.shape or not np.allclose(
+            alone, among, rtol=0.0, atol=_ROUNDING * largest, equal_nan=True
+        ):
+            return False
+    return True
+
+
+def checked_targets(task: Task, columns: Floats) -> Targets:
+    """Return `task.targets` of columns (n, c): (n, ...). Raises Refusal without their values."""
+    found = task.targets(columns)
+    problem = ""
+    if not isinstance(found, np.ndarray) or found.dtype.kind not in "biuf":
+        problem = f"it is a {_kind(found)}; it must be an array of numbers"
+    elif found.shape[:1] != (len(columns),):
+        problem = "it has another length than the columns; one target for each patient is needed"
+    elif not np.isfinite(found).all():
+        problem = "it has values that are not finite"
+    elif not is_apart(lambda part: task.targets(columns[part]), found):
+        problem = "a patient's target depends on the other patients; it must be of that one alone"
+    if problem:
+        raise Refusal(
+            f"The task {task.outcome!r} makes targets that cannot be used: {problem}."
+            " Correct `targets` in the task's class (docs/extending.md)."
+        )
+    return found
+
+
+def _kind(value: object) -> str:
+    dtype = getattr(value, "dtype", "")
+    return f"{type(value).__name__} of {dtype}" if dtype else type(value).__name__
+
+
 PATIENTS = 64  # patients in the trial: as many at every hospital, because others see shapes
-_ROUNDING = 1e-6  # relative
 
 
 def check_task(task: Task, targets: Targets, *, measures: bool) -> None:
