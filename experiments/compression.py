@@ -19,10 +19,10 @@ from erosion.common.compression.codec import KINDS, Compression
 from erosion.common.study.study import Study, load_study
 from erosion.common.support.files import write_atomically
 from erosion.experiments.benchmarks.report_line import provenance
-from erosion.experiments.data_dir import add_data_dir
+from erosion.experiments.download import add_data_dir
 from erosion.experiments.program import output_file, run_program
 from erosion.experiments.slow_line import SlowLine
-from erosion.experiments.sources import HospitalFiles, make_hospitals
+from erosion.experiments.sources import Data, make_hospitals
 from erosion.experiments.testbed import deploy, study_path
 from erosion.server.run.journal import read_journal
 from erosion.server.run.result import read_result
@@ -68,7 +68,7 @@ def run_cell(workload: Workload, compression: Compression, data_dir: Path) -> Ce
     with tempfile.TemporaryDirectory(prefix="erosion-compression-") as name:
         folder = open_run_folder(Path(name) / "run", study)
         files = make_hospitals(whole, folder.path / "data", data_dir)
-        hospitals: dict[str, HospitalFiles | Mapping[str, Any]] = {
+        hospitals: dict[str, Data | Mapping[str, Any]] = {
             hospital: files[hospital] for hospital in study.hospitals
         }
         code = deploy(study, folder, hospitals, by_way_of=SlowLine().to)

@@ -19,13 +19,13 @@ from erosion.common.compression.codec import KINDS, Compression
 from erosion.common.study.study import load_study
 from erosion.experiments.benchmarks.report_line import provenance
 from erosion.experiments.compression import ARM, WORKLOADS, Workload, part_of, put_between
-from erosion.experiments.data_dir import add_data_dir
-from erosion.experiments.every_user import site_of
+from erosion.experiments.download import add_data_dir
 from erosion.experiments.program import output_file, run_program
 from erosion.experiments.simulator import simulate, timeless
 from erosion.experiments.sources import make_hospitals
 from erosion.experiments.tables import in_words
 from erosion.experiments.testbed import study_path
+from erosion.experiments.testbed_sites import site_of
 
 ROUNDS = 30
 MARK = "<!-- seeds -->"  # the page's table stands between two of these

@@ -25,9 +25,9 @@ from erosion.common.sealed import pinned_keys
 from erosion.common.settings.base import read_toml
 from erosion.common.study.study import Study, load_study
 from erosion.common.support.files import write_atomically
-from erosion.experiments.sources import make_hospitals
+from erosion.experiments.sources import Data, make_hospitals
 from erosion.experiments.testbed import study_path
-from erosion.experiments.testbed_limits import TESTBED_BUDGET
+from erosion.experiments.testbed_sites import TESTBED_BUDGET
 from erosion.server.enrolment.enrolment import enrol_site, init_federation
 from erosion.server.enrolment.federation_folder import Address, FederationFolder
 from erosion.server.enrolment.peers_file import write_peers
@@ -43,7 +43,8 @@ def set_up(
 ) -> None:
     """Fill `federation` and `sites`/1, 2, ...; the user's hospital is number 1."""
     study = load_study(study_file)
-    volumes = sorted((path for path in sites.iterdir() if path.name.isdigit()), key=_number)
+    numbered = (path for path in sites.iterdir() if path.name.isdigit())
+    volumes = sorted(numbered, key=lambda path: int(path.name))
     order = study.user_first
     if len(order) > len(volumes):
         raise StudyError(
@@ -123,16 +124,12 @@ def _deal(
         enrol_site(folder, name)
         _unpack(folder.kit(name), volume)
         folder.kit(name).unlink()  # the key is the hospital's alone
-        data = hospitals[name].data
+        data = Path(hospitals[name]["path"])
         shutil.copy(data, volume / data.name)
-        _name_data(volume / "site.toml", data.name, hospitals[name].keys)
+        _name_data(volume / "site.toml", {**hospitals[name], "path": data.name})
     for volume in volume_of.values():
         write_peers(folder, volume / pinned_keys.NAME)
     shutil.rmtree(federation / "made")
-
-
-def _number(volume: Path) -> int:
-    return int(volume.name)
 
 
 def _unpack(kit: Path, volume: Path) -> None:
@@ -145,15 +142,12 @@ def _unpack(kit: Path, volume: Path) -> None:
                 path.chmod(member.mode)
 
 
-def _name_data(site_file: Path, name: str, keys: dict[str, Any]) -> None:
+def _name_data(site_file: Path, data: Data) -> None:
     """Fill in what the kit leaves to the hospital."""
     text = site_file.read_text(encoding="utf-8")
     if SITE_TEMPLATE not in text:
         raise StudyError(f"{site_file} is not the site file of a kit.")
-    tables = {key: value for key, value in keys.items() if isinstance(value, dict)}
-    lines = {key: value for key, value in keys.items() if key not in tables}
-    text = text.replace(SITE_TEMPLATE, tomli_w.dumps({"path": name, **lines}).rstrip("\n"))
-    text += "\n" + (tomli_w.dumps({"data": tables}) if tables else "")
+    text = text.replace(SITE_TEMPLATE, tomli_w.dumps(data).rstrip("\n"))
     text = text.replace('automatic = "never"', 'automatic = "within_limits"')  # nobody is there
     for key, most in TESTBED_BUDGET.items():
         text = re.sub(rf"^{key} = \d+", f"{key} = {most}", text, flags=re.MULTILINE)
@@ -165,20 +159,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("study", help="a study file, or the name of one that comes along")
     parser.add_argument("--coordinator", required=True, help="the name that sites dial")
-    parser.add_argument("--federation", type=Path, default=Path("/federation"))
-    parser.add_argument("--sites", type=Path, default=Path("/sites"))
-    parser.add_argument("--runs", type=Path, default=Path("/runs"))
+    for name in ("federation", "sites", "runs"):
+        parser.add_argument(f"--{name}", type=Path, default=Path("/") / name)
     parser.add_argument("--data-dir", type=Path, default=Path("/data"))
-    options = parser.parse_args(arguments)
+    options = vars(parser.parse_args(arguments))
     try:
-        set_up(
-            study_path(options.study),
-            coordinator=options.coordinator,
-            federation=options.federation,
-            sites=options.sites,
-            runs=options.runs,
-            data_dir=options.data_dir,
-        )
+        set_up(study_path(options.pop("study")), **options)
     except ErosionError as problem:
         print(f"set-up: {problem}", file=sys.stderr)
         return problem.exit_code

@@ -1,11 +1,11 @@
-"""`erosion data NAME`: fetches a public data set once and checks its known SHA-256 (pooch)."""
+"""The public data sets: their folder, and `erosion data NAME`, which fetches one (pooch)."""
 
+import argparse
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
-
-import pooch
 
 from erosion.common.errors import ErosionError, LinkError, SiteError
 
@@ -61,6 +61,21 @@ DATA_SETS: Mapping[str, DataSet] = {
 }
 
 
+def default_data_dir() -> Path:
+    """Return the data sets' folder where nobody names one."""
+    return Path(os.environ.get("EROSION_DATA") or "data")
+
+
+def add_data_dir(parser: argparse.ArgumentParser) -> None:
+    """`--data-dir`: the folder with the public data sets."""
+    parser.add_argument(
+        "--data-dir",
+        type=Path,
+        default=default_data_dir(),
+        help="where downloaded data sets are (default: $EROSION_DATA, else data/)",
+    )
+
+
 def fetch(name: str, data_dir: Path) -> Path:
     """Fetch the data set `name` into `data_dir`/`name`, and return that folder.
 
@@ -77,6 +92,8 @@ def fetch(name: str, data_dir: Path) -> Path:
 
 def fetch_data_set(data_set: DataSet, folder: Path) -> Path:
     """Fetch every file of `data_set` into `folder`; see `fetch`."""
+    import pooch  # which takes a third of a second
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:

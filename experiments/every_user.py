@@ -12,20 +12,18 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from erosion.client.site_file import Site
 from erosion.client.training.hospital import Hospital
 from erosion.common.study.study import EVERY_USER, Study, load_study
 from erosion.common.support.files import write_atomically
-from erosion.experiments.data_dir import add_data_dir
+from erosion.experiments.download import add_data_dir
 from erosion.experiments.program import output_file, run_program
 from erosion.experiments.simulator import Simulation, simulate
-from erosion.experiments.sources import HospitalFiles, make_hospitals
+from erosion.experiments.sources import make_hospitals
 from erosion.experiments.testbed import study_path
-from erosion.experiments.testbed_limits import testbed_limits
+from erosion.experiments.testbed_sites import site_of
 from erosion.server.output.overview_page import write_overview
 from erosion.server.output.tables import print_overview
 from erosion.server.run.findings import contributions, leak_of
@@ -64,36 +62,6 @@ def _line(study: Study, user: str, found: Simulation) -> UserResult:
             for arm, final in found.finals.items()
             if final.stopped
         },
-    )
-
-
-def site_of(
-    name: str,
-    files: HospitalFiles | Mapping[str, Any],
-    study: Study | None = None,
-    *,
-    min_local_steps: int | None = None,
-    weights: Path | None = None,
-) -> Site:
-    """Return a site that is never connected to anything, with files or [data] of a site file.
-
-    It allows what a testbed of `study` does. `min_local_steps` takes the place of the usual limit,
-    for papers that take one step a round. `weights`: its compute.weights.
-    """
-    limits = {} if study is None else testbed_limits(study, name)
-    if min_local_steps is not None:
-        limits["min_local_steps"] = min_local_steps
-    if isinstance(files, HospitalFiles):
-        files = {"path": files.data, **files.keys}
-    return Site.model_validate(
-        {
-            "name": name,
-            "data": files,
-            "coordinator": {"address": "127.0.0.1:1"},
-            "limits": limits,
-            # a simulation's hospitals have no secret
-            "compute": {"public_order": True, "weights": weights},
-        }
     )
 
 

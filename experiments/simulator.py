@@ -5,18 +5,21 @@ import logging
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import torch
+from torch import Tensor, nn
 
+from erosion.client.sealed.sealed_site import SealedIdentity
 from erosion.client.training.hospital import Hospital
 from erosion.common.aggregation.cohort import HospitalName
 from erosion.common.errors import ErosionError, StudyError
-from erosion.common.learning.local_sgd import Trainer, train_locally
-from erosion.common.learning.stacked_sgd import why_not_stacked
+from erosion.common.learning.local_sgd import LocalResult, Pull, Samples, Trainer, train_locally
+from erosion.common.learning.stacked_sgd import Job, train_stacked, why_not_stacked
+from erosion.common.learning.training import Training
 from erosion.common.protocol.messages import EvaluateRequest, StepResult, TrainResult
 from erosion.common.rounds.channel import (
     Connection,
@@ -35,8 +38,7 @@ from erosion.common.rounds.presence import Presence, UserDeclinedError
 from erosion.common.rounds.records import Absence, RoundRecord
 from erosion.common.rounds.study import Outcome, run_study
 from erosion.common.study.study import Study
-from erosion.experiments.sealed_identities import introduce
-from erosion.experiments.together import answers_together
+from erosion.common.support.keys import new_private_key
 from erosion.experiments.worker_processes import WorkerProcesses
 
 logger = logging.getLogger("erosion.simulation")
@@ -265,6 +267,89 @@ def _length(request: Request) -> int:
     if isinstance(request, EvaluateRequest):
         return max((len(parameters) for parameters in request.parameters.values()), default=0)
     return 0 if request.parameters is None else len(request.parameters)
+
+
+# A rule calls for training wherever it likes. To train hospitals as one stack, a hospital answers
+# until it comes to training that has not been done, and is left there. When each was left or has
+# answered, all that is to be trained is trained as a stack, and the hospitals that were left answer
+# again, now with the result. An answer depends on the request and on what was kept before it alone,
+# so a hospital comes to the same place again.
+
+A = TypeVar("A")  # an answer
+
+
+class _UntrainedError(BaseException):
+    """A hospital came to training that has not been done. Handlers of faults let it pass."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+
+@dataclass(slots=True)
+class _Trained:
+    """What was trained for one answer, in the order in which it is asked for."""
+
+    results: list[LocalResult] = field(default_factory=list)
+    seconds: float = 0.0  # its shares in the time of the stacks
+
+    def trainer(self, *, alone: bool) -> Trainer:
+        """Gives the results one after the other, and beyond them raises `_UntrainedError`.
+
+        `alone`: nobody is left to be trained with, so it trains.
+        """
+        results = iter(self.results)
+
+        def train(
+            model: nn.Module,
+            start: Tensor,
+            samples: Samples,
+            training: Training,
+            generator: torch.Generator,
+            pull: Pull | None,
+            round_number: int,
+        ) -> LocalResult:
+            if (result := next(results, None)) is not None:
+                return result
+            job = Job(model, start, samples, training, generator, pull, round_number)
+            if alone:
+                return train_locally(*job)
+            raise _UntrainedError(job)
+
+        return train
+
+
+def answers_together(
+    calls: Mapping[int, Callable[[Trainer], A]], clock: Callable[[], float]
+) -> Iterator[tuple[A, float]]:
+    """What each call gave, as it comes, and the seconds of its share in the training."""
+    trained = {number: _Trained() for number in calls}
+    while True:
+        jobs: dict[int, Job] = {}
+        for number in list(trained):
+            trainer = trained[number].trainer(alone=len(trained) == 1)
+            try:
+                answer = calls[number](trainer)
+            except _UntrainedError as left:
+                jobs[number] = left.job
+                continue
+            yield answer, trained.pop(number).seconds
+            del answer  # it may be large
+        if not jobs:
+            return
+        started = clock()
+        results = train_stacked(list(jobs.values()))
+        share = (clock() - started) / len(jobs)
+        for number, result in zip(jobs, results, strict=True):
+            trained[number].results.append(result)
+            trained[number].seconds += share
+
+
+def introduce(hospitals: Mapping[str, Hospital]) -> None:
+    """Give every hospital a fresh key for sealed rounds, and the others' public ones."""
+    keys = {name: new_private_key() for name in hospitals}
+    public = {name: key.public_key() for name, key in keys.items()}
+    for name, hospital in hospitals.items():
+        hospital.identify(SealedIdentity(name, keys[name], public))
 
 
 Simulation = Outcome  # what a simulated study ends with

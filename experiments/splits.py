@@ -22,7 +22,7 @@ from erosion.common.rounds.records import curve_of
 from erosion.common.study.study import Study, load_study
 from erosion.common.support.files import write_atomically
 from erosion.experiments.cells import committed, notes_once
-from erosion.experiments.data_dir import add_data_dir
+from erosion.experiments.download import add_data_dir
 from erosion.experiments.program import output_file, run_program
 from erosion.experiments.simulator import Simulation, simulate, timeless
 from erosion.experiments.tables import mean_and_error

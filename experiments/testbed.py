@@ -7,28 +7,30 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, Self
 
 import tomli_w
 
 from erosion.common.errors import ErosionError, StudyError
 from erosion.common.rounds.study import check_start
+from erosion.common.sealed import pinned_keys
 from erosion.common.study.study import Study, load_study
+from erosion.common.support.files import write_private
+from erosion.common.support.keys import new_private_key, private_pem
 from erosion.common.support.process import peak_megabytes
 from erosion.experiments.free_ports import free_address
-from erosion.experiments.own_data import own_data
-from erosion.experiments.sealed_identities import KEY, write_identities
-from erosion.experiments.sources import HospitalFiles, make_hospitals
-from erosion.experiments.testbed_limits import TESTBED_BUDGET, testbed_limits
+from erosion.experiments.sources import Data, make_hospitals
+from erosion.experiments.testbed_sites import TESTBED_BUDGET, own_data, testbed_limits
 from erosion.server.output.registry import check_outputs
 from erosion.server.run import provenance
 from erosion.server.run.run_folder import RunFolder, new_run_folder
 
 DATA = "testbed"  # the hospitals' folder in a run's
+KEY = "node.key"
 STOP_SECONDS = 5.0  # between asking a process to end and ending it
 
 
@@ -52,7 +54,7 @@ def study_path(name: str) -> Path:
 
 
 @dataclass
-class _Part:
+class _Program:
     """One process of the testbed."""
 
     name: str
@@ -67,29 +69,41 @@ class _Part:
 
     def last_error(self) -> str:
         """Return the last that it logged as an error, all lines of it; "" where there is none."""
-        if self.log is None:
-            return ""
-        entries = re.split(
-            r"^(?=\d{4}-\d\d-\d\d )", self.log.read_text(errors="replace"), flags=re.M
-        )
+        entries = re.split(r"^(?=\d{4}-\d\d-\d\d )", self._said(), flags=re.M)
         errors = [entry for entry in entries if " ERROR " in entry.partition("\n")[0]]
         return errors[-1].partition(" ERROR ")[2].rstrip() if errors else ""
 
     def last_words(self) -> str:
         """Return what it said last, for a message."""
-        if self.log is None:
-            return ""
-        lines = self.log.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return (self._said().strip().splitlines() or ["it said nothing"])[-1]
+
+    def _said(self) -> str:
+        return "" if self.log is None else self.log.read_text(errors="replace")
 
 
-@dataclass
-class _Parts:
-    """Every process that the testbed started; none of them outlives it."""
+class _Programs(list[_Program]):
+    """Every process that the testbed started; as a context manager none of them outlives it."""
 
-    all: list[_Part] = field(default_factory=list)
+    def __enter__(self) -> Self:
+        return self
 
-    def start(self, name: str, arguments: list[str], log: Path | None) -> _Part:
+    def __exit__(self, *_: object) -> None:
+        """Ask every process to end, then see to it."""
+        running = [program for program in self if program.poll() is None]
+        for program in running:
+            _signal(program, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_SECONDS
+        while any(program.poll() is None for program in running) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        for program in running:
+            while program.poll() is None:
+                _signal(program, signal.SIGKILL)
+                time.sleep(0.02)
+        for program in self:
+            if program.process.stdin:
+                program.process.stdin.close()
+
+    def start(self, name: str, arguments: list[str], log: Path | None) -> _Program:
         # Several processes share the cores: more than one thread each would only get in the way.
         environment = {
             **os.environ,
@@ -99,8 +113,7 @@ class _Parts:
         }
         if log is not None:  # its hospitals' budgets are this run's alone
             environment["XDG_STATE_HOME"] = str(log.parent / "home")
-        output: IO[bytes] | None = log.open("wb") if log else None
-        try:
+        with contextlib.nullcontext() if log is None else log.open("wb") as output:
             # A separate session, so that Ctrl-C reaches only the testbed, which then ends the
             # others in order. Standard input is a pipe that closes even if the testbed is killed.
             process = subprocess.Popen(
@@ -111,39 +124,13 @@ class _Parts:
                 env=environment,
                 start_new_session=True,
             )
-        finally:
-            if output:
-                output.close()
-        part = _Part(name, process, log)
-        self.all.append(part)
-        return part
-
-    def stop(self) -> None:
-        """Ask every process to end, then see to it."""
-        running = [part for part in self.all if part.poll() is None]
-        for part in running:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(part.process.pid, signal.SIGTERM)
-        deadline = time.monotonic() + STOP_SECONDS
-        while any(part.poll() is None for part in running) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        for part in running:
-            while part.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(part.process.pid, signal.SIGKILL)
-                time.sleep(0.02)
-        for part in self.all:
-            if part.process.stdin:
-                part.process.stdin.close()
+        self.append(_Program(name, process, log))
+        return self[-1]
 
 
-@contextlib.contextmanager
-def _supervised() -> Iterator[_Parts]:
-    parts = _Parts()
-    try:
-        yield parts
-    finally:
-        parts.stop()
+def _signal(program: _Program, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(program.process.pid, number)
 
 
 def run_testbed(
@@ -183,23 +170,23 @@ def run_in_testbed(
     data_dir: Path,
     verbosity: int = 0,
     outputs: Sequence[str],
-    own: Mapping[str, Mapping[str, Any]] | None,
+    own: Mapping[str, Data] | None,
     weights: Path | None,
 ) -> int:
-    """Return the same in a run folder that was made for this study.
+    """Run it in a run folder that was made for this study; see `run_testbed`.
 
     `own`: [data] of every hospital's site file, for a study without a [testbed] table.
     """
     hospitals = own or make_hospitals(study, folder.path / DATA, data_dir)
     flags = ["-" + "v" * verbosity] if verbosity else []
-    told = [f"--output={output}" for output in outputs]
-    return deploy(study, folder, hospitals, flags=flags, server_flags=told, weights=weights)
+    named = [f"--output={output}" for output in outputs]
+    return deploy(study, folder, hospitals, flags=flags, server_flags=named, weights=weights)
 
 
 def deploy(
     study: Study,
     folder: RunFolder,
-    hospitals: Mapping[str, HospitalFiles | Mapping[str, Any]],
+    hospitals: Mapping[str, Data],
     *,
     flags: Sequence[str] = (),
     server_flags: Sequence[str] = (),
@@ -225,14 +212,14 @@ def deploy(
     print(
         f"Starting the coordinator and {len(hospitals)} hospitals, a process each ...", flush=True
     )
-    with by_way_of(address) as dialled, _supervised() as parts:
-        server = parts.start(
+    with by_way_of(address) as dialled, _Programs() as programs:
+        server = programs.start(
             "coordinator",
             ["server", str(folder.study), "--insecure", *place, *flags, *server_flags],
             None,
         )
         sites = [
-            parts.start(
+            programs.start(
                 name,
                 ["client", str(_write_site(data, name, source, dialled, compute, study)), *flags],
                 data / name / "log.txt",
@@ -240,47 +227,42 @@ def deploy(
             for name, source in hospitals.items()
         ]
         code = _watch(server, sites)
-        _tell_of_errors(sites)
-    _print_footprint(parts.all, time.monotonic() - started)
+        for site in sites:  # here nobody has to be kept from reading their logs
+            if error := site.last_error():
+                print(f"At {site.name} ({site.log}): {error}", file=sys.stderr, flush=True)
+    memory = ", ".join(f"{program.name} {program.peak_megabytes:.0f}" for program in programs)
+    took = time.monotonic() - started
+    print(f"Peak memory in MB: {memory}. The testbed took {took:.1f} s.", flush=True)
     return code
 
 
-def _watch(server: _Part, sites: list[_Part]) -> int:
+def _watch(server: _Program, sites: list[_Program]) -> int:
     """Wait until the coordinator ends; report a site that ends early, and leave it be."""
-    told: set[str] = set()
+    reported: set[str] = set()
     while (code := server.poll()) is None:
         for site in sites:
-            if site.poll() is not None and site.name not in told:
-                told.add(site.name)
+            if site.poll() is not None and site.name not in reported:
+                reported.add(site.name)
                 print(
                     f"The site of {site.name} ended (exit code {site.process.returncode}):"
                     f" {site.last_words()}",
                     file=sys.stderr,
                     flush=True,
                 )
-        if len(told) == len(sites):
+        if len(reported) == len(sites):
             raise ErosionError("Every site ended, so the study cannot go on; see above.")
         time.sleep(0.05)
     return code if code >= 0 else 128 - code
 
 
-def _tell_of_errors(sites: list[_Part]) -> None:
-    """What the sites' own logs say: here nobody has to be kept from reading them."""
-    for site in sites:
-        if error := site.last_error():
-            print(f"At {site.name} ({site.log}): {error}", file=sys.stderr, flush=True)
-
-
 def _write_site(
     folder: Path,
     name: str,
-    source: HospitalFiles | Mapping[str, Any],
+    source: Data,
     address: str,
     compute: Mapping[str, Any],
     study: Study,
 ) -> Path:
-    if isinstance(source, HospitalFiles):
-        source = {"path": str(source.data.resolve()), **source.keys}
     path = folder / name / "site.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
     site = {
@@ -299,6 +281,10 @@ def _write_site(
     return path
 
 
-def _print_footprint(parts: list[_Part], seconds: float) -> None:
-    memory = ", ".join(f"{part.name} {part.peak_megabytes:.0f}" for part in parts)
-    print(f"Peak memory in MB: {memory}. The testbed took {seconds:.1f} s.", flush=True)
+def write_identities(folder: Path, names: Sequence[str]) -> None:
+    """Write keys for sealed rounds, where no hospital was enrolled."""
+    keys = {name: new_private_key() for name in names}
+    for name, key in keys.items():
+        write_private(folder / name / KEY, private_pem(key))
+        others = {other: keys[other].public_key() for other in names if other != name}
+        (folder / name / pinned_keys.NAME).write_text(pinned_keys.as_text(others))

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from erosion.commands.command import CHECK_FAILED, Command, flag, given
-from erosion.experiments.data_dir import add_data_dir
+from erosion.experiments.download import add_data_dir
 
 NETWORK = ("federation", "insecure", "address")  # options that --simulate has no use for
 

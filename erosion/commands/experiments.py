@@ -7,7 +7,7 @@ from erosion.commands.command import DEFAULT_RUNS, Command, add_outputs, add_run
 from erosion.common.errors import StudyError
 from erosion.common.support.logs import configure_logging
 from erosion.common.support.process import imports_for_good
-from erosion.experiments.data_dir import add_data_dir
+from erosion.experiments.download import add_data_dir
 
 
 def _testbed_arguments(parser: argparse.ArgumentParser) -> None:

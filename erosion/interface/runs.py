@@ -106,8 +106,8 @@ def testbed(
         ErosionError: Also, before anything is run, for a study with every hospital as its user.
     """
     from erosion.common.rounds.study import check_start
-    from erosion.experiments.own_data import own_data
     from erosion.experiments.testbed import run_in_testbed
+    from erosion.experiments.testbed_sites import own_data
     from erosion.server.output.registry import check_outputs
     from erosion.server.run.run_folder import new_run_folder
 
@@ -228,7 +228,7 @@ def simulate(
 
 
 def _data_dir(given: AnyPath | None) -> Path:
-    from erosion.experiments.data_dir import default_data_dir
+    from erosion.experiments.download import default_data_dir
 
     return default_data_dir() if given is None else Path(given)
 
@@ -258,10 +258,13 @@ def _sites_given(
     sites: Mapping[str, AnyPath] | Sequence[AnyPath] | AnyPath,
     weights: Path | None,
 ) -> "Mapping[str, Site]":
-    from erosion.experiments.every_user import site_of
-    from erosion.experiments.own_data import own_files, site_files, warn_of_rows
-    from erosion.experiments.sources import HospitalFiles
-    from erosion.experiments.testbed_limits import in_a_simulation
+    from erosion.experiments.testbed_sites import (
+        in_a_simulation,
+        own_files,
+        site_files,
+        site_of,
+        warn_of_rows,
+    )
 
     files: Mapping[str, Site] = {}
     tables: Mapping[str, Path] = {}
@@ -296,7 +299,7 @@ def _sites_given(
     return {
         **{name: in_a_simulation(site, study, weights) for name, site in files.items()},
         **{
-            name: site_of(name, HospitalFiles(data=path), study, weights=weights)
+            name: site_of(name, {"path": path}, study, weights=weights)
             for name, path in tables.items()
         },
     }

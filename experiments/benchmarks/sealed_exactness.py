@@ -23,12 +23,12 @@ from erosion.client.training.hospital import Hospital
 from erosion.common.rounds.records import RoundRecord
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.benchmarks.report_line import parser_of, report
-from erosion.experiments.data_dir import add_data_dir
-from erosion.experiments.every_user import site_of
+from erosion.experiments.download import add_data_dir
 from erosion.experiments.program import run_program
 from erosion.experiments.simulator import Simulation, simulate, timeless
 from erosion.experiments.sources import make_hospitals
 from erosion.experiments.testbed import study_path
+from erosion.experiments.testbed_sites import site_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ import tomli_w
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.benchmarks.report_line import ReportLine, parser_of, report
 from erosion.experiments.program import run_program
-from erosion.experiments.sources import HospitalFiles
+from erosion.experiments.sources import Data
 from erosion.experiments.testbed import deploy
 from erosion.server.run.journal import read_journal
 from erosion.server.run.run_folder import new_run_folder
@@ -176,14 +176,14 @@ def measure(peers: int, model: str, rounds: int, *, sealed: bool) -> Measured:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _patients(folder: Path, name: str) -> HospitalFiles:
+def _patients(folder: Path, name: str) -> Data:
     folder.mkdir(parents=True)
     draws = np.random.default_rng(sum(map(ord, name)))
     rows = draws.normal(size=(PATIENTS, len(FEATURES)))
     lines = [",".join([*(f"{x:.4f}" for x in row), str(int(row[0] > 0))]) for row in rows]
     path = folder / "patients.csv"
     path.write_text("\n".join([",".join([*FEATURES, "y"]), *lines]) + "\n")
-    return HospitalFiles(path)
+    return {"path": str(path)}
 
 
 def _measured(

@@ -29,11 +29,10 @@ from erosion.common.learning.models import (
     load_flat_parameters,
 )
 from erosion.common.study.study import Study
-from erosion.experiments.every_user import site_of
 from erosion.experiments.papers.mnist import agents_of, study_of
 from erosion.experiments.simulator import simulate
-from erosion.experiments.sources import HospitalFiles
 from erosion.experiments.sources.mnist import partition, read_mnist
+from erosion.experiments.testbed_sites import site_of
 
 AGENTS, BATCH_SIZE, LEARNING_RATE = 100, 32, 0.1
 SHAPE, CLASSES = (1, 28, 28), 10
@@ -270,7 +269,7 @@ def _table_hospital(folder: Path, name: str) -> Hospital:
     ]
     path = folder / f"{name}.csv"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return Hospital(site_of(name, HospitalFiles(path)))
+    return Hospital(site_of(name, {"path": path}))
 
 
 def main() -> None:

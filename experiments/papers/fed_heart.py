@@ -25,7 +25,7 @@ from erosion.experiments.papers.flamby import (
     study_for,
 )
 from erosion.experiments.sources import make_hospitals
-from erosion.experiments.sources.heart_disease import FLAMBY_SEED, TRAINING_SHARE
+from erosion.experiments.sources.flamby import FLAMBY_SEED, TRAINING_SHARE
 from erosion.experiments.tables import paragraph, wilson
 from erosion.experiments.testbed import study_path
 

@@ -18,7 +18,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import CellPlan, Tick, Values
 from erosion.experiments.sources import make_hospitals
-from erosion.experiments.sources.heart_disease import COLUMNS, FLAMBY_SEED, SPARSE, SPLIT
+from erosion.experiments.sources.flamby import COLUMNS, FLAMBY_SEED, SPARSE, SPLIT
 from erosion.experiments.testbed import study_path
 
 SEEDS = range(42, 47)
@@ -71,7 +71,7 @@ def _parts(data_dir: Path | None) -> Mapping[str, tuple[Part, Part]]:
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         for hospital, file in make_hospitals(study(), Path(folder), data_dir).items():
-            with file.data.open(newline="", encoding="utf-8") as text:
+            with Path(file["path"]).open(newline="", encoding="utf-8") as text:
                 found[hospital] = _scaled(list(csv.DictReader(text)))
     return found
 

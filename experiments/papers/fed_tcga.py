@@ -17,8 +17,8 @@ from erosion.experiments.cells import Cell, CellPlan, Tick, Values
 from erosion.experiments.experiment import Page
 from erosion.experiments.papers import flamby
 from erosion.experiments.papers.rules import Arms
-from erosion.experiments.sources import HospitalFiles, make_hospitals
-from erosion.experiments.sources.tcga_brca import DAYS, EVENT, TEST_SHARE
+from erosion.experiments.sources import Data, make_hospitals
+from erosion.experiments.sources.flamby import DAYS, EVENT, TEST_SHARE
 from erosion.experiments.tables import paragraph
 from erosion.experiments.testbed import study_path
 
@@ -103,7 +103,7 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     return figures
 
 
-def _tested(file: HospitalFiles) -> tuple[np.ndarray, np.ndarray]:
+def _tested(file: Data) -> tuple[np.ndarray, np.ndarray]:
     """Of the test patients: days followed (n,), and whether that ended with death (n,)."""
     header, patients = flamby.read_table(file)
     split, days, event = (header.index(name) for name in (flamby.SPLIT, DAYS, EVENT))

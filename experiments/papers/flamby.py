@@ -17,10 +17,9 @@ from erosion.client.training.hospital import Hospital
 from erosion.common.protocol.messages import EvaluateRequest, FinalMetrics
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell, Values
-from erosion.experiments.every_user import site_of
 from erosion.experiments.papers.rules import RECOMMENDED, RECOMMENDED_ARM, Arms
 from erosion.experiments.simulator import Simulation, simulate, timeless
-from erosion.experiments.sources import HospitalFiles
+from erosion.experiments.sources import Data
 from erosion.experiments.sources.source import write_table
 from erosion.experiments.tables import (
     MARKS,
@@ -35,6 +34,7 @@ from erosion.experiments.tables import (
     table,
 )
 from erosion.experiments.testbed import study_path
+from erosion.experiments.testbed_sites import site_of
 
 SPLIT = "split"  # the column of both sources: "train" or "test"
 FOLDS = 3  # parts of the user's training patients, on one of which the number of rounds is chosen
@@ -76,7 +76,7 @@ def study_for(name: str, config: Values, *, split_seed: int | None, bootstrap: i
 
 
 def arms_and_pooled(
-    study: Study, files: Mapping[str, HospitalFiles], base_rate: str
+    study: Study, files: Mapping[str, Data], base_rate: str
 ) -> dict[str, FinalMetrics]:
     """Return the figures of every arm, of pooled training and of the base rate, by name."""
     apart = _simulated(study, files).evaluation
@@ -84,12 +84,12 @@ def arms_and_pooled(
     return {**apart.arms, POOLED: _pooled(study, files), base_rate: apart.base_rate}
 
 
-def _simulated(study: Study, files: Mapping[str, HospitalFiles]) -> Simulation:
+def _simulated(study: Study, files: Mapping[str, Data]) -> Simulation:
     hospitals = {name: Hospital(site_of(name, file)) for name, file in files.items()}
     return simulate(study, hospitals, clock=timeless)
 
 
-def _pooled(study: Study, files: Mapping[str, HospitalFiles]) -> FinalMetrics:
+def _pooled(study: Study, files: Mapping[str, Data]) -> FinalMetrics:
     """Return a model that one hospital trains on everybody's patients, in the steps of all.
 
     The user's site measures it, as it does the arms: the figures of survival depend on the
@@ -111,7 +111,7 @@ def _pooled(study: Study, files: Mapping[str, HospitalFiles]) -> FinalMetrics:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pooled.csv"
         write_table(path, header, rows)
-        trained = _simulated(Study.model_validate(one_place), {user: HospitalFiles(path)})
+        trained = _simulated(Study.model_validate(one_place), {user: {"path": path}})
     # An arm that takes the scaling that it is sent: what the training was scaled by.
     arms = {POOLED: {"algorithm": "fedavg"}}
     measured = Study.model_validate(raw | {"arms": arms, "scaling": "federated", "selection": None})
@@ -123,9 +123,9 @@ def _pooled(study: Study, files: Mapping[str, HospitalFiles]) -> FinalMetrics:
     return Hospital(site_of(user, files[user])).evaluate(request).header.arms[POOLED]
 
 
-def read_table(file: HospitalFiles) -> tuple[list[str], list[list[str]]]:
+def read_table(file: Data) -> tuple[list[str], list[list[str]]]:
     """Return the header and the patients' cells of what a source wrote."""
-    with file.data.open(newline="", encoding="utf-8") as text:
+    with Path(file["path"]).open(newline="", encoding="utf-8") as text:
         header, *patients = list(csv.reader(text))
     return header, patients
 

@@ -38,10 +38,9 @@ from erosion.experiments.papers.gems_authors import (
     measured_ball,
     measured_neurons,
 )
-from erosion.experiments.sources import cifar10
-from erosion.experiments.sources.cifar10 import read_jpegs
-from erosion.experiments.sources.ham10000 import read_ham10000
+from erosion.experiments.sources import pictures
 from erosion.experiments.sources.mnist import read_mnist
+from erosion.experiments.sources.pictures import read_ham10000, read_jpegs
 from erosion.experiments.sources.source import data_folder, existing_file
 
 # Which labels each node has: the paper's for ten classes. For the seven of HAM10000 it does not
@@ -348,12 +347,12 @@ FEATURES = 512
 def cifar10_pool(data_dir: Path | None, trial: int) -> Pool:
     """15,000 images for the features, then 25,000 to train, 5,000 to validate; 5,000 to test."""
     generator = torch.Generator().manual_seed(trial)
-    folder = data_folder(data_dir, cifar10.FOLDER)
-    images, labels = _cifar10(existing_file(folder, cifar10.TRAINING_FILE))
+    folder = data_folder(data_dir, pictures.CIFAR10)
+    images, labels = _cifar10(existing_file(folder, pictures.TRAINING_FILE))
     order = torch.randperm(len(labels), generator=generator)
     first, train, validation = torch.split(order[:45_000], [15_000, 25_000, 5_000])
     network = _trained(images[first], labels[first], 10, generator)
-    test_images, test_labels = _cifar10(existing_file(folder, cifar10.TEST_FILE))
+    test_images, test_labels = _cifar10(existing_file(folder, pictures.TEST_FILE))
     test = torch.randperm(len(test_labels), generator=generator)[:5_000]
     return Pool(
         _features(network, images[train], labels[train]),

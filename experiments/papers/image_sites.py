@@ -28,7 +28,6 @@ from erosion.common.rounds.records import RoundRecord
 from erosion.common.study.study import Study, load_study
 from erosion.common.tasks.inputs import ImageTask
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
-from erosion.experiments.every_user import site_of
 from erosion.experiments.experiment import Page
 from erosion.experiments.papers.rules import RECOMMENDED, RECOMMENDED_ARM, Arms
 from erosion.experiments.simulator import Simulation, simulate, timeless
@@ -45,6 +44,7 @@ from erosion.experiments.tables import (
     table,
 )
 from erosion.experiments.testbed import study_path
+from erosion.experiments.testbed_sites import site_of
 
 
 class HeldImages(ImageSource):

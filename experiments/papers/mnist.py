@@ -17,7 +17,6 @@ from erosion.client.training.hospital import Hospital
 from erosion.common.rounds.records import RoundRecord
 from erosion.common.study.study import Study
 from erosion.experiments.cells import CellPlan, Tick, Values
-from erosion.experiments.every_user import site_of
 from erosion.experiments.papers.image_sites import HeldImages, without_notes
 from erosion.experiments.papers.rules import RECOMMENDED_ARM
 from erosion.experiments.simulator import simulate, timeless
@@ -29,8 +28,9 @@ from erosion.experiments.sources.mnist import (
     read_mnist,
     user_test_images,
 )
-from erosion.experiments.sources.source import HospitalFiles, data_folder
+from erosion.experiments.sources.source import data_folder
 from erosion.experiments.splits import after_each_round
+from erosion.experiments.testbed_sites import site_of
 
 Scheme = Literal["weight_erosion", "fedavg", "local"]
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
@@ -181,7 +181,7 @@ def agents_of(
             is_test = np.concatenate([is_test, np.ones(len(tested), dtype=np.bool_)])
         places = tuple(f"number {index}" for index in range(len(digits)))
         held = LabelledImages(pictures[:, None], digits, places, is_test=is_test)
-        site = site_of(name, HospitalFiles(source))
+        site = site_of(name, {"path": source})
         hospitals[name] = Hospital(site.model_copy(update={"data": HeldImages.of(held)}))
     return hospitals
 

@@ -24,12 +24,12 @@ from erosion.common.protocol import wire
 from erosion.common.protocol.messages import TrainRequest
 from erosion.common.study.study import Study, load_study
 from erosion.experiments.cells import Cell, CellPlan, Tick, Values
-from erosion.experiments.every_user import site_of
 from erosion.experiments.experiment import Page
 from erosion.experiments.simulator import simulate, timeless
 from erosion.experiments.sources import make_hospitals
 from erosion.experiments.tables import one_or_range
 from erosion.experiments.testbed import study_path
+from erosion.experiments.testbed_sites import site_of
 
 STUDY, ARM, SEEDS = "breast-cancer", "weight_erosion", 40
 VARIANTS: Mapping[str, Values] = {

@@ -25,10 +25,10 @@ from erosion.common.settings.names import canonical
 from erosion.common.study.study import Study, load_study
 from erosion.common.tasks.classification import Classification
 from erosion.experiments.cells import CellPlan, Tick, Values
-from erosion.experiments.every_user import site_of
 from erosion.experiments.simulator import simulate, timeless
-from erosion.experiments.sources import HospitalFiles, make_hospitals
+from erosion.experiments.sources import Data, make_hospitals
 from erosion.experiments.testbed import study_path
+from erosion.experiments.testbed_sites import site_of
 
 DEVIATIONS = 1.5  # z of "a little is enough"
 TIMES = 10.0  # how much longer than honest ones scaled updates and Gaussian noise are
@@ -290,7 +290,7 @@ def run_attack(study: Study, attack: str, data_dir: Path | None) -> Values:
     with tempfile.TemporaryDirectory() as folder:
         files = make_hospitals(study, Path(folder), data_dir)
         if ATTACKS[attack].flips_labels != (attacker in BORN_FLIPPED):
-            flip_labels(files[attacker].data, study)
+            flip_labels(Path(files[attacker]["path"]), study)
         simulation = simulate(study, attacked(files, attacker, ATTACKS[attack]), clock=timeless)
     metrics = simulation.evaluation.arms[method]
     weight = simulation.finals[method].weights.get(attacker)
@@ -325,9 +325,7 @@ def one_arm_study(name: str, method: str, seed: int) -> Study:
     return validate(Study, raw, f"Study {name} with {method}", StudyError)
 
 
-def attacked(
-    files: Mapping[str, HospitalFiles], attacker: str, attack: Attack
-) -> dict[str, Hospital]:
+def attacked(files: Mapping[str, Data], attacker: str, attack: Attack) -> dict[str, Hospital]:
     """Return the hospitals of one simulation, one of them harmful."""
     wire = Wire()
     return {

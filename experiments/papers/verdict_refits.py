@@ -27,8 +27,8 @@ from erosion.experiments.sources.diabetes_130 import (
     first_stays,
     patient_of,
 )
-from erosion.experiments.sources.ham10000 import read_ham10000
 from erosion.experiments.sources.mnist import read_mnist
+from erosion.experiments.sources.pictures import read_ham10000
 from erosion.experiments.sources.source import data_folder, existing_file, parsing, read_arrays
 
 Floats = NDArray[np.float64]

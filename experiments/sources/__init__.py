@@ -6,18 +6,15 @@ from pathlib import Path
 from erosion.common.errors import StudyError
 from erosion.common.settings.base import validate
 from erosion.common.study.study import Study
-from erosion.experiments.sources.breast_cancer import BreastCancer
-from erosion.experiments.sources.cifar10 import Cifar10
-from erosion.experiments.sources.diabetes import Diabetes
 from erosion.experiments.sources.diabetes_130 import Diabetes130
-from erosion.experiments.sources.ham10000 import Ham10000
-from erosion.experiments.sources.heart_disease import HeartDisease
+from erosion.experiments.sources.flamby import HeartDisease, TcgaBrca
 from erosion.experiments.sources.mnist import Mnist
-from erosion.experiments.sources.source import HospitalFiles, SourceBase
-from erosion.experiments.sources.tcga_brca import TcgaBrca
+from erosion.experiments.sources.pictures import Cifar10, Ham10000
+from erosion.experiments.sources.shipped import BreastCancer, Diabetes
+from erosion.experiments.sources.source import Data, SourceBase
 from erosion.experiments.sources.titanic import Titanic
 
-__all__ = ["REGISTRY", "HospitalFiles", "make_hospitals", "source_of"]
+__all__ = ["REGISTRY", "Data", "make_hospitals", "source_of"]
 
 REGISTRY: Mapping[str, type[SourceBase]] = {
     "breast_cancer": BreastCancer,
@@ -32,8 +29,8 @@ REGISTRY: Mapping[str, type[SourceBase]] = {
 }
 
 
-def make_hospitals(study: Study, folder: Path, data_dir: Path | None) -> dict[str, HospitalFiles]:
-    """Write the data file of every hospital of `study` below `folder`/HOSPITAL.
+def make_hospitals(study: Study, folder: Path, data_dir: Path | None) -> dict[str, Data]:
+    """Write the data file of every hospital below `folder`/HOSPITAL; return [data] of each.
 
     `study.testbed` names the source and its options; `data_dir` holds the data sets that have to
     be downloaded, one folder each. The same study gives the same files. Raises StudyError for a

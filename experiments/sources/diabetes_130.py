@@ -17,14 +17,12 @@ from pydantic import Field
 from erosion.common.errors import DataError
 from erosion.common.study.study import Study
 from erosion.experiments.sources.source import (
-    HospitalFiles,
+    Patients,
     SourceBase,
     check_complete,
-    check_hospitals,
     data_folder,
     existing_file,
     parsing,
-    write_table,
 )
 
 FOLDER, FILE = "diabetes-130", "diabetic_data.csv.gz"
@@ -61,29 +59,21 @@ class Diabetes130(SourceBase):
     Every hospital gets as many patients, drawn by the study's seed.
     """
 
+    offered = tuple(PAYERS)
+
     patients: int = Field(default=500, ge=20, le=1800)  # at each hospital
 
-    def write(
-        self, study: Study, folder: Path, data_dir: Path | None
-    ) -> Mapping[str, HospitalFiles]:
-        """Write one CSV per payer of the study."""
-        check_hospitals(study, PAYERS)
-        source = existing_file(data_folder(data_dir, FOLDER), FILE)
-        rows = first_stays(source)
-        files = {}
+    def contents(self, study: Study, data_dir: Path | None) -> Iterator[tuple[str, Patients]]:
+        """Each payer's patients."""
+        path = existing_file(data_folder(data_dir, FOLDER), FILE)
+        rows = first_stays(path)
         for place, (hospital, payer) in enumerate(PAYERS.items()):
-            if hospital not in study.hospitals:
-                continue
-            with parsing(source):
+            with parsing(path):
                 stays = [row for row in rows if row["payer_code"] == payer]
-            drawn = np.random.default_rng([study.seed, place]).permutation(len(stays))
-            path = folder / hospital / "patients.csv"
-            chosen = drawn[: self.patients].tolist()
-            with parsing(source):
+                drawn = np.random.default_rng([study.seed, place]).permutation(len(stays))
+                chosen = drawn[: self.patients].tolist()
                 patients = [patient_of(stays[number]) for number in chosen]
-            write_table(path, COLUMNS, patients)
-            files[hospital] = HospitalFiles(path)
-        return files
+            yield hospital, Patients(COLUMNS, patients)
 
 
 @lru_cache(maxsize=1)  # a second to read, and every split of an experiment reads it

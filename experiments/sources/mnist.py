@@ -6,7 +6,7 @@ numbers, and with 100 agents nine others have exactly the user's pattern."""
 
 import gzip
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import ceil, floor, prod
 from pathlib import Path
 from typing import Literal
@@ -17,11 +17,16 @@ from pydantic import Field
 
 from erosion.common.errors import DataError, StudyError
 from erosion.common.study.study import Study
-from erosion.experiments.sources.source import HospitalFiles, SourceBase, data_folder, existing_file
+from erosion.experiments.sources.source import (
+    Arrays,
+    Indices,
+    SourceBase,
+    data_folder,
+    existing_file,
+)
 
 PatternName = Literal["A", "B", "C", "D", "E", "F", "G"]
 PartitionName = Literal["disjoint", "reference"]
-Indices = NDArray[np.int64]
 
 PATTERNS: dict[PatternName, tuple[float, ...]] = {  # share of the digits 0 to 9
     "A": (0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1),
@@ -116,10 +121,8 @@ class Mnist(SourceBase):
     max_images: int | None = Field(default=None, ge=10)  # of each agent; None: all of its share
     add_test_images: bool = False
 
-    def write(
-        self, study: Study, folder: Path, data_dir: Path | None
-    ) -> Mapping[str, HospitalFiles]:
-        """Write one npz per hospital: images (n, 28, 28) uint8 and labels (n,) int64."""
+    def contents(self, study: Study, data_dir: Path | None) -> Iterator[tuple[str, Arrays]]:
+        """Images (n, 28, 28) uint8 and labels (n,) int64."""
         agents = study.user_first
         if len(agents) % 10:
             raise StudyError(
@@ -134,7 +137,6 @@ class Mnist(SourceBase):
         source = data_folder(data_dir, "mnist")
         images, labels = read_mnist(source, "train")
         parts = partition(labels, self.pattern, len(agents), self.partition, self.max_images)
-        files = {}
         for agent, (hospital, rows) in enumerate(zip(agents, parts, strict=True)):
             pictures, digits = images[rows], labels[rows]
             if agent == 0 and self.add_test_images:
@@ -142,11 +144,7 @@ class Mnist(SourceBase):
                 chosen = user_test_images(more_labels, self.pattern)
                 pictures = np.concatenate([pictures, more_images[chosen]])
                 digits = np.concatenate([digits, more_labels[chosen]])
-            path = folder / hospital / "images.npz"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            np.savez(path, images=pictures, labels=digits)
-            files[hospital] = HospitalFiles(path)
-        return files
+            yield hospital, {"images": pictures, "labels": digits}
 
 
 def read_mnist(

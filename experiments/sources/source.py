@@ -1,13 +1,17 @@
-"""The interface of a testbed source: options from the study file, and the files it writes."""
+"""The interface of a testbed source: options from the study file, and each hospital's patients.
+
+A source says who has which patients; reading the published files and writing a hospital's file are
+here.
+"""
 
 import csv
 import zipfile
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +20,9 @@ from erosion.common.errors import DataError, StudyError
 from erosion.common.settings.base import Settings
 from erosion.common.study.study import Study
 from erosion.experiments.download import DATA_SETS
+
+Data = Mapping[str, Any]  # [data] of a site file
+Indices = NDArray[np.int64]
 
 ROWS: dict[str, int] = {  # of the published tables, with their header: fewer were cut off
     "titanic3.csv": 1310,
@@ -30,38 +37,61 @@ ROWS: dict[str, int] = {  # of the published tables, with their header: fewer we
 
 
 @dataclass(frozen=True, slots=True)
-class HospitalFiles:
-    """What a site file must say about one hospital's data."""
+class Patients:
+    """One hospital's, as a table."""
 
-    data: Path
-    columns: Mapping[str, str] = field(default_factory=dict)  # the study's name -> the file's name
-    patient: str | None = None  # the file's column that identifies patients, if any
+    header: Sequence[str]
+    rows: Iterable[Sequence[object]]
 
-    @property
-    def keys(self) -> dict[str, Any]:
-        """[data] of the site file, but for the path."""
-        patient = {} if self.patient is None else {"patient": self.patient}
-        return patient | ({"columns": dict(self.columns)} if self.columns else {})
+
+Arrays = Mapping[str, NDArray[Any]]  # one hospital's, as images with what belongs to each
 
 
 class SourceBase(Settings):
     """The options of one source, as `testbed.options` of a study file gives them."""
 
-    def write(
-        self, study: Study, folder: Path, data_dir: Path | None
-    ) -> Mapping[str, HospitalFiles]:
+    offered: ClassVar[Sequence[str]] = ()  # its hospitals; (): they may have any name
+    patient: ClassVar[str | None] = None  # the column or array that identifies patients
+
+    def contents(
+        self, study: Study, data_dir: Path | None
+    ) -> Iterator[tuple[str, Patients | Arrays]]:
+        """Every hospital of `study`, and others if that is simpler. Raises DataError."""
+        raise TypeError(f"{type(self).__name__} does not say which patients its hospitals have")
+
+    def write(self, study: Study, folder: Path, data_dir: Path | None) -> Mapping[str, Data]:
         """Write one data file per hospital of `study`, below `folder`/HOSPITAL."""
-        raise TypeError(f"{type(self).__name__} does not say how to write its hospitals")
+        if unknown := sorted(set(study.hospitals) - set(self.offered or study.hospitals)):
+            raise StudyError(
+                f"Study {study.name}: hospitals names {', '.join(unknown)}, but its testbed source"
+                f" has {', '.join(self.offered)}; name hospitals from that list."
+            )
+        key = {} if self.patient is None else {"patient": self.patient}
+        written = {}
+        for hospital, content in self.contents(study, data_dir):
+            if hospital in study.hospitals:
+                path = _write(folder / hospital, content)
+                written[hospital] = {"path": str(path.absolute()), **key}
+        return written
 
 
-def check_hospitals(study: Study, offered: Collection[str]) -> None:
-    """Refuse a study that names a hospital which its source does not have."""
-    unknown = sorted(set(study.hospitals) - set(offered))
-    if unknown:
-        raise StudyError(
-            f"Study {study.name}: hospitals names {', '.join(unknown)}, but its testbed source has"
-            f" {', '.join(offered)}; name hospitals from that list."
-        )
+def _write(folder: Path, content: Patients | Arrays) -> Path:
+    if isinstance(content, Patients):
+        write_table(folder / "patients.csv", content.header, content.rows)
+        return folder / "patients.csv"
+    folder.mkdir(parents=True, exist_ok=True)
+    arrays: dict[str, Any] = dict(content)
+    np.savez(folder / "images.npz", **arrays)
+    return folder / "images.npz"
+
+
+def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a CSV with a header line, making its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)
 
 
 def data_folder(data_dir: Path | None, name: str) -> Path:
@@ -167,12 +197,3 @@ def read_arrays(path: Path, **rows: tuple[int, ...]) -> list[NDArray[Any]]:
                 " it again."
             )
     return found
-
-
-def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a CSV with a header line, making the hospital's folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)

@@ -3,7 +3,7 @@
 Features, bins and the order of the random draws are those of the authors' public code."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -18,14 +18,12 @@ from torch import Tensor
 
 from erosion.common.study.study import Study
 from erosion.experiments.sources.source import (
-    HospitalFiles,
+    Patients,
     SourceBase,
-    check_hospitals,
     data_folder,
     existing_file,
     parsing,
     read_rows,
-    write_table,
 )
 
 Split = Literal["AGE_STRICT", "AGE_SOME"]
@@ -163,23 +161,18 @@ class Titanic(SourceBase):
     tested on half of its passengers; the others train on all of theirs.
     """
 
+    offered = HOSPITALS
+
     ages: Split = "AGE_STRICT"
     split_seed: int = Field(default=AUTHORS_SEED, ge=0)
 
-    def write(
-        self, study: Study, folder: Path, data_dir: Path | None
-    ) -> Mapping[str, HospitalFiles]:
-        """Write one CSV per hospital of the study."""
-        check_hospitals(study, HOSPITALS)
+    def contents(self, study: Study, data_dir: Path | None) -> Iterator[tuple[str, Patients]]:
+        """Each hospital's passengers."""
         passengers = load_passengers(data_dir)
         rows = split_indices(passengers, self.ages, self.split_seed)
-        files = {}
         for hospital, indices in zip(HOSPITALS, rows, strict=True):
-            if hospital not in study.hospitals:
-                continue
             is_user = study.has_every_user or hospital == study.user
             tested = 1 + len(indices) // 2 if is_user else 0
-            path = folder / hospital / "passengers.csv"
             table = [
                 [
                     *passengers.inputs[row].tolist(),
@@ -188,6 +181,4 @@ class Titanic(SourceBase):
                 ]
                 for place, row in enumerate(indices)
             ]
-            write_table(path, [*FEATURES, SURVIVED, SPLIT], table)
-            files[hospital] = HospitalFiles(path)
-        return files
+            yield hospital, Patients([*FEATURES, SURVIVED, SPLIT], table)

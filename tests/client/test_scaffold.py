@@ -21,7 +21,7 @@ from erosion.command_line import main
 from erosion.common.errors import DataError
 from erosion.common.study.study import Study, load_study
 from erosion.common.tasks.inputs import TabularTask
-from erosion.experiments.own_data import own_data
+from erosion.experiments.testbed_sites import own_data
 from tests.support.said import raises, says
 
 ALPHA = ["patient_id", "age", "sex", "cholesterol", "smoker", "visit", "outcome"]

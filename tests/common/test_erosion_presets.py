@@ -9,11 +9,11 @@ from erosion.common.errors import StudyError
 from erosion.common.rounds.selection import SelectedSettings, chosen
 from erosion.common.settings.base import validate
 from erosion.common.study.study import Study, load_study, study_from_json
-from erosion.experiments.every_user import site_of
 from erosion.experiments.papers.rules import EXPLORED, SLOW
 from erosion.experiments.simulator import simulate, timeless
 from erosion.experiments.sources import make_hospitals
 from erosion.experiments.testbed import study_path
+from erosion.experiments.testbed_sites import site_of
 from erosion.flower.rules import rule_of
 from tests.support.refusals import refused
 from tests.support.small_study import make_study

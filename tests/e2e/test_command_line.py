@@ -271,7 +271,7 @@ def test_a_site_that_cannot_reach_its_coordinator_gives_up_when_told_to(
     files = make_hospitals(study, tmp_path, None)
     site = tmp_path / "site.toml"
     site.write_text(
-        f'name = "home"\n[data]\npath = "{files["home"].data}"\n'
+        f'name = "home"\n[data]\npath = "{files["home"]["path"]}"\n'
         '[coordinator]\naddress = "127.0.0.1:9"\n'
     )
     assert main(["client", str(site), "--give-up-seconds", "0.5"]) == 6

@@ -9,9 +9,8 @@ import torch
 from erosion.client.training.hospital import Hospital
 from erosion.common.protocol.scaling import CUT
 from erosion.common.rounds import checkpoint
-from erosion.experiments.every_user import site_of
 from erosion.experiments.simulator import simulate
-from erosion.experiments.sources import HospitalFiles
+from erosion.experiments.testbed_sites import site_of
 from erosion.server.run.journal import read_journal
 from tests.support import programs
 from tests.support.federation import Federation, small_study
@@ -67,7 +66,7 @@ def test_a_simulation_in_processes_and_a_deployment_end_with_the_same_bits(
         federation.start()
         result = federation.finish()
         hospitals = {
-            name: Hospital(site_of(name, HospitalFiles(tmp_path / name / "data.csv")))
+            name: Hospital(site_of(name, {"path": tmp_path / name / "data.csv"}))
             for name in study.hospitals
         }
         simulated = simulate(study, hospitals, workers=2)

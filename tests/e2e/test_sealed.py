@@ -25,7 +25,7 @@ from erosion.common.sealed.audit import read_opening
 from erosion.common.sealed.legs import DISTANCE, MASKED, UNMASK
 from erosion.common.study.study import Study
 from erosion.experiments.free_ports import free_address
-from erosion.experiments.sealed_identities import KEY, write_identities
+from erosion.experiments.testbed import KEY, write_identities
 from erosion.server.enrolment.peers_file import write_peers
 from erosion.server.run.journal import read_journal
 from erosion.server.run.run_folder import RunFolder

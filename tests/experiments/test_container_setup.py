@@ -15,9 +15,8 @@ from erosion.common.errors import StudyError
 from erosion.common.study.study import load_study
 from erosion.experiments import container_setup
 from erosion.experiments.container_setup import _name_data, main
-from erosion.experiments.sources import HospitalFiles
 from erosion.experiments.testbed import study_path
-from erosion.experiments.testbed_limits import TESTBED_BUDGET
+from erosion.experiments.testbed_sites import TESTBED_BUDGET
 
 
 @pytest.fixture
@@ -173,7 +172,6 @@ def test_a_site_file_names_what_tells_patients_apart(tmp_path: Path) -> None:
     site_file = tmp_path / "site.toml"
     kit = files("erosion.server") / "kit" / "site_file.toml"
     site_file.write_text(kit.read_text(encoding="utf-8"), encoding="utf-8")
-    made = HospitalFiles(tmp_path / "images.npz", {"images": "pictures"}, patient="lesions")
-    _name_data(site_file, made.data.name, made.keys)
+    _name_data(site_file, {"path": "images.npz", "patient": "lesions"})
     data = tomllib.loads(site_file.read_text(encoding="utf-8"))["data"]
-    assert data == {"path": "images.npz", "patient": "lesions", "columns": {"images": "pictures"}}
+    assert data == {"path": "images.npz", "patient": "lesions"}

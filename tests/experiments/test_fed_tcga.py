@@ -12,7 +12,7 @@ from erosion.common.tasks.inputs import TabularTask
 from erosion.experiments.cells import Cell, CellPlan, Values
 from erosion.experiments.papers import fed_tcga, flamby
 from erosion.experiments.sources import source
-from erosion.experiments.sources.tcga_brca import REGIONS
+from erosion.experiments.sources.flamby import REGIONS
 from erosion.experiments.testbed import study_path
 
 ARMS = [fed_tcga.KAPLAN_MEIER, flamby.POOLED, *fed_tcga.ARMS]

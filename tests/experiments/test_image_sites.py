@@ -16,7 +16,6 @@ from erosion.common.errors import DataError, StudyError
 from erosion.common.study.study import Study, load_study
 from erosion.experiments import splits
 from erosion.experiments.cells import Cell
-from erosion.experiments.every_user import site_of
 from erosion.experiments.papers import image_sites
 from erosion.experiments.papers.image_sites import (
     ARMS,
@@ -29,9 +28,15 @@ from erosion.experiments.papers.image_sites import (
     in_one_place,
 )
 from erosion.experiments.sources import make_hospitals
-from erosion.experiments.sources.cifar10 import Cifar10, read_jpegs, share_out
-from erosion.experiments.sources.ham10000 import COLLECTIONS, Pictures
+from erosion.experiments.sources.pictures import (
+    COLLECTIONS,
+    Cifar10,
+    Pictures,
+    read_jpegs,
+    share_out,
+)
 from erosion.experiments.testbed import study_path
+from erosion.experiments.testbed_sites import site_of
 
 LESIONS, PER_LESION = 192, 2
 PICTURES = LESIONS * PER_LESION
@@ -99,11 +104,11 @@ def sites_of(study: Study, folder: Path) -> Mapping[str, Site]:
 
 def test_a_lesion_of_two_collections_is_at_none(ham_folder: Path) -> None:
     files = make_hospitals(small("ham10000"), ham_folder / "made", ham_folder)
-    held = {name: np.load(file.data) for name, file in files.items()}
+    held = {name: np.load(file["path"]) for name, file in files.items()}
     assert list(held) == list(COLLECTIONS)
     assert [len(arrays["labels"]) for arrays in held.values()] == [94, 96, 96, 96]
     assert 0 not in np.concatenate([arrays["lesions"] for arrays in held.values()])
-    assert all(file.patient == "lesions" for file in files.values())
+    assert all(file["patient"] == "lesions" for file in files.values())
 
 
 @pytest.mark.parametrize("user", COLLECTIONS)
@@ -112,7 +117,7 @@ def test_no_lesion_is_in_the_training_and_the_test_part(ham_folder: Path, user: 
         study = small("ham10000", user=user, seed=seed)
         files = make_hospitals(study, ham_folder / "made", ham_folder)
         split = LocalDataset(site_of(user, files[user]), study).split
-        lesions = np.load(files[user].data)["lesions"]
+        lesions = np.load(files[user]["path"])["lesions"]
         assert len(split.test) >= PER_LESION
         assert len(split.training) + len(split.test) == len(lesions)
         assert not set(lesions[split.training]) & set(lesions[split.test])
@@ -173,7 +178,7 @@ def test_a_drawn_image_keeps_its_class(cifar_folder: Path) -> None:
         testbed={"source": "cifar10", "options": {"images": 20}},
     )
     for file in make_hospitals(two, cifar_folder / "made", cifar_folder).values():
-        arrays = np.load(file.data)
+        arrays = np.load(file["path"])
         assert arrays["images"].shape == (20, 32, 32, 3)
         numbers = 2 * arrays["images"].mean(axis=(1, 2, 3))  # the image's own, to within JPEG
         assert np.abs(numbers // 40 - arrays["labels"]).max() <= 1
@@ -184,7 +189,7 @@ def test_a_drawn_image_keeps_its_class(cifar_folder: Path) -> None:
 def test_the_four_collections_have_their_pictures(tmp_path: Path) -> None:
     data_dir = Path(os.environ["EROSION_DATA"])
     files = make_hospitals(load_study(study_path("ham10000")), tmp_path, data_dir)
-    sizes = [len(np.load(file.data)["labels"]) for file in files.values()]
+    sizes = [len(np.load(file["path"])["labels"]) for file in files.values()]
     # 26 pictures of the 9 lesions in two collections are left out of 2259, 3363, 3954 and 439
     assert sum(sizes) == 10_015 - 26
     assert max(a - b for a, b in zip((2259, 3363, 3954, 439), sizes, strict=True)) < 26

@@ -13,8 +13,7 @@ from erosion.command_line import main
 from erosion.common.learning.models import Mlp, build_model
 from erosion.common.study.sections import Federation
 from erosion.common.study.study import load_study
-from erosion.experiments.own_data import own_data
-from erosion.experiments.testbed_sites import sites_of_testbed
+from erosion.experiments.testbed_sites import own_data, sites_of_testbed
 from tests.support.small_study import TWO_NUMBERS, make_study, sixty_patients
 
 PRIVATE = {"privacy": {"epsilon": 8.0, "learning_rate": 1.0}, "scaling": "user"}

@@ -8,7 +8,7 @@ import pytest
 from erosion.client.training.hospital import Hospital
 from erosion.common.errors import RunError
 from erosion.common.rounds.records import RoundRecord
-from erosion.experiments.sealed_identities import introduce
+from erosion.experiments.simulator import introduce
 from tests.support.sealed_study import (
     HOSPITALS,
     USER,

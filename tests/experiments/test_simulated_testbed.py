@@ -50,7 +50,7 @@ def test_of_a_cross_fitted_study_it_says_whom_it_measured(tmp_path: Path) -> Non
 def test_who_was_missing_is_told_beside_the_verdict(tmp_path: Path) -> None:
     path = shorter(tmp_path)
     for name, made in make_hospitals(load_study(path), tmp_path / "made", None).items():
-        table = made.data.read_text(encoding="utf-8")
+        table = Path(made["path"]).read_text(encoding="utf-8")
         fitting = table if name != "alike" else table.replace("mean radius", "width", 1)
         (tmp_path / f"{name}.csv").write_text(fitting, encoding="utf-8")
     text = path.read_text(encoding="utf-8")

@@ -16,12 +16,10 @@ from erosion.client.training.hospital import Hospital
 from erosion.common.errors import DataError, StudyError
 from erosion.common.study.study import Study, load_study
 from erosion.common.tasks.inputs import TabularTask
-from erosion.experiments.every_user import site_of
 from erosion.experiments.simulator import simulate
-from erosion.experiments.sources import REGISTRY, HospitalFiles, make_hospitals, source
-from erosion.experiments.sources.breast_cancer import HOSPITALS, NUM_PATIENTS, BreastCancer
+from erosion.experiments.sources import REGISTRY, Data, make_hospitals, source
 from erosion.experiments.sources.diabetes_130 import AS_THEY_ARE, FILE, FOLDER, NUMBERS
-from erosion.experiments.sources.heart_disease import COLUMNS, FILES
+from erosion.experiments.sources.flamby import COLUMNS, FILES
 from erosion.experiments.sources.mnist import (
     PATTERNS,
     TEST_COUNTS,
@@ -32,6 +30,8 @@ from erosion.experiments.sources.mnist import (
     read_mnist,
     user_test_images,
 )
+from erosion.experiments.sources.shipped import HOSPITALS, NUM_PATIENTS, BreastCancer
+from erosion.experiments.testbed_sites import site_of
 
 STUDIES = Path(__file__).parents[2] / "experiments" / "studies"
 TRAIN_COUNTS = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)  # MNIST, digits 0-9
@@ -52,8 +52,8 @@ def study(name: str, **options: Any) -> Study:
     return found.model_copy(update={"testbed": testbed})
 
 
-def table(file: HospitalFiles) -> list[dict[str, str]]:
-    with file.data.open(newline="") as lines:
+def table(file: Data) -> list[dict[str, str]]:
+    with Path(file["path"]).open(newline="") as lines:
         return list(csv.DictReader(lines))
 
 
@@ -134,7 +134,7 @@ def test_the_options_are_numbers_of_patients() -> None:
 def test_the_same_seed_gives_the_same_files_and_another_seed_others(tmp_path: Path) -> None:
     def contents(name: str, **options: int) -> list[bytes]:
         files = make_hospitals(study("breast-cancer", **options), tmp_path / name, None)
-        return [file.data.read_bytes() for file in files.values()]
+        return [Path(file["path"]).read_bytes() for file in files.values()]
 
     first = contents("first")
     assert contents("again") == first
@@ -149,7 +149,7 @@ def test_labels_are_swapped_at_the_miscoded_hospital_and_nowhere_else(tmp_path: 
         for row, target in zip(known.data.tolist(), known.target, strict=True)
     }
     files = make_hospitals(study("breast-cancer"), tmp_path, None)
-    assert files["home"].data == tmp_path / "home" / "patients.csv"
+    assert Path(files["home"]["path"]) == tmp_path / "home" / "patients.csv"
     num_patients = 0
     for hospital, file in files.items():
         for patient in table(file):
@@ -403,7 +403,7 @@ def write_mnist(folder: Path, counts: Sequence[int]) -> None:
 def test_mnist_hospitals_hold_images_with_their_labels(tmp_path: Path) -> None:
     write_mnist(tmp_path, [20] * 10)
     files = make_hospitals(study("mnist", add_test_images=True), tmp_path / "out", tmp_path)
-    found = {hospital: np.load(file.data) for hospital, file in files.items()}
+    found = {hospital: np.load(file["path"]) for hospital, file in files.items()}
     for arrays in found.values():
         assert arrays["images"].dtype == np.uint8
         np.testing.assert_array_equal(arrays["images"][:, 5, 7], arrays["labels"])
@@ -416,7 +416,7 @@ def test_the_user_is_agent_0_wherever_the_study_lists_it(tmp_path: Path) -> None
     write_mnist(tmp_path, [20] * 10)
     turned = study("mnist").model_copy(update={"user": "agent-3"})
     files = make_hospitals(turned, tmp_path / "out", tmp_path)
-    assert np.load(files["agent-3"].data)["labels"].max() == 3
+    assert np.load(files["agent-3"]["path"])["labels"].max() == 3
 
 
 def test_mnist_wants_a_multiple_of_ten_hospitals(tmp_path: Path) -> None:

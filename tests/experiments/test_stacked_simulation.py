@@ -16,10 +16,9 @@ from erosion.common.learning.stacked_sgd import train_stacked
 from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
 from erosion.common.rounds.records import HospitalRecord, RoundRecord
 from erosion.common.study.study import Study
-from erosion.experiments import simulator, together
+from erosion.experiments import simulator
 from erosion.experiments.papers.robustness import ATTACKS, Attacker, Overheard, Wire
-from erosion.experiments.simulator import Simulation, simulate, timeless
-from erosion.experiments.together import answers_together
+from erosion.experiments.simulator import Simulation, answers_together, simulate, timeless
 from tests.support.five_hospitals import NAMES, hospitals, study_with
 from tests.support.small_study import TWO_NUMBERS
 from tests.support.stacks import jobs, settings
@@ -157,7 +156,7 @@ def stacks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         sizes.append(len(found))
         return train_stacked(found)
 
-    monkeypatch.setattr(together, "train_stacked", counted)
+    monkeypatch.setattr(simulator, "train_stacked", counted)
     return sizes
 
 

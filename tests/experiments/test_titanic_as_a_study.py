@@ -12,7 +12,6 @@ from erosion.client.training.hospital import Hospital
 from erosion.common.errors import DataError
 from erosion.common.learning.models import first_parameters
 from erosion.common.study.study import Study, load_study
-from erosion.experiments.every_user import site_of
 from erosion.experiments.papers import titanic
 from erosion.experiments.simulator import simulate, timeless
 from erosion.experiments.sources import make_hospitals, source
@@ -25,6 +24,7 @@ from erosion.experiments.sources.titanic import (
     split_indices,
 )
 from erosion.experiments.testbed import study_path
+from erosion.experiments.testbed_sites import site_of
 
 USER, ROUNDS = "to-20", 8
 EROSION = {"distance_penalty": 0.01, "size_penalty": 0.2}

@@ -27,11 +27,11 @@ def default_study() -> Study:
 def write_sites(study: Study, folder: Path, address: str) -> dict[str, Path]:
     """Its hospitals' site files, by name."""
     sites = {}
-    for name, files in make_hospitals(study, folder, None).items():
+    for name, data in make_hospitals(study, folder, None).items():
         path = sites[name] = folder / name / "site.toml"
         site = {
             "name": name,
-            "data": {"path": str(files.data.resolve()), "columns": dict(files.columns)},
+            "data": data,
             "coordinator": {"address": address},
             "approval": {"automatic": "within_limits"},
             "compute": {"public_order": True},  # so that a simulation is the same

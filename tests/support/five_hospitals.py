@@ -6,8 +6,7 @@ from typing import Any
 
 from erosion.client.training.hospital import Hospital
 from erosion.common.study.study import Study
-from erosion.experiments.every_user import site_of
-from erosion.experiments.sources import HospitalFiles
+from erosion.experiments.testbed_sites import site_of
 from tests.support.federation import small_study, write_site
 
 NAMES = ["alice", "bob", "carol", "dave", "erin"]
@@ -24,5 +23,5 @@ def hospitals(
     found = {}
     for name in NAMES:
         data = write_site(folder, name, "127.0.0.1:1").parent / "data.csv"
-        found[name] = (of or {}).get(name, Hospital)(site_of(name, HospitalFiles(data)))
+        found[name] = (of or {}).get(name, Hospital)(site_of(name, {"path": data}))
     return found

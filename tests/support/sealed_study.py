@@ -20,8 +20,7 @@ from erosion.common.rounds.study import Outcome, run_study
 from erosion.common.sealed.paillier import CoordinatorKeys
 from erosion.common.study.study import Study
 from erosion.common.support.keys import PublicKey
-from erosion.experiments.sealed_identities import introduce
-from erosion.experiments.simulator import InProcess
+from erosion.experiments.simulator import InProcess, introduce
 from erosion.server.coordination.folder_store import FolderStore
 from erosion.server.run.run_folder import RunFolder, new_run_folder
 from tests.common.sealed.keys import paillier_key

@@ -1,7 +1,10 @@
-"""CIFAR-10 (Krizhevsky 2009) with classes shared out by a Dirichlet distribution."""
+"""Two sets of small pictures: CIFAR-10 (Krizhevsky 2009), and skin lesions (HAM10000).
+
+HAM10000 is by Tschandl, Rosendahl and Kittler (2018).
+"""
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,17 +16,16 @@ from pydantic import Field
 from erosion.common.errors import DataError, StudyError
 from erosion.common.study.study import Study
 from erosion.experiments.sources.source import (
-    HospitalFiles,
+    Arrays,
+    Indices,
     SourceBase,
     data_folder,
     existing_file,
     read_arrays,
 )
 
-FOLDER, TRAINING_FILE, TEST_FILE = "cifar10", "cifar10_jpeg_train.npz", "cifar10_jpeg_test.npz"
+CIFAR10, TRAINING_FILE, TEST_FILE = "cifar10", "cifar10_jpeg_train.npz", "cifar10_jpeg_test.npz"
 CLASSES = 10
-
-Indices = NDArray[np.int64]
 
 
 class Cifar10(SourceBase):
@@ -38,11 +40,9 @@ class Cifar10(SourceBase):
     concentration: float = Field(default=0.5, gt=0, le=1000)
     images: int = Field(default=1000, ge=20)  # of each hospital
 
-    def write(
-        self, study: Study, folder: Path, data_dir: Path | None
-    ) -> Mapping[str, HospitalFiles]:
-        """Write one npz per hospital: images (n, 32, 32, 3) uint8 and labels (n,) int64."""
-        jpegs = read_jpegs(existing_file(data_folder(data_dir, FOLDER), TRAINING_FILE))
+    def contents(self, study: Study, data_dir: Path | None) -> Iterator[tuple[str, Arrays]]:
+        """Images (n, 32, 32, 3) uint8 and labels (n,) int64."""
+        jpegs = read_jpegs(existing_file(data_folder(data_dir, CIFAR10), TRAINING_FILE))
         wanted, most = len(study.hospitals) * self.images, int(np.bincount(jpegs.labels).min())
         if wanted > most:
             raise StudyError(
@@ -52,13 +52,8 @@ class Cifar10(SourceBase):
             )
         generator = np.random.default_rng(study.seed)
         parts = share_out(jpegs.labels, len(study.hospitals), self, generator)
-        files = {}
         for hospital, rows in zip(study.hospitals, parts, strict=True):
-            path = folder / hospital / "images.npz"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            np.savez(path, images=jpegs.images(rows), labels=jpegs.labels[rows])
-            files[hospital] = HospitalFiles(path)
-        return files
+            yield hospital, {"images": jpegs.images(rows), "labels": jpegs.labels[rows]}
 
 
 def share_out(
@@ -114,3 +109,57 @@ def _damaged(path: Path, what: str) -> DataError:
         f"{path} is damaged or another file ({what}). experiments/README.md says what it has: make"
         " it again."
     )
+
+
+COLLECTIONS = ("rosendahl", "vidir_modern", "vidir_molemax", "vienna_dias")  # by number in the file
+
+
+class Ham10000(SourceBase):
+    """Each collection is a hospital: a practice in Queensland, and three times of one in Vienna.
+
+    A lesion can have several pictures, which its number keeps on one side of every split. The few
+    lesions that two collections have are left out, so that no hospital trains on a lesion that the
+    user's test part may hold.
+    """
+
+    offered = COLLECTIONS
+    patient = "lesions"
+
+    def contents(self, study: Study, data_dir: Path | None) -> Iterator[tuple[str, Arrays]]:
+        """Images (n, 28, 28, 3) uint8, labels (n,) and lesions (n,)."""
+        pictures = read_ham10000(data_dir)
+        usable = ~pictures.is_shared
+        for hospital in study.hospitals:
+            rows = np.flatnonzero(usable & (pictures.sites == COLLECTIONS.index(hospital)))
+            yield (
+                hospital,
+                {
+                    "images": pictures.images[rows],
+                    "labels": pictures.labels[rows],
+                    "lesions": pictures.lesions[rows],
+                },
+            )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pictures:
+    """All pictures, by name."""
+
+    images: NDArray[np.uint8]  # (n, 28, 28, 3)
+    labels: NDArray[np.int64]  # (n,) 0 akiec, 1 bcc, 2 bkl, 3 df, 4 mel, 5 nv, 6 vasc
+    sites: NDArray[np.int64]  # (n,) place in COLLECTIONS
+    lesions: NDArray[np.int64]  # (n,) equal for the pictures of one lesion
+
+    @property
+    def is_shared(self) -> NDArray[np.bool_]:
+        """(n,) whether the lesion has pictures in two collections."""
+        both = np.unique(np.stack([self.lesions, self.sites]), axis=1)
+        lesions, collections = np.unique(both[0], return_counts=True)
+        return np.isin(self.lesions, lesions[collections > 1])
+
+
+def read_ham10000(data_dir: Path | None) -> Pictures:
+    """Return the pictures of the data folder's ham10000/; raises DataError."""
+    path = existing_file(data_folder(data_dir, "ham10000"), "ham10000_28x28.npz")
+    images, *numbers = read_arrays(path, images=(28, 28, 3), labels=(), sites=(), lesions=())
+    return Pictures(images, *(array.astype(np.int64) for array in numbers))
