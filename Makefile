@@ -53,7 +53,7 @@ $(VENV)/installed: pyproject.toml requirements-dev.lock
 	$(INSTALL) --no-deps --require-hashes -r requirements-dev.lock
 	$(INSTALL) --no-deps --no-build-isolation -e .
 	$(BIN)/pip check
-	$(BIN)/python -c 'import erosion.client.connection.serve, erosion.server.coordination.run_study'
+	$(BIN)/python -c 'import erosion_client.connection.serve, erosion_server.coordination.run_study'
 	touch $@
 
 lint: $(VENV)/installed

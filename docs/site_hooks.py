@@ -43,17 +43,17 @@ MENU = {
 }
 REFERENCE = {  # package -> title; of `erosion` only what it exports, of the others every module
     "erosion": "Python interface",
-    "erosion.common.algorithms": "Algorithms",
-    "erosion.common.aggregation": "Cohorts and updates",
-    "erosion.common.learning": "Models and local training",
-    "erosion.common.rounds": "Rounds",
-    "erosion.common.study": "Study files",
-    "erosion.common.tasks": "Tasks",
-    "erosion.common.gems": "GEMS",
-    "erosion.common.sealed": "Sealed rounds",
-    "erosion.client.dataset": "Data",
-    "erosion.client.dataset.sources": "Sources of patients",
-    "erosion.server.output": "Outputs",
+    "erosion_common.algorithms": "Algorithms",
+    "erosion_common.aggregation": "Cohorts and updates",
+    "erosion_common.learning": "Models and local training",
+    "erosion_common.rounds": "Rounds",
+    "erosion_common.study": "Study files",
+    "erosion_common.tasks": "Tasks",
+    "erosion_common.gems": "GEMS",
+    "erosion_common.sealed": "Sealed rounds",
+    "erosion_client.dataset": "Data",
+    "erosion_client.dataset.sources": "Sources of patients",
+    "erosion_server.output": "Outputs",
 }
 
 

@@ -9,11 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from erosion.common.errors import ErosionError
-    from erosion.common.study.study import Study
     from erosion.interface.models import Model, load_model
     from erosion.interface.run import Run
     from erosion.interface.runs import load_study, read_run, simulate, testbed
+    from erosion_common.errors import ErosionError
+    from erosion_common.study.study import Study
 
 # gRPC takes part in every fork of its process unless set otherwise before its first use, and a
 # child may crash. The simulator's forked processes use no gRPC; no other program forks.
@@ -32,10 +32,10 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ErosionError": "erosion.common.errors",
+    "ErosionError": "erosion_common.errors",
     "Model": "erosion.interface.models",
     "Run": "erosion.interface.run",
-    "Study": "erosion.common.study.study",
+    "Study": "erosion_common.study.study",
     "load_model": "erosion.interface.models",
     "load_study": "erosion.interface.runs",
     "read_run": "erosion.interface.runs",

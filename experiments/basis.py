@@ -9,10 +9,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from erosion.client.site_file import Limits
-from erosion.common.settings.base import Settings
-from erosion.common.study.study import Study
-from erosion.experiments.sources import source_of
+from erosion.sources import source_of
+from erosion_client.site_file import Limits
+from erosion_common.settings.base import Settings
+from erosion_common.study.study import Study
 
 SHIPPED = "scikit-learn"  # carries the data set: nothing is downloaded
 

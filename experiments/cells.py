@@ -29,12 +29,12 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from erosion.common.errors import ErosionError
-from erosion.common.support.files import MOST_KEPT_BYTES, held, read_named, write_atomically
-from erosion.common.support.process import end_with_parent
-from erosion.common.support.text import shown
-from erosion.experiments.basis import Basis, digest_of
-from erosion.server.run import provenance
+from erosion_common.errors import ErosionError
+from erosion_common.support.files import MOST_KEPT_BYTES, held, read_named, write_atomically
+from erosion_common.support.process import end_with_parent
+from erosion_common.support.text import shown
+from erosion_server.run import provenance
+from experiments.basis import Basis, digest_of
 
 
 def _on_standard_error(note: str) -> None:

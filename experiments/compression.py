@@ -15,18 +15,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from erosion.common.compression.codec import KINDS, Compression
-from erosion.common.study.study import Study, load_study
-from erosion.common.support.files import write_atomically
-from erosion.experiments.benchmarks.report_line import provenance
-from erosion.experiments.download import add_data_dir
-from erosion.experiments.program import output_file, run_program
-from erosion.experiments.slow_line import SlowLine
-from erosion.experiments.sources import Data, make_hospitals
-from erosion.experiments.testbed import deploy, study_path
-from erosion.server.run.journal import read_journal
-from erosion.server.run.result import read_result
-from erosion.server.run.run_folder import open_run_folder
+from erosion.simulation.download import add_data_dir
+from erosion.simulation.program import output_file, run_program
+from erosion.simulation.testbed import deploy, study_path
+from erosion.sources import Data, make_hospitals
+from erosion_common.compression.codec import KINDS, Compression
+from erosion_common.study.study import Study, load_study
+from erosion_common.support.files import write_atomically
+from erosion_server.run.journal import read_journal
+from erosion_server.run.result import read_result
+from erosion_server.run.run_folder import open_run_folder
+from experiments.benchmarks.report_line import provenance
+from experiments.slow_line import SlowLine
 
 HOSPITALS = 4  # of the study's ten, the user first
 ARM = "fedavg"

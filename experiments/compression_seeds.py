@@ -14,18 +14,18 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 
-from erosion.client.training.hospital import Hospital
-from erosion.common.compression.codec import KINDS, Compression
-from erosion.common.study.study import load_study
-from erosion.experiments.benchmarks.report_line import provenance
-from erosion.experiments.compression import ARM, WORKLOADS, Workload, part_of, put_between
-from erosion.experiments.download import add_data_dir
-from erosion.experiments.program import output_file, run_program
-from erosion.experiments.simulator import simulate, timeless
-from erosion.experiments.sources import make_hospitals
-from erosion.experiments.tables import in_words
-from erosion.experiments.testbed import study_path
-from erosion.experiments.testbed_sites import site_of
+from erosion.simulation.download import add_data_dir
+from erosion.simulation.program import output_file, run_program
+from erosion.simulation.simulator import simulate, timeless
+from erosion.simulation.testbed import study_path
+from erosion.simulation.testbed_sites import site_of
+from erosion.sources import make_hospitals
+from erosion_client.training.hospital import Hospital
+from erosion_common.compression.codec import KINDS, Compression
+from erosion_common.study.study import load_study
+from experiments.benchmarks.report_line import provenance
+from experiments.compression import ARM, WORKLOADS, Workload, part_of, put_between
+from experiments.tables import in_words
 
 ROUNDS = 30
 MARK = "<!-- seeds -->"  # the page's table stands between two of these

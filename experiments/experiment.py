@@ -8,11 +8,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from erosion.common.settings.base import Settings
-from erosion.common.study.study import Study
-from erosion.common.support.files import write_atomically
-from erosion.experiments.basis import Basis, Resolved, data_hashes, digest_of
-from erosion.experiments.cells import (
+from erosion_common.settings.base import Settings
+from erosion_common.study.study import Study
+from erosion_common.support.files import write_atomically
+from experiments.basis import Basis, Resolved, data_hashes, digest_of
+from experiments.cells import (
     FILE_NAME,
     BasisOf,
     Cell,

@@ -7,12 +7,12 @@ import argparse
 import re
 from pathlib import Path
 
-from erosion.common.support.files import write_atomically
-from erosion.experiments.program import output_file, run_program
-from erosion.server.output.charts import weight_figure
-from erosion.server.output.pages import TEMPLATES
-from erosion.server.output.run_data import read_run
-from erosion.server.run.run_folder import RunFolder
+from erosion.simulation.program import output_file, run_program
+from erosion_common.support.files import write_atomically
+from erosion_server.output.charts import weight_figure
+from erosion_server.output.pages import TEMPLATES
+from erosion_server.output.run_data import read_run
+from erosion_server.run.run_folder import RunFolder
 
 
 def picture(run_folder: Path) -> str:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 from torch import Tensor
 
-from erosion.common.learning.local_sgd import mini_batches, round_generator
-from erosion.common.study.study import Study
+from erosion_common.learning.local_sgd import mini_batches, round_generator
+from erosion_common.study.study import Study
 
 SETTLED_AFTER = 60  # rounds
 CLOSE = 0.05  # of a value; they spread by 1

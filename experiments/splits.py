@@ -16,19 +16,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from erosion.client.training.hospital import Hospital
-from erosion.common.protocol.messages import EvaluateReply, Metrics
-from erosion.common.rounds.records import curve_of
-from erosion.common.study.study import Study, load_study
-from erosion.common.support.files import write_atomically
-from erosion.experiments.cells import committed, notes_once
-from erosion.experiments.download import add_data_dir
-from erosion.experiments.program import output_file, run_program
-from erosion.experiments.simulator import Simulation, simulate, timeless
-from erosion.experiments.tables import mean_and_error
-from erosion.experiments.testbed import study_path
-from erosion.experiments.testbed_sites import sites_of_testbed
-from erosion.server.run import provenance
+from erosion.simulation.download import add_data_dir
+from erosion.simulation.program import output_file, run_program
+from erosion.simulation.simulator import Simulation, simulate, timeless
+from erosion.simulation.testbed import study_path
+from erosion.simulation.testbed_sites import sites_of_testbed
+from erosion_client.training.hospital import Hospital
+from erosion_common.protocol.messages import EvaluateReply, Metrics
+from erosion_common.rounds.records import curve_of
+from erosion_common.study.study import Study, load_study
+from erosion_common.support.files import write_atomically
+from erosion_server.run import provenance
+from experiments.cells import committed, notes_once
+from experiments.tables import mean_and_error
 
 
 def after_each_round(simulation: Simulation, arm: str) -> list[Metrics]:

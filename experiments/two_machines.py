@@ -13,17 +13,17 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from erosion.experiments.faults.network import (
+from erosion.simulation.free_ports import unpack_kit
+from erosion.simulation.program import run_program
+from erosion_server.run.run_folder import write_study
+from experiments.faults.network import (
     COORDINATOR,
     COORDINATOR_ADDRESS,
     Network,
     why_no_networks,
 )
-from erosion.experiments.faults.program import PATIENCE_SECONDS, wait_until
-from erosion.experiments.faults.stage import small_study, write_patients
-from erosion.experiments.free_ports import unpack_kit
-from erosion.experiments.program import run_program
-from erosion.server.run.run_folder import write_study
+from experiments.faults.program import PATIENCE_SECONDS, wait_until
+from experiments.faults.stage import small_study, write_patients
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "erosion.example.org"

@@ -9,9 +9,9 @@ import time
 import pytest
 from hypothesis import settings
 
-from erosion.common.algorithms import load_method
-from erosion.common.settings.packages import installed_names
-from erosion.common.tasks import load_task
+from erosion_common.algorithms import load_method
+from erosion_common.settings.packages import installed_names
+from erosion_common.tasks import load_task
 
 # Property tests draw the same examples on every machine, so that a failure in CI repeats at home.
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=60)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-import erosion.client
-import erosion.common
-import erosion.server
-from erosion.client.audit.log_files import AuditEntry
-from erosion.common.errors import StudyError
-from erosion.common.settings.base import Settings
-from erosion.common.study.study import study_from_json, study_from_values
+import erosion_client
+import erosion_common
+import erosion_server
+from erosion_common.audit.log_files import AuditEntry
+from erosion_common.errors import StudyError
+from erosion_common.settings.base import Settings
+from erosion_common.study.study import study_from_json, study_from_values
 
 LONG = "x" * 2_000_000
 TOO_LARGE: dict[str, Any] = {
@@ -29,7 +29,7 @@ TOO_LARGE: dict[str, Any] = {
 
 
 def all_settings() -> list[type[Settings]]:
-    for package in (erosion.common, erosion.client, erosion.server):
+    for package in (erosion_common, erosion_client, erosion_server):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
     found: dict[str, type[Settings]] = {}

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from erosion.client.site_file import load_site
-from erosion.common.learning.training import Training
-from erosion.common.study import privacy, sealing
-from erosion.common.study.study import load_study
+from erosion_client.site_file import load_site
+from erosion_common.learning.training import Training
+from erosion_common.study import privacy, sealing
+from erosion_common.study.study import load_study
 from tests.support.extending_page import (
     method_with_two_exchanges,
 )
@@ -48,7 +48,7 @@ def test_every_file_that_a_page_names_exists(page: Path) -> None:
 
 
 def test_the_site_guide_names_the_restarts_of_the_unit() -> None:
-    guide = (ROOT / "server" / "kit" / "site_guide.md").read_text()
+    guide = (ROOT / "server" / "erosion_server" / "kit" / "site_guide.md").read_text()
     unit = (ROOT / "docker" / "systemd" / "erosion-client.service").read_text()
     restarts = re.findall(r"^(?:Restart|RestartPreventExitStatus)=.*$", unit, flags=re.MULTILINE)
     assert len(restarts) == 2

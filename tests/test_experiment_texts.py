@@ -10,16 +10,16 @@ from statistics import fmean
 
 import pytest
 
-from erosion.common.algorithms.weight_erosion import PRESETS
-from erosion.common.study.study import Study, load_study
-from erosion.experiments.cells import CellFile, read_cells
-from erosion.experiments.papers import mnist, references, robustness, split_studies
-from erosion.experiments.papers.gems_page import LOWER, PUBLISHED, SIZES
-from erosion.experiments.papers.robustness_page import Summary, summarise
-from erosion.experiments.papers.rules import RECOMMENDED
-from erosion.experiments.splits import simulated_split
-from erosion.experiments.tables import paired_difference
-from erosion.experiments.testbed import study_path
+from erosion.simulation.testbed import study_path
+from erosion_common.algorithms.weight_erosion import PRESETS
+from erosion_common.study.study import Study, load_study
+from experiments.cells import CellFile, read_cells
+from experiments.papers import mnist, references, robustness, split_studies
+from experiments.papers.gems_page import LOWER, PUBLISHED, SIZES
+from experiments.papers.robustness_page import Summary, summarise
+from experiments.papers.rules import RECOMMENDED
+from experiments.splits import simulated_split
+from experiments.tables import paired_difference
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCAL_STEPS = list(

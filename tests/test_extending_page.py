@@ -68,7 +68,7 @@ def run(package: Path, *arguments: str) -> str:
 
 
 def hash_of(package: Path) -> str:
-    show = "from erosion.common.settings.packages import installed_part as p"
+    show = "from erosion_common.settings.packages import installed_part as p"
     return run(package, "-c", f"{show}; print(p('method', 'nearest_peer').sha256)").strip()
 
 
@@ -123,10 +123,10 @@ def test_a_site_imports_nothing_that_its_limits_do_not_name(package: Path, tmp_p
     code = """
 import sys
 from pathlib import Path
-from erosion.client.site_file import load_site
-from erosion.client.training.limits import allow_only_these
-from erosion.common.errors import Refusal
-from erosion.common.study.study import load_study
+from erosion_client.site_file import load_site
+from erosion_client.training.limits import allow_only_these
+from erosion_common.errors import Refusal
+from erosion_common.study.study import load_study
 allow_only_these(load_site(Path(sys.argv[1], "a", "site.toml")).limits)
 sys.modules.pop("ward_parts.absolute", None)
 try:
@@ -152,7 +152,7 @@ def test_the_nearest_of_two_peers_counts() -> None:
 
 @pytest.mark.parametrize("content", [b"age=61 Meier\n", b"age=61=Meier\n", b"\xff\n"])
 def test_a_source_refuses_in_words_that_show_nobody(tmp_path: Path, content: bytes) -> None:
-    from erosion.common.errors import DataError
+    from erosion_common.errors import DataError
 
     (tmp_path / "patients.txt").write_bytes(content)
     source = example_of("A source of patients")["Lines"](path=tmp_path / "patients.txt")

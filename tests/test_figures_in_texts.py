@@ -7,11 +7,11 @@ from statistics import median
 
 import pytest
 
-from erosion.common.protocol.messages import CROSS_FITTED_SIGNIFICANCE, SIGNIFICANCE
-from erosion.experiments.cells import read_cells
-from erosion.experiments.experiment import RESULTS
-from erosion.experiments.papers.verdict import plans
-from erosion.experiments.papers.verdict_page import (
+from erosion_common.protocol.messages import CROSS_FITTED_SIGNIFICANCE, SIGNIFICANCE
+from experiments.cells import read_cells
+from experiments.experiment import RESULTS
+from experiments.papers.verdict import plans
+from experiments.papers.verdict_page import (
     ALIKE,
     HARDLY,
     Pooled,
@@ -23,7 +23,7 @@ from erosion.experiments.papers.verdict_page import (
     pooled,
     worst_and_mean,
 )
-from erosion.experiments.papers.verdict_refits import HOLD_OUT
+from experiments.papers.verdict_refits import HOLD_OUT
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = ROOT / "experiments" / "benchmarks" / "results"
@@ -63,7 +63,7 @@ def test_the_readme_says_of_its_picture_what_is_in_it() -> None:
 
 
 def test_the_default_study_quotes_the_splits() -> None:
-    text = flowing("experiments/studies/breast-cancer.toml")
+    text = flowing("erosion/studies/breast-cancer.toml")
     found = SPLITS["verdicts"]
     assert f'the verdict was "better" in {found["better"]} of the {SPLITS["seeds"]}' in text
 

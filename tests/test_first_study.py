@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from erosion.command_line import main
+from erosion_common.program.command_line import main
 from tests.support.patience import PATIENCE
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "first-study.md").read_text()

@@ -16,11 +16,11 @@ OTHERS = (
 )
 ALLOWED = {
     # From 1.38 on, a message cannot be made without it.
-    "common/protocol/flower.py": {"flwr.supercore.task_identity"},
-    "common/study/study.py": {
+    "common/erosion_common/protocol/flower.py": {"flwr.supercore.task_identity"},
+    "common/erosion_common/study/study.py": {
         "copied.__dict__"
     },  # a study's own copy, which is no object of Flower
-    "common/tasks/task.py": {"vars(cls)"},  # what a task's class has itself
+    "common/erosion_common/tasks/task.py": {"vars(cls)"},  # what a task's class has itself
 }
 
 

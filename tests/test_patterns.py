@@ -71,14 +71,14 @@ def all_patterns() -> list[tuple[str, str, bool]]:
 
 # Read no more than one cell, header or address of a hospital's own files, or this program's texts.
 OF_OUR_OWN = {
-    "client/dataset/preparation.py",
-    "client/dataset/sources/sql.py",
-    "client/scaffold/column_profile.py",
-    "client/scaffold/vocabulary.py",
-    "common/support/software.py",
-    "erosion/ending.py",
-    "server/output/charts.py",
-    "server/output/words.py",
+    "client/erosion_client/dataset/preparation.py",
+    "client/erosion_client/dataset/sources/sql.py",
+    "client/erosion_client/scaffold/column_profile.py",
+    "client/erosion_client/scaffold/vocabulary.py",
+    "common/erosion_common/support/software.py",
+    "common/erosion_common/program/ending.py",
+    "server/erosion_server/output/charts.py",
+    "server/erosion_server/output/words.py",
 }
 Item = tuple[Any, Any]
 

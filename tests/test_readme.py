@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from erosion.client.site_file import load_site
-from erosion.command_line import parser
-from erosion.common.algorithms import catalogue
+from erosion_client.site_file import load_site
+from erosion_common.algorithms import catalogue
+from erosion_common.program.command_line import parser
 from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[1]

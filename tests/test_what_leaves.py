@@ -11,10 +11,11 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
-from erosion.client.training.hospital import Hospital
-from erosion.common.algorithms import REGISTRY, steps_of
-from erosion.common.protocol import messages, wire
-from erosion.common.protocol.messages import (
+from erosion.simulation.simulator import simulate
+from erosion_client.training.hospital import Hospital
+from erosion_common.algorithms import REGISTRY, steps_of
+from erosion_common.protocol import messages, wire
+from erosion_common.protocol.messages import (
     DescribeReply,
     EvaluateReply,
     EvaluateRequest,
@@ -26,9 +27,8 @@ from erosion.common.protocol.messages import (
     TrainRequest,
     TrainResult,
 )
-from erosion.common.sealed import legs
-from erosion.common.study.study import Study
-from erosion.experiments.simulator import simulate
+from erosion_common.sealed import legs
+from erosion_common.study.study import Study
 from tests.support.sealed_study import Line, hospitals, run_in, sealed_study
 from tests.support.small_study import TWO_NUMBERS, make_site, make_study, sixty_patients
 
@@ -118,13 +118,13 @@ def test_every_field_of_a_reply_is_documented(message: str) -> None:
 def attachments() -> set[str]:
     """Beside an update, of every method with any settings: the keys where they are announced."""
     found: set[str] = set()
-    folder = ROOT / "common" / "algorithms"
+    folder = ROOT / "common" / "erosion_common" / "algorithms"
     for path in sorted(folder.rglob("*.py")):
         place = ".".join(path.relative_to(folder).with_suffix("").parts)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef) and node.name in ANNOUNCING:
                 module = import_module(
-                    f"erosion.common.algorithms.{place}".removesuffix(".__init__")
+                    f"erosion_common.algorithms.{place}".removesuffix(".__init__")
                 )
                 keys = (k for n in ast.walk(node) if isinstance(n, ast.Dict) for k in n.keys if k)
                 found |= {eval(ast.unparse(key), vars(module)) for key in keys}
@@ -161,15 +161,15 @@ def test_a_site_answers_in_no_other_words() -> None:
                 made.add(f"{path.relative_to(ROOT)}: {ast.unparse(node)}")
     assert used == ENCODERS
     assert made == {
-        "client/connection/agent.py: Message(Error(reply.error.code, words), reply_to=request)",
-        "client/connection/agent.py: Message(error, reply_to=message)",
-        "client/connection/agent.py: Message(said, reply_to=message)",
-        "client/connection/agent.py: RecordDict()",
-        "client/connection/serve.py: Message(answer(message.content), reply_to=message)",
-        "client/connection/serve.py: Message(error, reply_to=message)",
-        "client/connection/serve.py: Message(refused.encode(), reply_to=message)",
-        "client/connection/serve.py: Message(wire.encode_unknown_study(problem), reply_to=message)",
-        "client/connection/serve.py: RecordDict()",
+        "client/erosion_client/connection/agent.py: Message(Error(reply.error.code, words), reply_to=request)",
+        "client/erosion_client/connection/agent.py: Message(error, reply_to=message)",
+        "client/erosion_client/connection/agent.py: Message(said, reply_to=message)",
+        "client/erosion_client/connection/agent.py: RecordDict()",
+        "client/erosion_client/connection/serve.py: Message(answer(message.content), reply_to=message)",
+        "client/erosion_client/connection/serve.py: Message(error, reply_to=message)",
+        "client/erosion_client/connection/serve.py: Message(refused.encode(), reply_to=message)",
+        "client/erosion_client/connection/serve.py: Message(wire.encode_unknown_study(problem), reply_to=message)",
+        "client/erosion_client/connection/serve.py: RecordDict()",
     }
 
 

@@ -9,8 +9,8 @@ from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 from torch import Tensor
 
-from erosion.common.algorithms.base import Layout
-from erosion.common.errors import StudyError
+from erosion_common.algorithms.base import Layout
+from erosion_common.errors import StudyError
 
 Values = NDArray[np.generic]
 

@@ -16,24 +16,24 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from torch import Tensor
 
-from erosion.common.aggregation.cohort import Update
-from erosion.common.aggregation.vectors import norm
-from erosion.common.algorithms.base import (
+from erosion.flower.arrangement import Arrangement, Values
+from erosion.flower.reading import AmbiguousReplyError, Names, Read, Reading, shown
+from erosion.flower.rules import needs_more, rule_of
+from erosion.flower.saved import Saved
+from erosion_common.aggregation.cohort import Update
+from erosion_common.aggregation.vectors import norm
+from erosion_common.algorithms.base import (
     Algorithm,
     ArmBase,
     BuildContext,
     RoundStart,
 )
-from erosion.common.errors import RunError, StudyError
-from erosion.common.rounds.records import Absence, Answer, Rejection, RoundRecord, RunState
-from erosion.common.rounds.round import Round, first_state
-from erosion.common.rounds.screening import reject_outsized, sample_cap
-from erosion.common.rounds.strategy import RoundStrategy
-from erosion.common.support.process import RunningTime
-from erosion.flower.arrangement import Arrangement, Values
-from erosion.flower.reading import AmbiguousReplyError, Names, Read, Reading, shown
-from erosion.flower.rules import needs_more, rule_of
-from erosion.flower.saved import Saved
+from erosion_common.errors import RunError, StudyError
+from erosion_common.rounds.records import Absence, Answer, Rejection, RoundRecord, RunState
+from erosion_common.rounds.round import Round, first_state
+from erosion_common.rounds.screening import reject_outsized, sample_cap
+from erosion_common.rounds.strategy import RoundStrategy
+from erosion_common.support.process import RunningTime
 
 logger = logging.getLogger("erosion.flower")
 

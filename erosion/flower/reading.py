@@ -9,13 +9,13 @@ import torch
 from flwr.app import ArrayRecord, Message, MetricRecord
 from torch import Tensor
 
-from erosion.common.algorithms.base import ArmBase, Brings
-from erosion.common.protocol.messages import LARGEST_COUNT, TrainReply, TrainResult
-from erosion.common.rounds.records import Answer, Rejection
-from erosion.common.rounds.screening import Expected, screen
-from erosion.common.support.text import printable
 from erosion.flower.arrangement import Arrangement, Values
-from erosion.server.link.service import Sessions
+from erosion_common.algorithms.base import ArmBase, Brings
+from erosion_common.protocol.messages import LARGEST_COUNT, TrainReply, TrainResult
+from erosion_common.rounds.records import Answer, Rejection
+from erosion_common.rounds.screening import Expected, screen
+from erosion_common.support.text import printable
+from erosion_server.link.service import Sessions
 
 MOST_CHARACTERS = 100
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from erosion.common.algorithms import REGISTRY
-from erosion.common.algorithms.base import TRAIN, Algorithm, ArmBase, broadcasts_nothing
-from erosion.common.errors import StudyError
-from erosion.common.settings.base import validate
 from erosion.flower.arrangement import Arrangement
+from erosion_common.algorithms import REGISTRY
+from erosion_common.algorithms.base import TRAIN, Algorithm, ArmBase, broadcasts_nothing
+from erosion_common.errors import StudyError
+from erosion_common.settings.base import validate
 
 KEEP_AT_SITES = ("evidence_erosion", "weight_erosion")  # by default, or by a preset
 MOST_ATTACHED = 64  # numbers that a reply's metrics bring for a rule

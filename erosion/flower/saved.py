@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from erosion.common.errors import CheckpointError, RunError
-from erosion.common.formats.tensor_file import read_with_header
-from erosion.common.rounds import checkpoint
-from erosion.common.rounds.records import RunState
 from erosion.flower.arrangement import Values
+from erosion_common.errors import CheckpointError, RunError
+from erosion_common.formats.tensor_file import read_with_header
+from erosion_common.rounds import checkpoint
+from erosion_common.rounds.records import RunState
 
 _ARM = "erosion.flower"
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from importlib import metadata
 from typing import Any
 
-from erosion.common.errors import ErosionError
+from erosion_common.errors import ErosionError
 
 
 def check(name: str, value: Any, wanted: str, *kinds: type) -> None:

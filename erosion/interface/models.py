@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from erosion.client.dataset.sources.table_file import TableFile
-from erosion.client.evaluation.predict import SavedModel, apply_model, load_saved_model
-from erosion.common.errors import DataError
 from erosion.interface.arguments import check, check_path, told_of_replaced
 from erosion.interface.run import pandas
+from erosion_client.dataset.sources.table_file import TableFile
+from erosion_client.evaluation.predict import SavedModel, apply_model, load_saved_model
+from erosion_common.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def site_folder_of(site: str | os.PathLike[str] | None) -> Path | None:
     """Return where the site of that file keeps its state; None for None. Raises ErosionError."""
-    from erosion.client.site_file import load_site
+    from erosion_client.site_file import load_site
 
     check_path("site", site, or_none=True)
     return None if site is None else load_site(Path(site)).consent_folder

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from erosion.common.errors import CheckpointError, ErosionError
-from erosion.common.protocol.messages import FinalMetrics
-from erosion.common.rounds.records import RoundRecord, curve_of
-from erosion.common.study.study import Study
-from erosion.common.support.software import install_command
+from erosion_common.errors import CheckpointError, ErosionError
+from erosion_common.protocol.messages import FinalMetrics
+from erosion_common.rounds.records import RoundRecord, curve_of
+from erosion_common.study.study import Study
+from erosion_common.support.software import install_command
 
 if TYPE_CHECKING:
     from erosion.interface.models import Model
-    from erosion.server.run.result import ArmResult, Result
+    from erosion_server.run.result import ArmResult, Result
 
 
 def pandas() -> Any:
@@ -126,7 +126,7 @@ class Run:
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """Notes on the verdict: who took no part, which arm ended early, and so on."""
-        from erosion.server.output.words import beside_verdict
+        from erosion_server.output.words import beside_verdict
 
         together = () if self.overview is None else (f"{OWN_COMPARISON} {self.overview}.",)
         return (*beside_verdict(self.result, named_in="run.result"), *together)
@@ -167,13 +167,13 @@ class Run:
         return predictions_frame(self._held_out(site))
 
     def _held_out(self, site: str | os.PathLike[str] | None) -> str:
-        from erosion.client.evaluation.held_out import (
+        from erosion.interface.models import site_folder_of
+        from erosion_client.evaluation.held_out import (
             PREDICTIONS,
             run_folder_at,
             testbed_site,
         )
-        from erosion.interface.models import site_folder_of
-        from erosion.server.run.run_folder import RunFolder
+        from erosion_server.run.run_folder import RunFolder
 
         if self.folder is None:
             return self.held_out

@@ -9,16 +9,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from erosion.common.errors import RunError, StudyError
-from erosion.common.learning.pretrained import FOLDER
-from erosion.common.settings.base import validate
-from erosion.common.study import study as study_file
-from erosion.common.study.study import Study
 from erosion.interface.arguments import check, check_path, told_of_replaced
 from erosion.interface.run import Run
+from erosion_common.errors import RunError, StudyError
+from erosion_common.learning.pretrained import FOLDER
+from erosion_common.settings.base import validate
+from erosion_common.study import study as study_file
+from erosion_common.study.study import Study
 
 if TYPE_CHECKING:
-    from erosion.client.site_file import Site
+    from erosion_client.site_file import Site
 
 
 @told_of_replaced()
@@ -47,7 +47,7 @@ def load_study(source: str | os.PathLike[str] | Mapping[str, Any] | Study) -> St
 
 def path_of(source: str | os.PathLike[str]) -> Path:
     """Return the study file that a path or a name stands for. Raises StudyError."""
-    from erosion.experiments.testbed import study_path
+    from erosion.simulation.testbed import study_path
 
     is_name = isinstance(source, str) or Path(source).is_dir()
     return study_path(os.fspath(source)) if is_name else Path(source)
@@ -65,8 +65,8 @@ def read_run(folder: AnyPath) -> Run:
     Raises:
         ErosionError: Where the folder holds no finished run, or one of another version.
     """
-    from erosion.server.output.run_data import read_run as read
-    from erosion.server.run.run_folder import USERS, RunFolder
+    from erosion_server.output.run_data import read_run as read
+    from erosion_server.run.run_folder import USERS, RunFolder
 
     check_path("folder", folder)
     path = Path(folder)
@@ -105,11 +105,11 @@ def testbed(
     Raises:
         ErosionError: Also, before anything is run, for a study with every hospital as its user.
     """
-    from erosion.common.rounds.study import check_start
-    from erosion.experiments.testbed import run_in_testbed
-    from erosion.experiments.testbed_sites import own_data
-    from erosion.server.output.registry import check_outputs
-    from erosion.server.run.run_folder import new_run_folder
+    from erosion.simulation.testbed import run_in_testbed
+    from erosion.simulation.testbed_sites import own_data
+    from erosion_common.rounds.study import check_start
+    from erosion_server.output.registry import check_outputs
+    from erosion_server.run.run_folder import new_run_folder
 
     check_path("runs", runs)
     check_path("data_dir", data_dir, or_none=True)
@@ -180,10 +180,10 @@ def simulate(
     Raises:
         ErosionError: Also, before anything is read, for a study with every hospital as its user.
     """
-    from erosion.client.evaluation.held_out import PREDICTIONS
-    from erosion.client.training.hospital import Hospital
-    from erosion.experiments import simulator
-    from erosion.server.coordination.run_end import result_of
+    from erosion.simulation import simulator
+    from erosion_client.evaluation.held_out import PREDICTIONS
+    from erosion_client.training.hospital import Hospital
+    from erosion_server.coordination.run_end import result_of
 
     check("sites", sites, "paths by hospital, a list of paths, or a path", *_SITES)
     if not isinstance(sites, str | os.PathLike):
@@ -228,7 +228,7 @@ def simulate(
 
 
 def _data_dir(given: AnyPath | None) -> Path:
-    from erosion.experiments.download import default_data_dir
+    from erosion.simulation.download import default_data_dir
 
     return default_data_dir() if given is None else Path(given)
 
@@ -247,7 +247,7 @@ def _folder_of(study: AnyStudy, checked: Study) -> Path:
 def _sites_of_study(
     study: AnyStudy, checked: Study, made: Path, data_dir: Path, weights: Path | None
 ) -> "Mapping[str, Site]":
-    from erosion.experiments.testbed_sites import sites_of_testbed
+    from erosion.simulation.testbed_sites import sites_of_testbed
 
     folder = made if checked.testbed is not None else _folder_of(study, checked)
     return sites_of_testbed(checked, folder, made, data_dir, weights)
@@ -258,7 +258,7 @@ def _sites_given(
     sites: Mapping[str, AnyPath] | Sequence[AnyPath] | AnyPath,
     weights: Path | None,
 ) -> "Mapping[str, Site]":
-    from erosion.experiments.testbed_sites import (
+    from erosion.simulation.testbed_sites import (
         in_a_simulation,
         own_files,
         site_files,

@@ -24,17 +24,17 @@ import torch
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 
-from erosion.common.aggregation.cohort import HospitalName, MemoryCohort, Update
-from erosion.common.algorithms.base import BuildContext
-from erosion.common.algorithms.weight_erosion import WeightErosion
-from erosion.common.learning.models import Resnet18, parameter_layout
-from erosion.common.protocol.flower import RAW_FLOAT32, to_tensor
-from erosion.common.rounds.records import Answer
-from erosion.common.rounds.round import first_state
-from erosion.common.support.process import keep_freed_memory
-from erosion.experiments.benchmarks.measurement import advance
-from erosion.experiments.benchmarks.report_line import ReportLine, parser_of, report
-from erosion.experiments.program import run_program
+from erosion.simulation.program import run_program
+from erosion_common.aggregation.cohort import HospitalName, MemoryCohort, Update
+from erosion_common.algorithms.base import BuildContext
+from erosion_common.algorithms.weight_erosion import WeightErosion
+from erosion_common.learning.models import Resnet18, parameter_layout
+from erosion_common.protocol.flower import RAW_FLOAT32, to_tensor
+from erosion_common.rounds.records import Answer
+from erosion_common.rounds.round import first_state
+from erosion_common.support.process import keep_freed_memory
+from experiments.benchmarks.measurement import advance
+from experiments.benchmarks.report_line import ReportLine, parser_of, report
 
 NUM_UPDATES = 10
 SAMPLES = 100  # of every hospital

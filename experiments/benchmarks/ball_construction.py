@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from erosion.common.algorithms.gems.balls import (
+from erosion.simulation.program import run_program
+from erosion_common.algorithms.gems.balls import (
     LARGEST_RADIUS,
     Layer,
     directions,
@@ -27,12 +28,11 @@ from erosion.common.algorithms.gems.balls import (
     layer_of_flat,
     neuron_radii,
 )
-from erosion.common.learning.local_sgd import Samples, train_locally
-from erosion.common.learning.models import flat_parameters
-from erosion.common.learning.training import Training
-from erosion.experiments.benchmarks.report_line import ReportLine, parser_of, report
-from erosion.experiments.papers.gems_authors import LAYER_WIDTH, NEURON_WIDTH
-from erosion.experiments.program import run_program
+from erosion_common.learning.local_sgd import Samples, train_locally
+from erosion_common.learning.models import flat_parameters
+from erosion_common.learning.training import Training
+from experiments.benchmarks.report_line import ReportLine, parser_of, report
+from experiments.papers.gems_authors import LAYER_WIDTH, NEURON_WIDTH
 
 SAMPLES, PIXELS, HIDDEN, CLASSES = 1031, 784, 50, 10
 FEATURES = 74  # merged neurons

@@ -12,12 +12,12 @@ import json
 import sys
 from collections.abc import Sequence
 
-from erosion.experiments.benchmarks.measurement import expected_shift, read_rounds
-from erosion.experiments.benchmarks.ours import PROGRAMS
-from erosion.experiments.benchmarks.processes import Processes
-from erosion.experiments.benchmarks.report_line import ReportLine, parser_of, report
-from erosion.experiments.free_ports import LOOPBACK, free_ports
-from erosion.experiments.program import run_program
+from erosion.simulation.free_ports import LOOPBACK, free_ports
+from erosion.simulation.program import run_program
+from experiments.benchmarks.measurement import expected_shift, read_rounds
+from experiments.benchmarks.ours import PROGRAMS
+from experiments.benchmarks.processes import Processes
+from experiments.benchmarks.report_line import ReportLine, parser_of, report
 
 DIM = 11_181_642  # torchvision's resnet18 with ten classes: 45 MB
 HOSPITALS = (4, 16, 64)

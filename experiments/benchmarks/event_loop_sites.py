@@ -17,9 +17,9 @@ import grpc
 import torch
 from flwr.app import RecordDict
 
-from erosion.client.connection.site_link import OURS
-from erosion.common.protocol import wire
-from erosion.common.protocol.envelope import (
+from erosion_client.connection.site_link import OURS
+from erosion_common.protocol import wire
+from erosion_common.protocol.envelope import (
     Assembly,
     FrameSize,
     MemorySpace,
@@ -27,8 +27,8 @@ from erosion.common.protocol.envelope import (
     describe,
     read_description,
 )
-from erosion.common.protocol.frames import PATH, Kind, frame, json_body, json_frame, opened
-from erosion.experiments.benchmarks.ours import AddingSite
+from erosion_common.protocol.frames import PATH, Kind, frame, json_body, json_frame, opened
+from experiments.benchmarks.ours import AddingSite
 
 CONNECTING_AT_ONCE = 16  # TLS handshakes under way
 

@@ -16,17 +16,17 @@ from statistics import median
 
 import numpy as np
 
-from erosion.experiments.benchmarks.measurement import expected_shift, read_rounds
-from erosion.experiments.benchmarks.ours import PROGRAMS
-from erosion.experiments.benchmarks.processes import Processes
-from erosion.experiments.benchmarks.report_line import parser_of, report
-from erosion.experiments.benchmarks.round_overhead import TINY_DIM
-from erosion.experiments.free_ports import LOOPBACK, free_ports, unpack_kit
-from erosion.experiments.program import run_program
-from erosion.server.enrolment.enrolment import enrol_site, init_federation
-from erosion.server.enrolment.federation_folder import Address, FederationFolder
+from erosion.simulation.free_ports import LOOPBACK, free_ports, unpack_kit
+from erosion.simulation.program import run_program
+from erosion_server.enrolment.enrolment import enrol_site, init_federation
+from erosion_server.enrolment.federation_folder import Address, FederationFolder
+from experiments.benchmarks.measurement import expected_shift, read_rounds
+from experiments.benchmarks.ours import PROGRAMS
+from experiments.benchmarks.processes import Processes
+from experiments.benchmarks.report_line import parser_of, report
+from experiments.benchmarks.round_overhead import TINY_DIM
 
-SITES = "erosion.experiments.benchmarks.event_loop_sites"
+SITES = "experiments.benchmarks.event_loop_sites"
 DEADLINE_SECONDS = 900.0
 
 

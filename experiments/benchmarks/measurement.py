@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from erosion.common.aggregation.cohort import Cohort, HospitalName, MemoryCohort, Update
-from erosion.common.algorithms.base import Algorithm, RoundStart
-from erosion.common.rounds.records import Absence, Answer, RoundRecord, RunState
-from erosion.common.rounds.round import Round
-from erosion.experiments.benchmarks.processes import BenchmarkError, Processes
+from erosion_common.aggregation.cohort import Cohort, HospitalName, MemoryCohort, Update
+from erosion_common.algorithms.base import Algorithm, RoundStart
+from erosion_common.rounds.records import Absence, Answer, RoundRecord, RunState
+from erosion_common.rounds.round import Round
+from experiments.benchmarks.processes import BenchmarkError, Processes
 
 Vector = npt.NDArray[np.float32]  # (dim,)
 

@@ -19,38 +19,38 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from erosion.client.connection.agent import Agent, Until
-from erosion.client.connection.site_link import SiteLink
-from erosion.common.protocol import wire
-from erosion.common.protocol.messages import DescribeReply, TrainReply, TrainResult
-from erosion.common.rounds.arm import Arm
-from erosion.common.rounds.context import RunContext
-from erosion.common.rounds.driver import run_arm
-from erosion.common.rounds.events import ignore
-from erosion.common.rounds.presence import Presence
-from erosion.common.rounds.round import first_state
-from erosion.common.study.study import Study
-from erosion.common.support.logs import configure_logging
-from erosion.common.support.process import keep_freed_memory, return_freed_memory
-from erosion.experiments.benchmarks.measurement import (
+from erosion.simulation.free_ports import LOOPBACK, free_ports
+from erosion_client.connection.agent import Agent, Until
+from erosion_client.connection.site_link import SiteLink
+from erosion_common.protocol import wire
+from erosion_common.protocol.messages import DescribeReply, TrainReply, TrainResult
+from erosion_common.rounds.arm import Arm
+from erosion_common.rounds.context import RunContext
+from erosion_common.rounds.driver import run_arm
+from erosion_common.rounds.events import ignore
+from erosion_common.rounds.presence import Presence
+from erosion_common.rounds.round import first_state
+from erosion_common.study.study import Study
+from erosion_common.support.logs import configure_logging
+from erosion_common.support.process import keep_freed_memory, return_freed_memory
+from erosion_server.coordination.coordinator import updates_in
+from erosion_server.coordination.folder_store import FolderStore
+from erosion_server.coordination.network import NetworkChannel
+from erosion_server.coordination.study_strategy import StudyStrategy
+from erosion_server.enrolment.federation_folder import FederationFolder
+from erosion_server.link.link import make_link
+from erosion_server.run.run_folder import RunFolder
+from experiments.benchmarks.measurement import (
     Measurement,
     RoundClock,
     initial_parameters,
     measured,
     site_constant,
 )
-from erosion.experiments.benchmarks.process_memory import resident_bytes
-from erosion.experiments.benchmarks.processes import Processes
-from erosion.experiments.free_ports import LOOPBACK, free_ports
-from erosion.server.coordination.coordinator import updates_in
-from erosion.server.coordination.folder_store import FolderStore
-from erosion.server.coordination.network import NetworkChannel
-from erosion.server.coordination.study_strategy import StudyStrategy
-from erosion.server.enrolment.federation_folder import FederationFolder
-from erosion.server.link.link import make_link
-from erosion.server.run.run_folder import RunFolder
+from experiments.benchmarks.process_memory import resident_bytes
+from experiments.benchmarks.processes import Processes
 
-PROGRAMS = "erosion.experiments.benchmarks.ours"
+PROGRAMS = "experiments.benchmarks.ours"
 
 
 def measure(

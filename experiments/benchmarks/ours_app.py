@@ -2,11 +2,11 @@
 
 import json
 
-from erosion.experiments.benchmarks.measurement import Measurement, measured
-from erosion.experiments.benchmarks.processes import Processes
-from erosion.experiments.free_ports import LOOPBACK, free_ports
+from erosion.simulation.free_ports import LOOPBACK, free_ports
+from experiments.benchmarks.measurement import Measurement, measured
+from experiments.benchmarks.processes import Processes
 
-APPS = "erosion.experiments.benchmarks.peers.stock_app"
+APPS = "experiments.benchmarks.peers.stock_app"
 
 
 def measure(

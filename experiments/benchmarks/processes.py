@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from erosion.experiments.benchmarks.process_memory import MemorySampler
-from erosion.experiments.free_ports import LOOPBACK
+from erosion.simulation.free_ports import LOOPBACK
+from experiments.benchmarks.process_memory import MemorySampler
 
 POLL_SECONDS = 0.02
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL

@@ -12,8 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from erosion.experiments.program import output_file
-from erosion.server.run.provenance import commit
+from erosion.simulation.program import output_file
+from erosion_server.run.provenance import commit
 
 PACKAGES = ("flwr", "grpcio", "numpy", "protobuf", "torch")
 

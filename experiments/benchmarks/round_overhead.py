@@ -16,11 +16,11 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import import_module
 
-from erosion.experiments.benchmarks.measurement import Measurement
-from erosion.experiments.benchmarks.peers import grpc_copy, stock_flower
-from erosion.experiments.benchmarks.processes import BenchmarkError
-from erosion.experiments.benchmarks.report_line import ReportLine, parser_of, report
-from erosion.experiments.program import run_program
+from erosion.simulation.program import run_program
+from experiments.benchmarks.measurement import Measurement
+from experiments.benchmarks.peers import grpc_copy, stock_flower
+from experiments.benchmarks.processes import BenchmarkError
+from experiments.benchmarks.report_line import ReportLine, parser_of, report
 
 TINY_DIM = 62  # logistic regression, 30 features, two classes: 2 x (30 + 1)
 LARGE_DIM = 11_181_642  # torchvision's resnet18 with ten classes: 45 MB
@@ -39,7 +39,7 @@ class Workload:
 
 def measure_ours(module: str, num_sites: int, num_rounds: int, dim: int) -> Measurement:
     """Measure our deployment; imported late, so that the peers run without it."""
-    measured: Measurement = import_module(f"erosion.experiments.benchmarks.{module}").measure(
+    measured: Measurement = import_module(f"experiments.benchmarks.{module}").measure(
         num_sites, num_rounds, dim
     )
     return measured

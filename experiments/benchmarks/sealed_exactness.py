@@ -19,16 +19,16 @@ from typing import Any
 
 import torch
 
-from erosion.client.training.hospital import Hospital
-from erosion.common.rounds.records import RoundRecord
-from erosion.common.study.study import Study, load_study
-from erosion.experiments.benchmarks.report_line import parser_of, report
-from erosion.experiments.download import add_data_dir
-from erosion.experiments.program import run_program
-from erosion.experiments.simulator import Simulation, simulate, timeless
-from erosion.experiments.sources import make_hospitals
-from erosion.experiments.testbed import study_path
-from erosion.experiments.testbed_sites import site_of
+from erosion.simulation.download import add_data_dir
+from erosion.simulation.program import run_program
+from erosion.simulation.simulator import Simulation, simulate, timeless
+from erosion.simulation.testbed import study_path
+from erosion.simulation.testbed_sites import site_of
+from erosion.sources import make_hospitals
+from erosion_client.training.hospital import Hospital
+from erosion_common.rounds.records import RoundRecord
+from erosion_common.study.study import Study, load_study
+from experiments.benchmarks.report_line import parser_of, report
 
 
 @dataclass(frozen=True, slots=True)

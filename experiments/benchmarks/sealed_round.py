@@ -23,13 +23,13 @@ from typing import Any, Self
 import numpy as np
 import tomli_w
 
-from erosion.common.study.study import Study, load_study
-from erosion.experiments.benchmarks.report_line import ReportLine, parser_of, report
-from erosion.experiments.program import run_program
-from erosion.experiments.sources import Data
-from erosion.experiments.testbed import deploy
-from erosion.server.run.journal import read_journal
-from erosion.server.run.run_folder import new_run_folder
+from erosion.simulation.program import run_program
+from erosion.simulation.testbed import deploy
+from erosion.sources import Data
+from erosion_common.study.study import Study, load_study
+from erosion_server.run.journal import read_journal
+from erosion_server.run.run_folder import new_run_folder
+from experiments.benchmarks.report_line import ReportLine, parser_of, report
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _EVERY = 0.05  # seconds between two looks

@@ -15,12 +15,12 @@ import sys
 from statistics import median
 from typing import Any
 
-from erosion.experiments.benchmarks.process_memory import proportional_mb
-from erosion.experiments.benchmarks.processes import Processes
-from erosion.experiments.benchmarks.report_line import ReportLine, parser_of, report
-from erosion.experiments.program import run_program
+from erosion.simulation.program import run_program
+from experiments.benchmarks.process_memory import proportional_mb
+from experiments.benchmarks.processes import Processes
+from experiments.benchmarks.report_line import ReportLine, parser_of, report
 
-PROGRAMS = "erosion.experiments.benchmarks.simulation_programs"
+PROGRAMS = "experiments.benchmarks.simulation_programs"
 IMAGES = 60_000  # of a round
 DEADLINE_SECONDS = 3600.0
 SAMPLE_SECONDS = 1.0  # between two looks at the memory

@@ -20,19 +20,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from erosion.client.training.hospital import Hospital
-from erosion.common.learning.models import (
+from erosion.simulation.simulator import simulate
+from erosion.simulation.testbed_sites import site_of
+from erosion.sources.mnist import partition, read_mnist
+from erosion_client.training.hospital import Hospital
+from erosion_common.learning.models import (
     MnistCnn,
     build_model,
     first_parameters,
     flat_parameters,
     load_flat_parameters,
 )
-from erosion.common.study.study import Study
-from erosion.experiments.papers.mnist import agents_of, study_of
-from erosion.experiments.simulator import simulate
-from erosion.experiments.sources.mnist import partition, read_mnist
-from erosion.experiments.testbed_sites import site_of
+from erosion_common.study.study import Study
+from experiments.papers.mnist import agents_of, study_of
 
 AGENTS, BATCH_SIZE, LEARNING_RATE = 100, 32, 0.1
 SHAPE, CLASSES = (1, 28, 28), 10

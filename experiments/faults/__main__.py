@@ -8,11 +8,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from erosion.common.support.logs import configure_logging
-from erosion.experiments.cells import committed
-from erosion.experiments.faults import page
-from erosion.experiments.faults.scenes import SCENES, play
-from erosion.experiments.program import output_file, run_program
+from erosion.simulation.program import output_file, run_program
+from erosion_common.support.logs import configure_logging
+from experiments.cells import committed
+from experiments.faults import page
+from experiments.faults.scenes import SCENES, play
 
 
 def main() -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Self
 
-from erosion.experiments.faults.program import PATIENCE_SECONDS
+from experiments.faults.program import PATIENCE_SECONDS
 
 ETC = Path("/etc/netns")
 COORDINATOR = "coordinator"

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from erosion.common.support.files import write_atomically
-from erosion.experiments.program import run_program
+from erosion.simulation.program import run_program
+from erosion_common.support.files import write_atomically
 
 HOSTILE_HEAD = """\
 ## Hostile connections

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from erosion.common.support.process import peak_megabytes
+from erosion_common.support.process import peak_megabytes
 
 POLL_SECONDS = 0.05
 PATIENCE_SECONDS = 600.0

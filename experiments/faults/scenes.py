@@ -8,11 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from erosion.client.enrolment.install import install
-from erosion.client.site_file import load_site
-from erosion.experiments.faults.network import COORDINATOR, Network, SmallDisk, why_no_networks
-from erosion.experiments.faults.program import Program
-from erosion.experiments.faults.stage import (
+from erosion_client.enrolment.install import install
+from erosion_client.site_file import load_site
+from erosion_server.enrolment.enrolment import renew_site, revoke_site
+from experiments.faults.network import COORDINATOR, Network, SmallDisk, why_no_networks
+from experiments.faults.program import Program
+from experiments.faults.stage import (
     DEADLINE_SECONDS,
     HOSPITALS,
     Observation,
@@ -20,8 +21,7 @@ from erosion.experiments.faults.stage import (
     Stage,
     small_study,
 )
-from erosion.experiments.faults.stepped_clock import SteppedClock, why_no_steps
-from erosion.server.enrolment.enrolment import renew_site, revoke_site
+from experiments.faults.stepped_clock import SteppedClock, why_no_steps
 
 SITE = "bob"
 RESTART_SECONDS = 2.0  # until systemd starts a program again that was killed

@@ -15,16 +15,16 @@ from typing import Any, Self
 import numpy as np
 import tomli_w
 
-from erosion.common.errors import SiteError
-from erosion.common.settings.base import read_toml
-from erosion.common.study.study import Study
-from erosion.experiments.faults.network import COORDINATOR, COORDINATOR_ADDRESS, Network
-from erosion.experiments.faults.program import POLL_SECONDS, Program, wait_until
-from erosion.experiments.faults.stepped_clock import SteppedClock
-from erosion.experiments.free_ports import LOOPBACK, free_ports, unpack_kit
-from erosion.server.enrolment.enrolment import enrol_site, init_federation
-from erosion.server.enrolment.federation_folder import Address, FederationFolder
-from erosion.server.run.run_folder import write_study
+from erosion.simulation.free_ports import LOOPBACK, free_ports, unpack_kit
+from erosion_common.errors import SiteError
+from erosion_common.settings.base import read_toml
+from erosion_common.study.study import Study
+from erosion_server.enrolment.enrolment import enrol_site, init_federation
+from erosion_server.enrolment.federation_folder import Address, FederationFolder
+from erosion_server.run.run_folder import write_study
+from experiments.faults.network import COORDINATOR, COORDINATOR_ADDRESS, Network
+from experiments.faults.program import POLL_SECONDS, Program, wait_until
+from experiments.faults.stepped_clock import SteppedClock
 
 HOSPITALS = ("alice", "bob", "carol")  # alice is the user
 DEADLINE_SECONDS = 5.0  # of a round

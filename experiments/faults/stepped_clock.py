@@ -10,7 +10,7 @@ import struct
 import subprocess
 from pathlib import Path
 
-from erosion.experiments.faults.program import PATIENCE_SECONDS
+from experiments.faults.program import PATIENCE_SECONDS
 
 _SOURCE = r"""
 #define _GNU_SOURCE

@@ -20,17 +20,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from erosion.common.support.logs import configure_logging
-from erosion.experiments.cells import committed
-from erosion.experiments.faults.program import PATIENCE_SECONDS
-from erosion.experiments.faults.scenes import SHORT_WAIT
-from erosion.experiments.faults.stage import Stage, small_study
-from erosion.experiments.free_ports import unpack_kit
-from erosion.experiments.hostile_load.attackers import BY_A_SITE, BY_STRANGERS
-from erosion.experiments.program import output_file, run_program
-from erosion.server.enrolment.enrolment import enrol_site
+from erosion.simulation.free_ports import unpack_kit
+from erosion.simulation.program import output_file, run_program
+from erosion_common.support.logs import configure_logging
+from erosion_server.enrolment.enrolment import enrol_site
+from experiments.cells import committed
+from experiments.faults.program import PATIENCE_SECONDS
+from experiments.faults.scenes import SHORT_WAIT
+from experiments.faults.stage import Stage, small_study
+from experiments.hostile_load.attackers import BY_A_SITE, BY_STRANGERS
 
-MODULE = "erosion.experiments.hostile_load.attackers"
+MODULE = "experiments.hostile_load.attackers"
 BEFORE_SECONDS, SETTLE_SECONDS, UNDER_SECONDS = 10.0, 5.0, 20.0
 
 

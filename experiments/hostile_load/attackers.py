@@ -1,6 +1,6 @@
 """Hostile connections, one coroutine for each kind.
 
-    python -m erosion.experiments.hostile_load.attackers KIND CONNECTIONS HOST:PORT [CRT KEY]
+    python -m experiments.hostile_load.attackers KIND CONNECTIONS HOST:PORT [CRT KEY]
 
 Every connection that is closed is opened again, until standard input closes.
 """
@@ -15,8 +15,8 @@ from asyncio import StreamReader, StreamWriter
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
-from erosion.common.support.process import end_with_stdin, raise_limit
-from erosion.experiments.hostile_load import http2
+from erosion_common.support.process import end_with_stdin, raise_limit
+from experiments.hostile_load import http2
 
 Act = Callable[[StreamReader, StreamWriter], Awaitable[None]]
 FOR_EVER = 3600.0

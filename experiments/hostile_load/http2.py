@@ -2,7 +2,7 @@
 
 import struct
 
-from erosion.common.protocol.frames import PATH
+from erosion_common.protocol.frames import PATH
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING = 0, 1, 3, 4, 6

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from erosion.common.settings.base import validate
-from erosion.experiments.cells import CellPlan, ExperimentError, Tick, Values
-from erosion.experiments.experiment import Experiment
-from erosion.experiments.papers import (
+from erosion_common.settings.base import validate
+from experiments.cells import CellPlan, ExperimentError, Tick, Values
+from experiments.experiment import Experiment
+from experiments.papers import (
     fed_heart,
     fed_tcga,
     gems,

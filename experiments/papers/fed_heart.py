@@ -10,11 +10,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from erosion.common.study.study import Study, load_study
-from erosion.experiments.cells import Cell, CellPlan, Tick, Values
-from erosion.experiments.experiment import Page
-from erosion.experiments.papers import fed_heart_published
-from erosion.experiments.papers.flamby import (
+from erosion.simulation.testbed import study_path
+from erosion.sources import make_hospitals
+from erosion.sources.flamby import FLAMBY_SEED, TRAINING_SHARE
+from erosion_common.study.study import Study, load_study
+from experiments.cells import Cell, CellPlan, Tick, Values
+from experiments.experiment import Page
+from experiments.papers import fed_heart_published
+from experiments.papers.flamby import (
     ARMS,
     FOLDS,
     POOLED,
@@ -24,10 +27,7 @@ from erosion.experiments.papers.flamby import (
     by_user,
     study_for,
 )
-from erosion.experiments.sources import make_hospitals
-from erosion.experiments.sources.flamby import FLAMBY_SEED, TRAINING_SHARE
-from erosion.experiments.tables import paragraph, wilson
-from erosion.experiments.testbed import study_path
+from experiments.tables import paragraph, wilson
 
 SPLITS = (FLAMBY_SEED, *(split for split in range(101) if split != FLAMBY_SEED))
 METRICS = ("accuracy", "auroc", "brier")

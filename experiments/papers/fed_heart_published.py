@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from erosion.common.study.study import Study, load_study
-from erosion.experiments.cells import CellPlan, Tick, Values
-from erosion.experiments.sources import make_hospitals
-from erosion.experiments.sources.flamby import COLUMNS, FLAMBY_SEED, SPARSE, SPLIT
-from erosion.experiments.testbed import study_path
+from erosion.simulation.testbed import study_path
+from erosion.sources import make_hospitals
+from erosion.sources.flamby import COLUMNS, FLAMBY_SEED, SPARSE, SPLIT
+from erosion_common.study.study import Study, load_study
+from experiments.cells import CellPlan, Tick, Values
 
 SEEDS = range(42, 47)
 KIND = "as published"

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
-from erosion.common.study.study import Study, load_study
-from erosion.experiments.cells import Cell, CellPlan, Tick, Values
-from erosion.experiments.experiment import Page
-from erosion.experiments.papers import flamby
-from erosion.experiments.papers.rules import Arms
-from erosion.experiments.sources import Data, make_hospitals
-from erosion.experiments.sources.flamby import DAYS, EVENT, TEST_SHARE
-from erosion.experiments.tables import paragraph
-from erosion.experiments.testbed import study_path
+from erosion.simulation.testbed import study_path
+from erosion.sources import Data, make_hospitals
+from erosion.sources.flamby import DAYS, EVENT, TEST_SHARE
+from erosion_common.study.study import Study, load_study
+from experiments.cells import Cell, CellPlan, Tick, Values
+from experiments.experiment import Page
+from experiments.papers import flamby
+from experiments.papers.rules import Arms
+from experiments.tables import paragraph
 
 STUDY = "tcga-brca"
 FLAMBYS = 0  # the split that FLamby's file states; from 1 on they are drawn

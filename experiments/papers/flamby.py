@@ -13,15 +13,17 @@ from itertools import product
 from pathlib import Path
 from statistics import fmean
 
-from erosion.client.training.hospital import Hospital
-from erosion.common.protocol.messages import EvaluateRequest, FinalMetrics
-from erosion.common.study.study import Study, load_study
-from erosion.experiments.cells import Cell, Values
-from erosion.experiments.papers.rules import RECOMMENDED, RECOMMENDED_ARM, Arms
-from erosion.experiments.simulator import Simulation, simulate, timeless
-from erosion.experiments.sources import Data
-from erosion.experiments.sources.source import write_table
-from erosion.experiments.tables import (
+from erosion.simulation.simulator import Simulation, simulate, timeless
+from erosion.simulation.testbed import study_path
+from erosion.simulation.testbed_sites import site_of
+from erosion.sources import Data
+from erosion.sources.source import write_table
+from erosion_client.training.hospital import Hospital
+from erosion_common.protocol.messages import EvaluateRequest, FinalMetrics
+from erosion_common.study.study import Study, load_study
+from experiments.cells import Cell, Values
+from experiments.papers.rules import RECOMMENDED, RECOMMENDED_ARM, Arms
+from experiments.tables import (
     MARKS,
     comparison_table,
     comparisons,
@@ -33,8 +35,6 @@ from erosion.experiments.tables import (
     paragraph,
     table,
 )
-from erosion.experiments.testbed import study_path
-from erosion.experiments.testbed_sites import site_of
 
 SPLIT = "split"  # the column of both sources: "train" or "test"
 FOLDS = 3  # parts of the user's training patients, on one of which the number of rounds is chosen

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from erosion.common.algorithms.gems.balls import hidden_features
-from erosion.common.algorithms.gems.retraining import fine_tune
-from erosion.experiments.cells import CellPlan, Tick, Values
-from erosion.experiments.papers.gems_authors import AuthorsConvex, AuthorsNetwork
-from erosion.experiments.papers.gems_models import (
+from erosion_common.algorithms.gems.balls import hidden_features
+from erosion_common.algorithms.gems.retraining import fine_tune
+from experiments.cells import CellPlan, Tick, Values
+from experiments.papers.gems_authors import AuthorsConvex, AuthorsNetwork
+from experiments.papers.gems_models import (
     Model,
     Pool,
     accuracy,

@@ -14,7 +14,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from erosion.common.algorithms.gems.balls import (
+from erosion_common.algorithms.gems.balls import (
     LARGEST_RADIUS,
     GoodEnough,
     Layer,
@@ -22,9 +22,9 @@ from erosion.common.algorithms.gems.balls import (
     good_enough_ball,
     neuron_radii,
 )
-from erosion.common.algorithms.gems.retraining import Retraining
-from erosion.common.algorithms.gems.rounds import accuracy_of
-from erosion.common.settings.base import Settings
+from erosion_common.algorithms.gems.retraining import Retraining
+from erosion_common.algorithms.gems.rounds import accuracy_of
+from erosion_common.settings.base import Settings
 
 RadiusKind = Literal["lower_bound", "midpoint"]
 LAYER_WIDTH = 0.01  # Delta for an output layer

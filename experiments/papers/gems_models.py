@@ -10,7 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from erosion.common.algorithms.gems.balls import (
+from erosion.sources import pictures
+from erosion.sources.mnist import read_mnist
+from erosion.sources.pictures import read_ham10000, read_jpegs
+from erosion.sources.source import data_folder, existing_file
+from erosion_common.algorithms.gems.balls import (
     Layer,
     balls,
     hidden_features,
@@ -18,7 +22,7 @@ from erosion.common.algorithms.gems.balls import (
     layer_of_neurons,
     split_layers,
 )
-from erosion.common.algorithms.gems.meeting import (
+from erosion_common.algorithms.gems.meeting import (
     Found,
     Meeting,
     MergedLayer,
@@ -27,10 +31,10 @@ from erosion.common.algorithms.gems.meeting import (
     meet_balls,
     merge_neurons,
 )
-from erosion.common.algorithms.gems.retraining import perceptron, retrain
-from erosion.common.algorithms.gems.rounds import accuracy_of
-from erosion.common.learning.models import flat_parameters
-from erosion.experiments.papers.gems_authors import (
+from erosion_common.algorithms.gems.retraining import perceptron, retrain
+from erosion_common.algorithms.gems.rounds import accuracy_of
+from erosion_common.learning.models import flat_parameters
+from experiments.papers.gems_authors import (
     AuthorsConvex,
     AuthorsMeeting,
     AuthorsNetwork,
@@ -38,10 +42,6 @@ from erosion.experiments.papers.gems_authors import (
     measured_ball,
     measured_neurons,
 )
-from erosion.experiments.sources import pictures
-from erosion.experiments.sources.mnist import read_mnist
-from erosion.experiments.sources.pictures import read_ham10000, read_jpegs
-from erosion.experiments.sources.source import data_folder, existing_file
 
 # Which labels each node has: the paper's for ten classes. For the seven of HAM10000 it does not
 # say; these are ours.

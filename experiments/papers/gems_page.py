@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from erosion.experiments.cells import Cell
-from erosion.experiments.experiment import Page
-from erosion.experiments.papers.gems import CHANGES, MAJORITY, NODES, PUBLIC, SPACES
-from erosion.experiments.tables import paragraph
+from experiments.cells import Cell
+from experiments.experiment import Page
+from experiments.papers.gems import CHANGES, MAJORITY, NODES, PUBLIC, SPACES
+from experiments.tables import paragraph
 
 Figure = Mapping[str, Any]  # of one trial
 TITLES = {

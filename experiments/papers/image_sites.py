@@ -17,23 +17,25 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import PrivateAttr
 
-from erosion.client.dataset.load import Patients, read_patients
-from erosion.client.dataset.sources.data_source import ImageSource, LabelledImages
-from erosion.client.dataset.split import split_patients
-from erosion.client.finding import Finding
-from erosion.client.site_file import Site
-from erosion.client.training.hospital import Hospital
-from erosion.common.protocol.messages import Metrics
-from erosion.common.rounds.records import RoundRecord
-from erosion.common.study.study import Study, load_study
-from erosion.common.tasks.inputs import ImageTask
-from erosion.experiments.cells import Cell, CellPlan, Tick, Values
-from erosion.experiments.experiment import Page
-from erosion.experiments.papers.rules import RECOMMENDED, RECOMMENDED_ARM, Arms
-from erosion.experiments.simulator import Simulation, simulate, timeless
-from erosion.experiments.sources import make_hospitals
-from erosion.experiments.splits import shipped_study
-from erosion.experiments.tables import (
+from erosion.simulation.simulator import Simulation, simulate, timeless
+from erosion.simulation.testbed import study_path
+from erosion.simulation.testbed_sites import site_of
+from erosion.sources import make_hospitals
+from erosion_client.dataset.load import Patients, read_patients
+from erosion_client.dataset.sources.data_source import ImageSource, LabelledImages
+from erosion_client.dataset.split import split_patients
+from erosion_client.finding import Finding
+from erosion_client.site_file import Site
+from erosion_client.training.hospital import Hospital
+from erosion_common.protocol.messages import Metrics
+from erosion_common.rounds.records import RoundRecord
+from erosion_common.study.study import Study, load_study
+from erosion_common.tasks.inputs import ImageTask
+from experiments.cells import Cell, CellPlan, Tick, Values
+from experiments.experiment import Page
+from experiments.papers.rules import RECOMMENDED, RECOMMENDED_ARM, Arms
+from experiments.splits import shipped_study
+from experiments.tables import (
     Comparison,
     comparison_table,
     comparisons,
@@ -43,8 +45,6 @@ from erosion.experiments.tables import (
     paragraph,
     table,
 )
-from erosion.experiments.testbed import study_path
-from erosion.experiments.testbed_sites import site_of
 
 
 class HeldImages(ImageSource):

@@ -16,14 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from erosion.client.site_file import Site
-from erosion.client.training.hospital import Hospital
-from erosion.common.protocol.messages import TrainRequest
-from erosion.common.study.study import Study
-from erosion.experiments.cells import Cell, CellPlan, Tick, Values
-from erosion.experiments.experiment import Page
-from erosion.experiments.pictures import picture
-from erosion.experiments.reconstruction import cut_at, fitted, num_among, num_found, solved, swept
+from erosion_client.site_file import Site
+from erosion_client.training.hospital import Hospital
+from erosion_common.protocol.messages import TrainRequest
+from erosion_common.study.study import Study
+from experiments.cells import Cell, CellPlan, Tick, Values
+from experiments.experiment import Page
+from experiments.pictures import picture
+from experiments.reconstruction import cut_at, fitted, num_among, num_found, solved, swept
 
 SEEDS = 2
 FIGURE = "found.svg"

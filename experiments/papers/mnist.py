@@ -12,15 +12,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from erosion.client.dataset.sources.data_source import LabelledImages
-from erosion.client.training.hospital import Hospital
-from erosion.common.rounds.records import RoundRecord
-from erosion.common.study.study import Study
-from erosion.experiments.cells import CellPlan, Tick, Values
-from erosion.experiments.papers.image_sites import HeldImages, without_notes
-from erosion.experiments.papers.rules import RECOMMENDED_ARM
-from erosion.experiments.simulator import simulate, timeless
-from erosion.experiments.sources.mnist import (
+from erosion.simulation.simulator import simulate, timeless
+from erosion.simulation.testbed_sites import site_of
+from erosion.sources.mnist import (
     PATTERNS,
     PartitionName,
     PatternName,
@@ -28,9 +22,15 @@ from erosion.experiments.sources.mnist import (
     read_mnist,
     user_test_images,
 )
-from erosion.experiments.sources.source import data_folder
-from erosion.experiments.splits import after_each_round
-from erosion.experiments.testbed_sites import site_of
+from erosion.sources.source import data_folder
+from erosion_client.dataset.sources.data_source import LabelledImages
+from erosion_client.training.hospital import Hospital
+from erosion_common.rounds.records import RoundRecord
+from erosion_common.study.study import Study
+from experiments.cells import CellPlan, Tick, Values
+from experiments.papers.image_sites import HeldImages, without_notes
+from experiments.papers.rules import RECOMMENDED_ARM
+from experiments.splits import after_each_round
 
 Scheme = Literal["weight_erosion", "fedavg", "local"]
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)

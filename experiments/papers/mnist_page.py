@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from erosion.experiments.cells import Cell
-from erosion.experiments.experiment import Page
-from erosion.experiments.papers.mnist import (
+from erosion.sources.mnist import PATTERNS, PatternName, commonest_share
+from experiments.cells import Cell
+from experiments.experiment import Page
+from experiments.papers.mnist import (
     AGENTS,
     SCHEMES,
     SETTINGS,
@@ -15,9 +16,8 @@ from erosion.experiments.papers.mnist import (
     further_plans,
     published_plans,
 )
-from erosion.experiments.pictures import add_legend, picture
-from erosion.experiments.sources.mnist import PATTERNS, PatternName, commonest_share
-from erosion.experiments.tables import wilson
+from experiments.pictures import add_legend, picture
+from experiments.tables import wilson
 
 
 def best_of(cell: Cell) -> float:

@@ -7,12 +7,12 @@ step were chosen on other splits, which are shown, too.
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from erosion.common.study.study import Study, load_study
-from erosion.experiments.cells import Cell, CellPlan, Tick, Values
-from erosion.experiments.experiment import Page
-from erosion.experiments.splits import one_split
-from erosion.experiments.tables import intervals, mean_and_error, one_or_range, paired_difference
-from erosion.experiments.testbed import study_path
+from erosion.simulation.testbed import study_path
+from erosion_common.study.study import Study, load_study
+from experiments.cells import Cell, CellPlan, Tick, Values
+from experiments.experiment import Page
+from experiments.splits import one_split
+from experiments.tables import intervals, mean_and_error, one_or_range, paired_difference
 
 STUDY, SEEDS, AT_ONCE, ROUNDS = "breast-cancer", 40, 10, 10
 ARMS = ("weight_erosion", "fedavg")  # as the study has them

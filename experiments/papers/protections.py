@@ -14,22 +14,22 @@ from time import perf_counter
 import torch
 from flwr.app import Context, Message, RecordDict
 
-from erosion.client.audit.audit_log import AuditLog
-from erosion.client.connection.serve import make_app
-from erosion.client.consent.consent import Consent
-from erosion.client.records.records import Records
-from erosion.client.site_file import Site
-from erosion.client.training.hospital import Hospital
-from erosion.common.protocol import wire
-from erosion.common.protocol.messages import TrainRequest
-from erosion.common.study.study import Study, load_study
-from erosion.experiments.cells import Cell, CellPlan, Tick, Values
-from erosion.experiments.experiment import Page
-from erosion.experiments.simulator import simulate, timeless
-from erosion.experiments.sources import make_hospitals
-from erosion.experiments.tables import one_or_range
-from erosion.experiments.testbed import study_path
-from erosion.experiments.testbed_sites import site_of
+from erosion.simulation.simulator import simulate, timeless
+from erosion.simulation.testbed import study_path
+from erosion.simulation.testbed_sites import site_of
+from erosion.sources import make_hospitals
+from erosion_client.audit.audit_log import AuditLog
+from erosion_client.connection.serve import make_app
+from erosion_client.consent.consent import Consent
+from erosion_client.records.records import Records
+from erosion_client.site_file import Site
+from erosion_client.training.hospital import Hospital
+from erosion_common.protocol import wire
+from erosion_common.protocol.messages import TrainRequest
+from erosion_common.study.study import Study, load_study
+from experiments.cells import Cell, CellPlan, Tick, Values
+from experiments.experiment import Page
+from experiments.tables import one_or_range
 
 STUDY, ARM, SEEDS = "breast-cancer", "weight_erosion", 40
 VARIANTS: Mapping[str, Values] = {

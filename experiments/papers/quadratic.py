@@ -17,13 +17,13 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from erosion.common.aggregation.cohort import MemoryCohort, Update
-from erosion.common.algorithms.base import ArmBase, BuildContext
-from erosion.common.algorithms.bias_correction import BiasCorrection
-from erosion.common.algorithms.local import Local
-from erosion.common.algorithms.weighted_gradient import WeightedGradient
-from erosion.common.settings.base import Settings
-from erosion.experiments.cells import CellPlan, Tick, Values
+from erosion_common.aggregation.cohort import MemoryCohort, Update
+from erosion_common.algorithms.base import ArmBase, BuildContext
+from erosion_common.algorithms.bias_correction import BiasCorrection
+from erosion_common.algorithms.local import Local
+from erosion_common.algorithms.weighted_gradient import WeightedGradient
+from erosion_common.settings.base import Settings
+from experiments.cells import CellPlan, Tick, Values
 
 STEADY_SHARE = 1 / 3  # of the rounds, the last ones, which give the steady state as their mean
 RECORDS = 60  # losses that a cell keeps, evenly over the rounds

@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
-from erosion.experiments.cells import Cell
-from erosion.experiments.experiment import Page
-from erosion.experiments.papers import quadratic
-from erosion.experiments.papers.quadratic import expected_losses
-from erosion.experiments.pictures import add_legend, picture
+from experiments.cells import Cell
+from experiments.experiment import Page
+from experiments.papers import quadratic
+from experiments.papers.quadratic import expected_losses
+from experiments.pictures import add_legend, picture
 
 PUBLISHED = {  # of an independent simulation with the constants that are ours
     "figure2-alone-zeta1": 0.0263,

@@ -12,17 +12,18 @@ from statistics import fmean
 
 import torch
 
-from erosion.client.training.hospital import Hospital
-from erosion.common.protocol.messages import EvaluateRequest
-from erosion.common.protocol.scaling import pool
-from erosion.common.study.sections import REFERENCES
-from erosion.common.study.study import Study
-from erosion.experiments.cells import Cell, CellPlan, Tick, Values, read_cells
-from erosion.experiments.experiment import RESULTS, Experiment, Page
-from erosion.experiments.papers import rules
-from erosion.experiments.papers.rules import CONFIRMATION, WHICH_RULE, Setting, test_share
-from erosion.experiments.splits import shipped_study
-from erosion.experiments.tables import (
+from erosion.simulation.testbed_sites import sites_of_testbed
+from erosion_client.training.hospital import Hospital
+from erosion_common.protocol.messages import EvaluateRequest
+from erosion_common.protocol.scaling import pool
+from erosion_common.study.sections import REFERENCES
+from erosion_common.study.study import Study
+from experiments.cells import Cell, CellPlan, Tick, Values, read_cells
+from experiments.experiment import RESULTS, Experiment, Page
+from experiments.papers import rules
+from experiments.papers.rules import CONFIRMATION, WHICH_RULE, Setting, test_share
+from experiments.splits import shipped_study
+from experiments.tables import (
     MARKS,
     Difference,
     counted,
@@ -32,7 +33,6 @@ from erosion.experiments.tables import (
     paragraph,
     table,
 )
-from erosion.experiments.testbed_sites import sites_of_testbed
 
 SEEDS = 12  # of the fifty that the others have
 OURS = {WHICH_RULE: rules.SLOW, CONFIRMATION: rules.RECOMMENDED}

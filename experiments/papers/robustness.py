@@ -12,23 +12,23 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from erosion.client.site_file import Site
-from erosion.client.training.hospital import Hospital
-from erosion.common.algorithms import REGISTRY
-from erosion.common.errors import Refusal, StudyError
-from erosion.common.learning.local_sgd import round_generator
-from erosion.common.learning.local_work import Tensors
-from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
-from erosion.common.rounds.records import HospitalRecord
-from erosion.common.settings.base import validate
-from erosion.common.settings.names import canonical
-from erosion.common.study.study import Study, load_study
-from erosion.common.tasks.classification import Classification
-from erosion.experiments.cells import CellPlan, Tick, Values
-from erosion.experiments.simulator import simulate, timeless
-from erosion.experiments.sources import Data, make_hospitals
-from erosion.experiments.testbed import study_path
-from erosion.experiments.testbed_sites import site_of
+from erosion.simulation.simulator import simulate, timeless
+from erosion.simulation.testbed import study_path
+from erosion.simulation.testbed_sites import site_of
+from erosion.sources import Data, make_hospitals
+from erosion_client.site_file import Site
+from erosion_client.training.hospital import Hospital
+from erosion_common.algorithms import REGISTRY
+from erosion_common.errors import Refusal, StudyError
+from erosion_common.learning.local_sgd import round_generator
+from erosion_common.learning.local_work import Tensors
+from erosion_common.protocol.messages import StepResult, TrainRequest, TrainResult
+from erosion_common.rounds.records import HospitalRecord
+from erosion_common.settings.base import validate
+from erosion_common.settings.names import canonical
+from erosion_common.study.study import Study, load_study
+from erosion_common.tasks.classification import Classification
+from experiments.cells import CellPlan, Tick, Values
 
 DEVIATIONS = 1.5  # z of "a little is enough"
 TIMES = 10.0  # how much longer than honest ones scaled updates and Gaussian noise are

@@ -7,9 +7,9 @@ from statistics import median
 
 from scipy import stats
 
-from erosion.experiments.cells import Cell
-from erosion.experiments.experiment import Page
-from erosion.experiments.papers.robustness import (
+from experiments.cells import Cell
+from experiments.experiment import Page
+from experiments.papers.robustness import (
     ABSENT,
     ATTACKERS,
     ATTACKS,
@@ -20,7 +20,7 @@ from erosion.experiments.papers.robustness import (
     RECOMMENDED,
     one_arm_study,
 )
-from erosion.experiments.tables import LEVEL, ROUNDED, mean_and_error
+from experiments.tables import LEVEL, ROUNDED, mean_and_error
 
 ALONE = "local"  # the method that hears nobody
 NOTABLE = 0.02  # log loss; a harm above it is reported even where it is not clear

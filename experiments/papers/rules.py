@@ -19,16 +19,17 @@ from typing import Any
 
 import numpy as np
 
-from erosion.client.evaluation.final_figures import sign_flip_p_value
-from erosion.common.algorithms import REGISTRY
-from erosion.common.algorithms.weight_erosion import PRESETS
-from erosion.common.study.study import Study, load_study
-from erosion.common.support.holm import adjusted_p_values
-from erosion.experiments.cells import Cell, CellPlan, Tick, Values
-from erosion.experiments.experiment import Experiment, Page
-from erosion.experiments.pictures import COLOURS, picture
-from erosion.experiments.splits import one_split, shipped_study
-from erosion.experiments.tables import (
+from erosion.simulation.testbed import study_path
+from erosion_client.evaluation.final_figures import sign_flip_p_value
+from erosion_common.algorithms import REGISTRY
+from erosion_common.algorithms.weight_erosion import PRESETS
+from erosion_common.study.study import Study, load_study
+from erosion_common.support.holm import adjusted_p_values
+from experiments.cells import Cell, CellPlan, Tick, Values
+from experiments.experiment import Experiment, Page
+from experiments.pictures import COLOURS, picture
+from experiments.splits import one_split, shipped_study
+from experiments.tables import (
     LEVEL,
     MARKS,
     counted,
@@ -41,7 +42,6 @@ from erosion.experiments.tables import (
     paragraph,
     table,
 )
-from erosion.experiments.testbed import study_path
 
 Setting = tuple[str, str]  # study, user
 Arms = Mapping[str, Mapping[str, Any]]

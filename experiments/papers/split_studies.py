@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from erosion.common.algorithms.weight_erosion import PRESETS
-from erosion.common.study.study import Study, load_study
-from erosion.experiments.cells import Cell, CellPlan, Tick, Values
-from erosion.experiments.experiment import Experiment, Page
-from erosion.experiments.papers.rules import RECOMMENDED, RECOMMENDED_ARM, Arms, test_share
-from erosion.experiments.splits import one_split, shipped_study
-from erosion.experiments.tables import (
+from erosion.simulation.testbed import study_path
+from erosion_common.algorithms.weight_erosion import PRESETS
+from erosion_common.study.study import Study, load_study
+from experiments.cells import Cell, CellPlan, Tick, Values
+from experiments.experiment import Experiment, Page
+from experiments.papers.rules import RECOMMENDED, RECOMMENDED_ARM, Arms, test_share
+from experiments.splits import one_split, shipped_study
+from experiments.tables import (
     MARKS,
     errors_of,
     figures_of,
@@ -28,7 +29,6 @@ from erosion.experiments.tables import (
     paragraph,
     table,
 )
-from erosion.experiments.testbed import study_path
 
 SEEDS = 20
 STUDIES = {

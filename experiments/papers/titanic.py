@@ -15,13 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from erosion.common.aggregation.cohort import MemoryCohort, Update
-from erosion.common.algorithms.base import BuildContext
-from erosion.common.algorithms.weight_erosion import WeightErosion
-from erosion.experiments.cells import Cell, CellPlan, Tick, Values
-from erosion.experiments.experiment import Page
-from erosion.experiments.pictures import COLOURS, add_legend, picture
-from erosion.experiments.sources.titanic import (
+from erosion.sources.titanic import (
     AUTHORS_SEED,
     BATCH_SIZE,
     FEATURES,
@@ -32,7 +26,13 @@ from erosion.experiments.sources.titanic import (
     load_passengers,
     split_indices,
 )
-from erosion.experiments.tables import (
+from erosion_common.aggregation.cohort import MemoryCohort, Update
+from erosion_common.algorithms.base import BuildContext
+from erosion_common.algorithms.weight_erosion import WeightErosion
+from experiments.cells import Cell, CellPlan, Tick, Values
+from experiments.experiment import Page
+from experiments.pictures import COLOURS, add_legend, picture
+from experiments.tables import (
     MARKS,
     Difference,
     counted,

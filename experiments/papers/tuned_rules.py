@@ -11,10 +11,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from erosion.common.study.study import Study
-from erosion.experiments.cells import Cell, CellPlan, Tick, Values
-from erosion.experiments.experiment import Experiment, Page
-from erosion.experiments.papers.rules import (
+from erosion_common.study.study import Study
+from experiments.cells import Cell, CellPlan, Tick, Values
+from experiments.experiment import Experiment, Page
+from experiments.papers.rules import (
     EXPLORED,
     RECOMMENDED,
     RECOMMENDED_ARM,
@@ -25,8 +25,8 @@ from erosion.experiments.papers.rules import (
     draw_rules,
     shipped_settings,
 )
-from erosion.experiments.splits import shipped_study, simulated_split
-from erosion.experiments.tables import paragraph, table
+from experiments.splits import shipped_study, simulated_split
+from experiments.tables import paragraph, table
 
 Candidates = Mapping[str, Sequence[Mapping[str, Any]]]
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from erosion.experiments.cells import CellPlan, Tick, Values
-from erosion.experiments.papers import verdict_refits, verdict_simulated
-from erosion.experiments.papers.verdict_refits import POPULATIONS, population
-from erosion.experiments.papers.verdict_simulated import KINDS, NULLS, RULES, claims_of
+from experiments.cells import CellPlan, Tick, Values
+from experiments.papers import verdict_refits, verdict_simulated
+from experiments.papers.verdict_refits import POPULATIONS, population
+from experiments.papers.verdict_simulated import KINDS, NULLS, RULES, claims_of
 
 TEST_PATIENTS = (16, 30, 50, 60, 100, 104, 200, 300)
 SIMULATED = 2000  # studies of a cell

@@ -6,20 +6,20 @@ from math import isnan, nan
 from statistics import fmean
 from typing import NamedTuple
 
-from erosion.common.protocol.messages import CROSS_FITTED_SIGNIFICANCE, SIGNIFICANCE
-from erosion.experiments.cells import Cell, Values
-from erosion.experiments.experiment import Page
-from erosion.experiments.papers.verdict import PATIENTS, TEST_PATIENTS
-from erosion.experiments.papers.verdict_refits import (
+from erosion_common.protocol.messages import CROSS_FITTED_SIGNIFICANCE, SIGNIFICANCE
+from experiments.cells import Cell, Values
+from experiments.experiment import Page
+from experiments.papers.verdict import PATIENTS, TEST_PATIENTS
+from experiments.papers.verdict_refits import (
     HOLD_OUT,
     PAIRS,
     SCHEMES,
     TRUTH,
     TRUTH_OF_TRAINING_PART,
 )
-from erosion.experiments.papers.verdict_simulated import GAINS, NULLS, RULES
-from erosion.experiments.pictures import add_legend, picture
-from erosion.experiments.tables import wilson
+from experiments.papers.verdict_simulated import GAINS, NULLS, RULES
+from experiments.pictures import add_legend, picture
+from experiments.tables import wilson
 
 LEVELS = (0.02, 0.01, 0.005, 0.003, 0.002)
 ALLOWED = 0.05

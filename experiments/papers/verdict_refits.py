@@ -16,10 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.common.protocol.messages import FEWEST_OF_A_CLASS
-from erosion.common.tasks.classification import PROBABILITY_FLOOR
-from erosion.experiments.papers.verdict_simulated import sign_flip_p_values
-from erosion.experiments.sources.diabetes_130 import (
+from erosion.sources.diabetes_130 import (
     COLUMNS,
     FILE,
     FOLDER,
@@ -27,9 +24,12 @@ from erosion.experiments.sources.diabetes_130 import (
     first_stays,
     patient_of,
 )
-from erosion.experiments.sources.mnist import read_mnist
-from erosion.experiments.sources.pictures import read_ham10000
-from erosion.experiments.sources.source import data_folder, existing_file, parsing, read_arrays
+from erosion.sources.mnist import read_mnist
+from erosion.sources.pictures import read_ham10000
+from erosion.sources.source import data_folder, existing_file, parsing, read_arrays
+from erosion_common.protocol.messages import FEWEST_OF_A_CLASS
+from erosion_common.tasks.classification import PROBABILITY_FLOOR
+from experiments.papers.verdict_simulated import sign_flip_p_values
 
 Floats = NDArray[np.float64]
 Population = tuple[Floats, NDArray[np.bool_]]  # (n, inputs) with a last column of ones; (n,)

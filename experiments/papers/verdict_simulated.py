@@ -11,9 +11,9 @@ from functools import cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.client.evaluation.final_figures import RANDOM_FLIPS
-from erosion.common.protocol.messages import FEWEST_OF_A_CLASS, SIGNIFICANCE
-from erosion.common.tasks.classification import PROBABILITY_FLOOR
+from erosion_client.evaluation.final_figures import RANDOM_FLIPS
+from erosion_common.protocol.messages import FEWEST_OF_A_CLASS, SIGNIFICANCE
+from erosion_common.tasks.classification import PROBABILITY_FLOOR
 
 Floats = NDArray[np.float64]
 Claims = NDArray[np.int64]

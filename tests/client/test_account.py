@@ -5,15 +5,15 @@ import shutil
 from contextlib import closing
 from pathlib import Path
 
-from erosion.client.audit.audit_log import AuditLog
-from erosion.client.finding import Severity
-from erosion.client.preflight.site_checks import check_state
-from erosion.client.records.account import claim, dataset_of
-from erosion.client.records.ledgers import Release
-from erosion.client.records.records import FILE_NAME, Records
-from erosion.client.records.recovery import recover
-from erosion.client.site_file import Site, load_site
-from erosion.common.errors import SiteError
+from erosion_client.audit.audit_log import AuditLog
+from erosion_client.finding import Severity
+from erosion_client.preflight.site_checks import check_state
+from erosion_client.records.account import claim, dataset_of
+from erosion_client.records.ledgers import Release
+from erosion_client.records.records import FILE_NAME, Records
+from erosion_client.records.recovery import recover
+from erosion_client.site_file import Site, load_site
+from erosion_common.errors import SiteError
 from tests.support.said import raises
 from tests.support.sent_logs import sent
 

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 from flwr.app import Error, Message, RecordDict
 
-from erosion.client.audit.audit_log import AuditLog
-from erosion.client.audit.log_files import hash_of
-from erosion.client.audit.site_observers import SiteObservers
-from erosion.client.connection import agent as agent_module
-from erosion.client.connection.agent import (
+from erosion_client.audit.audit_log import AuditLog
+from erosion_client.audit.site_observers import SiteObservers
+from erosion_client.connection import agent as agent_module
+from erosion_client.connection.agent import (
     FIRST_RETRY_SECONDS,
     GONE_SECONDS,
     LAST_RETRY_SECONDS,
@@ -23,13 +22,14 @@ from erosion.client.connection.agent import (
     Agent,
     Until,
 )
-from erosion.client.connection.site_link import LostLink, Welcome
-from erosion.command_line import parser
-from erosion.common.errors import LinkError, SiteError
-from erosion.common.protocol import wire
-from erosion.common.protocol.flower import RequestMessage
-from erosion.common.protocol.frames import LONGEST_REASON
-from erosion.common.support import expiry
+from erosion_client.connection.site_link import LostLink, Welcome
+from erosion_common.audit.log_files import hash_of
+from erosion_common.errors import LinkError, SiteError
+from erosion_common.program.command_line import parser
+from erosion_common.protocol import wire
+from erosion_common.protocol.flower import RequestMessage
+from erosion_common.protocol.frames import LONGEST_REASON
+from erosion_common.support import expiry
 from tests.support.broken_line import BreaksAfterTheWelcome
 from tests.support.docker_engine import ROOT
 from tests.support.said import raises

@@ -19,20 +19,20 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from erosion.client.audit import audit_log as audit_log_module
-from erosion.client.audit.audit_log import AuditLog, NotLogged
-from erosion.client.audit.log_files import full_files, last_line, remove_old, verify
-from erosion.client.audit.site_observers import SiteObservers
-from erosion.client.connection import agent
-from erosion.client.connection import serve as serving
-from erosion.client.connection.site_link import Welcome
-from erosion.client.consent.consent import Consent
-from erosion.command_line import main
-from erosion.common.compression.codec import Compression, compress
-from erosion.common.errors import SiteError
-from erosion.common.protocol import wire
-from erosion.common.protocol.frames import LONGEST_REASON
-from erosion.common.protocol.messages import (
+from erosion_client.audit import audit_log as audit_log_module
+from erosion_client.audit.audit_log import AuditLog, NotLogged
+from erosion_client.audit.site_observers import SiteObservers
+from erosion_client.connection import agent
+from erosion_client.connection import serve as serving
+from erosion_client.connection.site_link import Welcome
+from erosion_client.consent.consent import Consent
+from erosion_common.audit.log_files import full_files, last_line, remove_old, verify
+from erosion_common.compression.codec import Compression, compress
+from erosion_common.errors import SiteError
+from erosion_common.program.command_line import main
+from erosion_common.protocol import wire
+from erosion_common.protocol.frames import LONGEST_REASON
+from erosion_common.protocol.messages import (
     ColumnSummary,
     DescribeReply,
     EvaluateReply,

@@ -22,16 +22,16 @@ from pydicom.uid import (
     generate_uid,
 )
 
-from erosion.client.dataset import text_table
-from erosion.client.dataset.load import load_patients
-from erosion.client.dataset.sources.dicom import DicomImages
-from erosion.client.dataset.sources.duckdb_files import DuckdbFiles
-from erosion.client.dataset.sources.image_files import ImageFiles
-from erosion.client.dataset.sources.nifti import NiftiImages
-from erosion.client.dataset.sources.table_file import TableFile
-from erosion.client.site_file import Site
-from erosion.common.errors import DataError, SiteError
-from erosion.common.settings.base import validate
+from erosion_client.dataset import text_table
+from erosion_client.dataset.load import load_patients
+from erosion_client.dataset.sources.dicom import DicomImages
+from erosion_client.dataset.sources.duckdb_files import DuckdbFiles
+from erosion_client.dataset.sources.image_files import ImageFiles
+from erosion_client.dataset.sources.nifti import NiftiImages
+from erosion_client.dataset.sources.table_file import TableFile
+from erosion_client.site_file import Site
+from erosion_common.errors import DataError, SiteError
+from erosion_common.settings.base import validate
 from tests.support.said import raises, says
 from tests.support.scans import NAME, write_dicom, write_nifti
 from tests.support.small_study import make_site, make_study, twenty_patients
@@ -345,7 +345,7 @@ def test_arrays_of_objects_are_not_unpickled(tmp_path: Path) -> None:
 
 
 def test_too_large_archives_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("erosion.client.dataset.sources.labelled_images.MAX_DECODED_BYTES", 10_000)
+    monkeypatch.setattr("erosion_client.dataset.sources.labelled_images.MAX_DECODED_BYTES", 10_000)
     with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("images.npy", b"\0" * 20_000)
     said = read_quietly(lambda: ImageFiles(path=tmp_path / "a.npz").read(GREY))

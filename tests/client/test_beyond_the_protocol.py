@@ -11,20 +11,20 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from erosion.client.audit.audit_log import AuditLog
-from erosion.client.connection.serve import make_app
-from erosion.client.consent.approvals import decide, entry_of
-from erosion.client.consent.consent import Consent
-from erosion.client.records.account import dataset_of
-from erosion.client.records.records import FILE_NAME, Records
-from erosion.client.records.recovery import recover
-from erosion.client.site_file import Site
-from erosion.client.training.hospital import Hospital
-from erosion.common.protocol import wire
-from erosion.common.protocol.flower import RequestMessage, read_error
-from erosion.common.protocol.messages import TrainRequest
-from erosion.common.rounds.selection import fold_studies, trials
-from erosion.common.study.study import Study
+from erosion_client.audit.audit_log import AuditLog
+from erosion_client.connection.serve import make_app
+from erosion_client.consent.approvals import decide, entry_of
+from erosion_client.consent.consent import Consent
+from erosion_client.records.account import dataset_of
+from erosion_client.records.records import FILE_NAME, Records
+from erosion_client.records.recovery import recover
+from erosion_client.site_file import Site
+from erosion_client.training.hospital import Hospital
+from erosion_common.protocol import wire
+from erosion_common.protocol.flower import RequestMessage, read_error
+from erosion_common.protocol.messages import TrainRequest
+from erosion_common.rounds.selection import fold_studies, trials
+from erosion_common.study.study import Study
 from tests.support.said import says
 from tests.support.small_study import make_site, make_study, twenty_patients
 from tests.support.without_noise import make_fedavg_ask_for_a_mean

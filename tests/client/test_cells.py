@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from erosion.client.disclosure.control import (
+from erosion_client.disclosure.control import (
     ColumnFigures,
     DisclosureControl,
     column_figures,
@@ -22,12 +22,12 @@ from erosion.client.disclosure.control import (
     rounded_deviation,
     sums_of,
 )
-from erosion.client.disclosure.patient_sets import keys_of, num_differing, patient_hashes, sketch_of
-from erosion.client.site_file import Limits, Site
-from erosion.client.training.hospital import Hospital
-from erosion.common.errors import Refusal, SiteError
-from erosion.common.protocol.messages import relative_step
-from erosion.common.study.study import Study
+from erosion_client.disclosure.patient_sets import keys_of, num_differing, patient_hashes, sketch_of
+from erosion_client.site_file import Limits, Site
+from erosion_client.training.hospital import Hospital
+from erosion_common.errors import Refusal, SiteError
+from erosion_common.protocol.messages import relative_step
+from erosion_common.study.study import Study
 from tests.support.said import raises
 from tests.support.small_study import TASK, make_site, make_study, twenty_patients
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from erosion.client.training.hospital import Hospital
-from erosion.common.algorithms.fedavg import FedAvg
-from erosion.common.errors import Refusal
-from erosion.common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork
-from erosion.common.protocol.messages import TrainRequest
+from erosion_client.training.hospital import Hospital
+from erosion_common.algorithms.fedavg import FedAvg
+from erosion_common.errors import Refusal
+from erosion_common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork
+from erosion_common.protocol.messages import TrainRequest
 from tests.support.said import raises, says
 from tests.support.small_study import make_site, make_study, twenty_patients
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from erosion.client.dataset.task_checks import check_task, checked_targets
-from erosion.client.training.hospital import Hospital
-from erosion.common.errors import Refusal
-from erosion.common.tasks import REGISTRY
+from erosion_client.dataset.task_checks import check_task, checked_targets
+from erosion_client.training.hospital import Hospital
+from erosion_common.errors import Refusal
+from erosion_common.tasks import REGISTRY
 from tests.support.said import raises
 from tests.support.small_study import make_site, make_study, twenty_patients
 from tests.support.task_examples import EXAMPLES, example, patients

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from erosion.client.training.hospital import Hospital
-from erosion.common.compression.codec import compress, compress_with_feedback
-from erosion.common.protocol import wire
-from erosion.common.protocol.messages import TrainRequest, TrainResult
-from erosion.common.study.study import Study
+from erosion_client.training.hospital import Hospital
+from erosion_common.compression.codec import compress, compress_with_feedback
+from erosion_common.protocol import wire
+from erosion_common.protocol.messages import TrainRequest, TrainResult
+from erosion_common.study.study import Study
 from tests.support.small_study import make_site, make_study, twenty_patients
 
 DIM = 6

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from erosion.client.finding import Severity
-from erosion.client.preflight.site_checks import check_compute
+from erosion_client.finding import Severity
+from erosion_client.preflight.site_checks import check_compute
 from tests.support.said import says
 from tests.support.small_study import make_site
 

@@ -12,7 +12,7 @@ import pytest
 import tomli_w
 import torch
 
-from erosion.client.consent.approvals import (
+from erosion_client.consent.approvals import (
     contracts_of,
     decide,
     decision_about,
@@ -21,20 +21,20 @@ from erosion.client.consent.approvals import (
     listing,
     named,
 )
-from erosion.client.consent.consent import Consent
-from erosion.client.consent.review import review
-from erosion.client.records.account import dataset_of, site_secret
-from erosion.client.records.answers import Answer
-from erosion.client.records.records import FILE_NAME, Records
-from erosion.client.site_file import Budget
-from erosion.client.training import limits as limits_module
-from erosion.client.training.limits import needs_of
-from erosion.command_line import main
-from erosion.common.errors import Refusal, SiteError, StudyError, Undecided
-from erosion.common.protocol.messages import EvaluateRequest
-from erosion.common.rounds.selection import SelectedSettings, chosen, fold_studies, folds_of, trials
-from erosion.common.sealed import legs
-from erosion.common.study.study import Study
+from erosion_client.consent.consent import Consent
+from erosion_client.consent.review import review
+from erosion_client.records.account import dataset_of, site_secret
+from erosion_client.records.answers import Answer
+from erosion_client.records.records import FILE_NAME, Records
+from erosion_client.site_file import Budget
+from erosion_client.training import limits as limits_module
+from erosion_client.training.limits import needs_of
+from erosion_common.errors import Refusal, SiteError, StudyError, Undecided
+from erosion_common.program.command_line import main
+from erosion_common.protocol.messages import EvaluateRequest
+from erosion_common.rounds.selection import SelectedSettings, chosen, fold_studies, folds_of, trials
+from erosion_common.sealed import legs
+from erosion_common.study.study import Study
 from tests.support.approval import STUDY, approve, request, site, study
 from tests.support.said import raises, says
 

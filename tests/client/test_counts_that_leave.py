@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from erosion.client.training.hospital import Hospital
-from erosion.common.algorithms import REGISTRY
-from erosion.common.errors import Refusal
-from erosion.common.protocol.messages import EvaluateRequest, StepResult, TrainRequest, TrainResult
-from erosion.common.study.study import Study
-from erosion.experiments.simulator import simulate, timeless
+from erosion.simulation.simulator import simulate, timeless
+from erosion_client.training.hospital import Hospital
+from erosion_common.algorithms import REGISTRY
+from erosion_common.errors import Refusal
+from erosion_common.protocol.messages import EvaluateRequest, StepResult, TrainRequest, TrainResult
+from erosion_common.study.study import Study
 from tests.support.small_study import TASK, make_site, make_study
 
 PEERS_PATIENTS = 57  # no multiple of the smallest cell

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from erosion.client.dataset.load import load_patients
-from erosion.client.site_file import Site
-from erosion.common.errors import DataError
+from erosion_client.dataset.load import load_patients
+from erosion_client.site_file import Site
+from erosion_common.errors import DataError
 from tests.support.said import says
 from tests.support.small_study import TASK, make_site, make_study
 

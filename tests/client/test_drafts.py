@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from erosion.client.dataset.column_values import UnitChange
-from erosion.client.dataset.load import load_patients
-from erosion.client.dataset.text_table import TextColumn
-from erosion.client.scaffold.column_profile import Profile, profile_of
-from erosion.client.scaffold.column_roles import is_numbered, likely_key, repeats, why_no_feature
-from erosion.client.scaffold.study_draft import study_draft
-from erosion.client.scaffold.value_words import direction
-from erosion.client.scaffold.vocabulary import changes, header_unit, plain_name
-from erosion.client.site_file import load_site
-from erosion.command_line import main
-from erosion.common.errors import DataError, SiteError
-from erosion.common.rounds import bounds
-from erosion.common.study.study import load_study
-from erosion.common.tasks.features import CategoryFeature, NumberFeature
-from erosion.common.tasks.inputs import TabularTask
+from erosion_client.dataset.column_values import UnitChange
+from erosion_client.dataset.load import load_patients
+from erosion_client.dataset.text_table import TextColumn
+from erosion_client.scaffold.column_profile import Profile, profile_of
+from erosion_client.scaffold.column_roles import is_numbered, likely_key, repeats, why_no_feature
+from erosion_client.scaffold.study_draft import study_draft
+from erosion_client.scaffold.value_words import direction
+from erosion_client.scaffold.vocabulary import changes, header_unit, plain_name
+from erosion_client.site_file import load_site
+from erosion_common.errors import DataError, SiteError
+from erosion_common.program.command_line import main
+from erosion_common.rounds import bounds
+from erosion_common.study.study import load_study
+from erosion_common.tasks.features import CategoryFeature, NumberFeature
+from erosion_common.tasks.inputs import TabularTask
 from tests.support.drafts import column, drafted, features_of, one_match, profiles_of, site_of
 from tests.support.said import raises, says
 

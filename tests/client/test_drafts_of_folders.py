@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from erosion.command_line import main
+from erosion_common.program.command_line import main
 from tests.support.said import says
 
 

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from erosion.client.dataset.load import KeptPatients, load_patients
-from erosion.client.dataset.sources.duckdb_files import DuckdbFiles
-from erosion.client.finding import Severity
-from erosion.client.site_file import Site
-from erosion.common.errors import DataError
+from erosion_client.dataset.load import KeptPatients, load_patients
+from erosion_client.dataset.sources.duckdb_files import DuckdbFiles
+from erosion_client.finding import Severity
+from erosion_client.site_file import Site
+from erosion_common.errors import DataError
 from tests.support.said import says
 from tests.support.small_study import make_study
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from erosion.client.preflight.study_checks import check_study_here
-from erosion.client.training.hospital import Hospital
-from erosion.common.errors import Refusal
+from erosion_client.preflight.study_checks import check_study_here
+from erosion_client.training.hospital import Hospital
+from erosion_common.errors import Refusal
 from tests.support.said import says
 from tests.support.small_study import make_site, make_study
 

@@ -13,13 +13,13 @@ import pandas as pd
 import pyreadstat
 import pytest
 
-from erosion.client.dataset.load import load_patients
-from erosion.client.dataset.sources import file_content, table_file
-from erosion.client.dataset.sources.table_file import TableFile
-from erosion.client.site_file import load_site
-from erosion.command_line import main
-from erosion.common.errors import DataError
-from erosion.common.study.study import load_study
+from erosion_client.dataset.load import load_patients
+from erosion_client.dataset.sources import file_content, table_file
+from erosion_client.dataset.sources.table_file import TableFile
+from erosion_client.site_file import load_site
+from erosion_common.errors import DataError
+from erosion_common.program.command_line import main
+from erosion_common.study.study import load_study
 from tests.support.said import raises
 from tests.support.spreadsheets import write_ods, write_workbook
 from tests.support.stored_tables import SAS7BDAT, XLS, unpacked

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from erosion.client.dataset import local_dataset
-from erosion.client.dataset.split import Split, split_patients
-from erosion.client.finding import Severity
-from erosion.client.preflight.study_checks import check_study_here
-from erosion.client.site_file import Site
-from erosion.client.training.hospital import Hospital
-from erosion.common.errors import Refusal
-from erosion.common.rounds.selection import fold_studies, trials
-from erosion.common.study.sections import Fold
-from erosion.common.study.study import Study
+from erosion_client.dataset import local_dataset
+from erosion_client.dataset.split import Split, split_patients
+from erosion_client.finding import Severity
+from erosion_client.preflight.study_checks import check_study_here
+from erosion_client.site_file import Site
+from erosion_client.training.hospital import Hospital
+from erosion_common.errors import Refusal
+from erosion_common.rounds.selection import fold_studies, trials
+from erosion_common.study.sections import Fold
+from erosion_common.study.study import Study
 from tests.support.said import raises
 from tests.support.small_study import (
     TWO_NUMBERS,

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from erosion.client.training.hospital import Hospital
-from erosion.common.algorithms.gems.balls import directions
-from erosion.common.learning.local_sgd import round_generator
-from erosion.common.learning.local_work import hold_out, num_left
-from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
-from erosion.common.study.study import Study
+from erosion_client.training.hospital import Hospital
+from erosion_common.algorithms.gems.balls import directions
+from erosion_common.learning.local_sgd import round_generator
+from erosion_common.learning.local_work import hold_out, num_left
+from erosion_common.protocol.messages import StepResult, TrainRequest, TrainResult
+from erosion_common.study.study import Study
 from tests.support.small_study import make_site, make_study
 
 CELL = 10

@@ -13,10 +13,10 @@ import torch
 from sklearn.metrics import log_loss
 
 import erosion
-from erosion.client.training.hospital import Hospital
-from erosion.command_line import main
-from erosion.common.protocol import wire
-from erosion.common.protocol.messages import EvaluateRequest
+from erosion_client.training.hospital import Hospital
+from erosion_common.program.command_line import main
+from erosion_common.protocol import wire
+from erosion_common.protocol.messages import EvaluateRequest
 from tests.support.saved_model import run_folder
 from tests.support.small_study import make_site, make_study
 

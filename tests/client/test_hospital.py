@@ -12,23 +12,23 @@ import torch
 from PIL import Image
 from torch.nn.functional import cross_entropy
 
-from erosion.client.dataset.local_dataset import LocalDataset
-from erosion.client.dataset.task_checks import warm_up
-from erosion.client.site_file import Site
-from erosion.client.training.hospital import Hospital
-from erosion.common.errors import DataError, Refusal, SiteError
-from erosion.common.learning.local_sgd import Samples, round_generator, train_locally
-from erosion.common.learning.models import build_model, flat_parameters
-from erosion.common.protocol.messages import (
+from erosion_client.dataset.local_dataset import LocalDataset
+from erosion_client.dataset.task_checks import warm_up
+from erosion_client.site_file import Site
+from erosion_client.training.hospital import Hospital
+from erosion_common.errors import DataError, Refusal, SiteError
+from erosion_common.learning.local_sgd import Samples, round_generator, train_locally
+from erosion_common.learning.models import build_model, flat_parameters
+from erosion_common.protocol.messages import (
     MOST_LOSS,
     EvaluateRequest,
     Scaling,
     TrainReply,
     TrainRequest,
 )
-from erosion.common.protocol.scaling import pool
-from erosion.common.rounds.selection import fold_studies, trials
-from erosion.common.study.study import Study
+from erosion_common.protocol.scaling import pool
+from erosion_common.rounds.selection import fold_studies, trials
+from erosion_common.study.study import Study
 from tests.support.patience import PATIENCE
 from tests.support.said import raises, says
 from tests.support.small_study import make_site, make_study, twenty_patients, with_missing

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image
 
-from erosion.client.dataset.load import load_patients
-from erosion.client.dataset.preprocessing import image_inputs
-from erosion.client.dataset.sources.image_files import ImageFiles
-from erosion.common.errors import DataError
-from erosion.common.tasks.inputs import ImageTask
+from erosion_client.dataset.load import load_patients
+from erosion_client.dataset.preprocessing import image_inputs
+from erosion_client.dataset.sources.image_files import ImageFiles
+from erosion_common.errors import DataError
+from erosion_common.tasks.inputs import ImageTask
 from tests.support.said import raises, says
 from tests.support.small_study import make_site, make_study
 from tests.support.tasks import image

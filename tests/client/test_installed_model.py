@@ -12,20 +12,20 @@ import tomli_w
 import torch
 
 import erosion
-from erosion.client.consent.review import asked, leaving
-from erosion.client.preflight.study_checks import check_model
-from erosion.client.records.records import Records
-from erosion.client.site_file import Site
-from erosion.client.training.hospital import Hospital
-from erosion.command_line import main
-from erosion.commands import coordinator
-from erosion.common.errors import ModelError, Refusal
-from erosion.common.learning.models import Mlp, build_model
-from erosion.common.protocol.messages import DescribeReply
-from erosion.common.rounds.study import Outcome
-from erosion.common.study.sections import Evaluation
-from erosion.common.study.study import Study
-from erosion.experiments.simulator import simulate
+from erosion.simulation.simulator import simulate
+from erosion_client.consent.review import asked, leaving
+from erosion_client.preflight.study_checks import check_model
+from erosion_client.records.records import Records
+from erosion_client.site_file import Site
+from erosion_client.training.hospital import Hospital
+from erosion_common.errors import ModelError, Refusal
+from erosion_common.learning.models import Mlp, build_model
+from erosion_common.program.command_line import main
+from erosion_common.protocol.messages import DescribeReply
+from erosion_common.rounds.study import Outcome
+from erosion_common.study.sections import Evaluation
+from erosion_common.study.study import Study
+from erosion_server.commands import coordinator
 from tests.support.installed_package import forgotten_afterwards, install
 from tests.support.said import raises, says
 from tests.support.small_study import make_site, make_study, twenty_patients

@@ -9,12 +9,12 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer
 
-from erosion.client.dataset.isolated_values import standing_apart, to_be_asked_about
-from erosion.client.dataset.load import load_patients
-from erosion.client.site_file import load_site
-from erosion.common.errors import DataError
-from erosion.common.study.study import load_study
-from erosion.common.tasks.features import NumberFeature
+from erosion_client.dataset.isolated_values import standing_apart, to_be_asked_about
+from erosion_client.dataset.load import load_patients
+from erosion_client.site_file import load_site
+from erosion_common.errors import DataError
+from erosion_common.study.study import load_study
+from erosion_common.tasks.features import NumberFeature
 from tests.support.drafts import column, drafted, features_of, profiles_of, site_of
 from tests.support.said import raises, says
 

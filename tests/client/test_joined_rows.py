@@ -9,13 +9,13 @@ import pyarrow.parquet
 import pytest
 from pydantic import TypeAdapter
 
-from erosion.client.dataset.load import load_patients, table_source
-from erosion.client.dataset.sources import AnySource
-from erosion.client.dataset.sources.data_source import DataSource, TableSource
-from erosion.client.site_file import load_site
-from erosion.command_line import main
-from erosion.common.errors import DataError
-from erosion.common.study.study import load_study
+from erosion_client.dataset.load import load_patients, table_source
+from erosion_client.dataset.sources import AnySource
+from erosion_client.dataset.sources.data_source import DataSource, TableSource
+from erosion_client.site_file import load_site
+from erosion_common.errors import DataError
+from erosion_common.program.command_line import main
+from erosion_common.study.study import load_study
 from tests.support.said import raises, says
 from tests.support.small_study import make_site, make_study
 

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import torch
 
-from erosion.client.dataset.load import KeptPatients
-from erosion.client.dataset.sources.data_source import TableSource, revision_of
-from erosion.client.dataset.sources.sql import SqlQuery
-from erosion.client.dataset.sources.table_file import TableFile
-from erosion.client.dataset.text_table import TextTable
-from erosion.client.site_file import Site
-from erosion.client.training.hospital import Hospital
-from erosion.common.errors import DataError
-from erosion.common.protocol.messages import TrainRequest
-from erosion.common.rounds.selection import fold_studies
-from erosion.common.study.study import Study
+from erosion_client.dataset.load import KeptPatients
+from erosion_client.dataset.sources.data_source import TableSource, revision_of
+from erosion_client.dataset.sources.sql import SqlQuery
+from erosion_client.dataset.sources.table_file import TableFile
+from erosion_client.dataset.text_table import TextTable
+from erosion_client.site_file import Site
+from erosion_client.training.hospital import Hospital
+from erosion_common.errors import DataError
+from erosion_common.protocol.messages import TrainRequest
+from erosion_common.rounds.selection import fold_studies
+from erosion_common.study.study import Study
 from tests.support.said import raises, says
 from tests.support.small_study import TASK, make_site, make_study, twenty_patients
 

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 import torch
 
-from erosion.client.site_file import Site, load_site
-from erosion.client.training.hospital import Hospital
-from erosion.client.training.kept_state import (
+from erosion_client.site_file import Site, load_site
+from erosion_client.training.hospital import Hospital
+from erosion_client.training.kept_state import (
     ACROSS_FOLDS,
     OF_A_RUN,
     KeptState,
     Moment,
     StateKey,
 )
-from erosion.common.errors import CheckpointError, SiteError
-from erosion.common.protocol import wire
-from erosion.common.protocol.messages import EvaluateRequest, TrainRequest, TrainResult
-from erosion.common.study.study import Study
+from erosion_common.errors import CheckpointError, SiteError
+from erosion_common.protocol import wire
+from erosion_common.protocol.messages import EvaluateRequest, TrainRequest, TrainResult
+from erosion_common.study.study import Study
 from tests.support.said import raises
 from tests.support.small_study import make_site, make_study, twenty_patients
 
@@ -103,7 +103,7 @@ def test_a_method_that_keeps_nothing_writes_nothing(tmp_path: Path) -> None:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> int:
     """So many files of other runs stay."""
-    monkeypatch.setattr("erosion.client.training.kept_state.MOST_FILES", 2)
+    monkeypatch.setattr("erosion_client.training.kept_state.MOST_FILES", 2)
     return 2
 
 

@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from erosion.client.scaffold.column_roles import is_known_afterwards
-from erosion.client.training.hospital import Hospital
-from erosion.command_line import main
-from erosion.common.study.study import Study
-from erosion.experiments.every_user import side_by_side
-from erosion.experiments.simulator import simulate
-from erosion.server.coordination.run_end import result_of
-from erosion.server.output.words import beside_verdict
-from erosion.server.run.result import Result
+from erosion.simulation.every_user import side_by_side
+from erosion.simulation.simulator import simulate
+from erosion_client.scaffold.column_roles import is_known_afterwards
+from erosion_client.training.hospital import Hospital
+from erosion_common.program.command_line import main
+from erosion_common.study.study import Study
+from erosion_server.coordination.run_end import result_of
+from erosion_server.output.words import beside_verdict
+from erosion_server.run.result import Result
 from tests.support.drafts import drafted, site_of
 from tests.support.small_study import make_site, make_study
 

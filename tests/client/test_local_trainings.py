@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from erosion.client.site_file import Site
-from erosion.client.training.hospital import Hospital
-from erosion.client.training.limits import check_limits
-from erosion.common.algorithms import REGISTRY, apfl
-from erosion.common.errors import Refusal
-from erosion.common.learning import local_sgd
-from erosion.common.learning.local_work import PatientCounts
-from erosion.common.learning.training import Training
-from erosion.common.study.study import Study
-from erosion.experiments.simulator import simulate, timeless
+from erosion.simulation.simulator import simulate, timeless
+from erosion_client.site_file import Site
+from erosion_client.training.hospital import Hospital
+from erosion_client.training.limits import check_limits
+from erosion_common.algorithms import REGISTRY, apfl
+from erosion_common.errors import Refusal
+from erosion_common.learning import local_sgd
+from erosion_common.learning.local_work import PatientCounts
+from erosion_common.learning.training import Training
+from erosion_common.study.study import Study
 from tests.support.said import raises
 from tests.support.small_study import TWO_NUMBERS, counts, make_site, make_study
 

@@ -9,16 +9,16 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from erosion.client.dataset.load import KeptPatients
-from erosion.client.dataset.local_dataset import LocalDataset
-from erosion.client.dataset.split import split_patients
-from erosion.client.disclosure.control import DisclosureControl
-from erosion.client.site_file import Site
-from erosion.client.training.hospital import Hospital
-from erosion.common.errors import Refusal
-from erosion.common.protocol.messages import TrainRequest
-from erosion.common.rounds.selection import fold_studies, trials
-from erosion.common.study.study import Study
+from erosion_client.dataset.load import KeptPatients
+from erosion_client.dataset.local_dataset import LocalDataset
+from erosion_client.dataset.split import split_patients
+from erosion_client.disclosure.control import DisclosureControl
+from erosion_client.site_file import Site
+from erosion_client.training.hospital import Hospital
+from erosion_common.errors import Refusal
+from erosion_common.protocol.messages import TrainRequest
+from erosion_common.rounds.selection import fold_studies, trials
+from erosion_common.study.study import Study
 from tests.support.said import raises
 from tests.support.small_study import make_site, make_study
 

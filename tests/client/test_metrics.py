@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
-from erosion.client.evaluation.final_figures import measure, measure_with_intervals, told
-from erosion.common.protocol.messages import LARGEST_FIGURE, Interval
-from erosion.common.tasks.metric import of_mean, of_ranking
-from erosion.experiments.tables import wilson
+from erosion_client.evaluation.final_figures import measure, measure_with_intervals, told
+from erosion_common.protocol.messages import LARGEST_FIGURE, Interval
+from erosion_common.tasks.metric import of_mean, of_ranking
+from experiments.tables import wilson
 from tests.support.task_examples import example
 from tests.support.tasks import classes_of
 
@@ -99,7 +99,7 @@ def test_intervals_are_percentiles_of_resamples(monkeypatch: pytest.MonkeyPatch)
     )
     assert final == again
     monkeypatch.setattr(
-        "erosion.client.evaluation.final_figures.CHUNK", 100
+        "erosion_client.evaluation.final_figures.CHUNK", 100
     )  # the memory used does not change the draws
     assert (
         measure_with_intervals(

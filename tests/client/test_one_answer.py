@@ -7,16 +7,16 @@ import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
 
-from erosion.client.connection.serve import make_app
-from erosion.client.consent.approvals import decide, entry_of
-from erosion.client.consent.consent import Consent
-from erosion.client.records.records import Records
-from erosion.client.training.hospital import Hospital
-from erosion.client.training.kept_state import KeptState, Moment, StateKey
-from erosion.common.protocol import wire
-from erosion.common.protocol.flower import RequestMessage, read_error
-from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
-from erosion.common.study.study import Study
+from erosion_client.connection.serve import make_app
+from erosion_client.consent.approvals import decide, entry_of
+from erosion_client.consent.consent import Consent
+from erosion_client.records.records import Records
+from erosion_client.training.hospital import Hospital
+from erosion_client.training.kept_state import KeptState, Moment, StateKey
+from erosion_common.protocol import wire
+from erosion_common.protocol.flower import RequestMessage, read_error
+from erosion_common.protocol.messages import EvaluateRequest, TrainRequest
+from erosion_common.study.study import Study
 from tests.support.said import says
 from tests.support.small_study import make_site, make_study, twenty_patients
 
@@ -102,7 +102,7 @@ def other_arms_are_kept(folder: Path, count: int) -> None:
 
 @pytest.mark.parametrize("arm", ARMS)
 def test_a_resumed_run_is_whole(tmp_path: Path, arm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("erosion.client.training.kept_state.MOST_FILES", 2)
+    monkeypatch.setattr("erosion_client.training.kept_state.MOST_FILES", 2)
     site = Served(tmp_path)
     for number in (1, 2):
         site.train(arm, number)

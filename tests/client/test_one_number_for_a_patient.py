@@ -8,10 +8,10 @@ import pytest
 import torch
 from sklearn.metrics import log_loss, roc_auc_score
 
-from erosion.client.training.hospital import Hospital
-from erosion.common.protocol.messages import EvaluateReply, EvaluateRequest, TrainRequest
-from erosion.common.study.study import Study
-from erosion.experiments.simulator import simulate
+from erosion.simulation.simulator import simulate
+from erosion_client.training.hospital import Hospital
+from erosion_common.protocol.messages import EvaluateReply, EvaluateRequest, TrainRequest
+from erosion_common.study.study import Study
 from tests.support.small_study import make_site, make_study
 
 DRAWS = np.random.default_rng(8)

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from erosion.client.dataset.sources.table_file import TableFile
-from erosion.client.evaluation.final_figures import measure
-from erosion.client.evaluation.predict import (
+from erosion_client.dataset.sources.table_file import TableFile
+from erosion_client.evaluation.final_figures import measure
+from erosion_client.evaluation.predict import (
     apply_model,
     load_saved_model,
     predict,
 )
-from erosion.command_line import main
-from erosion.common.errors import CheckpointError, DataError
-from erosion.common.support.text import harmless
+from erosion_common.errors import CheckpointError, DataError
+from erosion_common.program.command_line import main
+from erosion_common.support.text import harmless
 from tests.support.said import raises, says
 from tests.support.saved_model import PARAMETERS, run_folder
 from tests.support.small_study import TASK, make_study, with_missing

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from erosion.client.dataset.load import load_patients
-from erosion.client.dataset.local_dataset import LocalDataset
-from erosion.common.errors import DataError
+from erosion_client.dataset.load import load_patients
+from erosion_client.dataset.local_dataset import LocalDataset
+from erosion_common.errors import DataError
 from tests.support.said import raises, says
 from tests.support.small_study import TASK, make_site, make_study
 

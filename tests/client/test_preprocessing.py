@@ -11,25 +11,25 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 from torch import Tensor
 
-from erosion.client.dataset.local_dataset import LocalDataset
-from erosion.client.dataset.preprocessing import (
+from erosion_client.dataset.local_dataset import LocalDataset
+from erosion_client.dataset.preprocessing import (
     notes_of_cut,
     notes_of_unlike,
     stand_ins,
     stands_in,
     table_inputs,
 )
-from erosion.common.errors import DataError
-from erosion.common.learning.local_sgd import (
+from erosion_common.errors import DataError
+from erosion_common.learning.local_sgd import (
     Samples,
     predictions_of,
     round_generator,
     train_locally,
 )
-from erosion.common.learning.training import Training
-from erosion.common.protocol.messages import FeatureSums, Scaling
-from erosion.common.protocol.scaling import CUT, NOT_FOUND, number_columns, pool, problem_with_sums
-from erosion.common.tasks.inputs import TabularTask
+from erosion_common.learning.training import Training
+from erosion_common.protocol.messages import FeatureSums, Scaling
+from erosion_common.protocol.scaling import CUT, NOT_FOUND, number_columns, pool, problem_with_sums
+from erosion_common.tasks.inputs import TabularTask
 from tests.support import small_study
 from tests.support.exact_sums import feature_sums
 from tests.support.said import raises, says

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from erosion.client.records.private_database import PrivateDatabase
-from erosion.common.errors import SiteError
+from erosion_client.records.private_database import PrivateDatabase
+from erosion_common.errors import SiteError
 from tests.support.said import raises
 
 TABLES = "create table if not exists things (name text primary key);"
@@ -70,7 +70,7 @@ def test_an_interruption_leaves_nothing(
 
 
 def test_a_second_program_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("erosion.client.records.private_database.WAIT_SECONDS", 0.01)
+    monkeypatch.setattr("erosion_client.records.private_database.WAIT_SECONDS", 0.01)
     first, second = opened(tmp_path / "things.sqlite"), opened(tmp_path / "things.sqlite")
     with first.transaction():
         first.execute("insert into things values (?)", ("a",))

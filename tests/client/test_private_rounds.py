@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 import torch
 
-from erosion.client.consent.approvals import listing
-from erosion.client.consent.review import review
-from erosion.client.dataset.local_dataset import LocalDataset
-from erosion.client.disclosure.control import DisclosureControl
-from erosion.client.preflight.study_checks import check_study_here
-from erosion.client.records.account import dataset_of
-from erosion.client.records.ledgers import Release
-from erosion.client.records.records import FILE_NAME, Records
-from erosion.client.site_file import Site
-from erosion.client.training.hospital import Hospital
-from erosion.common.errors import Refusal, SiteError
-from erosion.common.privacy.accountant import epsilon_of, strength_of
-from erosion.common.privacy.private_step import PatientRows, clipped_sum
-from erosion.common.protocol.messages import TrainRequest
-from erosion.common.study.study import Study
+from erosion_client.consent.approvals import listing
+from erosion_client.consent.review import review
+from erosion_client.dataset.local_dataset import LocalDataset
+from erosion_client.disclosure.control import DisclosureControl
+from erosion_client.preflight.study_checks import check_study_here
+from erosion_client.records.account import dataset_of
+from erosion_client.records.ledgers import Release
+from erosion_client.records.records import FILE_NAME, Records
+from erosion_client.site_file import Site
+from erosion_client.training.hospital import Hospital
+from erosion_common.errors import Refusal, SiteError
+from erosion_common.privacy.accountant import epsilon_of, strength_of
+from erosion_common.privacy.private_step import PatientRows, clipped_sum
+from erosion_common.protocol.messages import TrainRequest
+from erosion_common.study.study import Study
 from tests.support.patience import PATIENCE
 from tests.support.said import raises, says
 from tests.support.small_study import TWO_NUMBERS, make_site, make_study, twenty_patients

@@ -7,12 +7,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from erosion.client.disclosure.control import DisclosureControl
-from erosion.client.disclosure.summary import column_summaries
-from erosion.client.site_file import Site
-from erosion.common.protocol.messages import ColumnSummary, Summary, count_range
-from erosion.common.tasks.inputs import TabularTask
-from erosion.server.description.description import Description
+from erosion_client.disclosure.control import DisclosureControl
+from erosion_client.disclosure.summary import column_summaries
+from erosion_client.site_file import Site
+from erosion_common.protocol.messages import ColumnSummary, Summary, count_range
+from erosion_common.tasks.inputs import TabularTask
+from erosion_server.description.description import Description
 from tests.support.small_study import make_study
 
 CATEGORIES = ("f", "m")

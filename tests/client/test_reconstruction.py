@@ -12,16 +12,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from erosion.client.dataset.load import load_patients
-from erosion.client.dataset.local_dataset import LocalDataset
-from erosion.client.site_file import Site
-from erosion.client.training.hospital import Hospital
-from erosion.common.algorithms import apfl
-from erosion.common.errors import Refusal
-from erosion.common.learning import local_sgd
-from erosion.common.learning.local_sgd import mini_batches
-from erosion.common.protocol.messages import TrainRequest
-from erosion.common.study.study import Study
+from erosion_client.dataset.load import load_patients
+from erosion_client.dataset.local_dataset import LocalDataset
+from erosion_client.site_file import Site
+from erosion_client.training.hospital import Hospital
+from erosion_common.algorithms import apfl
+from erosion_common.errors import Refusal
+from erosion_common.learning import local_sgd
+from erosion_common.learning.local_sgd import mini_batches
+from erosion_common.protocol.messages import TrainRequest
+from erosion_common.study.study import Study
 from tests.support.said import raises
 from tests.support.small_study import TWO_NUMBERS, make_site, make_study, twenty_patients
 

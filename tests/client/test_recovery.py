@@ -8,25 +8,25 @@ import pytest
 import torch
 from flwr.app import Message
 
-from erosion.client.audit.audit_log import AuditLog
-from erosion.client.consent.approvals import decide, entry_of
-from erosion.client.consent.consent import Consent
-from erosion.client.records.account import dataset_of
-from erosion.client.records.answers import Answer
-from erosion.client.records.records import FILE_NAME, Records
-from erosion.client.records.recovery import recover
-from erosion.client.training.limits import needs_of
-from erosion.common.errors import Refusal
-from erosion.common.protocol import wire
-from erosion.common.protocol.messages import StepReply, StepResult, TrainRequest
-from erosion.common.rounds.selection import (
+from erosion_client.audit.audit_log import AuditLog
+from erosion_client.consent.approvals import decide, entry_of
+from erosion_client.consent.consent import Consent
+from erosion_client.records.account import dataset_of
+from erosion_client.records.answers import Answer
+from erosion_client.records.records import FILE_NAME, Records
+from erosion_client.records.recovery import recover
+from erosion_client.training.limits import needs_of
+from erosion_common.errors import Refusal
+from erosion_common.protocol import wire
+from erosion_common.protocol.messages import StepReply, StepResult, TrainRequest
+from erosion_common.rounds.selection import (
     SelectedSettings,
     candidates,
     chosen,
     fold_studies,
     trials,
 )
-from erosion.common.study.study import Study
+from erosion_common.study.study import Study
 from tests.support.said import raises
 from tests.support.sent_logs import long_log
 from tests.support.small_study import make_site, make_study

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from erosion.client.dataset.local_dataset import Rows
-from erosion.client.evaluation import references
-from erosion.client.evaluation.references import fit_reference, folds_of_patients
-from erosion.client.training.hospital import Hospital
-from erosion.common.protocol.messages import EvaluateReply
-from erosion.common.study.sections import REFERENCES, LocalReference
-from erosion.common.study.study import Study
-from erosion.common.tasks import AnyTask
-from erosion.common.tasks.task import Floats, Targets
-from erosion.experiments.simulator import simulate
+from erosion.simulation.simulator import simulate
+from erosion_client.dataset.local_dataset import Rows
+from erosion_client.evaluation import references
+from erosion_client.evaluation.references import fit_reference, folds_of_patients
+from erosion_client.training.hospital import Hospital
+from erosion_common.protocol.messages import EvaluateReply
+from erosion_common.study.sections import REFERENCES, LocalReference
+from erosion_common.study.study import Study
+from erosion_common.tasks import AnyTask
+from erosion_common.tasks.task import Floats, Targets
 from tests.support.said import raises
 from tests.support.small_study import make_site
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from erosion.client.consent.approvals import decide, entry_of, leads_to
-from erosion.client.consent.consent import Consent
-from erosion.client.consent.review import asked, leaving, review
-from erosion.client.records.records import Records
-from erosion.common.rounds.selection import trials
+from erosion_client.consent.approvals import decide, entry_of, leads_to
+from erosion_client.consent.consent import Consent
+from erosion_client.consent.review import asked, leaving, review
+from erosion_client.records.records import Records
+from erosion_common.rounds.selection import trials
 from tests.support.approval import STUDY, approve, request, site, study
 from tests.support.said import says
 from tests.support.sealed_study import ARM, sealed_study

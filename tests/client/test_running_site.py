@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from flwr.app import Context, Message, RecordDict
 
-from erosion.client.connection import serve
-from erosion.client.connection.agent import Agent
-from erosion.client.connection.serve import RunningSite
-from erosion.client.records.records import Records
-from erosion.client.site_file import load_site
-from erosion.common.errors import SiteError
-from erosion.common.support.files import version_of
+from erosion_client.connection import serve
+from erosion_client.connection.agent import Agent
+from erosion_client.connection.serve import RunningSite
+from erosion_client.records.records import Records
+from erosion_client.site_file import load_site
+from erosion_common.errors import SiteError
+from erosion_common.support.files import version_of
 from tests.support.broken_line import BreaksAfterTheWelcome
 from tests.support.federation import write_site
 from tests.support.said import raises

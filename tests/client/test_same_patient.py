@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer
 
-from erosion.client.dataset.load import load_patients
-from erosion.client.dataset.local_dataset import LocalDataset
-from erosion.client.dataset.same_patient import same_patient
-from erosion.client.dataset.split import split_patients
-from erosion.client.evaluation.final_figures import final_figures
-from erosion.client.training.limits import check_limits
-from erosion.common.errors import DataError, Refusal
+from erosion_client.dataset.load import load_patients
+from erosion_client.dataset.local_dataset import LocalDataset
+from erosion_client.dataset.same_patient import same_patient
+from erosion_client.dataset.split import split_patients
+from erosion_client.evaluation.final_figures import final_figures
+from erosion_client.training.limits import check_limits
+from erosion_common.errors import DataError, Refusal
 from tests.support.said import raises, says
 from tests.support.small_study import make_site, make_study
 

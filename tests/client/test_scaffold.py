@@ -8,20 +8,20 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from erosion.client.dataset.load import load_patients
-from erosion.client.dataset.sources.table_file import TableFile
-from erosion.client.dataset.text_table import hashes_of_rows
-from erosion.client.scaffold import table_folder
-from erosion.client.scaffold.column_match import match_columns
-from erosion.client.scaffold.column_profile import read_whole
-from erosion.client.scaffold.study_draft import rounded_outwards
-from erosion.client.scaffold.table_folder import shared_rows, tables_in
-from erosion.client.site_file import load_site
-from erosion.command_line import main
-from erosion.common.errors import DataError
-from erosion.common.study.study import Study, load_study
-from erosion.common.tasks.inputs import TabularTask
-from erosion.experiments.testbed_sites import own_data
+from erosion.simulation.testbed_sites import own_data
+from erosion_client.dataset.load import load_patients
+from erosion_client.dataset.sources.table_file import TableFile
+from erosion_client.dataset.text_table import hashes_of_rows
+from erosion_client.scaffold import table_folder
+from erosion_client.scaffold.column_match import match_columns
+from erosion_client.scaffold.column_profile import read_whole
+from erosion_client.scaffold.study_draft import rounded_outwards
+from erosion_client.scaffold.table_folder import shared_rows, tables_in
+from erosion_client.site_file import load_site
+from erosion_common.errors import DataError
+from erosion_common.program.command_line import main
+from erosion_common.study.study import Study, load_study
+from erosion_common.tasks.inputs import TabularTask
 from tests.support.said import raises, says
 
 ALPHA = ["patient_id", "age", "sex", "cholesterol", "smoker", "visit", "outcome"]

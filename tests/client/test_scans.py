@@ -13,9 +13,9 @@ from pydicom.uid import (
     generate_uid,
 )
 
-from erosion.client.dataset.sources.dicom import DicomImages
-from erosion.client.dataset.sources.nifti import NiftiImages
-from erosion.common.errors import DataError
+from erosion_client.dataset.sources.dicom import DicomImages
+from erosion_client.dataset.sources.nifti import NiftiImages
+from erosion_common.errors import DataError
 from tests.support.said import raises, says
 from tests.support.scans import NAME, write_dicom, write_nifti
 from tests.support.tasks import image

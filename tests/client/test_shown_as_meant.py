@@ -11,11 +11,11 @@ from pydicom.dataset import Dataset
 from pydicom.sequence import Sequence
 from pydicom.uid import generate_uid
 
-from erosion.client.dataset.load import load_patients
-from erosion.client.dataset.sources.dicom import DicomImages
-from erosion.client.dataset.sources.image_files import ImageFiles
-from erosion.client.dataset.sources.nifti import NiftiImages
-from erosion.common.errors import DataError
+from erosion_client.dataset.load import load_patients
+from erosion_client.dataset.sources.dicom import DicomImages
+from erosion_client.dataset.sources.image_files import ImageFiles
+from erosion_client.dataset.sources.nifti import NiftiImages
+from erosion_common.errors import DataError
 from tests.support.said import raises, says
 from tests.support.scans import write_dicom, write_nifti
 from tests.support.small_study import make_site, make_study

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from erosion.client.connection.credentials import credentials_for
-from erosion.client.dataset.load import load_patients
-from erosion.client.dataset.sources.table_file import TableFile
-from erosion.client.records.account import dataset_of
-from erosion.client.site_file import CoordinatorAddress, load_site
-from erosion.client.training.limits import check_limits, check_study, local_steps
-from erosion.common.errors import DataError, Refusal, SiteError
-from erosion.common.learning.training import Training
+from erosion_client.connection.credentials import credentials_for
+from erosion_client.dataset.load import load_patients
+from erosion_client.dataset.sources.table_file import TableFile
+from erosion_client.records.account import dataset_of
+from erosion_client.site_file import CoordinatorAddress, load_site
+from erosion_client.training.limits import check_limits, check_study, local_steps
+from erosion_common.errors import DataError, Refusal, SiteError
+from erosion_common.learning.training import Training
 from tests.support.said import raises
 from tests.support.small_study import counts, make_site, make_study
 

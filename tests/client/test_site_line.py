@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 from flwr.app import Message
 
-from erosion.client.connection import site_link
-from erosion.client.connection.credentials import dial
-from erosion.client.connection.site_link import MOST_WAITING, SiteLink
-from erosion.common.protocol.frames import Kind, ProtocolFault, RunNews, frame, json_frame
+from erosion_client.connection import site_link
+from erosion_client.connection.credentials import dial
+from erosion_client.connection.site_link import MOST_WAITING, SiteLink
+from erosion_common.protocol.frames import Kind, ProtocolFault, RunNews, frame, json_frame
 from tests.support.connect_proxy import ConnectProxy
 from tests.support.said import raises
 

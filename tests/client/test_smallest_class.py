@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from erosion.client.finding import Severity
-from erosion.client.preflight.study_checks import check_study_here
-from erosion.client.site_file import Site
-from erosion.client.training.hospital import Hospital
-from erosion.common.errors import Refusal
-from erosion.common.rounds.selection import fold_studies, trials
-from erosion.common.study.study import Study
+from erosion_client.finding import Severity
+from erosion_client.preflight.study_checks import check_study_here
+from erosion_client.site_file import Site
+from erosion_client.training.hospital import Hospital
+from erosion_common.errors import Refusal
+from erosion_common.rounds.selection import fold_studies, trials
+from erosion_common.study.study import Study
 from tests.support.said import raises, says
 from tests.support.sealed_study import sealed_study
 from tests.support.small_study import (

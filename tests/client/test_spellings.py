@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from erosion.client.dataset.load import load_patients
-from erosion.client.scaffold.site_draft import OPEN, is_written
-from erosion.client.scaffold.value_words import one_spelling
-from erosion.client.site_file import load_site
-from erosion.common.errors import DataError
-from erosion.common.tasks.features import CategoryFeature
+from erosion_client.dataset.load import load_patients
+from erosion_client.scaffold.site_draft import OPEN, is_written
+from erosion_client.scaffold.value_words import one_spelling
+from erosion_client.site_file import load_site
+from erosion_common.errors import DataError
+from erosion_common.tasks.features import CategoryFeature
 from tests.support.drafts import column, drafted, features_of, one_match, site_of
 from tests.support.said import raises, says
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from erosion.client.dataset.split import Split, split_patients
-from erosion.common.learning.local_work import hold_out
-from erosion.common.study.sections import Fold
+from erosion_client.dataset.split import Split, split_patients
+from erosion_common.learning.local_work import hold_out
+from erosion_common.study.sections import Fold
 from tests.support.small_study import make_study
 
 STUDY = make_study()

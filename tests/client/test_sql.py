@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import pytest
 
-from erosion.client.dataset.load import load_patients
-from erosion.client.dataset.sources.data_source import within
-from erosion.client.dataset.sources.sql import SqlQuery
-from erosion.client.finding import Severity
-from erosion.client.site_file import Site
-from erosion.common.errors import DataError, SiteError
-from erosion.common.settings.base import validate
+from erosion_client.dataset.load import load_patients
+from erosion_client.dataset.sources.data_source import within
+from erosion_client.dataset.sources.sql import SqlQuery
+from erosion_client.finding import Severity
+from erosion_client.site_file import Site
+from erosion_common.errors import DataError, SiteError
+from erosion_common.settings.base import validate
 from tests.support import omop
 from tests.support.omop import SECRET
 from tests.support.patience import PATIENCE

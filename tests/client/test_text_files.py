@@ -13,15 +13,15 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from erosion.client.dataset.load import Patients, load_patients
-from erosion.client.dataset.sources.file_content import CHUNK
-from erosion.client.dataset.sources.table_file import TableFile
-from erosion.client.records.account import dataset_of
-from erosion.client.scaffold.column_profile import read_whole
-from erosion.client.site_file import Site, load_site
-from erosion.command_line import main
-from erosion.common.errors import DataError
-from erosion.common.study.study import Study, load_study
+from erosion_client.dataset.load import Patients, load_patients
+from erosion_client.dataset.sources.file_content import CHUNK
+from erosion_client.dataset.sources.table_file import TableFile
+from erosion_client.records.account import dataset_of
+from erosion_client.scaffold.column_profile import read_whole
+from erosion_client.site_file import Site, load_site
+from erosion_common.errors import DataError
+from erosion_common.program.command_line import main
+from erosion_common.study.study import Study, load_study
 from tests.support.said import raises, says
 from tests.support.small_study import make_site, make_study
 

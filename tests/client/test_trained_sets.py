@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from erosion.client.dataset.split import CountedPatients
-from erosion.client.dataset.text_table import hash_of_text
-from erosion.client.disclosure.control import DisclosureControl
-from erosion.client.site_file import Site
-from erosion.client.training.hospital import Hospital
-from erosion.common.errors import Refusal
-from erosion.common.protocol.messages import TrainRequest
-from erosion.common.rounds.selection import fold_studies
-from erosion.common.study.study import Study
+from erosion_client.dataset.split import CountedPatients
+from erosion_client.dataset.text_table import hash_of_text
+from erosion_client.disclosure.control import DisclosureControl
+from erosion_client.site_file import Site
+from erosion_client.training.hospital import Hospital
+from erosion_common.errors import Refusal
+from erosion_common.protocol.messages import TrainRequest
+from erosion_common.rounds.selection import fold_studies
+from erosion_common.study.study import Study
 from tests.support.said import raises
 from tests.support.small_study import make_site, make_study
 

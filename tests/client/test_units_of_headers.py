@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from erosion.client.dataset.load import load_patients
+from erosion_client.dataset.load import load_patients
 from tests.support.said import says
 from tests.support.small_study import make_site, make_study
 

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from erosion.client.dataset.local_dataset import LocalDataset
-from erosion.client.evaluation.final_figures import (
+from erosion_client.dataset.local_dataset import LocalDataset
+from erosion_client.evaluation.final_figures import (
     compare,
     final_figures,
     flips_for,
     sign_flip_p_value,
 )
-from erosion.common.protocol.messages import CROSS_FITTED_SIGNIFICANCE, SIGNIFICANCE, Comparison
-from erosion.common.support.holm import adjusted_p_values
-from erosion.common.tasks.task import Task
+from erosion_common.protocol.messages import CROSS_FITTED_SIGNIFICANCE, SIGNIFICANCE, Comparison
+from erosion_common.support.holm import adjusted_p_values
+from erosion_common.tasks.task import Task
 from tests.support.small_study import TWO_NUMBERS, make_site, make_study, sixty_patients
 from tests.support.tasks import classes_of
 

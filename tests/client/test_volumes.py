@@ -8,16 +8,16 @@ import pytest
 import torch
 from pydicom.uid import generate_uid
 
-from erosion.client.dataset.load import load_patients
-from erosion.client.dataset.preprocessing import image_inputs
-from erosion.client.dataset.same_patient import same_patient
-from erosion.client.dataset.sources.dicom import DicomImages
-from erosion.client.dataset.sources.image_files import ImageFiles
-from erosion.client.dataset.sources.labelled_images import fitted_volume
-from erosion.client.dataset.sources.nifti import NiftiImages
-from erosion.common.errors import DataError, ModelError
-from erosion.common.learning.models import build_model, check_model
-from erosion.common.learning.networks import Logistic, MnistCnn, MonaiNetwork
+from erosion_client.dataset.load import load_patients
+from erosion_client.dataset.preprocessing import image_inputs
+from erosion_client.dataset.same_patient import same_patient
+from erosion_client.dataset.sources.dicom import DicomImages
+from erosion_client.dataset.sources.image_files import ImageFiles
+from erosion_client.dataset.sources.labelled_images import fitted_volume
+from erosion_client.dataset.sources.nifti import NiftiImages
+from erosion_common.errors import DataError, ModelError
+from erosion_common.learning.models import build_model, check_model
+from erosion_common.learning.networks import Logistic, MnistCnn, MonaiNetwork
 from tests.support.said import raises, says
 from tests.support.scans import write_dicom, write_nifti
 from tests.support.small_study import make_site, make_study

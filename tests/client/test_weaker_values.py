@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from erosion.client.preflight.site_checks import DIRECTIONS, weaker_values
-from erosion.client.site_file import Site
-from erosion.command_line import main
+from erosion_client.preflight.site_checks import DIRECTIONS, weaker_values
+from erosion_client.site_file import Site
+from erosion_common.program.command_line import main
 
 SITE = 'name = "b"\ndata.path = "b.csv"\ncoordinator.address = "127.0.0.1:1"\n'
 WEAK = """\

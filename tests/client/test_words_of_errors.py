@@ -10,17 +10,17 @@ import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
 
-from erosion.client.connection.serve import make_app
-from erosion.client.consent.approvals import decide, entry_of
-from erosion.client.consent.consent import Consent
-from erosion.client.records.records import Records
-from erosion.client.site_file import Site
-from erosion.client.training.hospital import Hospital
-from erosion.common.errors import ErosionError, ModelError, Refusal
-from erosion.common.protocol import wire
-from erosion.common.protocol.flower import RequestMessage, read_error
-from erosion.common.protocol.messages import TrainRequest
-from erosion.common.study.study import Study
+from erosion_client.connection.serve import make_app
+from erosion_client.consent.approvals import decide, entry_of
+from erosion_client.consent.consent import Consent
+from erosion_client.records.records import Records
+from erosion_client.site_file import Site
+from erosion_client.training.hospital import Hospital
+from erosion_common.errors import ErosionError, ModelError, Refusal
+from erosion_common.protocol import wire
+from erosion_common.protocol.flower import RequestMessage, read_error
+from erosion_common.protocol.messages import TrainRequest
+from erosion_common.study.study import Study
 from tests.support.installed_package import forgotten_afterwards, install
 from tests.support.said import raises, says
 from tests.support.small_study import make_site, make_study, twenty_patients

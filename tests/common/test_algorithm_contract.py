@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import torch
 
-from erosion.common.algorithms import REGISTRY
-from erosion.common.learning.models import Logistic, parameter_layout
-from erosion.common.rounds import checkpoint
-from erosion.common.rounds.round import first_state
-from erosion.common.study.study import Study, study_from_json
+from erosion_common.algorithms import REGISTRY
+from erosion_common.learning.models import Logistic, parameter_layout
+from erosion_common.rounds import checkpoint
+from erosion_common.rounds.round import first_state
+from erosion_common.study.study import Study, study_from_json
 from tests.support.installed_package import arm_of
 from tests.support.registry_cohorts import (
     DIM,

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from erosion.common.algorithms.apfl import Apfl
-from erosion.common.algorithms.fedavg import FedAvg
-from erosion.common.algorithms.gems.network import NetworkGems
-from erosion.common.learning.local_sgd import LocalResult
-from erosion.common.learning.local_work import LocalWork
-from erosion.common.learning.models import Logistic, Mlp, build_model, flat_parameters
-from erosion.common.learning.training import Augmentation, Training, augmenter, cropped, rotated
+from erosion_common.algorithms.apfl import Apfl
+from erosion_common.algorithms.fedavg import FedAvg
+from erosion_common.algorithms.gems.network import NetworkGems
+from erosion_common.learning.local_sgd import LocalResult
+from erosion_common.learning.local_work import LocalWork
+from erosion_common.learning.models import Logistic, Mlp, build_model, flat_parameters
+from erosion_common.learning.training import Augmentation, Training, augmenter, cropped, rotated
 from tests.support.refusals import refused
 from tests.support.small_study import make_study
 from tests.support.tasks import image

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from erosion.common.aggregation.cohort import MemoryCohort, Update
-from erosion.common.algorithms.base import Algorithm
-from erosion.common.algorithms.bias_correction import BiasCorrection, oracle
-from erosion.common.algorithms.local import Local
-from erosion.common.algorithms.weighted_gradient import WeightedGradient
+from erosion_common.aggregation.cohort import MemoryCohort, Update
+from erosion_common.algorithms.base import Algorithm
+from erosion_common.algorithms.bias_correction import BiasCorrection, oracle
+from erosion_common.algorithms.local import Local
+from erosion_common.algorithms.weighted_gradient import WeightedGradient
 from tests.support.contexts import CONTEXT
 from tests.support.hand_sized import cohort, course, of_values, update
 

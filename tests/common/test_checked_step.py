@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from erosion.common.algorithms.base import Algorithm, Ask, Payload, Step
-from erosion.common.errors import RunError
-from erosion.common.rounds import checkpoint
-from erosion.common.rounds.records import RunState
-from erosion.common.rounds.round import first_state
-from erosion.experiments.benchmarks.measurement import advance
+from erosion_common.algorithms.base import Algorithm, Ask, Payload, Step
+from erosion_common.errors import RunError
+from erosion_common.rounds import checkpoint
+from erosion_common.rounds.records import RunState
+from erosion_common.rounds.round import first_state
+from experiments.benchmarks.measurement import advance
 from tests.support.hand_sized import update
 from tests.support.refusals import refused
 

@@ -7,10 +7,10 @@ import pytest
 import safetensors.torch
 import torch
 
-from erosion.common.errors import CheckpointError
-from erosion.common.formats.tensor_file import read_tensors
-from erosion.common.rounds import checkpoint
-from erosion.common.rounds.records import RunState
+from erosion_common.errors import CheckpointError
+from erosion_common.formats.tensor_file import read_tensors
+from erosion_common.rounds import checkpoint
+from erosion_common.rounds.records import RunState
 
 VALUES = torch.arange(10.0)
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from erosion.common.aggregation.cohort import MemoryCohort, Update
+from erosion_common.aggregation.cohort import MemoryCohort, Update
 
 small = st.floats(-100, 100, width=32)
 vector = st.lists(small, min_size=3, max_size=3)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from erosion.common.compression.codec import (
+from erosion_common.compression.codec import (
     BLOCK,
     KINDS,
     Compression,
@@ -21,10 +21,10 @@ from erosion.common.compression.codec import (
     pack,
     unpack,
 )
-from erosion.common.errors import StudyError
-from erosion.common.protocol import wire
-from erosion.common.protocol.flower import to_array
-from erosion.common.protocol.messages import TrainReply, TrainResult
+from erosion_common.errors import StudyError
+from erosion_common.protocol import wire
+from erosion_common.protocol.flower import to_array
+from erosion_common.protocol.messages import TrainReply, TrainResult
 from tests.support.federation import small_study
 from tests.support.refusals import refused
 

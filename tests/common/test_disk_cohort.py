@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from erosion.common.aggregation.cohort import DiskCohort, HospitalName, MemoryCohort, Update, store
-from erosion.common.algorithms import REGISTRY
-from erosion.common.rounds.records import Absence, Answer
-from erosion.common.rounds.round import first_state
-from erosion.experiments.benchmarks.measurement import advance
+from erosion_common.aggregation.cohort import DiskCohort, HospitalName, MemoryCohort, Update, store
+from erosion_common.algorithms import REGISTRY
+from erosion_common.rounds.records import Absence, Answer
+from erosion_common.rounds.round import first_state
+from experiments.benchmarks.measurement import advance
 from tests.support.contexts import CONTEXT
 from tests.support.disk_memory import measure
 from tests.support.refusals import refused

@@ -8,8 +8,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from erosion.common.protocol import envelope
-from erosion.common.protocol.envelope import (
+from erosion_common.protocol import envelope
+from erosion_common.protocol.envelope import (
     MOST_ARRAYS,
     MOST_RECORDS,
     MOST_VALUES,
@@ -20,7 +20,7 @@ from erosion.common.protocol.envelope import (
     describe,
     read_description,
 )
-from erosion.common.protocol.frames import (
+from erosion_common.protocol.frames import (
     FAST_BYTES,
     LARGEST_DATA_BYTES,
     MODEST_DATA_BYTES,

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from erosion.common.aggregation.cohort import MemoryCohort, Update
-from erosion.common.algorithms.equal_steps import as_of_equal_steps, lengthened_by
-from erosion.common.algorithms.evidence_erosion import EvidenceErosion
-from erosion.common.algorithms.weight_erosion import WeightErosion
-from erosion.common.learning.training import Training
+from erosion_common.aggregation.cohort import MemoryCohort, Update
+from erosion_common.algorithms.equal_steps import as_of_equal_steps, lengthened_by
+from erosion_common.algorithms.evidence_erosion import EvidenceErosion
+from erosion_common.algorithms.weight_erosion import WeightErosion
+from erosion_common.learning.training import Training
 from tests.support.contexts import CONTEXT
 from tests.support.local_works import work
 

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from erosion.common.aggregation.cohort import MemoryCohort
-from erosion.common.algorithms.base import Algorithm
-from erosion.common.algorithms.weight_erosion import (
+from erosion_common.aggregation.cohort import MemoryCohort
+from erosion_common.algorithms.base import Algorithm
+from erosion_common.algorithms.weight_erosion import (
     WeightErosion,
     WeightErosionState,
     half_angle,
@@ -20,9 +20,9 @@ from erosion.common.algorithms.weight_erosion import (
     paced_penalty,
     weighted_places,
 )
-from erosion.common.errors import StudyError
-from erosion.common.settings.base import validate
-from erosion.common.study.study import Study
+from erosion_common.errors import StudyError
+from erosion_common.settings.base import validate
+from erosion_common.study.study import Study
 from tests.support.contexts import context
 from tests.support.hand_sized import cohort, course, update
 from tests.support.small_study import make_study

@@ -3,18 +3,18 @@
 import tempfile
 from pathlib import Path
 
-from erosion.client.training.hospital import Hospital
-from erosion.common.algorithms.weight_erosion import PRESETS, WeightErosion
-from erosion.common.errors import StudyError
-from erosion.common.rounds.selection import SelectedSettings, chosen
-from erosion.common.settings.base import validate
-from erosion.common.study.study import Study, load_study, study_from_json
-from erosion.experiments.papers.rules import EXPLORED, SLOW
-from erosion.experiments.simulator import simulate, timeless
-from erosion.experiments.sources import make_hospitals
-from erosion.experiments.testbed import study_path
-from erosion.experiments.testbed_sites import site_of
 from erosion.flower.rules import rule_of
+from erosion.simulation.simulator import simulate, timeless
+from erosion.simulation.testbed import study_path
+from erosion.simulation.testbed_sites import site_of
+from erosion.sources import make_hospitals
+from erosion_client.training.hospital import Hospital
+from erosion_common.algorithms.weight_erosion import PRESETS, WeightErosion
+from erosion_common.errors import StudyError
+from erosion_common.rounds.selection import SelectedSettings, chosen
+from erosion_common.settings.base import validate
+from erosion_common.study.study import Study, load_study, study_from_json
+from experiments.papers.rules import EXPLORED, SLOW
 from tests.support.refusals import refused
 from tests.support.small_study import make_study
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from erosion.client.audit.audit_log import AuditLog  # noqa: F401 - defines an error of its own
-from erosion.common.errors import ErosionError, Problem, StudyError
-from erosion.common.protocol.flower import NoAnswer, read_error
-from erosion.common.protocol.frames import LONGEST_REASON
-from erosion.common.rounds.presence import UserDeclinedError  # noqa: F401 - as above
+from erosion_client.audit.audit_log import AuditLog  # noqa: F401 - defines an error of its own
+from erosion_common.errors import ErosionError, Problem, StudyError
+from erosion_common.protocol.flower import NoAnswer, read_error
+from erosion_common.protocol.frames import LONGEST_REASON
+from erosion_common.rounds.presence import UserDeclinedError  # noqa: F401 - as above
 
 
 def kinds(of: type[ErosionError] = ErosionError) -> Iterator[type[ErosionError]]:

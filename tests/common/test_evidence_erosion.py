@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from erosion.common.aggregation.cohort import MemoryCohort, Update
-from erosion.common.algorithms.base import Step
-from erosion.common.algorithms.evidence_erosion import EvidenceErosion, EvidenceErosionState
-from erosion.common.learning.local_sgd import LocalResult, Samples, train_locally
+from erosion_common.aggregation.cohort import MemoryCohort, Update
+from erosion_common.algorithms.base import Step
+from erosion_common.algorithms.evidence_erosion import EvidenceErosion, EvidenceErosionState
+from erosion_common.learning.local_sgd import LocalResult, Samples, train_locally
 from tests.support.contexts import context
 from tests.support.local_works import U, along, layout, local_round, work
 

@@ -11,19 +11,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from erosion.client.training.request import checked_payload
-from erosion.common.aggregation.cohort import HospitalName, Update
-from erosion.common.aggregation.vectors import norm
-from erosion.common.algorithms import REGISTRY, steps_of
-from erosion.common.algorithms.base import TRAIN, Ask, Brings, RoundStart, TensorTerms
-from erosion.common.algorithms.personal_layers import take_step
-from erosion.common.learning.local_work import LocalOutcome, LocalWork, Tensors
-from erosion.common.protocol import wire
-from erosion.common.protocol.messages import StepReply, StepResult, TrainReply, TrainResult
-from erosion.common.rounds.exchange import reply_spec
-from erosion.common.rounds.records import Answer, Rejection, RunState
-from erosion.common.rounds.round import Round, first_state
-from erosion.common.rounds.screening import Expected, reject_outsized, screen
+from erosion_client.training.request import checked_payload
+from erosion_common.aggregation.cohort import HospitalName, Update
+from erosion_common.aggregation.vectors import norm
+from erosion_common.algorithms import REGISTRY, steps_of
+from erosion_common.algorithms.base import TRAIN, Ask, Brings, RoundStart, TensorTerms
+from erosion_common.algorithms.personal_layers import take_step
+from erosion_common.learning.local_work import LocalOutcome, LocalWork, Tensors
+from erosion_common.protocol import wire
+from erosion_common.protocol.messages import StepReply, StepResult, TrainReply, TrainResult
+from erosion_common.rounds.exchange import reply_spec
+from erosion_common.rounds.records import Answer, Rejection, RunState
+from erosion_common.rounds.round import Round, first_state
+from erosion_common.rounds.screening import Expected, reject_outsized, screen
 from tests.support.contexts import CONTEXT
 from tests.support.federation import small_study
 from tests.support.installed_package import arm_of

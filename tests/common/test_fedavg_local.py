@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from erosion.common.aggregation.cohort import MemoryCohort, Update
-from erosion.common.algorithms.fedavg import FedAvg
-from erosion.common.algorithms.local import Local
+from erosion_common.aggregation.cohort import MemoryCohort, Update
+from erosion_common.algorithms.fedavg import FedAvg
+from erosion_common.algorithms.local import Local
 from tests.support.contexts import CONTEXT
 
 

@@ -6,14 +6,14 @@ from math import exp, tanh
 import pytest
 import torch
 
-from erosion.common.aggregation.cohort import HospitalName, Update
-from erosion.common.algorithms.base import Ask, RoundStart, SiteAnswer
-from erosion.common.algorithms.fedavg import FedAvg
-from erosion.common.algorithms.fedlin import FedLin
-from erosion.common.learning.local_work import LocalOutcome, LocalWork
-from erosion.common.learning.training import Training
-from erosion.common.rounds.records import Absence, Answer, RunState
-from erosion.common.rounds.round import Round, first_state
+from erosion_common.aggregation.cohort import HospitalName, Update
+from erosion_common.algorithms.base import Ask, RoundStart, SiteAnswer
+from erosion_common.algorithms.fedavg import FedAvg
+from erosion_common.algorithms.fedlin import FedLin
+from erosion_common.learning.local_work import LocalOutcome, LocalWork
+from erosion_common.learning.training import Training
+from erosion_common.rounds.records import Absence, Answer, RunState
+from erosion_common.rounds.round import Round, first_state
 from tests.support.contexts import CONTEXT
 from tests.support.local_works import DIM, U, along, work
 

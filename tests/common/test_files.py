@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from erosion.common.support import files
-from erosion.common.support.files import (
+from erosion_common.support import files
+from erosion_common.support.files import (
     lines_of,
     read_named,
     replacing,

@@ -7,7 +7,7 @@ import pytest
 import torch
 from flwr.app import Array
 
-from erosion.common.protocol.flower import (
+from erosion_common.protocol.flower import (
     RAW_FLOAT32,
     BufferArray,
     buffer_of,

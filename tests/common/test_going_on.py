@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from erosion.common.errors import RunError
-from erosion.common.protocol.messages import TrainRequest, TrainResult
-from erosion.common.rounds.records import Absence
-from erosion.server.coordination.folder_store import FolderStore
-from erosion.server.run.findings import absences
-from erosion.server.run.journal import read_records
-from erosion.server.run.run_folder import open_run_folder
+from erosion_common.errors import RunError
+from erosion_common.protocol.messages import TrainRequest, TrainResult
+from erosion_common.rounds.records import Absence
+from erosion_server.coordination.folder_store import FolderStore
+from erosion_server.run.findings import absences
+from erosion_server.run.journal import read_records
+from erosion_server.run.run_folder import open_run_folder
 from tests.support.open_study import everybody, outcomes, study
 from tests.support.scripted import Kept, Scripted, study_run, trained
 

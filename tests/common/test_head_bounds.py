@@ -7,11 +7,11 @@ import pytest
 from flwr.app import ConfigRecord, RecordDict
 from pydantic import ValidationError
 
-from erosion.common.errors import StudyError
-from erosion.common.protocol import wire
-from erosion.common.protocol.envelope import describe
-from erosion.common.protocol.frames import LARGEST_HEAD_BYTES, Kind, json_frame
-from erosion.common.protocol.messages import (
+from erosion_common.errors import StudyError
+from erosion_common.protocol import wire
+from erosion_common.protocol.envelope import describe
+from erosion_common.protocol.frames import LARGEST_HEAD_BYTES, Kind, json_frame
+from erosion_common.protocol.messages import (
     CROSS_FITTED_SIGNIFICANCE,
     LONGEST_METRIC,
     MOST_COLUMNS,
@@ -28,10 +28,10 @@ from erosion.common.protocol.messages import (
     Summary,
     TrainRequest,
 )
-from erosion.common.protocol.wire import WireError
-from erosion.common.rounds.bounds import check_sizes, most_head_bytes, problem_with_heads
-from erosion.common.settings.base import MOST_MISTAKES
-from erosion.common.study.study import Study
+from erosion_common.protocol.wire import WireError
+from erosion_common.rounds.bounds import check_sizes, most_head_bytes, problem_with_heads
+from erosion_common.settings.base import MOST_MISTAKES
+from erosion_common.study.study import Study
 from tests.support.refusals import refused
 from tests.support.small_study import TASK, make_study
 

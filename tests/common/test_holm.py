@@ -2,7 +2,7 @@
 
 import pytest
 
-from erosion.common.support.holm import adjusted_p_values
+from erosion_common.support.holm import adjusted_p_values
 
 
 def test_each_p_value_is_multiplied_by_the_tests_that_are_left() -> None:

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from erosion.common.support.process import imports_for_good
+from erosion_common.support.process import imports_for_good
 
 
 def test_nothing_is_collected_meanwhile_and_afterwards_as_before() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from erosion.common.errors import ModelError
-from erosion.common.learning.installed import Installed
-from erosion.common.learning.models import build_model, flat_parameters, parameter_layout
-from erosion.common.settings.packages import every_installed, installed_part
+from erosion_common.errors import ModelError
+from erosion_common.learning.installed import Installed
+from erosion_common.learning.models import build_model, flat_parameters, parameter_layout
+from erosion_common.settings.packages import every_installed, installed_part
 from tests.support.installed_package import SMALL_NET, forgotten_afterwards, install
 from tests.support.refusals import refused
 

@@ -5,9 +5,9 @@ import json
 import pytest
 from flwr.app import ConfigRecord, RecordDict
 
-from erosion.common.protocol import wire
-from erosion.common.protocol.messages import PROTOCOL
-from erosion.common.study.study import Study
+from erosion_common.protocol import wire
+from erosion_common.protocol.messages import PROTOCOL
+from erosion_common.study.study import Study
 from tests.support.small_study import make_study
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
-from erosion.common.rounds.presence import BackOff, too_slow
+from erosion_common.protocol.messages import StepResult, TrainRequest, TrainResult
+from erosion_common.rounds.presence import BackOff, too_slow
 from tests.support.open_study import everybody, outcomes, study
 from tests.support.scripted import Kept, step_result, study_run, trained
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from erosion.common.learning.trainable import draws_from
+from erosion_common.learning.trainable import draws_from
 
 
 def test_layers_draw_what_they_draw_after_torch_s_own_seeding() -> None:

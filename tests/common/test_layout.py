@@ -2,7 +2,7 @@
 
 import torch
 
-from erosion.common.learning.models import (
+from erosion_common.learning.models import (
     Mlp,
     MnistCnn,
     build_model,

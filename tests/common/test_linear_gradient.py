@@ -8,17 +8,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from erosion.common.learning.local_sgd import (
+from erosion_common.learning.local_sgd import (
     LinearModel,
     Pull,
     Samples,
     round_generator,
     train_locally,
 )
-from erosion.common.learning.models import Logistic, build_model, flat_parameters
-from erosion.common.learning.trainable import freeze
-from erosion.common.learning.training import Training
-from erosion.common.tasks.task import DerivedLoss, Loss
+from erosion_common.learning.models import Logistic, build_model, flat_parameters
+from erosion_common.learning.trainable import freeze
+from erosion_common.learning.training import Training
+from erosion_common.tasks.task import DerivedLoss, Loss
 from tests.support.tasks import read_task
 
 # Inputs, outputs, patients: more of each than the other, one of each, a last batch of one patient.

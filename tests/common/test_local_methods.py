@@ -7,18 +7,18 @@ import pytest
 import torch
 from torch import nn
 
-from erosion.common.aggregation.cohort import MemoryCohort, Update
-from erosion.common.algorithms.apfl import Apfl
-from erosion.common.algorithms.ditto import Ditto
-from erosion.common.algorithms.ensemble import Ensemble
-from erosion.common.algorithms.fedavg import FedAvg, FedProx, FineTuning
-from erosion.common.algorithms.fedfomo import FedFomo
-from erosion.common.algorithms.local import Local
-from erosion.common.algorithms.model_averaging import ModelAveraging
-from erosion.common.algorithms.own_model import OwnModelState
-from erosion.common.algorithms.scaffold import Scaffold
-from erosion.common.learning.local_work import Tensors
-from erosion.common.learning.training import Training
+from erosion_common.aggregation.cohort import MemoryCohort, Update
+from erosion_common.algorithms.apfl import Apfl
+from erosion_common.algorithms.ditto import Ditto
+from erosion_common.algorithms.ensemble import Ensemble
+from erosion_common.algorithms.fedavg import FedAvg, FedProx, FineTuning
+from erosion_common.algorithms.fedfomo import FedFomo
+from erosion_common.algorithms.local import Local
+from erosion_common.algorithms.model_averaging import ModelAveraging
+from erosion_common.algorithms.own_model import OwnModelState
+from erosion_common.algorithms.scaffold import Scaffold
+from erosion_common.learning.local_work import Tensors
+from erosion_common.learning.training import Training
 from tests.support.contexts import CONTEXT
 from tests.support.local_works import DIM, U, along, work
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from erosion.common.learning.local_sgd import (
+from erosion_common.learning.local_sgd import (
     LocalResult,
     Samples,
     mini_batches,
@@ -20,8 +20,8 @@ from erosion.common.learning.local_sgd import (
     round_generator,
     train_locally,
 )
-from erosion.common.learning.models import Logistic, Mlp, build_model, flat_parameters
-from erosion.common.learning.training import Training
+from erosion_common.learning.models import Logistic, Mlp, build_model, flat_parameters
+from erosion_common.learning.training import Training
 from tests.support.tasks import classes_of
 
 

@@ -4,7 +4,7 @@ import io
 import json
 import logging
 
-from erosion.common.support.logs import JsonLines
+from erosion_common.support.logs import JsonLines
 
 
 def test_a_record_is_one_line_of_json_with_its_traceback() -> None:

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from erosion.common.algorithms.weight_erosion import WeightErosion
-from erosion.common.errors import RunError
-from erosion.common.protocol.messages import Metrics
-from erosion.common.rounds.selection import choose, chosen
-from erosion.common.study.sections import Fold
-from erosion.common.study.study import Study
+from erosion_common.algorithms.weight_erosion import WeightErosion
+from erosion_common.errors import RunError
+from erosion_common.protocol.messages import Metrics
+from erosion_common.rounds.selection import choose, chosen
+from erosion_common.study.sections import Fold
+from erosion_common.study.study import Study
 from tests.support.refusals import refused
 from tests.support.small_study import make_study
 

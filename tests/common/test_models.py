@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from erosion.common.learning.models import (
+from erosion_common.learning.models import (
     AnyModel,
     Logistic,
     Mlp,

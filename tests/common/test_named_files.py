@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from erosion.client.audit.log_files import verify
-from erosion.client.connection.credentials import credentials_for
-from erosion.client.enrolment.install import install
-from erosion.client.site_file import Site, load_site
-from erosion.common.errors import ErosionError, SiteError
-from erosion.common.rounds.checkpoint import load_model
-from erosion.common.sealed.audit import read_opening
-from erosion.common.sealed.pinned_keys import read_pinned_keys
-from erosion.common.study.study import load_study
-from erosion.common.support import files
-from erosion.common.support.keys import load_private_key
-from erosion.server.enrolment.certificates import load_certificate, read_request
+from erosion_client.connection.credentials import credentials_for
+from erosion_client.enrolment.install import install
+from erosion_client.site_file import Site, load_site
+from erosion_common.audit.log_files import verify
+from erosion_common.errors import ErosionError, SiteError
+from erosion_common.rounds.checkpoint import load_model
+from erosion_common.sealed.audit import read_opening
+from erosion_common.sealed.pinned_keys import read_pinned_keys
+from erosion_common.study.study import load_study
+from erosion_common.support import files
+from erosion_common.support.keys import load_private_key
+from erosion_server.enrolment.certificates import load_certificate, read_request
 from tests.support.refusals import refused
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from erosion.common.learning.local_sgd import PlainSgd, optimizer_for
-from erosion.common.learning.models import Mlp, MnistCnn, build_model
-from erosion.common.learning.training import Training
+from erosion_common.learning.local_sgd import PlainSgd, optimizer_for
+from erosion_common.learning.models import Mlp, MnistCnn, build_model
+from erosion_common.learning.training import Training
 
 SETTINGS: list[dict[str, Any]] = [
     {},

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from erosion.common.learning.local_sgd import Samples, round_generator
-from erosion.common.learning.models import Logistic, build_model, flat_parameters
-from erosion.common.learning.stacked_sgd import Job, train_stacked, why_not_stacked
-from erosion.common.learning.training import Training
-from erosion.common.study.privacy import problem_with_inputs
-from erosion.common.tasks.inputs import TabularTask
-from erosion.common.tasks.regression import Regression
-from erosion.common.tasks.task import Loss
+from erosion_common.learning.local_sgd import Samples, round_generator
+from erosion_common.learning.models import Logistic, build_model, flat_parameters
+from erosion_common.learning.stacked_sgd import Job, train_stacked, why_not_stacked
+from erosion_common.learning.training import Training
+from erosion_common.study.privacy import problem_with_inputs
+from erosion_common.tasks.inputs import TabularTask
+from erosion_common.tasks.regression import Regression
+from erosion_common.tasks.task import Loss
 from tests.support.refusals import refused
 from tests.support.small_study import make_study
 from tests.support.tasks import read_task

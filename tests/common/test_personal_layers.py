@@ -6,12 +6,12 @@ from math import exp, log
 import pytest
 import torch
 
-from erosion.common.algorithms.fedavg import FedAvg, PersonalIntercept
-from erosion.common.algorithms.personal_layers import (
+from erosion_common.algorithms.fedavg import FedAvg, PersonalIntercept
+from erosion_common.algorithms.personal_layers import (
     personal_parameters,
     problem_with_own,
 )
-from erosion.common.algorithms.scaffold import Scaffold
+from erosion_common.algorithms.scaffold import Scaffold
 from tests.support.local_works import layout, local_round, work
 from tests.support.tasks import classes_of
 

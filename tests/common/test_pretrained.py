@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from erosion.common.errors import ModelError
-from erosion.common.learning.local_sgd import Samples, outputs_of, train_locally
-from erosion.common.learning.models import (
+from erosion_common.errors import ModelError
+from erosion_common.learning.local_sgd import Samples, outputs_of, train_locally
+from erosion_common.learning.models import (
     Mlp,
     build_model,
     check_model,
@@ -23,11 +23,11 @@ from erosion.common.learning.models import (
     parameter_layout,
     parameter_shapes,
 )
-from erosion.common.learning.networks import TorchvisionNetwork
-from erosion.common.learning.pretrained import Pretrained, load_pretrained
-from erosion.common.learning.trainable import to_training
-from erosion.common.learning.training import Training
-from erosion.common.rounds.checkpoint import save_model
+from erosion_common.learning.networks import TorchvisionNetwork
+from erosion_common.learning.pretrained import Pretrained, load_pretrained
+from erosion_common.learning.trainable import to_training
+from erosion_common.learning.training import Training
+from erosion_common.rounds.checkpoint import save_model
 from tests.support.refusals import refused
 from tests.support.small_study import make_study
 

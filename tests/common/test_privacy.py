@@ -12,15 +12,15 @@ from pydantic import ValidationError
 from scipy.stats import chi2
 from torch import Tensor, nn
 
-from erosion.common.aggregation.cohort import MemoryCohort, Update
-from erosion.common.algorithms import REGISTRY
-from erosion.common.algorithms.base import ArmBase, BuildContext
-from erosion.common.algorithms.fedavg import FedAvg
-from erosion.common.algorithms.weight_erosion import ExpectedNoise, measure, noise_in
-from erosion.common.errors import ModelError, StudyError
-from erosion.common.learning.local_sgd import gradient
-from erosion.common.learning.local_work import LocalOutcome, LocalWork
-from erosion.common.learning.models import (
+from erosion_common.aggregation.cohort import MemoryCohort, Update
+from erosion_common.algorithms import REGISTRY
+from erosion_common.algorithms.base import ArmBase, BuildContext
+from erosion_common.algorithms.fedavg import FedAvg
+from erosion_common.algorithms.weight_erosion import ExpectedNoise, measure, noise_in
+from erosion_common.errors import ModelError, StudyError
+from erosion_common.learning.local_sgd import gradient
+from erosion_common.learning.local_work import LocalOutcome, LocalWork
+from erosion_common.learning.models import (
     Mlp,
     MnistCnn,
     Resnet18,
@@ -28,9 +28,9 @@ from erosion.common.learning.models import (
     flat_parameters,
     model_of_shapes,
 )
-from erosion.common.learning.networks import ModelBase
-from erosion.common.privacy.accountant import delta_of, epsilon_of, noise_multiplier, strength_of
-from erosion.common.privacy.private_step import (
+from erosion_common.learning.networks import ModelBase
+from erosion_common.privacy.accountant import delta_of, epsilon_of, noise_multiplier, strength_of
+from erosion_common.privacy.private_step import (
     PatientRows,
     PrivateStep,
     clipped_sum,
@@ -38,9 +38,9 @@ from erosion.common.privacy.private_step import (
     problem_with_layers,
     with_noise,
 )
-from erosion.common.settings.base import validate
-from erosion.common.study.study import Study
-from erosion.common.tasks.task import as_tensor
+from erosion_common.settings.base import validate
+from erosion_common.study.study import Study
+from erosion_common.tasks.task import as_tensor
 from tests.support.contexts import context
 from tests.support.local_works import DIM, along, layout, local_round, work
 from tests.support.refusals import refused
@@ -212,7 +212,7 @@ def test_every_outcome_has_gradients_of_single_patients(raw: dict[str, Any], col
 
 
 def test_a_network_of_images_goes_through_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("erosion.common.privacy.private_step._NUMBERS_AT_ONCE", 3 * 400_000)
+    monkeypatch.setattr("erosion_common.privacy.private_step._NUMBERS_AT_ONCE", 3 * 400_000)
     model = build_model(MnistCnn(), (1, 28, 28), 10)
     start = flat_parameters(model)
     draws = torch.Generator().manual_seed(2)

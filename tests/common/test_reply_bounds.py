@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from erosion.common.algorithms.base import UPDATES, Brings, RoundStart, TensorTerms
-from erosion.common.compression.codec import KINDS, compress
-from erosion.common.protocol import wire
-from erosion.common.protocol.envelope import describe, read_description
-from erosion.common.protocol.messages import TrainReply, TrainResult
-from erosion.common.rounds.bounds import most_reply_bytes
-from erosion.common.rounds.evaluation import evaluate_request
-from erosion.common.rounds.exchange import train_requests
-from erosion.common.rounds.round import first_state
+from erosion_common.algorithms.base import UPDATES, Brings, RoundStart, TensorTerms
+from erosion_common.compression.codec import KINDS, compress
+from erosion_common.protocol import wire
+from erosion_common.protocol.envelope import describe, read_description
+from erosion_common.protocol.messages import TrainReply, TrainResult
+from erosion_common.rounds.bounds import most_reply_bytes
+from erosion_common.rounds.evaluation import evaluate_request
+from erosion_common.rounds.exchange import train_requests
+from erosion_common.rounds.round import first_state
 from tests.support.federation import small_study
 from tests.support.scripted import trained
 

@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from erosion.common.aggregation.cohort import MemoryCohort, Update
-from erosion.common.algorithms import REGISTRY
-from erosion.common.errors import StudyError
-from erosion.common.settings.base import validate
-from erosion.common.study.study import Study
+from erosion_common.aggregation.cohort import MemoryCohort, Update
+from erosion_common.algorithms import REGISTRY
+from erosion_common.errors import StudyError
+from erosion_common.settings.base import validate
+from erosion_common.study.study import Study
 from tests.support.contexts import CONTEXT
 from tests.support.hand_sized import cohort, course, of_values, update
 from tests.support.small_study import make_study

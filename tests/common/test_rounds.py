@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from erosion.common.aggregation.cohort import HospitalName, Update
-from erosion.common.algorithms.fedavg import FedAvg
-from erosion.common.algorithms.weight_erosion import WeightErosion, WeightErosionState
-from erosion.common.rounds.records import Absence, Answer, Rejection, RoundRecord, RunState
-from erosion.common.rounds.round import first_state
-from erosion.experiments.benchmarks.measurement import advance
+from erosion_common.aggregation.cohort import HospitalName, Update
+from erosion_common.algorithms.fedavg import FedAvg
+from erosion_common.algorithms.weight_erosion import WeightErosion, WeightErosionState
+from erosion_common.rounds.records import Absence, Answer, Rejection, RoundRecord, RunState
+from erosion_common.rounds.round import first_state
+from experiments.benchmarks.measurement import advance
 from tests.support.contexts import CONTEXT
 from tests.support.small_study import make_study
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import erosion
-from erosion.common.support.process import GAP_SECONDS, RunningTime
+from erosion_common.support.process import GAP_SECONDS, RunningTime
 
 
 class Machine:
@@ -43,21 +43,21 @@ def test_a_gap_counts_as_one_second_whoever_looks_first(stopped: float) -> None:
 # The wall clock: certificates, logs, names of files, and what Flower wants to see in a message.
 # The age of a status file is right again two seconds after a step of the clock: it is rewritten.
 WALL_CLOCK = {
-    "client/audit/audit_log.py",
-    "client/audit/site_observers.py",
-    "client/connection/serve.py",
-    "client/records/studies.py",
-    "common/protocol/flower.py",
-    "common/rounds/presence.py",
-    "common/support/expiry.py",
-    "common/support/status.py",
-    "server/coordination/folder_store.py",
-    "server/enrolment/enrolment.py",
-    "server/output/json_lines.py",
-    "server/output/metrics_csv.py",
-    "server/output/mlflow_runs.py",
-    "server/run/journal.py",
-    "server/run/run_folder.py",
+    "client/erosion_client/audit/audit_log.py",
+    "client/erosion_client/audit/site_observers.py",
+    "client/erosion_client/connection/serve.py",
+    "client/erosion_client/records/studies.py",
+    "common/erosion_common/protocol/flower.py",
+    "common/erosion_common/rounds/presence.py",
+    "common/erosion_common/support/expiry.py",
+    "common/erosion_common/support/status.py",
+    "server/erosion_server/coordination/folder_store.py",
+    "server/erosion_server/enrolment/enrolment.py",
+    "server/erosion_server/output/json_lines.py",
+    "server/erosion_server/output/metrics_csv.py",
+    "server/erosion_server/output/mlflow_runs.py",
+    "server/erosion_server/run/journal.py",
+    "server/erosion_server/run/run_folder.py",
 }
 READS = {
     ("time", "time"),

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import Tensor
 
-from erosion.common.aggregation.cohort import Update
-from erosion.common.algorithms.base import Brings, TensorTerms
-from erosion.common.algorithms.scaffold import Scaffold
-from erosion.common.learning.training import Training
-from erosion.common.protocol.messages import (
+from erosion_common.aggregation.cohort import Update
+from erosion_common.algorithms.base import Brings, TensorTerms
+from erosion_common.algorithms.scaffold import Scaffold
+from erosion_common.learning.training import Training
+from erosion_common.protocol.messages import (
     LARGEST_COUNT,
     Comparison,
     DescribeReply,
@@ -30,9 +30,9 @@ from erosion.common.protocol.messages import (
     TrainReply,
     TrainResult,
 )
-from erosion.common.rounds.evaluation import problem_with_evaluation
-from erosion.common.rounds.records import Answer, Rejection, RunState
-from erosion.common.rounds.screening import (
+from erosion_common.rounds.evaluation import problem_with_evaluation
+from erosion_common.rounds.records import Answer, Rejection, RunState
+from erosion_common.rounds.screening import (
     OUTSIZED,
     Expected,
     reject_outsized,
@@ -41,7 +41,7 @@ from erosion.common.rounds.screening import (
     seen_cap,
     steps_cap,
 )
-from erosion.common.study.study import Study
+from erosion_common.study.study import Study
 from tests.support.scripted import metrics
 from tests.support.small_study import make_study
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from erosion.common.aggregation.cohort import Cohort
-from erosion.common.algorithms.base import Algorithm, Answers, RoundStart, SiteAnswer, Step
-from erosion.common.algorithms.bias_correction import BiasCorrection
-from erosion.common.algorithms.fedlin import FedLin
-from erosion.common.algorithms.server_optimizer import (
+from erosion_common.aggregation.cohort import Cohort
+from erosion_common.algorithms.base import Algorithm, Answers, RoundStart, SiteAnswer, Step
+from erosion_common.algorithms.bias_correction import BiasCorrection
+from erosion_common.algorithms.fedlin import FedLin
+from erosion_common.algorithms.server_optimizer import (
     PlainStep,
     ServerAdagrad,
     ServerAdam,
@@ -19,10 +19,10 @@ from erosion.common.algorithms.server_optimizer import (
     ServerOptimizer,
     ServerYogi,
 )
-from erosion.common.algorithms.weight_erosion import WeightErosion
-from erosion.common.errors import StudyError
-from erosion.common.settings.base import validate
-from erosion.common.study.study import Study
+from erosion_common.algorithms.weight_erosion import WeightErosion
+from erosion_common.errors import StudyError
+from erosion_common.settings.base import validate
+from erosion_common.study.study import Study
 from tests.support.contexts import CONTEXT
 from tests.support.hand_sized import course, of_values
 from tests.support.small_study import make_study

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field
 
-from erosion.common.errors import SiteError
-from erosion.common.settings.base import Settings, read_toml, validate
+from erosion_common.errors import SiteError
+from erosion_common.settings.base import Settings, read_toml, validate
 from tests.support.refusals import refused
 
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from erosion.common.algorithms import REGISTRY
-from erosion.common.algorithms.personal_layers import personal_parameters
-from erosion.common.learning.local_work import LocalOutcome, LocalWork, Tensors
+from erosion_common.algorithms import REGISTRY
+from erosion_common.algorithms.personal_layers import personal_parameters
+from erosion_common.learning.local_work import LocalOutcome, LocalWork, Tensors
 from tests.support.contexts import CONTEXT
 from tests.support.extending_page import method_with_two_exchanges
 from tests.support.local_works import DIM, layout, local_round, work

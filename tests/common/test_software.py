@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from erosion.client.dataset.sources.dicom import DicomImages
-from erosion.client.dataset.sources.nifti import NiftiImages
-from erosion.common.errors import DataError
-from erosion.common.support.software import install_command
+from erosion_client.dataset.sources.dicom import DicomImages
+from erosion_client.dataset.sources.nifti import NiftiImages
+from erosion_common.errors import DataError
+from erosion_common.support.software import install_command
 from tests.support.refusals import refused
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
@@ -53,6 +53,6 @@ def test_what_only_lies_in_a_folder_installs_from_there(monkeypatch: pytest.Monk
 def test_a_source_without_its_package_says_how_to_install_it(
     source: Any, extra: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("erosion.client.dataset.sources.labelled_images.find_spec", lambda _: None)
+    monkeypatch.setattr("erosion_client.dataset.sources.labelled_images.find_spec", lambda _: None)
     with refused(DataError, f"pip install '{package}>="):
         source(path=Path("images")).require(package, extra)

@@ -7,16 +7,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from erosion.common.learning import stacked_sgd
-from erosion.common.learning.local_sgd import train_locally
-from erosion.common.learning.models import (
+from erosion_common.learning import stacked_sgd
+from erosion_common.learning.local_sgd import train_locally
+from erosion_common.learning.models import (
     Logistic,
     Mlp,
     MnistCnn,
     Resnet18,
 )
-from erosion.common.learning.networks import ModelBase
-from erosion.common.learning.stacked_sgd import Job, train_stacked, why_not_stacked
+from erosion_common.learning.networks import ModelBase
+from erosion_common.learning.stacked_sgd import Job, train_stacked, why_not_stacked
 from tests.support.stacks import IMAGES, jobs, settings
 from tests.support.task_examples import example
 from tests.support.tasks import classes_of, image

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from erosion.common.algorithms import REGISTRY
-from erosion.common.errors import StudyError
-from erosion.common.settings.names import canonical
-from erosion.common.study.sections import REFERENCES, Fold
-from erosion.common.study.study import Study, load_study, study_from_json
+from erosion_common.algorithms import REGISTRY
+from erosion_common.errors import StudyError
+from erosion_common.settings.names import canonical
+from erosion_common.study.sections import REFERENCES, Fold
+from erosion_common.study.study import Study, load_study, study_from_json
 from tests.support.refusals import refused
 
 TABLE = """

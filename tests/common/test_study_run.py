@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from erosion.common.errors import RunError
-from erosion.common.protocol.messages import EvaluateRequest, Metrics, TrainRequest, TrainResult
-from erosion.common.rounds.arm import LastRound, initial_state, outlier_of
-from erosion.common.rounds.channel import Connection, Reply, Request, Result, too_late
-from erosion.common.rounds.evaluation import evaluate_seconds
-from erosion.common.rounds.presence import UserDeclinedError
-from erosion.common.rounds.records import Absence, RoundRecord, RunState
-from erosion.common.study.study import Study
-from erosion.server.coordination.folder_store import FolderStore
-from erosion.server.run.run_folder import open_run_folder
+from erosion_common.errors import RunError
+from erosion_common.protocol.messages import EvaluateRequest, Metrics, TrainRequest, TrainResult
+from erosion_common.rounds.arm import LastRound, initial_state, outlier_of
+from erosion_common.rounds.channel import Connection, Reply, Request, Result, too_late
+from erosion_common.rounds.evaluation import evaluate_seconds
+from erosion_common.rounds.presence import UserDeclinedError
+from erosion_common.rounds.records import Absence, RoundRecord, RunState
+from erosion_common.study.study import Study
+from erosion_server.coordination.folder_store import FolderStore
+from erosion_server.run.run_folder import open_run_folder
 from tests.support.open_study import FEDERATION, everybody, outcomes, study
 from tests.support.scripted import Kept, Scripted, metrics, step_result, study_run, trained
 

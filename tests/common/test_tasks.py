@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from sksurv.metrics import concordance_index_censored, concordance_index_ipcw
 from sksurv.util import Surv
 
-from erosion.client.evaluation.final_figures import measure
-from erosion.common.tasks.task import Task
+from erosion_client.evaluation.final_figures import measure
+from erosion_common.tasks.task import Task
 from tests.support.refusals import refused
 from tests.support.tasks import classes_of, read_task
 
@@ -228,7 +228,7 @@ def test_both_concordances_of_every_resample_are_those_of_scikit_survival(
     monkeypatch: pytest.MonkeyPatch, chunk: int | None
 ) -> None:
     if chunk is not None:  # how many pairs are in memory at a time does not matter
-        monkeypatch.setattr("erosion.common.tasks.survival.CHUNK", chunk)
+        monkeypatch.setattr("erosion_common.tasks.survival.CHUNK", chunk)
     task, generator = after_surgery(), np.random.default_rng(0)
 
     def patients(shares: list[float]) -> np.ndarray:

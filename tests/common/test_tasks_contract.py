@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from erosion.client.evaluation.final_figures import compare, measure, measure_with_intervals
-from erosion.common.algorithms import REGISTRY as ALGORITHMS
-from erosion.common.learning.local_sgd import gradient, predictions_of
-from erosion.common.learning.models import Logistic, build_model, flat_parameters
-from erosion.common.rounds.evaluation import problem_with_intervals, problem_with_metrics
-from erosion.common.study.study import Study, study_from_json
-from erosion.common.tasks import REGISTRY
-from erosion.common.tasks.task import Task, as_tensor
+from erosion_client.evaluation.final_figures import compare, measure, measure_with_intervals
+from erosion_common.algorithms import REGISTRY as ALGORITHMS
+from erosion_common.learning.local_sgd import gradient, predictions_of
+from erosion_common.learning.models import Logistic, build_model, flat_parameters
+from erosion_common.rounds.evaluation import problem_with_intervals, problem_with_metrics
+from erosion_common.study.study import Study, study_from_json
+from erosion_common.tasks import REGISTRY
+from erosion_common.tasks.task import Task, as_tensor
 from tests.support.installed_package import arm_of
 from tests.support.refusals import refused
 from tests.support.task_examples import EXAMPLES, NUM_PATIENTS, example, patients

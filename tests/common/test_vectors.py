@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from erosion.common.aggregation import vectors
-from erosion.common.aggregation.cohort import MemoryCohort, Update
+from erosion_common.aggregation import vectors
+from erosion_common.aggregation.cohort import MemoryCohort, Update
 from tests.support.refusals import refused
 
 DIM = 11_181_642  # torchvision's resnet18 with ten classes

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from erosion.common.aggregation.cohort import MemoryCohort, Update
-from erosion.common.algorithms.weight_erosion import SizeUnit, WeightErosion, WeightErosionState
+from erosion_common.aggregation.cohort import MemoryCohort, Update
+from erosion_common.algorithms.weight_erosion import SizeUnit, WeightErosion, WeightErosionState
 from tests.support.contexts import CONTEXT
 
 

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from erosion.common.aggregation.cohort import MemoryCohort, Update
-from erosion.common.algorithms.weighted_gradient import (
+from erosion_common.aggregation.cohort import MemoryCohort, Update
+from erosion_common.algorithms.weighted_gradient import (
     Variation,
     WeightedGradient,
     estimated_alpha,

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 import torch
 
-from erosion.common.errors import RunError
-from erosion.common.protocol.messages import TrainRequest, TrainResult
-from erosion.common.rounds.channel import Away, Denied, Left
-from erosion.common.rounds.presence import Presence, UserDeclinedError
-from erosion.server.run.findings import Absent, Recount, absences, recounts
+from erosion_common.errors import RunError
+from erosion_common.protocol.messages import TrainRequest, TrainResult
+from erosion_common.rounds.channel import Away, Denied, Left
+from erosion_common.rounds.presence import Presence, UserDeclinedError
+from erosion_server.run.findings import Absent, Recount, absences, recounts
 from tests.support.open_study import everybody, outcomes, study
 from tests.support.scripted import Kept, Scripted, study_run, trained
 

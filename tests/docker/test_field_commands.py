@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from erosion.client.site_file import load_site
-from erosion.command_line import main, parser
+from erosion_client.site_file import load_site
+from erosion_common.program.command_line import main, parser
 from tests.docker.field_commands import commands_in, run_in_shell
 
 FILES = ["docker/coordinator.yml", "docker/site.yml"]

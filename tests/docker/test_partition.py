@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(2 * BUILD_SECONDS)]
 def journal(engine: None, tmp_path: Path) -> Iterator[Path]:
     """The journal of a running testbed with far more rounds than the test takes."""
     del engine
-    default = (ROOT / "experiments" / "studies" / "breast-cancer.toml").read_text()
+    default = (ROOT / "erosion" / "studies" / "breast-cancer.toml").read_text()
     study = tmp_path / "long.toml"
     text = default.replace("rounds = 30", "rounds = 100000")
     # Long enough for any machine, and longer than it takes to notice a connection that is dead.

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from erosion.common.sealed.legs import DISTANCE, MASKED, UNMASK
-from erosion.server.run.journal import read_journal
+from erosion_common.sealed.legs import DISTANCE, MASKED, UNMASK
+from erosion_server.run.journal import read_journal
 from tests.support.docker_engine import BUILD_SECONDS, RUN_SECONDS, docker, runs
 from tests.support.patience import PATIENCE
 

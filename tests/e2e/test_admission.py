@@ -14,29 +14,29 @@ import pytest
 from cryptography import x509
 from flwr.clientapp import ClientApp
 
-from erosion.client.connection import site_link
-from erosion.client.connection.agent import Agent, Until
-from erosion.client.connection.credentials import Credentials, connection_error, credentials_for
-from erosion.client.connection.site_link import OURS, SiteLink, Tls
-from erosion.client.finding import Severity
-from erosion.client.preflight.site_checks import check_keys
-from erosion.client.site_file import CoordinatorAddress, load_site
-from erosion.common.errors import LinkError, SiteError
-from erosion.common.protocol.frames import Kind, Versions, frame
-from erosion.common.support import expiry
-from erosion.common.support.keys import new_private_key, private_pem
-from erosion.experiments.hostile_load import http2
-from erosion.server.enrolment import admission, certificates
-from erosion.server.enrolment.enrolment import (
+from erosion_client.connection import site_link
+from erosion_client.connection.agent import Agent, Until
+from erosion_client.connection.credentials import Credentials, connection_error, credentials_for
+from erosion_client.connection.site_link import OURS, SiteLink, Tls
+from erosion_client.finding import Severity
+from erosion_client.preflight.site_checks import check_keys
+from erosion_client.site_file import CoordinatorAddress, load_site
+from erosion_common.errors import LinkError, SiteError
+from erosion_common.protocol.frames import Kind, Versions, frame
+from erosion_common.support import expiry
+from erosion_common.support.keys import new_private_key, private_pem
+from erosion_server.enrolment import admission, certificates
+from erosion_server.enrolment.enrolment import (
     enrol_site,
     renew_coordinator,
     renew_site,
     revoke_site,
 )
-from erosion.server.enrolment.federation_folder import FederationFolder, OwnAuthority
-from erosion.server.link import Link, link, service, site_session
-from erosion.server.link.link import make_link
-from erosion.server.link.site_session import SiteSession
+from erosion_server.enrolment.federation_folder import FederationFolder, OwnAuthority
+from erosion_server.link import Link, link, service, site_session
+from erosion_server.link.link import make_link
+from erosion_server.link.site_session import SiteSession
+from experiments.hostile_load import http2
 from tests.support.enrolled import make_federation, unpack_kit
 from tests.support.federation import small_study
 from tests.support.patience import PATIENCE

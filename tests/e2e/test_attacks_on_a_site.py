@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from erosion.command_line import main
-from erosion.common.protocol import wire
-from erosion.common.protocol.messages import EvaluateRequest, TrainRequest, TrainResult
-from erosion.common.study.sections import Fold
-from erosion.common.study.study import Study
+from erosion_common.program.command_line import main
+from erosion_common.protocol import wire
+from erosion_common.protocol.messages import EvaluateRequest, TrainRequest, TrainResult
+from erosion_common.study.sections import Fold
+from erosion_common.study.study import Study
 from tests.support.federation import small_study
 from tests.support.patience import PATIENCE, wait_until
 from tests.support.rogue import NUM_PATIENTS, RealSite, Rogue, patients, rogue_coordinator

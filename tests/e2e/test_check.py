@@ -10,27 +10,27 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from erosion.client.connection import site_link
-from erosion.client.connection.credentials import credentials_for
-from erosion.client.records.account import site_secret
-from erosion.client.records.records import Records
-from erosion.client.site_file import load_site
-from erosion.command_line import main
-from erosion.commands import hospital
-from erosion.common.errors import SiteError
-from erosion.common.protocol.frames import Versions
-from erosion.common.rounds import bounds
-from erosion.common.settings.base import read_toml
-from erosion.server.enrolment.enrolment import (
+from erosion_client.commands import hospital
+from erosion_client.connection import site_link
+from erosion_client.connection.credentials import credentials_for
+from erosion_client.records.account import site_secret
+from erosion_client.records.records import Records
+from erosion_client.site_file import load_site
+from erosion_common.errors import SiteError
+from erosion_common.program.command_line import main
+from erosion_common.protocol.frames import Versions
+from erosion_common.rounds import bounds
+from erosion_common.settings.base import read_toml
+from erosion_server.enrolment.enrolment import (
     enrol_site,
     renew_coordinator,
     renew_site,
     revoke_site,
 )
-from erosion.server.enrolment.federation_folder import FederationFolder
-from erosion.server.link import Link
-from erosion.server.link.link import make_link
-from erosion.server.run.run_folder import write_study
+from erosion_server.enrolment.federation_folder import FederationFolder
+from erosion_server.link import Link
+from erosion_server.link.link import make_link
+from erosion_server.run.run_folder import write_study
 from tests.support.enrolled import make_federation, unpack_kit
 from tests.support.small_study import make_study, twenty_patients
 

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from erosion.command_line import main
-from erosion.common.rounds import bounds
-from erosion.common.study.study import load_study
-from erosion.experiments.sources import make_hospitals
-from erosion.experiments.testbed import study_path
+from erosion.simulation.testbed import study_path
+from erosion.sources import make_hospitals
+from erosion_common.program.command_line import main
+from erosion_common.rounds import bounds
+from erosion_common.study.study import load_study
 from tests.support.patience import PATIENCE, wait_until
 from tests.support.small_study import TWO_NUMBERS, make_study, sixty_patients
 
-STUDIES = Path(__file__).resolve().parents[2] / "experiments" / "studies"
+STUDIES = Path(__file__).resolve().parents[2] / "erosion" / "studies"
 
 
 THREE = ("home", "alike", "miscoded")
@@ -310,7 +310,7 @@ def test_every_algorithm_explains_itself(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_fault_of_ours_is_a_sentence_and_with_v_a_traceback(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("erosion.common.algorithms.catalogue", lambda: 1 / 0)
+    monkeypatch.setattr("erosion_common.algorithms.catalogue", lambda: 1 / 0)
     assert main(["algorithms"]) == 70
     errors = capsys.readouterr().err
     assert "a fault of this program (ZeroDivisionError: division by zero)" in errors

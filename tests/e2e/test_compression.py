@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from erosion.server.run.journal import read_journal
+from erosion_server.run.journal import read_journal
 from tests.support.federation import Federation, small_study
 
 

@@ -8,19 +8,19 @@ import pytest
 import torch
 from flwr.app import Message, RecordDict
 
-from erosion.client.consent.approvals import decide, entry_of
-from erosion.client.records.records import Records
-from erosion.client.site_file import load_site
-from erosion.command_line import main
-from erosion.common.protocol import wire
-from erosion.common.protocol.flower import NODE_UNAVAILABLE, read_error
-from erosion.common.protocol.messages import TrainRequest
-from erosion.common.study.sections import Fold
-from erosion.common.study.study import Study, load_study
-from erosion.common.support.status import read_status_file
-from erosion.experiments.free_ports import free_address
-from erosion.server.run.journal import read_journal
-from erosion.server.run.run_folder import RunFolder, write_study
+from erosion.simulation.free_ports import free_address
+from erosion_client.consent.approvals import decide, entry_of
+from erosion_client.records.records import Records
+from erosion_client.site_file import load_site
+from erosion_common.program.command_line import main
+from erosion_common.protocol import wire
+from erosion_common.protocol.flower import NODE_UNAVAILABLE, read_error
+from erosion_common.protocol.messages import TrainRequest
+from erosion_common.study.sections import Fold
+from erosion_common.study.study import Study, load_study
+from erosion_common.support.status import read_status_file
+from erosion_server.run.journal import read_journal
+from erosion_server.run.run_folder import RunFolder, write_study
 from tests.support import programs, sealed_programs
 from tests.support.federation import Federation, small_study, write_site
 from tests.support.patience import PATIENCE, wait_until

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import torch
 
-from erosion.client.training.hospital import Hospital
-from erosion.common.protocol.scaling import CUT
-from erosion.common.rounds import checkpoint
-from erosion.experiments.simulator import simulate
-from erosion.experiments.testbed_sites import site_of
-from erosion.server.run.journal import read_journal
+from erosion.simulation.simulator import simulate
+from erosion.simulation.testbed_sites import site_of
+from erosion_client.training.hospital import Hospital
+from erosion_common.protocol.scaling import CUT
+from erosion_common.rounds import checkpoint
+from erosion_server.run.journal import read_journal
 from tests.support import programs
 from tests.support.federation import Federation, small_study
 

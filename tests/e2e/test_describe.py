@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from erosion.server.description.ask import ask_all
-from erosion.server.description.page import description_page
+from erosion_server.description.ask import ask_all
+from erosion_server.description.page import description_page
 from tests.support import programs
 from tests.support.federation import Federation, small_study
 from tests.support.html_page import Page

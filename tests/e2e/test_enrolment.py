@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from erosion.common.support.files import write_atomically
-from erosion.server.enrolment.enrolment import revoke_site
+from erosion_common.support.files import write_atomically
+from erosion_server.enrolment.enrolment import revoke_site
 from tests.support import programs
 from tests.support.enrolled import EnrolledFederation
 from tests.support.federation import small_study

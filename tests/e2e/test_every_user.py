@@ -6,16 +6,16 @@ from pathlib import Path
 
 import torch
 
-from erosion.client.site_file import load_site
-from erosion.client.training.hospital import Hospital
-from erosion.common.errors import CheckpointError
-from erosion.common.formats.json_file import read_json
-from erosion.common.rounds import checkpoint
-from erosion.common.study.study import EVERY_USER
-from erosion.experiments.every_user import for_every_user
-from erosion.experiments.free_ports import free_address
-from erosion.server.run.overview import Overview
-from erosion.server.run.run_folder import RunFolder
+from erosion.simulation.every_user import for_every_user
+from erosion.simulation.free_ports import free_address
+from erosion_client.site_file import load_site
+from erosion_client.training.hospital import Hospital
+from erosion_common.errors import CheckpointError
+from erosion_common.formats.json_file import read_json
+from erosion_common.rounds import checkpoint
+from erosion_common.study.study import EVERY_USER
+from erosion_server.run.overview import Overview
+from erosion_server.run.run_folder import RunFolder
 from tests.support import programs
 from tests.support.federation import small_study, write_site
 from tests.support.killed_coordinator import coordinate

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from erosion.experiments.faults import page, scenes
-from erosion.experiments.faults.network import why_no_networks, why_no_small_disk
-from erosion.experiments.faults.scenes import SCENES
-from erosion.experiments.faults.stage import Observation, Row, Stage, small_study
-from erosion.experiments.faults.stepped_clock import SteppedClock, why_no_steps
-from erosion.experiments.hostile_load.attackers import BY_A_SITE, BY_STRANGERS
-from erosion.experiments.two_machines import deploy
+from experiments.faults import page, scenes
+from experiments.faults.network import why_no_networks, why_no_small_disk
+from experiments.faults.scenes import SCENES
+from experiments.faults.stage import Observation, Row, Stage, small_study
+from experiments.faults.stepped_clock import SteppedClock, why_no_steps
+from experiments.hostile_load.attackers import BY_A_SITE, BY_STRANGERS
+from experiments.two_machines import deploy
 
 NO_NETWORKS = why_no_networks()
 NO_DISK = why_no_small_disk()

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from erosion.command_line import main
+from erosion_common.program.command_line import main
 
 NUM = 420
 NAMES = {

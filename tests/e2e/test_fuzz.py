@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from erosion.common.support.process import peak_megabytes
+from erosion_common.support.process import peak_megabytes
 from tests.support import fuzzing, programs
 from tests.support.federation import Federation, small_study
 

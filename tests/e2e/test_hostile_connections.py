@@ -16,18 +16,18 @@ import grpc
 import pytest
 import tomli_w
 
-from erosion.client.connection.credentials import credentials_for
-from erosion.client.connection.site_link import SiteLink
-from erosion.client.site_file import load_site
-from erosion.common.errors import SiteError
-from erosion.common.protocol.frames import PATH, Kind
-from erosion.common.settings.base import read_toml
-from erosion.experiments.faults.program import Program
-from erosion.experiments.free_ports import free_address
-from erosion.experiments.hostile_load.__main__ import MODULE
-from erosion.experiments.hostile_load.attackers import BY_A_SITE, BY_STRANGERS
-from erosion.server.link import Link
-from erosion.server.link.link import make_link
+from erosion.simulation.free_ports import free_address
+from erosion_client.connection.credentials import credentials_for
+from erosion_client.connection.site_link import SiteLink
+from erosion_client.site_file import load_site
+from erosion_common.errors import SiteError
+from erosion_common.protocol.frames import PATH, Kind
+from erosion_common.settings.base import read_toml
+from erosion_server.link import Link
+from erosion_server.link.link import make_link
+from experiments.faults.program import Program
+from experiments.hostile_load.__main__ import MODULE
+from experiments.hostile_load.attackers import BY_A_SITE, BY_STRANGERS
 from tests.support.enrolled import make_federation, unpack_kit
 from tests.support.federation import small_study
 from tests.support.patience import PATIENCE, wait_until

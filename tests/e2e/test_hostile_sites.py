@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from erosion.common.errors import RunError
-from erosion.common.rounds import checkpoint
-from erosion.common.rounds.arm import initial_state
-from erosion.common.study.study import EVERY_USER
-from erosion.experiments.simulator import simulate
+from erosion.simulation.simulator import simulate
+from erosion_common.errors import RunError
+from erosion_common.rounds import checkpoint
+from erosion_common.rounds.arm import initial_state
+from erosion_common.study.study import EVERY_USER
 from tests.support import hostile_sites
 from tests.support.enrolled import EnrolledFederation
 from tests.support.federation import small_study

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import torch
 
-from erosion.common.rounds import checkpoint
-from erosion.server.output.events import RunEvent
-from erosion.server.output.observers import InBackground, Observer
-from erosion.server.run.journal import read_records
+from erosion_common.rounds import checkpoint
+from erosion_server.output.events import RunEvent
+from erosion_server.output.observers import InBackground, Observer
+from erosion_server.run.journal import read_records
 from tests.support.federation import Federation, small_study
 
 

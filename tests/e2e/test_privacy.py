@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 import torch
 
-from erosion.client.connection.agent import Until
-from erosion.client.connection.serve import serve
-from erosion.client.records.account import dataset_of
-from erosion.client.records.records import FILE_NAME, Records
-from erosion.client.site_file import Site, load_site
-from erosion.client.training.hospital import Hospital
-from erosion.common.errors import ErosionError
-from erosion.common.privacy.accountant import epsilon_of
-from erosion.common.protocol.messages import TrainRequest, TrainResult
-from erosion.common.rounds import checkpoint
-from erosion.common.study.study import Study
-from erosion.experiments.simulator import simulate
-from erosion.server.run.result import read_result
+from erosion.simulation.simulator import simulate
+from erosion_client.connection.agent import Until
+from erosion_client.connection.serve import serve
+from erosion_client.records.account import dataset_of
+from erosion_client.records.records import FILE_NAME, Records
+from erosion_client.site_file import Site, load_site
+from erosion_client.training.hospital import Hospital
+from erosion_common.errors import ErosionError
+from erosion_common.privacy.accountant import epsilon_of
+from erosion_common.protocol.messages import TrainRequest, TrainResult
+from erosion_common.rounds import checkpoint
+from erosion_common.study.study import Study
+from erosion_server.run.result import read_result
 from tests.support.federation import Federation, small_study
 from tests.support.rogue import RealSite, rogue_coordinator
 

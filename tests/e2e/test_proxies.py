@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from erosion.client.connection.credentials import credentials_for, dial, proxy_for
-from erosion.client.preflight.network import check_network
-from erosion.client.site_file import CoordinatorAddress, Site, load_site
-from erosion.common.errors import SiteError
-from erosion.common.settings.base import read_toml
-from erosion.experiments.free_ports import free_address
-from erosion.server.enrolment.enrolment import enrol_site, init_federation
-from erosion.server.enrolment.federation_folder import Address, FederationFolder
-from erosion.server.link import Link
-from erosion.server.link.link import make_link
+from erosion.simulation.free_ports import free_address
+from erosion_client.connection.credentials import credentials_for, dial, proxy_for
+from erosion_client.preflight.network import check_network
+from erosion_client.site_file import CoordinatorAddress, Site, load_site
+from erosion_common.errors import SiteError
+from erosion_common.settings.base import read_toml
+from erosion_server.enrolment.enrolment import enrol_site, init_federation
+from erosion_server.enrolment.federation_folder import Address, FederationFolder
+from erosion_server.link import Link
+from erosion_server.link.link import make_link
 from tests.support.connect_proxy import ConnectProxy
 from tests.support.enrolled import unpack_kit
 from tests.support.patience import PATIENCE, wait_until

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from erosion.command_line import main
-from erosion.common.errors import DiskError, RunError
-from erosion.common.rounds.presence import HospitalsAwayError
-from erosion.common.study.study import Study, load_study
-from erosion.experiments.faults.program import Program
-from erosion.experiments.free_ports import free_address
-from erosion.server.coordination import study_queue
-from erosion.server.coordination.study_queue import StudyQueue
-from erosion.server.run.run_folder import RunFolder
+from erosion.simulation.free_ports import free_address
+from erosion_common.errors import DiskError, RunError
+from erosion_common.program.command_line import main
+from erosion_common.rounds.presence import HospitalsAwayError
+from erosion_common.study.study import Study, load_study
+from erosion_server.coordination import study_queue
+from erosion_server.coordination.study_queue import StudyQueue
+from erosion_server.run.run_folder import RunFolder
+from experiments.faults.program import Program
 from tests.support.enrolled import make_federation, unpack_kit
 from tests.support.federation import small_study, write_site
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from erosion.common.errors import HopelessError
-from erosion.common.study.study import Study
-from erosion.experiments.free_ports import free_address
-from erosion.server.coordination.run_study import Setup, run_study
-from erosion.server.output.observers import Observers
-from erosion.server.run.journal import read_journal
-from erosion.server.run.run_folder import RunFolder
+from erosion.simulation.free_ports import free_address
+from erosion_common.errors import HopelessError
+from erosion_common.study.study import Study
+from erosion_server.coordination.run_study import Setup, run_study
+from erosion_server.output.observers import Observers
+from erosion_server.run.journal import read_journal
+from erosion_server.run.run_folder import RunFolder
 from tests.support import programs
 from tests.support.federation import small_study, write_site
 from tests.support.killed_coordinator import coordinate, same_run

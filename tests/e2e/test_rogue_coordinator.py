@@ -13,16 +13,16 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, RecordDict
 
-from erosion.client.audit.log_files import verify
-from erosion.client.site_file import load_site
-from erosion.client.training.hospital import Hospital
-from erosion.command_line import main
-from erosion.common.protocol import wire
-from erosion.common.protocol.frames import Kind, frame, json_frame
-from erosion.common.protocol.messages import PROTOCOL, DescribeReply, TrainRequest, TrainResult
-from erosion.common.study.sections import Fold
-from erosion.common.study.study import Study
-from erosion.experiments.reconstruction import fitted, num_found, solved
+from erosion_client.site_file import load_site
+from erosion_client.training.hospital import Hospital
+from erosion_common.audit.log_files import verify
+from erosion_common.program.command_line import main
+from erosion_common.protocol import wire
+from erosion_common.protocol.frames import Kind, frame, json_frame
+from erosion_common.protocol.messages import PROTOCOL, DescribeReply, TrainRequest, TrainResult
+from erosion_common.study.sections import Fold
+from erosion_common.study.study import Study
+from experiments.reconstruction import fitted, num_found, solved
 from tests.support.federation import small_study
 from tests.support.patience import wait_until
 from tests.support.rogue import (

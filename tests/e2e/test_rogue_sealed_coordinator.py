@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from erosion.client.records.records import FILE_NAME, Records
-from erosion.client.sealed.sealed_site import SealedIdentity, SealedSite
-from erosion.common.algorithms.base import TRAIN
-from erosion.common.errors import EnrolmentError, Refusal
-from erosion.common.sealed import legs, pinned_keys
-from erosion.common.sealed.sum_rules import SumRules
-from erosion.common.support.keys import load_private_key, new_private_key
+from erosion_client.records.records import FILE_NAME, Records
+from erosion_client.sealed.sealed_site import SealedIdentity, SealedSite
+from erosion_common.algorithms.base import TRAIN
+from erosion_common.errors import EnrolmentError, Refusal
+from erosion_common.sealed import legs, pinned_keys
+from erosion_common.sealed.sum_rules import SumRules
+from erosion_common.support.keys import load_private_key, new_private_key
 from tests.client.sealed.sites import Script
 from tests.common.sealed.vectors import f32
 from tests.support.remote_site import START, RemoteSite, context

@@ -13,22 +13,22 @@ import pytest
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from erosion.command_line import main
-from erosion.commands.command import CHECK_FAILED
-from erosion.common.errors import SiteError
-from erosion.common.learning.models import build_model, flat_parameters
-from erosion.common.rounds import checkpoint
-from erosion.common.rounds.arm import initial_state
-from erosion.common.rounds.records import RunState
-from erosion.common.sealed import pinned_keys
-from erosion.common.sealed.audit import read_opening
-from erosion.common.sealed.legs import DISTANCE, MASKED, UNMASK
-from erosion.common.study.study import Study
-from erosion.experiments.free_ports import free_address
-from erosion.experiments.testbed import KEY, write_identities
-from erosion.server.enrolment.peers_file import write_peers
-from erosion.server.run.journal import read_journal
-from erosion.server.run.run_folder import RunFolder
+from erosion.simulation.free_ports import free_address
+from erosion.simulation.testbed import KEY, write_identities
+from erosion_common.errors import SiteError
+from erosion_common.learning.models import build_model, flat_parameters
+from erosion_common.program.command import CHECK_FAILED
+from erosion_common.program.command_line import main
+from erosion_common.rounds import checkpoint
+from erosion_common.rounds.arm import initial_state
+from erosion_common.rounds.records import RunState
+from erosion_common.sealed import pinned_keys
+from erosion_common.sealed.audit import read_opening
+from erosion_common.sealed.legs import DISTANCE, MASKED, UNMASK
+from erosion_common.study.study import Study
+from erosion_server.enrolment.peers_file import write_peers
+from erosion_server.run.journal import read_journal
+from erosion_server.run.run_folder import RunFolder
 from tests.support.enrolled import EnrolledFederation
 from tests.support.federation import write_site
 from tests.support.killed_coordinator import coordinate

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from erosion.common.rounds import checkpoint
-from erosion.experiments.simulator import simulate
+from erosion.simulation.simulator import simulate
+from erosion_common.rounds import checkpoint
 from tests.support.federation import Federation, small_study
 from tests.support.patience import PATIENCE
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tomli_w
 
-from erosion.common.study.study import Study
-from erosion.server.run.result import Result
+from erosion_common.study.study import Study
+from erosion_server.run.result import Result
 from tests.support import omop
 from tests.support.federation import Federation, small_study
 from tests.support.installed_package import install

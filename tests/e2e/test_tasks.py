@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from erosion.client.evaluation.predict import predict
+from erosion_client.evaluation.predict import predict
 from tests.support.federation import Federation, small_study
 
 TASKS: dict[str, dict[str, Any]] = {

@@ -10,16 +10,16 @@ import tomli_w
 import torch
 from flwr.app import Message, RecordDict
 
-from erosion.client.connection.site_link import SiteLink
-from erosion.client.site_file import load_site
-from erosion.client.training.hospital import Hospital
-from erosion.common.rounds import checkpoint
-from erosion.experiments.faults.program import Program
-from erosion.experiments.free_ports import free_address
-from erosion.experiments.simulator import simulate
-from erosion.server.link import Link
-from erosion.server.run.journal import read_journal
-from erosion.server.run.run_folder import RunFolder
+from erosion.simulation.free_ports import free_address
+from erosion.simulation.simulator import simulate
+from erosion_client.connection.site_link import SiteLink
+from erosion_client.site_file import load_site
+from erosion_client.training.hospital import Hospital
+from erosion_common.rounds import checkpoint
+from erosion_server.link import Link
+from erosion_server.run.journal import read_journal
+from erosion_server.run.run_folder import RunFolder
+from experiments.faults.program import Program
 from tests.support.federation import small_study, write_site
 from tests.support.patience import PATIENCE, wait_until
 

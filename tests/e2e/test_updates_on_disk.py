@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from erosion.common.errors import RunError
-from erosion.server.coordination.run_study import MEMORY_SHARE, Setup, need_disk
-from erosion.server.link import Link, spool
-from erosion.server.link.spool import FileSpace
+from erosion_common.errors import RunError
+from erosion_server.coordination.run_study import MEMORY_SHARE, Setup, need_disk
+from erosion_server.link import Link, spool
+from erosion_server.link.spool import FileSpace
 from tests.support.federation import Federation, small_study
 
 # With attachments of the model's size; tests/common/test_disk_cohort.py has every rule.

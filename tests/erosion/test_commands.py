@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from erosion.command_line import EPILOG, main, parser
 from erosion.commands import COMMANDS
-from erosion.commands.command import Command
-from erosion.commands.coordinator import GOES_WITH
-from erosion.ending import in_words
+from erosion_common.program.command import Command
+from erosion_common.program.command_line import EPILOG, main, parser
+from erosion_common.program.ending import in_words
+from erosion_server.commands.coordinator import GOES_WITH
 from tests.support.patience import PATIENCE
 from tests.support.said import raises, says
 from tests.support.small_study import TASK, make_study
@@ -63,7 +63,7 @@ def test_the_examples_are_found() -> None:
 
 def test_the_help_waits_for_no_command_s_imports() -> None:
     program = (
-        "import sys; from erosion.command_line import parser; parser().format_help();"
+        "import sys; from erosion_common.program.command_line import parser; parser().format_help();"
         "print(*(name for name in ('torch', 'grpc', 'cryptography', 'pydantic')"
         " if name in sys.modules))"
     )
@@ -97,7 +97,7 @@ def test_a_command_runs_without_an_output() -> None:
 def test_no_file_replaces_a_standard_stream(tmp_path: Path, closed: str) -> None:
     script = (
         "import os, sys\n"
-        "from erosion.ending import in_words\n"
+        "from erosion_common.program.ending import in_words\n"
         "def run():\n"
         "    with open(sys.argv[1], 'w') as file:\n"
         "        os.write(2, b'complaint')\n"
@@ -135,7 +135,7 @@ def test_who_reads_no_further_ends_a_command_without_an_error(printed: str) -> N
     script = (
         "import sys\n"
         "from rich.console import Console\n"
-        "from erosion.ending import in_words\n"
+        "from erosion_common.program.ending import in_words\n"
         "def run():\n"
         "    sys.stdin.read()\n"  # until nobody reads its output any more
         f"    {printed}\n"
@@ -172,7 +172,7 @@ def test_a_folder_whose_name_is_not_utf_8_is_named(
         (tmp_path / "site.toml").write_text(f'path = "{Path.cwd()}"', encoding="utf-8")
         return []
 
-    monkeypatch.setattr("erosion.common.settings.packages.every_installed", writes)
+    monkeypatch.setattr("erosion_common.settings.packages.every_installed", writes)
     assert main(["models"]) == 74
     said = capsys.readouterr().err
     assert says(said, "M�ller", "UTF-8")
@@ -220,7 +220,7 @@ def test_an_account_without_a_name_says_who_decides(
     site = tmp_path / "site.toml"
     data = 'name = "alike"\n[data]\npath = "patients.csv"\n'
     site.write_text(f'{data}[coordinator]\naddress = "127.0.0.1:9092"\n')
-    study = Path(__file__).parents[2] / "experiments" / "studies" / "breast-cancer.toml"
+    study = Path(__file__).parents[2] / "erosion" / "studies" / "breast-cancer.toml"
     review = ["review", str(site), "--study", str(study), "--approve"]
     assert main(review) == 3
     assert "--by NAME" in capsys.readouterr().err

@@ -5,10 +5,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from erosion.client.training.hospital import Hospital
-from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
-from erosion.experiments.simulator import simulate, timeless
-from erosion.server.run.findings import contributions
+from erosion.simulation.simulator import simulate, timeless
+from erosion_client.training.hospital import Hospital
+from erosion_common.protocol.messages import StepResult, TrainRequest, TrainResult
+from erosion_server.run.findings import contributions
 from tests.support.small_study import TWO_NUMBERS, make_site, make_study, sixty_patients
 
 

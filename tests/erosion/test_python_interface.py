@@ -19,9 +19,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.validation import check_is_fitted
 
 import erosion
-from erosion.command_line import main
-from erosion.experiments.testbed import study_path
 from erosion.interface.arguments import told_of_replaced
+from erosion.simulation.testbed import study_path
+from erosion_common.program.command_line import main
 from tests.support.patience import PATIENCE
 from tests.support.said import raises, says
 from tests.support.saved_model import run_folder

@@ -7,11 +7,11 @@ from typing import Literal, get_args, get_origin
 import pytest
 from pydantic import Field
 
-from erosion.command_line import main
-from erosion.common.settings.base import Settings
-from erosion.common.study import study
-from erosion.experiments.sources import REGISTRY
-from erosion.reference import PAGES, explanations, markdown, sections
+from erosion.sources import REGISTRY
+from erosion_common.program.command_line import main
+from erosion_common.program.reference import PAGES, explanations, markdown, sections
+from erosion_common.settings.base import Settings
+from erosion_common.study import study
 from tests.support.said import says
 
 DOCS = Path(__file__).parents[2] / "docs"

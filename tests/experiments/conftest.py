@@ -2,7 +2,7 @@
 
 import pytest
 
-from erosion.server.run import provenance
+from erosion_server.run import provenance
 
 
 @pytest.fixture(autouse=True)

@@ -19,15 +19,17 @@ from typing import Any
 
 import pytest
 
-from erosion import command_line
-from erosion.common.study.study import Study, load_study
-from erosion.common.support.files import write_atomically
-from erosion.ending import INTERRUPTED
-from erosion.experiments import basis as basis_module
-from erosion.experiments import cells as cells_module
-from erosion.experiments import experiment as experiment_module
-from erosion.experiments.basis import NUMERICS, Basis, Change, Resolved
-from erosion.experiments.cells import (
+from erosion.simulation.testbed import study_path
+from erosion_common.program import command_line
+from erosion_common.program.ending import INTERRUPTED
+from erosion_common.study.study import Study, load_study
+from erosion_common.support.files import write_atomically
+from erosion_server.run import provenance
+from experiments import basis as basis_module
+from experiments import cells as cells_module
+from experiments import experiment as experiment_module
+from experiments.basis import NUMERICS, Basis, Change, Resolved
+from experiments.cells import (
     FILE_NAME,
     Cell,
     CellPlan,
@@ -37,10 +39,8 @@ from erosion.experiments.cells import (
     read_cells,
     run_cells,
 )
-from erosion.experiments.experiment import Experiment, Page, carry_out, chosen_plans
-from erosion.experiments.papers import EXPERIMENTS
-from erosion.experiments.testbed import study_path
-from erosion.server.run import provenance
+from experiments.experiment import Experiment, Page, carry_out, chosen_plans
+from experiments.papers import EXPERIMENTS
 from tests.support.patience import wait_until
 
 
@@ -234,7 +234,7 @@ def test_a_file_system_without_locks_is_written_to(
     def no_locks(_folder: int, _how: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr("erosion.common.support.files.fcntl.flock", no_locks)
+    monkeypatch.setattr("erosion_common.support.files.fcntl.flock", no_locks)
     assert len(run_cells(tmp_path, plans(), double, title="t", data_dir=None)) == len(plans())
 
 
@@ -313,7 +313,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from tests.experiments.test_cells import plans, waits
-from erosion.experiments.cells import run_cells
+from experiments.cells import run_cells
 run_cells(Path(sys.argv[1]) / "t", plans(), waits, title="t", data_dir=Path(sys.argv[1]), jobs=2)
 """
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from erosion.client.finding import Severity
-from erosion.client.preflight.study_checks import check_sealed
-from erosion.client.site_file import Budget, load_site
-from erosion.common.errors import StudyError
-from erosion.common.study.study import load_study
-from erosion.experiments import container_setup
-from erosion.experiments.container_setup import _name_data, main
-from erosion.experiments.testbed import study_path
-from erosion.experiments.testbed_sites import TESTBED_BUDGET
+from erosion.simulation import container_setup
+from erosion.simulation.container_setup import _name_data, main
+from erosion.simulation.testbed import study_path
+from erosion.simulation.testbed_sites import TESTBED_BUDGET
+from erosion_client.finding import Severity
+from erosion_client.preflight.study_checks import check_sealed
+from erosion_client.site_file import Budget, load_site
+from erosion_common.errors import StudyError
+from erosion_common.study.study import load_study
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def test_whoever_ran_a_testbed_before_the_containers_can_still_use_the_runs(
 
 def test_a_site_file_names_what_tells_patients_apart(tmp_path: Path) -> None:
     site_file = tmp_path / "site.toml"
-    kit = files("erosion.server") / "kit" / "site_file.toml"
+    kit = files("erosion_server") / "kit" / "site_file.toml"
     site_file.write_text(kit.read_text(encoding="utf-8"), encoding="utf-8")
     _name_data(site_file, {"path": "images.npz", "patient": "lesions"})
     data = tomllib.loads(site_file.read_text(encoding="utf-8"))["data"]

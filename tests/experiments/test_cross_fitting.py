@@ -9,30 +9,30 @@ import numpy as np
 import pytest
 import torch
 
-from erosion.client.consent.approvals import leads_to
-from erosion.client.dataset.split import split_patients
-from erosion.client.training.hospital import Hospital
-from erosion.common.errors import CheckpointError, Refusal, RunError, StudyError
-from erosion.common.protocol.messages import (
+from erosion.simulation.simulator import InProcess, simulate
+from erosion_client.consent.approvals import leads_to
+from erosion_client.dataset.split import split_patients
+from erosion_client.training.hospital import Hospital
+from erosion_common.errors import CheckpointError, Refusal, RunError, StudyError
+from erosion_common.protocol.messages import (
     EvaluateRequest,
     Metrics,
     TrainRequest,
     TrainResult,
 )
-from erosion.common.rounds.context import RunContext
-from erosion.common.rounds.events import ignore
-from erosion.common.rounds.presence import Presence
-from erosion.common.rounds.records import HospitalRecord, RoundRecord
-from erosion.common.rounds.selection import Curves, fold_studies, folds_of, mean_curves
-from erosion.common.rounds.study import run_study
-from erosion.common.settings.base import validate
-from erosion.common.study.sections import Fold
-from erosion.common.study.study import Study
-from erosion.experiments.simulator import InProcess, simulate
-from erosion.server.coordination.folder_store import FolderStore
-from erosion.server.coordination.run_end import result_of
-from erosion.server.run.journal import read_records
-from erosion.server.run.run_folder import RunFolder
+from erosion_common.rounds.context import RunContext
+from erosion_common.rounds.events import ignore
+from erosion_common.rounds.presence import Presence
+from erosion_common.rounds.records import HospitalRecord, RoundRecord
+from erosion_common.rounds.selection import Curves, fold_studies, folds_of, mean_curves
+from erosion_common.rounds.study import run_study
+from erosion_common.settings.base import validate
+from erosion_common.study.sections import Fold
+from erosion_common.study.study import Study
+from erosion_server.coordination.folder_store import FolderStore
+from erosion_server.coordination.run_end import result_of
+from erosion_server.run.journal import read_records
+from erosion_server.run.run_folder import RunFolder
 from tests.support.scripted import Kept
 from tests.support.small_study import make_site, make_study, twenty_patients
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from erosion.client.training.hospital import Hospital
-from erosion.common.study.study import Study
-from erosion.experiments.simulator import simulate
+from erosion.simulation.simulator import simulate
+from erosion_client.training.hospital import Hospital
+from erosion_common.study.study import Study
 from tests.support.small_study import make_site
 
 FEATURES = [{"name": "income", "range": [0, 1e6]}, {"name": "lactate", "range": [0, 20]}]

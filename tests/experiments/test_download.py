@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from erosion.common.errors import ErosionError, LinkError, SiteError
-from erosion.experiments import download
-from erosion.experiments.download import DATA_SETS, DataSet, fetch, fetch_data_set
+from erosion.simulation import download
+from erosion.simulation.download import DATA_SETS, DataSet, fetch, fetch_data_set
+from erosion_common.errors import ErosionError, LinkError, SiteError
 
 CONTENT = b"63.0,1.0,1.0\n"
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

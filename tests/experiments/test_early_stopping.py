@@ -4,12 +4,12 @@ from pathlib import Path
 
 import torch
 
-from erosion.client.site_file import load_site
-from erosion.client.training.hospital import Hospital
-from erosion.common.study.study import Study
-from erosion.experiments.every_user import side_by_side
-from erosion.experiments.simulator import simulate
-from erosion.server.run.overview import EarlyStop
+from erosion.simulation.every_user import side_by_side
+from erosion.simulation.simulator import simulate
+from erosion_client.site_file import load_site
+from erosion_client.training.hospital import Hospital
+from erosion_common.study.study import Study
+from erosion_server.run.overview import EarlyStop
 from tests.support.early_stopping import ROUND, default_study, write_sites
 
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from erosion.client.training.hospital import Hospital
-from erosion.common.errors import StudyError
-from erosion.experiments.every_user import for_every_user, side_by_side
-from erosion.experiments.simulator import simulate
+from erosion.simulation.every_user import for_every_user, side_by_side
+from erosion.simulation.simulator import simulate
+from erosion_client.training.hospital import Hospital
+from erosion_common.errors import StudyError
 from tests.support.small_study import make_site, make_study, twenty_patients
 
 

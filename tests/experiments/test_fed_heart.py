@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from erosion.common.study.study import Study, load_study
-from erosion.experiments.cells import Cell, Values
-from erosion.experiments.papers import fed_heart, fed_heart_published
-from erosion.experiments.papers.flamby import ARMS
-from erosion.experiments.testbed import study_path
+from erosion.simulation.testbed import study_path
+from erosion_common.study.study import Study, load_study
+from experiments.cells import Cell, Values
+from experiments.papers import fed_heart, fed_heart_published
+from experiments.papers.flamby import ARMS
 
 
 def test_every_cell_is_a_valid_study_with_all_arms() -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from erosion.common.study.study import load_study
-from erosion.common.tasks.inputs import TabularTask
-from erosion.experiments.cells import Cell, CellPlan, Values
-from erosion.experiments.papers import fed_tcga, flamby
-from erosion.experiments.sources import source
-from erosion.experiments.sources.flamby import REGIONS
-from erosion.experiments.testbed import study_path
+from erosion.simulation.testbed import study_path
+from erosion.sources import source
+from erosion.sources.flamby import REGIONS
+from erosion_common.study.study import load_study
+from erosion_common.tasks.inputs import TabularTask
+from experiments.cells import Cell, CellPlan, Values
+from experiments.papers import fed_tcga, flamby
 
 ARMS = [fed_tcga.KAPLAN_MEIER, flamby.POOLED, *fed_tcga.ARMS]
 PATIENTS = 51  # of each region, as Canada has

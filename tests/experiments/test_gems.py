@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import nn
 
-from erosion.common.algorithms.gems.retraining import perceptron
-from erosion.common.learning.models import flat_parameters
-from erosion.experiments.cells import Cell, CellPlan, read_cells
-from erosion.experiments.experiment import RESULTS
-from erosion.experiments.papers import gems
-from erosion.experiments.papers.gems import MAJORITY, plans
-from erosion.experiments.papers.gems_models import (
+from erosion_common.algorithms.gems.retraining import perceptron
+from erosion_common.learning.models import flat_parameters
+from experiments.cells import Cell, CellPlan, read_cells
+from experiments.experiment import RESULTS
+from experiments.papers import gems
+from experiments.papers.gems import MAJORITY, plans
+from experiments.papers.gems_models import (
     Model,
     Pool,
     Samples,
@@ -31,7 +31,7 @@ from erosion.experiments.papers.gems_models import (
     fit_for,
     mnist_pool,
 )
-from erosion.experiments.papers.gems_page import draw, lower
+from experiments.papers.gems_page import draw, lower
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ["EROSION_DATA"]) if "EROSION_DATA" in os.environ else None

@@ -10,14 +10,24 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from erosion.client.dataset.local_dataset import LocalDataset
-from erosion.client.site_file import Site
-from erosion.common.errors import DataError, StudyError
-from erosion.common.study.study import Study, load_study
-from erosion.experiments import splits
-from erosion.experiments.cells import Cell
-from erosion.experiments.papers import image_sites
-from erosion.experiments.papers.image_sites import (
+from erosion.simulation.testbed import study_path
+from erosion.simulation.testbed_sites import site_of
+from erosion.sources import make_hospitals
+from erosion.sources.pictures import (
+    COLLECTIONS,
+    Cifar10,
+    Pictures,
+    read_jpegs,
+    share_out,
+)
+from erosion_client.dataset.local_dataset import LocalDataset
+from erosion_client.site_file import Site
+from erosion_common.errors import DataError, StudyError
+from erosion_common.study.study import Study, load_study
+from experiments import splits
+from experiments.cells import Cell
+from experiments.papers import image_sites
+from experiments.papers.image_sites import (
     ARMS,
     MAJORITY,
     OTHERS,
@@ -27,16 +37,6 @@ from erosion.experiments.papers.image_sites import (
     draw,
     in_one_place,
 )
-from erosion.experiments.sources import make_hospitals
-from erosion.experiments.sources.pictures import (
-    COLLECTIONS,
-    Cifar10,
-    Pictures,
-    read_jpegs,
-    share_out,
-)
-from erosion.experiments.testbed import study_path
-from erosion.experiments.testbed_sites import site_of
 
 LESIONS, PER_LESION = 192, 2
 PICTURES = LESIONS * PER_LESION

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from erosion.experiments.cells import Cell, CellPlan
-from erosion.experiments.papers import inference, protections
-from erosion.experiments.reconstruction import cut_at, num_among, swept
+from experiments.cells import Cell, CellPlan
+from experiments.papers import inference, protections
+from experiments.reconstruction import cut_at, num_among, swept
 
 USUAL = {**inference.USUAL, "seed": 0}
 

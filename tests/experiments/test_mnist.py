@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from erosion.experiments.cells import Cell, CellPlan
-from erosion.experiments.papers import mnist
-from erosion.experiments.papers.image_sites import HeldImages
-from erosion.experiments.papers.mnist_page import PUBLISHED, draw
-from erosion.experiments.sources.mnist import PATTERNS, partition
-from erosion.experiments.tables import wilson
+from erosion.sources.mnist import PATTERNS, partition
+from experiments.cells import Cell, CellPlan
+from experiments.papers import mnist
+from experiments.papers.image_sites import HeldImages
+from experiments.papers.mnist_page import PUBLISHED, draw
+from experiments.tables import wilson
 
 DATA = Path(os.environ["EROSION_DATA"]) if "EROSION_DATA" in os.environ else None
 needs_mnist = pytest.mark.skipif(

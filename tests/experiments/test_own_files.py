@@ -9,11 +9,11 @@ import tomli_w
 import torch
 
 import erosion
-from erosion.command_line import main
-from erosion.common.learning.models import Mlp, build_model
-from erosion.common.study.sections import Federation
-from erosion.common.study.study import load_study
-from erosion.experiments.testbed_sites import own_data, sites_of_testbed
+from erosion.simulation.testbed_sites import own_data, sites_of_testbed
+from erosion_common.learning.models import Mlp, build_model
+from erosion_common.program.command_line import main
+from erosion_common.study.sections import Federation
+from erosion_common.study.study import load_study
 from tests.support.small_study import TWO_NUMBERS, make_study, sixty_patients
 
 PRIVATE = {"privacy": {"epsilon": 8.0, "learning_rate": 1.0}, "scaling": "user"}
@@ -86,7 +86,7 @@ def test_a_testbed_from_python_takes_the_files_beside_the_study(
         seen.update(options)
         return 1
 
-    monkeypatch.setattr("erosion.experiments.testbed.run_in_testbed", run)
+    monkeypatch.setattr("erosion.simulation.testbed.run_in_testbed", run)
     write_study(tmp_path)
     folders(tmp_path)
     with pytest.raises(erosion.ErosionError, match="ended with exit code 1"):

@@ -8,29 +8,29 @@ import numpy as np
 import pytest
 import torch
 
-from erosion.experiments.cells import (
-    FILE_NAME,
-    CellFile,
-    ExperimentError,
-    Values,
-    read_cells,
-)
-from erosion.experiments.experiment import carry_out, with_constants
-from erosion.experiments.papers import (
-    EXPERIMENTS,
-    named,
-    quadratic,
-    titanic,
-)
-from erosion.experiments.papers.quadratic import expected_losses, mean_plans
-from erosion.experiments.papers.quadratic import run_means as run_mean
-from erosion.experiments.sources.titanic import (
+from erosion.sources.titanic import (
     BATCH_SIZE,
     SPLITS,
     Split,
     load_passengers,
     split_indices,
 )
+from experiments.cells import (
+    FILE_NAME,
+    CellFile,
+    ExperimentError,
+    Values,
+    read_cells,
+)
+from experiments.experiment import carry_out, with_constants
+from experiments.papers import (
+    EXPERIMENTS,
+    named,
+    quadratic,
+    titanic,
+)
+from experiments.papers.quadratic import expected_losses, mean_plans
+from experiments.papers.quadratic import run_means as run_mean
 
 DATA = Path(os.environ["EROSION_DATA"]) if "EROSION_DATA" in os.environ else None
 needs_titanic = pytest.mark.skipif(

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from erosion.experiments.cells import Cell, CellFile, Values
-from erosion.experiments.papers import privacy
+from experiments.cells import Cell, CellFile, Values
+from experiments.papers import privacy
 
 KEPT = Path(__file__).parents[2] / "experiments" / "results" / "privacy"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from erosion.client.training.privacy import PrivateRounds
-from erosion.common.protocol.messages import EvaluateRequest, TrainRequest
-from erosion.common.rounds.study import Outcome
+from erosion_client.training.privacy import PrivateRounds
+from erosion_common.protocol.messages import EvaluateRequest, TrainRequest
+from erosion_common.rounds.study import Outcome
 from tests.support.sealed_study import PEERS, Line, hospitals, run_in, sealed_study
 
 PRIVATE = {"privacy": {"epsilon": 8.0, "learning_rate": 2.0}, "scaling": "user"}

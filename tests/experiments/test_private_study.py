@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from erosion.client.training.hospital import Hospital
-from erosion.common.errors import RunError
-from erosion.common.rounds.records import RoundRecord
-from erosion.experiments.simulator import introduce
+from erosion.simulation.simulator import introduce
+from erosion_client.training.hospital import Hospital
+from erosion_common.errors import RunError
+from erosion_common.rounds.records import RoundRecord
 from tests.support.sealed_study import (
     HOSPITALS,
     USER,

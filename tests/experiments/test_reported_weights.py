@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from erosion.client.training.hospital import Hospital
-from erosion.common.algorithms.fedfomo import FedFomo
-from erosion.common.learning.local_work import LocalOutcome, LocalWork
-from erosion.experiments.simulator import simulate, timeless
+from erosion.simulation.simulator import simulate, timeless
+from erosion_client.training.hospital import Hospital
+from erosion_common.algorithms.fedfomo import FedFomo
+from erosion_common.learning.local_work import LocalOutcome, LocalWork
 from tests.support.federation import small_study
 from tests.support.small_study import make_site, sixty_patients
 

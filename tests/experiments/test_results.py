@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from erosion.experiments.cells import CellPlan, read_cells
-from erosion.experiments.papers import EXPERIMENTS, named
+from experiments.cells import CellPlan, read_cells
+from experiments.papers import EXPERIMENTS, named
 
 ROOT = Path(__file__).resolve().parents[2]
 

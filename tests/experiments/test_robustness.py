@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from erosion.client.training.hospital import Hospital
-from erosion.common.protocol.messages import StepResult, TrainRequest
-from erosion.experiments.cells import Cell, CellPlan, Values
-from erosion.experiments.papers.robustness import (
+from erosion.simulation.simulator import Simulation, simulate
+from erosion_client.training.hospital import Hospital
+from erosion_common.protocol.messages import StepResult, TrainRequest
+from experiments.cells import Cell, CellPlan, Values
+from experiments.papers.robustness import (
     ABSENT,
     ATTACKS,
     CLAIMED_NOISE,
@@ -24,8 +25,7 @@ from erosion.experiments.papers.robustness import (
     plans,
     run_attack,
 )
-from erosion.experiments.papers.robustness_page import Outcome, Summary, draw, page, rows, summarise
-from erosion.experiments.simulator import Simulation, simulate
+from experiments.papers.robustness_page import Outcome, Summary, draw, page, rows, summarise
 from tests.support.small_study import make_site, make_study, twenty_patients
 
 HONEST = torch.tensor([3.0, 4.0])

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from erosion.common.algorithms.base import TRAIN
-from erosion.common.errors import RunError
-from erosion.common.protocol.messages import Scaling, StepResult, TrainRequest
+from erosion_common.algorithms.base import TRAIN
+from erosion_common.errors import RunError
+from erosion_common.protocol.messages import Scaling, StepResult, TrainRequest
 from tests.support.sealed_study import ARM, Line, hospitals, run_in, sealed_study
 
 VICTIM = "bob"

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from erosion.common.algorithms import REGISTRY
-from erosion.common.study.study import Study
-from erosion.experiments.cells import Cell, CellPlan
-from erosion.experiments.experiment import Experiment
-from erosion.experiments.papers import named, references, rules, split_studies, tuned_rules
-from erosion.experiments.papers.rules import CONFIRMED, EXPLORED, SHARES, SLOW
+from erosion_common.algorithms import REGISTRY
+from erosion_common.study.study import Study
+from experiments.cells import Cell, CellPlan
+from experiments.experiment import Experiment
+from experiments.papers import named, references, rules, split_studies, tuned_rules
+from experiments.papers.rules import CONFIRMED, EXPLORED, SHARES, SLOW
 
 RULES = ("which-rule", "odd-one-out", "confirmation", "slow-erosion", "local-steps", "one-round")
 

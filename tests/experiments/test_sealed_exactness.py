@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from erosion.common.study.study import load_study
-from erosion.experiments.benchmarks import sealed_exactness
-from erosion.experiments.testbed import study_path
+from erosion.simulation.testbed import study_path
+from erosion_common.study.study import load_study
+from experiments.benchmarks import sealed_exactness
 
 RESULTS = Path(sealed_exactness.__file__).parent / "results"
 

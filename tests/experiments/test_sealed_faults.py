@@ -8,23 +8,23 @@ import numpy as np
 import pytest
 from gmpy2 import mpz
 
-from erosion.client.records.ledgers import SumTable
-from erosion.client.records.records import Records
-from erosion.client.sealed.sealed_site import (
+from erosion_client.records.ledgers import SumTable
+from erosion_client.records.records import Records
+from erosion_client.sealed.sealed_site import (
     MaskedUpdate,
     Released,
     SealedIdentity,
     SealedSite,
     Values,
 )
-from erosion.common.algorithms.base import TRAIN
-from erosion.common.errors import Refusal, RunError
-from erosion.common.protocol.messages import StepResult
-from erosion.common.rounds.channel import Connection, Reply, Request
-from erosion.common.rounds.study import Outcome
-from erosion.common.sealed.distance import Question
-from erosion.common.sealed.legs import DISTANCE, MASKED, UNMASK
-from erosion.common.sealed.roster import (
+from erosion_common.algorithms.base import TRAIN
+from erosion_common.errors import Refusal, RunError
+from erosion_common.protocol.messages import StepResult
+from erosion_common.rounds.channel import Connection, Reply, Request
+from erosion_common.rounds.study import Outcome
+from erosion_common.sealed.distance import Question
+from erosion_common.sealed.legs import DISTANCE, MASKED, UNMASK
+from erosion_common.sealed.roster import (
     Hello,
     Receipt,
     Roster,
@@ -33,7 +33,7 @@ from erosion.common.sealed.roster import (
     sign_hello,
     sign_receipt,
 )
-from erosion.common.sealed.sum_rules import SumRules
+from erosion_common.sealed.sum_rules import SumRules
 from tests.support.sealed_study import (
     ARM,
     Line,

@@ -9,15 +9,15 @@ import pytest
 import torch
 from gmpy2 import mpz
 
-from erosion.client.records.records import Records
-from erosion.client.sealed.sealed_site import Greeted, Measured, SealedSite
-from erosion.common.algorithms import REGISTRY
-from erosion.common.algorithms.base import TRAIN
-from erosion.common.errors import RunError, SiteError
-from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
-from erosion.common.sealed.audit import examine, read_opening
-from erosion.common.sealed.distance import Question
-from erosion.common.sealed.legs import (
+from erosion_client.records.records import Records
+from erosion_client.sealed.sealed_site import Greeted, Measured, SealedSite
+from erosion_common.algorithms import REGISTRY
+from erosion_common.algorithms.base import TRAIN
+from erosion_common.errors import RunError, SiteError
+from erosion_common.protocol.messages import StepResult, TrainRequest, TrainResult
+from erosion_common.sealed.audit import examine, read_opening
+from erosion_common.sealed.distance import Question
+from erosion_common.sealed.legs import (
     DISTANCE,
     MASKED,
     SEALED_DISTANCE,
@@ -25,11 +25,11 @@ from erosion.common.sealed.legs import (
     WORDS,
     Lengths,
 )
-from erosion.common.sealed.records import RecordFiles
-from erosion.common.sealed.roster import Roster
-from erosion.common.sealed.sum_rules import SumRules
-from erosion.server.run.findings import absences, contributions
-from erosion.server.run.run_folder import new_run_folder
+from erosion_common.sealed.records import RecordFiles
+from erosion_common.sealed.roster import Roster
+from erosion_common.sealed.sum_rules import SumRules
+from erosion_server.run.findings import absences, contributions
+from erosion_server.run.run_folder import new_run_folder
 from tests.support.sealed_study import (
     ARM,
     HOSPITALS,

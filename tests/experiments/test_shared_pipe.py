@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from erosion.experiments.worker_processes import LARGE, SharedPipe
+from erosion.simulation.worker_processes import LARGE, SharedPipe
 
 FLOATS = LARGE // 4  # of the smallest array that is large
 

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from erosion.command_line import main
-from erosion.common.errors import StudyError
-from erosion.common.study.study import load_study
-from erosion.experiments.simulated_testbed import simulate_testbed
-from erosion.experiments.sources import make_hospitals
-from erosion.experiments.splits import one_split
-from erosion.experiments.testbed import study_path
+from erosion.simulation.simulated_testbed import simulate_testbed
+from erosion.simulation.testbed import study_path
+from erosion.sources import make_hospitals
+from erosion_common.errors import StudyError
+from erosion_common.program.command_line import main
+from erosion_common.study.study import load_study
+from experiments.splits import one_split
 
 
 def shorter(folder: Path, *changes: tuple[str, str]) -> Path:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from erosion.experiments.benchmarks import simulation_programs as programs
-from erosion.experiments.benchmarks.simulation import compare
-from erosion.experiments.papers.mnist import agents_of, study_of
+from experiments.benchmarks import simulation_programs as programs
+from experiments.benchmarks.simulation import compare
+from experiments.papers.mnist import agents_of, study_of
 
 DATA = Path(os.environ["EROSION_DATA"]) if "EROSION_DATA" in os.environ else None
 needs_mnist = pytest.mark.skipif(

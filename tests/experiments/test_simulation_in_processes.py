@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from erosion.client.training.hospital import Hospital
-from erosion.common.errors import Refusal, RunError, StudyError
-from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
-from erosion.common.rounds.records import RoundRecord
-from erosion.experiments import simulator, worker_processes
-from erosion.experiments.simulator import Simulation, simulate, timeless
+from erosion.simulation import simulator, worker_processes
+from erosion.simulation.simulator import Simulation, simulate, timeless
+from erosion_client.training.hospital import Hospital
+from erosion_common.errors import Refusal, RunError, StudyError
+from erosion_common.protocol.messages import StepResult, TrainRequest, TrainResult
+from erosion_common.rounds.records import RoundRecord
 from tests.support.five_hospitals import NAMES, hospitals, study_with
 from tests.support.patience import PATIENCE, wait_until
 from tests.support.processes import start

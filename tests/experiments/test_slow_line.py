@@ -5,12 +5,12 @@ import socket
 import threading
 from pathlib import Path
 
-from erosion.common.compression.codec import KINDS
-from erosion.experiments.compression import MARK, Cell, table
-from erosion.experiments.compression_seeds import MARK as SEEDS_MARK
-from erosion.experiments.compression_seeds import Run, read
-from erosion.experiments.compression_seeds import table as table_of_seeds
-from erosion.experiments.slow_line import SlowLine
+from erosion_common.compression.codec import KINDS
+from experiments.compression import MARK, Cell, table
+from experiments.compression_seeds import MARK as SEEDS_MARK
+from experiments.compression_seeds import Run, read
+from experiments.compression_seeds import table as table_of_seeds
+from experiments.slow_line import SlowLine
 from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]

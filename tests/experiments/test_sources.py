@@ -12,15 +12,12 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer
 
-from erosion.client.training.hospital import Hospital
-from erosion.common.errors import DataError, StudyError
-from erosion.common.study.study import Study, load_study
-from erosion.common.tasks.inputs import TabularTask
-from erosion.experiments.simulator import simulate
-from erosion.experiments.sources import REGISTRY, Data, make_hospitals, source
-from erosion.experiments.sources.diabetes_130 import AS_THEY_ARE, FILE, FOLDER, NUMBERS
-from erosion.experiments.sources.flamby import COLUMNS, FILES
-from erosion.experiments.sources.mnist import (
+from erosion.simulation.simulator import simulate
+from erosion.simulation.testbed_sites import site_of
+from erosion.sources import REGISTRY, Data, make_hospitals, source
+from erosion.sources.diabetes_130 import AS_THEY_ARE, FILE, FOLDER, NUMBERS
+from erosion.sources.flamby import COLUMNS, FILES
+from erosion.sources.mnist import (
     PATTERNS,
     TEST_COUNTS,
     PartitionName,
@@ -30,10 +27,13 @@ from erosion.experiments.sources.mnist import (
     read_mnist,
     user_test_images,
 )
-from erosion.experiments.sources.shipped import HOSPITALS, NUM_PATIENTS, BreastCancer
-from erosion.experiments.testbed_sites import site_of
+from erosion.sources.shipped import HOSPITALS, NUM_PATIENTS, BreastCancer
+from erosion_client.training.hospital import Hospital
+from erosion_common.errors import DataError, StudyError
+from erosion_common.study.study import Study, load_study
+from erosion_common.tasks.inputs import TabularTask
 
-STUDIES = Path(__file__).parents[2] / "experiments" / "studies"
+STUDIES = Path(__file__).parents[2] / "erosion" / "studies"
 TRAIN_COUNTS = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)  # MNIST, digits 0-9
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from erosion.common.study.study import load_study
-from erosion.experiments import splits
-from erosion.experiments.testbed import study_path
+from erosion.simulation.testbed import study_path
+from erosion_common.study.study import load_study
+from experiments import splits
 from tests.support.small_study import TWO_NUMBERS, make_study, sixty_patients
 
 

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-from erosion.client.training.hospital import Hospital
-from erosion.common.algorithms import REGISTRY
-from erosion.common.errors import Refusal, StudyError
-from erosion.common.learning.local_sgd import Trainer, train_locally
-from erosion.common.learning.stacked_sgd import train_stacked
-from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
-from erosion.common.rounds.records import HospitalRecord, RoundRecord
-from erosion.common.study.study import Study
-from erosion.experiments import simulator
-from erosion.experiments.papers.robustness import ATTACKS, Attacker, Overheard, Wire
-from erosion.experiments.simulator import Simulation, answers_together, simulate, timeless
+from erosion.simulation import simulator
+from erosion.simulation.simulator import Simulation, answers_together, simulate, timeless
+from erosion_client.training.hospital import Hospital
+from erosion_common.algorithms import REGISTRY
+from erosion_common.errors import Refusal, StudyError
+from erosion_common.learning.local_sgd import Trainer, train_locally
+from erosion_common.learning.stacked_sgd import train_stacked
+from erosion_common.protocol.messages import StepResult, TrainRequest, TrainResult
+from erosion_common.rounds.records import HospitalRecord, RoundRecord
+from erosion_common.study.study import Study
+from experiments.papers.robustness import ATTACKS, Attacker, Overheard, Wire
 from tests.support.five_hospitals import NAMES, hospitals, study_with
 from tests.support.small_study import TWO_NUMBERS
 from tests.support.stacks import jobs, settings

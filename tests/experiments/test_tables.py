@@ -2,7 +2,7 @@
 
 import pytest
 
-from erosion.experiments.tables import (
+from experiments.tables import (
     comparisons,
     counted,
     in_words,

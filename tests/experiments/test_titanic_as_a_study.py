@@ -8,14 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from erosion.client.training.hospital import Hospital
-from erosion.common.errors import DataError
-from erosion.common.learning.models import first_parameters
-from erosion.common.study.study import Study, load_study
-from erosion.experiments.papers import titanic
-from erosion.experiments.simulator import simulate, timeless
-from erosion.experiments.sources import make_hospitals, source
-from erosion.experiments.sources.titanic import (
+from erosion.simulation.simulator import simulate, timeless
+from erosion.simulation.testbed import study_path
+from erosion.simulation.testbed_sites import site_of
+from erosion.sources import make_hospitals, source
+from erosion.sources.titanic import (
     AUTHORS_SEED,
     BATCH_SIZE,
     FEATURES,
@@ -23,8 +20,11 @@ from erosion.experiments.sources.titanic import (
     load_passengers,
     split_indices,
 )
-from erosion.experiments.testbed import study_path
-from erosion.experiments.testbed_sites import site_of
+from erosion_client.training.hospital import Hospital
+from erosion_common.errors import DataError
+from erosion_common.learning.models import first_parameters
+from erosion_common.study.study import Study, load_study
+from experiments.papers import titanic
 
 USER, ROUNDS = "to-20", 8
 EROSION = {"distance_penalty": 0.01, "size_penalty": 0.2}

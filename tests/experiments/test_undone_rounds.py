@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from erosion.client.training.hospital import Hospital
-from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
-from erosion.common.study.study import Study
-from erosion.experiments.simulator import simulate, timeless
+from erosion.simulation.simulator import simulate, timeless
+from erosion_client.training.hospital import Hospital
+from erosion_common.protocol.messages import StepResult, TrainRequest, TrainResult
+from erosion_common.study.study import Study
 from tests.support.small_study import make_site, make_study
 
 RUINED = 4  # the round in which b sends far too much

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from erosion.client.evaluation.final_figures import sign_flip_p_value
-from erosion.experiments.cells import Cell
-from erosion.experiments.papers import verdict_refits as refits
-from erosion.experiments.papers import verdict_simulated as nulls
-from erosion.experiments.papers.verdict import SEEDS, plans
-from erosion.experiments.papers.verdict_page import LEVELS, draw, holding, pooled, rates
-from erosion.experiments.papers.verdict_simulated import (
+from erosion_client.evaluation.final_figures import sign_flip_p_value
+from experiments.cells import Cell
+from experiments.papers import verdict_refits as refits
+from experiments.papers import verdict_simulated as nulls
+from experiments.papers.verdict import SEEDS, plans
+from experiments.papers.verdict_page import LEVELS, draw, holding, pooled, rates
+from experiments.papers.verdict_simulated import (
     RULES,
     Studies,
     betting_claims,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from erosion.experiments.benchmarks.processes import Processes
+from experiments.benchmarks.processes import Processes
 
 NOTEBOOK = Path(__file__).parents[2] / "docs" / "flower.ipynb"
 

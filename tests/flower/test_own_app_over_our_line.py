@@ -14,16 +14,16 @@ from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from erosion.client.audit.audit_log import AuditLog
-from erosion.client.connection import serve
-from erosion.client.connection.agent import Agent, Until
-from erosion.client.connection.serve import InstalledApp
-from erosion.client.site_file import AppSite, load_app_site, load_site
-from erosion.common.errors import SiteError, StudyError
-from erosion.common.support.software import load_app
-from erosion.experiments.benchmarks.processes import Processes
-from erosion.experiments.free_ports import LOOPBACK, free_ports
-from erosion.server.coordination.run_app import run_config_of
+from erosion.simulation.free_ports import LOOPBACK, free_ports
+from erosion_client.audit.audit_log import AuditLog
+from erosion_client.connection import serve
+from erosion_client.connection.agent import Agent, Until
+from erosion_client.connection.serve import InstalledApp
+from erosion_client.site_file import AppSite, load_app_site, load_site
+from erosion_common.errors import SiteError, StudyError
+from erosion_common.support.software import load_app
+from erosion_server.coordination.run_app import run_config_of
+from experiments.benchmarks.processes import Processes
 from tests.support.enrolled import make_federation, unpack_kit
 from tests.support.flower_grid import InProcessGrid, Node
 from tests.support.patience import PATIENCE
@@ -209,13 +209,13 @@ def test_a_torchvision_that_does_not_fit_torch_is_named_with_the_command_that_me
     for statements, error in (
         (
             "from flwr.clientapp import ClientApp\n"
-            "from erosion.common.errors import SiteError\n"
-            "from erosion.common.support.software import load_app\n"
+            "from erosion_common.errors import SiteError\n"
+            "from erosion_common.support.software import load_app\n"
             "load_app('pictures_app:app', ClientApp, SiteError)",
             "SiteError",
         ),
         (
-            "from erosion.common.learning.networks import Resnet18\n"
+            "from erosion_common.learning.networks import Resnet18\n"
             "Resnet18().build((3, 32, 32), 2)",
             "ModelError",
         ),

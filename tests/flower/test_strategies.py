@@ -23,8 +23,6 @@ from flwr.app import (
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 from flwr.serverapp.strategy import FedAvg as FlowersFedAvg
 
-from erosion.common.errors import CheckpointError, RunError, StudyError
-from erosion.common.support.process import RunningTime
 from erosion.flower import (
     EvidenceErosion,
     Personalized,
@@ -32,6 +30,8 @@ from erosion.flower import (
     mean_and_noise,
     personalized,
 )
+from erosion_common.errors import CheckpointError, RunError, StudyError
+from erosion_common.support.process import RunningTime
 from tests.support.flower_grid import InProcessGrid, Node, moved_by, reply
 from tests.support.patience import PATIENCE
 
@@ -644,5 +644,5 @@ def test_a_rule_that_stops_asks_nobody_any_more() -> None:
 
 def test_flowers_own_process_keeps_its_identity() -> None:
     """A stock ServerApp's process knows its task; our line's stand-in must not replace that."""
-    script = "import sys, erosion.flower; sys.exit('erosion.common.protocol.wire' in sys.modules)"
+    script = "import sys, erosion.flower; sys.exit('erosion_common.protocol.wire' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=PATIENCE)

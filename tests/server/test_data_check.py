@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from erosion.client.training.hospital import Hospital
-from erosion.common.errors import RunError
-from erosion.common.protocol.messages import Summary
-from erosion.common.rounds.context import Decisions
-from erosion.common.rounds.data_check import DataCheck, data_check
-from erosion.common.study.study import Study
-from erosion.experiments.simulator import simulate
-from erosion.server.coordination.folder_store import FolderStore
-from erosion.server.coordination.run_end import result_of
-from erosion.server.output.words import beside_verdict
-from erosion.server.run.result import Result
-from erosion.server.run.run_folder import RunFolder
+from erosion.simulation.simulator import simulate
+from erosion_client.training.hospital import Hospital
+from erosion_common.errors import RunError
+from erosion_common.protocol.messages import Summary
+from erosion_common.rounds.context import Decisions
+from erosion_common.rounds.data_check import DataCheck, data_check
+from erosion_common.study.study import Study
+from erosion_server.coordination.folder_store import FolderStore
+from erosion_server.coordination.run_end import result_of
+from erosion_server.output.words import beside_verdict
+from erosion_server.run.result import Result
+from erosion_server.run.run_folder import RunFolder
 from tests.support.refusals import refused
 from tests.support.small_study import make_site, make_study
 

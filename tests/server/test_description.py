@@ -14,25 +14,25 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from rich.console import Console
 
-from erosion.client.disclosure.control import DisclosureControl
-from erosion.client.disclosure.summary import number_summary
-from erosion.client.training.hospital import Hospital
-from erosion.command_line import main
-from erosion.common.errors import Refusal
-from erosion.common.protocol import wire
-from erosion.common.protocol.flower import NoAnswer, ReplyMessage, RequestMessage
-from erosion.common.protocol.messages import (
+from erosion_client.disclosure.control import DisclosureControl
+from erosion_client.disclosure.summary import number_summary
+from erosion_client.training.hospital import Hospital
+from erosion_common.errors import Refusal
+from erosion_common.program.command_line import main
+from erosion_common.protocol import wire
+from erosion_common.protocol.flower import NoAnswer, ReplyMessage, RequestMessage
+from erosion_common.protocol.messages import (
     LARGEST_COUNT,
     LARGEST_FIGURE,
     ColumnSummary,
     SummaryReply,
 )
-from erosion.common.rounds.misfits import Misfit, misfits_of
-from erosion.common.study.sections import Fold
-from erosion.common.study.study import Study
-from erosion.server.description.ask import ask_all
-from erosion.server.description.description import Description, problem_with
-from erosion.server.description.page import description_page, show
+from erosion_common.rounds.misfits import Misfit, misfits_of
+from erosion_common.study.sections import Fold
+from erosion_common.study.study import Study
+from erosion_server.description.ask import ask_all
+from erosion_server.description.description import Description, problem_with
+from erosion_server.description.page import description_page, show
 from tests.support.html_page import Page
 from tests.support.patience import PATIENCE
 from tests.support.small_study import make_site, make_study
@@ -465,7 +465,7 @@ def test_a_page_that_cannot_be_written_is_told_of_below_what_it_was_to_show(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = Description(make_study(), {}, {"b": "unapproved"})
-    monkeypatch.setattr("erosion.experiments.testbed_sites.describe_here", lambda *_: found)
+    monkeypatch.setattr("erosion.simulation.testbed_sites.describe_here", lambda *_: found)
     assert main(["describe", "study.toml", "--simulate", "-o", str(tmp_path)]) == 7
     told = capsys.readouterr()
     assert "unapproved" in told.out

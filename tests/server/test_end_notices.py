@@ -11,28 +11,28 @@ import tomli_w
 from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from erosion.client.connection import agent as agent_module
-from erosion.client.connection.agent import Agent, Until
-from erosion.client.connection.credentials import credentials_for
-from erosion.client.connection.site_link import LostLink, SiteLink
-from erosion.client.site_file import load_site
-from erosion.common.errors import DiskError, HopelessError, RunError
-from erosion.common.protocol import wire
-from erosion.common.protocol.flower import ReplyMessage, RequestMessage
-from erosion.common.protocol.messages import DescribeReply
-from erosion.common.rounds.channel import Introduced
-from erosion.common.rounds.presence import HospitalsAwayError, UserDeclinedError
-from erosion.common.study.study import Study
-from erosion.common.support.process import RunningTime
-from erosion.server.coordination import run_app, run_study, study_queue
-from erosion.server.coordination.end_notices import EndNotices
-from erosion.server.coordination.network import NetworkChannel
-from erosion.server.link import Link
-from erosion.server.link.link import make_link
-from erosion.server.output.observers import Observers
-from erosion.server.run.overview import Overview
-from erosion.server.run.result import Result
-from erosion.server.run.run_folder import new_run_folder
+from erosion_client.connection import agent as agent_module
+from erosion_client.connection.agent import Agent, Until
+from erosion_client.connection.credentials import credentials_for
+from erosion_client.connection.site_link import LostLink, SiteLink
+from erosion_client.site_file import load_site
+from erosion_common.errors import DiskError, HopelessError, RunError
+from erosion_common.protocol import wire
+from erosion_common.protocol.flower import ReplyMessage, RequestMessage
+from erosion_common.protocol.messages import DescribeReply
+from erosion_common.rounds.channel import Introduced
+from erosion_common.rounds.presence import HospitalsAwayError, UserDeclinedError
+from erosion_common.study.study import Study
+from erosion_common.support.process import RunningTime
+from erosion_server.coordination import run_app, run_study, study_queue
+from erosion_server.coordination.end_notices import EndNotices
+from erosion_server.coordination.network import NetworkChannel
+from erosion_server.link import Link
+from erosion_server.link.link import make_link
+from erosion_server.output.observers import Observers
+from erosion_server.run.overview import Overview
+from erosion_server.run.result import Result
+from erosion_server.run.run_folder import new_run_folder
 from tests.support.enrolled import make_federation, unpack_kit
 from tests.support.patience import PATIENCE, wait_until
 from tests.support.refusals import refused

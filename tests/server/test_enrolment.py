@@ -26,19 +26,20 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from erosion.client.connection.credentials import credentials_for, known_as
-from erosion.client.connection.serve import RunningSite
-from erosion.client.enrolment.install import MOST_MEMBERS, install
-from erosion.client.records.records import Records
-from erosion.client.site_file import Site, load_site
-from erosion.command_line import main
-from erosion.common.errors import EnrolmentError, SiteError
-from erosion.common.protocol.frames import Reason
-from erosion.common.sealed.pinned_keys import read_pinned_keys
-from erosion.common.settings.names import checked_hospital
-from erosion.common.support import expiry
-from erosion.common.support.files import version_of
-from erosion.common.support.keys import (
+from erosion.simulation.free_ports import unpack_kit
+from erosion_client.connection.credentials import credentials_for, known_as
+from erosion_client.connection.serve import RunningSite
+from erosion_client.enrolment.install import MOST_MEMBERS, install
+from erosion_client.records.records import Records
+from erosion_client.site_file import Site, load_site
+from erosion_common.errors import EnrolmentError, SiteError
+from erosion_common.program.command_line import main
+from erosion_common.protocol.frames import Reason
+from erosion_common.sealed.pinned_keys import read_pinned_keys
+from erosion_common.settings.names import checked_hospital
+from erosion_common.support import expiry
+from erosion_common.support.files import version_of
+from erosion_common.support.keys import (
     certificate_fingerprint,
     certified_key,
     fingerprint,
@@ -47,12 +48,11 @@ from erosion.common.support.keys import (
     public_pem,
     read_public_key,
 )
-from erosion.experiments.free_ports import unpack_kit
-from erosion.server.enrolment import admission as admission_module
-from erosion.server.enrolment import certificates, federation_folder
-from erosion.server.enrolment.admission import Admitted, Authorizer, NotAdmitted
-from erosion.server.enrolment.certificates import ServingCertificate, read_own_authorities
-from erosion.server.enrolment.enrolment import (
+from erosion_server.enrolment import admission as admission_module
+from erosion_server.enrolment import certificates, federation_folder
+from erosion_server.enrolment.admission import Admitted, Authorizer, NotAdmitted
+from erosion_server.enrolment.certificates import ServingCertificate, read_own_authorities
+from erosion_server.enrolment.enrolment import (
     Enrolment,
     enrol_site,
     init_federation,
@@ -60,14 +60,14 @@ from erosion.server.enrolment.enrolment import (
     renew_site,
     revoke_site,
 )
-from erosion.server.enrolment.federation_folder import (
+from erosion_server.enrolment.federation_folder import (
     Address,
     FederationFolder,
     OwnAuthority,
     checked_host,
     read_key_registry,
 )
-from erosion.server.link.link import make_link
+from erosion_server.link.link import make_link
 from tests.support.patience import PATIENCE
 from tests.support.refusals import refused
 

@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from erosion.common.errors import CheckpointError, ErosionError
-from erosion.common.formats.json_file import CHECKSUM, with_checksum
-from erosion.common.formats.model_card import read_model
-from erosion.common.rounds import checkpoint
-from erosion.common.rounds.context import Decisions
-from erosion.common.rounds.records import RunState
-from erosion.common.rounds.round import first_state
-from erosion.common.support.status import find_status, in_words
-from erosion.server.coordination.folder_store import RunDecisions, read_run_decisions
-from erosion.server.output.run_data import read_run
-from erosion.server.run.journal import read_records
-from erosion.server.run.run_folder import RunFolder
+from erosion_common.errors import CheckpointError, ErosionError
+from erosion_common.formats.json_file import CHECKSUM, with_checksum
+from erosion_common.formats.model_card import read_model
+from erosion_common.rounds import checkpoint
+from erosion_common.rounds.context import Decisions
+from erosion_common.rounds.records import RunState
+from erosion_common.rounds.round import first_state
+from erosion_common.support.status import find_status, in_words
+from erosion_server.coordination.folder_store import RunDecisions, read_run_decisions
+from erosion_server.output.run_data import read_run
+from erosion_server.run.journal import read_records
+from erosion_server.run.run_folder import RunFolder
 from tests.support.refusals import refused
 from tests.support.synthetic_run import make_run
 

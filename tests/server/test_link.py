@@ -12,19 +12,19 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
-from erosion.client.connection import site_link
-from erosion.client.connection.site_link import SiteLink
-from erosion.common.errors import LinkError
-from erosion.common.protocol.envelope import FrameSize
-from erosion.common.protocol.flower import BoundedMessage, to_array, to_record
-from erosion.common.protocol.frames import LARGEST_HEAD_BYTES, LONGEST_REASON, MODEST_DATA_BYTES
-from erosion.experiments.slow_line import SlowLine
-from erosion.server.link import Link, site_session
-from erosion.server.link import link as link_module
-from erosion.server.link.channel import Content, Request
-from erosion.server.link.link import most_connections
-from erosion.server.link.service import Service, certificate_of
-from erosion.server.link.site_session import SiteSession
+from erosion_client.connection import site_link
+from erosion_client.connection.site_link import SiteLink
+from erosion_common.errors import LinkError
+from erosion_common.protocol.envelope import FrameSize
+from erosion_common.protocol.flower import BoundedMessage, to_array, to_record
+from erosion_common.protocol.frames import LARGEST_HEAD_BYTES, LONGEST_REASON, MODEST_DATA_BYTES
+from erosion_server.link import Link, site_session
+from erosion_server.link import link as link_module
+from erosion_server.link.channel import Content, Request
+from erosion_server.link.link import most_connections
+from erosion_server.link.service import Service, certificate_of
+from erosion_server.link.site_session import SiteSession
+from experiments.slow_line import SlowLine
 from tests.support.patience import PATIENCE, wait_until
 from tests.support.refusals import refused
 

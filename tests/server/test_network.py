@@ -5,22 +5,22 @@ from collections.abc import Iterable
 import pytest
 from flwr.app import Error, Message, RecordDict
 
-from erosion.common.protocol import wire
-from erosion.common.protocol.flower import NODE_UNAVAILABLE, NoAnswer, ReplyMessage
-from erosion.common.protocol.messages import DescribeReply, TrainRequest
-from erosion.common.protocol.wire import DESCRIBE, NOTICE, TRAIN
-from erosion.common.rounds import bounds
-from erosion.common.rounds.arm import initial_state
-from erosion.common.rounds.channel import Away, Declined, Denied, Introduced, Left, News
-from erosion.common.rounds.records import Absence
-from erosion.common.study.study import Study
-from erosion.common.support.process import RunningTime
-from erosion.server.coordination.network import NetworkChannel
-from erosion.server.enrolment.admission import RejectionLog
-from erosion.server.link.channel import Content, Exchange, LinkGrid, Request
-from erosion.server.link.service import Sessions
-from erosion.server.link.site_session import Peer, SiteSession
-from erosion.server.link.spool import TransferThrottle
+from erosion_common.protocol import wire
+from erosion_common.protocol.flower import NODE_UNAVAILABLE, NoAnswer, ReplyMessage
+from erosion_common.protocol.messages import DescribeReply, TrainRequest
+from erosion_common.protocol.wire import DESCRIBE, NOTICE, TRAIN
+from erosion_common.rounds import bounds
+from erosion_common.rounds.arm import initial_state
+from erosion_common.rounds.channel import Away, Declined, Denied, Introduced, Left, News
+from erosion_common.rounds.records import Absence
+from erosion_common.study.study import Study
+from erosion_common.support.process import RunningTime
+from erosion_server.coordination.network import NetworkChannel
+from erosion_server.enrolment.admission import RejectionLog
+from erosion_server.link.channel import Content, Exchange, LinkGrid, Request
+from erosion_server.link.service import Sessions
+from erosion_server.link.site_session import Peer, SiteSession
+from erosion_server.link.spool import TransferThrottle
 from tests.support.small_study import make_study
 
 NODE = 7

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from erosion.common.rounds.events import HospitalLeft
-from erosion.server.output.events import ObserverDropped, RunEvent
-from erosion.server.output.observers import InBackground, Observers
-from erosion.server.run.status import CoordinatorStatus
+from erosion_common.rounds.events import HospitalLeft
+from erosion_server.output.events import ObserverDropped, RunEvent
+from erosion_server.output.observers import InBackground, Observers
+from erosion_server.run.status import CoordinatorStatus
 from tests.support.patience import PATIENCE
 from tests.support.synthetic_run import make_run
 
@@ -148,7 +148,7 @@ def test_a_failure_in_the_background_drops_the_observer(caplog: pytest.LogCaptur
 def test_the_end_waits_for_a_hanging_observer_only_so_long(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("erosion.server.output.observers.CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr("erosion_server.output.observers.CLOSE_SECONDS", 0.1)
     slow = Hanging()
     with Observers({"slow": InBackground(slow)}) as observers:
         observers.notify(LEFT[0])
@@ -159,7 +159,7 @@ def test_the_end_waits_for_a_hanging_observer_only_so_long(
 def test_an_observer_that_is_far_behind_is_dropped(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("erosion.server.output.observers.MOST_EVENTS", 3)
+    monkeypatch.setattr("erosion_server.output.observers.MOST_EVENTS", 3)
     slow = Hanging()
     with Observers({"slow": InBackground(slow)}) as observers:
         for _ in range(10):

@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 
 import erosion
-from erosion.command_line import main
-from erosion.common.errors import RunError
-from erosion.common.rounds.events import ArmStarted, RoundFinished
-from erosion.common.settings.packages import installed_names
-from erosion.common.study.study import Study
-from erosion.server.output.charts import metric_points
-from erosion.server.output.events import StudyFailed, StudyStarted
-from erosion.server.output.metrics_csv import MetricsCsv
-from erosion.server.output.mlflow_runs import MlflowRuns, flattened
-from erosion.server.output.registry import OUTPUTS, open_outputs
-from erosion.server.output.run_data import read_run
-from erosion.server.run.result import Selected
-from erosion.server.run.run_folder import RunFolder, open_run_folder
+from erosion_common.errors import RunError
+from erosion_common.program.command_line import main
+from erosion_common.rounds.events import ArmStarted, RoundFinished
+from erosion_common.settings.packages import installed_names
+from erosion_common.study.study import Study
+from erosion_server.output.charts import metric_points
+from erosion_server.output.events import StudyFailed, StudyStarted
+from erosion_server.output.metrics_csv import MetricsCsv
+from erosion_server.output.mlflow_runs import MlflowRuns, flattened
+from erosion_server.output.registry import OUTPUTS, open_outputs
+from erosion_server.output.run_data import read_run
+from erosion_server.run.result import Selected
+from erosion_server.run.run_folder import RunFolder, open_run_folder
 from tests.support.refusals import refused
 from tests.support.synthetic_run import make_run, play
 

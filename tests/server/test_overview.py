@@ -8,17 +8,17 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
-from erosion.common.protocol.messages import (
+from erosion_common.protocol.messages import (
     LARGEST_FIGURE,
     Comparison,
     Conclusion,
     FinalMetrics,
     Interval,
 )
-from erosion.server.output.overview_page import overview_values, render_overview, write_overview
-from erosion.server.output.tables import print_overview
-from erosion.server.run.findings import Absent, Contribution
-from erosion.server.run.overview import (
+from erosion_server.output.overview_page import overview_values, render_overview, write_overview
+from erosion_server.output.tables import print_overview
+from erosion_server.run.findings import Absent, Contribution
+from erosion_server.run.overview import (
     TOO_FEW,
     UNCLEAR,
     EarlyStop,
@@ -30,7 +30,7 @@ from erosion.server.run.overview import (
     overview,
     verdict,
 )
-from erosion.server.run.result import NOTHING_COMPARED, OWN_PATIENTS, CrossFitting
+from erosion_server.run.result import NOTHING_COMPARED, OWN_PATIENTS, CrossFitting
 from tests.support.html_page import EVIL, Page
 from tests.support.refusals import refused
 from tests.support.synthetic_run import HOSPITALS, make_run, make_study

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from erosion.common.rounds.events import (
+from erosion_common.rounds.events import (
     ArmStarted,
     HospitalDeclined,
     HospitalJoined,
@@ -18,11 +18,11 @@ from erosion.common.rounds.events import (
     RoundFinished,
     StudyBegunWithout,
 )
-from erosion.common.rounds.records import RoundRecord
-from erosion.common.tasks.classification import Classification
-from erosion.server.output.events import StudyStarted
-from erosion.server.output.tables import WeightBars, bar, print_summary
-from erosion.server.output.terminal import (
+from erosion_common.rounds.records import RoundRecord
+from erosion_common.tasks.classification import Classification
+from erosion_server.output.events import StudyStarted
+from erosion_server.output.tables import WeightBars, bar, print_summary
+from erosion_server.output.terminal import (
     ArmProgress,
     Terminal,
     draw_arm,
@@ -30,9 +30,9 @@ from erosion.server.output.terminal import (
     progress,
     weights_in_words,
 )
-from erosion.server.output.words import absences as absence_sentences
-from erosion.server.output.words import class_sizes, weight_text, what_may_be_unseen
-from erosion.server.run.findings import absences
+from erosion_server.output.words import absences as absence_sentences
+from erosion_server.output.words import class_sizes, weight_text, what_may_be_unseen
+from erosion_server.run.findings import absences
 from tests.support.stopped_run import NOTE, make_stopped_run
 from tests.support.synthetic_run import (
     ARMS,

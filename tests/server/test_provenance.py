@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from erosion.server.run import provenance
+from erosion_server.run import provenance
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,7 +24,7 @@ def test_cells_that_were_written_are_no_change_of_the_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(provenance.COMMIT_VARIABLE, raising=False)
-    program = tmp_path / "server" / "run" / "provenance.py"
+    program = tmp_path / "server" / "erosion_server" / "run" / "provenance.py"
     cell = tmp_path / "experiments" / "results" / "titanic" / "cells" / "0.json"
     for path in (program, cell):
         path.parent.mkdir(parents=True)

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from erosion.common.errors import CheckpointError, StudyError
-from erosion.common.protocol.messages import Comparison, FinalMetrics, Metrics
-from erosion.common.rounds.records import HospitalRecord, RoundRecord
-from erosion.common.study.study import Study
-from erosion.common.tasks import REGISTRY
 from erosion.interface.run import Run as InterfaceRun
-from erosion.server.output.charts import (
+from erosion_common.errors import CheckpointError, StudyError
+from erosion_common.protocol.messages import Comparison, FinalMetrics, Metrics
+from erosion_common.rounds.records import HospitalRecord, RoundRecord
+from erosion_common.study.study import Study
+from erosion_common.tasks import REGISTRY
+from erosion_server.output.charts import (
     Chart,
     Line,
     draw,
@@ -26,14 +26,14 @@ from erosion.server.output.charts import (
     thinned,
     weight_figure,
 )
-from erosion.server.output.pages import Cell
-from erosion.server.output.report import report_values, write_report
-from erosion.server.output.round_facts import grouped, news_of
-from erosion.server.output.run_data import RunData, read_run
-from erosion.server.output.tables import print_summary
-from erosion.server.output.terminal import ArmProgress
-from erosion.server.output.words import absences as absence_sentences
-from erosion.server.output.words import (
+from erosion_server.output.pages import Cell
+from erosion_server.output.report import report_values, write_report
+from erosion_server.output.round_facts import grouped, news_of
+from erosion_server.output.run_data import RunData, read_run
+from erosion_server.output.tables import print_summary
+from erosion_server.output.terminal import ArmProgress
+from erosion_server.output.words import absences as absence_sentences
+from erosion_server.output.words import (
     class_sizes,
     figure_text,
     interval_text,
@@ -43,10 +43,10 @@ from erosion.server.output.words import (
     shortened,
     what_may_be_unseen,
 )
-from erosion.server.output.words import recounts as recount_sentences
-from erosion.server.run.findings import Absent, Recount, absences, privacy_spent, recounts
-from erosion.server.run.result import CrossFitting, Selected, verdict
-from erosion.server.run.run_folder import RunFolder
+from erosion_server.output.words import recounts as recount_sentences
+from erosion_server.run.findings import Absent, Recount, absences, privacy_spent, recounts
+from erosion_server.run.result import CrossFitting, Selected, verdict
+from erosion_server.run.run_folder import RunFolder
 from tests.support.html_page import EVIL, Page
 from tests.support.refusals import refused
 from tests.support.stopped_run import NOTE, make_stopped_run
@@ -504,7 +504,7 @@ def test_no_weight_is_drawn_for_rounds_without_the_hospital(
         for r in run.records
     ]
     drawn: list[Chart] = []
-    monkeypatch.setattr("erosion.server.output.charts.draw", drawn.append)
+    monkeypatch.setattr("erosion_server.output.charts.draw", drawn.append)
     weight_figure(data_of(replace(run, records=records)))
     b, c = drawn[0].lines
     assert [y for _, y in b.points] == [3.0, None, 3.0, None]

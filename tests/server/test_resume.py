@@ -15,18 +15,18 @@ from typing import Any
 
 import pytest
 
-from erosion.command_line import main
-from erosion.common.errors import CheckpointError, ErosionError, RunError
-from erosion.common.formats.json_file import with_checksum, without_checksum
-from erosion.common.rounds import checkpoint
-from erosion.common.rounds.arm import initial_state
-from erosion.common.rounds.records import RoundRecord
-from erosion.common.study.study import EVERY_USER, Study, load_study
-from erosion.common.support.text import printable
-from erosion.experiments.free_ports import free_address
-from erosion.server.coordination.folder_store import FolderStore
-from erosion.server.coordination.run_study import Planned
-from erosion.server.run.journal import (
+from erosion.simulation.free_ports import free_address
+from erosion_common.errors import CheckpointError, ErosionError, RunError
+from erosion_common.formats.json_file import with_checksum, without_checksum
+from erosion_common.program.command_line import main
+from erosion_common.rounds import checkpoint
+from erosion_common.rounds.arm import initial_state
+from erosion_common.rounds.records import RoundRecord
+from erosion_common.study.study import EVERY_USER, Study, load_study
+from erosion_common.support.text import printable
+from erosion_server.coordination.folder_store import FolderStore
+from erosion_server.coordination.run_study import Planned
+from erosion_server.run.journal import (
     Journal,
     Witness,
     keep_first,
@@ -34,7 +34,7 @@ from erosion.server.run.journal import (
     read_records,
     read_witness,
 )
-from erosion.server.run.run_folder import (
+from erosion_server.run.run_folder import (
     RunFolder,
     alone_in,
     new_run_folder,
@@ -247,7 +247,7 @@ def test_a_study_that_is_corrected_before_its_run_begins_is_what_is_run(
     def run(planned: Sequence[Planned], _: object) -> None:
         ran.extend((each.study.digest, each.folder) for each in planned)
 
-    monkeypatch.setattr("erosion.server.coordination.run_study.run_studies", run)
+    monkeypatch.setattr("erosion_server.coordination.run_study.run_studies", run)
     assert main(["server", str(corrected), "--resume", str(folder.path), "--insecure"]) == 0
     assert ran == [(another_study().digest, folder)]
     assert load_study(folder.study).digest == another_study().digest

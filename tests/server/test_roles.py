@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from erosion.command_line import parser
-from erosion.server.run.run_folder import RunFolder
+from erosion_common.program.command_line import parser
+from erosion_server.run.run_folder import RunFolder
 from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,11 +61,11 @@ def may(action: str, path: Path, *groups: int) -> bool:
 def run_folder(place: Path, **environment: str) -> list[Path]:
     """A run's folder, as the command line makes it and what is in it."""
     out = place / "runs" / "made"
-    study = ROOT / "experiments" / "studies" / "breast-cancer.toml"
+    study = ROOT / "erosion" / "studies" / "breast-cancer.toml"
     program = (
-        "from pathlib import Path; from erosion.command_line import main;"
-        " from erosion.server.run.run_folder import open_run_folder;"
-        " from erosion.common.study.study import load_study;"
+        "from pathlib import Path; from erosion_common.program.command_line import main;"
+        " from erosion_server.run.run_folder import open_run_folder;"
+        " from erosion_common.study.study import load_study;"
         " main(['schema', 'site']);"  # any command sets the mask
         f" open_run_folder(Path({str(out)!r}), load_study(Path({str(study)!r})))"
     )

@@ -7,16 +7,16 @@ from unittest.mock import Mock
 
 import pytest
 
-from erosion.command_line import main
-from erosion.common.errors import CheckpointError, HopelessError, ModelError, RunError
-from erosion.common.rounds.context import RunContext
-from erosion.common.rounds.presence import HospitalsAwayError, UserDeclinedError
-from erosion.common.study.study import Study, load_study
-from erosion.server.coordination import coordinator, study_strategy
-from erosion.server.coordination.every_user import run_every_user
-from erosion.server.output.events import EveryUserFinished, RunEvent, UserFailed
-from erosion.server.run.result import Result
-from erosion.server.run.run_folder import (
+from erosion_common.errors import CheckpointError, HopelessError, ModelError, RunError
+from erosion_common.program.command_line import main
+from erosion_common.rounds.context import RunContext
+from erosion_common.rounds.presence import HospitalsAwayError, UserDeclinedError
+from erosion_common.study.study import Study, load_study
+from erosion_server.coordination import coordinator, study_strategy
+from erosion_server.coordination.every_user import run_every_user
+from erosion_server.output.events import EveryUserFinished, RunEvent, UserFailed
+from erosion_server.run.result import Result
+from erosion_server.run.run_folder import (
     RunFolder,
     new_run_folder,
     resumed_run_folder,

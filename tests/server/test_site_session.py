@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from flwr.app import RecordDict
 
-from erosion.common.protocol.envelope import MemorySpace
-from erosion.common.protocol.flower import RequestMessage
-from erosion.common.protocol.frames import (
+from erosion_common.protocol.envelope import MemorySpace
+from erosion_common.protocol.flower import RequestMessage
+from erosion_common.protocol.frames import (
     ARRIVING_PATIENCE,
     LARGEST_HEAD_BYTES,
     SMALLEST_DATA_BYTES,
@@ -21,9 +21,9 @@ from erosion.common.protocol.frames import (
     frame,
     json_frame,
 )
-from erosion.server.link import site_session
-from erosion.server.link.channel import Exchange, Mailbox, Pending, Request
-from erosion.server.link.site_session import (
+from erosion_server.link import site_session
+from erosion_server.link.channel import Exchange, Mailbox, Pending, Request
+from erosion_server.link.site_session import (
     LARGE_BYTES,
     MOST_FRAMES,
     PING_TICKS,
@@ -31,7 +31,7 @@ from erosion.server.link.site_session import (
     Peer,
     SiteSession,
 )
-from erosion.server.link.spool import FileSpace, Spool, TransferThrottle
+from erosion_server.link.spool import FileSpace, Spool, TransferThrottle
 from tests.support.refusals import refused
 
 NODE, SESSION = 7, 1

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from erosion.client.audit.audit_log import AuditLog
-from erosion.client.audit.site_observers import SiteObservers
-from erosion.command_line import main
-from erosion.common.errors import EnrolmentError, RunError
-from erosion.common.rounds.events import (
+from erosion_client.audit.audit_log import AuditLog
+from erosion_client.audit.site_observers import SiteObservers
+from erosion_common.errors import EnrolmentError, RunError
+from erosion_common.program.command_line import main
+from erosion_common.rounds.events import (
     ArmStarted,
     HospitalDeclined,
     HospitalJoined,
@@ -27,12 +27,12 @@ from erosion.common.rounds.events import (
     RoundFinished,
     WaitsFor,
 )
-from erosion.common.support import expiry
-from erosion.common.support.status import find_status
-from erosion.server.output.events import StudyFailed, StudyStarted, UserFailed
-from erosion.server.output.terminal import progress
-from erosion.server.run.findings import as_csv, contributions
-from erosion.server.run.status import CoordinatorStatus, queue_status
+from erosion_common.support import expiry
+from erosion_common.support.status import find_status
+from erosion_server.output.events import StudyFailed, StudyStarted, UserFailed
+from erosion_server.output.terminal import progress
+from erosion_server.run.findings import as_csv, contributions
+from erosion_server.run.status import CoordinatorStatus, queue_status
 from tests.support.refusals import refused
 from tests.support.synthetic_run import HOME, Run, make_run, make_study, play
 
@@ -359,7 +359,7 @@ def test_a_sites_certificate_counts(
 
 def test_a_site_that_was_killed_a_moment_ago_is_seen_to_be_gone(tmp_path: Path) -> None:
     program = (
-        "import sys, time, pathlib; from erosion.common.support.status import StatusFile;"
+        "import sys, time, pathlib; from erosion_common.support.status import StatusFile;"
         "StatusFile(pathlib.Path(sys.argv[1]), site='north', connected=True);"
         "print('ready', flush=True); time.sleep(60)"
     )

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from erosion.server.link import spool
-from erosion.server.link.spool import TransferThrottle
+from erosion_server.link import spool
+from erosion_server.link.spool import TransferThrottle
 
 
 def test_the_next_transfer_begins_when_the_latest_has_ended(

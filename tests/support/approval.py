@@ -4,11 +4,11 @@ from pathlib import Path
 
 import torch
 
-from erosion.client.consent.approvals import decide, entry_of
-from erosion.client.records.records import Records
-from erosion.client.site_file import Site
-from erosion.common.protocol.messages import TrainRequest
-from erosion.common.study.study import Study
+from erosion_client.consent.approvals import decide, entry_of
+from erosion_client.records.records import Records
+from erosion_client.site_file import Site
+from erosion_common.protocol.messages import TrainRequest
+from erosion_common.study.study import Study
 
 STUDY = {
     "name": "small",

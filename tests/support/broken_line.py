@@ -5,8 +5,8 @@ from typing import Self
 
 from flwr.app import Message, RecordDict
 
-from erosion.client.connection.site_link import LostLink, Welcome
-from erosion.common.protocol.flower import RequestMessage
+from erosion_client.connection.site_link import LostLink, Welcome
+from erosion_common.protocol.flower import RequestMessage
 
 
 class BreaksAfterTheWelcome:

@@ -1,6 +1,6 @@
 """Contexts for building algorithms under test."""
 
-from erosion.common.algorithms.base import BuildContext
+from erosion_common.algorithms.base import BuildContext
 
 
 def context(rounds: int = 10, num_hospitals: int = 4, **layers: int) -> BuildContext:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import torch
 
-from erosion.common.aggregation.cohort import DiskCohort, HospitalName, Update, store
-from erosion.common.algorithms import REGISTRY
-from erosion.common.algorithms.base import BuildContext
-from erosion.common.rounds.records import Answer
-from erosion.common.rounds.round import first_state
-from erosion.experiments.benchmarks.measurement import advance
-from erosion.experiments.benchmarks.process_memory import resident_bytes
+from erosion_common.aggregation.cohort import DiskCohort, HospitalName, Update, store
+from erosion_common.algorithms import REGISTRY
+from erosion_common.algorithms.base import BuildContext
+from erosion_common.rounds.records import Answer
+from erosion_common.rounds.round import first_state
+from experiments.benchmarks.measurement import advance
+from experiments.benchmarks.process_memory import resident_bytes
 
 
 def one_round(rule: str, num_hospitals: int, dim: int, folder: Path) -> None:

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from erosion.client.scaffold.column_match import Match, match_columns
-from erosion.client.scaffold.column_profile import Profile, read_whole
-from erosion.command_line import main
-from erosion.common.study.study import Study, load_study
-from erosion.common.tasks.features import CategoryFeature, NumberFeature
-from erosion.common.tasks.inputs import TabularTask
+from erosion_client.scaffold.column_match import Match, match_columns
+from erosion_client.scaffold.column_profile import Profile, read_whole
+from erosion_common.program.command_line import main
+from erosion_common.study.study import Study, load_study
+from erosion_common.tasks.features import CategoryFeature, NumberFeature
+from erosion_common.tasks.inputs import TabularTask
 from tests.support.small_study import make_study
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import tomli_w
 
-from erosion.common.study.study import Study, load_study
-from erosion.experiments.sources import make_hospitals
-from erosion.experiments.testbed import study_path
+from erosion.simulation.testbed import study_path
+from erosion.sources import make_hospitals
+from erosion_common.study.study import Study, load_study
 
 ROUND = 4  # in which it stops
 

@@ -3,9 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.common.protocol.messages import FeatureSums
-from erosion.common.tasks.features import NumberFeature
-from erosion.common.tasks.inputs import TabularTask
+from erosion_common.protocol.messages import FeatureSums
+from erosion_common.tasks.features import NumberFeature
+from erosion_common.tasks.inputs import TabularTask
 
 
 def feature_sums(task: TabularTask, rows: NDArray[np.float64]) -> FeatureSums:

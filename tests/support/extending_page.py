@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from erosion.common.algorithms.base import ArmBase
+from erosion_common.algorithms.base import ArmBase
 
 _PAGE = (Path(__file__).resolve().parents[2] / "docs" / "extending.md").read_text()
 SECTIONS = [  # title and text

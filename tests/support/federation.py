@@ -10,11 +10,12 @@ from typing import Any, Self
 import pytest
 import torch
 
-from erosion.client.site_file import load_site
-from erosion.client.training.hospital import Hospital
-from erosion.common.errors import ErosionError
-from erosion.common.rounds import checkpoint
-from erosion.common.rounds.events import (
+from erosion.simulation.simulator import Simulation, simulate
+from erosion_client.site_file import load_site
+from erosion_client.training.hospital import Hospital
+from erosion_common.errors import ErosionError
+from erosion_common.rounds import checkpoint
+from erosion_common.rounds.events import (
     ArmFinished,
     ArmStarted,
     HospitalDeclined,
@@ -22,22 +23,21 @@ from erosion.common.rounds.events import (
     HospitalLeft,
     RoundFinished,
 )
-from erosion.common.rounds.records import RoundRecord
-from erosion.common.study.study import Study
-from erosion.experiments.simulator import Simulation, simulate
-from erosion.server.coordination.run_study import Setup, run_on
-from erosion.server.link import Link
-from erosion.server.output.events import (
+from erosion_common.rounds.records import RoundRecord
+from erosion_common.study.study import Study
+from erosion_server.coordination.run_study import Setup, run_on
+from erosion_server.link import Link
+from erosion_server.output.events import (
     EveryUserFinished,
     RunEvent,
     RunFinished,
     StudyStarted,
     UserFailed,
 )
-from erosion.server.output.observers import Observer, Observers
-from erosion.server.run.overview import Overview
-from erosion.server.run.result import Result
-from erosion.server.run.run_folder import RunFolder, new_run_folder
+from erosion_server.output.observers import Observer, Observers
+from erosion_server.run.overview import Overview
+from erosion_server.run.result import Result
+from erosion_server.run.run_folder import RunFolder, new_run_folder
 from tests.support import programs
 from tests.support.patience import PATIENCE
 from tests.support.processes import start

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from erosion.client.training.hospital import Hospital
-from erosion.common.study.study import Study
-from erosion.experiments.testbed_sites import site_of
+from erosion.simulation.testbed_sites import site_of
+from erosion_client.training.hospital import Hospital
+from erosion_common.study.study import Study
 from tests.support.federation import small_study, write_site
 
 NAMES = ["alice", "bob", "carol", "dave", "erin"]

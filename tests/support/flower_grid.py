@@ -14,8 +14,8 @@ from flwr.app import (
     RecordDict,
 )
 
-from erosion.common.protocol.flower import identify
-from erosion.server.link.channel import MessageGrid
+from erosion_common.protocol.flower import identify
+from erosion_server.link.channel import MessageGrid
 
 identify()
 

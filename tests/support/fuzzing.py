@@ -17,18 +17,18 @@ import grpc
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from erosion.client.connection.credentials import credentials_for
-from erosion.client.connection.serve import make_app
-from erosion.client.connection.site_link import SiteLink
-from erosion.client.consent.consent import Consent
-from erosion.client.records.records import Records
-from erosion.client.site_file import load_site
-from erosion.client.training.hospital import Hospital
-from erosion.common.protocol import wire
-from erosion.common.protocol.envelope import describe
-from erosion.common.protocol.frames import LARGEST_HEAD_BYTES, Kind, frame, json_frame
-from erosion.common.protocol.messages import TrainResult
-from erosion.common.support.logs import configure_logging
+from erosion_client.connection.credentials import credentials_for
+from erosion_client.connection.serve import make_app
+from erosion_client.connection.site_link import SiteLink
+from erosion_client.consent.consent import Consent
+from erosion_client.records.records import Records
+from erosion_client.site_file import load_site
+from erosion_client.training.hospital import Hospital
+from erosion_common.protocol import wire
+from erosion_common.protocol.envelope import describe
+from erosion_common.protocol.frames import LARGEST_HEAD_BYTES, Kind, frame, json_frame
+from erosion_common.protocol.messages import TrainResult
+from erosion_common.support.logs import configure_logging
 from tests.support import malformed
 
 SEED = 7

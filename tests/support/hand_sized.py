@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from erosion.common.aggregation.cohort import MemoryCohort, Update
-from erosion.common.algorithms.base import Algorithm, Step
+from erosion_common.aggregation.cohort import MemoryCohort, Update
+from erosion_common.algorithms.base import Algorithm, Step
 
 
 def update(agent: str, *delta: float, num_samples: int = 10, samples_seen: int = 10) -> Update:

@@ -7,8 +7,8 @@ from textwrap import dedent
 
 import pytest
 
-from erosion.common.settings import packages
-from erosion.common.settings.packages import installed_names, installed_part
+from erosion_common.settings import packages
+from erosion_common.settings.packages import installed_names, installed_part
 
 SMALL_NET = """
     from torch import nn

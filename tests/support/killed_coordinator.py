@@ -8,24 +8,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from erosion.common.protocol.messages import TrainRequest, TrainResult
-from erosion.common.rounds import checkpoint
-from erosion.common.rounds import study as study_module
-from erosion.common.rounds.context import Decisions
-from erosion.common.rounds.records import RoundRecord
-from erosion.common.rounds.round import Round
-from erosion.common.rounds.selection import Curves
-from erosion.common.study.study import Study, study_from_json
-from erosion.server.coordination.every_user import run_every_user
-from erosion.server.coordination.folder_store import FolderStore
-from erosion.server.coordination.network import NetworkChannel
-from erosion.server.coordination.study_queue import StudyQueue
-from erosion.server.coordination.study_strategy import StudyStrategy
-from erosion.server.link.site_session import SiteSession
-from erosion.server.output.observers import Observers
-from erosion.server.run.journal import Journal, read_journal
-from erosion.server.run.result import Result
-from erosion.server.run.run_folder import RunFolder, open_run_folder
+from erosion_common.protocol.messages import TrainRequest, TrainResult
+from erosion_common.rounds import checkpoint
+from erosion_common.rounds import study as study_module
+from erosion_common.rounds.context import Decisions
+from erosion_common.rounds.records import RoundRecord
+from erosion_common.rounds.round import Round
+from erosion_common.rounds.selection import Curves
+from erosion_common.study.study import Study, study_from_json
+from erosion_server.coordination.every_user import run_every_user
+from erosion_server.coordination.folder_store import FolderStore
+from erosion_server.coordination.network import NetworkChannel
+from erosion_server.coordination.study_queue import StudyQueue
+from erosion_server.coordination.study_strategy import StudyStrategy
+from erosion_server.link.site_session import SiteSession
+from erosion_server.output.observers import Observers
+from erosion_server.run.journal import Journal, read_journal
+from erosion_server.run.result import Result
+from erosion_server.run.run_folder import RunFolder, open_run_folder
 from tests.support.scripted import Kept, Scripted, metrics, study_run, trained
 
 
@@ -35,8 +35,8 @@ def die(*_: Any, **__: Any) -> None:
 
 def coordinate(study: str, folder: str, address: str, phase: str | None) -> None:
     """What `erosion server` does; with a `phase`, only as far as that."""
-    from erosion.common.support.logs import configure_logging
-    from erosion.server.coordination import run_study
+    from erosion_common.support.logs import configure_logging
+    from erosion_server.coordination import run_study
 
     configure_logging(0)
     if phase is not None:
@@ -71,7 +71,7 @@ def conduct_queue(queue: str, phase: str | None) -> None:
 
 
 def conducted(parsed: Study, run: RunFolder) -> Result:
-    from erosion.server.coordination import run_end
+    from erosion_server.coordination import run_end
 
     transport = Scripted(parsed, towards_ten)
     transport.join(*parsed.hospitals)
@@ -145,7 +145,7 @@ def during_evaluation() -> None:
 
 
 def before_the_report() -> None:
-    from erosion.server.coordination import run_end
+    from erosion_server.coordination import run_end
 
     vars(run_end)["write_report"] = die
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from erosion.common.algorithms.base import ArmBase, Layout
-from erosion.common.algorithms.personal_layers import take_step
-from erosion.common.learning.local_work import LocalOutcome, LocalWork
-from erosion.common.learning.models import Logistic, build_model
-from erosion.common.learning.training import Training
+from erosion_common.algorithms.base import ArmBase, Layout
+from erosion_common.algorithms.personal_layers import take_step
+from erosion_common.learning.local_work import LocalOutcome, LocalWork
+from erosion_common.learning.models import Logistic, build_model
+from erosion_common.learning.training import Training
 from tests.support.tasks import classes_of
 
 U = torch.tensor([-1.0, 1.0, -1.0, 1.0])

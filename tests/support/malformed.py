@@ -15,9 +15,9 @@ from flwr.app import (
     RecordDict,
 )
 
-from erosion.common.protocol.flower import RAW_FLOAT32, to_array, to_record
-from erosion.common.protocol.messages import TrainResult
-from erosion.common.protocol.wire import encode_train_result
+from erosion_common.protocol.flower import RAW_FLOAT32, to_array, to_record
+from erosion_common.protocol.messages import TrainResult
+from erosion_common.protocol.wire import encode_train_result
 
 Malformed = Callable[[TrainResult, random.Random], RecordDict | Error]
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from erosion.common.study.study import Study
+from erosion_common.study.study import Study
 from tests.support.scripted import Kept, Scripted
 from tests.support.small_study import make_study
 

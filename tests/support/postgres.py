@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from erosion.experiments.free_ports import free_ports
+from erosion.simulation.free_ports import free_ports
 from tests.support.patience import PATIENCE
 
 NOBODY = 65534  # PostgreSQL refuses to run as root

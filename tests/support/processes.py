@@ -9,7 +9,7 @@ multiprocessing.set_forkserver_preload(
     [
         "torch",
         "torch._dynamo",  # what the first optimiser imports
-        "erosion.server.coordination.run_study",
+        "erosion_server.coordination.run_study",
         "pyarrow.compute",  # what the first table imports
         "tests.support.programs",
         "tests.support.killed_coordinator",

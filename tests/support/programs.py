@@ -11,20 +11,20 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from erosion.client.connection.agent import Agent
-from erosion.client.connection.credentials import credentials_for
-from erosion.client.connection.serve import make_app
-from erosion.client.connection.site_link import SendQueue
-from erosion.client.consent.consent import Consent
-from erosion.client.records.records import Records
-from erosion.client.site_file import load_site
-from erosion.client.training.hospital import Hospital
-from erosion.command_line import main
-from erosion.common.errors import ErosionError
-from erosion.common.protocol import wire
-from erosion.common.protocol.frames import Kind
-from erosion.common.protocol.messages import TrainResult
-from erosion.common.support.logs import configure_logging
+from erosion_client.connection.agent import Agent
+from erosion_client.connection.credentials import credentials_for
+from erosion_client.connection.serve import make_app
+from erosion_client.connection.site_link import SendQueue
+from erosion_client.consent.consent import Consent
+from erosion_client.records.records import Records
+from erosion_client.site_file import load_site
+from erosion_client.training.hospital import Hospital
+from erosion_common.errors import ErosionError
+from erosion_common.program.command_line import main
+from erosion_common.protocol import wire
+from erosion_common.protocol.frames import Kind
+from erosion_common.protocol.messages import TrainResult
+from erosion_common.support.logs import configure_logging
 from tests.support.patience import wait_until
 
 Spoil = Callable[[TrainResult], TrainResult]
@@ -111,7 +111,7 @@ def sends_no_header(site_file: str) -> None:
 
 def raises(site_file: str) -> None:
     def answer_train(message: Message, answer: Callable[[Message], Message]) -> Message:
-        from erosion.common.protocol.flower import NoAnswer
+        from erosion_common.protocol.flower import NoAnswer
 
         del answer
         refused = NoAnswer(

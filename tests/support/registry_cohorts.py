@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from erosion.common.aggregation.cohort import HospitalName, MemoryCohort, Update
-from erosion.common.algorithms import REGISTRY
-from erosion.common.algorithms.base import Algorithm
-from erosion.common.rounds.records import Absence, Answer, RunState
-from erosion.experiments.benchmarks.measurement import advance
+from erosion_common.aggregation.cohort import HospitalName, MemoryCohort, Update
+from erosion_common.algorithms import REGISTRY
+from erosion_common.algorithms.base import Algorithm
+from erosion_common.rounds.records import Absence, Answer, RunState
+from experiments.benchmarks.measurement import advance
 from tests.support.contexts import CONTEXT
 
 DIM = 5

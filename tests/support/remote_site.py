@@ -7,16 +7,16 @@ from typing import Any
 import torch
 from gmpy2 import mpz
 
-from erosion.client.sealed.sealed_site import MaskedUpdate, Released
-from erosion.common.algorithms.base import TRAIN
-from erosion.common.errors import Refusal
-from erosion.common.protocol import wire
-from erosion.common.protocol.flower import read_error
-from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
-from erosion.common.sealed import legs
-from erosion.common.sealed.distance import Question
-from erosion.common.sealed.paillier import from_rows, to_rows
-from erosion.common.sealed.roster import (
+from erosion_client.sealed.sealed_site import MaskedUpdate, Released
+from erosion_common.algorithms.base import TRAIN
+from erosion_common.errors import Refusal
+from erosion_common.protocol import wire
+from erosion_common.protocol.flower import read_error
+from erosion_common.protocol.messages import StepResult, TrainRequest, TrainResult
+from erosion_common.sealed import legs
+from erosion_common.sealed.distance import Question
+from erosion_common.sealed.paillier import from_rows, to_rows
+from erosion_common.sealed.roster import (
     Hello,
     Receipt,
     Roster,
@@ -25,8 +25,8 @@ from erosion.common.sealed.roster import (
     received_hash,
     words_hash,
 )
-from erosion.common.sealed.shares import Dealt
-from erosion.common.study.study import Study
+from erosion_common.sealed.shares import Dealt
+from erosion_common.study.study import Study
 from tests.support.rogue import Rogue
 from tests.support.sealed_study import ARM
 

@@ -13,15 +13,15 @@ import numpy as np
 from flwr.app import Message, RecordDict
 from numpy.typing import NDArray
 
-from erosion.common.protocol import wire
-from erosion.common.protocol.flower import NODE_UNAVAILABLE, read_error
-from erosion.common.protocol.messages import DescribeReply, TrainRequest, TrainResult
-from erosion.common.study.study import Study
-from erosion.common.support.process import peak_megabytes
-from erosion.server.enrolment.federation_folder import FederationFolder
-from erosion.server.link import Link
-from erosion.server.link.link import make_link
-from erosion.server.link.site_session import SiteSession
+from erosion_common.protocol import wire
+from erosion_common.protocol.flower import NODE_UNAVAILABLE, read_error
+from erosion_common.protocol.messages import DescribeReply, TrainRequest, TrainResult
+from erosion_common.study.study import Study
+from erosion_common.support.process import peak_megabytes
+from erosion_server.enrolment.federation_folder import FederationFolder
+from erosion_server.link import Link
+from erosion_server.link.link import make_link
+from erosion_server.link.site_session import SiteSession
 from tests.support import programs
 from tests.support.enrolled import make_federation, unpack_kit
 from tests.support.patience import PATIENCE, wait_until

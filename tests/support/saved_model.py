@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from erosion.common.study.study import Study
+from erosion_common.study.study import Study
 from tests.support.small_study import make_study
 
 # Logits of "ill" minus those of "healthy" are the scaled age.

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from erosion.common.protocol.messages import (
+from erosion_common.protocol.messages import (
     Comparison,
     DescribeReply,
     EvaluateReply,
@@ -21,7 +21,7 @@ from erosion.common.protocol.messages import (
     TrainResult,
     significance_of,
 )
-from erosion.common.rounds.channel import (
+from erosion_common.rounds.channel import (
     Channel,
     Connection,
     Declined,
@@ -33,8 +33,8 @@ from erosion.common.rounds.channel import (
     Result,
     too_late,
 )
-from erosion.common.rounds.context import Decisions, RunContext, Store
-from erosion.common.rounds.events import (
+from erosion_common.rounds.context import Decisions, RunContext, Store
+from erosion_common.rounds.events import (
     ArmFinished,
     ArmStarted,
     DriverEvent,
@@ -46,12 +46,12 @@ from erosion.common.rounds.events import (
     StudyBegunWithout,
     WaitsFor,
 )
-from erosion.common.rounds.presence import Presence
-from erosion.common.rounds.records import Absence, RoundRecord, RunState
-from erosion.common.rounds.selection import Curves
-from erosion.common.rounds.study import Outcome, run_study
-from erosion.common.sealed.records import RecordsInMemory
-from erosion.common.study.study import Study
+from erosion_common.rounds.presence import Presence
+from erosion_common.rounds.records import Absence, RoundRecord, RunState
+from erosion_common.rounds.selection import Curves
+from erosion_common.rounds.study import Outcome, run_study
+from erosion_common.sealed.records import RecordsInMemory
+from erosion_common.study.study import Study
 
 Respond = Callable[[str, TrainRequest], Result | Absence | None]
 

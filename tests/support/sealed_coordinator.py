@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.common.sealed.coordinator import Attempt
-from erosion.common.sealed.masks import Words
-from erosion.common.sealed.roster import View
-from erosion.common.study.study import study_from_json
-from erosion.server.output.observers import Observers
-from erosion.server.run.run_folder import open_run_folder
+from erosion_common.sealed.coordinator import Attempt
+from erosion_common.sealed.masks import Words
+from erosion_common.sealed.roster import View
+from erosion_common.study.study import study_from_json
+from erosion_server.output.observers import Observers
+from erosion_server.run.run_folder import open_run_folder
 from tests.support.killed_coordinator import coordinate, die
 from tests.support.patience import PATIENCE
 
 
 def killed_in_leg(study: str, folder: str, address: str, leg: str, number: int) -> None:
     """Killed in that leg of that round, when two hospitals have answered."""
-    from erosion.server.coordination.network import NetworkChannel
+    from erosion_server.coordination.network import NetworkChannel
 
     ask = NetworkChannel.ask
 
@@ -45,8 +45,8 @@ def coordinate_and_stand_still(
     The files in `marks` say when, and what the hospitals were told. What is planted there it takes
     into its memory, so that a search can be seen to find it.
     """
-    from erosion.common.support.logs import configure_logging
-    from erosion.server.coordination.run_study import Setup, run_study
+    from erosion_common.support.logs import configure_logging
+    from erosion_server.coordination.run_study import Setup, run_study
 
     unmasked, planted = Attempt.unmasked, list[bytes]()
 

@@ -11,19 +11,19 @@ import numpy as np
 from flwr.app import Message
 from gmpy2 import mpz
 
-from erosion.client.audit.site_observers import STATUS_NAME
-from erosion.client.connection.agent import Until
-from erosion.client.connection.serve import serve
-from erosion.client.connection.site_link import SiteLink
-from erosion.client.sealed.sealed_site import Greeted, Measured, SealedSite
-from erosion.client.training.hospital import Hospital
-from erosion.common.algorithms.base import TRAIN
-from erosion.common.errors import Refusal
-from erosion.common.protocol import wire
-from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
-from erosion.common.sealed.legs import DISTANCE, MASKED, UNMASK
-from erosion.common.sealed.roster import Hello
-from erosion.common.support.logs import configure_logging
+from erosion_client.audit.site_observers import STATUS_NAME
+from erosion_client.connection.agent import Until
+from erosion_client.connection.serve import serve
+from erosion_client.connection.site_link import SiteLink
+from erosion_client.sealed.sealed_site import Greeted, Measured, SealedSite
+from erosion_client.training.hospital import Hospital
+from erosion_common.algorithms.base import TRAIN
+from erosion_common.errors import Refusal
+from erosion_common.protocol import wire
+from erosion_common.protocol.messages import StepResult, TrainRequest, TrainResult
+from erosion_common.sealed.legs import DISTANCE, MASKED, UNMASK
+from erosion_common.sealed.roster import Hello
+from erosion_common.support.logs import configure_logging
 from tests.support.patience import wait_until
 
 FIVE_SUMMED = "min_summed = 5"  # more than there are

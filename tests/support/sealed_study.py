@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 import torch
 
-from erosion.client.site_file import load_site
-from erosion.client.training.hospital import Hospital
-from erosion.common.protocol.messages import TrainRequest
-from erosion.common.rounds.channel import Connection, Reply, Request, too_late
-from erosion.common.rounds.context import RunContext, Store
-from erosion.common.rounds.events import ignore
-from erosion.common.rounds.presence import Presence
-from erosion.common.rounds.records import Absence
-from erosion.common.rounds.study import Outcome, run_study
-from erosion.common.sealed.paillier import CoordinatorKeys
-from erosion.common.study.study import Study
-from erosion.common.support.keys import PublicKey
-from erosion.experiments.simulator import InProcess, introduce
-from erosion.server.coordination.folder_store import FolderStore
-from erosion.server.run.run_folder import RunFolder, new_run_folder
+from erosion.simulation.simulator import InProcess, introduce
+from erosion_client.site_file import load_site
+from erosion_client.training.hospital import Hospital
+from erosion_common.protocol.messages import TrainRequest
+from erosion_common.rounds.channel import Connection, Reply, Request, too_late
+from erosion_common.rounds.context import RunContext, Store
+from erosion_common.rounds.events import ignore
+from erosion_common.rounds.presence import Presence
+from erosion_common.rounds.records import Absence
+from erosion_common.rounds.study import Outcome, run_study
+from erosion_common.sealed.paillier import CoordinatorKeys
+from erosion_common.study.study import Study
+from erosion_common.support.keys import PublicKey
+from erosion_server.coordination.folder_store import FolderStore
+from erosion_server.run.run_folder import RunFolder, new_run_folder
 from tests.common.sealed.keys import paillier_key
 from tests.support.small_study import TEN_NUMBERS, make_site, make_study, sixty_patients
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import torch
 from flwr.app import Message
 
-from erosion.client.audit.audit_log import AuditLog
-from erosion.common.protocol import wire
-from erosion.common.protocol.messages import TrainReply, TrainRequest, TrainResult
+from erosion_client.audit.audit_log import AuditLog
+from erosion_common.protocol import wire
+from erosion_common.protocol.messages import TrainReply, TrainRequest, TrainResult
 from tests.support.small_study import make_study
 
 UPDATE = torch.tensor([3.0, 4.0, 0.0, 0.0, 0.0, 0.0])

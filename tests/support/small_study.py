@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from erosion.client.site_file import Site
-from erosion.common.learning.local_work import PatientCounts
-from erosion.common.study.study import Study
+from erosion_client.site_file import Site
+from erosion_common.learning.local_work import PatientCounts
+from erosion_common.study.study import Study
 
 TASK: dict[str, Any] = {
     "kind": "tabular",

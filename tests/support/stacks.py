@@ -4,12 +4,12 @@ from typing import Any
 
 import torch
 
-from erosion.common.learning.local_sgd import Samples
-from erosion.common.learning.models import Mlp, build_model, flat_parameters
-from erosion.common.learning.networks import ModelBase
-from erosion.common.learning.stacked_sgd import Job
-from erosion.common.learning.training import Training
-from erosion.common.tasks.task import Task, as_tensor
+from erosion_common.learning.local_sgd import Samples
+from erosion_common.learning.models import Mlp, build_model, flat_parameters
+from erosion_common.learning.networks import ModelBase
+from erosion_common.learning.stacked_sgd import Job
+from erosion_common.learning.training import Training
+from erosion_common.tasks.task import Task, as_tensor
 from tests.support.task_examples import patients
 from tests.support.tasks import classes_of
 

@@ -9,19 +9,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from erosion.common.formats.json_file import write_json
-from erosion.common.formats.model_card import ModelCard, write_model
-from erosion.common.protocol.messages import Comparison, FinalMetrics, Interval, Metrics
-from erosion.common.rounds.events import ArmFinished, ArmStarted, HospitalJoined, RoundFinished
-from erosion.common.rounds.records import HospitalRecord, RoundRecord
-from erosion.common.study.study import Study
-from erosion.common.tasks import REGISTRY
-from erosion.server.output.events import RunFinished, StudyStarted
-from erosion.server.output.observers import Observer
-from erosion.server.run.findings import Contribution
-from erosion.server.run.journal import FORMAT, Journal
-from erosion.server.run.result import ArmResult, Result, SecondsPerRound, verdict
-from erosion.server.run.run_folder import RunFolder, write_study
+from erosion_common.formats.json_file import write_json
+from erosion_common.formats.model_card import ModelCard, write_model
+from erosion_common.protocol.messages import Comparison, FinalMetrics, Interval, Metrics
+from erosion_common.rounds.events import ArmFinished, ArmStarted, HospitalJoined, RoundFinished
+from erosion_common.rounds.records import HospitalRecord, RoundRecord
+from erosion_common.study.study import Study
+from erosion_common.tasks import REGISTRY
+from erosion_server.output.events import RunFinished, StudyStarted
+from erosion_server.output.observers import Observer
+from erosion_server.run.findings import Contribution
+from erosion_server.run.journal import FORMAT, Journal
+from erosion_server.run.result import ArmResult, Result, SecondsPerRound, verdict
+from erosion_server.run.run_folder import RunFolder, write_study
 from tests.support import small_study
 
 HOME = "home"

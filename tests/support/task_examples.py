@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from erosion.common.settings.packages import installed_part
-from erosion.common.tasks import REGISTRY
-from erosion.common.tasks.task import Targets, Task
+from erosion_common.settings.packages import installed_part
+from erosion_common.tasks import REGISTRY
+from erosion_common.tasks.task import Targets, Task
 from tests.support.tasks import read_task
 
 NUM_PATIENTS = 40

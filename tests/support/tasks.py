@@ -5,9 +5,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from erosion.common.tasks import AnyTask
-from erosion.common.tasks.inputs import ImageTask, TabularTask
-from erosion.common.tasks.task import Task
+from erosion_common.tasks import AnyTask
+from erosion_common.tasks.inputs import ImageTask, TabularTask
+from erosion_common.tasks.task import Task
 
 
 def read_task(raw: Mapping[str, Any]) -> Task:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from erosion.common.algorithms.base import (
+from erosion_common.algorithms.base import (
     TRAIN,
     Algorithm,
     Ask,
@@ -15,8 +15,8 @@ from erosion.common.algorithms.base import (
     RoundStart,
     TensorTerms,
 )
-from erosion.common.algorithms.fedavg import FedAvg
-from erosion.common.learning.local_work import LocalAnswer, LocalWork
+from erosion_common.algorithms.fedavg import FedAvg
+from erosion_common.learning.local_work import LocalAnswer, LocalWork
 
 MEAN = "mean"
 

@@ -15,17 +15,17 @@ from queue import SimpleQueue
 import grpc
 import numpy as np
 
-from erosion.experiments.benchmarks.measurement import (
+from erosion.simulation.free_ports import LOOPBACK, free_ports
+from experiments.benchmarks.measurement import (
     Measurement,
     RoundClock,
     initial_parameters,
     measured,
     site_constant,
 )
-from erosion.experiments.benchmarks.processes import Processes
-from erosion.experiments.free_ports import LOOPBACK, free_ports
+from experiments.benchmarks.processes import Processes
 
-PROGRAMS = "erosion.experiments.benchmarks.peers.grpc_copy"
+PROGRAMS = "experiments.benchmarks.peers.grpc_copy"
 CHUNK_BYTES = 4 * 2**20
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from erosion.experiments.benchmarks.measurement import Measurement, measured
-from erosion.experiments.benchmarks.processes import BenchmarkError, Processes
-from erosion.experiments.free_ports import LOOPBACK, free_ports
+from erosion.simulation.free_ports import LOOPBACK, free_ports
+from experiments.benchmarks.measurement import Measurement, measured
+from experiments.benchmarks.processes import BenchmarkError, Processes
 
 APP = Path(__file__).with_name("stock_app.py")
 CONNECTION = "benchmark"  # the SuperLink's name in Flower's own settings

@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion.client.records.records import Records
-from erosion.client.sealed.sealed_site import MaskedUpdate, SealedIdentity, SealedSite
-from erosion.common.algorithms.base import WHOLE, SealedMeasure
-from erosion.common.sealed.coordinator import Attempt
-from erosion.common.sealed.legs import Lengths
-from erosion.common.sealed.masks import norm_of
-from erosion.common.sealed.paillier import prove
-from erosion.common.sealed.roster import RoundContext
-from erosion.common.sealed.shares import Dealt
-from erosion.common.sealed.sum_rules import SumCheck, SumRules
-from erosion.common.support.keys import PrivateKey, new_private_key
+from erosion_client.records.records import Records
+from erosion_client.sealed.sealed_site import MaskedUpdate, SealedIdentity, SealedSite
+from erosion_common.algorithms.base import WHOLE, SealedMeasure
+from erosion_common.sealed.coordinator import Attempt
+from erosion_common.sealed.legs import Lengths
+from erosion_common.sealed.masks import norm_of
+from erosion_common.sealed.paillier import prove
+from erosion_common.sealed.roster import RoundContext
+from erosion_common.sealed.shares import Dealt
+from erosion_common.sealed.sum_rules import SumCheck, SumRules
+from erosion_common.support.keys import PrivateKey, new_private_key
 from tests.common.sealed.keys import noise, paillier_key
 from tests.common.sealed.vectors import f32
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.linalg import null_space
 
-from erosion.client.sealed.sealed_site import Measured
-from erosion.common.errors import Refusal
-from erosion.common.sealed.roster import Receipt, View, places, sign_receipt
-from erosion.common.sealed.shares import combine_shares, threshold
-from erosion.common.sealed.sum_rules import SumRules
+from erosion_client.sealed.sealed_site import Measured
+from erosion_common.errors import Refusal
+from erosion_common.sealed.roster import Receipt, View, places, sign_receipt
+from erosion_common.sealed.shares import combine_shares, threshold
+from erosion_common.sealed.sum_rules import SumRules
 from tests.client.sealed.sites import NAMES, Script, by_hand
 
 RULES = SumRules()

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from erosion.client.records.records import Records
-from erosion.client.sealed.sealed_site import Measured, Released, SealedIdentity, SealedSite
-from erosion.common.algorithms.base import SealedMeasure
-from erosion.common.errors import Refusal
-from erosion.common.sealed.keys import agree, new_pair
-from erosion.common.sealed.masks import apply_masks, encode_update, hides_others, scale_for
-from erosion.common.sealed.roster import Hello, View, pair_mask, seed_hash, sign_hello, usable
-from erosion.common.sealed.shares import SEED, CannotUnmask, commitment, split_secret, threshold
-from erosion.common.sealed.sum_rules import SumRules
+from erosion_client.records.records import Records
+from erosion_client.sealed.sealed_site import Measured, Released, SealedIdentity, SealedSite
+from erosion_common.algorithms.base import SealedMeasure
+from erosion_common.errors import Refusal
+from erosion_common.sealed.keys import agree, new_pair
+from erosion_common.sealed.masks import apply_masks, encode_update, hides_others, scale_for
+from erosion_common.sealed.roster import Hello, View, pair_mask, seed_hash, sign_hello, usable
+from erosion_common.sealed.shares import SEED, CannotUnmask, commitment, split_secret, threshold
+from erosion_common.sealed.sum_rules import SumRules
 from tests.client.sealed.sites import (
     CONTEXT,
     FACTORS,

@@ -8,17 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from erosion.client.sealed.sealed_site import Greeted, SealedIdentity
-from erosion.client.training.hospital import Hospital
-from erosion.client.training.limits import check_limits
-from erosion.common.errors import Refusal, SiteError
-from erosion.common.protocol.messages import Scaling, StepResult, TrainRequest, TrainResult
-from erosion.common.sealed import legs
-from erosion.common.sealed.keys import new_pair
-from erosion.common.sealed.paillier import prove, to_rows
-from erosion.common.sealed.pinned_keys import as_text
-from erosion.common.sealed.roster import RoundContext, sign_hello
-from erosion.common.support.keys import new_private_key, private_pem
+from erosion_client.sealed.sealed_site import Greeted, SealedIdentity
+from erosion_client.training.hospital import Hospital
+from erosion_client.training.limits import check_limits
+from erosion_common.errors import Refusal, SiteError
+from erosion_common.protocol.messages import Scaling, StepResult, TrainRequest, TrainResult
+from erosion_common.sealed import legs
+from erosion_common.sealed.keys import new_pair
+from erosion_common.sealed.paillier import prove, to_rows
+from erosion_common.sealed.pinned_keys import as_text
+from erosion_common.sealed.roster import RoundContext, sign_hello
+from erosion_common.support.keys import new_private_key, private_pem
 from tests.common.sealed.keys import noise, paillier_key
 from tests.support.said import raises
 from tests.support.sealed_study import ARM, hospitals, sealed_study

@@ -6,12 +6,12 @@ import gmpy2
 import numpy as np
 import torch
 
-from erosion.client.training.hospital import Hospital
-from erosion.common.errors import Refusal
-from erosion.common.protocol.messages import TrainRequest
-from erosion.common.sealed.distance import Question
-from erosion.common.sealed.paillier import prove
-from erosion.common.sealed.sum_rules import SumRules
+from erosion_client.training.hospital import Hospital
+from erosion_common.errors import Refusal
+from erosion_common.protocol.messages import TrainRequest
+from erosion_common.sealed.distance import Question
+from erosion_common.sealed.paillier import prove
+from erosion_common.sealed.sum_rules import SumRules
 from tests.client.sealed.sites import NAMES, attempt, sites
 from tests.common.sealed.keys import noise, paillier_key
 from tests.common.sealed.vectors import f32

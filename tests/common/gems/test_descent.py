@@ -8,21 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from erosion.common.algorithms.gems.balls import (
+from erosion_common.algorithms.gems.balls import (
     Layer,
     balls,
     directions,
     good_enough_ball,
     layer_of_flat,
 )
-from erosion.common.algorithms.gems.meeting import (
+from erosion_common.algorithms.gems.meeting import (
     Found,
     Spaces,
     descend,
     descend_from_afar,
     meet_balls,
 )
-from erosion.experiments.papers.gems_authors import fisher_axes, fisher_information
+from experiments.papers.gems_authors import fisher_axes, fisher_information
 from tests.support.refusals import refused
 
 # Logits 2x and 0: at x = 1 class 0 is right with a margin of 2.

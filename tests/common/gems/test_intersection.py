@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from erosion.common.algorithms.gems.balls import LARGEST_RADIUS, Balls, balls, problem_with_radius
-from erosion.common.algorithms.gems.meeting import Meeting, meet, meet_balls, meet_from_afar
+from erosion_common.algorithms.gems.balls import LARGEST_RADIUS, Balls, balls, problem_with_radius
+from erosion_common.algorithms.gems.meeting import Meeting, meet, meet_balls, meet_from_afar
 from tests.support.refusals import refused
 
 TRIANGLE = ((0.0, 0.0), (2.0, 0.0), (1.0, 3**0.5))

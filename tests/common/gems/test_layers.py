@@ -4,16 +4,16 @@ import pytest
 import torch
 from torch import nn
 
-from erosion.common.algorithms.gems.balls import (
+from erosion_common.algorithms.gems.balls import (
     Layer,
     hidden_features,
     layer_of_flat,
     layer_of_neurons,
     split_layers,
 )
-from erosion.common.algorithms.gems.meeting import personal_weights
-from erosion.common.algorithms.gems.retraining import Retraining, fine_tune, perceptron, retrain
-from erosion.common.learning.models import Mlp, flat_parameters
+from erosion_common.algorithms.gems.meeting import personal_weights
+from erosion_common.algorithms.gems.retraining import Retraining, fine_tune, perceptron, retrain
+from erosion_common.learning.models import Mlp, flat_parameters
 from tests.support.refusals import refused
 
 

@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from erosion.common.algorithms.gems.balls import (
+from erosion_common.algorithms.gems.balls import (
     LARGEST_RADIUS,
     Layer,
     directions,
     good_enough_ball,
     layer_of_flat,
 )
-from erosion.experiments.papers.gems_authors import (
+from experiments.papers.gems_authors import (
     AuthorsNetwork,
     interval_width,
     measured_ball,

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from erosion.common.algorithms.gems.balls import Balls, balls
-from erosion.common.algorithms.gems.meeting import largest_pairwise_set, merge_neurons
+from erosion_common.algorithms.gems.balls import Balls, balls
+from erosion_common.algorithms.gems.meeting import largest_pairwise_set, merge_neurons
 
 TRIANGLE = torch.tensor([[0.0, 0.0], [2.0, 0.0], [1.0, 3**0.5]])
 

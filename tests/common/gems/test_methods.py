@@ -11,25 +11,25 @@ import pytest
 import torch
 from torch import Tensor
 
-from erosion.client.site_file import Site
-from erosion.client.training.hospital import Hospital
-from erosion.common.aggregation.cohort import MemoryCohort, Update
-from erosion.common.algorithms.base import RoundStart, SiteAnswer, Step
-from erosion.common.algorithms.gems.balls import Layer, hidden_features, split_layers
-from erosion.common.algorithms.gems.network import NetworkGems, own_widths, padded
-from erosion.common.algorithms.gems.personal import PersonalGems
-from erosion.common.algorithms.gems.rounds import (
+from erosion.simulation.simulator import simulate
+from erosion_client.site_file import Site
+from erosion_client.training.hospital import Hospital
+from erosion_common.aggregation.cohort import MemoryCohort, Update
+from erosion_common.algorithms.base import RoundStart, SiteAnswer, Step
+from erosion_common.algorithms.gems.balls import Layer, hidden_features, split_layers
+from erosion_common.algorithms.gems.network import NetworkGems, own_widths, padded
+from erosion_common.algorithms.gems.personal import PersonalGems
+from erosion_common.algorithms.gems.rounds import (
     BALL,
     Gems,
     GemsState,
     SentBall,
     perceptron_widths,
 )
-from erosion.common.learning.models import Logistic, Mlp, MnistCnn, build_model, parameter_layout
-from erosion.common.protocol.messages import StepResult, TrainRequest, TrainResult
-from erosion.common.rounds.records import Rejection, RoundRecord
-from erosion.common.rounds.screening import reject_outsized
-from erosion.experiments.simulator import simulate
+from erosion_common.learning.models import Logistic, Mlp, MnistCnn, build_model, parameter_layout
+from erosion_common.protocol.messages import StepResult, TrainRequest, TrainResult
+from erosion_common.rounds.records import Rejection, RoundRecord
+from erosion_common.rounds.screening import reject_outsized
 from tests.support.local_works import along, work
 from tests.support.refusals import refused
 from tests.support.small_study import make_site, make_study, twenty_patients

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from erosion.common.algorithms.gems.balls import LARGEST_RADIUS, Layer, directions, neuron_radii
-from erosion.experiments.papers.gems_authors import AuthorsNetwork, measured_neurons
+from erosion_common.algorithms.gems.balls import LARGEST_RADIUS, Layer, directions, neuron_radii
+from experiments.papers.gems_authors import AuthorsNetwork, measured_neurons
 from tests.support.refusals import refused
 
 IDENTITY = Layer(torch.tensor([[1.0]]), torch.zeros(1))  # w = 1, b = 0

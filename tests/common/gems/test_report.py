@@ -4,8 +4,8 @@ import re
 
 import torch
 
-from erosion.common.algorithms.gems.meeting import Meeting
-from erosion.common.algorithms.gems.rounds import (
+from erosion_common.algorithms.gems.meeting import Meeting
+from erosion_common.algorithms.gems.rounds import (
     OwnCheck,
     SentBall,
     apart_in_words,

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from erosion.client.training.hospital import Hospital
-from erosion.common.protocol.messages import StepReply, StepResult, TrainRequest
-from erosion.common.rounds.channel import Connection, Reply, Request, Result
-from erosion.common.rounds.records import RoundRecord
-from erosion.common.rounds.study import run_study
-from erosion.common.study.study import Study
-from erosion.experiments.simulator import InProcess, simulate
+from erosion.simulation.simulator import InProcess, simulate
+from erosion_client.training.hospital import Hospital
+from erosion_common.protocol.messages import StepReply, StepResult, TrainRequest
+from erosion_common.rounds.channel import Connection, Reply, Request, Result
+from erosion_common.rounds.records import RoundRecord
+from erosion_common.rounds.study import run_study
+from erosion_common.study.study import Study
 from tests.support.scripted import Kept, Scripted, context, step_result, study_run, trained
 from tests.support.small_study import make_site, make_study, twenty_patients
 

@@ -4,7 +4,7 @@ from functools import cache
 
 from gmpy2 import mpz
 
-from erosion.common.sealed.paillier import NoiseMaker, PaillierPrivateKey, new_private_key
+from erosion_common.sealed.paillier import NoiseMaker, PaillierPrivateKey, new_private_key
 
 
 @cache

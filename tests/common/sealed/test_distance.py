@@ -9,7 +9,7 @@ from gmpy2 import mpz
 from hypothesis import given
 from hypothesis import strategies as st
 
-from erosion.common.sealed.distance import (
+from erosion_common.sealed.distance import (
     Asker,
     Question,
     answer,
@@ -17,7 +17,7 @@ from erosion.common.sealed.distance import (
     own_values,
     problem_with_question,
 )
-from erosion.common.sealed.paillier import (
+from erosion_common.sealed.paillier import (
     PaillierKey,
     PowerTable,
     generator,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from erosion.common.sealed.keys import agree, derive, digest, new_pair, public_half
-from erosion.common.sealed.masks import (
+from erosion_common.sealed.keys import agree, derive, digest, new_pair, public_half
+from erosion_common.sealed.masks import (
     BUCKETS,
     CHUNK,
     LARGEST,
@@ -23,7 +23,7 @@ from erosion.common.sealed.masks import (
     scale_for,
     sketch,
 )
-from erosion.common.sealed.shares import Channel, Shares, combine_shares, split_secret, threshold
+from erosion_common.sealed.shares import Channel, Shares, combine_shares, split_secret, threshold
 from tests.common.sealed.vectors import f32, u32
 from tests.support.refusals import refused
 

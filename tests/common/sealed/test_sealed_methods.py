@@ -5,19 +5,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from erosion.common.aggregation.cohort import MemoryCohort, Update
-from erosion.common.algorithms import REGISTRY
-from erosion.common.algorithms.base import Algorithm, BuildContext
-from erosion.common.algorithms.weight_erosion import WeightErosion
-from erosion.common.sealed.cohort import (
+from erosion_common.aggregation.cohort import MemoryCohort, Update
+from erosion_common.algorithms import REGISTRY
+from erosion_common.algorithms.base import Algorithm, BuildContext
+from erosion_common.algorithms.weight_erosion import WeightErosion
+from erosion_common.sealed.cohort import (
     LoneCohort,
     NoSuchSum,
     SealedCohort,
     SealedSum,
     SumWanted,
 )
-from erosion.common.sealed.measuring import SealedTerms
-from erosion.common.sealed.rounds import seal
+from erosion_common.sealed.measuring import SealedTerms
+from erosion_common.sealed.rounds import seal
 from tests.support.contexts import CONTEXT
 from tests.support.refusals import refused
 from tests.support.registry_cohorts import DIM, PEERS, USER, built, cohort, same

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from erosion.common.algorithms import catalogue
-from erosion.common.algorithms.fedavg import FedAvg
+from erosion_common.algorithms import catalogue
+from erosion_common.algorithms.fedavg import FedAvg
 from tests.support.refusals import refused
 from tests.support.sealed_study import sealed_study
 from tests.support.small_study import TEN_NUMBERS

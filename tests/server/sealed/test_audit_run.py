@@ -9,13 +9,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from erosion.command_line import main
-from erosion.commands.command import CHECK_FAILED
-from erosion.common.errors import RunError
-from erosion.common.sealed.legs import HelloKeys, ReceiptSaid
-from erosion.common.sealed.records import ContextOf, Evidence, RecordFiles
-from erosion.server.run.audit_run import audit_run
-from erosion.server.run.run_folder import RunFolder
+from erosion_common.errors import RunError
+from erosion_common.program.command import CHECK_FAILED
+from erosion_common.program.command_line import main
+from erosion_common.sealed.legs import HelloKeys, ReceiptSaid
+from erosion_common.sealed.records import ContextOf, Evidence, RecordFiles
+from erosion_server.run.audit_run import audit_run
+from erosion_server.run.run_folder import RunFolder
 from tests.client.sealed.sites import CONTEXT, FACTORS, OWN, by_hand
 from tests.support.refusals import refused
 

@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from erosion.client.enrolment.install import pin_peers
-from erosion.client.finding import Severity
-from erosion.client.preflight.check import check_site
-from erosion.client.preflight.study_checks import check_sealed
-from erosion.client.site_file import load_site
-from erosion.command_line import main
-from erosion.common.errors import EnrolmentError, SiteError
-from erosion.common.sealed.pinned_keys import as_text, read_pinned_keys
-from erosion.common.support.files import write_private
-from erosion.common.support.keys import fingerprint, new_private_key, private_pem
-from erosion.server.enrolment.federation_folder import read_key_registry
-from erosion.server.enrolment.peers_file import write_peers
+from erosion_client.enrolment.install import pin_peers
+from erosion_client.finding import Severity
+from erosion_client.preflight.check import check_site
+from erosion_client.preflight.study_checks import check_sealed
+from erosion_client.site_file import load_site
+from erosion_common.errors import EnrolmentError, SiteError
+from erosion_common.program.command_line import main
+from erosion_common.sealed.pinned_keys import as_text, read_pinned_keys
+from erosion_common.support.files import write_private
+from erosion_common.support.keys import fingerprint, new_private_key, private_pem
+from erosion_server.enrolment.federation_folder import read_key_registry
+from erosion_server.enrolment.peers_file import write_peers
 from tests.support.enrolled import make_federation
 from tests.support.refusals import refused
 from tests.support.sealed_study import sealed_study

@@ -1,0 +1,357 @@
+"""The site agent: stays connected, trains when asked, and reconnects after any outage."""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+import grpc
+from flwr.app import Context, Error, Message, RecordDict
+
+from erosion_client.audit.audit_log import NotLogged
+from erosion_client.connection.credentials import connection_error
+from erosion_client.connection.site_link import OURS, SiteLink
+from erosion_common.errors import LinkError, SiteError
+from erosion_common.protocol import wire
+from erosion_common.protocol.flower import CLIENT_APP_RAISED_EXCEPTION, run_of
+from erosion_common.protocol.frames import LONGEST_REASON, RunNews
+from erosion_common.protocol.wire import WireError
+from erosion_common.support import expiry
+from erosion_common.support.text import printable
+
+logger = logging.getLogger("erosion.agent")
+
+
+BYTES_EACH = 1024  # of an answer's words; a longer one counts as several
+
+
+@dataclass
+class _Allowance:
+    """A number of answers at once, and one more after every fixed number of seconds."""
+
+    most: float
+    seconds_each: float
+    left: float
+    since: float = 0.0
+
+    def seconds_to_wait(self, now: float, cost: float) -> float:
+        self.left = min(self.most, self.left + (now - self.since) / self.seconds_each) - cost
+        self.since = now
+        return 0.0 if self.left >= 0 else -self.left * self.seconds_each
+
+
+class ErrorPace:
+    """Limits answers that are errors, introductions, confirmations of a notice, or repeated.
+
+    100 are answered at once and then one a second; 2,000 a day, and then one in 40 seconds.
+    """
+
+    def __init__(self) -> None:
+        self._allowances = (
+            _Allowance(most=100, seconds_each=1.0, left=100),
+            _Allowance(most=2000, seconds_each=40.0, left=2000),
+        )
+
+    def seconds_to_wait(self, now: float, num_bytes: int = 0) -> float:
+        """Return seconds to wait before the next request, after such an answer at `now`.
+
+        `num_bytes`: of the words in it.
+        """
+        cost = max(1.0, num_bytes / BYTES_EACH)
+        return max(each.seconds_to_wait(now, cost) for each in self._allowances)
+
+
+FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.2, 10.0
+MOST_DOUBLINGS = 10  # before the first retry; grows up to the last
+STEADY_SECONDS = 10.0  # of a connection; one that breaks earlier, unused, is no sign of recovery
+
+
+class Outage:
+    """Begins with the first failed try, and ends with a connection that was of use."""
+
+    def __init__(self) -> None:
+        self._began: float | None = None
+        self._tries = 0
+        self._said = ""  # the last reason that was reported
+
+    def is_news(self, why: str) -> bool:
+        """Return whether a failed try has another reason than the last one reported."""
+        if self._began is None:
+            self._began = time.monotonic()
+        before, self._said = self._said, why
+        return why != before
+
+    def connected(self) -> None:
+        """Note that a connection is open: its end is news, however it ends."""
+        self._said = ""
+
+    def disconnected(self, since: float, *, was_used: bool) -> None:
+        """Note that the connection opened at `since` has ended."""
+        if was_used or time.monotonic() - since >= STEADY_SECONDS:
+            self._began, self._tries = None, 0
+
+    @property
+    def seconds(self) -> float:
+        """How long it has lasted."""
+        return 0.0 if self._began is None else time.monotonic() - self._began
+
+    def next_pause(self) -> float:
+        """Return seconds until the next try; full jitter: sites must not all reconnect at once."""
+        doubled = min(self._tries, MOST_DOUBLINGS)  # an outage of hours is a thousand tries
+        longest = min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2**doubled)
+        self._tries += 1
+        return random.uniform(FIRST_RETRY_SECONDS / 2, longest)
+
+
+GONE_SECONDS = 60.0  # out of reach after a study without this site: no study is to come
+LOST_SECONDS = 600.0  # out of reach since a study without a received end notice
+LOOK_SECONDS = 0.2  # how soon a stop is noticed
+MOST_RUNS = 1000  # runs that have not ended
+_PACED = (wire.NOTICE, wire.DESCRIBE, wire.SUMMARY)  # not in any budget
+
+
+class SiteObserver(Protocol):
+    """Follows an agent: the log of what is sent, and the site's status."""
+
+    def connected(self) -> None:
+        """Note that the coordinator admitted this site."""
+
+    def disconnected(self, why: str) -> None:
+        """Note that the connection is down; the agent goes on trying."""
+
+    def sending(self, request: Message, reply: Message) -> str | None:
+        """Return what the coordinator is to keep of this site's log, before `reply` is sent.
+
+        Raises NotLogged where it must not be sent.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """When a site ends without being stopped; by default never."""
+
+    give_up_seconds: float | None = None  # the coordinator was out of reach for so long
+    study_ends: bool = False  # a study that this site took part in has ended; or one that it
+    # declined, or came too late for, and the coordinator has gone since; or it was asked about one,
+    # and the coordinator has gone for so long that it may have missed the end
+
+
+class Agent:
+    """Runs one site's ClientApp for one coordinator, until `stop` is set."""
+
+    def __init__(
+        self,
+        connect: Callable[[], SiteLink],
+        app: Callable[[Message, Context], Message],
+        *,
+        address: str,
+        encrypted: bool = False,
+        until: Until = Until(),
+        watchers: Sequence[SiteObserver] = (),
+        has_changed: Callable[[], bool] = lambda: False,
+        has_decided: Callable[[], bool] = lambda: False,
+        is_repeated: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Serve `app`; `address` and `encrypted` describe what `connect` connects to, for messages.
+
+        `is_repeated` returns whether `app`'s last answer to a round was given before.
+        A few times a second `has_changed` is asked whether to reconnect, and `has_decided` whether
+        people have decided about a study that the coordinator should ask about again.
+        """
+        self._has_changed = has_changed
+        self._has_decided, self._is_repeated = has_decided, is_repeated
+        self._connect, self._app, self._address = connect, app, address
+        self._encrypted, self._until = encrypted, until
+        self._watchers = watchers
+        self._pace = ErrorPace()
+        self._has_answered = False  # a request received on the current connection
+        self._takes_part: dict[str, bool] = {}  # by run that it was asked about and has not ended
+        self._has_heard_an_end = False  # of a study that this site took no part in
+        self.stop = threading.Event()
+
+    def run(self) -> None:
+        """Serve until stopped. Raises LinkError where trying again is useless."""
+        outage = Outage()
+        while not self.stop.is_set():
+            try:
+                with self._connect() as connection:
+                    self._stay(connection, outage)
+                continue
+            except grpc.RpcError as problem:
+                trouble = connection_error(problem, self._address, encrypted=self._encrypted)
+                sentence = trouble.text[:1].upper() + trouble.text[1:]
+                if trouble.is_final:
+                    raise LinkError(f"{sentence}.") from None
+                remedy = (
+                    " Check that the coordinator runs and that coordinator.address is right;"
+                    " `erosion check` looks into it."
+                )
+            except NotLogged as problem:
+                # Signed out, so that no round waits for an answer that must not be sent.
+                logger.error("%s", problem)
+                for watcher in self._watchers:
+                    watcher.disconnected(str(problem))
+                self.stop.wait(LAST_RETRY_SECONDS)
+                continue
+            except SiteError as problem:  # keys have expired; they or the site file are replaced
+                sentence, remedy = str(problem).removesuffix("."), " `erosion check` looks into it."
+            if outage.is_news(sentence):
+                logger.warning("%s; trying again", sentence)
+                for watcher in self._watchers:
+                    watcher.disconnected(sentence)
+            if self._gives_up(sentence, outage.seconds, remedy):
+                return
+            self.stop.wait(outage.next_pause())
+
+    def _stay(self, connection: SiteLink, outage: Outage) -> None:
+        """Serve an open connection until it ends or must be replaced."""
+        theirs = connection.welcome.versions or OURS
+        words = printable(theirs.words)
+        logger.info("connected to the coordinator at %s, %s", self._address, words)
+        since = time.monotonic()
+        outage.connected()
+        for watcher in self._watchers:
+            watcher.connected()
+        self._has_answered = False
+        try:
+            self._serve(connection)
+        finally:
+            outage.disconnected(since, was_used=self._has_answered)
+
+    def _gives_up(self, why: str, out_of_reach: float, remedy: str) -> bool:
+        """Return whether no other study is to come; `out_of_reach`: seconds without a coordinator.
+
+        Raises LinkError where that was too long.
+        """
+        is_over = self._has_heard_an_end and not any(self._takes_part.values())
+        if is_over and out_of_reach >= GONE_SECONDS:
+            logger.info("no other study is to come: %s", why)
+            return True
+        longest, missed = self._until.give_up_seconds, ""
+        if longest is None and self._until.study_ends and self._takes_part:
+            longest = LOST_SECONDS
+            missed = (
+                " The study that this site was asked about may have ended meanwhile: ask the"
+                " coordinator, and start this site again if it continues."
+            )
+        if longest is not None and out_of_reach >= longest:
+            raise LinkError(f"{why}. Gave up after {out_of_reach:.0f} s.{missed}{remedy}")
+        return False
+
+    def _serve(self, connection: SiteLink) -> None:
+        once_a_day = expiry.OnceADay()
+        while not self.stop.is_set() and not self._has_changed():
+            if once_a_day.is_due():
+                _warn_of_expiry(connection.welcome.expires)
+            if self._has_decided():
+                connection.ask_again()
+            if (message := connection.receive(LOOK_SECONDS)) is not None:
+                self._answer(connection, message)
+
+    def _answer(self, connection: SiteLink, message: Message) -> None:
+        metadata = message.metadata
+        if metadata.message_type == wire.NOTICE:
+            self._take_notice(connection, message)
+            return
+        run = run_of(message) or RunNews(metadata.run_id)
+        context = Context(run.number, metadata.dst_node_id, {}, RecordDict(), dict(run.config))
+        started = time.monotonic()
+        try:
+            reply = self._app(message, context)
+        except SiteError:  # nothing may leave: this site signs out and says why
+            raise
+        except Exception as problem:  # noqa: BLE001 - reported in the answer and in the log
+            # No handler has such a type. The site answers every request and survives.
+            reply = _nonsense(message, f"no request of this program ({type(problem).__name__})")
+        logger.debug(
+            "%s of round %s took %.3f s",
+            printable(metadata.message_type),
+            printable(metadata.group_id),
+            time.monotonic() - started,
+        )
+        if connection.is_dropped(message):
+            where = printable(metadata.group_id)
+            logger.info("round %s went on without this site's answer", where)
+            if metadata.message_type == wire.DESCRIBE:  # it comes too late for this study
+                self._note_part(_run_in(message), takes_part=False)
+            return
+        self._send(connection, message, reply)
+
+    def _take_notice(self, connection: SiteLink, message: Message) -> None:
+        try:
+            notice = wire.decode_notice(message.content)
+        except WireError as problem:
+            self._send(connection, message, _nonsense(message, str(problem)))
+            return
+        text = printable(notice.text)
+        said = wire.encode_notice(notice.model_copy(update={"text": text}))
+        self._send(connection, message, Message(said, reply_to=message))
+        if notice.final:
+            raise LinkError(f"The coordinator at {self._address} rejected this site: {text}")
+        logger.info("the coordinator says: %s", text)
+        if not notice.ended:
+            self._takes_part[notice.run] = False
+            return
+        parts = [self._takes_part.pop(run) for run in [*self._takes_part] if notice.ends(run)]
+        if not self._until.study_ends or (not parts and self._takes_part):  # others are running
+            return
+        # An app's run asks nobody whether it takes part. Where a confirmation is lost, the same
+        # end notice is sent again.
+        is_own = any(parts) or not (parts or self._has_heard_an_end)
+        if is_own and not any(self._takes_part.values()):
+            self.stop.set()
+        self._has_heard_an_end = True
+
+    def _note_part(self, run: str, *, takes_part: bool) -> None:
+        self._takes_part[run] = self._takes_part.get(run, False) or takes_part
+        while len(self._takes_part) > MOST_RUNS:
+            del self._takes_part[next(iter(self._takes_part))]
+
+    def _send(self, connection: SiteLink, request: Message, reply: Message) -> None:
+        log_head, reply = None, _in_few_words(request, reply)
+        for watcher in self._watchers:
+            log_head = watcher.sending(request, reply) or log_head
+        connection.reply(request, reply, log_head)
+        self._has_answered = True
+        kind = request.metadata.message_type
+        asks_again = not reply.has_error() and wire.asks_for_study(reply.content)
+        if kind == wire.DESCRIBE:
+            self._note_part(_run_in(request), takes_part=not reply.has_error())
+        elif not (self._takes_part or kind in _PACED or reply.has_error() or asks_again):
+            self._note_part("", takes_part=True)  # an app's run asks nobody before
+        is_paced = reply.has_error() or kind in _PACED or asks_again
+        if is_paced or self._is_repeated():
+            words = (reply.error.reason or "").encode() if reply.has_error() else b""
+            self.stop.wait(self._pace.seconds_to_wait(time.monotonic(), len(words)))
+
+
+def _run_in(request: Message) -> str:
+    """Return the run that a site is asked to join."""
+    return str(wire.header_of(request.content).get("run") or "")
+
+
+def _in_few_words(request: Message, reply: Message) -> Message:
+    """Return the reply; an error is shortened to one line, as it is logged and sent."""
+    if not reply.has_error():
+        return reply
+    words = printable(reply.error.reason or "", at_most=LONGEST_REASON)
+    return Message(Error(reply.error.code, words), reply_to=request)
+
+
+def _nonsense(message: Message, what: str) -> Message:
+    kind = printable(message.metadata.message_type, at_most=60)
+    logger.error("%s: %s", kind, what)
+    error = Error(CLIENT_APP_RAISED_EXCEPTION, f"this site cannot answer {kind!r}: {what}")
+    return Message(error, reply_to=message)
+
+
+def _warn_of_expiry(expires: datetime | None) -> None:
+    if expires is not None and expiry.ends_soon(expires):
+        logger.warning(
+            "this site's certificate is %s; ask the coordinator to renew it",
+            expiry.in_words(expires),
+        )

@@ -1,0 +1,297 @@
+"""How a site reaches its coordinator: address, proxy, certificates, and what failures mean."""
+
+import base64
+import hashlib
+import ipaddress
+import os
+import re
+import socket
+import time
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from urllib.parse import unquote
+
+import grpc
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+
+from erosion_client.connection.site_link import SiteLink, Tls
+from erosion_client.site_file import CoordinatorAddress
+from erosion_common.errors import SiteError
+from erosion_common.protocol.frames import REASON, Reason
+from erosion_common.support import expiry
+from erosion_common.support.files import read_named
+from erosion_common.support.keys import (
+    certificate_in,
+    certified_key,
+    load_private_key,
+    private_pem,
+    public_pem,
+)
+from erosion_common.support.network import is_loopback, is_name
+from erosion_common.support.text import printable
+
+_VARIABLES = ("grpc_proxy", "https_proxy", "HTTPS_PROXY", "http_proxy")
+_EXCEPTIONS = ("no_grpc_proxy", "no_proxy", "NO_PROXY")
+_HEAD_BYTES = 2**14  # of the proxy's answer
+_MOST_EXCEPTIONS = 2**16  # characters of no_proxy
+
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def proxy_for(address: str, configured: str | None) -> str | None:
+    """Return the proxy for `address` ("host:port"); None: connect directly.
+
+    `configured`: the site file's proxy; None where it has no such key, "" for no proxy.
+
+    Raises SiteError where the environment's proxy is not "host:port".
+    """
+    if configured is not None:
+        return _plain(configured) or None
+    if is_loopback(address):
+        return None
+    name = next((name for name in _VARIABLES if os.environ.get(name)), None)
+    if name is None or _is_excepted(address):
+        return None
+    proxy = _plain(os.environ[name])
+    place = without_password(proxy)
+    well_formed = re.fullmatch(r"[^\s:/]+:[0-9]{1,5}|\[[0-9a-fA-F:.]+\]:[0-9]{1,5}", place)
+    if not well_formed or not is_name(place.rpartition(":")[0]):
+        raise SiteError(
+            f"The environment variable {name} names the proxy {place!r}, without"
+            " a host and a port. Write it like http://proxy.example.org:3128, or name the proxy"
+            " in the site file (coordinator.proxy)."
+        )
+    return proxy
+
+
+def without_password(proxy: str) -> str:
+    """Return a proxy's address without its password, for messages."""
+    return proxy.rpartition("@")[2]
+
+
+def dial(address: str, proxy: str | None, seconds: float) -> socket.socket:
+    """Open a TCP connection to `address`, through the proxy if there is one. Raises OSError.
+
+    `seconds`: for the connection and for the proxy's answer, each.
+    """
+    host, _, port = address.rpartition(":")
+    if proxy is None:
+        return socket.create_connection((host.strip("[]"), int(port)), timeout=seconds)
+    credentials, _, gate = proxy.rpartition("@")
+    gate_host, _, gate_port = gate.rpartition(":")
+    line = socket.create_connection((gate_host.strip("[]"), int(gate_port)), timeout=seconds)
+    try:
+        request = f"CONNECT {address} HTTP/1.1\r\nHost: {address}\r\n"
+        if credentials:
+            token = base64.b64encode(unquote(credentials).encode()).decode()
+            request += f"Proxy-Authorization: Basic {token}\r\n"
+        line.sendall(f"{request}\r\n".encode())
+        answer, end = b"", time.monotonic() + seconds
+        while not answer.endswith(b"\r\n\r\n") and len(answer) < _HEAD_BYTES:
+            if time.monotonic() > end:
+                raise TimeoutError(0, f"the proxy {gate} has not answered in time")
+            if not (more := line.recv(1)):  # one byte at a time: what follows is the coordinator's
+                break
+            answer += more
+        status = answer.partition(b"\r\n")[0].decode(errors="replace")
+        if not re.match(r"HTTP/1\.[01] 2\d\d\b", status):
+            raise OSError(0, f"the proxy {gate} answered {status[:200]!r}")
+    except BaseException:  # nobody else has the socket yet
+        line.close()
+        raise
+    return line
+
+
+def _plain(proxy: str) -> str:
+    return re.sub(r"^\w+://", "", proxy).rstrip("/")
+
+
+def _is_excepted(address: str) -> bool:
+    """Return whether no_proxy names the address, read as curl and Go do.
+
+    An entry is "*", a host's name (its sub-domains included), an IP address or a network such as
+    10.0.0.0/8; all but networks may have a port.
+    """
+    host, _, port = address.lower().rpartition(":")
+    host = host.strip("[]").rstrip(".")
+    said = next((os.environ[name] for name in _EXCEPTIONS if os.environ.get(name)), "")
+    entries = re.split(r"[,\s]+", said.lower()[:_MOST_EXCEPTIONS])
+    return any(entry == "*" or _names(entry, host, port) for entry in entries if entry)
+
+
+def _names(entry: str, host: str, port: str) -> bool:
+    if _network(entry) is None:
+        name, colon, wanted = entry.rpartition(":")
+        if colon and name and wanted.isdecimal():
+            if wanted != port:
+                return False
+            entry = name
+    if (network := _network(entry)) is not None:
+        try:
+            return ipaddress.ip_address(host) in network
+        except ValueError:  # a name, which may be in that network; only the DNS knows
+            return False
+    entry = entry.lstrip("*").strip(".")
+    return bool(entry) and (host == entry or host.endswith(f".{entry}"))
+
+
+def _network(entry: str) -> _Network | None:
+    try:
+        return ipaddress.ip_network(entry.strip("[]"), strict=False)
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """How to reach the coordinator, checked, so that a damaged file shows at the start."""
+
+    address: str
+    tls: Tls | None = None  # None: the connection is not encrypted
+    proxy: str | None = field(default=None, repr=False)  # may hold a password
+
+    @property
+    def expires(self) -> datetime | None:
+        """When the site's certificate ends; None: it has none."""
+        return (
+            None if self.tls is None else certificate_in(self.tls.certificate).not_valid_after_utc
+        )
+
+    def connect(self) -> SiteLink:
+        """Return a connection that is not open yet."""
+        return SiteLink(self.address, tls=self.tls, proxy=self.proxy)
+
+
+def credentials_for(coordinator: CoordinatorAddress) -> Credentials:
+    """Read the keys that the site file names. Raises SiteError."""
+    address = coordinator.address
+    proxy = proxy_for(address, coordinator.proxy)
+    files = coordinator.root_certificate, coordinator.certificate, coordinator.private_key
+    root_file, certificate_file, key_file = files
+    if root_file is None or certificate_file is None or key_file is None:
+        if not is_loopback(address):
+            raise SiteError(
+                f"coordinator.address = {address!r}; without coordinator.root_certificate,"
+                " coordinator.certificate and coordinator.private_key the connection is neither"
+                " encrypted nor authenticated, which is allowed on this machine only (127.0.0.1)."
+                " All come in the site kit."
+            )
+        return Credentials(address, proxy=proxy)
+    _, root = _read("coordinator.root_certificate", root_file, alone=True)
+    pem, certificate = _read("coordinator.certificate", certificate_file)
+    key = load_private_key(key_file, SiteError)
+    public = certified_key(certificate)
+    if public is None or public_pem(public) != public_pem(key.public_key()):
+        raise SiteError(
+            f"coordinator.certificate: {certificate_file} is not for the key {key_file}. Take both"
+            " from the same site kit: erosion enroll install KIT SITE.toml, with --key FILE where"
+            " this site made the key itself"
+        )
+    ends = certificate.not_valid_after_utc
+    if expiry.has_ended(ends):
+        raise SiteError(
+            f"This site's certificate {certificate_file} {expiry.in_words(ends)}. Ask the"
+            " coordinator for a new kit (erosion enroll renew NAME), then: erosion enroll install"
+            " KIT SITE.toml"
+        )
+    # The site's records know the coordinator by these bytes, so white space must not matter.
+    trusted = root.public_bytes(serialization.Encoding.PEM)
+    return Credentials(address, Tls(trusted, pem, private_pem(key)), proxy)
+
+
+def known_as(credentials: Credentials) -> str:
+    """Return the coordinator's key in the site's records: the authority, or else the address."""
+    if credentials.tls is None:
+        return credentials.address
+    return hashlib.sha256(credentials.tls.root).hexdigest()[:16]
+
+
+def _read(what: str, path: Path, *, alone: bool = False) -> tuple[bytes, x509.Certificate]:
+    try:
+        pem = read_named(path)
+        return pem, certificate_in(pem, alone=alone)
+    except (OSError, ValueError) as problem:
+        reason = problem.strerror if isinstance(problem, OSError) else problem
+        raise SiteError(
+            f"{what}: {path}: {reason}. Take {path.name} from the site kit again."
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionProblem:
+    """Why a call failed."""
+
+    text: str
+    is_final: bool = False  # useless to retry before a person has acted
+
+
+# gRPC's texts, in the order in which to look for them -> what they mean.
+_HANDSHAKE = (
+    (
+        "certificate has expired",
+        "the certificate of {address} has expired, or this machine's clock is wrong; the"
+        " coordinator renews it with `erosion enroll renew coordinator`",
+    ),
+    (
+        "certificate is not yet valid",
+        "the certificate of {address} is not valid yet: this machine's clock is behind; set it by"
+        " NTP",
+    ),
+    (
+        "Hostname Verification Check failed",
+        "the certificate of {address} is for other names: dial one of those, or have the"
+        " coordinator renew it for this one with `erosion enroll renew coordinator --host NAME`",
+    ),
+    (
+        "WRONG_VERSION_NUMBER",
+        "what listens at {address} does not speak TLS: check coordinator.address and its port",
+    ),
+    (
+        "andshake failed",
+        "the certificate of {address} was not accepted, because another authority than the one in"
+        " coordinator.root_certificate issued it. The usual reason is a firewall on the way that"
+        " opens TLS: `erosion check` names who issued the certificate. Else ask the coordinator for"
+        " the current ca.crt, and compare its fingerprint by telephone",
+    ),
+    (
+        "Socket closed",
+        "{address} ended the connection before anything was said: the coordinator does not accept"
+        " this site's certificate (it is of another federation, or has expired there), or something"
+        " on the way does not let TLS pass; `erosion check` says which",
+    ),
+    (
+        "security handshaker",
+        "coordinator.root_certificate does not hold a certificate in PEM: take ca.crt from the"
+        " site kit again",
+    ),
+    (
+        "hostname lookup error",
+        "the name in {address} is not known to the DNS: check coordinator.address",
+    ),
+)
+
+
+def connection_error(problem: grpc.RpcError, address: str, *, encrypted: bool) -> ConnectionProblem:
+    """Explain a failed call to `address`."""
+    if not isinstance(problem, grpc.Call):
+        return ConnectionProblem(f"the coordinator at {address} is lost: {problem}")
+    details, code = printable(problem.details() or "", at_most=1000), problem.code()
+    said = dict(problem.trailing_metadata() or ()).get(REASON)
+    if said is not None:
+        final = said in set(Reason) and Reason(said).is_final
+        return ConnectionProblem(
+            f"the coordinator at {address} did not let this site in: {details}", final
+        )
+    if code == grpc.StatusCode.UNAVAILABLE:
+        for sign, meaning in _HANDSHAKE:
+            if sign in details and (encrypted or "certificate" not in meaning):
+                return ConnectionProblem(meaning.format(address=address))
+        return ConnectionProblem(
+            f"the coordinator at {address} cannot be reached"
+            + ("" if encrypted else ", or expects TLS (coordinator.root_certificate is not set)")
+        )
+    if code in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED):
+        return ConnectionProblem(f"the coordinator at {address} does not answer in time")
+    return ConnectionProblem(f"the coordinator at {address} answered {code.name}: {details}")

@@ -1,0 +1,379 @@
+"""`erosion client`: answer for a hospital, or an app, until stopped."""
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from erosion_client.audit.audit_log import AuditLog
+from erosion_client.audit.site_observers import SiteObservers
+from erosion_client.connection.agent import Agent, Until
+from erosion_client.connection.credentials import credentials_for, known_as
+from erosion_client.connection.site_link import SiteLink
+from erosion_client.consent.approvals import used_up
+from erosion_client.consent.consent import Consent
+from erosion_client.records.account import claim, dataset_of, site_secret
+from erosion_client.records.records import Records
+from erosion_client.records.recovery import recover
+from erosion_client.site_file import AppSite, Site, load_site
+from erosion_client.training.hospital import Hospital
+from erosion_client.training.limits import allow_only_these
+from erosion_common.algorithms import REGISTRY, load_method, steps_of
+from erosion_common.algorithms.base import TRAIN
+from erosion_common.errors import ErosionError, ModelError, Refusal, SiteError
+from erosion_common.protocol import wire
+from erosion_common.protocol.flower import CLIENT_APP_RAISED_EXCEPTION, NoAnswer
+from erosion_common.protocol.messages import TrainResult
+from erosion_common.sealed import legs
+from erosion_common.support.files import version_of
+from erosion_common.support.text import printable
+
+logger = logging.getLogger("erosion.site")
+
+
+RUNS_KEPT = 8  # runs of which the state is kept
+
+
+class InstalledApp:
+    """Answers with the app, keeping its state for a run of the coordinator."""
+
+    def __init__(self, app: ClientApp, site: AppSite) -> None:
+        self._app, self._name = app, site.name
+        self._node_config = {"name": site.name, **site.app}
+        self._states: OrderedDict[int, RecordDict] = OrderedDict()  # by run, used last at the end
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Return the app's answer; its exceptions become errors without their words."""
+        run = context.run_id
+        state = self._states.pop(run, RecordDict())
+        own = Context(run, context.node_id, dict(self._node_config), state, context.run_config)
+        self._states[run] = state
+        while len(self._states) > RUNS_KEPT:
+            self._states.popitem(last=False)
+        try:
+            reply = self._app(message, own)
+        except Exception as problem:
+            # It must neither end the site nor disclose a patient's value in its words.
+            logger.exception("%s failed", message.metadata.message_type)
+            reason = f"an unexpected {type(problem).__name__} at the site; its own log says more"
+            error = Error(CLIENT_APP_RAISED_EXCEPTION, f"{self._name}: {reason}")
+            return Message(error, reply_to=message)
+        self._states[run] = own.state
+        return reply
+
+
+LONGEST_LOGGED = 1000  # characters of a refusal's reason
+
+Respond = Callable[[RecordDict], RecordDict]
+
+
+def make_app(hospital: Hospital, consent: Consent) -> ClientApp:
+    """Serve `describe`, `train`, every method's other steps, and `evaluate` for one hospital.
+
+    Consent notes an answer before it is computed, and its lasting effects before it is sent.
+    """
+    app, studies = ClientApp(), wire.KnownStudies()
+
+    def describe(record: RecordDict) -> RecordDict:
+        study, run = wire.decode_describe(record, studies)
+        consent.check_run(study, run)
+        return wire.encode_describe_reply(hospital.describe(study, run or ""))
+
+    def taking(step: str) -> Respond:
+        def take(record: RecordDict) -> RecordDict:
+            request = wire.decode_train(record, studies)
+            if request.step != step:  # the log knows the step by the message's type
+                raise Refusal(f"A message of {step!r} that asks for {printable(request.step)!r}.")
+            consent.authorise(request, hospital.keeps(request), hospital.lacks(request))
+            result = hospital.answer(request)
+            consent.commit(request, is_kept=not hospital.lacks(request))
+            if isinstance(result, TrainResult):
+                return wire.encode_train_result(result)
+            return wire.encode_step_result(result)
+
+        return take
+
+    def evaluate(record: RecordDict) -> RecordDict:
+        request = wire.decode_evaluate(record, studies)
+        consent.authorise(request, hospital.keeps(request), hospital.lacks(request))
+        return wire.encode_evaluate_result(hospital.evaluate(request))
+
+    def summarise(record: RecordDict) -> RecordDict:
+        study, _ = wire.decode_describe(record, studies)
+        consent.check(study)
+        return wire.encode_summary_reply(hospital.summarise(study))
+
+    app.query("summary")(_handler(hospital.name, summarise))
+    app.query("describe")(_handler(hospital.name, describe))
+    app.train()(_handler(hospital.name, taking(TRAIN)))
+    of_methods = {step for arm in REGISTRY for step in steps_of(arm)} - {TRAIN}
+    for step in of_methods | legs.STEPS:
+        app.train(step)(_handler(hospital.name, taking(step)))
+    app.evaluate()(_handler(hospital.name, evaluate))
+    return app
+
+
+def _handler(name: str, answer: Respond) -> Callable[[Message, Context], Message]:
+    def handle(message: Message, context: Context) -> Message:
+        del context  # the site keeps its own state; Flower's would go through its store
+        try:
+            return Message(answer(message.content), reply_to=message)
+        except wire.UnknownStudy as problem:
+            return Message(wire.encode_unknown_study(problem), reply_to=message)
+        except ErosionError as problem:
+            kind = printable(message.metadata.message_type, at_most=60)
+            logger.error("%s: %s", kind, printable(str(problem), at_most=LONGEST_LOGGED))
+            refused = NoAnswer(problem.problem.code, name, problem.public)
+        except Exception as problem:
+            # No failure here may end the site or disclose a patient's value.
+            logger.exception("%s failed", message.metadata.message_type)
+            kind = type(problem).__name__
+            what = f"an unexpected {kind} at the site; its own log says more"
+            refused = NoAnswer(kind, name, what)
+        return Message(refused.encode(), reply_to=message)
+
+    return handle
+
+
+SETTLED_SECONDS = 0.5  # for which a changed file must stay the same: half of one may be readable
+MOST_LOOKS = 20  # for a file that keeps changing
+# Fixed while the program runs: its name, its log, and the place of its records.
+_KEPT = ("name", "coordinator.address", "records", "log", "compute.state")
+
+
+class RunningSite:
+    """The answers of one hospital.
+
+    Once its site file has changed, nothing is answered by the former one. The site reconnects with
+    the new one; until that is usable, it stays signed out and reports why.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        site: Site,
+        records: Records,
+        *,
+        secret: bytes,
+        version: tuple[int, ...],
+    ) -> None:
+        """Take `site` as read from `path`; `version`: the file's before that. Raises SiteError."""
+        self._path, self._version = path, version
+        self._records, self._secret = records, secret
+        self.dataset = ""  # the account's name of the data
+        self.certificate_expires: datetime | None = None
+        self.news = ""  # of the site file since the program started, in words
+        self._take(site)
+
+    def connect(self) -> SiteLink:
+        """Return a connection, not open yet, using the files as they are. Raises SiteError."""
+        if self.has_changed():
+            self._read_again()
+        credentials = credentials_for(self._site.coordinator)
+        self.certificate_expires = credentials.expires
+        if known_as(credentials) != self.coordinator:  # another authority was installed
+            self._take(self._site)
+        return credentials.connect()
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer a request; SiteError where the site file has changed, and nothing may leave."""
+        self._check()
+        answer = self._app(message, context)
+        self._check()
+        return answer
+
+    def has_decided(self) -> bool:
+        """Return whether a study that was refused for want of a decision was approved since."""
+        return self._consent.has_news()
+
+    def is_repeated(self) -> bool:
+        """Return whether the last answer repeated an earlier one."""
+        return self._consent.is_repeated
+
+    def budgets(self) -> list[str]:
+        """Return what is used up, in lines for people here."""
+        return [*used_up(self._site, self._records), *self._hospital.disclosed()]
+
+    def study_named(self, digest: str) -> str | None:
+        """Return the name of the approved study with this digest, or with a part that has it."""
+        return self._consent.study_named(digest)
+
+    def has_changed(self) -> bool:
+        """Return whether the site file differs from what was last read, or cannot be read."""
+        version = version_of(self._path)
+        if version != self._version:
+            with suppress(SiteError):
+                if not [*_differing(self._site.model_dump(), load_site(self._path).model_dump())]:
+                    self._version = version  # a comment, or the same content written again
+        return version != self._version
+
+    def _check(self) -> None:
+        if self.has_changed():
+            raise SiteError(
+                f"{self._path} was changed at {_changed_at(self._path)}; it is read again before"
+                " anything is answered"
+            )
+
+    def _read_again(self) -> None:
+        """Use the changed file. Raises SiteError where that is impossible."""
+        version = _settled(self._path)
+        was_changed = f"{self._path} was changed at {_changed_at(self._path)}"
+        try:
+            site = load_site(self._path)
+            differing = [*_differing(self._site.model_dump(), site.model_dump())]
+            kept = [key for key in differing if key.startswith(_KEPT)]
+            if kept:
+                raise SiteError(f"{', '.join(kept)}: start `erosion client` again for that.")
+            claim(site)
+            self._take(site)
+        except SiteError as problem:
+            raise SiteError(
+                f"{was_changed}, and this site answers nothing until it can use it. {problem}"
+            ) from None
+        self._version = version
+        self.news = f"changed at {_changed_at(self._path)}: {', '.join(differing)}"
+        logger.info("%s and holds from now on: %s", was_changed, ", ".join(differing))
+
+    def _take(self, site: Site) -> None:
+        allow_only_these(site.limits)
+        _load_methods(site)
+        credentials = credentials_for(site.coordinator)
+        self.coordinator = known_as(credentials)  # as the records have it
+        self.certificate_expires = credentials.expires
+        secret = b"" if site.compute.public_order else self._secret
+        hospital = Hospital(site, secret, noise_secret=self._secret, records=self._records)
+        consent = Consent(site, self._records, self.coordinator)
+        self._app: ClientApp = make_app(hospital, consent)
+        self._site, self._hospital, self._consent = site, hospital, consent
+        self.dataset = dataset_of(site)
+
+
+def _load_methods(site: Site) -> None:
+    """Load methods from packages that the limits allow, so that the app knows their steps."""
+    for name, sha256 in site.limits.installed_methods.items():
+        try:
+            load_method(name, sha256)
+        except ModelError as problem:  # no study that names it can be answered
+            logger.error("%s", problem)
+
+
+def _settled(path: Path) -> tuple[int, ...]:
+    """Return the file's version once it has been stable for a moment. Raises SiteError."""
+    version = version_of(path)
+    for _look in range(MOST_LOOKS):
+        time.sleep(SETTLED_SECONDS)
+        seen, version = version, version_of(path)
+        if seen == version:
+            return version
+    raise SiteError(f"{path} is being written all the time")
+
+
+def _changed_at(path: Path) -> str:
+    """Return when the file was written or put there, by this machine's clock."""
+    try:
+        changed = datetime.fromtimestamp(path.stat().st_ctime)
+    except OSError:  # it is gone
+        changed = datetime.now()
+    return f"{changed:%H:%M}"
+
+
+def _differing(
+    before: Mapping[str, Any], after: Mapping[str, Any], place: str = ""
+) -> Iterator[str]:
+    """Yield which keys of two site files differ: "limits.studies"."""
+    for key in {**before, **after}:
+        old, new = before.get(key), after.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from _differing(old, new, f"{place}{key}.")
+        elif old != new:
+            yield f"{place}{key}"
+
+
+def serve(path: Path, until: Until) -> None:
+    """Serve a hospital, by its site file, until interrupted. Raises SiteError, LinkError."""
+    version = version_of(path)  # before reading: what changes meanwhile is newer
+    site = load_site(path)
+    line = credentials_for(site.coordinator)
+    claim(site)
+    secret = site_secret(site.consent_folder)
+    records = Records.of(site)
+    running = RunningSite(path, site, records, secret=secret, version=version)
+    with (
+        closing(records),
+        _audit_log(site, lambda: running.dataset) as audit_log,
+    ):
+        recover(records, known_as(line), dataset_of(site), audit_log.path)
+        watch = SiteObservers(
+            site.records_folder,
+            audit_log,
+            name=site.name,
+            coordinator=line.address,
+            budgets=running.budgets,
+            site_file=lambda: running.news,
+            study_named=running.study_named,
+            certificate_expires=lambda: running.certificate_expires,
+        )
+        agent = Agent(
+            running.connect,
+            running,
+            address=line.address,
+            encrypted=line.tls is not None,
+            until=until,
+            watchers=[watch],
+            has_changed=running.has_changed,
+            has_decided=running.has_decided,
+            is_repeated=running.is_repeated,
+        )
+        _run(agent, watch)
+
+
+def serve_app(site: AppSite, app: ClientApp, until: Until) -> None:
+    """Serve an app that is installed here until interrupted. Raises SiteError, LinkError."""
+    line = credentials_for(site.coordinator)
+    with _audit_log(site, str) as audit_log:
+        watch = SiteObservers(
+            site.records_folder,
+            audit_log,
+            name=site.name,
+            coordinator=line.address,
+            certificate_expires=lambda: line.expires,
+        )
+        agent = Agent(
+            lambda: credentials_for(site.coordinator).connect(),
+            InstalledApp(app, site),
+            address=line.address,
+            encrypted=line.tls is not None,
+            until=until,
+            watchers=[watch],
+        )
+        _run(agent, watch)
+
+
+def _audit_log(site: Site | AppSite, dataset: Callable[[], str]) -> AuditLog:
+    return AuditLog(
+        site.records_folder,
+        hospital=site.name,
+        dataset=dataset,
+        file_bytes=site.log.file_megabytes * 2**20,
+        keep_days=site.log.keep_days,
+    )
+
+
+def _run(agent: Agent, watch: SiteObservers) -> None:
+    try:
+        agent.run()
+        watch.end("the program ended")
+    except KeyboardInterrupt:
+        agent.stop.set()
+        watch.end("the program was stopped")
+        logger.info("stopped")
+    except ErosionError as problem:
+        watch.end(str(problem))
+        raise

@@ -1,0 +1,352 @@
+"""What people and the site file's rule decided, and which studies a decision covers.
+
+A study with `user = "all"` becomes one study per user; one that leaves settings open becomes
+trials, which hold out a fold, and finally the study with its settings chosen. A person approves the
+study that leads to them; what it does not lead to is not approved.
+
+A declined study stays declined for every study that asks no less: for all of its columns (or more)
+of this hospital, in the same role (or as the user), without better protection of updates. Names,
+seeds, rounds, arms and training settings do not count."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+
+from erosion_client.connection.credentials import credentials_for, known_as
+from erosion_client.dataset.sources.data_source import TableSource
+from erosion_client.disclosure.control import DisclosureControl
+from erosion_client.records.account import dataset_of
+from erosion_client.records.records import Records
+from erosion_client.records.studies import State, StudyEntry, now
+from erosion_client.site_file import Site
+from erosion_client.training.limits import lacking, most_runs, needs_of, part_asked
+from erosion_client.training.privacy import spent_here
+from erosion_common.errors import ErosionError, SiteError, StudyError
+from erosion_common.rounds.selection import candidates, fold_studies, trials
+from erosion_common.settings.base import validate
+from erosion_common.study.study import Study, study_from_json
+from erosion_common.tasks.inputs import ImageTask, TabularTask
+
+_KEPT = ("name", "hospitals", "rounds", "seed")  # by everything that a study leads to
+
+
+def leads_to(approved: Study, study: Study) -> bool:
+    """Return whether `study` is the approved one or follows from it by its own rules."""
+    if study.digest == approved.digest:
+        return True
+    if any(getattr(approved, key) != getattr(study, key) for key in _KEPT):
+        return False  # compared at once, where the next step derives studies
+    if approved.has_every_user:
+        if study.user not in approved.hospitals:
+            return False
+        approved = approved.for_user(study.user)
+        if study.digest == approved.digest:
+            return True
+    if approved.evaluation.folds is not None:
+        return any(fold.digest == study.digest for fold in fold_studies(approved))
+    if approved.selection is None:
+        return False
+    return _is_trial(approved, study) if study.fold is not None else _is_chosen(approved, study)
+
+
+def derived(approved: Study) -> Iterator[Study]:
+    """Yield the studies that it leads to, except those with chosen settings, which may be many."""
+    if approved.has_every_user:
+        for user in approved.hospitals:
+            yield from derived(approved.for_user(user))
+        return
+    yield approved
+    if approved.evaluation.folds is not None:
+        yield from fold_studies(approved)
+    elif approved.selection is not None:
+        for arm in approved.arms:
+            for folds in trials(approved, arm):
+                yield from folds
+
+
+def _is_trial(approved: Study, study: Study) -> bool:
+    arms = [arm for arm in study.arms if arm in approved.arms]
+    if len(arms) != 1:
+        return False
+    return any(
+        trial.digest == study.digest for folds in trials(approved, arms[0]) for trial in folds
+    )
+
+
+def _is_chosen(approved: Study, study: Study) -> bool:
+    """Return whether each arm has one of its candidates, and nothing else differs."""
+    if list(study.arms) != list(approved.arms):
+        return False
+    arms = {}
+    for name, arm in study.arms.items():
+        own = approved.arms[name].model_dump()
+        found = arm.model_dump()
+        if not any(
+            {**own, **_as_written(approved, name, tried)} == found
+            for tried in candidates(approved, name)
+        ):
+            return False
+        arms[name] = found
+    chosen = Study.model_validate({**approved.model_dump(), "arms": arms, "selection": None})
+    return chosen.digest == study.digest
+
+
+def _as_written(approved: Study, arm: str, tried: object) -> dict[str, object]:
+    """Return a candidate's settings with the values that validation makes of them."""
+    raw = {**approved.arms[arm].model_dump(mode="json"), **dict(tried)}  # type: ignore[call-overload]
+    try:
+        settings = validate(type(approved.arms[arm]), raw, "candidate", ErosionError)
+    except ErosionError:
+        return {"": None}  # unequal to everything
+    return settings.model_dump()
+
+
+def contracts_of(study: Study) -> dict[str, str]:
+    """Return, by column, everything that decides whether a hospital's values are accepted."""
+    task = study.task
+    contracts = {column.name: repr(column) for column in task.target_columns}
+    if isinstance(task, TabularTask):
+        for feature in task.features:
+            said = feature.model_dump_json(include={"type", "range", "categories"})
+            contracts[feature.name] = f"{said} {task.policy(feature)}"
+        for column in task.target_columns:  # a patient without an outcome may be left out
+            contracts[column.name] += " refuse" if task.missing == "refuse" else " drop"
+    if (split := study.evaluation.split_column) is not None:  # neither a feature nor a target
+        contracts[split] = "which part"
+    return contracts
+
+
+def contracts_at(site: Site, study: Study) -> dict[str, str]:
+    """Return the same for this hospital's data, also under a column's local name.
+
+    A study may name a column either way, or both: it is one column, and everything asked about it
+    at once is one question.
+    """
+    said: dict[str, set[str]] = {}
+    for name, contract in contracts_of(study).items():
+        for each in (name, local_name(site, name)):
+            said.setdefault(each, set()).add(contract)
+    return {name: " and ".join(sorted(contracts)) for name, contracts in said.items()}
+
+
+def local_name(site: Site, name: str) -> str:
+    """Return the name of a study's column in this hospital's data."""
+    return site.data.local_name(name) if isinstance(site.data, TableSource) else name
+
+
+WITHIN_LIMITS = "limits"  # who decided, where it was the site file's rule
+
+
+def entry_of(study: Study, records: Records, coordinator: str = "") -> StudyEntry:
+    """Return a study's entry; a new one, asked about by `coordinator`, where there is none."""
+    return records.studies.get(study.digest) or StudyEntry(
+        digest=study.digest,
+        name=study.name,
+        content=study.canonical_json(),
+        coordinator=coordinator,
+        asked=now(),
+        state="pending",
+        decided_by="",
+        decided="",
+    )
+
+
+def too_many_approved(site: Site, records: Records) -> str | None:
+    """Return why no further study may be approved here, or None."""
+    approved, most = len(records.studies.all("approved")), site.budget.studies
+    return None if approved < most else f"approved studies: {approved} of {most} (budget.studies)"
+
+
+def most_runs_of(site: Site, digest: str, records: Records) -> int:
+    """Return how many runs are answered of the study with this digest."""
+    entry = records.studies.get(digest)
+    own = None if entry is None else study_of(entry)
+    return site.budget.runs_per_study if own is None else most_runs(site, own)
+
+
+def decide(records: Records, entry: StudyEntry, *, approve: bool, by: str) -> StudyEntry:
+    """Record a person's decision about a study, unless it is already the latest of all.
+
+    A later decision may be about a part of the study, which this decision then overrides.
+    """
+    state: State = "approved" if approve else "declined"
+    for latest in records.studies.decided()[:1]:
+        if (latest.digest, latest.state, latest.decided_by) == (entry.digest, state, by):
+            return latest
+    decided = replace(entry, state=state, decided_by=by, decided=now())
+    records.studies.put(decided)
+    return decided
+
+
+def decision_about(study: Study, records: Records) -> StudyEntry | None:
+    """Return the decision that covers `study`: about it, or about one that leads to it.
+
+    It is the latest by a person, or by the site file's rule where no person decided.
+    """
+    by_persons_first = sorted(
+        records.studies.decided(), key=lambda entry: entry.decided_by == WITHIN_LIMITS
+    )
+    return next(leading(study, by_persons_first), None)
+
+
+def first_entry_of(study: Study, records: Records) -> StudyEntry | None:
+    """Return the entry that answers to `study` count for: the first decided one that leads to it.
+
+    A later decision about another one is no reason to answer the same question again.
+    """
+    return next(leading(study, records.studies.decided_first()), None)
+
+
+def leading(study: Study, entries: Iterable[StudyEntry]) -> Iterator[StudyEntry]:
+    """Yield the entries that lead to `study`, in their order."""
+    for entry in entries:
+        if (own := study_of(entry)) is not None and leads_to(own, study):
+            yield entry
+
+
+def decision_that_holds(entry: StudyEntry, records: Records) -> StudyEntry | None:
+    """Return the decision that covers an entry's study; None also where it is unreadable."""
+    own = study_of(entry)
+    return None if own is None else decision_about(own, records)
+
+
+def study_of(entry: StudyEntry) -> Study | None:
+    """Return an entry's study; None for one that this version cannot read."""
+    return _read_text(entry.content)
+
+
+@lru_cache(maxsize=256)  # many studies are compared with each decided one
+def _read_text(content: str) -> Study | None:
+    try:
+        return study_from_json(content)
+    except ErosionError:
+        return None
+
+
+def declined_before(site: Site, study: Study, records: Records) -> StudyEntry | None:
+    """Return the study last declined by a person of which this one asks no less."""
+    for entry in records.studies.decided():
+        if entry.state != "declined" or entry.decided_by == WITHIN_LIMITS:
+            continue
+        if (declined := study_of(entry)) is not None and _asks_no_less(site, study, declined):
+            return entry
+    return None
+
+
+def _asks_no_less(site: Site, study: Study, declined: Study) -> bool:
+    new, old = part_asked(site, study), part_asked(site, declined)
+    is_better_kept = (new.privacy is not None and old.privacy is None) or (
+        new.federation.sealed and not old.federation.sealed
+    )
+    is_smaller_role = old.user == site.name and new.user != site.name
+    asks_for_all = _columns(site, old) <= _columns(site, new)
+    return asks_for_all and not is_better_kept and not is_smaller_role
+
+
+def _columns(site: Site, study: Study) -> set[str]:
+    """Return the local names of its columns, under each name that the study uses."""
+    names = {local_name(site, name) for name in contracts_of(study)}
+    return names | ({"images"} if isinstance(study.task, ImageTask) else set())
+
+
+def used_by_a_run(site: Site, study: Study) -> Iterator[str]:
+    """Yield what a run uses up, with all parts of a run for every user."""
+    needs, budget = needs_of(site, study), site.budget
+    yield f"up to {needs.rounds} rounds of arms, of {budget.rounds} (budget.rounds)"
+    if needs.evaluations:
+        yield f"final figures once, of {budget.evaluations} times (budget.evaluations)"
+    users = f", for each of {needs.runs} users" if needs.runs > 1 else ""
+    yield f"one of {budget.runs_per_study} runs{users} (budget.runs_per_study)"
+
+
+def too_little(site: Site, study: Study, records: Records) -> list[str]:
+    """Return why a further run for the site file's coordinator would be refused."""
+    try:
+        coordinator = known_as(credentials_for(site.coordinator))
+    except SiteError:  # no keys yet: nothing was answered
+        coordinator = ""
+    dataset = dataset_of(site)
+    problems = [
+        *lacking(site.budget, records.answers.used(coordinator, dataset), needs_of(site, study))
+    ]
+    if (entry := first_entry_of(study, records)) is not None:
+        runs = len(records.answers.runs(coordinator, dataset, entry.digest))
+        if runs >= most_runs_of(site, entry.digest, records):
+            most = site.budget.runs_per_study
+            problems.append(f"{runs} runs of it were answered (budget.runs_per_study = {most})")
+    return problems
+
+
+def was_answered(study: Study, records: Records) -> bool:
+    """Return whether a run of it was answered, and may continue."""
+    entry = first_entry_of(study, records)
+    return entry is not None and any(
+        records.answers.runs(coordinator, dataset, entry.digest)
+        for coordinator, dataset in records.answers.pairs()
+    )
+
+
+def listing(site: Site, records: Records) -> list[str]:
+    """Return every study with its state, each coordinator's use of the budgets, and disclosures."""
+    return [
+        *_studies(site, records),
+        "",
+        *used_up(site, records),
+        *DisclosureControl(site, records=records).disclosed(),
+    ]
+
+
+def _studies(site: Site, records: Records) -> Iterator[str]:
+    entries = records.studies.all()
+    if not entries:
+        yield f"No coordinator has asked {site.name} to take part in a study yet."
+    waits = False
+    for entry in entries:
+        holds = decision_that_holds(entry, records) or entry
+        decided = f"waits for a decision since {entry.asked}"
+        if holds.decided:
+            of = "" if holds.digest == entry.digest else f" with {holds.digest[:12]}"
+            decided = f"{holds.state}{of} by {holds.decided_by}, {holds.decided}"
+        waits |= not holds.decided
+        yield f"{entry.digest[:12]}  {entry.name}  {decided}"
+    if waits:
+        yield "Look at one with `erosion review SITE.toml DIGEST`."
+    if site.approval.automatic == "within_limits":
+        yield (
+            'approval.automatic = "within_limits": this site'
+            " approves every study that its limits allow without a person."
+        )
+
+
+def used_up(site: Site, records: Records) -> list[str]:
+    """Return the used budgets of this site's data, coordinator by coordinator."""
+    budget, dataset = site.budget, dataset_of(site)
+    approved = len(records.studies.all("approved"))
+    lines = [f"Approved studies: {approved} of {budget.studies} (budget.studies)"]
+    for coordinator, data in records.answers.pairs():
+        if data == dataset:
+            used = records.answers.used(coordinator, data)
+            lines.append(
+                f"Coordinator {coordinator}: {used.studies} studies in {used.runs} runs;"
+                f" {used.rounds} of {budget.rounds} rounds answered, final figures given"
+                f" {used.evaluations} of {budget.evaluations} times"
+            )
+            column, variants = records.answers.most_variants(coordinator, data)
+            if variants > 1:
+                lines.append(
+                    f"Coordinator {coordinator}: {column} compared with {variants} of"
+                    f" {budget.variants} different ranges or categories (budget.variants)"
+                )
+    return [*lines, *spent_here(site, records)]
+
+
+def named(digest: str, records: Records) -> StudyEntry:
+    """Return the study with this beginning of a digest; raises StudyError for none or several."""
+    found = [entry for entry in records.studies.all() if entry.digest.startswith(digest.lower())]
+    if len(found) == 1:
+        return found[0]
+    known = (
+        ", ".join(entry.digest[:12] for entry in (found or records.studies.all())[:10]) or "none"
+    )
+    what = "Several studies begin" if found else "No study that was put to this site begins"
+    raise StudyError(f"{what} with {digest!r}; there are: {known}.")

@@ -1,0 +1,368 @@
+"""Authorises every request by what a person at this site approved, and by its budgets.
+
+`authorise` notes the answer before it is computed: a question has one answer, also after a failure
+of the machine. The cost of the answer is noted before it leaves (`PrivateRounds.pay`, `commit`).
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from erosion_client.consent.approvals import (
+    WITHIN_LIMITS,
+    contracts_at,
+    contracts_of,
+    decision_about,
+    declined_before,
+    entry_of,
+    first_entry_of,
+    local_name,
+    most_runs_of,
+    too_many_approved,
+)
+from erosion_client.records.account import dataset_of
+from erosion_client.records.answers import FINAL_FIGURES, Answer, place
+from erosion_client.records.records import Records
+from erosion_client.records.studies import MOST_PENDING, StudyEntry, now
+from erosion_client.site_file import Site
+from erosion_client.training.kept_state import Moment
+from erosion_client.training.limits import check_study, lacking, needs_of, part_asked, rounds_asked
+from erosion_client.training.request import Request
+from erosion_common.algorithms.base import TRAIN
+from erosion_common.errors import Refusal, RunOver, Undecided
+from erosion_common.protocol.messages import EvaluateRequest, TrainRequest
+from erosion_common.sealed import legs
+from erosion_common.study.study import Study
+from erosion_common.support.files import version_of
+from erosion_common.support.text import printable
+
+_LONGEST_NAME = 200  # characters
+LONGEST_STUDY = 2**19  # characters of a study that waits for a person
+_MOST_EXCHANGES = 32  # of a round's answers
+_KNOWN = 64  # studies for which the approved one is cached
+
+
+class Consent:
+    """What one site takes part in for one coordinator; raises Refusal and SiteError."""
+
+    def __init__(self, site: Site, records: Records, coordinator: str) -> None:
+        """`coordinator`: its name in the records, for example its certificate's fingerprint."""
+        self._site, self._records, self._coordinator = site, records, coordinator
+        self._key = coordinator, dataset_of(site)  # answers and budgets are counted for both
+        self._waiting: dict[str, Study] = {}  # by digest; asked about and waiting for a person
+        self._seen: tuple[int, ...] = ()
+        self._decisions = -1  # number of decisions when the next was filled
+        self._approved: dict[str, str] = {}  # study's digest -> approved digest
+        self._held: set[frozenset[tuple[str, str]]] = set()  # columns' contracts as noted
+        self.is_repeated = False  # whether the last answer repeated an earlier one
+
+    def check(self, study: Study) -> str:
+        """Return the digest of the study in the records; Refusal where it is not approved.
+
+        An undecided study is kept for `erosion review`. A study declined later is declined from
+        then.
+        """
+        approved = self._approved_by(study)
+        self._hold(study, approved)
+        return approved
+
+    def study_named(self, digest: str) -> str | None:
+        """Return the name of the approved study with this digest; None: there is none."""
+        entry = self._records.studies.get(self._approved.get(digest, digest))
+        return entry.name if entry is not None and entry.state == "approved" else None
+
+    def check_run(self, study: Study, run: str | None) -> None:
+        """Check the same before a run begins, and that the budgets cover all of it."""
+        approved = self.check(study)
+        if run is None or run in self._records.answers.runs(*self._key, approved):
+            return
+        self._check_number_of_runs(approved, run)
+        used = self._records.answers.used(*self._key)
+        if problems := [*lacking(self._site.budget, used, needs_of(self._site, study))]:
+            raise Refusal(
+                f"{self._site.name} has not enough left for study {study.name!r}:"
+                f" {'; '.join(problems)}. Ask the hospital to raise it in its site file."
+            )
+
+    def has_news(self) -> bool:
+        """Return whether an undecided study was approved since; once for each."""
+        path = self._records.path
+        if not self._waiting or path is None or (now_seen := version_of(path)) == self._seen:
+            return False
+        self._seen = now_seen
+        before = len(self._waiting)
+        self._waiting = {
+            digest: study
+            for digest, study in self._waiting.items()
+            if (entry := decision_about(study, self._records)) is None or entry.state != "approved"
+        }
+        return len(self._waiting) < before
+
+    def authorise(
+        self,
+        request: Request,
+        kept: Mapping[str, Tensor] | None = None,
+        lacks: Mapping[str, Moment] | None = None,
+    ) -> None:
+        """Note that the request is about to be answered; Refusal where it must not be.
+
+        `kept`: the state of earlier rounds that the answer is also computed from.
+        `lacks`: arms without any state of the run, and the exchange up to which it is missing.
+        """
+        study, approved = request.study, self.check(request.study)
+        if isinstance(request, TrainRequest):
+            self._check_fields(request)
+            step = TRAIN if request.step == TRAIN else place(request.step, request.exchange)
+            answer = Answer(approved, request.run, study.digest, request.arm, request.round, step)
+        else:
+            _check_names(run=request.run)
+            is_fold = study.fold is not None
+            answer = Answer(approved, request.run, study.digest, "", 0, FINAL_FIGURES, is_fold)
+        with self._records.transaction():
+            if isinstance(request, TrainRequest):
+                self._check_times(request, answer)
+            self._note(study, answer, question_hash(request, kept or {}), lacks or {})
+
+    def commit(self, request: Request, *, is_kept: bool) -> None:
+        """Note, before the answer leaves, whether state of the arm is kept from here on."""
+        if is_kept and isinstance(request, TrainRequest):
+            which = request.study.digest, request.run, request.arm
+            since = request.round, request.exchange
+            self._records.answers.note_kept(*self._key, *which, since)
+
+    def _approved_by(self, study: Study) -> str:
+        if (decisions := self._records.studies.num_decisions()) != self._decisions:
+            self._decisions = decisions
+            self._approved.clear()
+        if (known := self._approved.get(study.digest)) is not None:
+            return known
+        entry = decision_about(study, self._records)
+        if entry is None:
+            return self._ask(study)
+        if entry.state == "declined":
+            raise Refusal(f"{self._site.name} declined study {study.name!r} ({entry.digest[:12]}).")
+        if entry.decided_by == WITHIN_LIMITS:
+            self._check_declined(study)
+        if len(self._approved) == _KNOWN:
+            self._approved.clear()
+        known_as = (first_entry_of(study, self._records) or entry).digest
+        self._approved[study.digest] = known_as
+        return known_as
+
+    def _hold(self, study: Study, approved: str) -> None:
+        """Note the columns' contracts before data are read: they disclose whether values fit."""
+        contracts = contracts_at(self._site, study)
+        asked = frozenset(contracts.items())
+        if asked in self._held:
+            return
+        most = self._site.budget.variants
+        known_as = self._records.answers.hold(*self._key, contracts, most)
+        if known_as is not None and not self._records.answers.runs(*self._key, approved):
+            names = contracts_of(study)  # a column's local name stays here
+            column = next(n for n in names if known_as in (n, local_name(self._site, n)))
+            raise Refusal(
+                f"{self._site.name} compared its data with {most} different ranges, categories or"
+                f" policies of {column!r} already; budget.variants = {most}. Ask as one of the"
+                " earlier studies did."
+            )
+        self._held.add(asked)
+
+    def _check_fields(self, request: TrainRequest) -> None:
+        """Check that the round is approved, and that names are short and printable."""
+        study = request.study
+        rounds = rounds_asked(study)
+        if request.round > rounds:
+            raise Refusal(
+                f"{self._site.name} approved {rounds} rounds of study {study.name!r}; this is round"
+                f" {request.round}."
+            )
+        if request.exchange > _MOST_EXCHANGES:
+            raise Refusal(
+                f"The request is of exchange {request.exchange} of its round; at most"
+                f" {_MOST_EXCHANGES} are answered."
+            )
+        _check_names(arm=request.arm, step=request.step, run=request.run)
+
+    def _check_times(self, request: TrainRequest, answer: Answer) -> None:
+        """Check that a round asks for a step only as often as its method does."""
+        step, study = request.step, request.study
+        settings = study.arms.get(request.arm)
+        if settings is None or step == TRAIN or step in legs.STEPS:
+            return
+        most = settings.times_asked(step, study.build_context.layout)
+        places = self._records.answers.steps(*self._key, answer)
+        others = {place for place in places if place.partition(" ")[0] == step} - {answer.step}
+        if len(others) >= most:
+            times = "once" if most == 1 else f"{most} times"
+            raise Refusal(
+                f"{settings.algorithm} asks for {step} {times} a round, and {self._site.name} has"
+                f" answered it as often in round {request.round} of this run."
+            )
+
+    def _note(
+        self, study: Study, answer: Answer, question: str, lacks: Mapping[str, Moment]
+    ) -> None:
+        table = self._records.answers
+        what = f"{answer.step} of round {answer.round}" if answer.round else "the final figures"
+        if table.is_recovered(*self._key, answer):
+            raise RunOver(
+                f"{self._site.name} answered {what} of this run before its records were restored,"
+                " and no longer knows to which parameters: start a new run."
+            )
+        self.is_repeated = table.question(*self._key, answer) is not None
+        if not self.is_repeated:
+            self._check_kept(answer, lacks)
+            table.note_origin(answer.variant, answer.study)
+            self._check_budgets(answer)
+            # Settings are chosen once a run: each further choice would have its own rounds.
+            if study.fold is None and not table.choose(*self._key, answer, study.user):
+                raise RunOver(
+                    f"{self._site.name} answers this run of study {study.name!r} with the settings"
+                    " that were chosen first, and not with others: start a new run."
+                )
+        if not table.note(*self._key, answer, question):
+            raise RunOver(
+                f"{self._site.name} answered {what} of this run once, to other parameters or from"
+                " another state of what it keeps. It does not answer it twice: start a new run."
+            )
+
+    def _check_kept(self, answer: Answer, lacks: Mapping[str, Moment]) -> None:
+        """Refuse to begin again in the middle of a run because kept state is missing."""
+        for arm, moment in lacks.items():
+            which = answer.variant, answer.run, arm
+            since = self._records.answers.kept_since(*self._key, *which)
+            if since is not None and since < (moment.round, moment.exchange):
+                raise RunOver(
+                    f"{self._site.name} has lost what it keeps of {arm} in this run (compute.state"
+                    " in its site file): start a new run."
+                )
+
+    def _check_budgets(self, answer: Answer) -> None:
+        budget, name = self._site.budget, self._site.name
+        used = self._records.answers.used(*self._key)
+        self._check_number_of_runs(answer.study, answer.run)
+        if answer.round > 0 or answer.is_fold:
+            is_begun = bool(self._records.answers.steps(*self._key, answer))
+            if used.rounds >= budget.rounds and not is_begun:
+                raise Refusal(
+                    f"{name} has answered {used.rounds} rounds about these data;"
+                    f" {budget.used_up('rounds')}"
+                )
+        elif used.evaluations >= budget.evaluations:
+            raise Refusal(
+                f"{name} has given final figures {used.evaluations} times about these data;"
+                f" {budget.used_up('evaluations')}"
+            )
+
+    def _check_number_of_runs(self, approved: str, run: str) -> None:
+        runs = self._records.answers.runs(*self._key, approved)
+        budget = self._site.budget
+        if run in runs or len(runs) < budget.runs_per_study:
+            return
+        if len(runs) >= (most := most_runs_of(self._site, approved, self._records)):
+            each = "" if most == budget.runs_per_study else ", each of which has one user"
+            raise Refusal(
+                f"{self._site.name} has taken part in {len(runs)} runs of this study{each};"
+                f" {budget.used_up('runs_per_study')}"
+            )
+
+    def _ask(self, study: Study) -> str:
+        """Approve by the site file's rule, or leave the study for a person.
+
+        Studies that the limits refuse are refused first, so that nobody reviews or approves them.
+        """
+        check_study(self._site, part_asked(self._site, study))
+        entry = entry_of(study, self._records, self._coordinator)
+        if self._site.approval.automatic == "within_limits" and study.fold is None:
+            try:
+                self._check_declined(study)
+            except Refusal:
+                self._keep_for_a_person(entry)  # who may review it after all
+                raise
+            if full := too_many_approved(self._site, self._records):
+                remedy = "Ask the hospital to raise it in its site file."
+                raise Refusal(f"{self._site.name} approves no further study: {full}. {remedy}")
+            self._records.studies.put(
+                replace(entry, state="approved", decided_by=WITHIN_LIMITS, decided=now())
+            )
+            return study.digest
+        if study.fold is None:  # people decide about whole studies
+            if self._records.studies.get(study.digest) is None:
+                self._keep_for_a_person(entry)
+            self._waiting[study.digest] = study
+        raise Undecided(
+            f"nobody at {self._site.name} has approved study {study.name!r} ({_short(study)}) yet;"
+            " somebody there decides with `erosion review SITE.toml`"
+        )
+
+    def _check_declined(self, study: Study) -> None:
+        """Check that no person declined the same study under another name."""
+        if declined_before(self._site, study, self._records) is not None:
+            raise Refusal(  # without the name: it may be another coordinator's study
+                f"somebody at {self._site.name} declined a study, and {study.name!r}"
+                f" ({_short(study)}) asks no less. Ask the hospital to look at it with `erosion"
+                " review SITE.toml`, or ask for fewer columns."
+            )
+
+    def _keep_for_a_person(self, entry: StudyEntry) -> None:
+        if len(entry.content) > LONGEST_STUDY:
+            raise Refusal(
+                f"The study has {len(entry.content)} characters; {self._site.name} keeps at"
+                f" most {LONGEST_STUDY} for a person to decide about."
+            )
+        if len(self._records.studies.all("pending")) >= MOST_PENDING:
+            raise Refusal(
+                f"{self._site.name} has {MOST_PENDING} studies waiting for a person already;"
+                " `erosion review` there decides about them."
+            )
+        self._records.studies.put(entry)
+
+
+def question_hash(request: Request, kept: Mapping[str, Tensor]) -> str:
+    """Return the hash of everything that an answer is computed from, including `kept`."""
+    tensors: dict[str, Tensor | None] = {f"\0kept/{name}": tensor for name, tensor in kept.items()}
+    if isinstance(request, EvaluateRequest):
+        enclosed = {
+            f"{arm}/{name}": tensor
+            for arm, named in request.enclosed.items()
+            for name, tensor in named.items()
+        }
+        return _hash({**request.parameters, **tensors, **enclosed}, str(request.scaling))
+    if request.step in legs.STEPS:
+        return ""  # which the sum records note: a resumed round has fresh keys
+    tensors |= {"parameters": request.parameters, **request.enclosed}
+    values = sorted(item for item in request.values.items() if item[0] != legs.ATTEMPT)
+    return _hash(tensors, str(request.scaling), str(values))
+
+
+def _hash(tensors: Mapping[str, Tensor | None], *words: str) -> str:
+    """Return the SHA-256 of all parts, each preceded by its length."""
+    digest = hashlib.sha256()
+    for part in _parts(tensors, words):
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _parts(tensors: Mapping[str, Tensor | None], words: Sequence[str]) -> Iterator[bytes]:
+    for name, tensor in sorted(tensors.items()):
+        if tensor is not None:
+            yield f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()
+            flat = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+            yield flat.numpy().tobytes()
+    for word in words:
+        yield word.encode()
+
+
+def _check_names(**names: str) -> None:
+    for name, value in names.items():
+        # as the log writes it, for finding answers again
+        if not value.isascii() or value != printable(value, at_most=_LONGEST_NAME):
+            raise Refusal(f"The request's {name} is too long, or is not in plain letters.")
+
+
+def _short(study: Study) -> str:
+    return study.digest[:12]

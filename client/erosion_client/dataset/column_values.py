@@ -1,0 +1,239 @@
+"""How people write values, and the meaning of the texts in one column of a table."""
+
+import math
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from erosion_common.settings.base import Settings
+from erosion_common.settings.names import canonical
+from erosion_common.tasks.features import CategoryFeature, NumberFeature
+from erosion_common.tasks.task import TargetColumn
+
+DecimalMark = Literal[".", ","]
+
+_WORDS = tomllib.loads(Path(__file__).with_name("missing_words.toml").read_text(encoding="utf-8"))
+MISSING_MARKERS = frozenset(_WORDS["markers"])  # in lower case
+MISSING_WORDS = frozenset(_WORDS["words"])  # the same; only ever proposed
+BELOW_A_LIMIT = frozenset(_WORDS["below"])  # the same
+DASHES = frozenset(["-", "--", "---", "–", "—"])
+
+_NUMBER = re.compile(r"[<>≤≥=~\s]*([+-]?\d[\d.,]*(?:[eE][+-]?\d+)?|[+-]?\.\d+)")
+_COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
+_BY_POINT = re.compile(r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+")
+_HUNDREDS = re.compile(r"[+-]?[1-9]\d{2}")
+_GROUPED = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+")  # 1,234 may be a thousand or 1.234
+
+
+def found_decimal(texts: Iterable[str]) -> DecimalMark:
+    """Return the decimal mark of the distinct texts of a table's number columns.
+
+    It is a comma where some have a comma and none a point; where every comma could also group
+    thousands, nothing is assumed, and the point stays.
+    """
+    commas = False
+    for text in texts:
+        # From "<0,05" and "1,33 (haem.)" the number.
+        found = _NUMBER.match(text)
+        number = found[1] if found else ""
+        if "." in number:
+            return "."
+        commas = commas or (
+            _COMMA.fullmatch(number) is not None and _GROUPED.fullmatch(number) is None
+        )
+    return "," if commas else "."
+
+
+def points_may_group(texts: Iterable[str]) -> bool:
+    """Return whether there are points, and each could group thousands: 1.250 or 12.500.000."""
+    pointed = [text for text in texts if "." in text]
+    return bool(pointed) and all(map(_BY_POINT.fullmatch, pointed))
+
+
+def groups_by_point(texts: Iterable[str]) -> bool:
+    """Return whether a column's points group thousands: it holds 980 and 1.250.
+
+    With three decimals throughout it would hold 980.000, and without trailing zeros 1.25.
+    """
+    numbers = [text for text in texts if text[-1:].isdecimal()]
+    pointed = [text for text in numbers if "." in text]
+    return (
+        any(text.endswith("0") for text in pointed)
+        and all(_BY_POINT.fullmatch(text) for text in pointed)
+        and any(_HUNDREDS.fullmatch(text) for text in numbers)
+        and all(len(text.lstrip("+-")) <= 3 for text in numbers if "." not in text)
+    )
+
+
+LARGEST_NUMBER = 1e30  # far beyond medicine, and sums of squares stay finite
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong with a value, and the remedy."""
+
+    wrong: str
+    remedy: str  # {key} is replaced by the study's column
+    is_range: bool = False  # a number, but not one that the study allows
+
+
+Parse = Callable[[str], float | Fault]  # NaN where the value is missing
+
+Limit = Literal["half", "limit"]  # what a value below one is read as; above one, always
+LIMIT = re.compile(r"([<>≤≥])=?\s*([.,]?\d[\d.,' \u00a0\u202f]*)")  # the limit of detection
+_WITH_UNIT = re.compile(r"[+-]?\d[\d.,]*\s*[^\W\d_].*")
+_TRUTH = {"true": "1", "false": "0"}  # as which Parquet and a database give them
+_MAP = 'correct it, or map it under [data.values.{key}] ("" means missing)'
+REFUSED = Fault(
+    "missing values, which the study refuses",
+    "fill them in or remove the patients (if they stand on other rows of the same patient,"
+    ' [data.rows] joins them); the study could say missing = "drop" or "impute"',
+)
+
+
+class UnitChange(Settings):
+    """From the data's unit to the study's: value x factor + offset."""
+
+    factor: float = Field(default=1.0, description="What the data's value is multiplied by.")
+    offset: float = Field(default=0.0, description="What is then added, in the study's unit.")
+
+
+@dataclass(frozen=True, slots=True)
+class NumberMarks:
+    """How numbers are written."""
+
+    decimal: str = "."
+    thousands: str = ""  # between groups of three digits; "": none
+    limit: Limit | None = None  # replaces "<0.5"; None: it is not a number
+
+    def plain(self, text: str) -> str | None:
+        """Return the text as `float` reads it; None where the marks are misplaced."""
+        if self.thousands:
+            # Spreadsheets put several kinds of spaces between groups.
+            text = re.sub(r"[\u00a0\u2009\u202f]", " ", text)
+            mark, decimal = re.escape(self.thousands), re.escape(self.decimal)
+            if self.thousands in text:
+                if not re.fullmatch(rf"[+-]?\d{{1,3}}(?:{mark}\d{{3}})+(?:{decimal}\d*)?", text):
+                    return None
+                text = text.replace(self.thousands, "")
+        # float() alone would take 1_000 for 1000.
+        return None if "_" in text else text.replace(self.decimal, ".")
+
+
+PLAIN_MARKS = NumberMarks()
+
+
+def feature_parser(
+    feature: NumberFeature | CategoryFeature,
+    marks: NumberMarks = PLAIN_MARKS,
+    unit: UnitChange | None = None,
+) -> Parse:
+    """Parse text to the number in the study's unit, or to the index of the category."""
+    if isinstance(feature, NumberFeature):
+        return _number_parser(feature, marks, unit)
+    known = {category: float(index) for index, category in enumerate(feature.categories)}
+    return _code_parser(known, f"not among the categories {_some(feature.categories)}")
+
+
+def toml_key(name: str) -> str:
+    """Return a column's name as a key of the site file."""
+    bare = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
+    return name if bare else f'"{name}"'
+
+
+def target_parser(
+    column: TargetColumn, marks: NumberMarks = PLAIN_MARKS, unit: UnitChange | None = None
+) -> Parse:
+    """Parse text to the number in the study's unit, or to the number of its code."""
+    if isinstance(column, NumberFeature):
+        return _number_parser(column, marks, unit)
+    return _code_parser(column.codes, column.wrong)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+
+
+def _code_parser(known: Mapping[str, float], wrong: str) -> Parse:
+    truth = _truth_values(known)
+
+    def parse(text: str) -> float | Fault:
+        code = known.get(canonical(text))
+        if code is None and truth:
+            code = truth.get(canonical(text).casefold())
+        if code is not None:  # before the markers: a study may have a category "NA"
+            return code
+        return math.nan if text.lower() in MISSING_MARKERS else Fault(wrong, _MAP)
+
+    return parse
+
+
+def _truth_values(known: Mapping[str, float]) -> Mapping[str, float]:
+    """Map truth words to the study's codes, where it tells true from false, or 1 from 0.
+
+    A text file writes True where Parquet and a database have a boolean, which is read as 1.
+    """
+    words = {name.casefold(): code for name, code in known.items()}
+    for no, yes in (("false", "true"), ("0", "1")):
+        if no in words and yes in words:
+            return {"false": words[no], "0": words[no], "true": words[yes], "1": words[yes]}
+    return {}
+
+
+def _number_parser(feature: NumberFeature, marks: NumberMarks, unit: UnitChange | None) -> Parse:
+    def parse(text: str) -> float | Fault:
+        if text.lower() in MISSING_MARKERS:
+            return math.nan
+        text = _TRUTH.get(text.lower(), text)
+        if marks.decimal == "," and "." in text and marks.thousands != ".":
+            # With a decimal comma, a point may group thousands: 1.234 could be either number.
+            hint = 'if the point groups thousands, set thousands = "." under [data]; '
+            return Fault("a point, where the decimal mark is a comma", hint + _MAP)
+        found = LIMIT.fullmatch(text) if marks.limit else None
+        is_halved = found is not None and marks.limit == "half" and found[1] in "<≤"
+        plain = marks.plain(found[2] if found else text)
+        try:
+            value = math.nan if plain is None else float(plain) / (2 if is_halved else 1)
+        except ValueError:
+            value = math.nan
+        if math.isnan(value):
+            return Fault("not a number", _hint(text, marks) + _MAP)
+        if unit is not None:
+            value = value * unit.factor + unit.offset
+        if abs(value) > LARGEST_NUMBER:
+            return Fault(f"beyond ±{LARGEST_NUMBER:g}", _MAP)
+        if feature.range is not None and not feature.range[0] <= value <= feature.range[1]:
+            low, high = feature.range
+            wrong = f"outside {low:g} to {high:g}{f' {feature.unit}' if feature.unit else ''}"
+            if unit is not None:
+                wrong += " after the change of unit"
+            remedy = (
+                "check the unit ([data.units] changes it), or ask for a wider range in the study"
+                f" where values are right; {_MAP}"
+            )
+            return Fault(wrong, remedy, is_range=True)
+        return value
+
+    return parse
+
+
+def _hint(text: str, marks: NumberMarks) -> str:
+    """Return what a text that is not a number may mean, with the remedy."""
+    if LIMIT.fullmatch(text):
+        return (
+            "for a value beyond a limit the hospitals should agree on a number, half the limit or"
+            ' the limit: {key} = "half" or "limit" under [data.limits]; '
+        )
+    if _WITH_UNIT.fullmatch(text):
+        return "write the number without its unit, all in one unit; "
+    if marks.decimal == "." and "," in text and not marks.thousands:
+        return (
+            'if the comma is the decimal mark, set decimal = "," under [data], if it groups'
+            ' thousands, thousands = ","; '
+        )
+    return ""

@@ -1,0 +1,345 @@
+"""Reads a hospital's patients for a study, validates them, and keeps them for its runs."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from erosion_client.dataset.same_patient import same_patient
+from erosion_client.dataset.sources.data_source import DataSource, ImageSource, TableSource
+from erosion_client.dataset.sources.labelled_images import FaultyImagesError
+from erosion_client.dataset.study_columns import columns_of, study_column_names
+from erosion_client.dataset.table_contract import candidates, check_table, missing_columns
+from erosion_client.dataset.text_table import TextTable
+from erosion_client.site_file import Site
+from erosion_client.training.kept_state import OF_A_RUN, KeptState, Moment, StateKey
+from erosion_common.errors import DataError, Refusal
+from erosion_common.study.study import Study
+from erosion_common.support.files import write_atomically
+from erosion_common.tasks.inputs import ImageTask, TabularTask
+from erosion_common.tasks.task import Targets, Task
+
+SHOWN_ROWS = 5  # examples in a note
+LIST = "unusable-files.txt"  # in the records folder
+
+
+@dataclass(frozen=True, slots=True)
+class Patients:
+    """What a study sees of a hospital, before scaling."""
+
+    rows: NDArray[np.float64] | NDArray[np.uint8]
+    # (n, features): the number, or the index of the category, NaN where it is to be imputed;
+    # for images (n, channels, height, width): pixels
+    targets: Targets  # (n, ...) from the task
+    groups: NDArray[np.int64]  # (n,) index of each row's patient, from 0
+    notes: tuple[str, ...]  # notes for the hospital's own log
+    is_test: NDArray[np.bool_] | None = None  # (n,) from the table; None: it does not say
+    row_hashes: NDArray[np.uint64] | None = None  # (n,) of everything the source says of a row,
+    # including columns that the study does not use; None: unknown
+    keys: NDArray[np.int64] | None = None  # (n,) equal for rows of one identifier; None: there
+    # are no identifiers
+    labels: NDArray[np.object_] = field(default_factory=lambda: np.empty(0, dtype=object))
+    # (n,) the hospital's names for them
+    label_word: str = "row"  # what a label denotes
+
+    @property
+    def num_patients(self) -> int:
+        """Patients, of which each may have several rows."""
+        return int(self.groups.max()) + 1 if len(self.groups) else 0
+
+    def outcomes(self, task: Task) -> Targets:
+        """Each patient's target, by its index: (patients, ...)."""
+        return task.targets_of_patients(self.targets, self.groups)
+
+
+def load_patients(site: Site, study: Study) -> Patients:
+    """Read the site's data for a study. Raises DataError with every problem that it finds."""
+    return checked_for(study, site, read_patients(site.data, study, site.records))
+
+
+def read_patients(source: DataSource, study: Study, records: Path | None = None) -> Patients:
+    """Read the same for any hospital of the study; only the columns matter here.
+
+    `records`: the folder for a list of all files that cannot be used, where a message has room for
+    only some.
+    """
+    task = study.task
+    if isinstance(task, TabularTask):
+        return _load_table(table_source(source), task, study.evaluation.split_column)
+    assert isinstance(task, ImageTask)
+    return _load_images(image_source(source), task, records)
+
+
+def table_source(source: DataSource) -> TableSource:
+    """Return the source if it gives a table. Raises DataError."""
+    if isinstance(source, TableSource):
+        return source
+    raise DataError(
+        f"{source.describe()} is read as images, but the study wants a table: give a table file, or"
+        " another data.source."
+    )
+
+
+def image_source(source: DataSource) -> ImageSource:
+    """Return the source if it gives images. Raises DataError."""
+    if isinstance(source, ImageSource):
+        return source
+    raise DataError(
+        f"{source.describe()} is read as a table, but the study wants images: give an .npz with"
+        " images and labels, a folder with one folder of images per class, or another data.source."
+    )
+
+
+def _load_table(source: TableSource, task: TabularTask, split_column: str | None) -> Patients:
+    wanted = columns_of(task, source, split_column=split_column)
+    table = source.read(wanted)
+    names = study_column_names(task, split_column=split_column)
+    missing = missing_columns(table, names, source)
+    if missing and (asked := candidates(table, missing)):
+        table = source.read([*wanted, *asked])  # so that their values can be inspected
+    checked = check_table(table, task, source, split_column=split_column)
+    places = [table.place(row) for row in checked.places.tolist()]
+    labels, label_word = _labels_of_table(source, table, checked.places)
+    read = Patients(
+        checked.rows,
+        checked.targets,
+        np.arange(len(checked.rows)),
+        checked.notes,
+        checked.is_test,
+        None if table.row_hashes is None else table.row_hashes[checked.places],
+        checked.patients,
+        labels,
+        label_word,
+    )
+    return _grouped(source, read, places, "rows")
+
+
+def _labels_of_table(
+    source: TableSource, table: TextTable, kept: NDArray[np.int64]
+) -> tuple[NDArray[np.object_], str]:
+    """Return the patient key of these rows, or without one their numbers in the table, from 1."""
+    if source.patient is not None:
+        key = table.columns[source.patient]
+        return np.array(key.texts, dtype=object)[key.codes[kept]], "patient"
+    rows = np.arange(table.num_rows) if table.positions is None else table.positions
+    return (rows[kept] + 1).astype(str).astype(object), "row"
+
+
+def _load_images(source: ImageSource, task: ImageTask, records: Path | None) -> Patients:
+    try:
+        found = source.read(task)
+    except FaultyImagesError as problem:
+        raise DataError(f"{problem}{_listed(problem.problems, records)}") from None
+    notes = found.notes
+    if listed := _listed(found.left_out, records):
+        notes = (*notes, listed.strip())
+    read = Patients(
+        found.images,
+        found.targets,
+        np.arange(len(found.images)),
+        notes,
+        found.is_test,
+        found.row_hashes,
+        found.patients,
+        np.array(found.places, dtype=object),
+        "image",
+    )
+    return _grouped(source, read, found.places, "images")
+
+
+def _listed(problems: Sequence[str], records: Path | None) -> str:
+    """Write the full list of problems, for the owner alone; "" where it is short."""
+    if records is None or len(problems) <= SHOWN_ROWS:
+        return ""
+    try:
+        write_atomically(records / LIST, "\n".join(problems) + "\n", mode=0o600)
+    except OSError:  # `check` reports what is wrong with the folder
+        return ""
+    return f"\n  all {len(problems)} are listed in {records / LIST}"
+
+
+def _grouped(source: DataSource, read: Patients, places: Sequence[str], what: str) -> Patients:
+    """Return the rows with ties to one patient; `places` and `what`: people's names for them."""
+    found = same_patient(read.rows, read.targets, read.keys)
+    notes = list(read.notes)
+    kept = np.arange(len(read.rows))
+    if len(found.exact):
+        action = "kept on one side of the split" if read.is_test is None else "kept"
+        if source.duplicates == "drop":
+            action = "dropped"
+            kept = np.setdiff1d(kept, found.exact)
+        notes.append(
+            f"{_number(found.exact, what)} the same as another one, {action}:"
+            f" {_some(found.exact, places)}"
+        )
+    if len(found.near):
+        notes.append(
+            f"{_number(found.near, what)} nearly the same as another one:"
+            f" {_some(found.near, places)}; if they are of one patient, let a patient key say so"
+        )
+    return replace(
+        read,
+        rows=read.rows[kept],
+        targets=read.targets[kept],
+        groups=np.unique(found.groups[kept], return_inverse=True)[1],
+        notes=tuple(notes),
+        is_test=None if read.is_test is None else read.is_test[kept],
+        row_hashes=None if read.row_hashes is None else read.row_hashes[kept],
+        keys=None if read.keys is None else read.keys[kept],
+        labels=read.labels[kept],
+    )
+
+
+def _number(rows: NDArray[np.int64], what: str) -> str:
+    return f"1 of the {what} is" if len(rows) == 1 else f"{len(rows)} {what} are"
+
+
+def _some(rows: NDArray[np.int64], places: Sequence[str]) -> str:
+    shown = ", ".join(places[row] for row in rows.tolist()[:SHOWN_ROWS])
+    return shown + (", ..." if len(rows) > SHOWN_ROWS else "")
+
+
+def checked_for(study: Study, site: Site, patients: Patients) -> Patients:
+    """Check that a model can be measured on the user's patients; a peer only gets a note."""
+    if site.name == study.user and (seen := _tested_and_trained_on(patients)):
+        note = (
+            f"{seen} test patients have rows among the training patients, too"
+            " (evaluation.split_column): figures of them are not of new patients"
+        )
+        patients = replace(patients, notes=(*patients.notes, note))
+    outcomes = patients.outcomes(study.task)
+    if doubt := study.task.doubt_about(outcomes):
+        patients = replace(patients, notes=(*patients.notes, doubt))
+    what = study.task.why_unmeasurable(outcomes)
+    if not what:
+        return patients
+    if site.name == study.user:
+        raise DataError(
+            f"{site.data.describe()}: {what}, so there is nothing to measure a model on."
+            f" {study.task.unmeasurable_remedy}"
+        )
+    return replace(patients, notes=(*patients.notes, what))
+
+
+def _tested_and_trained_on(patients: Patients) -> int:
+    """Return how many patients the table itself puts on both sides of the split."""
+    if patients.is_test is None:
+        return 0
+    tested, trained_on = patients.groups[patients.is_test], patients.groups[~patients.is_test]
+    return len(np.intersect1d(tested, trained_on))
+
+
+_BEGUN, _AFTER = Moment(1), Moment(2)
+
+
+class KeptPatients:
+    """Reads the patients once for a run, with all of its folds, trials and users.
+
+    A run keeps the patients that it began with, even if the data change. For another run, or for
+    none, a changed file is read again, and a query or database always: a change there shows only by
+    reading.
+    """
+
+    def __init__(self, site: Site, state: KeptState | None = None) -> None:
+        """Start empty. `state`: where it is kept with which patients a run began."""
+        self._site, self._state = site, state
+        self._patients: Patients | None = None
+        self._seen = ""  # the part of the patients that was read
+        self._run: str | None = None  # run that has them; None: none
+        self._begun = ""  # run for which its first patients are noted
+
+    def of(self, study: Study, run: str | None = "") -> Patients:
+        """Return the patients as the study sees them. Raises DataError as `load_patients` does.
+
+        `run`: that they are for; None where columns are only described. Raises Refusal at the
+        user's site where the run began with others that are no longer in memory.
+        """
+        wanted = None if run is None else _run_of(study, run)
+        if self._patients is not None and wanted is not None and wanted == self._run:
+            return checked_for(study, self._site, self._patients)
+        patients = self._read(study, keep=wanted is not None or self._run is None)
+        patients = checked_for(study, self._site, patients)
+        if run and self._began_with_others(study, run, patients):
+            patients = self._changed(study, patients)
+        if wanted is not None:
+            self._run = wanted
+        return patients
+
+    def begin(self, study: Study, run: str) -> None:
+        """Note with which patients the run begins, once. Raises SiteError."""
+        if not run or self._state is None or self._patients is None or run == self._begun:
+            return
+        if self._run == _run_of(study, run):
+            place = _place(study, run)
+            if not self._state.has(place, _BEGUN):
+                self._state.keep(place, _BEGUN, {}, {"patients": _fingerprint(self._patients)})
+            self._begun = run
+
+    def _read(self, study: Study, *, keep: bool) -> Patients:
+        """Return current data, or earlier ones where these cannot have changed."""
+        # Before reading: a file that changes meanwhile has another revision next time.
+        revision = self._site.data.revision()
+        seen = json.dumps([revision, *_columns(study)])
+        if self._patients is not None and revision is not None and seen == self._seen:
+            return self._patients
+        if not keep:  # a run keeps its patients
+            return read_patients(self._site.data, study, self._site.records)
+        self._patients = None  # so that two copies are never in memory
+        self._run = None
+        read = read_patients(self._site.data, study, self._site.records)
+        self._patients, self._seen = read, seen
+        return self._patients
+
+    def _began_with_others(self, study: Study, run: str, patients: Patients) -> bool:
+        if self._state is None:
+            return False
+        begun = self._state.before(_place(study, run), _AFTER)
+        return bool(begun) and not torch.equal(begun["patients"], _fingerprint(patients))
+
+    def _changed(self, study: Study, patients: Patients) -> Patients:
+        """Return the current patients with a note; Refusal where figures depend on the former."""
+        if self._site.name == study.user:
+            raise Refusal(
+                f"The data of {self._site.name} have changed since the run began, and those it"
+                " began with are not in its program's memory any more: the run's figures would be"
+                " of other patients. Restore the former data, or start a new run."
+            )
+        note = (
+            f"{self._site.data.describe()}: the data have changed since the run began, and those it"
+            " began with are not in memory: it continues with the current ones"
+        )
+        return replace(patients, notes=(*patients.notes, note))
+
+
+def _columns(study: Study) -> tuple[str | None, str]:
+    """Return the columns that a study sees."""
+    return study.evaluation.split_column, study.task.model_dump_json()
+
+
+def _run_of(study: Study, run: str) -> str:
+    """Return the run that has the same patients: runs of several users share a name."""
+    return json.dumps(
+        [run.removesuffix(f".{study.user}"), study.name, study.seed, *_columns(study)]
+    )
+
+
+def _place(study: Study, run: str) -> StateKey:
+    digest = hashlib.sha256(_run_of(study, run).encode()).hexdigest()
+    return StateKey(digest, OF_A_RUN, run, digest)
+
+
+def _fingerprint(patients: Patients) -> Tensor:
+    """Return a hash, equal for the same patients in any order: (32,) uint8."""
+    rows = np.ascontiguousarray(patients.rows)
+    targets = np.ascontiguousarray(patients.targets)
+    each = sorted(
+        hashlib.sha256(row.tobytes() + target.tobytes()).digest()
+        for row, target in zip(rows, targets, strict=True)
+    )
+    return torch.tensor(list(hashlib.sha256(b"".join(each)).digest()), dtype=torch.uint8)

@@ -1,0 +1,178 @@
+"""Encodes and scales checked patients into the tensors that a model takes."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from erosion_common.errors import DataError
+from erosion_common.protocol.messages import Scaling
+from erosion_common.protocol.scaling import CUT, NOT_FOUND, Cut
+from erosion_common.tasks.features import NumberFeature
+from erosion_common.tasks.inputs import ImageTask, TabularTask
+from erosion_common.tasks.task import Task
+
+UNIT_APART = 3.0  # deviations from the training mean to the median of new patients
+FAR = 20.0  # deviations from the training mean; measurements are skewed, and some lie at 17
+ZERO_FAR = 4.0  # the same for a 0: where it is measured, it is nearer
+MANY = 10  # patients: the middle of fewer may be a severely ill one
+
+
+def stands_in(task: Task, *, scaled: bool) -> bool:
+    """Return whether a replacement for a missing value depends on a hospital's patients.
+
+    A missing number is the mean, which is 0 where columns are scaled; a category the commonest one.
+    """
+    return isinstance(task, TabularTask) and any(
+        policy == "mode" or (policy == "impute" and not scaled)
+        for policy in map(task.policy, task.features)
+    )
+
+
+def stand_ins(
+    task: TabularTask,
+    rows: NDArray[np.float64],
+    means: Sequence[float],
+    counts: Sequence[float],
+    *,
+    scaled: bool,
+) -> tuple[float, ...]:
+    """Return the replacement for a missing value, per encoded column, of rows (n, features).
+
+    It is the column's mean for a number, and the indicators of the commonest category for a
+    category that the study replaces by it. `means`: of the numbers of values in `counts`, per
+    encoded column; 0 where there are too few for a mean. Raises DataError where a hospital has no
+    value.
+    """
+    values: list[float] = []
+    for feature, column in zip(task.features, rows.T, strict=True):
+        known, policy = column[~np.isnan(column)], task.policy(feature)
+        if len(known) == 0 and policy == "mode":
+            raise DataError(
+                f"No patient has a value of {feature.name}, so there is no commonest one to stand"
+                ' for it. Let the study say missing = "indicator" there.'
+            )
+        is_mean_wanted = isinstance(feature, NumberFeature) and policy == "impute" and not scaled
+        if is_mean_wanted and not counts[len(values)]:
+            few = "Too few patients have" if len(known) else "No patient has"
+            raise DataError(
+                f"{few} a value of {feature.name}, so there is no mean to stand for it"
+                ' (limits.min_cell). Let the study say scaling = "federated".'
+            )
+        if isinstance(feature, NumberFeature):
+            values.append(means[len(values)])
+        elif policy == "mode":
+            commonest = int(np.bincount(known.astype(np.int64)).argmax())
+            values += [float(code == commonest) for code in range(1, len(feature.categories))]
+        else:
+            values += [0.0] * task.width(feature)
+    return tuple(values)
+
+
+def table_inputs(
+    task: TabularTask,
+    rows: NDArray[np.float64],
+    scaling: Scaling | None,
+    missing_values: Sequence[float] | None = None,
+    cut: Cut | None = CUT,
+) -> Tensor:
+    """Encode rows (n, features) as the model's input (n, columns) float32.
+
+    A number becomes (x - mean) / deviation, clipped on either side (`cut`; None: not clipped), and
+    a missing one the column's mean: 0 after scaling, without scaling the column's value in
+    `missing_values`. A category becomes an indicator for every category but the first, and one for
+    "missing" where the study asks for it; elsewhere a missing one becomes the indicators in
+    `missing_values`.
+    """
+    inputs = np.zeros((len(rows), *task.input_shape), dtype=np.float32)
+    start = 0  # over the feature's encoded columns
+    for feature, values in zip(task.features, rows.T, strict=True):
+        absent = np.isnan(values)
+        if isinstance(feature, NumberFeature):
+            missing = missing_values[start] if missing_values else 0.0
+            if scaling:
+                values = (values - scaling.mean[start]) / scaling.deviation[start]
+                if cut:
+                    farthest = cut.of(scaling.deviation[start])
+                    values = np.clip(values, -farthest, farthest)
+                missing = 0.0
+            inputs[:, start] = np.where(absent, missing, values)
+        else:
+            last = start + len(feature.categories) - 1
+            inputs[:, start:last] = values[:, None] == np.arange(1, len(feature.categories))
+            if task.policy(feature) == "indicator":
+                inputs[:, last] = absent
+            elif missing_values:
+                inputs[absent, start:last] = missing_values[start:last]
+        start += task.width(feature)
+    return torch.from_numpy(inputs)
+
+
+def notes_of_cut(
+    task: TabularTask, rows: NDArray[np.float64], scaling: Scaling, cut: Cut
+) -> Iterator[str]:
+    """Yield a note of each column with values that `table_inputs` clips, for the hospital."""
+    start = 0  # over the feature's encoded columns
+    for feature, values in zip(task.features, rows.T, strict=True):
+        deviation = scaling.deviation[start]
+        if isinstance(feature, NumberFeature):
+            farthest = cut.of(deviation)
+            is_cut = np.abs(values - scaling.mean[start]) / deviation > farthest
+            if num_cut := int(is_cut.sum()):
+                known = int((~np.isnan(values)).sum())
+                unit = "" if deviation == NOT_FOUND else " deviations"
+                yield (
+                    f"{feature.name}: values cut because they lie more than {farthest:g}{unit} from"
+                    f" the mean: {num_cut} of {known}. Look for slips, or for another unit"
+                )
+        start += task.width(feature)
+
+
+def notes_of_unlike(
+    task: TabularTask, rows: NDArray[np.float64], scaling: Scaling
+) -> Iterator[str]:
+    """Yield notes where new patients (n, features) differ from the training patients.
+
+    There is a note of each number with a median far off, as in another unit, and one of all other
+    numbers with values that few training patients had. Columns without a deviation are skipped, and
+    columns of 0 and 1 have no other values.
+    """
+    far = []
+    start = 0  # over the feature's encoded columns
+    for feature, values in zip(task.features, rows.T, strict=True):
+        mean, deviation = scaling.mean[start], scaling.deviation[start]
+        known = values[~np.isnan(values)]
+        is_0_or_1 = 0 <= mean <= 1 and bool(np.isin(known, (0, 1)).all())
+        has_deviation = isinstance(feature, NumberFeature) and deviation != NOT_FOUND
+        if has_deviation and len(known) and not is_0_or_1:
+            apart = np.abs(known - mean) / deviation
+            learned = f"{mean:.3g} ± {deviation:.2g}"
+            median = float(np.median(known))
+            above = UNIT_APART if len(known) >= MANY else FAR
+            if not mean - UNIT_APART * deviation <= median <= mean + above * deviation:
+                guess = "another unit? [data.units] changes it"
+                if median == 0:
+                    guess = "does 0 stand for missing values? [data.values] says so"
+                yield (
+                    f"{feature.name}: typically {median:.3g}, among the training"
+                    f" patients {learned}: {guess}"
+                )
+            elif num_far := int((apart > np.where(known == 0, ZERO_FAR, FAR)).sum()):
+                far.append(f"{feature.name} {num_far} of {len(known)} ({learned})")
+        start += task.width(feature)
+    if far:
+        yield (
+            f"values more than {FAR:g} deviations from the mean that the model learned from, or 0"
+            f" more than {ZERO_FAR:g}, where its predictions are hardly measured: {', '.join(far)}."
+            " Look for slips, and for a number such as 0 that stands for a missing value"
+        )
+
+
+def image_inputs(task: ImageTask, pixels: NDArray[np.uint8]) -> Tensor:
+    """Scale pixels (n, c, [d,] h, w) from 0..255 to (x / 255 - mean) / deviation, as float32."""
+    shape = (1, -1, *([1] * (pixels.ndim - 2)))
+    mean = torch.tensor(task.mean).view(shape)
+    deviation = torch.tensor(task.deviation).view(shape)
+    return torch.from_numpy(pixels).float().div_(255).sub_(mean).div_(deviation)

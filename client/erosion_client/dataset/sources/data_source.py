@@ -1,0 +1,376 @@
+"""The interface of every source of patients, and the site file's keys for each of them."""
+
+import contextlib
+import hashlib
+import os
+import stat
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from shlex import quote
+from typing import Literal, NoReturn, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from erosion_client.dataset.column_values import DecimalMark, Limit
+from erosion_client.dataset.preparation import (
+    Canonical,
+    JoinedRows,
+    Recoding,
+    TimeBetween,
+    Unit,
+    ValueMap,
+    joined,
+)
+from erosion_client.dataset.text_table import TextTable
+from erosion_client.finding import Finding, failed, ok, warning
+from erosion_common.errors import DataError
+from erosion_common.settings.base import Settings
+from erosion_common.tasks.inputs import ImageTask
+from erosion_common.tasks.task import Targets
+
+T = TypeVar("T")
+
+
+class DataSource(Settings, ABC):
+    """The location of a hospital's patients, and the map from its words to the study's.
+
+    Each kind of source is a file in this package and a line in its registry (`sources/__init__`).
+    """
+
+    columns: dict[str, str] = Field(
+        default_factory=dict,
+        description="Column of the study = column in the data, where they are called differently.",
+    )
+    values: dict[str, ValueMap] = Field(
+        default_factory=dict,
+        description='For a column of the study: value in the data = value in the study. `""` '
+        "makes a value missing.",
+    )
+    patient: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Column in the data that identifies patients. Rows of one patient stay on "
+        "one side of every split.",
+    )
+    duplicates: Literal["keep", "drop"] = Field(
+        default="keep",
+        description='Rows that repeat another one exactly: `"keep"` (on one side of every split) '
+        'or `"drop"`.',
+    )
+
+    @model_validator(mode="after")
+    def _one_column_each(self) -> Self:
+        for local in dict.fromkeys(self.columns.values()):
+            names = [name for name, mapped in self.columns.items() if mapped == local]
+            if len(names) > 1:
+                raise ValueError(
+                    f"columns: {' and '.join(names)} are both read from {local!r}; correct one, or"
+                    " write it under absent if it is a feature that the data do not have"
+                )
+        return self
+
+    def local_name(self, column: str) -> str:
+        """Return the hospital's name of a study's column."""
+        return self.columns.get(column, column)
+
+    def beside(self, folder: Path) -> Self:
+        """Return the same source with its relative paths resolved against `folder`."""
+        paths = {key: folder / value.expanduser() for key, value in self if isinstance(value, Path)}
+        return self.model_copy(update=paths)
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return its kind and location, to open a message with: "Data file patients.csv"."""
+
+    @abstractmethod
+    def check(self) -> Iterator[Finding]:
+        """Check that it can be reached and read, without reading the patients."""
+
+    def revision(self) -> str | None:
+        """Return a text that changes whenever the data do; None: changes are not detectable."""
+        return None
+
+
+class OnDisk(DataSource):
+    """A source with all data in the files and folders that its fields name."""
+
+    def describe(self) -> str:
+        """Return the first file or folder."""
+        return f"Data in {self._paths[0]}"
+
+    def check(self) -> Iterator[Finding]:
+        """Check that all exist and can be read."""
+        yield from map(check_path, self._paths)
+
+    def revision(self) -> str | None:
+        """Return the revision of all files."""
+        return revision_of(*self._paths)
+
+    @property
+    def _paths(self) -> list[Path]:
+        return [value for _, value in self if isinstance(value, Path)]
+
+
+class TableSource(DataSource):
+    """A source of rows of patients; `rows` combines several rows of one."""
+
+    decimal: DecimalMark | None = Field(
+        default=None,
+        description='Decimal mark in numbers, `"."` or `","`. Left out: worked out from the '
+        "study's numbers, and reported.",
+    )
+    thousands: Literal[",", ".", "'", " "] | None = Field(
+        default=None,
+        description='Mark between groups of three digits: `","`, `"."`, `"\'"` or `" "`. Left '
+        "out: there is none; it is never guessed, because 1,234 could be either number.",
+    )
+    recode: tuple[Recoding, ...] = Field(
+        default=(), description="Maps of values that several columns share."
+    )
+    units: dict[str, Unit] = Field(
+        default_factory=dict,
+        description="For a number of the study: the factor from the data's unit to the study's, "
+        "or `{ factor = ..., offset = ... }`.",
+    )
+    limits: dict[str, Limit] = Field(
+        default_factory=dict,
+        description="For a number of the study: what is read of a value beyond a limit. "
+        '`"half"`: half the limit of one below it (`<0.05`), and the limit of one above it '
+        '(`>89`); `"limit"`: the limit of both. Left out: such a value is refused.',
+    )
+    derive: dict[str, TimeBetween] = Field(
+        default_factory=dict,
+        description="For a number of the study: the two dates that it is the time between.",
+    )
+    absent: tuple[str, ...] = Field(
+        default=(),
+        description="Features of the study that this hospital does not record. All its patients "
+        "then lack them, and the study says what that means.",
+    )
+    missing: tuple[Canonical, ...] = Field(
+        default=(),
+        description='Values that mean “not known” in every column, such as `["-9", "n.d."]`. For '
+        "a single column, `[data.values.COLUMN]`.",
+    )
+    rows: JoinedRows | None = Field(
+        default=None,
+        description="How several rows of a patient become one. Left out: every row stands for "
+        "itself.",
+    )
+
+    @model_validator(mode="after")
+    def _one_origin_each(self) -> Self:
+        if self.thousands is not None and self.thousands == self.decimal:
+            raise ValueError(f"thousands and decimal are both {self.decimal!r}; they must differ")
+        for name in self.derive:
+            if name in self.columns:
+                raise ValueError(f"{name} is under columns and under derive; keep one of them")
+        for name in self.absent:
+            if name in self.columns or name in self.derive:
+                raise ValueError(f"{name} is absent and also under columns or derive; keep one")
+        if self.rows is not None and self.patient is None:
+            raise ValueError("rows joins the rows of a patient; name its column as patient")
+        return self
+
+    def value_map(self, column: str) -> ValueMap:
+        """Return the meaning of the data's values for a column; its own map comes first."""
+        shared: ValueMap = {}
+        for recoding in self.recode:
+            if column in recoding.columns:
+                shared |= recoding.values
+        return {**shared, **self.values.get(column, {})}
+
+    def needed(self, column: str) -> tuple[str, ...]:
+        """Return the columns in the data that a study's column is read from."""
+        if column in self.absent:
+            return ()
+        if column in self.derive:
+            return self.derive[column].columns
+        return (self.local_name(column),)
+
+    def read(self, wanted: Collection[str]) -> TextTable:
+        """Read the wanted columns, by their local names. Raises DataError where there is no table.
+
+        Values that are `missing` are "", and with `rows` there is one row per patient.
+        """
+        if self.rows is None:
+            return _without(self.read_rows(wanted), self.missing)
+        assert self.patient is not None
+        needed = [self.patient, *filter(None, [self.rows.event_column])]
+        table = joined(
+            _without(self.read_rows([*wanted, *needed]), self.missing),
+            self.rows,
+            self.patient,
+            decimal=self.decimal,
+            thousands=self.thousands or "",
+            meant=self._meant(),
+        )
+        return replace(table, columns={n: c for n, c in table.columns.items() if n in set(wanted)})
+
+    def _meant(self) -> dict[str, ValueMap]:
+        """Return the meaning of values, by columns in the data."""
+        named = dict.fromkeys([*self.values, *(n for r in self.recode for n in r.columns)])
+        return {local: self.value_map(name) for name in named for local in self.needed(name)}
+
+    @abstractmethod
+    def read_rows(self, wanted: Collection[str]) -> TextTable:
+        """Read the wanted columns unchanged. Raises DataError where there is no table."""
+
+
+def _without(table: TextTable, missing: Collection[str]) -> TextTable:
+    """Return the table with "" in place of values that mean "not known"."""
+    if not missing:
+        return table
+    columns = {name: column.without(missing) for name, column in table.columns.items()}
+    return replace(table, columns=columns)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledImages:
+    """The images of a hospital."""
+
+    images: NDArray[np.uint8]  # (n, channels, height, width)
+    targets: Targets  # (n, ...) from the task
+    places: tuple[str, ...]  # (n,) people's names for each image
+    patients: NDArray[np.int64] | None = None  # (n,) equal for images of one patient, where known
+    notes: tuple[str, ...] = ()  # what was noticed while reading them
+    is_test: NDArray[np.bool_] | None = None  # (n,) from the source; None: it does not say
+    row_hashes: NDArray[np.uint64] | None = None  # (n,) of the stored pixels, and of
+    # each image's metadata; None: unknown
+    left_out: tuple[str, ...] = ()  # what is wrong with each file that is not among them
+
+
+class ImageSource(DataSource):
+    """A source of images with their classes."""
+
+    # For damaged files; those that only need a setting are refused either way.
+    unreadable: Literal["refuse", "leave out"] = Field(
+        default="refuse",
+        description='What becomes of files that are damaged or hold no image. `"refuse"`: the '
+        'data are not accepted. `"leave out"`: they are left out, counted, and named in '
+        "`records`.",
+    )
+
+    @abstractmethod
+    def read(self, task: ImageTask) -> LabelledImages:
+        """Read the images as the study wants them. Raises DataError with every problem."""
+
+
+def revision_of(*paths: Path) -> str:
+    """Return the sizes and times of files and of all files below folders, as one text.
+
+    Inode numbers also show that a file was replaced by an older one of the same size.
+    """
+    content = hashlib.sha256()
+    for path in paths:
+        is_folder = os.access(path, os.F_OK) and path.is_dir()
+        for file in files_below(path) if is_folder else [path]:
+            try:
+                found = file.stat()
+            except OSError:  # reading reports what is wrong with it
+                continue
+            stamp = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+            content.update(repr((str(file), stamp)).encode())
+    return content.hexdigest()
+
+
+def files_below(folder: Path) -> list[Path]:
+    """Return all files below a folder, sorted by path; also in linked folders.
+
+    Raises DataError where one of its folders cannot be read.
+    """
+    found: list[Path] = []
+    seen: set[tuple[int, int]] = set()
+    for name, folders, files in os.walk(folder, onerror=_refuse, followlinks=True):
+        place = Path(name).stat()
+        if (place.st_dev, place.st_ino) in seen:  # a link to a folder above
+            folders.clear()
+            continue
+        seen.add((place.st_dev, place.st_ino))
+        folders.sort()
+        found += (Path(name) / file for file in files)
+    return sorted(found)
+
+
+def entries_of(folder: Path) -> list[Path]:
+    """Return the entries of a folder, sorted by name. Raises DataError where it cannot be read."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError as problem:
+        _refuse(problem)
+
+
+def is_there(path: Path) -> bool:
+    """Return whether a path exists. Raises DataError where that is not visible."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as problem:
+        raise DataError(
+            f"{path} cannot be used: {problem.strerror}. Check data.path in the site file, and let"
+            " this account enter its folder."
+        ) from None
+    return True
+
+
+def _refuse(problem: OSError) -> NoReturn:
+    raise DataError(
+        f"The folder {problem.filename} cannot be read: {problem.strerror}. Let this account read"
+        " it, or move it away."
+    ) from None
+
+
+def check_path(path: Path) -> Finding:
+    """Check that a file or folder exists, and who may read it."""
+    what = "data"
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return failed(what, f"there is nothing at {path}", "check data.path in the site file")
+    except OSError as problem:
+        return failed(
+            what,
+            f"{path}: {problem.strerror}",
+            "check data.path in the site file, and let this account enter its folder",
+        )
+    if not os.access(path, os.R_OK):
+        return failed(
+            what, f"{path} cannot be read by this account", f"run: chmod u+r {quote(str(path))}"
+        )
+    if stat.S_IMODE(mode) & 0o007:
+        return warning(
+            what, f"every account of this machine may read {path}", f"chmod o= {quote(str(path))}"
+        )
+    return ok(what, f"{path} can be read")
+
+
+def within(seconds: float, work: Callable[[], T], cancel: Callable[[], None]) -> T:
+    """Return the result of `work`; raises TimeoutError after `seconds`, after calling `cancel`.
+
+    A driver that cannot be cancelled stays in its daemon thread, which does not prevent the exit.
+    """
+    results: list[T] = []
+    problems: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as problem:  # noqa: BLE001 - raised again in the thread that waits
+            problems.append(problem)
+
+    worker = threading.Thread(target=run, name="database", daemon=True)
+    worker.start()
+    worker.join(seconds)
+    if worker.is_alive():
+        with contextlib.suppress(Exception):  # the work may end now, and close its connection
+            cancel()
+        raise TimeoutError
+    if problems:
+        raise problems[0]
+    return results[0]

@@ -1,0 +1,458 @@
+"""Tables in files of any format."""
+
+import json
+import re
+import zipfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime, time
+from io import TextIOWrapper
+from pathlib import Path
+from typing import IO, Annotated, Any, Literal, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+from pydantic import AfterValidator, Field, model_validator
+
+from erosion_client.dataset.sources.data_source import (
+    OnDisk,
+    TableSource,
+    is_there,
+)
+from erosion_client.dataset.sources.delimited import (
+    NO_PATIENTS,
+    Marks,
+    Row,
+    distinct,
+    read_delimited,
+    table_of_rows,
+)
+from erosion_client.dataset.sources.file_content import (
+    CHUNK,
+    CUT_OFF,
+    FileContent,
+    content_of,
+    declared_encoding,
+    suffix_of,
+)
+from erosion_client.dataset.text_table import ColumnEncoder, TextTable, text_columns, whole_table
+from erosion_common.errors import DataError
+from erosion_common.support.software import install_command
+
+# Not .xlsb: a cell far from the others crashes the program, and nothing warns of it.
+WORKBOOKS = (".xlsx", ".xlsm", ".xls", ".ods")
+STATISTICS = {
+    ".sav": "read_sav",
+    ".zsav": "read_sav",
+    ".por": "read_por",
+    ".dta": "read_dta",
+    ".sas7bdat": "read_sas7bdat",
+    ".xpt": "read_xport",
+}  # pyreadstat's own, by suffix
+JSON_LINES = (".jsonl", ".ndjson")
+MOST_CELLS = 2**25  # of a table; of a sheet, including empty ones between two others
+MOST_COLUMNS = 20_000
+MOST_BYTES = 2**31  # of a workbook, unpacked
+WHOLE = 2**53  # numbers up to here are whole where they say so
+PLACE = re.compile(rb'<c [^>]*?\br="([A-Z]{1,3})(\d{1,7})"')  # of a cell, in a sheet's XML
+XPORT_RECORD = 80  # bytes; a SAS transport file is a multiple of these
+SHOWN = 5
+MIDNIGHT = time()
+
+
+def read_sheet(
+    content: FileContent, origin: str, sheet: str | None, marks: Marks, wanted: Collection[str]
+) -> TextTable:
+    """Read the wanted columns of a sheet, the only non-empty one unless named. Raises DataError.
+
+    Cells with an error, such as #N/A, are missing, and dates are dates.
+    """
+    cells = ([_plain(value) for value in row] for row in _sheet(content, origin, sheet))
+    rows = (
+        Row(number, number, row if any(cell != "" for cell in row) else ())
+        for number, row in enumerate(cells, start=1)
+    )
+    return table_of_rows(content, origin, rows, marks, wanted)
+
+
+def _plain(value: Any) -> Any:
+    """Write whole numbers without a point, days without a time."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < WHOLE:
+        return int(value)
+    if isinstance(value, datetime) and value.time() == MIDNIGHT:
+        return value.date()
+    return value
+
+
+def _sheet(content: FileContent, origin: str, sheet: str | None) -> list[list[Any]]:
+    try:
+        from python_calamine import CalamineWorkbook, PasswordError, SheetVisibleEnum
+    except ModuleNotFoundError:
+        raise _lacking(origin, "python-calamine") from None
+    try:
+        _check_bounds(content, origin)
+        with content.open() as file:
+            book = CalamineWorkbook.from_filelike(file)
+            names = [s.name for s in book.sheets_metadata if s.visible == SheetVisibleEnum.Visible]
+            if sheet is not None and sheet not in book.sheet_names:
+                raise DataError(
+                    f"{origin} has no sheet {sheet!r}; it has {', '.join(map(repr, names))}."
+                    " Correct sheet under [data]."
+                )
+            found = [sheet] if sheet is not None else names
+            filled = {
+                name: rows
+                for name in found
+                if (rows := book.get_sheet_by_name(name).to_python(skip_empty_area=False))
+            }
+    except (DataError, KeyboardInterrupt, SystemExit):
+        raise
+    except PasswordError:
+        raise DataError(f"{origin} is locked with a password. Save it without one.") from None
+    except BaseException as problem:  # noqa: BLE001 - calamine's panics are not Exceptions
+        raise DataError(
+            f"{origin} is no workbook that can be read ({_reason(problem)}). Save it again as"
+            " .xlsx; if it is text that was only called so, rename it to .csv."
+        ) from None
+    if len(filled) > 1:
+        raise DataError(
+            f"{origin} has the sheets {', '.join(map(repr, filled))}. Say which holds the patients:"
+            " set sheet under [data] (--sheet where a draft is made)."
+        )
+    if not filled:
+        raise DataError(f"{origin} has an empty sheet. Export the patients into it.")
+    (rows,) = filled.values()
+    return rows
+
+
+def _check_bounds(content: FileContent, origin: str) -> None:
+    """Refuse what would fill the memory, including a single cell at the far corner of a sheet."""
+    with content.open() as file:
+        if not zipfile.is_zipfile(file):  # .xls, with few rows and columns by its format
+            return
+    with content.open() as file, zipfile.ZipFile(file) as archive:
+        if sum(member.file_size for member in archive.infolist()) > MOST_BYTES:
+            raise DataError(
+                f"{origin} unpacks to more than {MOST_BYTES // 2**30} GiB. Export only the study's"
+                " columns."
+            )
+        for member in archive.infolist():
+            if re.fullmatch(r"xl/worksheets/[^/]+\.xml", member.filename):
+                with archive.open(member) as sheet:
+                    _check_cells(origin, *_extent(sheet))
+
+
+def _check_cells(origin: str, num_rows: int, num_columns: int) -> None:
+    if num_rows * num_columns > MOST_CELLS or num_columns > MOST_COLUMNS:
+        raise DataError(
+            f"{origin} has {num_rows:,} rows and {num_columns:,} columns, more than are read."
+            " Export only the study's columns, and remove cells that lie far from the others."
+        )
+
+
+def _extent(sheet: IO[bytes]) -> tuple[int, int]:
+    """Return the last row and column of a sheet that have a cell."""
+    last_row = last_column = 0
+    rest = b""
+    while chunk := sheet.read(CHUNK):
+        text = rest + chunk
+        for letters, row in PLACE.findall(text):
+            last_row = max(last_row, int(row))
+            column = 0
+            for letter in letters:
+                column = 26 * column + letter - 64
+            last_column = max(last_column, column)
+        rest = text[-200:]
+    return last_row, last_column
+
+
+def _reason(problem: BaseException) -> str:
+    return (str(problem).splitlines() or ["damaged"])[0][:200]
+
+
+def _lacking(origin: str, package: str) -> DataError:
+    return DataError(
+        f"{origin} is read with {package}, which is not installed. Run:"
+        f" {install_command('formats')}"
+    )
+
+
+def read_statistics(
+    content: FileContent, origin: str, encoding: str | None, labels: bool, wanted: Collection[str]
+) -> TextTable:
+    """Read the wanted columns of a file of SPSS, SAS or Stata. Raises DataError.
+
+    Values that the file declares as missing are missing. Labelled values are read as their codes,
+    or with `labels` as the labels.
+    """
+    try:
+        import pyreadstat
+    except ModuleNotFoundError:
+        raise _lacking(origin, "pyreadstat") from None
+    if content.suffix == ".xpt" and content.num_bytes % XPORT_RECORD:
+        raise DataError(f"{origin} ends in the middle of a record, so it {CUT_OFF}")
+    read = getattr(pyreadstat, STATISTICS[content.suffix])
+    given = {} if encoding is None else {"encoding": encoding}
+    try:
+        with content.open() as file:
+            _, said = read(file, metadataonly=True, **given)
+        _check_cells(origin, said.number_rows or 0, said.number_columns)
+        with content.open() as file:
+            found, said = read(file, output_format="dict", **given)
+    except DataError:
+        raise
+    except Exception as problem:  # noqa: BLE001 - a damaged file may raise anything
+        raise DataError(
+            f"{origin} cannot be read: {_reason(problem)}. Save it again; if letters are meant, set"
+            " encoding under [data]."
+        ) from None
+    meant = {name: said.variable_value_labels.get(name, {}) for name in found}
+    labelled = [name for name, of_values in meant.items() if of_values]
+    notes = []
+    if labelled and not labels:
+        some = ", ".join(labelled[:SHOWN]) + (", ..." if len(labelled) > SHOWN else "")
+        notes = [f'{some}: read as codes, and have labels (value_labels = "labels" reads those)']
+    columns = {
+        name: [_plain(meant[name].get(value, value) if labels else value) for value in column]
+        for name, column in found.items()
+    }
+    return _table(content, origin, columns, wanted, notes)
+
+
+def read_json_lines(
+    content: FileContent, origin: str, encoding: str | None, wanted: Collection[str]
+) -> TextTable:
+    """Read the wanted columns of a file with an object on each line. Raises DataError.
+
+    Nested values are columns by their path: `name.0.family`.
+    """
+    encoding = declared_encoding(content, encoding or "utf-8")
+    rows: list[dict[str, Any]] = []
+    lines: list[int] = []
+    names: dict[str, None] = {}
+    with TextIOWrapper(content.open(), encoding=encoding) as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            rows.append(dict(_flat(_object(line, number, origin))))
+            lines.append(number)
+            names.update(dict.fromkeys(rows[-1]))
+            _check_cells(origin, len(rows), len(names))
+    kinds = {row.get("resourceType") for row in rows} - {None}
+    if kinds - {"Patient"}:
+        raise DataError(
+            f"{origin} holds FHIR's {', '.join(sorted(map(str, kinds)))}. FHIR's resources are not"
+            " the rows of a table: flatten them into one row for each patient first (SQL on FHIR's"
+            " views, Pathling), or query them with DuckDB."
+        )
+    notes = ["FHIR's Patient, a row each; what lies deeper is called by its path"] if kinds else []
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    return _table(content, origin, columns, wanted, notes, lines)
+
+
+def _object(line: str, number: int, origin: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        if not line.endswith("\n") and line.lstrip().startswith("{"):
+            raise DataError(
+                f"{origin} ends in the middle of line {number}, so it {CUT_OFF}"
+            ) from None
+        found = None
+    if not isinstance(found, dict):
+        raise DataError(
+            f"{origin}: line {number} is no JSON object. Give one object on each line, such as"
+            ' {"age": 63, "sex": "f"}.'
+        )
+    return found
+
+
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict | list):
+        inner = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, one in inner:
+            yield from _flat(one, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, value
+
+
+def _table(
+    content: FileContent,
+    origin: str,
+    values: Mapping[str, Sequence[Any]],
+    wanted: Collection[str],
+    notes: Sequence[str],
+    lines: Sequence[int] | None = None,
+) -> TextTable:
+    header = distinct(content, list(values))
+    encoders = [ColumnEncoder(name, origin, is_wanted=name in wanted) for name in header]
+    for encoder, column in zip(encoders, values.values(), strict=True):
+        encoder.add(column)
+    return whole_table(
+        origin,
+        header,
+        dict(zip(header, (encoder.column() for encoder in encoders), strict=True)),
+        wanted,
+        max(map(len, values.values()), default=0),
+        row_word="row" if lines is None else "line",
+        notes=notes,
+        numbers=None if lines is None else np.array(lines),
+    )
+
+
+SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": ",", ".data": ","}  # by suffix
+PARQUET = (".parquet", ".pq")
+ONLY_OF = {"sheet": WORKBOOKS, "value_labels": tuple(STATISTICS)}  # keys, by suffixes
+SUFFIXES = (*SEPARATORS, *PARQUET, *WORKBOOKS, *STATISTICS, *JSON_LINES)
+
+
+def _checked_separator(value: str) -> str:
+    if len(value) != 1 or value in '"\r\n' or not value.isascii():
+        raise ValueError('give one character of ASCII, for example ";" or "\\t"')
+    return value
+
+
+def _checked_encoding(value: str) -> str:
+    try:
+        "".encode(value)  # a codec from bytes to bytes, such as hex, cannot
+    except (LookupError, ValueError):
+        raise ValueError(
+            'it must be an encoding of text, such as "utf-8", "utf-16" or "cp1252"'
+        ) from None
+    return value
+
+
+class TableFile(OnDisk, TableSource):
+    """A table in one file: text, Parquet, a workbook, SPSS, SAS, Stata or JSON lines."""
+
+    source: Literal["table"] = "table"
+    path: Path = Field(
+        description="The file: text (.csv, .tsv, .txt, .data), Parquet, a workbook (.xlsx, "
+        ".xlsm, .xls, .ods), SPSS, SAS or Stata (.sav, .zsav, .por, .sas7bdat, .xpt, "
+        ".dta) or JSON lines (.jsonl, .ndjson); text also packed (.csv.gz, or alone in a .zip)."
+    )
+    separator: Annotated[str, AfterValidator(_checked_separator)] | None = Field(
+        default=None,
+        description='Mark between columns, such as `";"` or `"\\t"`. Left out: worked out from '
+        "the file, and reported.",
+    )
+    header: tuple[str, ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="Column names, for a file without a header.",
+    )
+    encoding: Annotated[str, AfterValidator(_checked_encoding)] | None = Field(
+        default=None,
+        description='Encoding of the text, such as `"utf-8"` or `"cp1252"`. Left out: worked out '
+        "from the file, and reported.",
+    )
+    footer_lines: int = Field(
+        default=0,
+        ge=0,
+        le=1000,
+        description="Lines at the end of the file that are not patients, such as totals.",
+    )
+    sheet: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Sheet of a workbook that holds the patients. Left out: the only one that is "
+        "not empty.",
+    )
+    value_labels: Literal["codes", "labels"] = Field(
+        default="codes",
+        description='What is read of values that have labels in SPSS or Stata: `"codes"` or '
+        '`"labels"`. What the file declares as missing is missing either way.',
+    )
+
+    @model_validator(mode="after")
+    def _marks_differ(self) -> Self:
+        if self.separator is not None and self.separator == self.decimal:
+            raise ValueError(
+                f"separator and decimal are both {self.decimal!r}; columns and decimals need"
+                " different marks"
+            )
+        return self
+
+    def describe(self) -> str:
+        """Return the file."""
+        return f"Data file {self.path}"
+
+    def read_rows(self, wanted: Collection[str]) -> TextTable:
+        """Read the wanted columns of the file."""
+        return _read_table(self, wanted)
+
+
+def _read_table(source: TableFile, wanted: Collection[str]) -> TextTable:
+    path = source.path
+    if not is_there(path):
+        raise DataError(f"There is no data file {path}. Check the path (data.path in a site file).")
+    if path.is_dir():
+        raise DataError(
+            f"Data file {path} is a folder, but the study wants a table: give a file. If it holds"
+            ' tables, write source = "duckdb" under [data], if images, source = "images".'
+        )
+    if not path.is_file():  # a pipe or a device, which may never end
+        raise DataError(f"Data file {path} is no ordinary file. Give a file of the patients.")
+    if suffix_of(path) not in (*SUFFIXES, ".zip"):
+        raise _unknown_format(path, suffix_of(path))
+    content = content_of(path)
+    if content.suffix not in SUFFIXES:
+        raise _unknown_format(path, content.suffix)
+    for key, suffixes in ONLY_OF.items():
+        if key in source.model_fields_set and content.suffix not in suffixes:
+            raise DataError(
+                f"Data file {path}: {key} is of {', '.join(suffixes)} alone, and this is a table in"
+                f" {content.suffix}. Remove {key} under [data]."
+            )
+    try:
+        table = _read(source, content, set(wanted))
+    except (pa.ArrowException, OSError) as problem:
+        raise DataError(
+            f"Data file {path} cannot be read: {str(problem).splitlines()[0]}. Export it again, its"
+            " columns as numbers, text or dates."
+        ) from None
+    if table.num_rows == 0:
+        raise DataError(NO_PATIENTS.format(path=path))
+    return table
+
+
+def _unknown_format(path: Path, suffix: str) -> DataError:
+    return DataError(
+        f"Data file {path}: a table in {suffix or 'a file without suffix'} cannot be read; export"
+        f" it as one of {', '.join(SUFFIXES)}, also packed (.csv.gz, .zip)."
+    )
+
+
+def _read(source: TableFile, content: FileContent, wanted: Collection[str]) -> TextTable:
+    """Read a file of any format. Raises DataError, ArrowException, OSError."""
+    suffix, origin = content.suffix, source.describe()
+    if suffix in PARQUET:
+        table = _read_parquet(content, origin, source.footer_lines, wanted)
+    elif suffix in STATISTICS:
+        labels = source.value_labels == "labels"
+        table = read_statistics(content, origin, source.encoding, labels, wanted)
+    elif suffix in JSON_LINES:
+        table = read_json_lines(content, origin, source.encoding, wanted)
+    else:
+        marks = Marks(
+            SEPARATORS.get(suffix, ","),
+            source.separator,
+            source.encoding,
+            source.header,
+            source.footer_lines,
+        )
+        if suffix in WORKBOOKS:
+            return read_sheet(content, origin, source.sheet, marks, wanted)
+        return read_delimited(content, origin, marks, wanted)
+    return table.without_last(source.footer_lines)
+
+
+def _read_parquet(
+    content: FileContent, origin: str, footer_lines: int, wanted: Collection[str]
+) -> TextTable:
+    # Opened here, because pyarrow accepts only UTF-8 names.
+    with content.open() as opened, pyarrow.parquet.ParquetFile(opened) as file:
+        distinct(content, file.schema_arrow.names)
+        found = file.read()
+    header, columns = text_columns(found, wanted)
+    return whole_table(origin, header, columns, wanted, found.num_rows, footer_lines=footer_lines)

@@ -1,0 +1,269 @@
+"""The study's columns as a hospital's table has them, by what its site file declares."""
+
+import difflib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from erosion_client.dataset.column_values import (
+    PLAIN_MARKS,
+    DecimalMark,
+    Fault,
+    NumberMarks,
+    Parse,
+    feature_parser,
+    found_decimal,
+    target_parser,
+    toml_key,
+)
+from erosion_client.dataset.preparation import NOT_A_DATE, YEARS, time_between
+from erosion_client.dataset.sources.data_source import TableSource
+from erosion_client.dataset.text_table import TextColumn, TextTable
+from erosion_common.settings.names import canonical
+from erosion_common.tasks.features import NumberFeature, Range
+from erosion_common.tasks.inputs import TabularTask
+from erosion_common.tasks.task import CodedColumn
+
+SPLIT = CodedColumn("split", {"train": 0.0, "test": 1.0}, "neither train nor test")
+
+
+@dataclass(frozen=True, slots=True)
+class StudyColumn:
+    """One column of the study."""
+
+    name: str
+    text: TextColumn | None  # the name in the data; None where there is none
+    plain: Parse  # from a text in the study's own words
+    parse: Parse  # from a text in the data
+    is_number: bool
+    can_be_absent: bool  # nothing replaces an outcome, nor a split
+    typical: Range | None  # about the middle half of a number's values; None: not given
+    unit: str  # of a number; "" where not given
+
+
+def study_columns(
+    table: TextTable,
+    task: TabularTask,
+    source: TableSource,
+    *,
+    with_target: bool = True,
+    split_column: str | None = None,
+) -> dict[str, StudyColumn]:
+    """Return the study's columns by name: features first, then the target, then a split's."""
+    marks = NumberMarks(decimal_mark(table, task, source), source.thousands or "")
+    texts: dict[str, TextColumn | None] = {}
+    parsers: dict[str, Parse] = {}
+
+    def add(name: str, parser: Callable[[NumberMarks], Parse]) -> None:
+        texts[name] = text = _text(table, source, name)
+        written = replace(marks, limit=source.limits.get(name))
+        parsers[name] = parser(PLAIN_MARKS if name in source.derive else written)
+        if text is not None and text.typed:
+            parsers[name] = _by_origin(text.typed, parser(PLAIN_MARKS), parsers[name])
+
+    for feature in task.features:
+        unit = source.units.get(feature.name)
+        add(feature.name, partial(feature_parser, feature, unit=unit))
+    for column in task.target_columns if with_target else ():
+        unit = source.units.get(column.name)
+        add(column.name, partial(target_parser, column, unit=unit))
+    if split_column is not None:
+        add(split_column, partial(target_parser, SPLIT))
+    columns = (*task.features, *task.target_columns)
+    numbers = {c.name: c for c in columns if isinstance(c, NumberFeature)}
+    features = {feature.name for feature in task.features}
+    return {
+        name: StudyColumn(
+            name,
+            texts[name],
+            parse,
+            _mapped(parse, source, name),
+            name in numbers,
+            name in features,
+            numbers[name].typical if name in numbers else None,
+            numbers[name].unit if name in numbers else "",
+        )
+        for name, parse in parsers.items()
+    }
+
+
+def study_column_names(
+    task: TabularTask, *, with_target: bool = True, split_column: str | None
+) -> list[str]:
+    """Return the study's own names: features first, then the target, then that of a given split."""
+    features = [feature.name for feature in task.features]
+    targets = [column.name for column in task.target_columns] if with_target else []
+    return [*features, *targets, *([split_column] if split_column else [])]
+
+
+def columns_of(
+    task: TabularTask,
+    source: TableSource,
+    *,
+    with_target: bool = True,
+    split_column: str | None = None,
+) -> list[str]:
+    """Return the data's own names of the columns to read."""
+    names = study_column_names(task, with_target=with_target, split_column=split_column)
+    needed = [local for name in names for local in source.needed(name)]
+    return needed if source.patient is None else [*needed, source.patient]
+
+
+def decimal_mark(table: TextTable, task: TabularTask, source: TableSource) -> DecimalMark:
+    """Return the site file's decimal mark, or else the one that the study's numbers show."""
+    if source.decimal is not None:
+        return source.decimal
+    if source.thousands in (".", ","):
+        return "," if source.thousands == "." else "."
+    numbers = [*task.features, *task.target_columns]
+    names = [source.local_name(n.name) for n in numbers if isinstance(n, NumberFeature)]
+    columns = (table.columns[name] for name in names if name in table.columns)
+    return found_decimal(text for column in columns for text in column.written)
+
+
+def _by_origin(typed: frozenset[str], plain: Parse, written: Parse) -> Parse:
+    """Return the parser of a column in which these texts are the source's own numbers."""
+    return lambda text: plain(text) if text in typed else written(text)
+
+
+def _text(table: TextTable, source: TableSource, name: str) -> TextColumn | None:
+    if name in source.absent:
+        return None
+    if name in source.derive:
+        return time_between(table, source.derive[name], source.value_map(name))
+    return table.columns.get(source.local_name(name))
+
+
+def _mapped(parse: Parse, source: TableSource, name: str) -> Parse:
+    """Return the parser of the data's own words."""
+    meant: Mapping[str, str] = source.value_map(name)
+    if name in source.derive:
+        wanted = source.derive[name]
+        not_a_date = Fault(
+            f"no date of the form {wanted.date_format} from {YEARS.start} to {YEARS.stop - 1}",
+            'correct it, or set date_format under [data.derive.{key}]; mapped to "" under'
+            " [data.values.{key}], it is missing",
+        )
+        return lambda text: not_a_date if text.startswith(NOT_A_DATE) else parse(text)
+    return lambda text: parse(meant.get(canonical(text), text))
+
+
+@dataclass(frozen=True, slots=True)
+class MapFindings:
+    """Problems and notes about the declarations."""
+
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def check_maps(
+    table: TextTable,
+    source: TableSource,
+    columns: dict[str, StudyColumn],
+    unasked: Collection[str],
+) -> MapFindings:
+    """Check every declaration against the study's columns and the table's values.
+
+    A declaration for an unknown column is a problem if it is spelt much like one of the study's,
+    and otherwise a note, because a site file may serve several studies. `unasked` are columns of
+    the study that are not read this time.
+    """
+    found = MapFindings()
+    for where, name in _declared(source):
+        if name in columns or name in unasked:
+            continue
+        near = difflib.get_close_matches(name, columns, n=1, cutoff=0.8)
+        if near and name not in table.header:
+            found.problems.append(
+                f"{where} names {name!r}, which is no column of the study; did you mean"
+                f" {near[0]!r}? Correct it, or remove it"
+            )
+        else:
+            found.notes.append(f"{where} names {name!r}, which this study does not use")
+    found.problems.extend(_read_twice(source, columns))
+    for name, column in columns.items():
+        is_read = column.text is not None and name not in source.derive
+        if is_read and (meant := source.value_map(name)):
+            _check_values(name, column, meant, found)
+    for name in source.absent:
+        if name in columns and not columns[name].can_be_absent:
+            found.problems.append(
+                f"absent names {name!r}, which is no feature of the study: a hospital that does not"
+                " record it cannot take part. Remove it from absent; if the file calls it"
+                f' otherwise, write {toml_key(name)} = "ITS NAME IN THE FILE" under [data.columns]'
+            )
+        elif name in columns and source.local_name(name) in table.header:
+            found.problems.append(
+                f"absent names {name!r}, and there is such a column; remove it from absent, or"
+                " rename the column if it is another one"
+            )
+    return found
+
+
+def _declared(source: TableSource) -> Iterator[tuple[str, str]]:
+    """Yield every table of the site file that names a column of a study, with the name."""
+    for where, names in (
+        ("[data.columns]", source.columns),
+        ("[data.units]", source.units),
+        ("[data.limits]", source.limits),
+        ("[data.derive]", source.derive),
+    ):
+        yield from ((where, name) for name in names)
+    yield from ((f"[data.values.{name}]", name) for name in source.values)
+    for number, recoding in enumerate(source.recode, start=1):
+        yield from ((f"[[data.recode]], number {number},", name) for name in recoding.columns)
+    yield from (("absent", name) for name in source.absent)
+
+
+def _read_twice(source: TableSource, columns: dict[str, StudyColumn]) -> Iterator[str]:
+    """Yield the problem of a column of the data that would be two of the study's."""
+    readers: dict[str, list[str]] = {}
+    for name in columns:
+        if name not in source.absent and name not in source.derive:
+            readers.setdefault(source.local_name(name), []).append(name)
+    for local, names in readers.items():
+        if len(names) > 1:
+            features = [name for name in names if columns[name].can_be_absent]
+            instead = f", or list {' or '.join(features)} as absent" if features else ""
+            yield (
+                f"{' and '.join(names)} are both read from the column {local!r}; say under"
+                f" [data.columns] where each is{instead}"
+            )
+
+
+def _check_values(
+    name: str, column: StudyColumn, meant: dict[str, str], found: MapFindings
+) -> None:
+    texts = {canonical(text) for text in column.text.texts} if column.text else set()
+    for value, one, other in () if column.is_number else _merged(meant, texts):
+        found.notes.append(
+            f"column {name}: {one!r} and {other!r} are both read as {value!r}, by the map for it;"
+            " correct it, if they are two"
+        )
+    if any(key in texts for key in meant):
+        return
+    # Texts that the study understands without the map: the map's left sides, if it is reversed.
+    understood = [key for key in meant if not isinstance(column.plain(key), Fault)]
+    if len(understood) == len(meant) and any(value in texts for value in meant.values() if value):
+        found.problems.append(
+            f"the map for {name} is the wrong way round: what the data hold goes to the left, what"
+            f" the study calls it to the right, such as {_example(meant, texts)}"
+        )
+    else:
+        found.notes.append(
+            f"no value that is mapped for {name} ({', '.join(list(meant)[:5])}) is in the data"
+        )
+
+
+def _merged(meant: dict[str, str], texts: set[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield the problem of a map to a value of the study that the data also contain."""
+    for key, value in meant.items():
+        is_other = key.casefold() != value.casefold()
+        is_itself = value in texts and meant.get(value, value) == value
+        if value and is_other and key in texts and is_itself:
+            yield value, key, value
+
+
+def _example(meant: dict[str, str], texts: set[str]) -> str:
+    key, value = next((key, value) for key, value in meant.items() if value in texts)
+    return f'"{value}" = "{key}"'

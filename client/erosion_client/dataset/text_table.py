@@ -1,0 +1,405 @@
+"""A table as text, before a study defines its meaning: columns, row hashes, rows of totals."""
+
+import hashlib
+import re
+import tomllib
+import unicodedata
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, time
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from erosion_common.errors import DataError
+from erosion_common.settings.names import canonical
+
+MOST_CHARACTERS = 2**28  # of the distinct texts in one column: it holds documents, not values
+LONG = 64  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class TextColumn:
+    """A column as its distinct values: there are far fewer of them than rows."""
+
+    texts: tuple[str, ...]  # distinct, without spaces around; "" where missing
+    codes: NDArray[np.int64]  # (n,) index into `texts`
+    typed: frozenset[str] = frozenset()  # those of `texts` that are the source's own numbers,
+    # independent of the site file's decimal and thousands
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The other `texts`, written by a person."""
+        return tuple(text for text in self.texts if text not in self.typed)
+
+    def take(self, rows: NDArray[np.int64]) -> "TextColumn":
+        """Return the column for some rows, in that order."""
+        if len(rows) == len(self.codes):
+            return self
+        kept, codes = np.unique(self.codes[rows], return_inverse=True)
+        return TextColumn(tuple(self.texts[code] for code in kept.tolist()), codes, self.typed)
+
+    def without(self, missing: Collection[str]) -> "TextColumn":
+        """Return the column with "" for the texts that are `missing`, compared as codes."""
+        texts = ["" if canonical(text) in missing else text for text in self.texts]
+        kept = list(dict.fromkeys(texts))
+        position = {text: index for index, text in enumerate(kept)}
+        merged = np.array([position[text] for text in texts], dtype=np.int64)
+        return TextColumn(tuple(kept), merged[self.codes], self.typed & frozenset(kept))
+
+
+@dataclass(frozen=True, slots=True)
+class TextTable:
+    """The wanted columns of a hospital's table."""
+
+    origin: str  # opens a message about the table, e.g. "Data file patients.csv"
+    header: tuple[str, ...]  # all columns in the source
+    columns: Mapping[str, TextColumn]  # the wanted ones that exist, by local name
+    num_rows: int
+    row_word: str  # people's name of a row: the "line" of a CSV, the "row" of a Parquet file
+    first_row: int  # number of the first patient's line or row
+    notes: tuple[str, ...] = ()  # what was noticed while reading it
+    numbers: NDArray[np.int64] | None = None  # (n,) of the lines, where some are left out
+    positions: NDArray[np.int64] | None = None  # (n,) of the rows among all in the file, from 0,
+    # including those left out; None: none is
+    row_hashes: NDArray[np.uint64] | None = None  # (n,) of every column of the row; None: unknown
+    footer: int = 0  # last rows that seem to hold totals and not patients
+
+    def without_last(self, num: int) -> "TextTable":
+        """Return the table without its last rows."""
+        if not num:
+            return self
+        rows = np.arange(self.num_rows - num)
+        return replace(
+            self,
+            columns={name: column.take(rows) for name, column in self.columns.items()},
+            num_rows=len(rows),
+            numbers=None if self.numbers is None else self.numbers[rows],
+            positions=None if self.positions is None else self.positions[rows],
+            row_hashes=None if self.row_hashes is None else self.row_hashes[rows],
+        )
+
+    def place(self, index: int) -> str:
+        """Return where the patient with this index (from 0) stands in the file."""
+        number = self.first_row + index if self.numbers is None else self.numbers[index]
+        return f"{self.row_word} {number}"
+
+
+def text_columns(
+    table: "pa.Table", wanted: Collection[str]
+) -> tuple[tuple[str, ...], dict[str, TextColumn]]:
+    """Return the header, and every column that has text. Raises ArrowException for a wanted one."""
+    columns = {}
+    for name in table.column_names:
+        try:
+            columns[name] = text_column(name, table.column(name))
+        except pa.ArrowException:
+            if name in wanted:
+                raise
+    return tuple(table.column_names), columns
+
+
+def text_column(name: str, column: "pa.ChunkedArray") -> TextColumn:
+    """Return any kind of column as text: 5 becomes "5", true "1", a gap "", and NaN "nan".
+
+    Raises pyarrow's ArrowException for a kind that has no text, such as a list, or a duration,
+    which would be a number of unnamed units.
+    """
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    is_number = any(
+        test(kind) for test in (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    )
+    try:
+        if pa.types.is_duration(column.type):
+            raise pa.ArrowNotImplementedError
+        column = column.cast(pa.large_string())
+    except pa.ArrowNotImplementedError:
+        raise pa.ArrowException(f"column {name!r} is of type {column.type}") from None
+    # `fill_null` and `to_numpy` import pandas if it is installed: half a second.
+    encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+    raw = [text or "" for text in encoded.dictionary.to_pylist()]
+    texts = list(dict.fromkeys(text.strip() for text in raw))
+    position = {text: index for index, text in enumerate(texts)}
+    merged = np.array([position[text.strip()] for text in raw], dtype=np.int64)
+    typed = frozenset(texts) if is_number else frozenset()
+    return TextColumn(tuple(texts), merged[np.from_dlpack(encoded.indices)], typed)
+
+
+class ColumnEncoder(dict[str, int]):
+    """Builds a column from values, batch by batch: the code of each distinct text."""
+
+    def __init__(self, name: str, origin: str, *, is_wanted: bool = True) -> None:
+        """`origin` opens a message. Of a column that is not wanted, only the row hash is used."""
+        super().__init__()
+        self._name, self._origin, self._is_wanted = name, origin, is_wanted
+        self._characters = 0
+        self._codes: list[int] = []
+        self._typed: set[str] = set()  # the source's own numbers
+
+    def add(self, values: Sequence[Any]) -> None:
+        """Add values: numbers, texts, dates, or None. Raises DataError for other types."""
+        try:
+            texts = list(map(str.strip, values))
+        except TypeError:
+            texts = [v.strip() if isinstance(v, str) else self._text(v) for v in values]
+        self._codes.extend(map(self.__getitem__, texts))
+        if self._characters > MOST_CHARACTERS:
+            raise DataError(
+                f"{self._origin}: column {self._name!r} holds more than {MOST_CHARACTERS:,}"
+                " characters. Give values, and not documents."
+            )
+
+    def column(self) -> TextColumn:
+        """Return the column."""
+        codes = np.array(self._codes, dtype=np.int64)
+        return TextColumn(tuple(self), codes, frozenset(self._typed))
+
+    def __missing__(self, text: str) -> int:
+        kept = text if self._is_wanted else shortened(text)
+        if kept not in self:
+            self._characters += len(kept)
+            self[kept] = len(self)
+        return self[kept]
+
+    def _text(self, value: object) -> str:
+        if value is None:
+            return ""
+        if isinstance(value, int | float | Decimal):
+            text = str(int(value)) if isinstance(value, bool) else str(value)
+            self._typed.add(text)
+            return text
+        if isinstance(value, date | time):  # a datetime is a date
+            return value.isoformat()
+        if isinstance(value, UUID):
+            return str(value)
+        if not self._is_wanted:  # a memoryview's text would be its address
+            return repr(bytes(value) if isinstance(value, memoryview) else value)
+        raise DataError(
+            f"{self._origin}: column {self._name!r} holds {type(value).__name__}. Give numbers,"
+            " text or dates."
+        )
+
+
+def shortened(text: str) -> str:
+    """Return a text for comparing rows: the hash of a long one."""
+    if len(text) <= LONG:
+        return text
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
+RowHashes = NDArray[np.uint64]  # (n,)
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no column's hash is lost
+
+
+def hashes_of_rows(columns: Iterable[TextColumn], num_rows: int) -> RowHashes:
+    """Return one hash per row of these columns, independent of their order."""
+    total = np.zeros(num_rows, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        for column in columns:
+            of_texts = np.array([hash_of_text(text) for text in column.texts], dtype=np.uint64)
+            total += of_texts[column.codes] * _FACTOR
+    return total
+
+
+def hashes_of_table(columns: Mapping[str, TextColumn], num_rows: int) -> RowHashes:
+    """Return the same, distinguishing two columns with the same texts."""
+    return hashes_of_rows(
+        (
+            TextColumn(tuple(f"{name}\0{shortened(text)}" for text in column.texts), column.codes)
+            for name, column in columns.items()
+        ),
+        num_rows,
+    )
+
+
+def hashes_of_arrays(arrays: Iterable[tuple[str, NDArray[Any]]], num_rows: int) -> RowHashes:
+    """Return one hash per index of these named arrays (n, ...), independent of their order."""
+    total = np.zeros(num_rows, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        for name, array in arrays:
+            said = hash_of_text(name)
+            # Several numbers per index are hashed as bytes; those of a text depend on the longest.
+            is_raw = array.ndim > 1 and array.dtype.kind in "biuf"
+            total += np.fromiter(
+                (
+                    hash_of_image(said, [np.ascontiguousarray(value).data])
+                    if is_raw
+                    else hash_of_text(f"{name}\0{value.tolist()}")
+                    for value in array
+                ),
+                dtype=np.uint64,
+                count=num_rows,
+            )
+    return total
+
+
+def hash_of_image(said: int, pixels: Iterable[bytes | memoryview]) -> int:
+    """Return 64 bits of an image's parts, contiguous pixels, and the hash of its metadata."""
+    digest = hashlib.blake2b(said.to_bytes(8, "little"), digest_size=8)
+    for part in pixels:
+        digest.update(part)
+    return int.from_bytes(digest.digest(), "little")
+
+
+def hash_of_text(text: str) -> int:
+    """Return 64 bits of a hash."""
+    digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+FILE = Path(__file__).with_name("total_words.toml")
+LOOKED_AT = 10  # rows at the end
+FEWEST_ROWS = 3  # of a table with a possible last row of totals
+FEWEST_ABOVE = 5  # rows needed to compare their sum or mean with the last one
+MOST_ROWS = 100_000  # of a table that somebody totals below it
+LONGEST = 60  # characters of a label
+BARE = 0.6  # of a row's cells have a value, at most
+MOSTLY_NUMBERS = 0.9
+FEWEST_MEANS = 2  # columns with a last number that is the mean of those above
+_NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")
+_COUNT = re.compile(r"\(?n\s*[=:]\s*\d+\)?", re.I)
+
+
+def whole_table(
+    origin: str,
+    header: Sequence[str],
+    columns: Mapping[str, TextColumn],
+    wanted: Collection[str],
+    num_rows: int,
+    *,
+    row_word: str = "row",
+    notes: Sequence[str] = (),
+    numbers: NDArray[np.int64] | None = None,
+    positions: NDArray[np.int64] | None = None,
+    footer_lines: int | None = 0,
+) -> TextTable:
+    """Return the table of `columns`, all that have text, of which it keeps the wanted ones.
+
+    `footer_lines`: from the site file; where it has some, rows of totals are not searched for.
+    None: the source has no such key.
+    """
+    kept = {name: columns[name] for name in header if name in columns and name in wanted}
+    places = np.arange(1, num_rows + 1) if numbers is None else numbers
+    num_totals = 0
+    if not footer_lines and (found := _total_rows(columns, kept, num_rows)):
+        first, last, named, are_at_end = found
+        if are_at_end and footer_lines is not None:
+            num_totals = num_rows - first
+        remedy = f"write footer_lines = {num_totals} under [data]" if num_totals else "remove it"
+        rows = f"{row_word} {places[first]} seems"
+        if first < last:
+            rows = f"{row_word}s {places[first]} to {places[last]} seem"
+        note = f"{rows} to hold totals ({named!r}) and no patient: if so, {remedy}"
+        notes = (*notes, note)
+    return TextTable(
+        origin,
+        tuple(header),
+        kept,
+        num_rows,
+        row_word,
+        1,
+        tuple(notes),
+        numbers,
+        positions,
+        hashes_of_table(columns, num_rows),
+        num_totals,
+    )
+
+
+def _total_rows(
+    found: Mapping[str, TextColumn], wanted: Mapping[str, TextColumn], num: int
+) -> tuple[int, int, str, bool] | None:
+    """Return the first and last row of totals, a description, and whether nothing follows.
+
+    `wanted`: the columns with numbers that may be sums. A label is a value that no other row has.
+    """
+    if num < FEWEST_ROWS:
+        return None
+    start = max(1, num - LOOKED_AT)
+    rows = [
+        {name: column.texts[column.codes[index]] for name, column in found.items()}
+        for index in range(start, num)
+    ]
+    named: dict[int, str] = {}
+    for index, row in enumerate(rows, start):
+        if label := _label(row, found, max(0, num - LOOKED_AT)):
+            named[index] = label
+    if not named and num <= MOST_ROWS and (what := _computed(wanted)):
+        named[num - 1] = what
+    if not named:
+        return None
+    first, last = min(named), max(named)
+    rest = [rows[index - start] for index in range(first + 1, num) if index not in named]
+    is_end = all(_is_bare(row) or _is_count(row) for row in rest)
+    return first, num - 1 if is_end else last, named[first], is_end
+
+
+@cache
+def _words() -> tuple[frozenset[str], frozenset[str]]:
+    words = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    return frozenset(map(_plain, words["statistics"])), frozenset(map(_plain, words["around"]))
+
+
+def _plain(text: str) -> str:
+    letters = unicodedata.normalize("NFKD", text.casefold())
+    return "".join(c for c in letters if not unicodedata.combining(c))
+
+
+def _is_bare(row: Mapping[str, str]) -> bool:
+    return sum(map(bool, row.values())) <= BARE * len(row)
+
+
+def _is_count(row: Mapping[str, str]) -> bool:
+    return next(filter(None, row.values()), "").casefold() == "n"
+
+
+def _label(row: Mapping[str, str], found: Mapping[str, TextColumn], end: int) -> str:
+    """Return the label of a row of totals; "" where there is none.
+
+    `end`: of the rows that certainly hold patients.
+    """
+    statistics, around = _words()
+    for name, cell in row.items():
+        words = re.findall(r"[^\W\d_]+", _plain(cell))
+        if not cell or len(cell) > LONGEST:
+            continue
+        has_word = any(word in statistics for word in words) or bool(_COUNT.fullmatch(cell))
+        is_label = has_word and all(word in statistics | around for word in words)
+        # "Total (all wards)" in a row without most values; but "Total knee" is an operation.
+        may_be = _is_bare(row) and bool(words) and {words[0], words[-1]} & statistics
+        column = found[name]
+        if (is_label or may_be) and not (column.codes[:end] == column.texts.index(cell)).any():
+            return cell
+    return ""
+
+
+def _computed(columns: Mapping[str, TextColumn]) -> str:
+    """Return which function of the numbers above the last row holds; "" where none does."""
+    sums = means = num = 0
+    for column in columns.values():
+        texts = [text.replace(",", ".") for text in column.texts]
+        values = np.array([float(t) if _NUMBER.fullmatch(t) else np.nan for t in texts])
+        rows = values[column.codes]
+        has_text = np.array([text != "" for text in texts])[column.codes]
+        above, last = rows[:-1][~np.isnan(rows[:-1])], rows[-1]
+        if np.isnan(last) or len(above) < max(FEWEST_ABOVE, MOSTLY_NUMBERS * has_text[:-1].sum()):
+            continue
+        num += 1
+        decimals = len(texts[column.codes[-1]].partition(".")[2])
+        close = 0.51 * 10.0**-decimals
+        is_new = last > above.max() or last < above.min()
+        sums += bool(is_new and abs(last - above.sum()) <= close + 1e-9 * abs(last))
+        means += bool(abs(last - above.mean()) <= close and not (above == last).any())
+    if sums and 2 * sums >= num:
+        return "the sums of the rows above"
+    if means >= FEWEST_MEANS and 2 * means >= num:
+        return "the means of the rows above"
+    return ""

@@ -1,0 +1,123 @@
+"""A hospital's columns as disclosed: rounded counts, missing values, means and quantiles."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from erosion_client.disclosure.control import DisclosureControl
+from erosion_common.protocol.messages import ColumnSummary
+from erosion_common.tasks.features import NumberFeature
+from erosion_common.tasks.inputs import TabularTask
+from erosion_common.tasks.task import CodedColumn, Targets, Task
+
+Groups = NDArray[np.int64]
+_MISSING = ""  # among the counts by category, though not a category
+
+
+def column_summaries(
+    cells: DisclosureControl,
+    task: Task,
+    rows: NDArray[np.generic],
+    targets: Targets,
+    groups: Groups,
+) -> Iterator[ColumnSummary]:
+    """Summarise every feature of a table, then the outcome; of images the outcome alone."""
+    if isinstance(task, TabularTask):
+        for feature, column in zip(task.features, rows.T, strict=True):
+            values = column.astype(np.float64)
+            if isinstance(feature, NumberFeature):
+                yield number_summary(cells, feature.name, "number", values, groups)
+                continue
+            texts = {category: category for category in feature.categories}
+            counts = counts_by_category(values, groups, feature.categories)
+            yield _by_category(cells, feature.name, "category", counts, values, groups, texts)
+    yield from _outcome(cells, task, targets, groups)
+
+
+def _outcome(
+    cells: DisclosureControl, task: Task, targets: Targets, groups: Groups
+) -> Iterator[ColumnSummary]:
+    """Summarise the columns that are predicted."""
+    values = targets.reshape(len(targets), -1).astype(np.float64)
+    *times, last = task.target_columns  # follow-up time, where that is a column
+    for number, column in enumerate(times):
+        yield number_summary(cells, column.name, "time", values[:, number], groups)
+    counts = task.groups(task.targets_of_patients(targets, groups))
+    if not counts:
+        yield number_summary(cells, last.name, "outcome", values[:, -1], groups)
+        return
+    classes = _texts(last, counts) if isinstance(last, CodedColumn) and not times else None
+    counts = {**counts, _MISSING: 0}
+    yield _by_category(cells, last.name, "outcome", counts, values[:, -1], groups, classes)
+
+
+def number_summary(
+    cells: DisclosureControl,
+    name: str,
+    kind: Literal["number", "outcome", "time"],
+    values: NDArray[np.float64],
+    groups: Groups,
+) -> ColumnSummary:
+    """Summarise a number column, NaN where one is missing."""
+    told = cells.column(name, values, groups)
+    num_known = len(np.unique(groups[~np.isnan(values)]))
+    num_missing = len(np.unique(groups)) - num_known
+    missing = cells.counts(name, {"missing": num_missing}, values, groups)
+    few = told.count == 0
+    return ColumnSummary(
+        name=name,
+        kind=kind,
+        count=told.count,
+        missing=missing["missing"],
+        mean=None if few else told.mean,
+        deviation=None if few else told.deviation,
+        quantiles=told.quantiles,
+    )
+
+
+def counts_by_category(
+    values: NDArray[np.float64], groups: Groups, categories: Iterable[str]
+) -> dict[str, int]:
+    """Count patients by category, and without one; `values`: (n,) indices in `categories`, or NaN.
+
+    With several rows a patient counts with its commonest category, of equally common ones the
+    first.
+    """
+    names = [*categories]
+    _, patients = np.unique(groups, return_inverse=True)
+    is_known = ~np.isnan(values)
+    rows_of = np.zeros((int(patients.max(initial=-1)) + 1, len(names)), dtype=np.int64)
+    np.add.at(rows_of, (patients[is_known], values[is_known].astype(np.int64)), 1)
+    has_one = rows_of.any(axis=1)
+    counted = np.bincount(rows_of[has_one].argmax(axis=1), minlength=len(names)).tolist()
+    return {**dict(zip(names, counted, strict=True)), _MISSING: int((~has_one).sum())}
+
+
+def _by_category(
+    cells: DisclosureControl,
+    name: str,
+    kind: str,
+    counts: Mapping[str, int],
+    values: NDArray[np.float64],
+    groups: Groups,
+    texts: dict[str, str] | None,
+) -> ColumnSummary:
+    told = cells.counts(name, counts, values, groups, texts)
+    missing = told.pop(_MISSING)
+    return ColumnSummary(
+        name=name,
+        kind="outcome" if kind == "outcome" else "category",
+        count=sum(told.values()),
+        missing=missing,
+        shares=told,
+    )
+
+
+def _texts(column: CodedColumn, classes: Iterable[str]) -> dict[str, str]:
+    """Return each class's values in the data, in the order of the codes."""
+    return {
+        name: "\0".join(sorted(text for text, found in column.codes.items() if found == code))
+        for code, name in enumerate(classes)
+    }

@@ -1,0 +1,356 @@
+"""Checks a study here: its contract on the patients, its model, the limits and sealed rounds."""
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from torch import nn
+
+from erosion_client.dataset.column_values import Fault
+from erosion_client.dataset.load import Patients, load_patients, table_source
+from erosion_client.dataset.single_column import columns_of, outcome_of, suspicion
+from erosion_client.dataset.split import Split, for_more_tested, split_patients
+from erosion_client.dataset.study_columns import StudyColumn, study_columns
+from erosion_client.dataset.study_columns import columns_of as table_columns_of
+from erosion_client.dataset.text_table import TextColumn
+from erosion_client.finding import Finding, failed, ok, skipped, warning
+from erosion_client.records.account import dataset_of
+from erosion_client.records.records import Records
+from erosion_client.scaffold.column_roles import (
+    BY_NAME,
+    is_known_afterwards,
+    numbered_features,
+    rows_of_patients,
+    undeclared_key,
+)
+from erosion_client.sealed.sealed_steps import sum_rules
+from erosion_client.site_file import Site
+from erosion_client.training.limits import (
+    check_limits,
+    check_parts,
+    check_study,
+    local_steps,
+    problem_with_code,
+)
+from erosion_client.training.privacy import problem_with_cost, promised
+from erosion_common.errors import DataError, ModelError, Refusal, SiteError
+from erosion_common.learning.installed import Installed
+from erosion_common.learning.local_work import PatientCounts
+from erosion_common.learning.models import build_model
+from erosion_common.learning.pretrained import some
+from erosion_common.learning.trainable import named_trained_parameters, tied_names
+from erosion_common.rounds.selection import folds_ahead
+from erosion_common.sealed.pinned_keys import read_pinned_keys
+from erosion_common.settings.packages import installed_part
+from erosion_common.study.sections import fewest_held_out, folds_key
+from erosion_common.study.study import Study
+from erosion_common.support.keys import fingerprint
+from erosion_common.tasks.features import CategoryFeature
+from erosion_common.tasks.inputs import ImageTask, TabularTask
+
+
+def check_study_here(site: Site, study: Study, records: Records | None = None) -> Iterator[Finding]:
+    """Check the task's needs, the contract, the classes, and the limits."""
+    if site.name == study.user and (lacking := study.task.why_not_here()):
+        text, _, remedy = lacking.partition(". ")
+        yield failed("task", text, remedy)
+    try:
+        patients = load_patients(site, study)
+        split = _split(study, site, patients)
+    except DataError as problem:
+        text, _, details = str(problem).partition("\n")
+        yield failed("contract", text, details.strip() or "see above")
+        yield _limits_before_data(site, study)
+        return
+    yield from _contract(site, study, patients)
+    yield ok("target", study.task.described(patients.outcomes(study.task)))
+    yield from _leaks(site, study, patients)
+    yield from _cells(site, study, patients, split)
+    counts = _counts_in(study, site, patients)
+    try:
+        check_limits(site, study, counts)
+        check_parts(site, study, lambda part: _counts_in(part, site, patients))
+    except (Refusal, DataError) as problem:
+        yield failed("limits", str(problem), "change the study or [limits]; it is your decision")
+        return
+    samples = _samples(study, patients)
+    steps = local_steps(study.training, len(split.training), site.limits.min_batch_size)
+    work = f"{steps} steps of {study.training.batch_size} {samples} a round"
+    if study.privacy is not None:
+        work = "one step of all patients a round"
+    yield ok(
+        "limits", f"kept: {counts.num_patients} training patients, {work}, {study.rounds} rounds"
+    )
+    yield from _privacy(site, study, records)
+
+
+def _contract(site: Site, study: Study, patients: Patients) -> Iterator[Finding]:
+    """Yield notes on the patients who meet the contract."""
+    yield ok("contract", f"{_count(study, patients)} meet it")
+    for note in patients.notes:
+        yield warning("contract", note, "")
+    if (key := undeclared_key(site.data, study)) is not None:
+        yield warning(
+            "contract",
+            f"{rows_of_patients(key)}, and each row is counted as a patient",
+            f"write patient = {json.dumps(key.name, ensure_ascii=False)} under [data]",
+        )
+    for name in numbered_features(site.data, study, patients.rows):
+        yield warning(
+            "contract",
+            f"column {name} seems to number patients or rows, and the study takes it for a feature:"
+            " a model learns nothing from it that holds for another patient, and a hospital's"
+            " updates may disclose its patients' numbers",
+            "ask the coordinator to take it out of the study's features, if it does",
+        )
+
+
+def _leaks(site: Site, study: Study, patients: Patients) -> Iterator[Finding]:
+    """Yield columns that may be target leakage, by their values or names."""
+    task = study.task
+    if not isinstance(task, TabularTask):
+        return
+    outcome = outcome_of(task, patients.outcomes(task))
+    for feature, values in columns_of(task, patients.rows, patients.groups):
+        why = suspicion(values, outcome, is_category=isinstance(feature, CategoryFeature))
+        names = {feature.name, site.data.local_name(feature.name)}
+        if why or any(map(is_known_afterwards, names)):
+            yield warning(
+                "leak",
+                f"column {feature.name}: {why or BY_NAME}",
+                "ask the coordinator to take it out of the study's features, if it is known only"
+                " after the outcome",
+            )
+
+
+def _cells(site: Site, study: Study, patients: Patients, split: Split) -> Iterator[Finding]:
+    """Yield parts of the patients that are too small for the figures that leave."""
+    yield ok("cells", f"no figure about fewer than {site.limits.min_cell} patients leaves")
+    if site.name == study.user and len(split.test):
+        tested = len(np.unique(patients.groups[split.test]))
+        if tested < site.limits.min_cell:
+            yield failed(
+                "cells",
+                f"the test part has {tested} patients; limits.min_cell = {site.limits.min_cell}",
+                f"{for_more_tested(study)}, or let the study have another user",
+            )
+    folds = folds_ahead(study) if site.name == study.user else ()
+    if folds:
+        in_each = fewest_held_out(folds, len(np.unique(patients.groups[split.training])))
+        if in_each < site.limits.min_cell:
+            yield failed(
+                "cells",
+                f"a fold has {in_each} patients; limits.min_cell = {site.limits.min_cell}",
+                f"lower {folds_key(folds)}, or let the study have another user",
+            )
+
+
+def _counts_in(study: Study, site: Site, patients: Patients) -> PatientCounts:
+    """Count those that the study, or one of its folds or trials, trains on here."""
+    training = _split(study, site, patients).training
+    return PatientCounts.of(study.task, patients.targets[training], patients.groups[training])
+
+
+def _split(study: Study, site: Site, patients: Patients) -> Split:
+    return split_patients(
+        study, site.name, patients.rows, patients.targets, patients.groups, patients.is_test
+    )
+
+
+def _privacy(site: Site, study: Study, records: Records | None) -> Iterator[Finding]:
+    """Check the cost of a run, and whether that much is left."""
+    if study.privacy is None:
+        return
+    if records is None:
+        yield skipped("privacy", "not until the state is fixed")
+        return
+    problem = problem_with_cost(site, study, records)
+    if problem and records.privacy.spent(dataset_of(site), study.digest).by_study:
+        yield warning(
+            "privacy",
+            f"a run that has begun can continue, not a new one: {problem}",
+            "for a new one ask for a smaller privacy.epsilon; it is your decision",
+        )
+    elif problem:
+        yield failed("privacy", problem, "ask for a smaller privacy.epsilon; it is your decision")
+        return
+    for line in promised(site, study, records):
+        yield ok("privacy", line)
+
+
+def _limits_before_data(site: Site, study: Study) -> Finding:
+    try:
+        check_study(site, study)
+    except Refusal as problem:
+        return failed("limits", str(problem), "change the study or [limits]; it is your decision")
+    return skipped("limits", "the number of patients is unknown until the data are fixed")
+
+
+def _count(study: Study, patients: Patients) -> str:
+    """Return "328 patients", or "400 images of 328 patients"."""
+    counted = f"{len(patients.targets)} {_samples(study, patients)}"
+    if patients.num_patients == len(patients.targets):
+        return counted
+    return f"{counted} of {patients.num_patients} patients"
+
+
+def _samples(study: Study, patients: Patients) -> str:
+    """Return what is trained on: rows, which are patients where each has one, or images."""
+    if isinstance(study.task, ImageTask):
+        return "images"
+    return "patients" if patients.num_patients == len(patients.targets) else "rows"
+
+
+MODEL = "model"
+
+
+def check_model(site: Site, study: Study) -> Iterator[Finding]:
+    """Check the code and its hash, the weights file, and the trained parameters."""
+    model = study.model
+    if isinstance(model, Installed):
+        yield _code(model)
+        if problem := problem_with_code(model, site.limits):
+            yield failed(
+                MODEL,
+                f"the study wants {problem}",
+                "read the package's code; if this hospital is to run it, write under"
+                f' [limits.installed_models]: "{model.entry_point}" = "{model.sha256}"',
+            )
+            yield skipped(MODEL, "its code is not run before the limits allow it")
+            return
+    try:
+        study.check_model()
+        module = build_model(
+            model,
+            study.task.input_shape,
+            study.task.num_outputs,
+            study.seed,
+            weights=site.compute.weights,
+        )
+    except ModelError as problem:
+        text, _, remedy = str(problem).partition(". ")
+        yield failed(MODEL, text, remedy)
+        return
+    if model.pretrained is not None:
+        file = model.pretrained
+        fresh = f"; afresh start {', '.join(file.new)}" if file.new else ""
+        yield ok(MODEL, f"starts from {file.file}, SHA-256 {file.sha256}{fresh}")
+    yield ok(MODEL, f"{model.described()}: {_parameter_counts(module)}")
+    if tied := tied_names(module):
+        yield warning(MODEL, f"parameters with two names travel once: {some(tied)}", "")
+
+
+def _code(model: Installed) -> Finding:
+    try:
+        found = installed_part("model", model.entry_point)
+    except ModelError as problem:
+        text, _, remedy = str(problem).partition(". ")
+        return failed(MODEL, text, remedy)
+    what = f"{found.name!r} is {found.target} of {found.distribution}, SHA-256 {found.sha256}"
+    if found.sha256 != model.sha256:
+        return failed(
+            MODEL,
+            f"{what}; the study names {model.sha256}",
+            "install the version of the package that the study was written for",
+        )
+    return ok(MODEL, what)
+
+
+def _parameter_counts(module: nn.Module) -> str:
+    travelling = {name: p.numel() for name, p in named_trained_parameters(module)}
+    frozen = {n: p.numel() for n, p in module.named_parameters() if not p.requires_grad}
+    text = f"{sum(travelling.values()):,} parameters travel"
+    if frozen:
+        text += f"; {sum(frozen.values()):,} are frozen and never do ({some(list(frozen))})"
+    buffers = sum(buffer.numel() for buffer in module.buffers())
+    return text + (f"; {buffers:,} numbers of its buffers stay as they are" if buffers else "")
+
+
+_PEERS_REMEDY = (
+    "ask the coordinator for peers.pem (erosion enroll peers), then `erosion enroll pin peers.pem"
+    " SITE.toml` here"
+)
+
+
+def check_sealed(site: Site, study: Study | None) -> Iterator[Finding]:
+    """Check the other hospitals' keys, which a study with sealed rounds needs."""
+    what, path = "sealed rounds", site.sealed.peers
+    needed = study is not None and study.federation.sealed
+    if path is None or not os.access(path, os.F_OK):
+        if needed:
+            yield failed(
+                what, f"there is no {path}, and this study's rounds are sealed", _PEERS_REMEDY
+            )
+        else:
+            yield skipped(what, "there is no peers.pem, which only sealed studies need")
+        return
+    if site.sealed.private_key is None and site.coordinator.private_key is None:
+        yield failed(what, "this site has no private key", "enrol it; the key is in the kit")
+        return
+    try:
+        keys = read_pinned_keys(path, SiteError)
+    except SiteError as problem:
+        text, _, remedy = str(problem).partition(". ")
+        yield failed(what, text, remedy)
+        return
+    yield ok(
+        what,
+        "the others' keys, to be compared with each hospital itself, not with the coordinator:\n"
+        + "\n".join(f"{name}  {fingerprint(keys[name])}" for name in sorted(keys)),
+    )
+    missing = sorted(set(study.hospitals) - {study.user, site.name} - set(keys)) if study else []
+    if needed and missing:
+        yield failed(what, f"the keys of {', '.join(missing)} are not in {path}", _PEERS_REMEDY)
+    if needed and study is not None and site.name != study.user:
+        yield from _sums(site, set(study.hospitals) - {study.user})
+
+
+def _sums(site: Site, peers: set[str]) -> Iterator[Finding]:
+    """Check the sum of all of them, each with the same weight."""
+    rules = sum_rules(site)
+    alike = dict.fromkeys(peers, 1 / len(peers))
+    if problem := rules.problem_with_holders(peers) or rules.problem_with(alike):
+        yield failed(
+            "sealed rounds",
+            f"this site would take part in none, even if everybody is there: {problem}",
+            "name more hospitals in limits.summed_with that people here know, or loosen"
+            " limits.min_summed and limits.largest_share; it is your decision",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnCounts:
+    """One column of the study, in patients."""
+
+    name: str
+    in_file: str  # the hospital's name of it
+    usable: int
+    missing: int
+    out_of_range: int
+    not_understood: int  # not a number, or not a category of the study
+
+
+def column_counts(site: Site, task: TabularTask) -> Iterator[ColumnCounts]:
+    """Yield every column of the study in the file. Raises DataError where it is not a table."""
+    source = table_source(site.data)
+    table = source.read(table_columns_of(task, source))
+    for column in study_columns(table, task, source).values():
+        if column.text is not None:
+            yield _column_count(column, column.text, ", ".join(source.needed(column.name)))
+
+
+def _column_count(column: StudyColumn, text: TextColumn, in_file: str) -> ColumnCounts:
+    times = np.bincount(text.codes, minlength=len(text.texts)).tolist()
+    counts = {"usable": 0, "missing": 0, "out_of_range": 0, "not_understood": 0}
+    for value, patients in zip(text.texts, times, strict=True):
+        counts[_kind(column.parse(value))] += patients
+    return ColumnCounts(column.name, in_file, **counts)
+
+
+def _kind(value: float | Fault) -> str:
+    if isinstance(value, Fault):
+        return "out_of_range" if value.is_range else "not_understood"
+    return "missing" if math.isnan(value) else "usable"

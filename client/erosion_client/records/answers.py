@@ -1,0 +1,266 @@
+"""A hospital's answers: one answer per question, and its use of the budgets."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from erosion_client.records.private_database import PrivateDatabase
+from erosion_client.records.studies import now
+
+FINAL_FIGURES = "evaluate"  # the step of an answer with the final figures
+
+ANSWER_TABLES = """
+create table answers (
+  coordinator text not null,
+  dataset text not null,
+  run text not null,
+  variant text not null,
+  arm text not null,
+  round integer not null,
+  step text not null,
+  study text not null,
+  is_fold integer not null,
+  question text,
+  answered text not null,
+  primary key (coordinator, dataset, run, variant, arm, round, step)
+);
+create table contracts (
+  coordinator text not null,
+  dataset text not null,
+  column_name text not null,
+  contract text not null,
+  held text not null,
+  primary key (coordinator, dataset, column_name, contract)
+);
+create table chosen (
+  coordinator text not null,
+  dataset text not null,
+  study text not null,
+  run text not null,
+  user text not null,
+  variant text not null,
+  primary key (coordinator, dataset, study, run, user)
+);
+create table kept_since (
+  coordinator text not null,
+  dataset text not null,
+  variant text not null,
+  run text not null,
+  arm text not null,
+  round integer not null,
+  exchange integer not null,
+  primary key (coordinator, dataset, variant, run, arm)
+);
+"""
+
+_THIS = (
+    "coordinator = ? and dataset = ? and run = ? and variant = ? and arm = ? and round = ?"
+    " and step = ?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The identity of one answer. The same question may be answered again, another one may not."""
+
+    study: str  # digest of the approved study
+    run: str
+    variant: str  # digest of the trial or of the study with its settings chosen; or the study's
+    arm: str  # "" for final figures
+    round: int  # 0 for final figures
+    step: str
+    is_fold: bool = False  # predictions of a fold stay here, and count as a round
+
+    @property
+    def key(self) -> tuple[str, str, str, int, str]:
+        """What identifies it; several approved studies may lead to one variant."""
+        return self.run, self.variant, self.arm, self.round, self.step
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What one coordinator has used up on one data set."""
+
+    studies: int
+    runs: int
+    rounds: int  # of arms; one counts once, regardless of its number of messages
+    evaluations: int
+
+
+class AnswerTable:
+    """Answers, column contracts and choices in a hospital's records."""
+
+    def __init__(self, file: PrivateDatabase) -> None:
+        """Read and write `file`, which has ANSWER_TABLES."""
+        self._file = file
+
+    def note(self, coordinator: str, dataset: str, answer: Answer, question: str) -> bool:
+        """Note durably that `answer` is given to the question of this hash.
+
+        Returns False where it was given to another one.
+        """
+        self._file.execute(
+            "insert or ignore into answers values (?,?,?,?,?,?,?,?,?,?,?)",
+            (
+                *(coordinator, dataset, *answer.key),
+                *(answer.study, answer.is_fold, question, now()),
+            ),
+        )
+        return self.question(coordinator, dataset, answer) == question
+
+    def question(self, coordinator: str, dataset: str, answer: Answer) -> str | None:
+        """Return the hash of the question that `answer` was given to; None: not given, or lost."""
+        found = self._file.execute(
+            f"select question from answers where {_THIS}", (coordinator, dataset, *answer.key)
+        )
+        return found[0][0] if found else None
+
+    def is_recovered(self, coordinator: str, dataset: str, answer: Answer) -> bool:
+        """Return whether the log alone has the answer, so that its question is not known."""
+        return bool(
+            self._file.execute(
+                f"select 1 from answers where question is null and {_THIS}",
+                (coordinator, dataset, *answer.key),
+            )
+        )
+
+    def steps(self, coordinator: str, dataset: str, answer: Answer) -> list[str]:
+        """Return the steps answered in `answer`'s round."""
+        rows = self._file.execute(
+            "select step from answers where coordinator = ? and dataset = ? and run = ?"
+            " and variant = ? and arm = ? and round = ? order by step",
+            (coordinator, dataset, *answer.key[:-1]),
+        )
+        return [str(step) for (step,) in rows]
+
+    def recover(self, coordinator: str, dataset: str, answers: Iterable[Answer]) -> None:
+        """Add answers that only the log has."""
+        self._file.execute_many(
+            "insert or ignore into answers values (?,?,?,?,?,?,?,?,?,null,?)",
+            [(coordinator, dataset, *each.key, each.study, False, now()) for each in answers],
+        )
+
+    def note_origin(self, variant: str, study: str) -> None:
+        """Count recovered answers of a variant as the approved study's."""
+        self._file.execute(
+            "update answers set study = ? where variant = ? and question is null", (study, variant)
+        )
+
+    def keys(self) -> set[tuple[str, str, str, int, str]]:
+        """Return the keys of all answers, to every coordinator."""
+        return {
+            (run, variant, arm, round_, step)
+            for run, variant, arm, round_, step in self._file.execute(
+                "select run, variant, arm, round, step from answers"
+            )
+        }
+
+    def choose(self, coordinator: str, dataset: str, answer: Answer, user: str) -> bool:
+        """Note durably that a run has the settings of `answer`'s variant for this user.
+
+        Returns whether they are those that it had before, or the first.
+        """
+        key = coordinator, dataset, answer.study, answer.run, user
+        self._file.execute(
+            "insert or ignore into chosen values (?,?,?,?,?,?)", (*key, answer.variant)
+        )
+        ((known,),) = self._file.execute(
+            "select variant from chosen where coordinator = ? and dataset = ? and study = ?"
+            " and run = ? and user = ?",
+            key,
+        )
+        return bool(known == answer.variant)
+
+    def note_kept(
+        self,
+        coordinator: str,
+        dataset: str,
+        variant: str,
+        run: str,
+        arm: str,
+        since: tuple[int, int],
+    ) -> None:
+        """Note durably that the site keeps state of an arm since that (round, exchange)."""
+        key = coordinator, dataset, variant, run, arm
+        known = self.kept_since(*key)
+        if known is None or since < known:
+            self._file.execute(
+                "insert or replace into kept_since values (?,?,?,?,?,?,?)", (*key, *since)
+            )
+
+    def kept_since(
+        self, coordinator: str, dataset: str, variant: str, run: str, arm: str
+    ) -> tuple[int, int] | None:
+        """Return since which (round, exchange) state is kept of an arm; None: never."""
+        found = self._file.execute(
+            "select round, exchange from kept_since where coordinator = ? and dataset = ?"
+            " and variant = ? and run = ? and arm = ?",
+            (coordinator, dataset, variant, run, arm),
+        )
+        return (int(found[0][0]), int(found[0][1])) if found else None
+
+    def hold(
+        self, coordinator: str, dataset: str, contracts: Mapping[str, str], most: int
+    ) -> str | None:
+        """Note durably that columns are checked by these contracts, by name.
+
+        Returns None, or the column already checked by `most` others; then nothing is noted.
+        """
+        new = []
+        with self._file.transaction():
+            for name, contract in contracts.items():
+                rows = self._file.execute(
+                    "select contract from contracts where coordinator = ? and dataset = ?"
+                    " and column_name = ?",
+                    (coordinator, dataset, name),
+                )
+                if (contract,) in rows:
+                    continue
+                if len(rows) >= most:
+                    return name
+                new.append((coordinator, dataset, name, contract, now()))
+            self._file.execute_many("insert into contracts values (?,?,?,?,?)", new)
+        return None
+
+    def most_variants(self, coordinator: str, dataset: str) -> tuple[str, int]:
+        """Return the column checked by the most contracts, and their number."""
+        rows = self._file.execute(
+            "select column_name, count(*) from contracts where coordinator = ? and dataset = ?"
+            " group by column_name order by count(*) desc, column_name limit 1",
+            (coordinator, dataset),
+        )
+        return (str(rows[0][0]), int(rows[0][1])) if rows else ("", 0)
+
+    def runs(self, coordinator: str, dataset: str, study: str) -> list[str]:
+        """Return the runs of one study that were answered."""
+        rows = self._file.execute(
+            "select distinct run from answers where coordinator = ? and dataset = ? and study = ?"
+            " order by run",
+            (coordinator, dataset, study),
+        )
+        return [str(run) for (run,) in rows]
+
+    def used(self, coordinator: str, dataset: str) -> Used:
+        """Return what one coordinator has used up on one data set."""
+        key = coordinator, dataset
+        ((studies, runs, evaluations),) = self._file.execute(
+            "select count(distinct study), count(distinct study || '/' || run),"
+            " coalesce(sum(round = 0 and not is_fold), 0)"
+            " from answers where coordinator = ? and dataset = ?",
+            key,
+        )
+        ((rounds,),) = self._file.execute(
+            "select count(*) from (select distinct run, variant, arm, round from answers"
+            " where coordinator = ? and dataset = ? and (round > 0 or is_fold))",
+            key,
+        )
+        return Used(studies, runs, rounds, evaluations)
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return every coordinator with every data set that it received answers about."""
+        rows = self._file.execute("select distinct coordinator, dataset from answers order by 1, 2")
+        return [(str(coordinator), str(dataset)) for coordinator, dataset in rows]
+
+
+def place(step: str, exchange: int) -> str:
+    """Name a step by its place in a round: a method may ask for it at several."""
+    return f"{step} ({exchange})"

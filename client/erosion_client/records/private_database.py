@@ -1,0 +1,161 @@
+"""An SQLite file that only its owner may read, with durable writes.
+
+Two programs use a site's records at once (the site, and its commands).
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from erosion_common.errors import SiteError
+from erosion_common.support.files import check_named, make_private_folder, replacing
+
+WAIT_SECONDS = 20.0  # for another program to finish its write
+
+# SQLite's messages about a damaged file may quote bytes that Python cannot decode.
+_DAMAGED = (sqlite3.Error, UnicodeError)
+
+Values = Sequence[str | int | float | bytes]
+
+
+class PrivateDatabase:
+    """One file; a write is on the disk when it returns. Raises SiteError where it is unusable.
+
+    Not thread-safe.
+    """
+
+    def __init__(
+        self, path: Path | None, tables: str, *, version: int, holds: str, without: str
+    ) -> None:
+        """Open `path`, making it with these `tables` (SQL) if need be; None: in memory.
+
+        `holds` describes its content and `without` what the site does not do without it, for the
+        error message.
+        """
+        self.path, self._holds, self._without = path, holds, without
+        try:
+            if path is not None:
+                if not path.parent.exists():
+                    make_private_folder(path.parent)
+                if not path.exists():
+                    _make(path, tables, version)
+                check_named(path)  # a device would be tried for as long as a lock
+            self._file = sqlite3.connect(
+                path or ":memory:",
+                timeout=WAIT_SECONDS,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+            self._file.execute("pragma synchronous = full")
+            (found,) = self._file.execute("pragma user_version").fetchone()
+            if path is not None and found in (0, version):
+                self._check(path, found)
+            if path is None:
+                self._file.executescript(tables)
+            self._opened = None if path is None else path.stat()
+        except (*_DAMAGED, OSError) as problem:
+            raise self.unusable(problem) from None
+        if path is not None and found != version:
+            raise SiteError(
+                f"{path} has version {found}; this program writes {version}. Use the version of"
+                " erosion that wrote it."
+            )
+
+    def execute(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
+        """Execute one statement; return its rows."""
+        self._check_in_place()
+        try:
+            return self._file.execute(statement, values).fetchall()
+        except _DAMAGED as problem:
+            raise self.unusable(problem) from None
+
+    def execute_many(self, statement: str, rows: Iterable[Values]) -> None:
+        """Execute one statement for each of the rows."""
+        self._check_in_place()
+        try:
+            self._file.executemany(statement, rows)
+        except _DAMAGED as problem:
+            raise self.unusable(problem) from None
+
+    def _check_in_place(self) -> None:
+        """Raise SiteError where the file was removed or replaced, and writes would be lost."""
+        if self.path is None or self._opened is None:
+            return
+        try:
+            is_in_place = os.path.samestat(self.path.stat(), self._opened)
+        except OSError:
+            is_in_place = False
+        if not is_in_place:
+            raise SiteError(
+                f"{self.path}, which holds {self._holds}, was moved, removed or replaced while this"
+                f" program ran. {self._without} Put it back, or start this program again."
+            )
+
+    def _check(self, path: Path, version: int) -> None:
+        """Raise sqlite3.Error for a damaged file, now and not in the middle of a study.
+
+        SQLite takes an emptied file for a new one, and extends a truncated one.
+        """
+        (page_bytes,) = self._file.execute("pragma page_size").fetchone()
+        if version == 0 or path.stat().st_size % page_bytes:
+            raise sqlite3.DatabaseError("it was emptied or cut off")
+        (said,) = self._file.execute("pragma integrity_check(1)").fetchone()
+        if said != "ok":
+            raise sqlite3.DatabaseError(said.splitlines()[-1])
+        columns = self._file.execute(
+            "select m.name, c.name, lower(c.type) from sqlite_master m, pragma_table_info(m.name) c"
+            " where m.type = 'table' and c.type != ''"  # without SQLite's own tables
+        )
+        for table, column, kind in columns.fetchall():
+            odd = f"select 1 from {table} where typeof({column}) not in (?, 'null') limit 1"
+            if self._file.execute(odd, (kind,)).fetchone():
+                raise sqlite3.DatabaseError(f"a value of {table}.{column} is no {kind}")
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit all or nothing, with exclusive access for one program.
+
+        A nested transaction is part of the outer one.
+        """
+        if self._file.in_transaction:
+            yield
+            return
+        self.execute("begin immediate")
+        try:
+            yield
+            self.execute("commit")
+        except BaseException:  # an interrupted program leaves no partial transaction, either
+            if self._file.in_transaction:
+                self.execute("rollback")
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def unusable(self, problem: object) -> SiteError:
+        """Return the error for a file with this problem."""
+        if getattr(problem, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
+            return SiteError(
+                f"{self.path}, which holds {self._holds}, was in use by another program for"
+                f" {WAIT_SECONDS:g} s ({problem}). {self._without} Let that program end, such as"
+                " an `erosion review` that stands still, or a copy that is made of the file."
+            )
+        return SiteError(
+            f"{self.path or 'The memory'}, which holds {self._holds}, cannot be used ({problem})."
+            f" {self._without} Check the disk and the permissions of its folder (compute.state in"
+            " the site file); if the file is damaged, restore it from a backup: deleting it forgets"
+            f" {self._holds}."
+        )
+
+
+def _make(path: Path, tables: str, version: int) -> None:
+    """Create the file complete from the start, also where two programs do."""
+    with (
+        replacing(path, mode=0o600, first_stays=True) as made,
+        closing(sqlite3.connect(made)) as file,
+    ):
+        file.executescript(f"begin; {tables} pragma user_version = {version}; commit")

@@ -1,0 +1,111 @@
+"""`records.sqlite`: what one hospital approved, answered and disclosed, and the cost of that.
+
+It is one file, so that an answer's whole use of the budgets is one transaction, and a restored
+backup is compared once with the log of what was sent (`recovery`).
+"""
+
+import hashlib
+import os
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from erosion_client.records.answers import ANSWER_TABLES, AnswerTable
+from erosion_client.records.disclosures import DISCLOSURE_TABLES, DisclosureTable
+from erosion_client.records.ledgers import LEDGER_TABLES, PrivacyTable, SumTable
+from erosion_client.records.private_database import PrivateDatabase
+from erosion_client.records.studies import STUDY_TABLES, StudyTable
+from erosion_common.errors import SiteError
+
+if TYPE_CHECKING:
+    from erosion_client.site_file import Site
+
+VERSION = 1
+FILE_NAME = "records.sqlite"
+
+_OWN_TABLES = """
+create table owner (hospital text not null, secret text);
+create table log_read (log text primary key, line integer not null);
+"""
+_TABLES = _OWN_TABLES + STUDY_TABLES + ANSWER_TABLES + DISCLOSURE_TABLES + LEDGER_TABLES
+
+
+class Records:
+    """The records of one hospital. Every write is on the disk when it returns. Raises SiteError.
+
+    Several programs may use one file: the site, and its commands. Not thread-safe.
+    """
+
+    def __init__(self, folder: Path | None, hospital: str) -> None:
+        """Open `folder`/records.sqlite, making both if need be; None: in memory."""
+        self.path = None if folder is None else folder / FILE_NAME
+        name = hospital.replace("'", "''")
+        self._file = PrivateDatabase(
+            self.path,
+            f"{_TABLES} insert into owner values ('{name}', null);",
+            version=VERSION,
+            holds="what this site approved, answered and disclosed, and its budgets",
+            without="Nothing is answered without it.",
+        )
+        self.studies = StudyTable(self._file)
+        self.answers = AnswerTable(self._file)
+        self.disclosures = DisclosureTable(self._file)
+        self.privacy = PrivacyTable(self._file)
+        self.sums = SumTable(self._file)
+        self._check_owner(hospital)
+
+    @classmethod
+    def of(cls, site: "Site") -> "Records":
+        """Open a site's; in memory where its site file has no folder, as in simulations."""
+        folder = site.consent_folder
+        return cls(None if site.compute.state is None else folder, site.name)
+
+    @classmethod
+    def existing(cls, site: "Site") -> "Records":
+        """Open a site's for reading; where it has none, empty ones that are never written."""
+        exists = (site.consent_folder / FILE_NAME).exists()
+        return cls(site.consent_folder if exists else None, site.name)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Commit all or nothing, with exclusive access for one program."""
+        return self._file.transaction()
+
+    def check_secret(self, secret: bytes) -> None:
+        """Raise SiteError where patients were noted with another secret: none were recognised."""
+        name = hashlib.sha256(b"erosion book" + secret).hexdigest()
+        with self.transaction():
+            self._file.execute("update owner set secret = ? where secret is null", (name,))
+            ((known,),) = self._file.execute("select secret from owner")
+        if known != name:
+            raise SiteError(
+                f"{self.path} was made with another secret.key than lies in its folder, and no"
+                " patient would be recognised. Restore both from one backup. Where the secret is"
+                " lost, move the whole folder away: the site starts with no approvals and budgets."
+            )
+
+    def log_was_read_to(self, log: Path) -> int:
+        """Return the last line of this log that these records were compared with; 0: none."""
+        found = self._file.execute("select line from log_read where log = ?", (_log_name(log),))
+        return int(found[0][0]) if found else 0
+
+    def note_log_read(self, log: Path, line: int) -> None:
+        """Note that the log was read up to this line."""
+        self._file.execute("insert or replace into log_read values (?, ?)", (_log_name(log), line))
+
+    def _check_owner(self, hospital: str) -> None:
+        owners = self._file.execute("select hospital from owner")
+        if owners != [(hospital,)]:
+            self.close()
+            known = " and ".join(str(name) for (name,) in owners) or "no hospital"
+            raise SiteError(
+                f"{self.path} holds the records of {known}, and this is {hospital}. Name another"
+                f" folder in the site file of {hospital}: compute.state."
+            )
+
+
+def _log_name(log: Path) -> str:
+    return hashlib.sha256(os.path.realpath(log).encode(errors="surrogateescape")).hexdigest()

@@ -1,0 +1,124 @@
+"""Compares a hospital's records with the log of what was sent, when a site starts.
+
+Records that were restored from a backup, or deleted, lack answers, updates with noise and sealed
+sums, and a coordinator could ask for them again with other parameters. The log, which is another
+file, still has them: they count as used up and paid for, and are not given twice.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from erosion_client.consent.approvals import derived
+from erosion_client.records.answers import FINAL_FIGURES, Answer, place
+from erosion_client.records.ledgers import Place, Release
+from erosion_client.records.records import Records
+from erosion_common.algorithms.base import TRAIN
+from erosion_common.audit.log_files import AuditEntry, entries_since
+from erosion_common.errors import ErosionError
+from erosion_common.privacy.accountant import strength_of
+from erosion_common.protocol import wire
+from erosion_common.sealed import legs
+from erosion_common.study.study import study_from_json
+
+logger = logging.getLogger("erosion.site")
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What the records lacked and the log has."""
+
+    answers: int
+    releases: int  # updates with noise
+    sealed_rounds: int  # rounds with a lost answer
+
+
+def recover(records: Records, coordinator: str, dataset: str, log: Path) -> Recovered:
+    """Add what the log has since it was last read. Raises SiteError."""
+    read_to = records.log_was_read_to(log)
+    answers: set[Answer] = set()
+    releases: list[Release] = []
+    sealed: Counter[tuple[Place, str]] = Counter()
+    for entry in entries_since(log, read_to):
+        read_to = entry.number
+        if entry.error is not None or entry.dataset not in ("", dataset):
+            continue
+        answers.update(_answer_of(entry))
+        releases += _release_of(entry, dataset)
+        sealed.update(_leg_of(entry))
+    with records.transaction():
+        if answers:
+            known = records.answers.keys()
+            answers = {answer for answer in answers if answer.key not in known}
+        records.answers.recover(coordinator, dataset, _with_origins(records, answers))
+        recovered = Recovered(
+            answers=len(answers),
+            releases=records.privacy.recover(releases),
+            sealed_rounds=records.sums.recover(sealed),
+        )
+        records.note_log_read(log, read_to)
+    if recovered != Recovered(0, 0, 0):
+        logger.warning(
+            "%s has %d answers, %d updates with noise and answers in %d sealed rounds that %s"
+            " lacks, which was restored or replaced: they count as used up and paid for, and their"
+            " runs cannot be resumed",
+            log,
+            recovered.answers,
+            recovered.releases,
+            recovered.sealed_rounds,
+            records.path,
+        )
+    return recovered
+
+
+def _with_origins(records: Records, answers: Collection[Answer]) -> list[Answer]:
+    """Set the approved study of each answer, as far as its variant or its run's trials show it.
+
+    A study with chosen settings is known by its run; a repeated request shows it in any case.
+    """
+    if not answers:
+        return []
+    origins: dict[str, str] = {}
+    for entry in records.studies.all("approved"):
+        with suppress(ErosionError):  # of another version, which nobody can ask for any more
+            for study in derived(study_from_json(entry.content)):
+                origins.setdefault(study.digest, entry.digest)
+    runs = {each.run: origins[each.variant] for each in answers if each.variant in origins}
+    return [
+        replace(each, study=origins.get(each.variant) or runs.get(each.run) or each.variant)
+        for each in answers
+    ]
+
+
+def _answer_of(entry: AuditEntry) -> list[Answer]:
+    """Return the answer that the line logs; None for one that no budget counts."""
+    kind, _, step = entry.kind.partition(".")
+    lacks_the_study = isinstance(entry.figures, dict) and "unknown_study" in entry.figures
+    if kind not in (wire.TRAIN, wire.EVALUATE) or lacks_the_study:
+        return []
+    variant, run = entry.digest or "", entry.run or ""
+    if entry.kind == wire.EVALUATE:
+        return [Answer(variant, run, variant, "", 0, FINAL_FIGURES)]
+    step = TRAIN if step in ("", TRAIN) else place(step, entry.exchange or 0)
+    return [Answer(variant, run, variant, entry.arm or "", entry.round or 0, step)]
+
+
+def _release_of(entry: AuditEntry, dataset: str) -> list[Release]:
+    """Return the update with noise that the line logs; a method's own step may have one, too."""
+    noise = entry.figures.get("noise_multiplier") if isinstance(entry.figures, dict) else None
+    if entry.kind.partition(".")[0] != wire.TRAIN or not isinstance(noise, int | float):
+        return []
+    where = dataset, entry.digest or "", entry.run or "", entry.arm or "", entry.round or 0
+    return [Release(*where, strength_of(noise))]
+
+
+def _leg_of(entry: AuditEntry) -> list[tuple[Place, str]]:
+    """Return the phase of a sealed round that the line logs."""
+    kind, _, step = entry.kind.partition(".")
+    has_keys = isinstance(entry.figures, dict) and entry.figures.get("sealed") is not None
+    if kind != wire.TRAIN or not (step in legs.STEPS or (has_keys and not step)):
+        return []
+    return [(Place(entry.digest or "", entry.run or "", entry.round or 0), step or TRAIN)]

@@ -1,0 +1,295 @@
+"""`erosion site new`: a site file that maps a hospital's columns, as far as possible."""
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from erosion_client.dataset.column_values import BELOW_A_LIMIT, toml_key
+from erosion_client.scaffold.column_match import Match
+from erosion_client.scaffold.column_profile import NUMBER, Profile
+from erosion_client.scaffold.column_roles import likely_key, repeats
+from erosion_client.scaffold.vocabulary import unit_text
+
+MOST_ODD = 10  # non-numeric values of a number, listed one by one
+SHOWN = 4  # limits in a comment
+OPEN_NUMBER = "A NUMBER"  # not a format
+OPEN = "WHAT IT MEANS"  # not a value of a study, so nothing matches it
+
+
+def site_draft(
+    name: str,
+    data: Path,
+    matches: Sequence[Match],
+    profiles: Sequence[Profile],
+    notes: Sequence[str],
+    *,
+    address: str,
+    outcome: Collection[str],
+    accept: float,
+    written: Mapping[str, str],
+    joined_by: str | None,
+    footer: int,
+) -> str:
+    """Return the file's text. Proposals below `accept` are comments, for a person to decide.
+
+    `notes` are from reading the table; `outcome` names the columns of the study that a hospital
+    must have. `written`: format keys of the file. `joined_by`: the patient key, where the outcome
+    is on other rows than the features.
+    """
+    lines = [
+        f"# The site of {name}, a first draft made from {data.name}.",
+        "# Lines that begin with `# ?` are proposals: remove the mark where they are right.",
+        "# `erosion check` shows what is still open; `erosion schema site` lists every key.",
+        "",
+        f'name = "{name}"',
+        "",
+        "[data]",
+        f"path = {quoted(str(data))}",
+        *(f"{key} = {quoted(value)}" for key, value in written.items()),
+        *_marks(matches, notes, footer),
+        *_patient(profiles, joined_by),
+        *_absent(matches, outcome),
+        *_rows(joined_by),
+        *_columns(matches, accept),
+        *_units(matches, profiles),
+        *_limits(matches),
+        *_values(matches, profiles, accept),
+        *_derived(matches),
+        "",
+        "[coordinator]",
+        f'address = "{address}"',
+        '# root_certificate = "ca.crt"  # these three come in the site kit, which also names the',
+        '# certificate = "node.crt"     # coordinator',
+        '# private_key = "node.key"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _marks(matches: Sequence[Match], notes: Sequence[str], footer: int) -> list[str]:
+    lines = [f"# {note}" for note in notes]
+    if footer:
+        lines.append(f"# ? footer_lines = {footer}")
+    lines += [
+        f'# ? thousands = "{mark}"  # 198{mark}000 is a hundred and ninety-eight thousand'
+        for mark in dict.fromkeys(m.thousands for m in matches if m.thousands)
+    ]
+    return lines
+
+
+def _rows(joined_by: str | None) -> list[str]:
+    if joined_by is None:
+        return []
+    return [
+        "",
+        "# The outcome stands on other rows than the features; joined, a patient has one row.",
+        "# ? [data.rows]",
+        '# ? take = "first"  # or "last", "mean", "max", "min"; or name the event (event_column,',
+        "# event), so that nothing is read that came after the outcome.",
+    ]
+
+
+def _patient(profiles: Sequence[Profile], joined_by: str | None) -> list[str]:
+    """Write a key that repeats uncommented: wrongly grouped rows only cost statistical power."""
+    key = likely_key(profiles)
+    name = joined_by or (key.name if key else None)
+    if name is None:
+        return []
+    line = f"patient = {quoted(name)}"
+    if joined_by or repeats(key):
+        return [f"{line}  # rows with the same value are of one patient"]
+    return [f"# ? {line}  # if several rows can be of one patient"]
+
+
+def _absent(matches: Sequence[Match], outcome: Collection[str]) -> list[str]:
+    missing = [m.column for m in matches if m.local is None and m.between is None]
+    lines = [
+        f"# No column seems to hold {quoted(name)}, the outcome, without which the hospital"
+        " cannot\n# take part: write under [data.columns] what it is called here."
+        for name in missing
+        if name in outcome
+    ]
+    if features := [quoted(name) for name in missing if name not in outcome]:
+        listed = ", ".join(features)
+        what = "no column seems to hold these; absent: not recorded here"
+        lines.append(f"# ? absent = [{listed}]  # {what}")
+    return lines
+
+
+def _columns(matches: Sequence[Match], accept: float) -> list[str]:
+    renamed = [m for m in matches if m.local is not None and m.local != m.column]
+    if not renamed:
+        return []
+    lines = ["", '[data.columns]  # "in the study" = "in the data"']
+    for match in renamed:
+        line = f"{quoted(match.column)} = {quoted(str(match.local))}"
+        lines.append(f"{_mark(match, accept)}{line}  # confidence {match.confidence:.2f}")
+    return lines
+
+
+def _units(matches: Sequence[Match], profiles: Sequence[Profile]) -> list[str]:
+    """Write units as proposals: only the values, or a header, suggest a unit."""
+    converted = [match for match in matches if match.unit is not None]
+    read = [match.local for match in matches]
+    mixed = [
+        f"# {escaped(p.name)}: {p.mixed}; if they are, export the column in one unit"
+        for p in profiles
+        if p.mixed is not None and p.name in read
+    ]
+    if not converted:
+        return mixed
+    lines = [*mixed, "", "[data.units]  # the study's unit = the data's x factor (+ offset)"]
+    lines += [
+        f"# ? {quoted(m.column)} = {unit_text(m.unit)}"
+        f"  # {escaped(str(m.local))} seems to be in another unit"
+        for m in converted
+        if m.unit is not None
+    ]
+    return lines
+
+
+def _derived(matches: Sequence[Match]) -> list[str]:
+    lines: list[str] = []
+    for match in matches:
+        if (found := match.between) is not None:
+            lines += [
+                "",
+                f"# ? [data.derive.{quoted(match.column)}]  # made of two dates",
+                f'# ? kind = "{found.kind}"',
+                f"# ? start = {quoted(found.start)}",
+                f"# ? end = {quoted(str(found.end))}  # or one date for everybody",
+                f'# ? date_format = "{" OR ".join(match.forms)}"{_which(match)}',
+            ]
+    return lines
+
+
+def _which(match: Match) -> str:
+    """Return a comment where dates may be in several formats, or in several centuries."""
+    if len(match.forms) > 1:
+        return "  # keep one: the dates do not show which, such as where all days are up to 12"
+    if "%y" in match.forms[0]:
+        return "  # years of two digits: people over a hundred look like children"
+    return ""
+
+
+def _values(matches: Sequence[Match], profiles: Sequence[Profile], accept: float) -> list[str]:
+    lines = []
+    counts = {profile.name: profile.counts for profile in profiles}
+    for match in matches:
+        if not (match.values or match.unknown or match.unsaid or match.odd):
+            continue
+        lines += ["", f'[data.values.{quoted(match.column)}]  # "in the data" = "in the study"']
+        lines += [
+            f"{'' if is_written(match, text, accept) else '# ? '}{quoted(text)} = {quoted(meant)}"
+            for text, meant in match.values.items()
+        ]
+        lines += [f"# or: {_pairs(other, quoted)}" for other in match.others]
+        for text in match.unsaid:
+            times = counts[str(match.local)].get(text)  # that may as well be measured
+            often = f" {times} rows" if times else ""
+            lines.append(f'# ? {quoted(text)} = ""  # not known?{often}')
+        lines += map(_odd_line, match.odd[:MOST_ODD])
+        if len(match.odd) > MOST_ODD:
+            lines.append(f"# and {len(match.odd) - MOST_ODD} more that are no numbers")
+        lines += [
+            f'# ? {quoted(text)} = "{OPEN}"  # one of the study\'s, or "" if it is missing'
+            for text in match.unknown
+        ]
+    return lines
+
+
+def _odd_line(text: str) -> str:
+    """Return the proposal for a non-numeric value of a number: the number in it, or missing."""
+    if (found := NUMBER.match(text)) is not None:
+        rest = text[found.end() :].strip()
+        return f"# ? {quoted(text)} = {quoted(found[0])}  # without {escaped(rest)!r}?"
+    if text.casefold() in BELOW_A_LIMIT:
+        return f'# ? {quoted(text)} = "{OPEN_NUMBER}"  # below a limit: half of it?'
+    return f'# ? {quoted(text)} = ""  # no number'
+
+
+def _limits(matches: Sequence[Match]) -> list[str]:
+    """Write values below a limit as proposals, which only the hospitals can agree on."""
+    found = [match for match in matches if match.limits]
+    if not found:
+        return []
+    what = '"half": half the limit of one below it; "limit": the limit'
+    lines = ["", f"[data.limits]  # values beyond a limit. {what}"]
+    for match in found:
+        some = ", ".join(map(escaped, match.limits[:SHOWN]))
+        lines.append(f'# ? {quoted(match.column)} = "half"  # no numbers: {some}')
+    return lines
+
+
+def _pairs(values: Mapping[str, str], form: Callable[[str], str] = str) -> str:
+    return ", ".join(f"{form(text)} = {form(meant)}" for text, meant in values.items())
+
+
+def is_written(match: Match, text: str, accept: float) -> bool:
+    """Return whether a spelling is written uncommented, not as a proposal."""
+    return match.confidence >= accept and text not in match.asked
+
+
+def _mark(match: Match, accept: float) -> str:
+    return "" if match.confidence >= accept else "# ? "
+
+
+def in_words(match: Match, accept: float) -> Iterator[str]:
+    """Yield what the file contains of a proposal, and what a person must decide, by line."""
+    if match.between is not None:
+        made = f"{match.between.start} and {match.between.end}"
+        which = f"; which form is it, {' or '.join(match.forms)}?" if len(match.forms) > 1 else ""
+        yield f"{match.column}: made of {made}? proposed{which}"
+    elif match.local is None:
+        yield f"{match.column}: no column seems to hold it"
+    elif match.local != match.column or not match.is_plain:
+        found = f"{match.local!r}, {match.confidence:.2f}"
+        if match.local != match.column:  # otherwise there is no line to write
+            found += ", written" if match.confidence >= accept else ", proposed"
+        yield f"{match.column}: {found}"
+        yield from (f"  {line}" for line in _values_in_words(match, accept))
+
+
+def _values_in_words(match: Match, accept: float) -> Iterator[str]:
+    if match.unit is not None:
+        yield f"in another unit? x {unit_text(match.unit)} proposed"
+    spelt: dict[str, list[str]] = {}
+    for local, meant in match.values.items():
+        how = "written" if is_written(match, local, accept) else "proposed"
+        spelt.setdefault(how, []).append(f"{local} = {meant}")
+    for how, values in spelt.items():
+        yield f"values, {how}: {', '.join(values)}"
+    for other in match.others:
+        yield f"or, in another language: {_pairs(other)}"
+    if match.unknown:
+        yield f"not understood: {', '.join(match.unknown[:8])}"
+    if match.limits:
+        yield f"beyond a limit: {', '.join(map(repr, match.limits[:4]))}; half of it? proposed"
+    if match.odd:
+        yield f"no numbers: {', '.join(map(repr, match.odd[:4]))}"
+    if match.unsaid:
+        yield f"not known? {', '.join(map(repr, match.unsaid[:8]))} proposed"
+
+
+FEWEST = 10  # patients; a category of fewer is pointed out before the file is passed on
+
+
+def quoted(text: str) -> str:
+    """Return the text as a TOML string, on one line."""
+    return f'"{escaped(text)}"'
+
+
+def missing_line(text: str, column: str) -> str:
+    """Return the site file's line for a text that means a missing value."""
+    return f'{quoted(text)} = "" under [data.values.{toml_key(column)}]'
+
+
+def escaped(text: str) -> str:
+    """Return the text as TOML has it between quotation marks, on one line."""
+    return json.dumps(text, ensure_ascii=False)[1:-1].replace("\x7f", "\\u007f")
+
+
+def short(value: float) -> str:
+    """Return the number with two significant digits."""
+    return repr(float(np.format_float_positional(float(f"{value:.2g}"), trim="0")))

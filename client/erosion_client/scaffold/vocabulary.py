@@ -1,0 +1,275 @@
+"""The meaning of column names, by `vocabulary.toml`: quantities, units, keys, places, dates."""
+
+import math
+import re
+import tomllib
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from erosion_client import scaffold
+from erosion_client.dataset.column_values import UnitChange
+
+
+def words_in(file: str) -> dict[str, Any]:
+    """Read a list of words from the file next to the code."""
+    return tomllib.loads(files(scaffold).joinpath(file).read_text(encoding="utf-8"))
+
+
+_WORDS = words_in("vocabulary.toml")
+SAME_WORDS = tuple(map(frozenset, _WORDS["same"]))  # column names as `plain_name` leaves them
+BIRTH, BEGIN, END, DATE = (_WORDS["dates"][key] for key in ("birth", "begin", "end", "date"))
+_KEYS, _PLACE_WORDS = _WORDS["keys"], _WORDS["places"]
+
+
+_Parts = tuple[NDArray[np.float64], NDArray[np.float64]]  # smaller and larger values, sorted
+To = tuple[float, float]  # factor and offset to the quantity's first unit
+
+
+@dataclass(frozen=True, slots=True)
+class MixedUnits:
+    """Two distributions in one column that a change of unit would merge."""
+
+    change: UnitChange  # from the unit of the smaller values to that of the larger
+    cut: float  # lies between them
+    share_below: float  # of the rows
+
+    @property
+    def main_is_below(self) -> bool:
+        """Whether most rows are in the unit of the smaller values."""
+        return self.share_below > 0.5
+
+    def __str__(self) -> str:
+        share = round(100 * min(self.share_below, 1 - self.share_below))
+        which = "above" if self.main_is_below else "below"
+        return (
+            f"{share} % of the values lie {which} {self.cut:.3g}, and would fit the others in"
+            f" another unit (x {unit_text(self.change)})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A measured quantity, by words in a column's name, and its units."""
+
+    words: tuple[str, ...]
+    units: Mapping[str, To]
+
+
+QUANTITIES = tuple(
+    Quantity(tuple(found["words"]), {name: (to[0], to[1]) for name, to in found["units"].items()})
+    for found in _WORDS["quantities"]
+)
+SAME_UNITS: Mapping[str, str] = _WORDS["same_units"]
+FEWEST_MIXED = 20  # rows needed to see two distributions in one
+LEAST_MIXED = 0.03  # of the rows, and no fewer than three
+LEAST_MIXED_TIME = 0.15  # the same for ages and durations: infants among adults are patients, too
+APART = 0.25  # of the distance between two units that lies between their values
+UNLIKE = 0.15  # of that distance, by which both middles may differ in one unit; patients differ
+SHORT = 3  # letters of a word that may be part of many others
+IN_HEADER = re.compile(r"[(\[]\s*([^)\]]+?)\s*[)\]]\s*$")
+
+
+def header_unit(name: str) -> str:
+    """Return the unit that a column's name ends with, in brackets, as written; "" without one."""
+    found = IN_HEADER.search(name)
+    return found[1] if found else ""
+
+
+def plain_name(name: str) -> str:
+    """Return a column's name without its unit, case, accents, spaces and marks."""
+    bare = IN_HEADER.sub("", name).replace("ß", "ss")
+    letters = unicodedata.normalize("NFKD", bare.casefold())
+    return re.sub(r"[\W_]+", "", "".join(c for c in letters if not unicodedata.combining(c)))
+
+
+def mentions(name: str, words: Iterable[str]) -> bool:
+    """Return whether a column's name has one of the words; short ones only whole: no "dosage"."""
+    letters = unicodedata.normalize("NFKD", IN_HEADER.sub("", name).casefold().replace("ß", "ss"))
+    bare = "".join(c for c in letters if not unicodedata.combining(c))
+    tokens = re.findall(r"[a-z]+\d*[a-z]*", bare)
+    plain = plain_name(name)
+    return any(word in (*tokens, plain) if len(word) <= SHORT else word in plain for word in words)
+
+
+def plain_unit(unit: str) -> str:
+    """Return a unit as `QUANTITIES` writes it."""
+    text = unit.casefold().replace("µ", "u").replace("μ", "u").replace("°", "").replace(" ", "")
+    text = text.replace("litre", "l").replace("liter", "l").strip(".")
+    return SAME_UNITS.get(text, text)
+
+
+def changes(name: str, from_unit: str, to_unit: str) -> list[UnitChange]:
+    """Return changes of unit that a column of this name may need; units are "" where unknown.
+
+    Where both are known it is the change between them, or none.
+    """
+    wanted, given = plain_unit(to_unit), plain_unit(from_unit)
+    if wanted and wanted == given:
+        return []
+    found: dict[tuple[float, float], UnitChange] = {}
+    for quantity in QUANTITIES:
+        if mentions(name, quantity.words):
+            for change in _between(quantity, given, wanted):
+                found.setdefault((change.factor, change.offset), change)
+    return list(found.values())
+
+
+def change_of_header(column: str, local: str, unit: str) -> UnitChange | None:
+    """Return the change from the unit in a column's header to the study's; None if not known.
+
+    `unit`: the study's, "" where its column's name may have it.
+    """
+    given, wanted = plain_unit(header_unit(local)), plain_unit(unit or header_unit(column))
+    for quantity in QUANTITIES:
+        if mentions(column, quantity.words) and {given, wanted} <= quantity.units.keys():
+            return next(_between(quantity, given, wanted), None)
+    return None
+
+
+def mixed_units(name: str, values: NDArray[np.float64]) -> MixedUnits | None:
+    """Return the two units that a column of rows (n,) seems to be in; None where it is in one.
+
+    The column's name gives the quantity; few or no values lie between the two distributions.
+    """
+    rows = np.sort(values)
+    if len(rows) < FEWEST_MIXED or rows[0] == rows[-1]:
+        return None
+    for quantity in QUANTITIES:
+        if mentions(name, quantity.words):
+            least = LEAST_MIXED_TIME if "days" in quantity.units else LEAST_MIXED
+            parts = [_parts(rows, least), _parts(np.log(rows), least) if rows[0] > 0 else None]
+            for change in _between(quantity, "", ""):
+                found = _apart_by(change, parts[change.offset == 0])
+                if found is not None:
+                    return found
+    return None
+
+
+def _apart_by(change: UnitChange, parts: _Parts | None) -> MixedUnits | None:
+    """Return the change that would merge two distributions; `parts` of logarithms for a factor."""
+    if parts is None:
+        return None
+    is_ratio = change.offset == 0
+    below, above = parts
+    middle = float(np.median(below))
+    moved = change.factor * middle + change.offset
+    if is_ratio:
+        moved = middle + math.log(change.factor)
+    way, gap = moved - middle, np.percentile(above, 2) - np.percentile(below, 98)
+    unlike = abs(float(np.median(above)) - moved)
+    if way <= 0 or gap < APART * way or unlike > UNLIKE * (min(way, 2.0) if is_ratio else way):
+        return None
+    cut = float(below[-1] + above[0]) / 2
+    share = len(below) / (len(below) + len(above))
+    return MixedUnits(change, math.exp(cut) if is_ratio else cut, share)
+
+
+def _parts(rows: NDArray[np.float64], least: float) -> _Parts | None:
+    """Return sorted values on both sides of the widest gap with enough values on each."""
+    fewest = max(3, math.ceil(least * len(rows)))
+    gaps = np.diff(rows)[fewest - 1 : len(rows) - fewest]
+    if not len(gaps):
+        return None
+    cut = int(gaps.argmax()) + fewest
+    return rows[:cut], rows[cut:]
+
+
+def unit_text(unit: UnitChange) -> str:
+    """Return a change of unit as a site file has it."""
+    if not unit.offset:
+        return f"{unit.factor:.6g}"
+    return f"{{ factor = {unit.factor:.6g}, offset = {unit.offset:.6g} }}"
+
+
+def _between(quantity: Quantity, given: str, wanted: str) -> Iterator[UnitChange]:
+    for one, (factor, offset) in quantity.units.items():
+        for other, (its_factor, its_offset) in quantity.units.items():
+            fits_given = given not in quantity.units or given == one
+            fits_wanted = wanted not in quantity.units or wanted == other
+            if one != other and fits_given and fits_wanted:
+                yield UnitChange(
+                    factor=factor / its_factor, offset=(offset - its_offset) / its_factor
+                )
+
+
+_COUNTING = _KEYS["counting"]
+_WITH_PLACE, _WITH_NAME = _PLACE_WORDS["with_place"], _PLACE_WORDS["with_name"]
+_PATIENTS, _NUMBERING = ("|".join(_KEYS[key]) for key in ("patients", "numbering"))
+_PLACES, _NAMING = ("|".join(_PLACE_WORDS[key]) for key in ("called", "naming"))
+_PATIENT_KEY = re.compile(
+    rf"({_PATIENTS})({_NUMBERING})|(n|no|nr|nbr|num|numero|id)(de|du|del|di)?"
+    r"(patient|pat|dossier|sejour|paciente|paziente|historia(clinica)?)"
+)
+_ALONE = re.compile(
+    r"pseudonyme?|identifiante?|identifier|identificador|matricule|codicefiscale|patientcode"
+    r"|((code|codigo|codice)(de|du|del|di)?)?(patient(en)?|pat|paciente|paziente)"
+    r"|participant|subject|proband|teilnehmer|deelnemer"
+)
+_NUMBER_OF = re.compile(rf"{'|'.join(_KEYS['short'])}|.+(nummer|nr|kennung)")
+_MAY_NUMBER = re.compile(
+    rf"no|number|case|fall|record|index|row|unnamed|column|patient|{'|'.join(_COUNTING)}"
+)
+_PERSON = re.compile(
+    r"(patient(en)?|last|first|middle|maiden|sur|family|given|full|nach|vor|familien|geburts|achter"
+    r"|voor)?na(me?|am)\d?|(pre)?nom(famille|naissance|usuel)?|nombres?|apellidos?|(cog)?nome"
+    r"|(name)?(physician|doctor|surgeon|(haus|ober)?(arzt|arztin)|chirurg|operateur|medecin|medico"
+    r"|cirujano)(name)?"
+)
+_PLACE = re.compile(rf"({_PLACES})(s?({_NAMING}))?")  # "wards" are counted
+_MEASURED = tuple(word for quantity in QUANTITIES for word in quantity.words)
+
+
+def words_of(name: str) -> list[str]:
+    """Return small letters without accents: "PatientID" and "patient_id" are patient, id."""
+    marked = name.replace("ß", "ss").replace("°", "o ").replace("#", " no ")
+    letters = unicodedata.normalize("NFKD", marked)
+    bare = "".join(c for c in letters if not unicodedata.combining(c))
+    apart = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", bare)
+    return re.findall(r"[a-z0-9]+", apart.casefold())
+
+
+def is_patient_key(name: str) -> bool:
+    """Return whether it fully names a key of patients or cases: PatientID, Fallnummer."""
+    words = words_of(name)
+    ends = ("".join(words[first:]) for first in range(len(words)))
+    return any(map(_PATIENT_KEY.fullmatch, ends)) or _ALONE.fullmatch("".join(words)) is not None
+
+
+def is_key(name: str) -> bool:
+    """Return whether it does, or is short for a number: MRN, pid, lesion_id."""
+    words = words_of(name)
+    ends_so = bool(words) and words[-1] in _COUNTING
+    return is_patient_key(name) or ends_so or any(map(_NUMBER_OF.fullmatch, words))
+
+
+def is_id(name: str) -> bool:
+    """Return whether it names a key, or may: patient, index, row."""
+    return is_key(name) or any(map(_MAY_NUMBER.fullmatch, words_of(name)))
+
+
+def is_person(name: str) -> bool:
+    """Return whether it names patients or doctors."""
+    words = [word for word in words_of(name) if word not in (*_WITH_NAME, *_WITH_PLACE)]
+    return _PERSON.fullmatch("".join(words)) is not None
+
+
+def is_place(name: str) -> bool:
+    """Return whether it names just a hospital, a ward or a centre: no "hospital_days"."""
+    words = [word for word in words_of(name) if word not in _WITH_PLACE]
+    return _PLACE.fullmatch("".join(words)) is not None
+
+
+def is_date(name: str) -> bool:
+    """Return whether it names dates."""
+    return mentions(name, (*DATE, *BIRTH))
+
+
+def is_measurement(name: str) -> bool:
+    """Return whether it names a known quantity."""
+    return mentions(name, _MEASURED) or any(plain_name(name) in words for words in SAME_WORDS)

@@ -1,0 +1,207 @@
+"""A hospital's answers in sealed rounds: from a request to the site's own rules and back."""
+
+import hashlib
+import hmac
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, TypeVar
+
+import torch
+from gmpy2 import mpz
+from pydantic import ValidationError
+from torch import Tensor
+
+from erosion_client.records.ledgers import SumTable
+from erosion_client.sealed.sealed_site import SealedIdentity, SealedSite
+from erosion_client.site_file import Site
+from erosion_common.errors import Refusal, SiteError
+from erosion_common.learning.local_work import LocalAnswer
+from erosion_common.protocol.messages import EvaluateRequest, TrainRequest
+from erosion_common.protocol.scaling import as_text
+from erosion_common.sealed import legs
+from erosion_common.sealed.audit import Opening
+from erosion_common.sealed.distance import Question
+from erosion_common.sealed.keys import digest
+from erosion_common.sealed.legs import HelloKeys
+from erosion_common.sealed.paillier import PaillierKey, from_rows, to_rows
+from erosion_common.sealed.pinned_keys import read_pinned_keys
+from erosion_common.sealed.roster import RoundContext, View, received_hash
+from erosion_common.sealed.sum_rules import SumRules
+from erosion_common.settings.base import Settings, first_mistake
+from erosion_common.support.files import make_private_folder
+from erosion_common.support.keys import load_private_key
+
+FOLDER = "sealed"  # next to the state of methods
+OPENING_NAME = "opening.safetensors"
+F = TypeVar("F", bound=Settings)
+
+
+class SealedSteps:
+    """The sealed phases of one hospital, for as long as its program runs."""
+
+    def __init__(self, site: Site, sums: SumTable, identity: SealedIdentity | None = None) -> None:
+        """Nothing is read until the first sealed round. `identity`: a simulation's."""
+        self._site, self._sums, self._given = site, sums, identity
+        self._steps: dict[str, Callable[[TrainRequest], LocalAnswer]] = {
+            legs.DISTANCE: self._distance,
+            legs.MASKED: self._masked,
+            legs.UNMASK: self._unmask,
+        }
+
+    def check(self) -> None:
+        """Raise SiteError where this site's keys for sealed rounds are missing or damaged."""
+        _ = self._identity
+
+    def hello(self, request: TrainRequest, update: Tensor) -> HelloKeys:
+        """Phase 1: what replaces the update. Raises Refusal, and SiteError as `check`."""
+        asked = _read(legs.Attempt, request)
+        assert request.parameters is not None  # otherwise there were no update
+        context = RoundContext(
+            study=request.study.digest,
+            run=request.run,
+            arm=request.arm,
+            round=request.round,
+            attempt=asked.attempt,
+            received=received_hash(request.parameters, as_text(request.scaling), request.enclosed),
+        )
+        # A study sums the updates of one arm; in another they would be summed again.
+        settings, layout = request.study.arms[request.arm], request.study.build_context.layout
+        if settings.user_only:
+            raise Refusal(f"{request.arm} asks no hospital but the user.")
+        if request.study.problem_with_sealed_values(update):  # the patients say how many moved
+            raise Refusal(
+                "The update of this site would not be hidden: too few of its values have moved."
+                " Check the study's learning rate, and that most of its model is trained."
+            )
+        self._rounds.identify(self._identity)  # keys may have been pinned or renewed meanwhile
+        values = update.contiguous().numpy()
+        return HelloKeys.of(self._rounds.hello(context, values, settings.sealed_measure(layout)))
+
+    def answer(self, request: TrainRequest) -> LocalAnswer:
+        """Phases 2 to 4. Raises Refusal."""
+        if request.step not in self._steps:
+            raise Refusal(f"The step {request.step!r} is not one of a sealed round.")
+        at = self._rounds.context  # phase 1 checked the approval, and who the user is
+        asked = (request.study.digest, request.run, request.arm, request.round)
+        if asked != (at.study, at.run, at.arm, at.round):
+            raise Refusal("A phase of another sealed round than the one that this site is at.")
+        return self._steps[request.step](request)
+
+    def _distance(self, request: TrainRequest) -> LocalAnswer:
+        asked = _read(legs.DistanceAsked, request)
+        # The user's site would hide nobody: its coordinator knows its update.
+        study = request.study
+        if strangers := set(asked.roster) - (set(study.hospitals) - {study.user}):
+            raise Refusal(
+                f"The roster has {', '.join(sorted(strangers))}; only the study's hospitals without"
+                " its user can be in a sum."
+            )
+        key = PaillierKey(mpz(int.from_bytes(asked.modulus)))
+        num_bytes = key.modulus_bytes
+        question = Question(
+            key, from_rows(_rows(request, legs.SEALED_OWN, 2 * num_bytes)), asked.scale
+        )
+        proof = from_rows(_rows(request, legs.MODULUS_PROOF, num_bytes))
+        sealed, envelopes = self._rounds.distance(asked.hellos, question, proof)
+        said = legs.DistanceSaid(
+            envelopes=envelopes, dealt=dict(self._rounds.dealt), lengths=self._rounds.lengths
+        )
+        return LocalAnswer(
+            {legs.SEALED_DISTANCE: to_rows([sealed], 2 * num_bytes)[0]}, _as_json(said)
+        )
+
+    def _masked(self, request: TrainRequest) -> LocalAnswer:
+        asked = _read(legs.MaskedAsked, request)
+        masked = self._rounds.masked(asked.weights, asked.scale, asked.envelopes)
+        self._keep_opening(masked.opening)
+        rules, signature = legs.Rules.of(masked.receipt.rules), masked.receipt.signature
+        said = legs.MaskedSaid(rules=rules, signature=signature, seed=masked.seed)
+        return LocalAnswer({legs.WORDS: torch.from_numpy(masked.words)}, _as_json(said))
+
+    def _unmask(self, request: TrainRequest) -> LocalAnswer:
+        asked = _read(legs.UnmaskAsked, request)
+        told = None
+        if asked.told is not None:
+            view = View(self._rounds.asked, asked.told.weights, asked.told.scale)
+            told = (view, asked.told.envelopes)
+        delivered = {name: receipt.receipt for name, receipt in asked.delivered.items()}
+        released = self._rounds.unmask(delivered, told)
+        said = legs.UnmaskSaid(seeds=dict(released.seeds), keys=dict(released.keys))
+        return LocalAnswer({}, _as_json(said))
+
+    @cached_property
+    def _rounds(self) -> SealedSite:
+        return SealedSite(self._identity, self._sums, sum_rules(self._site))
+
+    def _keep_opening(self, opening: Opening) -> None:
+        """Replace the last disclosure, for a person here to show in an audit. It is not synced."""
+        if self._site.compute.state is None:
+            return
+        folder = self._site.consent_folder / FOLDER
+        path, temporary = folder / OPENING_NAME, folder / "opening.new"
+        try:
+            if not folder.exists():
+                make_private_folder(folder)
+            temporary.touch(mode=0o600)
+            opening.write(temporary)
+            temporary.replace(path)
+        except OSError as problem:
+            raise SiteError(
+                f"What an audit would need cannot be written to {path}: {problem}. Make the folder"
+                " writable (compute.state in the site file)."
+            ) from None
+
+    @property
+    def _identity(self) -> SealedIdentity:
+        if self._given is not None:
+            return self._given
+        site = self._site
+        key = site.sealed.private_key or site.coordinator.private_key
+        peers = site.sealed.peers
+        if key is None or peers is None:
+            raise SiteError(
+                f"{site.name} has no key for sealed rounds. Enrol it: they need"
+                " coordinator.private_key and sealed.peers in the site file."
+            )
+        keys = read_pinned_keys(peers, SiteError)
+        return SealedIdentity(site.name, load_private_key(key, SiteError), keys)
+
+
+def sum_rules(site: Site) -> SumRules:
+    """Return the rules from the site's limits."""
+    limits = site.limits
+    known = frozenset({site.name, *limits.summed_with}) if limits.summed_with else None
+    return SumRules(limits.min_summed, limits.largest_share, known)
+
+
+def _read(form: type[F], request: TrainRequest) -> F:
+    try:
+        return form.model_validate(dict(request.values))
+    except ValidationError as mismatch:
+        raise Refusal(
+            f"The request for {request.step!r} has values whose {first_mistake(mismatch, 'form')}."
+        ) from None
+
+
+def _rows(request: TrainRequest, name: str, num_bytes: int) -> Tensor:
+    rows = request.enclosed.get(name)
+    if rows is None or rows.dtype != torch.uint8 or rows.dim() != 2 or rows.shape[1] != num_bytes:
+        raise Refusal(f"The request for {request.step!r} brings no {name!r} that can be used.")
+    return rows
+
+
+def _as_json(said: Settings) -> dict[str, Any]:
+    return said.model_dump(mode="json")
+
+
+NAME = "opening.safetensors"
+
+
+def secret_of(request: TrainRequest | EvaluateRequest, secret: bytes) -> bytes:
+    """Return the hospital's `secret`, in a sealed study derived for the run alone.
+
+    Without a secret, in simulations and testbeds, everybody can repeat the draws.
+    """
+    if not (secret and request.study.federation.sealed):
+        return secret
+    return hmac.digest(secret, digest("run", request.study.digest, request.run), hashlib.sha256)

@@ -1,0 +1,492 @@
+"""The site file: one hospital's data, its coordinator, and its own limits."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from erosion_client.dataset.sources import AnySource
+from erosion_client.records.account import state_folder
+from erosion_common.audit.log_files import LEAST_KEEP_DAYS
+from erosion_common.errors import SiteError
+from erosion_common.learning.pretrained import FOLDER
+from erosion_common.sealed import pinned_keys
+from erosion_common.settings.base import Settings, read_toml, validate
+from erosion_common.settings.names import HospitalName, Name, Sha256
+from erosion_common.support.network import is_name
+
+
+def _checked_address(value: str) -> str:
+    host, _, port = value.rpartition(":")
+    decimal = port.isascii() and port.isdecimal()
+    if not re.fullmatch(r"[^\s:/]+|\[[0-9a-fA-F:.]+\]", host) or not decimal:
+        raise ValueError('write it as "host:port", for example "coordinator.example.org:9092"')
+    if not is_name(host):
+        raise ValueError("between its dots a host's name has 1 to 63 characters that DNS knows")
+    if not 1 <= int(port) <= 65535:
+        raise ValueError("the port must be from 1 to 65535")
+    return value
+
+
+def _checked_proxy(value: str) -> str:
+    address = value.removeprefix("http://").rstrip("/")
+    if value.startswith("https://"):
+        raise ValueError(
+            "a proxy that is itself reached by TLS is not supported; name its http port"
+        )
+    return _checked_address(address.rpartition("@")[2]) and address if address else ""
+
+
+def _checked_device(value: str) -> str:
+    if not re.fullmatch(r"cpu|cuda(:\d{1,2})?", value):
+        raise ValueError('it must be "cpu", "cuda" or "cuda:N"')
+    return value
+
+
+class CoordinatorAddress(Settings):
+    """The address and keys for connecting to the coordinator."""
+
+    address: Annotated[str, AfterValidator(_checked_address)] = Field(  # host:port
+        description="`host:port` of the coordinator."
+    )
+    root_certificate: Path | None = Field(
+        default=None,
+        description="The authority to trust: `ca.crt` of the site kit. Left out: no encryption, "
+        "which is allowed only on this machine.",
+    )
+    certificate: Path | None = Field(
+        default=None,
+        description="The certificate by which the coordinator knows this hospital: `node.crt` of "
+        "the site kit.",
+    )
+    private_key: Path | None = Field(
+        default=None, description="The certificate's key: `node.key` of the site kit."
+    )
+    proxy: Annotated[str, AfterValidator(_checked_proxy)] | None = Field(
+        default=None,
+        repr=False,
+        description="`host:port` of an HTTP proxy that offers CONNECT. Left out: what the "
+        'environment variable `https_proxy` says. `""`: none.',
+    )
+
+    @model_validator(mode="after")
+    def _all_or_none(self) -> Self:
+        files = (self.root_certificate, self.certificate, self.private_key)
+        if any(files) and not all(files):
+            raise ValueError(
+                "root_certificate, certificate and private_key go together; the site kit has"
+                " all three"
+            )
+        return self
+
+    def beside(self, folder: Path) -> Self:
+        """Return the same with paths that are relative to `folder`."""
+        files = {
+            "root_certificate": self.root_certificate,
+            "certificate": self.certificate,
+            "private_key": self.private_key,
+        }
+        return self.model_copy(
+            update={k: path and folder / path.expanduser() for k, path in files.items()}
+        )
+
+
+class Limits(Settings):
+    """What this hospital will take part in. It declines everything else, for any coordinator."""
+
+    min_patients: int = Field(
+        default=10, ge=1, description="Training patients that a study must have here, at least."
+    )
+    min_cell: int = Field(
+        default=10,
+        ge=3,
+        le=100,
+        description="No figure that leaves is about fewer patients (counts, sums, quantiles, "
+        "test parts), and no update as a whole. Public data can do with 3.",
+    )
+    min_class: int = Field(
+        default=1,
+        ge=1,
+        description="Training patients that each class must have here, unless it has none; in a "
+        "survival study each interval of time in which a follow-up ends, those with the event "
+        "and those without apart. An update has a part for each of them, and a patient who is "
+        "alone in one can be read from it, so a study that asks for updates without noise is "
+        "declined otherwise: in sealed rounds, too, because the other hospitals may have nobody "
+        "there. Counted are all who are trained on, also where a fold is held out; a round of a "
+        "few `steps` may see fewer of a class, and so may a method that trains on a part of the "
+        "patients. A refusal discloses that there is such a class. 1: no such rule.",
+    )
+    min_local_steps: int = Field(
+        default=2,
+        ge=1,
+        description="Mini-batches that a round must have here, at least, in each local training: "
+        "where a method trains on a part of the patients (a half, or without those held out), on "
+        "that part. One step is one gradient, and a gradient of few patients can be turned back "
+        "into them.",
+    )
+    min_batch_size: int = Field(
+        default=2,
+        ge=1,
+        description="Rows or images that a mini-batch must have, at least. Where the last one of "
+        "a pass has fewer, it shares those of the one before, or is one with it. A study is "
+        "declined where there are fewer to train on, or in a part that a method trains on.",
+    )
+    max_rounds: int | None = Field(
+        default=None,
+        ge=1,
+        description="Most rounds that an arm may have. In the trials of a study with "
+        "`[selection]` it has one more than `rounds`. Left out: any number.",
+    )
+    max_parameters: int = Field(
+        default=200_000_000,
+        ge=1,
+        le=1_000_000_000,
+        description="Parameters that a model may have, frozen ones too. Training takes about 40 "
+        "bytes of memory for each. An installed model is not counted.",
+    )
+    studies: tuple[str, ...] = Field(
+        default=("*",),
+        min_length=1,
+        description="Names of studies that are allowed; `*` stands for anything.",
+    )
+    models: tuple[str, ...] = Field(
+        default=("*",),
+        min_length=1,
+        description="Names of models that are allowed; `*` stands for anything.",
+    )
+    installed_models: dict[str, Sha256] = Field(
+        default_factory=dict,
+        description="Entry points that may be run here, by name, with the hash of their "
+        "package's files (`erosion models` prints it).",
+    )
+    installed_methods: dict[str, Sha256] = Field(
+        default_factory=dict,
+        description="Methods of packages that may be run here, likewise.",
+    )
+    installed_tasks: dict[str, Sha256] = Field(
+        default_factory=dict, description="Tasks of packages that may be run here, likewise."
+    )
+    as_user: bool = Field(
+        default=True,
+        description="Whether a study may be for this hospital. Its own test figures and personal "
+        "parameters then go to the coordinator.",
+    )
+    epsilon: float | None = Field(
+        default=None,
+        gt=0,
+        description="The most that one study may cost each patient here, over all its runs: "
+        "epsilon of differential privacy. Every study without that promise is then declined, and "
+        "so is every study that makes this hospital the user. Left out: studies with and without "
+        "it are accepted.",
+    )
+    delta: float = Field(
+        default=1e-5,
+        gt=0,
+        le=1e-3,
+        description="The delta at which this hospital works out epsilon. It must be below 1 / "
+        "patients.",
+    )
+    sealed_only: bool = Field(
+        default=False,
+        description="Whether studies whose rounds are not sealed are refused. In a sealed one "
+        "the updates leave under masks; counts, the distance and single numbers that the method "
+        "needs leave in the clear, and so do figures of columns (`erosion describe`). A sealed "
+        "study that makes this hospital the user is not refused, although its own updates then "
+        "go to its coordinator in the clear; `as_user = false` refuses that.",
+    )
+    min_summed: int = Field(
+        default=3,
+        ge=3,
+        le=65_536,
+        description="Hospitals that remain in a sealed sum when any one of them, which may "
+        "help the coordinator, has subtracted its own update; this one included. Counted are "
+        "those with a tenth of the largest weight or more, so a sum has one more than this. With "
+        "k helpers `min_summed` + 1 - k remain.",
+    )
+    largest_share: float = Field(
+        default=0.5,
+        gt=0,
+        le=0.5,
+        description="Share of the largest weight in a sealed sum without any one "
+        "hospital. With k helpers it may be `largest_share` / (1 - (k - 1) `largest_share`): "
+        "for half, choose 1 / (k + 1).",
+    )
+    summed_with: tuple[Name, ...] = Field(
+        default=(),
+        description="Hospitals that people here know: `min_summed` and `largest_share` are then "
+        "kept among these and this one, because a coordinator can subtract what it knows of a "
+        "sum, such as the updates of hospitals that it enrolled itself. The other hospitals of a "
+        "sum receive this list, and keep the rule where this one cannot. In "
+        "rounds of which more than about a third are not among these it takes no part, because "
+        "they would hold enough of its secrets to remove its masks. Left out: all whose keys "
+        "are in `peers.pem` count.",
+    )
+    largest_round: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="Share of its training patients that one sealed round without `[privacy]` "
+        "may go over, at most a patient for each row or image of its mini-batches (of both "
+        "halves, where a method trains on two). The larger it is, the more alike its updates "
+        "are, and the more two sums with and without it disclose.",
+    )
+
+
+class Sealed(Settings):
+    """What a site needs for sealed rounds besides its own key."""
+
+    peers: Path | None = Field(
+        default=None,
+        description="The other hospitals' public keys. Left out: `peers.pem` next to "
+        "the site file.",
+    )
+    private_key: Path | None = Field(
+        default=None,
+        description="The key that signs, where no hospital is enrolled. Left out: the one by "
+        "which the coordinator knows this hospital.",
+    )
+
+
+class Approval(Settings):
+    """Who decides whether this hospital takes part in a study."""
+
+    automatic: Literal["never", "within_limits"] = Field(
+        default="never",
+        description='`"never"`: a person approves every study (`erosion review`). '
+        '`"within_limits"`: every study that the limits allow is approved automatically; for a '
+        "testbed, or where a contract says so.",
+    )
+
+
+class Budget(Settings):
+    """How much of this hospital's data may be used up; kept on its disk, for good."""
+
+    studies: int = Field(  # approved
+        default=50,
+        ge=1,
+        description="Most studies that are approved at a time, by a person or by the limits.",
+    )
+    runs_per_study: int = Field(
+        default=5,
+        ge=1,
+        description='Runs of one study that are answered; with `user = "all"`, this many for '
+        "each of its users.",
+    )
+    rounds: int = Field(
+        default=20_000,
+        ge=1,
+        description="Rounds answered for one coordinator, over all studies. Each round of each "
+        "arm counts once, however many messages it takes; those of trials and folds count, too.",
+    )
+    evaluations: int = Field(
+        default=100, ge=1, description="Final figures given to one coordinator, over all studies."
+    )
+    sets: int = Field(
+        default=50,
+        ge=1,
+        description="Different sets of patients about whom figures of one column are given, "
+        "to all coordinators together.",
+    )
+    variants: int = Field(
+        default=4,
+        ge=1,
+        description="Different ranges, categories or policies of one column that are compared "
+        "with the data for one coordinator. Each comparison answers yes or no about the patient "
+        "with the largest value.",
+    )
+    epsilon: float | None = Field(
+        default=None,
+        gt=0,
+        description="The most that all studies with differential privacy together may cost each "
+        "patient of these data, for all coordinators together. Left out: as much as "
+        "`limits.epsilon` allows for one study.",
+    )
+
+    def used_up(self, name: str) -> str:
+        """Return the ending of a refusal that this budget causes, with the remedy."""
+        most = getattr(self, name)
+        return f"budget.{name} = {most}. Ask the hospital to raise it in its site file."
+
+
+class Log(Settings):
+    """How the log of what was sent is kept."""
+
+    keep_days: int = Field(
+        default=3650,
+        ge=LEAST_KEEP_DAYS,
+        le=36_500,
+        description="Days that a full file is kept, at least. It is removed only once another "
+        "file, begun that many days after its last line, is full, too; so a clock that is ahead "
+        "for a while removes nothing.",
+    )
+    file_megabytes: int = Field(default=16, ge=1, le=1024, description="Then another is begun.")
+
+
+class Compute(Settings):
+    """What training may use of this machine."""
+
+    threads: int = Field(default=1, ge=1, le=1024, description="Threads that training uses.")
+    device: Annotated[str, AfterValidator(_checked_device)] = Field(
+        default="cpu", description='`"cpu"`, `"cuda"` or `"cuda:N"`. `erosion check` tries it.'
+    )
+    state: Path | None = Field(
+        default=None,
+        description="Folder for what methods keep here between rounds, for approvals and "
+        "budgets, and for the held-out predictions of the runs that it is the user of. A "
+        "method's state is one file for each arm: of the run under way those of its present fold "
+        "or trial, of all others together the hundred that were written last. Left out: where "
+        "another kit of this hospital keeps them for the same data, or else `state` in the "
+        "folder of the site file.",
+    )
+    public_order: bool = Field(
+        default=False,
+        description="Whether local randomness does without this site's secret, so that anybody "
+        "who knows the study can repeat it, and mini-batches come in the file's order where a "
+        "study asks for that. It is for a testbed with repeatable runs.",
+    )
+    weights: Path | None = Field(
+        default=None, description='Folder with the files that models start from; None: "weights".'
+    )
+
+
+AppConfig = dict[str, str | int | float | bool]
+
+
+class Site(Settings):
+    """One hospital. See `erosion schema site` for the same as a JSON schema."""
+
+    name: HospitalName = Field(description="The hospital's name in studies.")
+    data: AnySource = Field(
+        description="Where the patients are, and how the hospital's own words map to the study's. "
+        "Without `source` its kind is judged by `path` or `url`."
+    )
+    coordinator: CoordinatorAddress = Field(
+        description="The coordinator's address, and the keys for it."
+    )
+    limits: Limits = Field(
+        default=Limits(),
+        description="What this hospital will take part in. It declines everything else, for any "
+        "coordinator.",
+    )
+    approval: Approval = Field(
+        default=Approval(), description="Who decides whether this hospital takes part in a study."
+    )
+    budget: Budget = Field(
+        default=Budget(),
+        description="How much of this hospital's data may be used up; kept on its disk, for good.",
+    )
+    log: Log = Field(default=Log(), description="How the log of what was sent is kept.")
+    records: Path | None = Field(
+        default=None,
+        description="Folder for the log of what was sent, and the status. Left out: "
+        "`records/NAME` in the folder of the site file.",
+    )
+    compute: Compute = Field(
+        default=Compute(), description="What training may use of this machine."
+    )
+    sealed: Sealed = Field(
+        default=Sealed(), description="What a site needs for sealed rounds besides its own key."
+    )
+    app: AppConfig = Field(
+        default_factory=dict,
+        description="What an app that is served in place of this program finds in its "
+        "`context.node_config`; see [Flower](flower.md#over-our-link).",
+    )
+
+    @property
+    def lifetime_epsilon(self) -> float | None:
+        """The most that all studies together may cost a patient; None: there is no limit."""
+        return self.budget.epsilon or self.limits.epsilon
+
+    @property
+    def consent_folder(self) -> Path:
+        """The folder of approvals and budgets, and of the state of methods."""
+        return (self.compute.state or Path("state")) / self.name
+
+    @property
+    def records_folder(self) -> Path:
+        """The folder of the log of what was sent, and of the status."""
+        return self.records or Path("records") / self.name
+
+
+class AppSite(Settings):
+    """The part of a site file for connecting an app and for installing keys; see `Site`."""
+
+    name: HospitalName
+    coordinator: CoordinatorAddress
+    log: Log = Log()
+    records: Path | None = None
+    sealed: Sealed = Sealed()
+    app: AppConfig = Field(default_factory=dict)  # its `context.node_config`, with "name"
+
+    @property
+    def records_folder(self) -> Path:
+        """The folder of the log of what was sent, and of the status."""
+        return self.records or Path("records") / self.name
+
+
+def load_site(path: Path) -> Site:
+    """Read a site file; paths in it are relative to it. Raises SiteError with every problem."""
+    raw = read_toml(path, "site file", SiteError)
+    site = validate(Site, raw, f"Site file {path}", SiteError)
+    with _homes_known(path):
+        return _beside(site, path.resolve().parent)
+
+
+def load_app_site(path: Path) -> AppSite:
+    """Read what connecting needs; keys that only studies need may be missing or wrong."""
+    raw = read_toml(path, "site file", SiteError)
+    for_studies = Site.model_fields.keys() - AppSite.model_fields.keys()
+    used = {key: value for key, value in raw.items() if key not in for_studies}
+    site = validate(AppSite, used, f"Site file {path}", SiteError)
+    with _homes_known(path):
+        return site.model_copy(update=_common_beside(site, path.resolve().parent))
+
+
+def is_for_app(path: Path) -> bool:
+    """Return whether it has an app's table and no data, so that it only serves an app."""
+    raw = read_toml(path, "site file", SiteError)
+    return "app" in raw and "data" not in raw
+
+
+@contextmanager
+def _homes_known(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError:  # of Path.expanduser
+        raise SiteError(
+            f"Site file {path}: a path begins with ~, and that home is not known here."
+            " Write the whole path."
+        ) from None
+
+
+def _beside(site: Site, folder: Path) -> Site:
+    data, stated = site.data.beside(folder), site.compute.state
+    state = state_folder(site.name, data, stated and _path_beside(folder, stated), folder / "state")
+    compute = site.compute.model_copy(
+        update={
+            "state": state,
+            "weights": _path_beside(folder, site.compute.weights or Path(FOLDER)),
+        }
+    )
+    changes = {"data": data, "compute": compute}
+    return site.model_copy(update={**_common_beside(site, folder), **changes})
+
+
+def _common_beside(site: Site | AppSite, folder: Path) -> dict[str, Any]:
+    own_key = site.sealed.private_key
+    return {
+        "records": _path_beside(folder, site.records_folder),
+        "coordinator": site.coordinator.beside(folder),
+        "sealed": Sealed(
+            peers=_path_beside(folder, site.sealed.peers or Path(pinned_keys.NAME)),
+            private_key=None if own_key is None else _path_beside(folder, own_key),
+        ),
+    }
+
+
+def _path_beside(folder: Path, written: Path) -> Path:
+    return folder / written.expanduser()

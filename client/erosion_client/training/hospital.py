@@ -1,0 +1,548 @@
+"""A hospital's answers to describe, to the steps of a round, and to evaluate."""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from erosion_client.dataset.load import KeptPatients
+from erosion_client.dataset.local_dataset import LocalDataset
+from erosion_client.dataset.task_checks import check_task, warm_up
+from erosion_client.disclosure.control import DisclosureControl
+from erosion_client.evaluation.final_figures import final_figures, measure, no_figures_yet
+from erosion_client.evaluation.held_out import (
+    BASE_RATE,
+    FoldPredictions,
+    run_folder_at,
+    write_held_out,
+)
+from erosion_client.evaluation.references import (
+    fit_reference,
+    folds_of_patients,
+    loss_of_local_arm,
+)
+from erosion_client.records.records import Records
+from erosion_client.sealed.sealed_site import SealedIdentity
+from erosion_client.sealed.sealed_steps import SealedSteps, secret_of
+from erosion_client.site_file import Site
+from erosion_client.training.kept_state import KeptState, Moment
+from erosion_client.training.limits import check_limits, check_parts, check_study
+from erosion_client.training.privacy import PrivateRounds
+from erosion_client.training.request import (
+    Request,
+    arm_of,
+    checked_parameters,
+    checked_payload,
+    enclosed_of,
+    faults_of,
+    moments_of,
+    parameters_of,
+    state_key_of,
+)
+from erosion_common.algorithms.base import TRAIN, ArmBase
+from erosion_common.algorithms.personal_layers import personal_parameters, take_step
+from erosion_common.compression.codec import compress_with_feedback
+from erosion_common.errors import Refusal, SiteError
+from erosion_common.learning.local_sgd import Trainer, predictions_of, train_locally
+from erosion_common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork, Tensors
+from erosion_common.learning.models import first_parameters
+from erosion_common.protocol.messages import (
+    MOST_LOSS,
+    DescribeReply,
+    EvaluateRequest,
+    EvaluateResult,
+    Metrics,
+    Scaling,
+    StepReply,
+    StepResult,
+    Summary,
+    SummaryReply,
+    TrainReply,
+    TrainRequest,
+    TrainResult,
+)
+from erosion_common.sealed.legs import HelloKeys
+from erosion_common.study.sections import BEST_LOCAL
+from erosion_common.study.study import Study
+from erosion_common.support.software import software_version
+from erosion_common.tasks.task import Floats
+
+_ERROR = "compression error"  # in the kept state: what compression left over of the last update
+STUDIES_KEPT = 2  # prepared data in memory; an older study is prepared again when it is asked for
+
+logger = logging.getLogger("erosion.site")
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A study's data, as they were when a run began."""
+
+    dataset: LocalDataset
+    revision: str | None  # of the data; None: changes are not detectable
+    run: str | None
+
+
+class Hospital:
+    """One hospital. Between requests it keeps its data and model, and the state of methods.
+
+    Every method raises Refusal for what the site's limits do not allow and for a request that does
+    not fit the study, and DataError for data that do not meet the study's contract. It serves one
+    request at a time.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        secret: bytes = b"",
+        noise_secret: bytes = b"",
+        held_out: Path | None = None,
+        records: Records | None = None,
+    ) -> None:
+        """Take the machine's resources that the site file grants. Raises SiteError.
+
+        `secret`: the hospital's randomness is drawn from it; empty in a simulation. `noise_secret`:
+        noise for privacy is drawn from it, if that is another one. `held_out`: the folder for held-
+        out predictions as the user; None: by the site file, where that has one.
+        """
+        self.site, self._secret = site, secret
+        self.trainer: Trainer = train_locally  # a simulation may train hospitals together
+        self._records = records = records or Records.of(site)
+        self._sealed = SealedSteps(site, records.sums)
+        self._private = PrivateRounds(site, noise_secret or secret, records)
+        folder = site.compute.state
+        self._kept = KeptState(None if folder is None else folder / site.name)
+        self._held_out = held_out or (None if folder is None else folder / site.name)
+        self._cells = DisclosureControl(site, secret, records)
+        self._patients = KeptPatients(site, self._kept)
+        self._prepared: OrderedDict[str, _Prepared] = OrderedDict()  # by study digest, oldest first
+        self._noted: set[tuple[str, str]] = set()  # study, and its notes about the data
+        torch.set_num_threads(site.compute.threads)
+        try:
+            torch.zeros(1, device=site.compute.device)
+        except (RuntimeError, AssertionError) as problem:
+            reason = str(problem).splitlines()[0]
+            raise SiteError(
+                f"compute.device = {site.compute.device!r}; this machine does not have it"
+                f' ({reason}). Write "cpu".'
+            ) from None
+
+    @property
+    def name(self) -> str:
+        """The hospital's enrolled name."""
+        return self.site.name
+
+    def identify(self, identity: SealedIdentity) -> None:
+        """Use these keys for sealed rounds, instead of those in the site's files."""
+        self._sealed = SealedSteps(self.site, self._records.sums, identity)
+
+    def disclosed(self) -> list[str]:
+        """Return the disclosed figures about its patients, in lines for people here."""
+        return self._cells.disclosed()
+
+    def describe(self, study: Study, run: str = "") -> DescribeReply:
+        """Return this hospital's identity, its training patients, and its share of the scaling.
+
+        The run keeps the current data to its end, or, if it is known, those it began with.
+        """
+        _check_whole(study)
+        is_new = study.digest not in self._prepared
+        prepared = self._prepare(study, run)
+        check_parts(self.site, study, prepared.counts_in)
+        self._private.check(study, prepared.told_samples)
+        if self._is_sealed(study):
+            self._sealed.check()  # before others count on a hospital that can be in no sum
+        if is_new:
+            warm_up(prepared.model, study.task.input_shape, study.training)
+        return DescribeReply(
+            hospital=self.name,
+            num_samples=prepared.told_samples,
+            sums=prepared.sums if study.sends_sums(self.name) else None,
+            model=prepared.model_shape,
+            software=software_version(),
+            summary=self._summary(study, prepared),
+        )
+
+    def _summary(self, study: Study, prepared: LocalDataset) -> Summary | None:
+        """Return the description for comparing hospitals, where one may be given."""
+        try:
+            self._check_describes(study)
+            return prepared.summary
+        except Refusal as problem:
+            self._tell(study, [f"its columns are not compared with other hospitals': {problem}"])
+            return None
+
+    def _check_describes(self, study: Study) -> None:
+        if study.privacy is not None and self.name != study.user:
+            raise Refusal(
+                f"Study {study.name!r} promises differential privacy to the patients here, and"
+                f" figures of columns have no noise: {self.name} gives none for it."
+            )
+
+    def summarise(self, study: Study) -> SummaryReply:
+        """Describe this hospital's columns as they are now, before any training."""
+        _check_whole(study)
+        self._check_describes(study)
+        summary = self._prepare(study, None).summary
+        return SummaryReply(hospital=self.name, software=software_version(), **summary.model_dump())
+
+    def keeps(self, request: Request) -> Tensors:
+        """Return the run's kept state that an answer starts from, as tensors by arm and name."""
+        return {
+            f"{arm}/{name}": tensor
+            for arm, moment in moments_of(request).items()
+            for name, tensor in self._kept_before(request, arm, moment).items()
+        }
+
+    def lacks(self, request: Request) -> dict[str, Moment]:
+        """Return the request's arms without kept state in the run, and up to which exchange."""
+        return {
+            arm: moment
+            for arm, moment in moments_of(request).items()
+            if not self._kept.has(state_key_of(request, arm), moment)
+        }
+
+    def answer(self, request: TrainRequest) -> TrainResult | StepResult:
+        """Take the step that the request names."""
+        return self.train(request) if request.step == TRAIN else self._take_step(request)
+
+    def train(self, request: TrainRequest) -> TrainResult:
+        """Train from the request's parameters; the user also measures them on its test part."""
+        result = self._take_step(request)
+        if not isinstance(result, TrainResult):
+            raise Refusal(f"The step {request.step!r} of {request.arm} brings no update.")
+        return result
+
+    def evaluate(self, request: EvaluateRequest) -> EvaluateResult:
+        """Return the final figures of every arm for the user's patients; refused anywhere else.
+
+        They are of the test part, or of all patients where each was predicted with its fold. For a
+        fold, the predictions are kept and there are no figures yet.
+        """
+        study, places = request.study, None
+        if self.name != study.user:
+            raise Refusal(
+                f"{self.name} has no test part in study {study.name!r}; ask its user, {study.user}."
+            )
+        if study.selection_fold is not None:
+            raise Refusal("A trial has no final figures: its study has.")
+        prepared, fold = self._prepare(study, request.run), study.evaluation_fold
+        self._begin(prepared, request)
+        better: Sequence[str] = ()
+        with faults_of(study.model):
+            personal = {arm: self._personal(prepared, request, arm) for arm in request.parameters}
+            if study.evaluation.folds is None or fold is not None:
+                predictions = {
+                    arm: self._predictions(prepared, parameters, request.scaling, arm)
+                    for arm, parameters in personal.items()
+                }
+                references, better = self._references(prepared, request)
+                predictions |= references
+            else:
+                folds = FoldPredictions(self._kept, study, request.run)
+                better = folds.better()
+                chosen = [BEST_LOCAL] if better else []
+                predictions = folds.gathered([*personal, *study.references, *chosen], prepared)
+                places = folds.places(prepared)
+        if fold is not None:
+            if better:
+                predictions[BEST_LOCAL] = predictions[better[0]]
+            folds = FoldPredictions(self._kept, study, request.run)
+            folds.keep(fold, prepared, predictions, *better)
+            return EvaluateResult(no_figures_yet(self.name))
+        measured = {name: each for name, each in predictions.items() if name != BASE_RATE}
+        self._write_held_out(prepared, request.run, measured, places)
+        differing = {
+            arm: parameters.cpu()
+            for arm, parameters in personal.items()
+            if not torch.equal(parameters.cpu(), request.parameters[arm])
+        }
+        return EvaluateResult(
+            final_figures(prepared, predictions, request.scaling, better), differing
+        )
+
+    def _references(
+        self, prepared: LocalDataset, request: EvaluateRequest
+    ) -> tuple[dict[str, Floats], list[str]]:
+        """Return the references' predictions of the test part, and which predicts better, if asked.
+
+        The training part alone decides that.
+        """
+        study, task = request.study, request.study.task
+        if not study.references:
+            return {}, []
+        training, test = prepared.rows_alone()
+        folds = folds_of_patients(training, task, prepared.seed("references"))
+        found = {
+            name: fit_reference(name, task, training, test, folds) for name in study.references
+        }
+        of_patients = partial(task.predictions_of_patients, patients=prepared.test_patients)
+        predictions: dict[str, Floats] = {
+            name: of_patients(each.predictions) for name, each in found.items()
+        }
+        _, candidates = study.comparison or ("", ())
+        if len(candidates) < 2:
+            return predictions, []
+        losses: dict[str, float] = {name: each.loss for name, each in found.items()}
+        for arm in (name for name in candidates if name in study.arms):
+            shape, weights = task.input_shape, self.site.compute.weights
+            first = first_parameters(study.model, shape, task.num_outputs, study.seed, weights)
+            work = self._work(prepared, request, arm, Moment(study.rounds + 1))
+            work = replace(work, received=first.to(work.received.device), kept={})
+            losses[arm] = loss_of_local_arm(study, arm, work, training, folds)
+        return predictions, [min(candidates, key=lambda name: losses[name])]
+
+    def _write_held_out(
+        self,
+        prepared: LocalDataset,
+        run: str,
+        predictions: Mapping[str, Floats],
+        places: NDArray[np.int64] | None,
+    ) -> None:
+        """Keep the predictions here; a failure to keep them does not end the run."""
+        if self._held_out is None:
+            return
+        folder = run_folder_at(self._held_out, run)
+        try:
+            write_held_out(folder, prepared, predictions, places)
+        except SiteError as problem:
+            logger.error("%s, study %s: %s", self.name, prepared.study.name, problem)
+        else:
+            logger.info(
+                "%s, study %s: the held-out predictions are in %s, for this site alone",
+                self.name,
+                prepared.study.name,
+                folder,
+            )
+
+    def _take_step(self, request: TrainRequest) -> TrainResult | StepResult:
+        """Check the request, compute the answer, bound what leaves, and commit to it."""
+        started, study = perf_counter(), request.study
+        prepared = self._prepare(study, request.run)
+        if self._is_sealed(study) and request.step != TRAIN:
+            return _step_result(self.name, request, self._sealed.answer(request), started)
+        settings, layout = self._arm(request), study.build_context.layout
+        self._private.check_step(request)
+        moment = Moment(request.round, request.exchange)
+        work = self._work(prepared, request, request.arm, moment)
+        work = replace(work, step=request.step, values=request.values)
+        self._begin(prepared, request)
+        metrics = own_loss = None
+        with faults_of(study.model):
+            outcome = take_step(settings, work, layout)
+            if work.is_user and isinstance(outcome, LocalOutcome):
+                personal = personal_parameters(settings, work, layout)
+                if prepared.tells_of_test_part:
+                    metrics = self._measured(prepared, personal, request)
+                if not (study.federation.sealed or settings.user_only):
+                    own_loss = min(work.loss(personal), MOST_LOSS)
+        if not isinstance(outcome, LocalOutcome):
+            self._keep(request, moment, outcome.keep, error=None)
+            return _step_result(self.name, request, outcome, started)
+        delta, packed, left = compress_with_feedback(
+            outcome.delta.cpu(),
+            self._kept_before(request, request.arm, moment).get(_ERROR),
+            study.federation.compression,
+        )
+        self._private.pay(request, delta, outcome.attachments)
+        self._keep(request, moment, outcome.keep, error=left)
+        keys = self._hello(request, delta, outcome) if self._is_sealed(study) else None
+        header = TrainReply(
+            hospital=self.name,
+            arm=request.arm,
+            round=request.round,
+            step=request.step,
+            num_samples=prepared.told_samples,
+            samples_seen=_samples_disclosed(outcome.samples_seen, prepared),
+            seconds=perf_counter() - started,
+            metrics=metrics,
+            own_loss=own_loss,
+            sealed=keys,
+            noise_multiplier=work.privacy.noise_multiplier or None if work.privacy else None,
+            steps=outcome.steps if study.tells_steps else None,
+        )
+        return TrainResult(
+            header,
+            delta if keys is None else torch.empty(0),
+            {name: tensor.cpu() for name, tensor in outcome.attachments.items()},
+            packed,
+        )
+
+    def _is_sealed(self, study: Study) -> bool:
+        """Return whether nobody sees this hospital's update."""
+        return study.federation.sealed and self.name != study.user
+
+    def _arm(self, request: TrainRequest) -> ArmBase:
+        """Return the requested arm; Refusal where it does not ask this hospital for the step."""
+        settings = arm_of(request, request.arm)
+        if settings.user_only and self.name != request.study.user:
+            raise Refusal(f"{request.arm} asks no hospital but the user.")
+        if request.step not in settings.site_steps():
+            raise Refusal(
+                f"The request asks for the step {request.step!r}; {settings.algorithm} has"
+                f" {', '.join(settings.site_steps())}."
+            )
+        return settings
+
+    def _hello(self, request: TrainRequest, delta: Tensor, outcome: LocalOutcome) -> HelloKeys:
+        """Return what replaces the update."""
+        if any(tensor.numel() > 1 for tensor in outcome.attachments.values()):
+            settings = request.study.arms[request.arm]
+            raise Refusal(f"{settings.algorithm} sends more than single numbers with its update.")
+        return self._sealed.hello(request, delta)
+
+    def _keep(
+        self, request: TrainRequest, moment: Moment, kept: Tensors, *, error: Tensor | None
+    ) -> None:
+        """Keep the method's state, and what compression left over of the last update."""
+        before = self._kept_before(request, request.arm, moment)
+        error = before.get(_ERROR) if error is None else error
+        left = {} if error is None else {_ERROR: error}
+        place = state_key_of(request, request.arm)
+        self._kept.keep(place, moment, before, {**kept, **left}, request.parameters)
+
+    def _kept_before(self, request: Request, arm: str, moment: Moment) -> Tensors:
+        """Return the kept state that an arm's exchange starts from."""
+        return self._kept.before(state_key_of(request, arm), moment, parameters_of(request, arm))
+
+    def _prepare(self, study: Study, run: str | None = "") -> LocalDataset:
+        """Return the study's data as of the start of the run; without a run, as they are now."""
+        check_study(self.site, study)
+        known = self._prepared.get(study.digest)
+        if known is None or (known.run != run and not self._is_as_it_was(known)):
+            revision = self.site.data.revision()  # before reading: what changes meanwhile is newer
+            dataset = LocalDataset(self.site, study, self._cells, self._patients, run)
+            is_user = self.name == study.user
+            check_task(study.task, dataset.training_targets, measures=is_user)
+            self._tell(study, dataset.notes)
+        else:
+            revision, dataset = known.revision, known.dataset
+            if run is not None and known.run != run:
+                self._patients.of(study, run)  # for its folds, too
+        if known is None or run is not None:  # a run keeps its data
+            self._prepared[study.digest] = _Prepared(dataset, revision, run)
+            self._prepared.move_to_end(study.digest)
+        while len(self._prepared) > STUDIES_KEPT:
+            self._prepared.popitem(last=False)
+        check_limits(self.site, study, dataset.training_counts)
+        return dataset
+
+    def _begin(self, prepared: LocalDataset, request: Request) -> None:
+        """Note the patients before the first update or figure about them."""
+        prepared.begin()
+        self._patients.begin(request.study, request.run)
+
+    def _is_as_it_was(self, known: _Prepared) -> bool:
+        """Return whether the data and the patients that are trained on are the same."""
+        same_data = known.revision is not None and known.revision == self.site.data.revision()
+        return same_data and known.dataset.has_begun
+
+    def _tell(self, study: Study, notes: Sequence[str]) -> None:
+        """Log notes about the data, once for a study and all its folds and trials."""
+        for note in notes:
+            if (study.name, note) not in self._noted:
+                self._noted.add((study.name, note))
+                logger.warning("%s, study %s: %s", self.name, study.name, note)
+
+    def _personal(self, prepared: LocalDataset, request: EvaluateRequest, arm: str) -> Tensor:
+        """Return the user's parameters after the last round: (dim,) or (m, dim)."""
+        study = request.study
+        work = self._work(prepared, request, arm, Moment(study.rounds + 1))
+        return personal_parameters(arm_of(request, arm), work, study.build_context.layout)
+
+    def _work(
+        self,
+        prepared: LocalDataset,
+        request: Request,
+        arm: str,
+        moment: Moment,
+    ) -> LocalWork:
+        study, device = request.study, self.site.compute.device
+        is_other_step = isinstance(request, TrainRequest) and request.step != TRAIN
+        length = None if is_other_step else prepared.dim
+        parameters = parameters_of(request, arm)
+        received = torch.empty(0)
+        if parameters is not None:
+            received = checked_parameters(parameters, prepared.dim)
+        training, _ = prepared.parts(request.scaling, arm)
+        self._tell(study, prepared.notes)
+        kept = self._kept_before(request, arm, moment)
+        return LocalWork(
+            agent=self.name,
+            is_user=self.name == study.user,
+            round=moment.round,
+            seed=study.seed,
+            model=prepared.model,
+            received=received.to(device),
+            inputs=training.inputs,
+            targets=training.targets,
+            task=study.task,
+            training=study.training,
+            secret=secret_of(request, self._secret),
+            patients=prepared.training_patients,
+            told_samples=prepared.told_samples,
+            smallest_cell=self.site.limits.min_cell,
+            smallest_batch=self.site.limits.min_batch_size,
+            privacy=self._private.step(request, arm, prepared.told_samples),
+            kept={name: tensor.to(device) for name, tensor in kept.items() if name != _ERROR},
+            enclosed={
+                name: checked_payload(name, tensor, length).to(device)
+                for name, tensor in enclosed_of(request, arm).items()
+            },
+            trainer=self.trainer,
+        )
+
+    def _measured(
+        self, prepared: LocalDataset, parameters: Tensor, request: TrainRequest
+    ) -> Metrics:
+        """Return the metrics of the test part."""
+        predicted = self._predictions(prepared, parameters, request.scaling, request.arm)
+        task = request.study.task
+        return measure(task, predicted, prepared.tested_outcomes, prepared.trained_outcomes)
+
+    def _predictions(
+        self, prepared: LocalDataset, parameters: Tensor, scaling: Scaling | None, arm: str
+    ) -> Floats:
+        """Return predictions for the patients of the test part, one each: (n, k)."""
+        task, (_, test) = prepared.study.task, prepared.parts(scaling, arm)
+        predicted = predictions_of(task, prepared.model, parameters, test.inputs)
+        of_rows = task.usable(predicted.cpu().numpy())
+        return task.predictions_of_patients(of_rows, prepared.test_patients)
+
+
+def _check_whole(study: Study) -> None:
+    """Refuse to disclose figures of the patients outside a fold."""
+    if study.fold is not None:
+        raise Refusal("A fold or trial is not described: its study is, as a whole.")
+
+
+def _samples_disclosed(samples_seen: int, prepared: LocalDataset) -> int:
+    """Return samples in a round's mini-batches; whole passes count the rounded number."""
+    training, num = prepared.study.training, prepared.num_training
+    if prepared.study.privacy is not None:
+        return prepared.told_samples
+    in_a_round = (training.steps or 0) * training.batch_size
+    if in_a_round and num >= training.batch_size and samples_seen % in_a_round == 0:
+        return samples_seen  # from the study, and not from the patients
+    return max(1, round(samples_seen / num)) * prepared.told_samples
+
+
+def _step_result(
+    name: str, request: TrainRequest, answer: LocalAnswer, started: float
+) -> StepResult:
+    header = StepReply(
+        hospital=name,
+        arm=request.arm,
+        round=request.round,
+        step=request.step,
+        seconds=perf_counter() - started,
+        values=dict(answer.values),
+    )
+    return StepResult(header, {key: tensor.cpu() for key, tensor in answer.tensors.items()})

@@ -1,0 +1,262 @@
+"""State that a hospital keeps between an arm's rounds: personal models, control variates.
+
+It never leaves the site and outlives the program. It belongs to one run of one study: a coordinator
+that starts a new run finds nothing kept. For the last round, the start of each exchange is kept
+with the result of the last one. So an exchange that is repeated, after a broken connection or by a
+coordinator that was interrupted, starts from the same state.
+
+A round that ruined the model is undone, and the hospitals get the same parameters again. From these
+they recognise it: state kept since belongs to the ruined model, and they return to the earlier
+state.
+
+A run is in one fold at a time: once it keeps something in another fold of its study, its arms'
+state in the one before is removed. Of the rest the MOST_FILES newest files stay, those of other
+trials of the run being removed first; the run's first patients stay. Another coordinator's run may
+have the same name.
+"""
+
+import contextlib
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor
+
+from erosion_common.aggregation.vectors import is_finite
+from erosion_common.errors import CheckpointError, SiteError
+from erosion_common.formats.tensor_file import metadata, read_header, read_with_header
+from erosion_common.learning.local_work import Tensors
+from erosion_common.support.files import remove_unfinished, write_atomically
+
+VERSION = 1
+MOST_FILES = 100  # arms of other runs than the current one, and of its other trials
+# In place of an arm, which has no brackets in its name; it holds predictions of all folds:
+ACROSS_FOLDS = "(cross-fitted)"
+OF_A_RUN = "(patients)"  # likewise; the patients with which the run began
+
+_OF_A_STUDY = "[0-9a-f]" * 16  # a folder of ours; others are next to them
+
+
+@dataclass(frozen=True, slots=True)
+class StateKey:
+    """What the state belongs to."""
+
+    study: str  # digest
+    arm: str
+    run: str
+    whole: str  # digest of the study that `study` is a fold of
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Moment:
+    """An exchange of a run."""
+
+    round: int  # from 1
+    exchange: int = 1  # its place in the round, from 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _LastRound:
+    place: StateKey
+    round: int = 0
+    befores: Mapping[int, Tensors] = field(default_factory=dict)  # by exchange, ascending; 0: of
+    # the first round on the same parameters, if that was an earlier one
+    after: Tensors = field(default_factory=dict)  # the last of them
+    received: str = ""  # digest of the parameters that it started from
+    earlier: str = ""  # and of those before them
+
+    @property
+    def start(self) -> Tensors:
+        """The state kept when those parameters arrived."""
+        return next(iter(self.befores.values()), {})
+
+
+class KeptState:
+    """The state of every study and arm that this hospital takes part in."""
+
+    def __init__(self, folder: Path | None) -> None:
+        """Keep files in `folder`; None: in memory, and lost with the program."""
+        self._folder = folder
+        self._in_memory: dict[tuple[str, str], _LastRound] = {}  # by study and arm
+
+    def before(self, place: StateKey, moment: Moment, parameters: Tensor | None = None) -> Tensors:
+        """Return the start of that exchange: nothing in a run's first. Raises CheckpointError.
+
+        `parameters` (dim,): those in its request; None: none.
+        """
+        last = self._last(place, moment)
+        if last.round < moment.round:
+            is_undone = last.earlier and _digest(parameters) == last.earlier
+            return last.start if is_undone else last.after
+        asked_before = (e for e in last.befores if e >= moment.exchange)
+        again = next(asked_before, None)
+        return last.after if again is None else last.befores[again]
+
+    def keep(
+        self,
+        place: StateKey,
+        moment: Moment,
+        before: Tensors,
+        after: Tensors,
+        parameters: Tensor | None = None,
+    ) -> None:
+        """Note that the exchange went from `before` to `after`. Raises SiteError.
+
+        Where a value of `after` is not finite, nothing changes: no later round could repair it.
+        """
+        before, after = _on_cpu(before), _on_cpu(after)
+        if not all(is_finite(t.flatten()) for t in after.values() if t.is_floating_point()):
+            after = before
+        if not before and not after:
+            return  # most methods keep nothing
+        last = self._last(place, moment)
+        is_first, is_same_round = last.round == 0, last.round == moment.round
+        received = _digest(parameters) or last.received
+        befores = {e: t for e, t in last.befores.items() if is_same_round and e < moment.exchange}
+        if received == last.received:
+            earlier = last.earlier
+            if earlier and not is_same_round:  # a skipped round moved nothing
+                befores = {0: last.start}
+        else:
+            earlier = "" if received == last.earlier else last.received
+            befores.pop(0, None)
+        befores[moment.exchange] = before
+        last = _LastRound(place, moment.round, befores, after, received, earlier)
+        if self._folder is None:
+            self._in_memory[place.study, place.arm] = last
+            return
+        path = self._path(self._folder, place)
+        try:
+            write_atomically(path, _encoded(last), mode=0o600)
+            if is_first:
+                _prune(self._folder, place)
+        except OSError as problem:
+            raise SiteError(
+                f"What this study keeps at the site cannot be written to {path}: {problem}."
+                " Name a folder that can be written to: compute.state in the site file."
+            ) from None
+
+    def has(self, place: StateKey, moment: Moment) -> bool:
+        """Return whether the run kept anything, up to that moment. Raises CheckpointError."""
+        if self._folder is None:
+            return self._last(place, moment).round > 0
+        path = self._path(self._folder, place)
+        if not path.exists():
+            return False
+        with _readable(path):
+            header = read_header(path)
+            return _place_in(header).run == place.run and int(header["round"]) <= moment.round
+
+    def _last(self, place: StateKey, moment: Moment) -> _LastRound:
+        """Return the run's last round up to that moment; without one, a round that kept nothing."""
+        last = self._load(place)
+        is_of_run = last.place.run == place.run and last.round <= moment.round
+        return last if is_of_run else _LastRound(place)
+
+    def _load(self, place: StateKey) -> _LastRound:
+        nothing = _LastRound(place)
+        if self._folder is None:
+            return self._in_memory.get((place.study, place.arm), nothing)
+        path = self._path(self._folder, place)
+        with _readable(path):
+            return _decoded(path) if path.exists() else nothing
+
+    @staticmethod
+    def _path(folder: Path, place: StateKey) -> Path:
+        return folder / place.study[:16] / f"{place.arm}.safetensors"
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turn errors in the file's content into a CheckpointError."""
+    try:
+        yield
+    except (OSError, KeyError, TypeError, ValueError) as problem:
+        raise CheckpointError(
+            f"{path} cannot be read ({problem}). Delete it and start a new run, unless it can be"
+            " brought back from a backup."
+        ) from None
+
+
+def _prune(folder: Path, begun: StateKey) -> None:
+    """Remove what is not needed now that `begun` is, so that the disk does not fill."""
+    others = []
+    for path in folder.glob(f"{_OF_A_STUDY}/*.safetensors"):
+        place = _place_of(path)
+        is_of_run = place is not None and place.run == begun.run
+        if place is not None and is_of_run and place.arm == OF_A_RUN:
+            continue
+        if place is None or not is_of_run or place.whole != begun.whole:
+            others.append((not is_of_run, path.stat().st_mtime_ns, path))
+        elif place.study != begun.study and ACROSS_FOLDS not in (place.arm, begun.arm):
+            _remove(path)
+    for _, _, path in sorted(others)[:-MOST_FILES]:
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    remove_unfinished(path)
+    with contextlib.suppress(OSError):  # another arm's exists
+        path.parent.rmdir()
+
+
+def _place_of(path: Path) -> StateKey | None:
+    """Return what a file's state belongs to; None where it cannot be read."""
+    with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
+        return _place_in(read_header(path))
+    return None
+
+
+def _place_in(header: Mapping[str, Any]) -> StateKey:
+    study, arm, run = header["place"]
+    return StateKey(study, arm, run, header["whole"])
+
+
+def _encoded(last: _LastRound) -> bytes:
+    kept = {f"before {exchange}": tensors for exchange, tensors in last.befores.items()}
+    tensors = {
+        f"{when}/{name}": tensor.clone()  # an exchange may leave the state unchanged
+        for when, tensors in {**kept, "after": last.after}.items()
+        for name, tensor in tensors.items()
+    }
+    place = last.place
+    header = {
+        "version": VERSION,
+        "place": [place.study, place.arm, place.run],
+        "whole": place.whole,
+        "round": last.round,
+        "exchanges": list(last.befores),
+        "parameters": [last.received, last.earlier],
+    }
+    content: bytes = safetensors.torch.save(tensors, metadata=metadata(header, tensors))
+    return content
+
+
+def _decoded(path: Path) -> _LastRound:
+    header, tensors = read_with_header(path)
+    if header["version"] != VERSION:
+        raise ValueError(f"version {header['version']}, expected {VERSION}")
+
+    def of(when: str) -> Tensors:
+        prefix = f"{when}/"
+        return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
+
+    befores = {int(exchange): of(f"before {exchange}") for exchange in header["exchanges"]}
+    received, earlier = header["parameters"]
+    place, number = _place_in(header), int(header["round"])
+    return _LastRound(place, number, befores, of("after"), received, earlier)
+
+
+def _digest(parameters: Tensor | None) -> str:
+    """Return a digest of parameters; empty for none."""
+    if parameters is None or not parameters.numel():
+        return ""
+    return hashlib.sha256(parameters.detach().cpu().contiguous().numpy().data).hexdigest()
+
+
+def _on_cpu(tensors: Tensors) -> Tensors:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}

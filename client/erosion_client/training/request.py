@@ -1,0 +1,104 @@
+"""The subject of a request, checks of its tensors, and faults inside installed models."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from erosion_client.training.kept_state import Moment, StateKey
+from erosion_common.algorithms.base import ArmBase
+from erosion_common.errors import ErosionError, Refusal, SiteError
+from erosion_common.learning.networks import ModelBase
+from erosion_common.protocol.messages import EvaluateRequest, TrainRequest
+
+Request = TrainRequest | EvaluateRequest
+
+
+def arm_of(request: Request, arm: str) -> ArmBase:
+    """Return the arm's settings; Refusal where the study has none with that name."""
+    arms = request.study.arms
+    if arm not in arms:
+        raise Refusal(f"The request names the arm {arm!r}; the study has {', '.join(arms)}.")
+    return arms[arm]
+
+
+def parameters_of(request: Request, arm: str) -> Tensor | None:
+    """Return the arm's parameters: (dim,), or None for a step without."""
+    return request.parameters if isinstance(request, TrainRequest) else request.parameters[arm]
+
+
+def enclosed_of(request: Request, arm: str) -> Mapping[str, Tensor]:
+    """Return the tensors that the arm's method sent with them."""
+    if isinstance(request, TrainRequest):
+        return request.enclosed
+    return request.enclosed.get(arm, {})
+
+
+def moments_of(request: Request) -> dict[str, Moment]:
+    """Return a request's arms, and the exchange of each; final figures come last."""
+    if isinstance(request, TrainRequest):
+        moments = {request.arm: Moment(request.round, request.exchange)}
+    else:
+        moments = dict.fromkeys(request.parameters, Moment(request.study.rounds + 1))
+    return {arm: moment for arm, moment in moments.items() if arm_of(request, arm)}
+
+
+def state_key_of(request: Request, arm: str) -> StateKey:
+    """Return the key of the arm's kept state in this run."""
+    return StateKey(request.study.digest, arm, request.run, request.study.whole.digest)
+
+
+def checked_parameters(parameters: Tensor, dim: int) -> Tensor:
+    """Return parameters of the study's model, (dim,) float32. Raises Refusal."""
+    if parameters.shape != (dim,) or parameters.dtype != torch.float32:
+        raise Refusal(
+            f"The request brings parameters of shape {tuple(parameters.shape)} and type"
+            f" {parameters.dtype}; the study's model has {dim} of torch.float32."
+        )
+    if not bool(torch.isfinite(parameters).all()):
+        raise Refusal("The request brings parameters that are not finite; training diverged.")
+    return parameters
+
+
+def checked_payload(name: str, tensor: Tensor, dim: int | None) -> Tensor:
+    """Return a tensor that an algorithm sent. Raises Refusal.
+
+    `dim`: the length of the rows of floating-point numbers; None: any.
+    """
+    if not tensor.dtype.is_floating_point:
+        return tensor
+    if dim is not None and (tensor.dim() == 0 or tensor.shape[-1] != dim):
+        raise Refusal(
+            f"The request brings {name!r} of shape {tuple(tensor.shape)}; its last length must be"
+            f" that of the study's model, {dim}."
+        )
+    if not bool(torch.isfinite(tensor).all()):
+        raise Refusal(f"The request brings {name!r} with a value that is not finite.")
+    return tensor
+
+
+logger = logging.getLogger("erosion.site")
+
+
+@contextmanager
+def faults_of(model: ModelBase) -> Iterator[None]:
+    """Turn an installed model's exception into a SiteError: its text stays at the site.
+
+    The program's own models are exempt: their errors are faults of the program.
+    """
+    try:
+        yield
+    except ErosionError:
+        raise
+    except Exception as problem:
+        if not model.runs_installed_code:
+            raise
+        logger.debug("the model %s failed", model.described(), exc_info=True)
+        reason = (str(problem).strip().splitlines() or [""])[0][:300]
+        raise SiteError(
+            f"The model {model.described()} failed on this hospital's patients"
+            f" ({type(problem).__name__}: {reason}). Correct its package, and tell the study's"
+            " user; -v shows where."
+        ) from None

@@ -1,0 +1,128 @@
+"""Federated averaging (McMahan et al. 2017, Algorithm 1), and what differs at the sites alone."""
+
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from erosion_common.aggregation.cohort import Cohort
+from erosion_common.algorithms.base import (
+    Algorithm,
+    BuildContext,
+    NoState,
+    Step,
+    no_state,
+    relative_weights,
+)
+from erosion_common.algorithms.personal_layers import OUTPUT_BIAS
+from erosion_common.algorithms.server_optimizer import AggregatingArm
+from erosion_common.learning.local_work import LocalOutcome, LocalWork
+from erosion_common.learning.training import Training
+
+
+class Averaging(AggregatingArm):
+    """Shared by methods that average all accepted updates."""
+
+    sums_only: ClassVar[bool] = True
+    private_updates: ClassVar[bool] = True
+
+    weighting: Literal["samples", "uniform"] = Field(
+        default="samples",
+        description='What a hospital counts in the average: `"samples"`, by its number of '
+        'training patients, or `"uniform"`, all alike.',
+    )
+
+    def rule(self, context: BuildContext) -> Algorithm[Any]:
+        """Return the average, by training samples or uniform."""
+        del context
+        by_samples = self.weighting == "samples"
+
+        def update(state: NoState, cohort: Cohort) -> Step[NoState]:
+            counts = torch.tensor(
+                [u.num_samples if by_samples else 1 for u in cohort.updates], dtype=torch.float64
+            )
+            delta = cohort.weighted_sum(counts / counts.sum())
+            return Step(delta, relative_weights(cohort, counts.tolist()), state)
+
+        return Algorithm(no_state, update)
+
+
+class FedAvg(Averaging):
+    """Every hospital counts, no matter what its update looks like.
+
+    The aggregate is the average of all accepted updates, weighted by training samples or uniformly.
+    Use it where the hospitals' patients are alike, and as the baseline that personalised methods
+    must beat.
+    Source: McMahan et al., Communication-Efficient Learning of Deep Networks, 2017.
+    """
+
+    algorithm: Literal["fedavg"] = "fedavg"
+
+
+class FedProx(Averaging):
+    """FedAvg in which local training is pulled back towards the received parameters.
+
+    Every local step minimises the loss plus mu/2 |y - x|^2, with y the parameters at the hospital
+    and x those that the round started from. So hospitals stray less from each other during many
+    local steps. Use it where FedAvg is unstable because the hospitals differ and train long; it
+    makes no personal model.
+    Source: Li et al., Federated Optimization in Heterogeneous Networks, 2020.
+    """
+
+    algorithm: Literal["fedprox"] = "fedprox"
+    proximal_weight: float = Field(  # mu
+        default=0.1,
+        ge=0,
+        description="How strongly local training is pulled back to where the round began; 0 is "
+        "FedAvg.",
+    )
+
+    def train(self, work: LocalWork) -> LocalOutcome:
+        """Train with the proximal term, which has the gradient mu (y - x)."""
+        result = work.update(work.received, lambda y: self.proximal_weight * (y - work.received))
+        return LocalOutcome(result.delta, result.samples_seen)
+
+    def problem_with_training(self, training: Training) -> str | None:
+        """Refuse a strong pull with long steps."""
+        return training.problem_with_pull(self.proximal_weight)
+
+
+class FineTuning(Averaging):
+    """FedAvg, and then some local training of the averaged model at the user.
+
+    The hospitals train one common model; the user predicts with that model after training it
+    further on its own patients. The common model is not changed by it. Use it as the simplest
+    personalised method: it needs nothing but FedAvg, and is often as good as any.
+    Source: Wang et al., Federated Evaluation of On-device Personalization, 2019.
+    """
+
+    algorithm: Literal["fine_tuning"] = "fine_tuning"
+    tuning_rounds: int = Field(
+        default=1, ge=1, le=1000, description="How many rounds of local training the tuning takes."
+    )
+
+    def personal(self, work: LocalWork) -> Tensor:
+        """Return the received parameters after `tuning_rounds` rounds of local training."""
+        tuned = work.received
+        for number in range(self.tuning_rounds):
+            # Each with its own order of patients, as rounds have.
+            tuned = tuned + replace(work, round=work.round + number).sgd(tuned).delta
+        return tuned
+
+
+class PersonalIntercept(Averaging):
+    """FedAvg, except that every hospital has its own output bias, which it never sends.
+
+    The bias starts at the hospital's base rates and is trained like everything else; the user
+    predicts with the common parameters and its own bias. Use it where the hospitals' patients
+    differ mainly in how common the disease is, which is usual.
+    Source: FedPer (Arivazhagan et al., Federated Learning with Personalization Layers, 2019) with
+    the smallest of layers.
+    """
+
+    algorithm: Literal["personal_intercept"] = "personal_intercept"
+    own_parameters: tuple[str, ...] = Field(
+        default=(OUTPUT_BIAS,), description="What else is kept."
+    )

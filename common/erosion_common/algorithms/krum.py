@@ -1,0 +1,165 @@
+"""Krum and Multi-Krum (Blanchard et al. 2017)."""
+
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from erosion_common.aggregation.cohort import Cohort
+from erosion_common.algorithms.base import (
+    Algorithm,
+    BuildContext,
+    NoState,
+    Step,
+    no_state,
+    relative_weights,
+    short_of,
+    too_few_in_study,
+)
+from erosion_common.algorithms.server_optimizer import AggregatingArm
+from erosion_common.settings.names import OrAuto
+
+NumByzantine = OrAuto[Annotated[int, Field(ge=0)]]
+
+
+class Krum(AggregatingArm):
+    """Each round follows the one hospital with the update that has the nearest neighbours.
+
+    With n updates of which up to f may be anything, an update's score is the sum of the squared
+    distances to its n - f - 2 nearest others; the step is the update with the smallest score, the
+    user's own where scores are equal. n counts the user, who has no privilege otherwise. Use it
+    where some hospitals may send harmful updates and the rest are alike; it averages nothing away,
+    and hospitals that differ for good reasons are treated as harmful. A study of fewer than 2f + 3
+    hospitals is refused; a round with fewer usable updates is skipped, and one with the user's
+    alone is local training.
+    Source: Blanchard, El Mhamdi, Guerraoui, Stainer, Machine Learning with Adversaries: Byzantine
+    Tolerant Gradient Descent, 2017.
+    """
+
+    private_updates: ClassVar[bool] = True
+
+    algorithm: Literal["krum"] = "krum"
+    num_byzantine: NumByzantine = Field(  # f
+        default="auto",
+        description='f: hospitals that may send anything. `"auto"`: the most that the updates of '
+        "the round allow.",
+    )
+
+    def problem_with(self, num_hospitals: int) -> str | None:
+        """Refuse n < 2f + 3."""
+        return problem_with_f("krum", self.num_byzantine, num_hospitals)
+
+    def rule(self, context: BuildContext) -> Algorithm[NoState]:
+        """Return the algorithm with these parameters."""
+        del context
+
+        def update(state: NoState, cohort: Cohort) -> Step[NoState]:
+            if step := short_of(cohort, state, needed(self.num_byzantine)):
+                return step
+            best = int(krum_scores(cohort, tolerated(self.num_byzantine, cohort)).argmin())
+            shares = torch.zeros(len(cohort.updates), dtype=torch.float64)
+            shares[best] = 1.0
+            weights = relative_weights(cohort, shares.tolist())
+            return Step(cohort.weighted_sum(shares), weights, state)
+
+        return Algorithm(no_state, update)
+
+
+def krum_scores(cohort: Cohort, num_byzantine: int) -> Tensor:
+    """Return sum of squared distances to the n - f - 2 nearest others, own first: (n,) float64."""
+    gram = cohort.gram()
+    squares = gram.diagonal()
+    # A product of matrices is symmetric up to rounding only, and equal scores are to be equal.
+    squared_distances = (squares[:, None] + squares - (gram + gram.T)).clamp(min=0.0)
+    squared_distances.fill_diagonal_(torch.inf)  # a hospital is not its own neighbour
+    num_neighbours = len(gram) - num_byzantine - 2
+    return squared_distances.sort(dim=1).values[:, :num_neighbours].sum(dim=1)
+
+
+def needed(num_byzantine: int | Literal["auto"]) -> int:
+    """Return how many updates, own included, it takes to withstand f harmful ones."""
+    return 3 if num_byzantine == "auto" else 2 * num_byzantine + 3
+
+
+def tolerated(num_byzantine: int | Literal["auto"], cohort: Cohort) -> int:
+    """Return the f of this round."""
+    return (len(cohort.updates) - 3) // 2 if num_byzantine == "auto" else num_byzantine
+
+
+def problem_with_f(
+    rule: str, num_byzantine: int | Literal["auto"], num_hospitals: int
+) -> str | None:
+    """Return why f is too large for the study, the largest possible f, and an alternative."""
+    if num_byzantine == "auto":
+        return too_few_in_study(rule, num_hospitals, 3, "use 'fedavg' or add hospitals")
+    most = (num_hospitals - 3) // 2
+    trimmed = most + 1  # a trimmed mean needs 2f + 1 hospitals
+    remedy = f"use 'trimmed_mean' with num_byzantine = {trimmed}" if trimmed else "use 'fedavg'"
+    if most > 0:  # 0 would withstand nobody
+        remedy = f"lower num_byzantine to {most} or less, {remedy}"
+    return too_few_in_study(
+        f"{rule} with num_byzantine = {num_byzantine}",
+        num_hospitals,
+        needed(num_byzantine),
+        f"{remedy}, or add hospitals",
+    )
+
+
+class MultiKrum(AggregatingArm):
+    """The average of the updates that Krum likes best.
+
+    Updates are scored as in Krum, and the `num_selected` with the smallest scores are averaged,
+    each the same: a hospital's word for its number of samples is not taken, for a harmful one could
+    name any. 1 is Krum and all is the plain average. Use it where some hospitals may send harmful
+    updates and Krum's single update is too noisy. A study of fewer than 2f + 3 hospitals is
+    refused; a round with fewer usable updates is skipped, and one with the user's alone is local
+    training.
+    Source: Blanchard, El Mhamdi, Guerraoui, Stainer, Machine Learning with Adversaries: Byzantine
+    Tolerant Gradient Descent, 2017.
+    """
+
+    private_updates: ClassVar[bool] = True
+
+    algorithm: Literal["multi_krum"] = "multi_krum"
+    num_byzantine: NumByzantine = Field(  # f
+        default="auto",
+        description='f: hospitals that may send anything. `"auto"`: the most that the updates of '
+        "the round allow.",
+    )
+    num_selected: OrAuto[Annotated[int, Field(ge=1)]] = Field(  # m
+        default="auto", description='Updates that are averaged. `"auto"`: all but f.'
+    )
+
+    def problem_with(self, num_hospitals: int) -> str | None:
+        """Refuse n < 2f + 3, and more than n - f selected."""
+        problem = problem_with_f("multi_krum", self.num_byzantine, num_hospitals)
+        if problem or self.num_selected == "auto":
+            return problem
+        f = (num_hospitals - 3) // 2 if self.num_byzantine == "auto" else self.num_byzantine
+        if self.num_selected <= num_hospitals - f:
+            return None
+        return (
+            f"num_selected = {self.num_selected} of {num_hospitals} hospitals leaves no room for"
+            f" {f} harmful ones; lower it to {num_hospitals - f} or less"
+        )
+
+    def rule(self, context: BuildContext) -> Algorithm[NoState]:
+        """Return the algorithm with these parameters."""
+        del context
+
+        def update(state: NoState, cohort: Cohort) -> Step[NoState]:
+            if step := short_of(cohort, state, needed(self.num_byzantine)):
+                return step
+            f = tolerated(self.num_byzantine, cohort)
+            trusted = len(cohort.updates) - f
+            num_selected = (
+                trusted if self.num_selected == "auto" else min(self.num_selected, trusted)
+            )
+            best = krum_scores(cohort, f).argsort(stable=True)[:num_selected]
+            shares = torch.zeros(len(cohort.updates), dtype=torch.float64)
+            shares[best] = 1 / num_selected
+            weights = relative_weights(cohort, shares.tolist())
+            return Step(cohort.weighted_sum(shares), weights, state)
+
+        return Algorithm(no_state, update)

@@ -1,0 +1,200 @@
+"""Parameters that a hospital keeps and never sends (Arivazhagan et al. 2019, FedPer).
+
+An option of every method. Before a hospital's part of a round its own values take the place of the
+received ones; afterwards they stay at the hospital, and their entries of the update are zero. So
+they neither travel nor count in a distance.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from erosion_common.algorithms.base import TRAIN, ArmBase, Layout, SiteStep
+from erosion_common.errors import Refusal
+from erosion_common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork
+
+
+def taken(step: SiteStep, work: LocalWork, method: str) -> LocalOutcome | LocalAnswer:
+    """Return the result of the method's step. Raises Refusal, without a patient's value.
+
+    Values that are not finite are the coordinator's to judge: they show it that a round diverged.
+    """
+    before = _versions(work)
+    outcome = step(work)
+    if problem := next(_problems(outcome, work), "") or _changed(work, before):
+        raise Refusal(
+            f"The method {method} made a mistake in the step {work.step!r} of round {work.round}:"
+            f" {problem}. Correct its class (docs/extending.md, A method)."
+        )
+    return outcome
+
+
+def _versions(work: LocalWork) -> dict[str, int]:
+    """Return how often each tensor of the work was changed in place.
+
+    In a simulation hospitals share the received ones, and patients are the same in every round.
+    """
+    given = {
+        "received": work.received,
+        "inputs": work.inputs,
+        "targets": work.targets,
+        **{f"kept[{name!r}]": tensor for name, tensor in work.kept.items()},
+        **{f"enclosed[{name!r}]": tensor for name, tensor in work.enclosed.items()},
+    }
+    return {n: t._version for n, t in given.items() if not t.is_inference()}  # noqa: SLF001
+
+
+def _changed(work: LocalWork, before: Mapping[str, int]) -> str:
+    if changed := [name for name, now in _versions(work).items() if now != before.get(name)]:
+        return f"it changed work.{changed[0]} in place; let it work on a clone()"
+    return ""
+
+
+def _problems(outcome: Any, work: LocalWork) -> Iterator[str]:
+    if isinstance(outcome, LocalOutcome):
+        yield from _problems_with_update(outcome, len(work.received))
+        yield from _problems_with_tensors("attachments", outcome.attachments)
+    elif isinstance(outcome, LocalAnswer) and work.step != TRAIN:
+        yield from _problems_with_tensors("tensors", outcome.tensors)
+        try:
+            json.dumps(dict(outcome.values), allow_nan=False)
+        except (TypeError, ValueError) as problem:
+            yield f"`values` is no JSON ({type(problem).__name__})"
+    else:
+        wanted = "LocalOutcome" if work.step == TRAIN else "LocalOutcome or LocalAnswer"
+        yield f"it gave back a {type(outcome).__name__}, no {wanted}"
+        return
+    yield from _problems_with_tensors("keep", outcome.keep)
+
+
+def _problems_with_update(outcome: LocalOutcome, dim: int) -> Iterator[str]:
+    delta = outcome.delta
+    if not isinstance(delta, Tensor):
+        yield f"`delta` is a {type(delta).__name__}; it must be a tensor"
+    elif delta.shape != (dim,) or delta.dtype != torch.float32:
+        yield (
+            f"`delta` has the shape {tuple(delta.shape)} of {delta.dtype}; it must have ({dim},) of"
+            " torch.float32"
+        )
+    elif delta.requires_grad:
+        yield "`delta` has a gradient to come; detach() it"
+    for name, count in (("samples_seen", outcome.samples_seen), ("steps", outcome.steps)):
+        if count is None and name == "steps":
+            continue
+        if isinstance(count, bool) or not isinstance(count, int):
+            yield f"`{name}` is a {type(count).__name__}; it must be an int"
+        elif count < 1:
+            yield f"`{name}` is {count}; it must be 1 or more"
+
+
+def _problems_with_tensors(what: str, tensors: Any) -> Iterator[str]:
+    if not isinstance(tensors, Mapping):
+        yield f"`{what}` is a {type(tensors).__name__}; it must be a dict of tensors"
+        return
+    for name, tensor in tensors.items():
+        if not isinstance(name, str):
+            yield f"a name in `{what}` is a {type(name).__name__}; it must be a str"
+        elif not isinstance(tensor, Tensor):
+            yield f"{name!r:.80} of `{what}` is a {type(tensor).__name__}; it must be a tensor"
+        elif tensor.requires_grad:
+            yield f"{name!r:.80} of `{what}` has a gradient to come; detach() it"
+
+
+OUTPUT_BIAS, OUTPUT_LAYER = "output_bias", "output_layer"  # by any name in the model
+_KEPT = "own_parameters"
+
+
+def take_step(
+    arm: ArmBase, work: LocalWork, layout: Callable[[], Layout]
+) -> LocalOutcome | LocalAnswer:
+    """Return the step that the work asks for, with the parameters that are the hospital's own.
+
+    Raises Refusal where the method gives back what cannot be used.
+    """
+    step = partial(taken, arm.site_steps()[work.step], method=arm.algorithm)
+    if not arm.own_parameters:
+        return step(work)
+    if not len(work.received):  # a step that does without parameters
+        outcome = step(work)
+        own_values = {name: work.kept[name] for name in (_KEPT,) if name in work.kept}
+        return replace(outcome, keep={**outcome.keep, **own_values})
+    work, own = _with_own_values(arm, work, layout())
+    outcome = step(work)
+    if isinstance(outcome, LocalAnswer):
+        return replace(outcome, keep={**outcome.keep, _KEPT: work.received[own]})
+    after = work.received + outcome.delta
+    return replace(
+        outcome,
+        delta=outcome.delta.masked_fill(own, 0.0),
+        keep={**outcome.keep, _KEPT: after[own]},
+    )
+
+
+def personal_parameters(arm: ArmBase, work: LocalWork, layout: Callable[[], Layout]) -> Tensor:
+    """Return the hospital's model for predictions: (dim,), or (m, dim) for a mean over m models."""
+    if arm.own_parameters:
+        work, _ = _with_own_values(arm, work, layout())
+    return arm.personal(work)
+
+
+def own_places(names: Sequence[str], layout: Layout) -> Tensor:
+    """Return which parameters stay at a hospital: (dim,) bool."""
+    own = torch.zeros(max(place.stop for place in layout.values()), dtype=torch.bool)
+    for name in names:
+        for parameter in _matching(name, layout):
+            own[layout[parameter]] = True
+    return own
+
+
+def problem_with_own(names: Sequence[str], layout: Callable[[], Layout]) -> str | None:
+    """Return why the model has no such parameters, or None."""
+    if not names:
+        return None
+    known = layout()
+    last = list(known)[-1]
+    for name in names:
+        if name in (OUTPUT_BIAS, OUTPUT_LAYER) and not last.endswith("bias"):
+            return (
+                f"own_parameters names {name!r}, and the model's last parameter is {last!r}, which"
+                " is no bias; write names or patterns of its parameters"
+            )
+        if not _matching(name, known):
+            return (
+                f"own_parameters names {name!r}; the model has {', '.join(known)}. Write names or"
+                f" patterns of those, {OUTPUT_BIAS!r} or {OUTPUT_LAYER!r}"
+            )
+    if all(any(parameter in _matching(name, known) for name in names) for parameter in known):
+        return "own_parameters names every parameter of the model, so nothing is left to share"
+    return None
+
+
+def _matching(name: str, layout: Layout) -> list[str]:
+    output_bias = list(layout)[-1]  # our models end with the bias of their output layer
+    if name == OUTPUT_BIAS:
+        return [output_bias]
+    if name == OUTPUT_LAYER:
+        layer = output_bias.removesuffix("bias")
+        return [parameter for parameter in layout if parameter.startswith(layer)]
+    return [parameter for parameter in layout if fnmatchcase(parameter, name)]
+
+
+def _with_own_values(arm: ArmBase, work: LocalWork, layout: Layout) -> tuple[LocalWork, Tensor]:
+    """Return the work with the hospital's own values put in, and where: (dim,) bool."""
+    own = own_places(arm.own_parameters, layout).to(work.received.device)
+    received = work.received.clone()
+    if _KEPT in work.kept:
+        received[own] = work.kept[_KEPT]
+    else:
+        last = list(layout)[-1]
+        place = layout[last]
+        is_told = work.privacy is not None and not work.is_user  # by the next noised update
+        is_bias = last.endswith("bias") and place.stop - place.start == work.task.num_outputs
+        if is_bias and bool(own[place].all()) and not is_told:
+            received[place] = work.task.base_rate_outputs(work.targets)
+    return replace(work, received=received, own=own), own

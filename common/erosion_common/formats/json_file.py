@@ -1,0 +1,83 @@
+"""JSON files of a known format, with a sentence for everything that can be wrong with one.
+
+Each has a checksum of its values, however they are laid out: a digit that a disk lost, or a hand
+changed, would otherwise be another figure.
+"""
+
+import json
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from erosion_common.errors import ErosionError
+from erosion_common.settings.base import validate
+from erosion_common.support.files import MOST_KEPT_BYTES, read_named, write_atomically
+
+M = TypeVar("M", bound=BaseModel)
+CHECKSUM = "crc32"  # the key; files of earlier versions lack it
+
+
+def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a JSON object and the checksum of its values."""
+    return {**values, CHECKSUM: _checksum(values)}
+
+
+def without_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the object that `with_checksum` got.
+
+    Raises ValueError where the checksum is not that of the values.
+    """
+    rest = {key: value for key, value in values.items() if key != CHECKSUM}
+    if CHECKSUM in values and values[CHECKSUM] != _checksum(rest):
+        raise ValueError("its checksum is not that of its values, so it was changed or damaged")
+    return rest
+
+
+def _checksum(values: Mapping[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(values, sort_keys=True).encode()):08x}"
+
+
+def write_json(path: Path, model: BaseModel, *, mode: int | None = None) -> None:
+    """Put `model` in place of `path`, for `read_json`. Raises OSError."""
+    values = with_checksum(json.loads(model.model_dump_json()))
+    write_atomically(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n", mode=mode)
+
+
+def read_json(
+    path: Path, model: type[M], *, version: int, error: type[ErosionError], remedy: str
+) -> M:
+    """Read the file as a `model` with `version` as its key `format`.
+
+    Raises `error` for a file that is truncated, changed, of another version, or with wrong keys or
+    values; `remedy` ends the message. FileNotFoundError is left to the caller, who knows what its
+    absence means.
+    """
+    try:
+        raw = json.loads(read_named(path, most_bytes=MOST_KEPT_BYTES).decode())
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, RecursionError) as problem:
+        raise error(f"{path} cannot be read ({problem}). {remedy}") from None
+    if not isinstance(raw, dict):
+        raise error(f"{path} is not a JSON object. {remedy}")
+    if (found := raw.get("format")) != version or isinstance(found, bool):
+        said = "does not say its format" if found is None else f"is of format {found!r:.40}"
+        raise error(
+            f"{path} {said}; this version of the program reads format {version}. Use the version"
+            f" that wrote it, or: {remedy}"
+        )
+    rest = {key: value for key, value in raw.items() if key != CHECKSUM}
+    try:
+        found = validate(model, rest, str(path), error)
+    except error as problem:
+        raise error(f"{problem}\n{remedy}") from None
+    try:
+        without_checksum(raw)
+    except ValueError as problem:
+        raise error(
+            f"{path} cannot be used: {problem}. Bring it back from a backup, or: {remedy}"
+        ) from None
+    return found

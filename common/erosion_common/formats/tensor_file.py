@@ -1,0 +1,100 @@
+"""Reads a safetensors file, with one kind of error for everything that can be wrong with it.
+
+What a run goes on from has a JSON header and a checksum of it and of the tensors: a bit that a disk
+lost would otherwise be another number.
+"""
+
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import torch
+from torch import Tensor
+
+from erosion_common.support.files import open_named
+
+
+def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Return the metadata and the tensors by name. Raises OSError, ValueError (damaged file)."""
+    with _opened(path) as file:
+        about: dict[str, str] = file.metadata() or {}
+        return about, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    with open_named(path):  # a pipe would be waited for
+        pass
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            yield file
+    # Of types that PyTorch does not have safetensors raises what it likes.
+    except (safetensors.SafetensorError, LookupError, TypeError, AttributeError) as problem:
+        raise ValueError(str(problem)) from None
+
+
+def metadata(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Return the metadata of contiguous tensors, for `read_with_header`.
+
+    One entry, the checksum before the header: safetensors writes several in an order that differs
+    from one process to the next, and a resumed run's files are to be equal bit for bit.
+    """
+    text = json.dumps(header)
+    return {"erosion": f"{_checksum(text, tensors)} {text}"}
+
+
+def read_with_header(
+    path: Path, *, is_needed: bool = True
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the header and the tensors by name. Raises OSError, and ValueError for a damaged file.
+
+    `is_needed`: whether there must be a header; earlier programs wrote some files without.
+    """
+    about, tensors = read_tensors(path)
+    if not (about or is_needed):
+        return {}, tensors
+    header, checksum, text = _header_in(about)
+    if checksum is not None and checksum != _checksum(text, tensors):
+        raise ValueError("its checksum is not that of its content, so it was changed or damaged")
+    return header, tensors
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """Return the header alone, without its checksum tested. Raises as `read_with_header`."""
+    with _opened(path) as file:
+        about: dict[str, str] = file.metadata() or {}
+    header, _, _ = _header_in(about)
+    return header
+
+
+def _header_in(about: Mapping[str, str]) -> tuple[dict[str, Any], str | None, str]:
+    try:
+        checksum, text = _parted(about["erosion"])
+        header = json.loads(text)
+    except KeyError:
+        raise ValueError("it has no header of this program") from None
+    except RecursionError as problem:
+        raise ValueError(str(problem)) from None
+    if not isinstance(header, dict):
+        raise ValueError("its header is not a JSON object")
+    return header, checksum, text
+
+
+def _parted(entry: str) -> tuple[str | None, str]:
+    """Return the checksum, None in a file of an earlier program, and the header's text."""
+    if entry.startswith("{"):
+        return None, entry
+    checksum, _, text = entry.partition(" ")
+    return checksum, text
+
+
+def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
+    found = zlib.crc32(text.encode())
+    for name in sorted(tensors):
+        content = tensors[name].detach().cpu().reshape(-1).view(torch.uint8)
+        found = zlib.crc32(content.numpy().data, zlib.crc32(name.encode(), found))
+    return f"{found:08x}"

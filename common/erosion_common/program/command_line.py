@@ -1,0 +1,123 @@
+"""The command line: one sub-command for each thing that a person does."""
+
+import argparse
+import os
+import re
+import resource
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from erosion.commands import COMMANDS
+from erosion_common.errors import ErosionError
+from erosion_common.program.command import Command
+from erosion_common.program.ending import in_words
+from erosion_common.support.software import software_version
+
+EPILOG = """\
+a first run:
+  erosion testbed                       five hospitals on this machine, nothing to download
+  erosion testbed my-study.toml         the same for a study of your own
+
+in the field:
+  erosion enroll init                   once: the federation's own certificates
+  erosion enroll site NAME              for every hospital: a kit to hand over
+  erosion server STUDY.toml             at the hospital that wants the model
+  erosion check SITE.toml               at every hospital: could it take part?
+  erosion review SITE.toml --study STUDY.toml
+                                        at every hospital: approve the study, or decline it
+  erosion client SITE.toml              at every hospital, that one included
+
+afterwards:
+  erosion predict RUN patients.csv      the model, for new patients
+
+`erosion COMMAND --help` explains a command and shows examples.
+
+Only this account can read the files that are written; EROSION_UMASK=022 lets others read them.
+
+exit codes: 0 done, 1 a check failed, 2 a mistake in the command or the study file, 3 in the site
+  file, 4 in the data, 5 refused by a site's limits, 6 network, 7 the study could not be continued,
+  8 checkpoint or model, 9 enrolment, 70 a fault of this program, 74 a file or folder that cannot
+  be used, 130 interrupted
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one sub-command; people get messages, never tracebacks. Returns the exit code."""
+    whole = parser()
+    if any("\0" in given for given in arguments or ()):  # by a program that calls this one
+        whole.error("an argument has a NUL character in it, which no path can have; remove it")
+    options = whole.parse_args(arguments)
+    handler: Callable[[argparse.Namespace], int] = options.handler
+
+    def run() -> int:
+        # Models, figures and logs are for this account alone, unless the person says otherwise.
+        os.umask(_umask(os.environ.get("EROSION_UMASK", "077")))
+        # Memory holds patients and keys: a fault must not leave it on the disk.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        return handler(options)
+
+    return in_words(run, options)
+
+
+def _umask(said: str) -> int:
+    if not re.fullmatch("[0-7]{1,4}", said):
+        raise ErosionError(f"EROSION_UMASK = {said!r}; write three octal digits, such as 027.")
+    return int(said, base=8)
+
+
+class _Version(argparse.Action):
+    """Looks the version up only when it is asked for: that takes long."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        print(f"erosion {software_version()}")
+        parser.exit()
+
+
+class _CommandParser(argparse.ArgumentParser):
+    """The parser of one command, which adds the arguments when it first parses."""
+
+    def __init__(self, command: Command | None = None, **options: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+        self._to_add = command
+
+    def parse_known_args(  # type: ignore[override]  # argparse declares overloads
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse what follows the command's name; the parser of the whole line calls this."""
+        if self._to_add is not None:
+            command, self._to_add = self._to_add, None
+            command.add_arguments(self)
+        return super().parse_known_args(args, namespace)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line; `handler` is what to call with the options."""
+    whole = argparse.ArgumentParser(
+        prog="erosion",
+        description="Personalised collaborative learning for hospitals: train a model for your own"
+        " patients\nwith the help of hospitals that keep their data.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    whole.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    commands = whole.add_subparsers(
+        title="commands", metavar="COMMAND", required=True, parser_class=_CommandParser
+    )
+    for command in COMMANDS:
+        sub = commands.add_parser(
+            command.name,
+            command=command,
+            help=command.summary,
+            description=command.description,
+            epilog=command.epilog,
+        )
+        sub.set_defaults(handler=command.run)
+        sub.add_argument(
+            "-v", "--verbose", action="count", default=0, help="say more; -vv adds Flower's own log"
+        )
+    return whole
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""How a program ends: a mistake gives a message and a distinct exit code, never a traceback."""
+
+import argparse
+import errno
+import logging
+import os
+import re
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from types import FrameType
+
+from erosion_common.errors import ErosionError
+from erosion_common.support.logs import JsonLines, never_fail_to_encode, open_missing_streams
+from erosion_common.support.text import shown
+
+FAULT, UNUSABLE, INTERRUPTED = 70, 74, 130  # EX_SOFTWARE and EX_IOERR of sysexits.h
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NOT_UTF_8 = re.compile("[^\\s\"']*[\udc80-\udcff][^\\s\"']*")  # as Python reads such a name
+
+
+def in_words(run: Callable[[], int | None], options: argparse.Namespace) -> int:
+    """Run a program; an error becomes a message. Returns the exit code.
+
+    Of `options`, `verbose` and `log_format` count, where there are such.
+    """
+    open_missing_streams()
+    never_fail_to_encode(sys.stdout)
+    never_fail_to_encode(sys.stderr)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        code = run() or 0
+        print(end="", flush=True)  # while it can be said that it failed; there may be no output
+        return code
+    except ErosionError as problem:
+        _say(str(problem), options)
+        return problem.exit_code
+    except KeyboardInterrupt:
+        return _interrupted(options)
+    except BrokenPipeError:  # `erosion ... | head`
+        _drop_output()
+        return 0
+    except SystemExit as problem:
+        if not isinstance(problem.__context__, BrokenPipeError):
+            raise
+        return 0  # which rich made of the same
+    except Exception as problem:  # noqa: BLE001 - a fault of ours; people still get a sentence
+        if isinstance(problem.__cause__, KeyboardInterrupt):  # what Python makes of it in a class
+            return _interrupted(options)
+        trace = problem if getattr(options, "verbose", 0) else None
+        if isinstance(problem, OSError) and problem.filename is not None:
+            _say(_unusable(problem), options, trace)
+            return UNUSABLE
+        if isinstance(problem, OSError) and problem.errno in NO_ROOM:
+            _drop_output()
+            words = f"{problem.strerror}: a file or what is printed here could not be written."
+            _say(f"{words} Free some space there, and run the command again.", options, trace)
+            return UNUSABLE
+        if isinstance(problem, UnicodeEncodeError) and (name := _NOT_UTF_8.search(problem.object)):
+            words = (
+                f"{name[0]} is the name of a file or folder, and not UTF-8, as this needs it to be."
+            )
+            _say(f"{words} Rename it, or work in another folder.", options, trace)
+            return UNUSABLE
+        _say(
+            f"a fault of this program ({type(problem).__name__}: {problem}). Please report it with"
+            f" {'what -v shows' if trace is None else 'what stands above'}.",
+            options,
+            trace,
+        )
+        return FAULT
+
+
+def _interrupted(options: argparse.Namespace) -> int:
+    for again in (signal.SIGINT, signal.SIGTERM):  # ends the rest at once and in silence
+        signal.signal(again, signal.SIG_DFL)
+    _say("interrupted", options)
+    return INTERRUPTED
+
+
+def _drop_output() -> None:
+    """Drop what is still to be printed, or Python would complain of it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _unusable(problem: OSError) -> str:
+    where = problem.filename if problem.filename2 is None else problem.filename2
+    if isinstance(where, bytes):
+        where = os.fsdecode(where)
+    remedy = "Check the path, and the disk."
+    if isinstance(problem, PermissionError):
+        remedy = (
+            f"This account (number {os.geteuid()}) may not use it: run the command as the account"
+            " that it belongs to, as `ls -ld` shows, or name another place."
+        )
+    return f"{where}: {problem.strerror}. {remedy}"
+
+
+def _say(words: str, options: argparse.Namespace, problem: BaseException | None = None) -> None:
+    """Print the program's last message, in the form of its log; with the traceback of `problem`."""
+    if getattr(options, "log_format", "text") == "json":
+        trace = (type(problem), problem, problem.__traceback__) if problem is not None else None
+        record = logging.LogRecord("erosion", logging.ERROR, "", 0, words, (), trace)
+        print(JsonLines().format(record), file=sys.stderr)
+        return
+    if problem is not None:
+        traceback.print_exception(problem)
+    print(f"erosion: {shown(words)}", file=sys.stderr)
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

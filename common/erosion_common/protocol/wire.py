@@ -1,0 +1,451 @@
+"""Requests and replies as Flower records: one JSON header and flat arrays, never pickle.
+
+A study travels once, with `describe` or with the first request of it; after that a request names
+its digest. A site that does not have it (any more) answers with `encode_unknown_study`.
+"""
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, TypeVar
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from pydantic import Field, ValidationError
+from torch import Tensor
+
+from erosion_common.compression.codec import KINDS, Compression, Packed, unpack
+from erosion_common.errors import ErosionError
+from erosion_common.protocol.flower import buffer_of, identify, to_array, to_record, to_tensor
+from erosion_common.protocol.frames import LARGEST_HEAD_BYTES
+from erosion_common.protocol.messages import (
+    LARGEST_COUNT,
+    PROTOCOL,
+    DescribeReply,
+    EvaluateReply,
+    EvaluateRequest,
+    EvaluateResult,
+    Scaling,
+    StepReply,
+    StepResult,
+    SummaryReply,
+    TrainReply,
+    TrainRequest,
+    TrainResult,
+)
+from erosion_common.settings.base import PlainValues, Settings, first_mistake
+from erosion_common.settings.names import Said, Sha256
+from erosion_common.study.study import Study, study_from_values
+
+identify()  # every program that makes or reads our messages imports this module
+
+# Flower's message types
+DESCRIBE, TRAIN, EVALUATE, NOTICE = "query.describe", "train", "evaluate", "query.notice"
+SUMMARY = "query.summary"  # asked with the content of DESCRIBE
+
+
+def train_type(step: str) -> str:
+    """Return the message type of a step of a round: `train`, `train.gradient`."""
+    return TRAIN if step == TRAIN else f"{TRAIN}.{step}"
+
+
+_HEADER, _ARRAYS = "header", "arrays"
+UPDATE, _PARAMETERS = "update", "parameters"
+MAX_ARRAYS = 64  # of one message
+MOST_STUDIES = 16  # that a site keeps; each trial is a study
+MOST_CHARACTERS = 4 * LARGEST_HEAD_BYTES  # of these together: in memory one is many times as large
+
+
+class WireError(ErosionError):
+    """A message that does not follow the protocol: the other side runs something else."""
+
+
+class UnknownStudy(ErosionError):  # noqa: N818 - a state that passes, not a mistake
+    """A request of a study that the site does not have; it has to be sent with the study."""
+
+    def __init__(self, digest: str) -> None:
+        super().__init__(f"this site does not have the study {digest[:12]}")
+        self.digest = digest
+
+
+class _StudyHeader(Settings):
+    protocol: int
+    digest: Sha256
+    study: PlainValues | None  # None where the site is known to have it
+
+
+class _DescribeHeader(_StudyHeader):
+    run: Said | None
+
+
+class _TrainHeader(_StudyHeader):
+    arm: Said
+    round: int = Field(ge=1, le=LARGEST_COUNT)
+    scaling: Scaling | None
+    run: Said
+    step: Said
+    exchange: int = Field(ge=1, le=LARGEST_COUNT)
+    values: PlainValues = Field(default_factory=dict)
+
+
+class _EvaluateHeader(_StudyHeader):
+    arms: tuple[Said, ...] = Field(max_length=MAX_ARRAYS)
+    scaling: Scaling | None
+    run: Said
+
+
+H = TypeVar("H", bound=Settings)
+
+
+class KnownStudies:
+    """The studies that a site was sent last, so that a request need not bring its study."""
+
+    def __init__(self) -> None:
+        self._studies: OrderedDict[str, Study] = OrderedDict()  # by digest, used last at the end
+
+    def study_of(self, header: "_StudyHeader") -> Study:
+        """Raises WireError, StudyError or UnknownStudy."""
+        if header.protocol != PROTOCOL:
+            raise WireError(
+                f"protocol {header.protocol}, this site speaks {PROTOCOL};"
+                " install the same version of erosion on both sides"
+            )
+        study = self._studies.pop(header.digest, None)
+        if study is None:
+            if header.study is None:
+                raise UnknownStudy(header.digest)
+            # The testbed is not in the digest: nobody has approved it, and nothing here needs it.
+            values = {key: value for key, value in header.study.items() if key != "testbed"}
+            study = study_from_values(values)
+            if study.digest != header.digest:
+                raise WireError(
+                    "a study that this site reads differently;"
+                    " install the same version of erosion on both sides"
+                )
+        self._studies[header.digest] = study
+        while len(self._studies) > MOST_STUDIES or self._num_characters > MOST_CHARACTERS:
+            self._studies.popitem(last=False)
+        return study
+
+    @property
+    def _num_characters(self) -> int:
+        return sum(len(study.canonical_json()) for study in self._studies.values())
+
+
+class Encoder:
+    """Encodes the requests of one exchange; what they share is encoded once."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[int, tuple[Tensor, Array]] = {}
+
+    def train(self, request: TrainRequest, *, with_study: bool) -> RecordDict:
+        """Encode one record for all that get the same: arrays are stored and hashed once."""
+        header = _TrainHeader.model_construct(  # our own: the receiver checks it
+            **_of_study(request.study, with_study=with_study),
+            arm=request.arm,
+            round=request.round,
+            scaling=request.scaling,
+            run=request.run,
+            step=request.step,
+            exchange=request.exchange,
+            values=dict(request.values),
+        )
+        parameters = _travelling(_PARAMETERS, request.parameters, request.packed)
+        return self._record(header, {**parameters, **request.enclosed})
+
+    def evaluate(self, request: EvaluateRequest, *, with_study: bool) -> RecordDict:
+        """Encode the final parameters of every arm."""
+        header = _EvaluateHeader.model_construct(
+            **_of_study(request.study, with_study=with_study),
+            arms=tuple(request.parameters),
+            scaling=request.scaling,
+            run=request.run,
+        )
+        enclosed = {
+            f"{arm}/{name}": tensor  # no arm's name has a slash
+            for arm, tensors in request.enclosed.items()
+            for name, tensor in tensors.items()
+        }
+        return self._record(header, {**request.parameters, **enclosed})
+
+    def _record(self, header: Settings, tensors: Mapping[str, Tensor]) -> RecordDict:
+        arrays = {}
+        for name, tensor in tensors.items():
+            if id(tensor) not in self._arrays:
+                self._arrays[id(tensor)] = tensor, to_array(tensor)
+            arrays[name] = self._arrays[id(tensor)][1]
+        return _record(header, arrays)
+
+
+def encode_describe(study: Study, run: str | None = None) -> RecordDict:
+    """Ask a hospital to introduce itself for a run, or to describe its columns before any."""
+    return _record(
+        _DescribeHeader.model_construct(**_of_study(study, with_study=True), run=run), {}
+    )
+
+
+def decode_describe(record: RecordDict, known: KnownStudies) -> tuple[Study, str | None]:
+    """Return the study that is asked about, and the run. Raises WireError or StudyError."""
+    header = _header(record, _DescribeHeader)
+    return known.study_of(header), header.run
+
+
+def encode_train(request: TrainRequest, *, with_study: bool = True) -> RecordDict:
+    """Encode one request; see `Encoder`."""
+    return Encoder().train(request, with_study=with_study)
+
+
+def decode_train(record: RecordDict, known: KnownStudies) -> TrainRequest:
+    """Raises WireError, StudyError or UnknownStudy."""
+    header = _header(record, _TrainHeader)
+    study = known.study_of(header)
+    enclosed = _tensors(record)
+    return TrainRequest(
+        study=study,
+        arm=header.arm,
+        round=header.round,
+        parameters=_arrived(_PARAMETERS, enclosed, study.federation.compression),
+        scaling=header.scaling,
+        run=header.run,
+        enclosed=enclosed,
+        step=header.step,
+        exchange=header.exchange,
+        values=header.values,
+    )
+
+
+def encode_train_result(result: TrainResult) -> RecordDict:
+    """Encode a trained update."""
+    update = _travelling(UPDATE, result.delta, result.packed)
+    return _reply(result.header, {**update, **result.attachments})
+
+
+def decode_train_result(
+    record: RecordDict, compression: Compression = "none", dim: int | None = None
+) -> TrainResult:
+    """Raises WireError. `dim`: what a compressed update must have; None: as many as came."""
+    header = _header(record, TrainReply)
+    tensors = _tensors(record)
+    delta = _arrived(UPDATE, tensors, compression, dim)
+    if delta is None:
+        raise WireError("a train reply without an update")
+    return TrainResult(header, delta, tensors)
+
+
+def _travelling(name: str, tensor: Tensor | None, packed: Packed | None) -> dict[str, Tensor]:
+    if tensor is None:
+        return {}
+    if packed is None:
+        return {name: tensor}
+    scales = {} if packed.scales is None else {f"{name}.scales": packed.scales}
+    return {f"{name}.{packed.kind}": packed.codes, **scales}
+
+
+def _arrived(
+    name: str, tensors: dict[str, Tensor], compression: Compression, dim: int | None = None
+) -> Tensor | None:
+    """Take out the tensor of that name, compressed or not; None where there is neither."""
+    plain, scales = tensors.pop(name, None), tensors.pop(f"{name}.scales", None)
+    codes = tensors.pop(f"{name}.{compression}", None)
+    if codes is None:
+        return plain
+    width = 1 if compression == "int8" else 2
+    try:
+        packed = Packed(compression, codes, scales)
+        return unpack(packed, codes.numel() // width if dim is None else dim)
+    except ValueError as problem:
+        raise WireError(f"a compressed array {name!r} with {problem}") from None
+
+
+def compressed_update(record: RecordDict) -> Tensor | None:
+    """Return the compressed update of a train reply; None if there is none, or it is damaged."""
+    try:
+        tensors = _tensors(record)
+        for kind in KINDS:
+            if f"{UPDATE}.{kind}" in tensors:
+                return _arrived(UPDATE, tensors, kind)
+    except WireError:
+        return None
+    return None
+
+
+def encode_step_result(result: StepResult) -> RecordDict:
+    """Encode the answer to a step without an update."""
+    return _reply(result.header, result.tensors)
+
+
+def decode_step_result(record: RecordDict) -> StepResult:
+    """Raises WireError."""
+    return StepResult(_header(record, StepReply), _tensors(record))
+
+
+def decode_evaluate(record: RecordDict, known: KnownStudies) -> EvaluateRequest:
+    """Raises WireError, StudyError or UnknownStudy."""
+    header = _header(record, _EvaluateHeader)
+    study = known.study_of(header)
+    tensors = _tensors(record)
+    missing = [arm for arm in header.arms if arm not in tensors]
+    if missing:
+        raise WireError(f"an evaluate request without parameters of {', '.join(missing)}")
+    enclosed: dict[str, dict[str, Tensor]] = {arm: {} for arm in header.arms}
+    for key, tensor in tensors.items():
+        arm, slash, name = key.partition("/")
+        if slash and arm in enclosed:
+            enclosed[arm][name] = tensor
+    return EvaluateRequest(
+        study,
+        {arm: tensors[arm] for arm in header.arms},
+        header.scaling,
+        header.run,
+        enclosed,
+    )
+
+
+class _UnknownStudy(Settings):
+    unknown_study: Sha256  # the study's digest
+
+
+def encode_unknown_study(problem: UnknownStudy) -> RecordDict:
+    """Encode a site's answer to a request of a study that it does not have."""
+    return _record(_UnknownStudy(unknown_study=problem.digest), {})
+
+
+def asks_for_study(record: RecordDict) -> bool:
+    """Return True if the site does not have the study."""
+    if not header_text(record).startswith('{"unknown_study"'):  # cheap, for every other answer
+        return False
+    try:
+        _header(record, _UnknownStudy)
+    except WireError:
+        return False
+    return True
+
+
+def encode_describe_reply(reply: DescribeReply) -> RecordDict:
+    """Return a reply without arrays."""
+    return _record(reply, {})
+
+
+def decode_describe_reply(record: RecordDict) -> DescribeReply:
+    """Raises WireError."""
+    return _header(record, DescribeReply)
+
+
+def encode_summary_reply(reply: SummaryReply) -> RecordDict:
+    """Return a reply without arrays."""
+    return _record(reply, {})
+
+
+def decode_summary_reply(record: RecordDict) -> SummaryReply:
+    """Raises WireError."""
+    return _header(record, SummaryReply)
+
+
+def encode_evaluate_result(result: EvaluateResult) -> RecordDict:
+    """Encode the user's final figures and personal parameters."""
+    return _reply(result.header, result.personal)
+
+
+def decode_evaluate_result(record: RecordDict) -> EvaluateResult:
+    """Raises WireError."""
+    return EvaluateResult(_header(record, EvaluateReply), _tensors(record))
+
+
+RunName = Annotated[str, Field(max_length=1000)]
+
+
+class Notice(Settings):
+    """A message of the coordinator's to a site, without an answer."""
+
+    text: str = Field(max_length=2**20)  # of which a site looks at the beginning
+    final: bool  # the site is rejected and should not come back as it is
+    ended: Annotated[tuple[RunName, ...], Field(max_length=1000)] = ()  # runs; an app's is ""
+    run: RunName = ""  # that the site is rejected from, where none has ended
+
+    def ends(self, run: str) -> bool:
+        """Return if the run has ended, or the whole that it is one user's part of."""
+        return any(run == ended or run.startswith(f"{ended}.") for ended in self.ended)
+
+
+def encode_notice(notice: Notice) -> RecordDict:
+    """Encode a notice, or its acknowledgement."""
+    return _record(notice, {})
+
+
+def decode_notice(record: RecordDict) -> Notice:
+    """Raises WireError."""
+    return _header(record, Notice)
+
+
+def header_of(record: RecordDict) -> dict[str, Any]:
+    """Return the header as plain values, unchecked; empty where there is none. For logs."""
+    try:
+        values = json.loads(header_text(record) or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def header_text(record: RecordDict) -> str:
+    """Return the header as it travels; empty where there is none."""
+    config = record.get(_HEADER)
+    text = config.get("json") if isinstance(config, ConfigRecord) else None
+    return text if isinstance(text, str) else ""
+
+
+def arrays_of(record: RecordDict) -> Iterator[tuple[str, tuple[int, ...], str, memoryview]]:
+    """Yield the arrays as they travel, by name: shape, type and bytes."""
+    arrays = record.get(_ARRAYS)
+    if isinstance(arrays, ArrayRecord):
+        for name, array in sorted(arrays.items()):
+            yield name, tuple(array.shape), array.dtype, buffer_of(array)
+
+
+def num_bytes(record: RecordDict) -> int:
+    """Return the bytes of the header and the arrays."""
+    arrays = sum(buffer.nbytes for *_, buffer in arrays_of(record))
+    return len(header_text(record).encode()) + arrays
+
+
+def _of_study(study: Study, *, with_study: bool) -> dict[str, Any]:
+    return {
+        "protocol": PROTOCOL,
+        "digest": study.digest,
+        "study": json.loads(study.canonical_json()) if with_study else None,
+    }
+
+
+def _reply(header: Settings, tensors: Mapping[str, Tensor]) -> RecordDict:
+    return _record(header, {name: to_array(tensor) for name, tensor in tensors.items()})
+
+
+def _record(header: Settings, arrays: Mapping[str, Array]) -> RecordDict:
+    record = RecordDict({_HEADER: ConfigRecord({"json": header.model_dump_json()})})
+    if arrays:
+        record[_ARRAYS] = to_record(arrays)
+    return record
+
+
+def _header(record: RecordDict, model: type[H]) -> H:
+    if not (text := header_text(record)):
+        raise WireError("a message without a header")
+    try:
+        # Strictly: what logs read of a header must be what was answered, and "3" is no 3 to them.
+        return model.model_validate_json(text, strict=True)
+    except ValidationError as problem:
+        raise WireError(f"a wrong header: {first_mistake(problem, 'content')}") from None
+
+
+def _tensors(record: RecordDict) -> dict[str, Tensor]:
+    arrays = record.get(_ARRAYS)
+    if not isinstance(arrays, ArrayRecord):
+        return {}
+    if len(arrays) > MAX_ARRAYS:
+        raise WireError(f"{len(arrays)} arrays, at most {MAX_ARRAYS} are accepted")
+    return {name: _tensor(name, array) for name, array in arrays.items()}
+
+
+def _tensor(name: str, array: Array) -> Tensor:
+    try:
+        return to_tensor(array)
+    except ValueError as problem:
+        raise WireError(f"array {name!r} holds {problem}") from None

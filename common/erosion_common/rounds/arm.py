@@ -1,0 +1,245 @@
+"""An arm while it runs: its method, where it stands, and how its last round is undone.
+
+Screening bounds what one update can do; undoing is for what passes. The divergence shows in the
+round after: the user's loss explodes, or honest training is not finite any more. Then the arm goes
+back to where it was, and the hospital with the outlying update is not asked again in it. An
+attachment that others train on has its effect a round later, so those of the round before count,
+too. If nobody stands out, the study's own training diverges, and going back would not help.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from erosion_common.aggregation.cohort import HospitalName, Update
+from erosion_common.aggregation.vectors import norm
+from erosion_common.algorithms.base import Algorithm
+from erosion_common.learning.models import first_parameters
+from erosion_common.protocol.messages import Scaling
+from erosion_common.protocol.scaling import as_text
+from erosion_common.rounds.context import RunContext, Updates
+from erosion_common.rounds.presence import BackOff
+from erosion_common.rounds.records import Answer, Rejection, RoundRecord, RunState
+from erosion_common.rounds.round import first_state, undone
+from erosion_common.rounds.screening import ITSELF, NOT_FINITE
+from erosion_common.sealed.measuring import SealedTerms
+from erosion_common.sealed.paillier import CoordinatorKeys
+from erosion_common.sealed.records import SumRecords
+from erosion_common.sealed.rounds import seal
+from erosion_common.study.study import Study
+
+EXPLODED = 5.0  # times the baseline of the user's loss
+STANDS_OUT = 3.0  # times what is usual, in any of the arrays that a hospital sends
+
+Lengths = Mapping[str, float]  # Euclidean, of what a hospital sent in a round, by array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LastRound:
+    """What a round started from, and who sent what in it."""
+
+    before: RunState
+    lengths: Mapping[HospitalName, Lengths]  # of those with arrays in it
+    baseline_loss: float | None  # the user's; None: it measured none
+
+
+@dataclass(slots=True)
+class Arm:
+    """One arm of a run. What a resumed run needs is in `state`."""
+
+    name: str
+    method: Algorithm[Any]
+    state: RunState
+    records: list[RoundRecord]  # of all rounds so far
+    last: LastRound | None = None  # that may still be undone
+    back_off: BackOff = field(default_factory=BackOff)
+    over: dict[HospitalName, str] = field(default_factory=dict)  # cannot answer this run any more
+
+    def is_over(self, num_rounds: int) -> bool:
+        """Returns True after `num_rounds`, or if its rule stopped it."""
+        return self.state.stopped or self.state.round >= num_rounds
+
+    def wanted(self, study: Study) -> list[HospitalName]:
+        """Returns the hospitals that the next round wants updates of: always the user."""
+        return [
+            name
+            for name in study.hospitals
+            if name == study.user
+            or (
+                name not in self.state.distrusted
+                and self.method.asks(self.state.algorithm_state, name)
+            )
+        ]
+
+    def undo(
+        self, study: Study, own_loss: float | None, answers: Mapping[HospitalName, Answer]
+    ) -> tuple[RunState, RoundRecord] | None:
+        """Returns the state before the last round if that diverged and one update stood out."""
+        if self.last is None:
+            return None
+        divergence = divergence_after(self.last, study.user, own_loss, answers)
+        if not divergence or (found := outlier_of(self.last, study.user)) is None:
+            return None
+        outlier, times = found
+        reason = f"{divergence}; what {outlier} sent was {times:.4g} times as long as usual"
+        return undone(
+            self.state,
+            self.last.before,
+            self.method,
+            answers,
+            arm=self.name,
+            outlier=outlier,
+            reason=reason,
+        )
+
+    def advance(
+        self,
+        study: Study,
+        updates: Updates,
+        after: RunState,
+        record: RoundRecord,
+        lengths: Mapping[HospitalName, Lengths],
+        own_loss: float | None,
+    ) -> None:
+        """Moves to the state `after` a round, and remembers what an undo needs."""
+        if record.outcome == "done" and own_loss is not None:
+            after = replace(after, own_losses=(*after.own_losses, own_loss))
+        if record.undoes is not None or study.federation.sealed:
+            after, self.last = replace(after, lengths={}), None
+        elif record.outcome == "done":
+            measured = study.arms[self.name].measured_attachments
+            before = _from_before(self.state.lengths, measured)
+            after = replace(
+                after,
+                lengths={
+                    name: {**before.get(name, {}), **lengths.get(name, {})}
+                    for name in study.hospitals
+                    if name in lengths or name in before
+                },
+            )
+            self.last = _undoable(self.state, after, updates)
+        self.state = after
+
+
+def _undoable(before: RunState, after: RunState, updates: Updates) -> LastRound:
+    """Returns what it takes to undo the round from `before` to `after`."""
+    held = updates.keep(
+        Update("before", before.round, before.params, num_samples=1, samples_seen=1)
+    )
+    return LastRound(replace(before, params=held.delta), after.lengths, _baseline(after.own_losses))
+
+
+def arms_of(ctx: RunContext) -> Iterator[Arm]:
+    """Yields the study's arms in turn, each where the store has left it."""
+    firsts = {arm: initial_state(ctx.study, arm, ctx.weights) for arm in ctx.study.arms}
+    states, finished = ctx.store.resume(ctx.study, firsts)
+    for name, first in firsts.items():
+        records = [record for record in finished if record.arm == name]
+        yield _resumed(ctx, name, first, states[name], records)
+
+
+def _resumed(
+    ctx: RunContext, name: str, first: RunState, state: RunState, records: list[RoundRecord]
+) -> Arm:
+    method = algorithm_of(
+        ctx.study,
+        name,
+        run=ctx.run,
+        scaling=ctx.scaling,
+        sums=ctx.store.sums(name),
+        keys=ctx.sealing_keys,
+    )
+    moved = [record.round for record in records if record.outcome == "done"]
+    before = ctx.store.earlier(ctx.study, name, moved[-1] - 1, first) if moved else None
+    can_undo = before is not None and state.lengths
+    last = _undoable(before, state, ctx.updates) if before is not None and can_undo else None
+    return Arm(name, method, state, records, last)
+
+
+def initial_state(study: Study, arm: str, weights: Path | None = None) -> RunState:
+    """Returns an arm's state before its first round. Raises ModelError, RunError."""
+    task = study.task
+    first = first_parameters(study.model, task.input_shape, task.num_outputs, study.seed, weights)
+    return first_state(algorithm_of(study, arm), first, arm)
+
+
+def algorithm_of(
+    study: Study,
+    arm: str,
+    *,
+    run: str = "",
+    scaling: Scaling | None = None,
+    sums: SumRecords | None = None,
+    keys: CoordinatorKeys | None = None,
+) -> Algorithm[Any]:
+    """Returns an arm's method; in a sealed study, on sealed rounds, which need the rest.
+
+    `sums` None: kept in memory; `keys` None: fresh ones.
+    """
+    settings = study.arms[arm]
+    algorithm = settings.build(study.build_context)
+    if not study.federation.sealed or settings.user_only:
+        return algorithm
+    peers = tuple(name for name in study.hospitals if name != study.user)
+    measure = settings.sealed_measure(study.build_context.layout)
+    terms = SealedTerms(
+        study.digest, arm, study.user, peers, run, measure, as_text(scaling), study.longest_noise
+    )
+    return seal(algorithm, terms, records=sums, keys=keys)
+
+
+def lengths_of(update: Update) -> Lengths:
+    """Returns its length, and those of its attachments that others train on."""
+    own = norm(update.delta) if update.norm is None else update.norm
+    return {ITSELF: own, **update.attached_norms}
+
+
+def divergence_after(
+    last: LastRound, user: HospitalName, loss: float | None, answers: Mapping[HospitalName, Answer]
+) -> str:
+    """Describes how the last round harmed honest hospitals; "" if nothing shows.
+
+    `loss`: the user's on its training part, of the parameters that the last round led to.
+    """
+    failing = [n for n in last.lengths if answers.get(n) == Rejection(NOT_FINITE)]
+    if user in failing or 2 * len(failing) > len(last.lengths):
+        return f"the training of {', '.join(failing)} was not finite after it"
+    if loss is None or last.baseline_loss is None or loss <= EXPLODED * last.baseline_loss:
+        return ""
+    return f"the user's loss was {loss:.4g} after it, and usually {last.baseline_loss:.4g}"
+
+
+def outlier_of(last: LastRound, user: HospitalName) -> tuple[HospitalName, float] | None:
+    """Returns the hospital with the most outlying arrays, and by what factor."""
+    found: tuple[HospitalName, float] | None = None
+    for name, lengths in last.lengths.items():
+        if name == user:
+            continue
+        for array, length in lengths.items():
+            others = [o[array] for n, o in last.lengths.items() if n != name and array in o]
+            if not others:  # it stands out from nothing
+                continue
+            typical = median(others)
+            times = length / typical if typical > 0 else math.inf if length > 0 else 0.0
+            if times >= STANDS_OUT and (found is None or times > found[1]):
+                found = name, times
+    return found
+
+
+def _from_before(
+    lengths: Mapping[HospitalName, Lengths], arrays: Sequence[str]
+) -> dict[HospitalName, Lengths]:
+    """Returns the lengths of those arrays of the round before on which this one trained."""
+    return {
+        name: {f"{array} before": of[array] for array in arrays if array in of}
+        for name, of in lengths.items()
+        if any(array in of for array in arrays)
+    }
+
+
+def _baseline(losses: Sequence[float]) -> float | None:
+    """Returns the loss as it began, or as it mostly was: one that creeps up changes neither."""
+    return max(losses[0], median(losses)) if losses else None

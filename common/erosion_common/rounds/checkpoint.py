@@ -1,0 +1,268 @@
+"""One file from which a run resumes exactly: safetensors with a JSON header, no pickle.
+
+JSON knows no other keys than text, and no difference between a list and a tuple: `why_not_exactly`
+names what of a rule's state would come back as something else.
+"""
+
+import errno
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from erosion_common.errors import CheckpointError
+from erosion_common.formats.tensor_file import metadata, read_tensors, read_with_header
+from erosion_common.learning.pretrained import SHAPES
+from erosion_common.rounds.records import RunState
+from erosion_common.support.files import replacing
+
+VERSION = 1
+REMEDY = "Start the study again, without it."
+TENSOR = "$tensor"  # marks a tensor's place in the JSON
+_PLAIN = (bool, int, float, str)
+S = TypeVar("S")
+
+
+def save(
+    path: Path,
+    state: RunState,
+    *,
+    arm: str,
+    study_digest: str,
+    once: Callable[[], object] = lambda: None,
+) -> None:
+    """Write the state of one arm; after a crash the file is the old one or the new one.
+
+    `once`: what must have happened before the new one counts; waited for when it is on the disk.
+    """
+    tensors: dict[str, Tensor] = {}
+    header = {
+        "version": VERSION,
+        "study": study_digest,
+        "arm": arm,
+        "state": _encode(state, "", tensors),
+    }
+    _write(path, _apart(tensors), metadata(header, tensors), once)
+
+
+def load(path: Path, template: RunState, *, arm: str, study_digest: str) -> RunState:
+    """Read what `save` wrote. `template` is a fresh state of the same arm, for its types.
+
+    Raises CheckpointError where the file is missing, damaged, or of another study or arm.
+    """
+    try:
+        header, tensors = read_with_header(path)
+    except (OSError, ValueError) as problem:
+        raise CheckpointError(
+            f"The checkpoint {path} cannot be read ({problem}). {REMEDY}"
+        ) from None
+    if header.get("version") != VERSION:
+        raise CheckpointError(
+            f"The checkpoint {path} is of version {header.get('version')!r:.40}; this program reads"
+            f" version {VERSION}. Resume with the program that wrote it, or: {REMEDY}"
+        )
+    for key, expected in (("study", study_digest), ("arm", arm)):
+        if header.get(key) != expected:
+            raise CheckpointError(
+                f"The checkpoint {path} is of {key} {header.get(key)!r:.80}, expected {expected!r}."
+                " Resume with the study file that the run was started with."
+            )
+    try:
+        return _decode(header.get("state"), template, tensors, "state")
+    except _Unknown as problem:
+        raise CheckpointError(
+            f"The checkpoint {path} is not of this version of the program: {problem}. Resume with"
+            f" the version that wrote it, or: {REMEDY}"
+        ) from None
+
+
+def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        name = path if path not in tensors else f"{path} ({len(tensors)})"  # keys may have a "/"
+        tensors[name] = value.detach().contiguous()
+        return {TENSOR: name}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {
+            f.name: _encode(getattr(value, f.name), f"{path}/{f.name}", tensors)
+            for f in fields(value)
+        }
+    if isinstance(value, Mapping):
+        return {key: _encode(item, f"{path}/{key}", tensors) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_encode(item, f"{path}/{i}", tensors) for i, item in enumerate(value)]
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    raise TypeError(f"{path}: a {type(value).__name__} cannot be part of a run's state")
+
+
+def _write(
+    path: Path,
+    tensors: dict[str, Tensor],
+    about: dict[str, str] | None = None,
+    once: Callable[[], object] = lambda: None,
+) -> None:
+    """Write straight from the tensors' memory, without a copy. Raises OSError."""
+    with replacing(path, once=once) as file:
+        try:
+            safetensors.torch.save_file(tensors, file, metadata=about)
+        except safetensors.SafetensorError as problem:  # which hides the OSError in its text
+            reason = str(problem).rpartition("I/O error: ")[2]
+            raise OSError(errno.EIO, reason, str(path)) from None
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    seen: set[int] = set()
+    apart = {}
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr()
+        apart[name] = tensor.clone() if place in seen else tensor
+        seen.add(place)
+    return apart
+
+
+class _Unknown(Exception):  # noqa: N818 - becomes part of a CheckpointError
+    """What in a checkpoint is not as the template shows it."""
+
+
+def _decode(value: Any, template: S, tensors: Mapping[str, Tensor], place: str) -> S:
+    """Rebuild the dataclasses that `template` shows; everything else is plain."""
+    if is_dataclass(template) and not isinstance(template, type):
+        if not isinstance(value, dict):
+            raise _Unknown(f"{place} is no group of fields")
+        known = {f.name: getattr(template, f.name) for f in fields(template)}
+        if missing := sorted(known.keys() - value.keys()):
+            raise _Unknown(f"{place} lacks {', '.join(missing)}")
+        if unknown := sorted(value.keys() - known.keys()):
+            raise _Unknown(f"{place} has {', '.join(unknown)}, which is not known")
+        made = {n: _decode(value[n], t, tensors, f"{place}.{n}") for n, t in known.items()}
+        return type(template)(**made)
+    found = _plain(value, tensors, place)
+    if template is not None and found is not None and kind_of(found) != kind_of(template):
+        raise _Unknown(f"{place} is a {kind_of(found)}, expected a {kind_of(template)}")
+    return found  # type: ignore[no-any-return]
+
+
+def _plain(value: Any, tensors: Mapping[str, Tensor], place: str) -> Any:
+    if isinstance(value, dict):
+        if value.keys() == {TENSOR}:
+            name = value[TENSOR]
+            if not isinstance(name, str) or name not in tensors:
+                raise _Unknown(f"the tensor of {place} is missing")
+            return tensors[name]
+        return {key: _plain(item, tensors, f"{place}.{key}") for key, item in value.items()}
+    if isinstance(value, list):
+        return tuple(_plain(item, tensors, place) for item in value)
+    return value
+
+
+def save_model(path: Path, params: Tensor, shapes: Mapping[str, Sequence[int]]) -> None:
+    """The final parameters alone, as `model.safetensors`: (dim,), or (m, dim) of m models.
+
+    `shapes`: of the named parameters that lie in a row of them one after another.
+    """
+    about = {SHAPES: json.dumps([[name, list(shape)] for name, shape in shapes.items()])}
+    _write(path, {"parameters": params.contiguous()}, about)
+
+
+def load_model(path: Path) -> Tensor:
+    """Read what `save_model` wrote: (dim,) or (m, dim) float32. Raises CheckpointError."""
+    try:
+        params = read_tensors(path)[1]["parameters"]
+    except (OSError, KeyError, ValueError) as problem:
+        raise CheckpointError(
+            f"The model {path} cannot be read ({problem}). Bring it back from a backup, or run the"
+            " study again."
+        ) from None
+    if params.dtype != torch.float32 or params.dim() not in (1, 2) or not len(params):
+        raise CheckpointError(f"The model {path} holds {params.dtype} of shape {params.shape}.")
+    return params
+
+
+def why_not_exactly(state: Any, first: Any) -> str:
+    """Return what a checkpoint would change in a state, and the remedy; "" for nothing.
+
+    `first`: an earlier state of the same arm, which shows where dataclasses stand.
+    """
+    return next(_problems(state, first, "state"), "")
+
+
+def kind_of(value: Any) -> str:
+    """Return the kind of a value, as far as JSON and tensors distinguish kinds."""
+    if isinstance(value, Tensor):
+        return f"{value.dtype} tensor of {value.dim()} dimensions"
+    if isinstance(value, bool | str):
+        return type(value).__name__
+    if isinstance(value, int | float):
+        return "number"
+    return "table" if isinstance(value, Mapping) else "list"
+
+
+def _problems(value: Any, first: Any, place: str) -> Iterator[str]:
+    kind = type(value)
+    if is_dataclass(first) and not isinstance(first, type) and kind is not type(first):
+        yield f"{place} is a {kind.__name__}; it was a {type(first).__name__}, and must stay one"
+    elif is_dataclass(value):
+        if kind is not type(first):
+            yield (
+                f"{place} is a {kind.__name__}, of which a checkpoint keeps the values alone; let a"
+                " field of the state's dataclass be it from the first state on, or write a dict"
+            )
+            return
+        for each in fields(value):
+            inner = f"{place}.{each.name}"
+            if not each.init:
+                yield f"{inner} is a field that its dataclass does not take (init=False)"
+            yield from _problems(getattr(value, each.name), getattr(first, each.name), inner)
+    elif value is not None and first is not None and kind_of(value) != kind_of(first):
+        yield (
+            f"{place} is a {kind_of(value)}; it was a {kind_of(first)}, and must stay one. What may"
+            " be missing is None"
+        )
+    elif isinstance(value, Tensor):
+        yield from _problems_of_tensor(value, place)
+    elif kind is dict:
+        yield from _problems_of_table(value, place)
+    elif kind is tuple:
+        for number, item in enumerate(value):
+            yield from _problems(item, None, f"{place}[{number}]")
+    elif isinstance(value, list | tuple):
+        yield f"{place} is a {kind.__name__}, which comes back as a tuple; write a tuple"
+    elif value is not None and kind not in _PLAIN:
+        yield (
+            f"{place} is a {kind.__name__}; a state is made of int, float, str, bool, None,"
+            " tensors, tuples of them, and dicts of them with str keys"
+        )
+
+
+def _problems_of_table(table: Mapping[Any, Any], place: str) -> Iterator[str]:
+    if table.keys() == {TENSOR}:
+        yield f"{place} has the key {TENSOR!r} alone, which stands for a tensor; name it otherwise"
+    for key, item in table.items():
+        if type(key) is not str:
+            yield (
+                f"{place} has the key {key!r:.80} of type {type(key).__name__}, which comes back as"
+                " a text; write str keys"
+            )
+        yield from _problems(item, None, f"{place}[{key!r:.80}]")
+
+
+def _problems_of_tensor(tensor: Tensor, place: str) -> Iterator[str]:
+    if type(tensor) is not Tensor:
+        yield f"{place} is a {type(tensor).__name__}, which comes back as a plain tensor"
+    elif tensor.requires_grad:
+        yield f"{place} is a tensor with a gradient to come; detach() it"
+    elif tensor.device.type != "cpu":
+        yield f"{place} is a tensor on {tensor.device}, which comes back on the CPU; keep it there"
+    elif tensor.layout != torch.strided:
+        yield f"{place} is a tensor of layout {tensor.layout}; make it dense"
+    elif not tensor.is_contiguous():
+        yield (
+            f"{place} is a tensor that does not lie in memory in its own order, and comes back so,"
+            " which sums may round otherwise; keep tensor.contiguous()"
+        )

@@ -1,0 +1,218 @@
+"""The user's final figures: asked for, and checked, as are those of a round."""
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+from erosion_common.aggregation.vectors import is_finite
+from erosion_common.errors import RunError
+from erosion_common.protocol.messages import (
+    EvaluateReply,
+    EvaluateRequest,
+    EvaluateResult,
+    FinalMetrics,
+    Metrics,
+    Scaling,
+    conclude,
+    significance_of,
+)
+from erosion_common.rounds.arm import algorithm_of
+from erosion_common.rounds.bounds import most_update_bytes
+from erosion_common.rounds.context import RunContext
+from erosion_common.rounds.records import Absence, Rejection, RunState
+from erosion_common.rounds.screening import sample_cap
+from erosion_common.rounds.selection import folds_of
+from erosion_common.study.sections import BEST_LOCAL
+from erosion_common.study.study import Study
+from erosion_common.support.text import printable
+from erosion_common.tasks.metric import Metric, is_within
+from erosion_common.tasks.task import Task
+
+EVALUATE_SECONDS = 600.0  # for the final figures, in addition to what each arm needs
+CHOOSING_SHARE = 0.5  # of a round's deadline, for a round of the arm that trains alone in all folds
+RESAMPLE_SECONDS = 1e-5  # for a patient of a resample: several times what it takes
+LONGEST_EVALUATION = 86_400.0  # however many patients a site reports
+MOST_EVALUATIONS = 10  # of a user's site that disconnects whenever it is asked
+
+
+def evaluate(ctx: RunContext, finals: Mapping[str, RunState]) -> EvaluateResult:
+    """Asks the user's site for the final figures; waits for it if it is away. Raises RunError."""
+    user = ctx.study.user
+    request = evaluate_request(ctx.study, finals, scaling=ctx.scaling, run=ctx.run)
+    problem, spent = "it was not connected", 0.0  # all attempts share one deadline
+    for _ in range(MOST_EVALUATIONS):
+        ctx.presence.wait_for([user], 1)
+        described = ctx.presence.described
+        patients = described[user]
+        if ctx.every_user:  # others wait for it: it counts for no more than all of them
+            patients = min(patients, sample_cap(described, user))
+        left = evaluate_seconds(ctx.study, patients) - spent
+        if left <= 0:
+            break
+        asked_at = ctx.channel.now()
+        connection = ctx.presence.members[user].connection
+        (reply,) = ctx.channel.ask({connection: request}, left)
+        spent += ctx.channel.now() - asked_at
+        match reply.content:
+            case EvaluateResult() as result:
+                wrong = problem_with_evaluation(result, ctx.study, finals)
+                if wrong is None:
+                    return result
+                problem = wrong
+            case Rejection(reason) | Absence(reason):
+                problem = reason
+            case other:
+                problem = f"it answered with a {type(other).__name__}"
+        if not reply.left:
+            break  # it answered that it cannot: asking again would not help
+    raise RunError(
+        f"The final figures are missing: the user's site {user!r} did not give them"
+        f" ({problem}).{ctx.states_kept_in}"
+    )
+
+
+def evaluate_request(
+    study: Study, finals: Mapping[str, RunState], *, scaling: Scaling | None, run: str = ""
+) -> EvaluateRequest:
+    """Returns the request for the final figures of every arm."""
+    enclosed = {}
+    for arm, state in finals.items():
+        method, kept = algorithm_of(study, arm), state.algorithm_state
+        enclosed[arm] = {**method.broadcast(kept), **method.broadcast_to_user(kept)}
+    parameters = {arm: state.params for arm, state in finals.items()}
+    # Personal parameters are the user's own model, or everybody's for a mean of their predictions.
+    most = (most_update_bytes(len(p) * len(study.hospitals)) for p in parameters.values())
+    return EvaluateRequest(study, parameters, scaling, run, enclosed, most_reply_bytes=sum(most))
+
+
+def evaluate_seconds(study: Study, num_training: int) -> float:
+    """Returns how long the user's site may take, by its number of training patients.
+
+    Each arm may train once more and is measured on every resample and cut into folds, as are the
+    base rate and the local references. To choose among these, an arm that trains alone does so a
+    few times more.
+    """
+    asked = study.evaluation
+    patients = num_training / (1 - asked.test_share)
+    resampling = asked.repeats * asked.bootstrap * patients * RESAMPLE_SECONDS
+    trainings = len(study.arms) + (CHOOSING_SHARE * study.rounds if study.references else 0)
+    of_arms = trainings * study.federation.round_deadline_seconds
+    measured = len(study.arms) + len(study.references) + 2
+    needed = EVALUATE_SECONDS + of_arms + measured * resampling
+    return min(needed, LONGEST_EVALUATION)
+
+
+def problem_with_evaluation(
+    result: EvaluateResult, study: Study, finals: Mapping[str, RunState]
+) -> str | None:
+    """Returns why the user's final figures cannot be used; None where they can. A fold has none."""
+    header, loss = result.header, study.task.verdict_metric
+    if header.hospital != study.user:
+        return f"it answered as {header.hospital!r}"
+    if study.fold is not None:
+        return "it has figures of a fold" if header.arms or result.personal else None
+    if missing := sorted(finals.keys() - header.arms.keys()):
+        return f"its figures lack {', '.join(missing)}"
+    if strange := sorted((header.arms.keys() | result.personal.keys()) - finals.keys()):
+        return f"it has figures of {', '.join(strange)[:100]}, which it was not asked about"
+    compared = header.comparison
+    is_mixed = compared is not None and compared.reference == BEST_LOCAL
+    known = {*study.references, *([BEST_LOCAL] if is_mixed else [])}
+    if unlike := sorted(known ^ header.references.keys()):
+        return f"its figures of local references are others than the study's: {unlike[0][:100]}"
+    if problem := _problem_with_comparison(header, study):
+        return problem
+    figures = [*header.arms.values(), *header.references.values()]
+    figures += [header.base_rate] if header.base_rate else []
+    if len({found.num_patients for found in figures}) > 1:
+        return "it tested its arms on different patients"
+    if any(found.get(loss) is None for found in figures):
+        return f"its figures lack the {loss} of an arm, or of the base rate"
+    for found in figures:
+        if problem := problem_with_metrics(found, study.task):
+            return problem
+        if problem := problem_with_intervals(found, study.task):
+            return problem
+    if strange := sorted(header.class_counts.keys() - study.task.group_names):
+        named = printable(strange[0], at_most=50)
+        return f"it counted patients of {named!r}, which the study has not"
+    features = {feature.name for feature in getattr(study.task, "features", ())}
+    if header.best_column is not None and header.best_column.name not in features:
+        named = printable(header.best_column.name, at_most=50)
+        return f"it measured the column {named!r}, which the study has not"
+    for arm, personal in result.personal.items():
+        dim = len(finals[arm].params)
+        if personal.dtype != torch.float32 or personal.dim() not in (1, 2):
+            return f"its personal parameters of {arm} are no vectors of torch.float32"
+        if not personal.numel() or personal.shape[-1] != dim:
+            return f"its personal parameters of {arm} have shape {tuple(personal.shape)}"
+        if not is_finite(personal.flatten()):
+            return f"its personal parameters of {arm} are not finite"
+    return None
+
+
+def problem_with_metrics(found: Metrics, task: Task) -> str | None:
+    """Returns why no model can have these figures, or None; undefined figures pass."""
+    for metric in task.metrics:
+        value = found.get(metric.name)
+        if value is not None and not metric.allows(value):
+            return f"its {metric.label} is {value:g}, expected {_bounds(metric)}"
+    return None
+
+
+def problem_with_intervals(found: FinalMetrics, task: Task) -> str | None:
+    """Returns why the intervals cannot be those of these figures, or None."""
+    if strange := [name for name in found.intervals if found.get(name) is None]:
+        name = printable(strange[0], at_most=50)
+        return f"it has an interval of {name!r}, and no such figure"
+    for metric in task.metrics:
+        if (ends := found.intervals.get(metric.name)) is None:
+            continue
+        what = f"the interval of its {metric.label} is {ends.low:g} to {ends.high:g}"
+        if ends.low > ends.high:
+            return f"{what}, the wrong way round"
+        if not (metric.allows(ends.low) and metric.allows(ends.high)):
+            return f"{what}, expected {_bounds(metric)}"
+    return None
+
+
+def _bounds(metric: Metric) -> str:
+    ends = [(metric.least, "at least"), (metric.most, "at most")]
+    return " and ".join(f"{words} {end:g}" for end, words in ends if math.isfinite(end))
+
+
+def _problem_with_comparison(header: EvaluateReply, study: Study) -> str | None:
+    """Check one user's comparison: with all hospitals as users, the others' are shown with it."""
+    found = header.comparison
+    if (found is None) != (study.comparison is None):
+        return "it did not compare what the study declares"
+    if found is None or study.comparison is None:
+        return None
+    arm, candidates = study.comparison
+    parts = max(1, len(folds_of(study)))
+    best = [name for name in candidates if found.chosen.get(name)] or [candidates[0]]
+    expected = BEST_LOCAL if len(best) > 1 else best[0]
+    if (found.arm, found.reference) != (arm, expected):
+        return "it did not compare what the study declares"
+    chooses = len(candidates) > 1
+    if found.chosen.keys() != set(candidates if chooses else ()) or sum(found.chosen.values()) != (
+        parts if chooses else 0
+    ):
+        return "it did not choose its reference once in each training part"
+    cuts = study.evaluation.repeats if study.evaluation.repeats > 1 else 0
+    if len(found.p_by_cut) != cuts:
+        return "its p-values are not those of the study's cuts into folds"
+    if (found.level, found.strict) != (significance_of(study), study.evaluation.strict):
+        return "it compared by another rule than the study's"
+    if found.num_patients != header.arms[found.arm].num_patients:
+        return "it compared other patients than it tested"
+    if found.smallest_class > found.num_patients:
+        return "a group of its patients is larger than all of them"
+    most = study.task.largest_difference
+    if not is_within(found.mean_difference, -most, most):
+        return f"its arms differ by {found.mean_difference:g}, expected at most {most:g}"
+    shown = conclude(found.mean_difference, found.p_value, found.smallest_class, found.level)
+    if found.conclusion != shown:
+        return f"it says {found.conclusion!r}, where its figures show {shown!r}"
+    return None

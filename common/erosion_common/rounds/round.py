@@ -1,0 +1,306 @@
+"""One round without any input or output: from the hospitals' answers to the next state and record.
+
+    round_ = Round(state, method, ...)
+    while round_.request is not None:
+        round_.answer({hospital: answer, ...})
+    after, record = round_.outcome()
+
+The coordinator, simulations and `erosion.flower` share it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+from torch import Tensor
+
+from erosion_common.aggregation.cohort import Cohort, HospitalName, MemoryCohort, Update
+from erosion_common.aggregation.vectors import is_finite
+from erosion_common.algorithms.base import (
+    Algorithm,
+    Answers,
+    Ask,
+    RoundStart,
+    SiteAnswer,
+    Step,
+)
+from erosion_common.rounds.checked_step import (
+    checked_ask,
+    checked_first,
+    checked_state,
+    checked_step,
+)
+from erosion_common.rounds.records import (
+    Absence,
+    Answer,
+    HospitalRecord,
+    Rejection,
+    RoundRecord,
+    RunState,
+)
+from erosion_common.support.text import most_said
+
+
+def first_state(method: Algorithm[Any], params: Tensor, arm: str = "") -> RunState:
+    """Returns the state before the first round. Raises RunError for a wrong method."""
+    return RunState(0, params, checked_first(method.init(len(params)), arm))
+
+
+class Round:
+    """The exchanges of one round, one after another.
+
+    Without a usable answer of the user's, or below the quorum, the round is skipped: it is recorded
+    and the parameters stay. The quorum counts those that should have been heard and were not;
+    hospitals that the method does not ask count as present.
+    """
+
+    def __init__(
+        self,
+        state: RunState,
+        method: Algorithm[Any],
+        started: RoundStart,
+        *,
+        arm: str,
+        wanted: Sequence[HospitalName],
+        spare: int,
+        cohort_of: Callable[[Update, Mapping[HospitalName, Update]], Cohort] = MemoryCohort,
+    ) -> None:
+        """Starts the round. Up to `spare` of the hospitals that are `wanted` may be missing.
+
+        `cohort_of` makes the cohort of the user's own update and the peers', which may lie on disk.
+        """
+        self._state, self._started, self._arm = state, started, arm
+        self._wanted, self._spare, self._cohort_of = wanted, spare, cohort_of
+        self._method = method.begin(state.algorithm_state, started)
+        self._answers: dict[HospitalName, Answer] = {}  # the last of each hospital
+        self._superseded: dict[HospitalName, Update] = {}  # by a failure that the method tolerates
+        self._lost: set[HospitalName] = set()  # did not answer the last time
+        self._cohort: Cohort | None = None
+        self.number = 0  # of the exchange, from 1
+        self.request: Ask | None = None  # what is asked now; None: the round has ended
+        self._outcome: tuple[RunState, RoundRecord] | None = None
+        self._resume(None)
+
+    def outcome(self) -> tuple[RunState, RoundRecord]:
+        """Returns the state after the round, which has ended, and its record."""
+        assert self._outcome is not None, "the method has another exchange"
+        return self._outcome
+
+    @property
+    def asked(self) -> list[HospitalName]:
+        """Returns the hospitals that the request goes to."""
+        assert self.request is not None
+        if self.request.hospitals is not None:
+            return list(self.request.hospitals)
+        return [name for name in self._wanted if name not in self._lost]
+
+    def needed(self, answers: Mapping[HospitalName, Answer]) -> int:
+        """Returns how many of `asked` must give usable answers; 0 if these `answers` suffice."""
+        assert self.request is not None
+        if not self._why_skip(answers):
+            return 0
+        return 1 if self.request.any_number else self._quorum(answers)
+
+    def answer(self, answers: Mapping[HospitalName, Answer]) -> None:
+        """Continues with an answer, or the reason for its absence, of every hospital in `asked`."""
+        assert self.request is not None
+        request, asked = self.request, self.asked
+        answers = {name: answers[name] for name in asked}
+        usable = _usable(answers)
+        if request.any_number:
+            self._superseded |= {
+                name: update
+                for name in answers.keys() - usable.keys()
+                if isinstance(update := self._answers.get(name), Update)
+            }
+        self._answers |= {
+            name: answer
+            for name, answer in answers.items()
+            if not (isinstance(answer, SiteAnswer) and isinstance(self._answers.get(name), Update))
+        }
+        self._lost = (self._lost | set(asked)) - usable.keys()
+        if reason := self._why_skip(answers):
+            self._method.close()
+            self._finish(*_skipped(self._state, self._answers, self._arm, reason))
+            return
+        if request.brings.update:
+            updates = {n: a for n, a in usable.items() if isinstance(a, Update)}
+            self._cohort = self._cohort_of(updates.pop(self._started.user), updates)
+        self._resume(
+            Answers(
+                replies={n: a for n, a in usable.items() if isinstance(a, SiteAnswer)},
+                missing={
+                    n: a.reason for n, a in answers.items() if isinstance(a, Rejection | Absence)
+                },
+                updates=self._cohort if request.brings.update else None,
+            )
+        )
+
+    def _resume(self, answers: Answers | None) -> None:
+        known = {*self._wanted, *self._started.hospitals, *self._answers, *self._state.weights}
+        self.number += 1
+        try:
+            request = next(self._method) if answers is None else self._method.send(answers)
+        except StopIteration as end:
+            # A hospital may have failed in an exchange after the one that brought its update.
+            cohort = self._cohort if self.request and self.request.brings.update else None
+            step = checked_step(end.value, self._state, cohort, known, self._arm)
+            self._finish(*self._concluded(step))
+        else:
+            self.request = checked_ask(request, self._started, known, self._arm)
+
+    def _finish(self, after: RunState, record: RoundRecord) -> None:
+        self.request, self._outcome = None, (after, record)
+
+    def _concluded(self, step: Step[Any]) -> tuple[RunState, RoundRecord]:
+        answers = self._answers
+        if step.outcome == "done":
+            rejected = (
+                f"the last answer of {name} was rejected: {last.reason}"
+                for name in self._superseded
+                if isinstance(last := answers[name], Rejection)
+            )
+            step = replace(step, note="; ".join(filter(None, (step.note, *rejected))))
+            answers = answers | self._superseded
+        return _concluded(self._state, step, self._cohort, answers, self._arm)
+
+    def _why_skip(self, answers: Mapping[HospitalName, Answer]) -> str:
+        assert self.request is not None
+        own = answers.get(self._started.user)
+        if isinstance(own, Rejection):
+            return f"the user's own update was rejected: {own.reason}"
+        if isinstance(own, Absence):
+            return f"the user's own site is absent: {own.reason}"
+        usable, quorum = len(_usable(answers)), self._quorum(answers)
+        if self.request.any_number or usable >= quorum:
+            return ""
+        if self.request.brings.update:
+            return f"{usable} usable updates, {quorum} are needed (federation.quorum)"
+        what = f"{usable} usable answers to {self.request.step!r}, {quorum} are needed"
+        return what + most_said(
+            a.reason for a in answers.values() if isinstance(a, Rejection | Absence)
+        )
+
+    def _quorum(self, answers: Mapping[HospitalName, Answer]) -> int:
+        return max(1, len(answers.keys() | self._lost) - self._spare)
+
+
+def _concluded(
+    state: RunState,
+    step: Step[Any],
+    cohort: Cohort | None,
+    answers: Mapping[HospitalName, Answer],
+    arm: str,
+) -> tuple[RunState, RoundRecord]:
+    distances: dict[HospitalName, float] = {}
+    if cohort is not None:
+        distances = (
+            dict(step.distances)
+            if step.distances is not None
+            else dict(zip(cohort.peers, cohort.distances_to_own().tolist(), strict=True))
+        )
+        distances[cohort.own.agent] = 0.0
+    directions = _directions(cohort) if cohort is not None and state.round == 0 else {}
+    params = state.params + step.delta if step.outcome == "done" else state.params
+    if not is_finite(params):
+        return _skipped(state, answers, arm, "the aggregate of finite updates is not finite")
+    after = replace(
+        state,
+        round=state.round + 1,
+        params=params,
+        algorithm_state=step.state,
+        weights={**state.weights, **step.weights, **dict.fromkeys(state.distrusted, 0.0)},
+        skipped_in_a_row=state.skipped_in_a_row + 1 if step.outcome == "skipped" else 0,
+        stopped=step.outcome == "stopped",
+    )
+    rejected = {name: Rejection(why) for name, why in step.rejected.items()}
+    finite = {name: distance for name, distance in distances.items() if distance != inf}
+    records = {
+        name: replace(record, distance=finite.get(name), direction=directions.get(name))
+        for name, record in _records({**answers, **rejected}, state, after.weights).items()
+    }
+    return after, RoundRecord(arm, after.round, step.outcome, step.note, records)
+
+
+def _directions(cohort: Cohort) -> dict[HospitalName, float]:
+    """Returns the cosine of each peer's update with the user's, if both are seen and not 0."""
+    if any(update.hello is not None for update in cohort.updates):
+        return {}  # nobody sees those of a sealed round
+    own, *norms = cohort.norms().tolist()
+    relative = cohort.distances_to_own().tolist()
+    return {
+        name: max(-1.0, min(1.0, (norm**2 + own**2 - (apart * own) ** 2) / (2 * norm * own)))
+        for name, norm, apart in zip(cohort.peers, norms, relative, strict=True)
+        if own > 0 and norm > 0
+    }
+
+
+def _skipped(
+    state: RunState, answers: Mapping[HospitalName, Answer], arm: str, reason: str
+) -> tuple[RunState, RoundRecord]:
+    """Counts the round and moves nothing."""
+    after = replace(state, round=state.round + 1, skipped_in_a_row=state.skipped_in_a_row + 1)
+    records = _records(answers, state, after.weights)
+    return after, RoundRecord(arm, after.round, "skipped", reason, records)
+
+
+def undone(
+    state: RunState,
+    before: RunState,
+    method: Algorithm[Any],
+    answers: Mapping[HospitalName, Answer],
+    *,
+    arm: str,
+    outlier: HospitalName,
+    reason: str,
+) -> tuple[RunState, RoundRecord]:
+    """Goes back to the state `before`; the round that showed the divergence counts as skipped.
+
+    The method forgets the outlier: what it sent in rounds that were not undone may diverge later.
+    """
+    number = before.round + 1  # rounds may have been skipped since
+    without = method.forget(before.algorithm_state, outlier)
+    note = f"round {number} is undone: {reason}; {outlier} is not asked any more in {arm}"
+    after = replace(
+        before,
+        round=state.round + 1,
+        algorithm_state=checked_state(without, before, arm, "forget"),
+        weights={**before.weights, outlier: 0.0},
+        skipped_in_a_row=0,
+        distrusted={**before.distrusted, outlier: f"round {number}: {reason}"},
+    )
+    records = _records(answers, state, {**state.weights, **after.weights})
+    return after, RoundRecord(arm, after.round, "skipped", note, records, undoes=number)
+
+
+def _usable(answers: Mapping[HospitalName, Answer]) -> dict[HospitalName, Update | SiteAnswer]:
+    return {name: a for name, a in answers.items() if isinstance(a, Update | SiteAnswer)}
+
+
+def _records(
+    answers: Mapping[HospitalName, Answer], before: RunState, after: Mapping[HospitalName, float]
+) -> dict[HospitalName, HospitalRecord]:
+    silent = [name for name in before.weights if name not in answers]
+    return {
+        name: replace(
+            _record(answers.get(name)),
+            weight_before=before.weights.get(name),
+            weight_after=after.get(name),
+        )
+        for name in (*answers, *silent)
+    }
+
+
+def _record(answer: Answer | None) -> HospitalRecord:
+    match answer:
+        case Update(num_samples=counted, samples_seen=seen):
+            return HospitalRecord("accepted", num_samples=counted, samples_seen=seen)
+        case SiteAnswer():
+            return HospitalRecord("accepted")
+        case Rejection(reason):
+            return HospitalRecord("rejected", reason)
+        case Absence(reason, left_out=left_out):
+            return HospitalRecord("absent", reason, left_out=left_out)
+        case None:
+            return HospitalRecord("not_asked")

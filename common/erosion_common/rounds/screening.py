@@ -1,0 +1,245 @@
+"""Screens hospitals' answers: the same rules in simulation and deployment."""
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from erosion_common.aggregation.cohort import HospitalName, Update
+from erosion_common.aggregation.vectors import is_finite, norm
+from erosion_common.algorithms.base import TRAIN, UPDATES, Brings, SiteAnswer, TensorTerms
+from erosion_common.learning.training import Training
+from erosion_common.protocol.messages import LARGEST_COUNT, StepResult, TrainResult
+from erosion_common.rounds.records import Answer, Rejection
+from erosion_common.settings.base import first_mistake
+from erosion_common.study.study import Study
+
+NOT_FINITE = "a value that is not finite"
+LARGEST_STEP = 1e3  # root mean square of an update's values, where nothing else is a measure
+ITSELF = ""  # among the names of an answer's arrays: the update, or what is measured of another
+OUTSIZED = 20.0  # times the others' typical norm; a peer's larger update is rejected
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the answers to one exchange must be."""
+
+    arm: str
+    round: int
+    dim: int  # of the model's parameters
+    step: str = TRAIN
+    brings: Brings = UPDATES
+    max_norm: float | None = None  # Euclidean, of an update; None: any finite one is accepted
+    sealed: bool = False  # fresh keys come in place of the update
+    num_samples: int | None = None  # that the hospital described; None: not known
+    most_samples: int | None = None  # that it may count for; None: as many as it has
+    most_seen: int | None = None  # samples used that are believed; None: as many as it says
+    most_steps: int | None = None  # steps that are believed; None: nobody is asked how many
+
+
+def screen(result: object, agent: HospitalName, expected: Expected) -> Answer:
+    """Return the answer of `agent`, or why it cannot be used."""
+    if not isinstance(result, TrainResult | StepResult):
+        return Rejection(f"a {type(result).__name__}, expected the answer to {expected.step!r}")
+    if isinstance(result, TrainResult) != expected.brings.update:
+        what = "an update" if expected.brings.update else "none"
+        return Rejection(f"a {type(result).__name__}, expected {what} for {expected.step!r}")
+    header = result.header
+    if header.hospital != agent:
+        return Rejection(f"answered as {header.hospital!r}")
+    if header.arm != expected.arm:
+        return Rejection(f"arm {header.arm!r}, expected {expected.arm!r}")
+    if header.round != expected.round:
+        return Rejection(f"round {header.round}, expected {expected.round}")
+    if header.step != expected.step:
+        return Rejection(f"step {header.step!r}, expected {expected.step!r}")
+    if isinstance(result, TrainResult):
+        return _update(result, expected)
+    return _step_answer(result, expected)
+
+
+def _update(result: TrainResult, expected: Expected) -> Answer:
+    header, delta = result.header, result.delta
+    for count, what in (
+        (header.num_samples, "samples"),
+        (header.samples_seen, "samples used in the round"),
+        (1 if header.steps is None else header.steps, "steps"),
+    ):
+        if count < 1:
+            return Rejection(f"{count} {what}, expected at least 1")
+    if expected.num_samples is not None and header.num_samples != expected.num_samples:
+        return Rejection(
+            f"{header.num_samples} samples, but it introduced itself with {expected.num_samples}"
+        )
+    if expected.sealed and header.sealed is None:
+        return Rejection("no keys for a sealed round")
+    dim = 0 if expected.sealed else expected.dim
+    if delta.shape != (dim,):
+        return Rejection(f"shape {tuple(delta.shape)}, expected ({dim},)")
+    if delta.dtype != torch.float32:
+        return Rejection(f"numbers of type {delta.dtype}, expected torch.float32")
+    if not is_finite(delta):
+        return Rejection(NOT_FINITE)
+    if problem := _problem_with(result.attachments, expected.brings.tensors):
+        return Rejection(problem)
+    optional = expected.brings.optional.items()
+    kept = [
+        name for name, terms in optional if not _problem_with(result.attachments, {name: terms})
+    ]
+    steps = None
+    if header.steps is not None and expected.most_steps is not None:
+        steps = min(header.steps, expected.most_steps)
+    limit = math.inf if expected.max_norm is None else expected.max_norm
+    if not (length := norm(delta)) <= limit:
+        return Rejection(f"norm {length:.4g}, at most {limit:g} is accepted")
+    return Update(
+        agent=header.hospital,
+        round=header.round,
+        delta=delta,
+        num_samples=min(header.num_samples, expected.most_samples or LARGEST_COUNT),
+        samples_seen=min(header.samples_seen, expected.most_seen or LARGEST_COUNT),
+        norm=length,
+        attached_norms={
+            name: norm(result.attachments[name])
+            for name, terms in expected.brings.tensors.items()
+            if terms.is_measured
+        },
+        attachments={n: result.attachments[n] for n in (*expected.brings.tensors, *kept)},
+        hello=header.sealed.hello if expected.sealed and header.sealed else None,
+        steps=steps,
+    )
+
+
+def reject_outsized(
+    answers: Mapping[HospitalName, Answer],
+    user: HospitalName,
+    usual_norm: float,
+    dim: int,
+    longest_noise: Callable[[float, int], float] = lambda _patients, _dim: 0.0,
+    factors: Mapping[HospitalName, float] = MappingProxyType({}),
+) -> dict[HospitalName, Answer]:
+    """Return the answers of an exchange, less those of peers that are out of all proportion.
+
+    Updates are measured, and of their attachments and of other answers the tensors with terms that
+    say so, each array for itself. What is usual is the median norm of what the *other* hospitals
+    sent, so that no site sets its own measure. With fewer than three others a median says little:
+    the user's own update may be small because its training has converged. Then `usual_norm` counts,
+    too: the model's own norm, or what the method says. Where most others sent zeros, there is no
+    such measure, and a root mean square of LARGEST_STEP is the bound. Beyond either, an update may
+    be as long as the noise for privacy that its hospital adds (`longest_noise` of its
+    number of patients and `dim`). `factors`: by how much the method lengthens an update.
+    """
+    measured = {
+        n: _norms(a, factors.get(n, 1.0))
+        for n, a in answers.items()
+        if isinstance(a, Update | SiteAnswer)
+    }
+    screened = dict(answers)
+    for array in sorted({array for norms in measured.values() for array in norms}):
+        lengths = {n: norms[array] for n, norms in measured.items() if array in norms}
+        ordered = sorted(lengths.values())
+        for name, length in lengths.items():
+            if name == user or isinstance(screened[name], Rejection):
+                continue
+            usual, num_others = _median_without(ordered, length), len(lengths) - 1
+            if num_others < 3 or not usual:
+                usual = max(usual, usual_norm)
+            limit = OUTSIZED * usual or LARGEST_STEP * math.sqrt(dim)
+            answer = answers[name]
+            if length > limit and isinstance(answer, Update) and array == ITSELF:
+                limit += longest_noise(answer.samples_seen, dim)
+            if length > limit:
+                what = f"norm {length:.4g}" + (f" of {array!r}" if array != ITSELF else "")
+                if array == ITSELF and factors.get(name, 1.0) != 1:
+                    what += " as of the user's number of steps"
+                screened[name] = Rejection(
+                    f"{what}, more than {OUTSIZED:g} times what is usual ({usual:.4g})"
+                    if usual
+                    else f"{what}, at most {limit:.4g} is accepted where others send none or zeros"
+                )
+    return screened
+
+
+def _norms(answer: Update | SiteAnswer, factor: float) -> dict[str, float]:
+    """Return the norms of the measured arrays, an update's own times `factor`."""
+    own = {} if answer.norm is None else {ITSELF: factor * answer.norm}
+    return {**own, **answer.attached_norms} if isinstance(answer, Update) else own
+
+
+def _median_without(ordered: Sequence[float], value: float) -> float:
+    if len(ordered) == 1:
+        return 0.0
+    place = bisect_left(ordered, value)
+
+    def rest(index: int) -> float:
+        return ordered[index if index < place else index + 1]
+
+    middle, is_odd = divmod(len(ordered) - 1, 2)
+    return rest(middle) if is_odd else (rest(middle - 1) + rest(middle)) / 2
+
+
+def sample_cap(described: Mapping[HospitalName, int], name: HospitalName) -> int:
+    """Return the samples that a peer may count for: at most those of all others together."""
+    return max(1, sum(described.values()) - described.get(name, 0))
+
+
+def seen_cap(training: Training, num_samples: int, times: int) -> int:
+    """Return the most samples that a peer can have used in a round of `times` local trainings.
+
+    Some methods train on two halves, and a described count is rounded: twice and twice as many.
+    """
+    batch = min(training.batch_size, num_samples)
+    return max(1, 4 * times * training.steps_with(num_samples) * batch)
+
+
+def steps_cap(study: Study, num_samples: int) -> int | None:
+    """Return the most steps that a hospital can have taken; None where it is not asked.
+
+    As above, some methods train on two halves, and a described count is rounded. `steps_of` in
+    `equal_steps` bounds them from below.
+    """
+    return 2 * study.training.steps_with(2 * num_samples) if study.tells_steps else None
+
+
+def _step_answer(result: StepResult, expected: Expected) -> Answer:
+    if problem := _problem_with(result.tensors, expected.brings.tensors):
+        return Rejection(problem)
+    values = None
+    if (form := expected.brings.values) is not None:
+        try:
+            values = form.model_validate(result.header.values)
+        except ValidationError as mismatch:
+            return Rejection(f"wrong values: {first_mistake(mismatch, 'form')}")
+    tensors = {name: result.tensors[name] for name in expected.brings.tensors}
+    measured = [name for name, terms in expected.brings.tensors.items() if terms.is_measured]
+    length = math.hypot(*(norm(tensors[name].flatten()) for name in measured))
+    return SiteAnswer(tensors, values, length if measured else None)
+
+
+def _problem_with(tensors: Mapping[str, Tensor], terms: Mapping[str, TensorTerms]) -> str | None:
+    for name, wanted in terms.items():
+        if name not in tensors:
+            return f"without the attachment {name!r}"
+        tensor = tensors[name]
+        shape = tuple(tensor.shape)
+        if len(shape) != len(wanted.shape) or any(
+            length not in (None, found) for length, found in zip(wanted.shape, shape, strict=True)
+        ):
+            return f"{name!r} of shape {shape}, expected {_in_words(wanted)}"
+        if None in wanted.shape and tensor.numel() > wanted.most_values:
+            return f"{name!r} of {tensor.numel()} values, at most {wanted.most_values} are accepted"
+        if tensor.dtype != wanted.dtype:
+            return f"{name!r} of type {tensor.dtype}, expected {wanted.dtype}"
+        if tensor.dtype.is_floating_point and not is_finite(tensor.flatten()):
+            return NOT_FINITE
+    return None
+
+
+def _in_words(terms: TensorTerms) -> str:
+    lengths = ["any" if length is None else str(length) for length in terms.shape]
+    return f"({', '.join(lengths)}{',' if len(lengths) == 1 else ''})"

@@ -1,0 +1,183 @@
+"""A study from the first hospital to the figures. Read it from top to bottom.
+
+run_study   who is here -> data check and scaling -> trials -> folds -> every arm -> final figures
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+
+from torch import Tensor
+
+from erosion_common.errors import HopelessError, RunError
+from erosion_common.learning.models import check_model
+from erosion_common.protocol.messages import EvaluateReply, EvaluateResult, Scaling
+from erosion_common.protocol.scaling import pool
+from erosion_common.rounds.arm import arms_of, initial_state
+from erosion_common.rounds.context import Decisions, RunContext
+from erosion_common.rounds.data_check import DataCheck, completed, data_check
+from erosion_common.rounds.driver import run_arm
+from erosion_common.rounds.evaluation import evaluate
+from erosion_common.rounds.events import ArmFinished, ArmStarted, HospitalsCompared
+from erosion_common.rounds.records import RoundRecord, RunState
+from erosion_common.rounds.selection import (
+    Curve,
+    SelectedSettings,
+    choose,
+    chosen,
+    fold_studies,
+    mean_curves,
+)
+from erosion_common.study.study import Study
+
+CROSS_FITTING = "cross-fitting"  # what the folds are displayed as
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a study ends with."""
+
+    study: Study  # as it was run: nothing is left to be selected
+    finals: Mapping[str, RunState]  # by arm
+    records: Mapping[str, list[RoundRecord]]  # by arm
+    evaluated: EvaluateResult
+    choices: Mapping[str, SelectedSettings]  # by arm
+    data_check: DataCheck
+
+    @property
+    def evaluation(self) -> EvaluateReply:
+        """The user's final figures."""
+        return self.evaluated.header
+
+    @property
+    def personal(self) -> Mapping[str, Tensor]:
+        """By arm, what the user predicts with if that is not the final parameters."""
+        return self.evaluated.personal
+
+
+def run_study(ctx: RunContext) -> Outcome:
+    """Runs every arm and evaluates. Raises RunError, and ModelError before anyone is asked."""
+    check_start(ctx.study, ctx.weights)
+    decisions = ctx.store.decisions()
+    if decisions is not None:
+        ctx.presence.cohort = decisions.cohort
+    ctx.presence.wait_for_start(resumed=decisions is not None)
+    if decisions is None:
+        compared = _data_check(ctx)
+        decisions = Decisions(_pooled_scaling(ctx), {}, ctx.presence.cohort, compared)
+        ctx.store.decide(ctx.study, decisions)
+    else:
+        ctx.emit(HospitalsCompared(decisions.data_check))
+    ctx = replace(ctx, scaling=decisions.scaling)
+    if not decisions.choices:
+        decisions = replace(decisions, choices=_select(ctx))
+        ctx.store.decide(ctx.study, decisions)
+    ctx = replace(ctx, study=chosen(ctx.study, decisions.choices))
+    rounds = {arm: choice.rounds for arm, choice in decisions.choices.items()}
+    curves = _cross_fit(ctx, rounds)
+    finals, records = {}, {}
+    for arm in arms_of(ctx):
+        ctx.emit(ArmStarted(arm.name, rounds[arm.name]))
+        run_arm(ctx, arm, rounds[arm.name], curves.get(arm.name, ()))
+        if all(record.outcome == "skipped" for record in arm.records):
+            raise HopelessError(
+                f"Every round of {arm.name} was skipped, so it has no model; the last because"
+                f" {arm.records[-1].note.removesuffix('.')}. Put that right, then begin a new run."
+            )
+        ctx.emit(ArmFinished(arm.name))
+        finals[arm.name], records[arm.name] = arm.state, arm.records
+    evaluated = evaluate(ctx, finals)
+    compared = completed(decisions.data_check, ctx.study, records, evaluated.header.arms)
+    return Outcome(ctx.study, finals, records, evaluated, decisions.choices, compared)
+
+
+def check_start(study: Study, weights: Path | None) -> None:
+    """Raises ModelError if the study's model is not available here, before anybody waits."""
+    study.check_model()
+    if study.model.is_tried_out:
+        check_model(study.model, study.task.input_shape, study.task.num_outputs)
+    if study.model.pretrained is not None:
+        initial_state(study, next(iter(study.arms)), weights)
+
+
+def _data_check(ctx: RunContext) -> DataCheck:
+    """Compares the hospitals' figures of their columns. Raises RunError if the study ends so."""
+    found = data_check(ctx.study, {name: m.summary for name, m in ctx.presence.members.items()})
+    ctx.emit(HospitalsCompared(found))
+    if ctx.study.federation.stop_on_misfit and found.misfits:
+        raise RunError(
+            "Hospitals' figures do not fit the others', and the study ends there"
+            f" (federation.stop_on_misfit): {' '.join(found.sentences)} Correct the data or"
+            f" the site files, or leave stop_on_misfit out.{ctx.remedy}"
+        )
+    return found
+
+
+def _pooled_scaling(ctx: RunContext) -> Scaling | None:
+    if ctx.study.scaling not in ("federated", "user"):
+        return None
+    members = ctx.presence.members
+    sums = [members[name].sums for name in sorted(members)]
+    return pool([s for s in sums if s is not None], ctx.study.task, members[ctx.study.user].sums)
+
+
+def _select(ctx: RunContext) -> dict[str, SelectedSettings]:
+    """Returns what every arm is run with, after trials if the study leaves it open."""
+    numbers = count()
+    finished = ctx.store.finished_folds() if ctx.study.selection is not None else ()
+
+    def run_trial(trial: Study, num_rounds: int) -> Curve:
+        number = next(numbers)
+        if number < len(finished):
+            (curve,) = finished[number].values()
+            return curve
+        inner = replace(ctx, study=trial, store=ctx.store.of_fold(number), is_trial=True)
+        (arm,) = arms_of(inner)
+        ctx.emit(ArmStarted(arm.name, num_rounds, is_trial=True))
+        run_arm(inner, arm, num_rounds)
+        curve = [record.user_metrics for record in arm.records]
+        ctx.store.keep_fold({arm.name: curve})
+        return curve
+
+    return {arm: choose(ctx.study, arm, run_trial) for arm in ctx.study.arms}
+
+
+def _cross_fit(ctx: RunContext, rounds: Mapping[str, int]) -> Mapping[str, Curve]:
+    """Runs every arm without each fold's patients, and has the user predict these.
+
+    Returns the metrics by arm and round; nothing if the study sets a test part aside.
+    """
+    every = fold_studies(ctx.study)
+    if not every:
+        return {}
+    finished, each = list(ctx.store.finished_folds()), sum(rounds.values())
+    title = f"{len(every)} folds, each a run of {len(rounds)} arms"
+    ctx.emit(ArmStarted(CROSS_FITTING, len(every) * each, is_trial=True, trial=title))
+    for number in range(len(finished), len(every)):
+        store = ctx.store.of_fold(number)
+        inner = replace(ctx, study=every[number], store=store, is_trial=True)
+        finals, curves, played = {}, {}, number * each
+        for arm in arms_of(inner):
+            run_arm(inner, arm, rounds[arm.name], shown_as=_after(played))
+            finals[arm.name] = arm.state
+            curves[arm.name] = [record.user_metrics for record in arm.records]
+            played += rounds[arm.name]
+        evaluate(inner, finals)
+        ctx.store.keep_fold(curves)
+        finished.append(curves)
+    return mean_curves(finished, rounds)
+
+
+def _after(played: int) -> Callable[[RoundRecord], RoundRecord]:
+    """Numbers rounds on over all folds; one arm's weights in one fold would say little."""
+
+    def shown(record: RoundRecord) -> RoundRecord:
+        hospitals = {
+            name: replace(entry, weight_before=None, weight_after=None)
+            for name, entry in record.hospitals.items()
+        }
+        number = played + record.round
+        return replace(record, round=number, hospitals=hospitals, user_metrics=None)
+
+    return shown

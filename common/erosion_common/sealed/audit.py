@@ -1,0 +1,138 @@
+"""Opened masks: did a hospital sum what it signed, at the distance it claimed?
+
+A hospital cannot open other than what it sent: its update and secrets must give, bit by bit, the
+masked words that its receipt signs.
+"""
+
+import json
+import struct
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from erosion_common.errors import ErosionError
+from erosion_common.formats.tensor_file import read_tensors
+from erosion_common.sealed.keys import KEY_BYTES, public_half
+from erosion_common.sealed.masks import fits_range, norm_of, sketch
+from erosion_common.sealed.records import Evidence
+from erosion_common.sealed.roster import masked_words, roster_hash, sketch_seed, words_hash
+from erosion_common.settings.names import checked_name
+from erosion_common.support.text import printable
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Opening:
+    """One hospital's part of one sum."""
+
+    name: str  # of the hospital
+    view: str  # hash of the view that the hospitals got, hexadecimal
+    update: NDArray[np.float32]  # (dim,)
+    seed: bytes  # of the self mask
+    mask_key: bytes
+
+    def write(self, path: Path) -> None:
+        """As a safetensors file. Raises OSError.
+
+        Every round writes one, so by the format's own rules: its library copies the update twice.
+        """
+        about = {
+            "name": self.name,
+            "view": self.view,
+            "seed": self.seed.hex(),
+            "mask_key": self.mask_key.hex(),
+        }
+        content = np.ascontiguousarray(self.update, "<f4").data.cast("B")
+        place = {"dtype": "F32", "shape": [len(self.update)], "data_offsets": [0, len(content)]}
+        header = json.dumps({"__metadata__": about, "update": place}).encode()
+        header += b" " * (-len(header) % 8)  # so that the values are aligned
+        with path.open("wb", buffering=0) as file:
+            for part in (struct.pack("<Q", len(header)), header, content):
+                _write_all(file, part)
+
+
+def _write_all(file: FileIO, content: bytes | memoryview) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
+def _secret(text: str) -> bytes:
+    secret = bytes.fromhex(text)
+    if len(secret) != KEY_BYTES:
+        raise ValueError(f"a secret of {len(secret)} bytes, expected {KEY_BYTES}")
+    return secret
+
+
+def read_opening(path: Path, error: type[ErosionError]) -> Opening:
+    """Read what `write` wrote; raises `error`."""
+    try:
+        about, tensors = read_tensors(path)
+        update = tensors["update"]
+        name = checked_name(about["name"])
+        view = about["view"]
+        seed, mask_key = _secret(about["seed"]), _secret(about["mask_key"])
+    except (OSError, KeyError, ValueError) as why:
+        raise error(f"{path} is not an opening that can be read ({printable(str(why))}).") from None
+    if update.dtype != torch.float32 or update.ndim != 1:
+        kind = str(update.dtype).removeprefix("torch.")
+        raise error(f"{path} holds {kind} of shape {tuple(update.shape)}, which is no update.")
+    return Opening(name, view, update.numpy(), seed, mask_key)
+
+
+TOLERANCE = 1e-3  # of a distance, relative or absolute; a rounding error is a thousandth of that
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """The finding about one opening."""
+
+    hospital: str
+    claimed: float  # distance to the user's update
+    shown: float | None  # the true one; None: the opening is not of what was sent
+    reason: str = ""  # why it is not
+    lengths: tuple[float, float] | None = None  # claimed and shown, where it said any
+
+    @property
+    def is_honest(self) -> bool:
+        """Whether what was summed was as near as was claimed."""
+        if self.shown is None:
+            return False
+        length, true_length = self.lengths or (0.0, 0.0)
+        return (
+            abs(self.shown - self.claimed) <= TOLERANCE * max(1.0, self.shown)
+            and abs(true_length - length) <= TOLERANCE * true_length
+        )
+
+
+def examine(evidence: Evidence, own: NDArray[np.float32], opening: Opening) -> Examined:
+    """Compare an opening with what its hospital sent; `own` is the user's update."""
+    name = opening.name
+    roster = {hospital: keys.hello for hospital, keys in evidence.roster.items()}
+    if name not in evidence.delivered:
+        return Examined(name, evidence.distances.get(name, 0.0), None, "it is not in the sum")
+    claimed = evidence.distances[name]
+    everyone = roster_hash(evidence.context.context, roster)
+    view = evidence.view
+    if opening.view != view.hash.hex():
+        return Examined(name, claimed, None, "the opening is of another round")
+    if not (
+        len(opening.update) == len(own)
+        and fits_range(opening.update, view.scale)
+        and public_half(opening.mask_key) == roster[name].mask
+    ):
+        return Examined(name, claimed, None, "the opening is not of what it sent")
+    words = masked_words(view, roster, name, opening.update, (opening.seed, opening.mask_key))
+    if words_hash(words) != evidence.delivered[name].words:
+        return Examined(name, claimed, None, "the opening is not of what it sent")
+    seed, measure = sketch_seed(everyone), evidence.measure
+    update, mine = measure.scaled(opening.update), measure.scaled(own)
+    apart = np.linalg.norm(sketch(update, seed) - sketch(mine, seed))
+    lengths = None
+    if (said := evidence.lengths.get(name)) is not None:
+        pairs = ((said.whole, norm_of(opening.update)), (said.measured, norm_of(update)))
+        lengths = max(pairs, key=lambda pair: abs(pair[0] - pair[1]))
+    return Examined(name, claimed, float(apart / norm_of(mine)), lengths=lengths)

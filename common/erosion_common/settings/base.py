@@ -1,0 +1,371 @@
+"""Reading TOML files into pydantic models, with errors that a person can act on."""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    JsonValue,
+    ValidationError,
+    field_validator,
+)
+from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, core_schema
+
+from erosion_common.errors import ErosionError
+from erosion_common.support.files import read_named
+from erosion_common.support.text import printable
+
+LONGEST_TEXT = 4096  # characters, where a field does not say how many
+MOST_ITEMS = 2**17  # of a list or a table, likewise
+LARGEST_WHOLE = 2**63 - 1
+MOST_TEXT = 2**16  # characters of any text: a query of the site file is the longest
+MOST_BITS = 512  # of any whole number: a code is compared as text
+MOST_DEPTH = 24  # of values in values
+
+_ITEMS = {"list", "tuple", "set", "frozenset", "dict"}
+_UNSEEN = {"metadata", "serialization", "default", "ref"}  # of a schema: they validate nothing
+
+
+def problem_with_size(values: object) -> str | None:
+    """Return why plain values are larger than anything that is read here, or None."""
+    todo = [(values, 0)]
+    while todo:
+        value, depth = todo.pop()
+        if isinstance(value, str):
+            if len(value) > MOST_TEXT:
+                return f"a text in it has {len(value)} characters; {MOST_TEXT} are the most"
+        elif isinstance(value, int):
+            if value.bit_length() > MOST_BITS:
+                return "a whole number in it has more digits than any that is meant"
+        elif isinstance(value, Mapping | list | tuple):
+            if depth == MOST_DEPTH:
+                return f"tables and lists in it are nested more than {MOST_DEPTH} deep"
+            if len(value) > MOST_ITEMS:
+                return f"a table or list in it has {len(value)} items; {MOST_ITEMS} are the most"
+            inner = [*value, *value.values()] if isinstance(value, Mapping) else value
+            todo += [(each, depth + 1) for each in inner]
+    return None
+
+
+def checked_size(value: Any) -> Any:
+    """Return the value; raises ValueError where it is larger than anything that is read here."""
+    if problem := problem_with_size(value):
+        raise ValueError(problem)
+    return value
+
+
+def bounded(schema: CoreSchema) -> CoreSchema:
+    """Put bounds into a schema of pydantic's where it has none; texts are bounded by its config."""
+    made: dict[str, Any] = {
+        key: value if key in _UNSEEN else _bounded_inside(value) for key, value in schema.items()
+    }
+    if schema["type"] in _ITEMS:
+        made.setdefault("max_length", MOST_ITEMS)
+    elif schema["type"] == "int":
+        if "lt" not in made:
+            made.setdefault("le", LARGEST_WHOLE)
+        if "gt" not in made:
+            made.setdefault("ge", -LARGEST_WHOLE)
+    elif schema["type"] == "bytes":
+        made.setdefault("max_length", LONGEST_TEXT)
+    elif schema["type"] == "any":
+        return core_schema.no_info_after_validator_function(checked_size, schema)
+    return made
+
+
+def _bounded_inside(value: Any) -> Any:
+    if isinstance(value, dict):
+        return bounded(value) if isinstance(value.get("type"), str) else _each(value)
+    if isinstance(value, list):
+        return [_bounded_inside(each) for each in value]
+    return value
+
+
+def _each(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: _bounded_inside(value) for key, value in values.items()}
+
+
+class Settings(BaseModel):
+    """A frozen group of settings that refuses keys it does not know.
+
+    Every text, list, table and whole number in it has a bound, also where a field names none.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, str_max_length=LONGEST_TEXT
+    )
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: type[BaseModel], handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Bound what the fields leave open."""
+        return bounded(handler(source))
+
+    @field_validator("*")
+    @classmethod
+    def _is_a_possible_path(cls, value: Any) -> Any:
+        if isinstance(value, Path) and "\0" in str(value):
+            raise ValueError("a path has no NUL character (\\u0000) in it; remove it")
+        if isinstance(value, Path) and len(str(value)) > LONGEST_TEXT:
+            raise ValueError(f"a path has at most {LONGEST_TEXT} characters")
+        return value
+
+
+PlainValues = Annotated[dict[str, JsonValue], AfterValidator(checked_size)]  # JSON, of a message
+M = TypeVar("M", bound=BaseModel)
+MOST_MISTAKES = 1000  # beyond, none is named: pydantic makes a mapping of each
+MOST_NAMED = 30  # of them
+LONGEST_SENTENCE = 1000  # characters about one
+LONGEST_NAMED = 60  # characters of a key or a value in a message
+
+
+def first_mistake(problem: ValidationError, whole: str) -> str:
+    """Return the first mistake in another machine's message, the `whole`: "a.b is wrong: ..."."""
+    if problem.error_count() > MOST_MISTAKES:
+        return f"{whole} is wrong in {problem.error_count()} places"
+    first = problem.errors(include_url=False, include_input=False)[0]
+    where = ".".join(_key(part) for part in first["loc"]) or whole
+    return f"{printable(where, at_most=200)} is wrong: {printable(first['msg'])}"
+
+
+def read_toml(
+    path: Path, what: str, error: type[ErosionError], content: bytes | None = None
+) -> dict[str, Any]:
+    """Parse `path`; `what` names the kind of file in the messages, e.g. "study file".
+
+    `content`: what it holds, where it was read already.
+    """
+    try:
+        held = read_named(path) if content is None else content
+        text = held.decode("utf-8-sig")  # Windows editors put a mark in front
+    except FileNotFoundError:
+        raise error(f"There is no {what} at {path}. Check the path.") from None
+    except IsADirectoryError:
+        raise error(f"{path} is a folder; give the {what} itself (a .toml file).") from None
+    except UnicodeDecodeError:
+        raise error(f"The {what} {path} is not text in UTF-8. Save it as UTF-8.") from None
+    except OSError as problem:
+        raise error(
+            f"The {what} {path} cannot be read: {problem.strerror}. Give a file that this account"
+            " may read."
+        ) from None
+    try:
+        values = tomllib.loads(text)
+    except (ValueError, RecursionError) as problem:  # the former also of a number without end
+        hint = _hint(str(problem), text)
+        raise error(
+            f"The {what} {path} is not valid TOML: {problem}. Correct it there.{hint}"
+        ) from None
+    if re.search(r'"[A-Za-z]:\\[bfnrt]', text) and (broken := _broken_path(values)) is not None:
+        raise error(f"The {what} {path} has the path {broken!r}.{_BACKSLASHES}")
+    return values
+
+
+_BACKSLASHES = (
+    " In double quotes a backslash begins a special character: write a path of Windows in single"
+    " quotes, such as 'C:\\data\\patients.csv'."
+)
+
+
+def _broken_path(value: object) -> str | None:
+    """Return a Windows path in which \\n, \\t and the like became other characters, or None."""
+    if isinstance(value, str):
+        return value if re.match("[A-Za-z]:[\b\f\n\r\t]", value) else None
+    nested = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next((found for one in nested if (found := _broken_path(one)) is not None), None)
+
+
+def _hint(problem: str, text: str) -> str:
+    """Return the likely cause of a mistake in TOML, such as missing quotes."""
+    number = problem.partition("at line ")[2].partition(",")[0]
+    lines = text.splitlines()
+    line = lines[int(number) - 1] if number.isdecimal() and int(number) <= len(lines) else ""
+    if "\\" in line:
+        return _BACKSLASHES
+    if re.search(r"=\s*[-+]?\d+,\d", line):
+        return " A decimal number has a point, such as 0.1; a comma parts the items of a list."
+    if "Invalid value" in problem:
+        return ' Text stands in quotes, such as "yes"; numbers, true and false do not.'
+    beginnings = ("after a key", "key part", "table declaration", "Invalid statement")
+    if any(beginning in problem for beginning in beginnings):
+        return ' A name with a space, an accent or a mark in it stands in quotes, such as "Größe".'
+    return ""
+
+
+def validate(model: type[M], raw: Mapping[str, Any], where: str, error: type[ErosionError]) -> M:
+    """Validate `raw`; `where` opens the message, e.g. "Study file x.toml"."""
+    if too_large := problem_with_size(raw):
+        raise error(f"{where}: {too_large}")
+    try:
+        return model.model_validate(raw)
+    except ValidationError as problem:
+        if problem.error_count() > MOST_MISTAKES:
+            raise error(f"{where}: it is wrong in {problem.error_count()} places.") from None
+        details = [detail for detail in problem.errors() if not _is_echo(detail)]
+        lines = [_sentence(model, raw, detail) for detail in details[:MOST_NAMED]]
+        if len(details) > MOST_NAMED:
+            lines.append(f"and {len(details) - MOST_NAMED} more")
+        raise error(f"{where}:\n" + "\n".join(f"  {line}" for line in lines)) from None
+
+
+_PLAIN_WORDS = {
+    "int_type": "it must be a whole number",
+    "int_parsing": "it must be a whole number",
+    "int_from_float": "it must be a whole number",
+    "float_type": "it must be a number",
+    "float_parsing": "it must be a number",
+    "finite_number": "it must be a finite number",
+    "string_type": "it must be text in quotes",
+    "string_too_short": "it must not be empty",
+    "string_too_long": "it must have at most {max_length} characters",
+    "tuple_type": "it must be a list in [ ]",
+    "dict_type": "it must be a table of keys and values",
+    "model_type": "it must be a table of keys and values",
+    "model_attributes_type": "it must be a table of keys and values",
+    "greater_than_equal": "it must be {ge} or more",
+    "greater_than": "it must be more than {gt}",
+    "less_than_equal": "it must be {le} or less",
+    "less_than": "it must be less than {lt}",
+    "literal_error": "it must be {expected}",
+    "too_short": "give at least {min_length}",
+    "too_long": "give at most {max_length}",
+}
+
+
+def _sentence(model: type[BaseModel], raw: Mapping[str, Any], detail: Any) -> str:
+    sentence = _whole_sentence(model, raw, detail)
+    return sentence if len(sentence) <= LONGEST_SENTENCE else f"{sentence[:LONGEST_SENTENCE]}..."
+
+
+def _whole_sentence(model: type[BaseModel], raw: Mapping[str, Any], detail: Any) -> str:
+    kind, value = detail["type"], detail["input"]
+    place = _place(model, raw, detail["loc"])
+    context = {name: _plain(limit) for name, limit in detail.get("ctx", {}).items()}
+    if kind == "missing":
+        return f"{place.key} is missing; add it"
+    if kind == "extra_forbidden":
+        near = difflib.get_close_matches(_key(detail["loc"][-1]), place.known_keys, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(place.known_keys)}"
+        return f"{place.key} is not a known key; {hint}"
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        key = f"{place.key}.{context['discriminator'].strip(chr(39))}"
+        tags = place.tags(context["discriminator"].strip(chr(39)))
+        allowed = f"it must be one of {', '.join(map(repr, tags))}"
+        given = f"= {context['tag']!r}" if "tag" in context else "is missing"
+        return f"{key} {given}; {allowed}"
+    if kind in _PLAIN_WORDS:
+        message = _PLAIN_WORDS[kind].format(**context)
+    else:
+        message = str(detail["msg"]).removeprefix("Value error, ")
+        message = message[:1].lower() + message[1:]
+    if kind == "value_error" and isinstance(value, Mapping | BaseModel):
+        return f"{place.key}: {message}" if place.key else message
+    return f"{place.key} = {_shown(value)}; {message}"
+
+
+def _is_echo(detail: Any) -> bool:
+    """Return whether a list is only called too short because its items, reported too, are wrong."""
+    if detail["type"] != "too_short":
+        return False
+    shortest: int = detail["ctx"]["min_length"]
+    return len(detail["input"]) >= shortest
+
+
+def _plain(limit: Any) -> Any:
+    return int(limit) if isinstance(limit, float) and limit.is_integer() else limit
+
+
+def _shown(value: object) -> str:
+    # What stands before the @ of an address may be a password, and messages get into logs.
+    text = repr(_without_passwords(value))
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _without_passwords(value: object) -> object:
+    if isinstance(value, str):
+        before, at, after = value.rpartition("@")
+        return f"...@{after}" if at and ":" in before else value
+    if isinstance(value, Mapping):
+        return {_without_passwords(k): _without_passwords(inner) for k, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_without_passwords, value))
+    return value
+
+
+def _key(part: object) -> str:
+    return printable(str(part), at_most=LONGEST_NAMED)
+
+
+class _Place(NamedTuple):
+    """Where in the file a problem is."""
+
+    key: str  # as a person would write it, e.g. task.features[age].range
+    known_keys: list[str]  # siblings of the last part
+    models: list[type[BaseModel]]  # that may stand here
+
+    def tags(self, discriminator: str) -> list[str]:
+        """Return the tags by which a union distinguishes those."""
+        fields = [
+            m.model_fields[discriminator] for m in self.models if discriminator in m.model_fields
+        ]
+        return list(dict.fromkeys(str(field.default) for field in fields))
+
+
+def _place(model: type[BaseModel], raw: Any, location: Sequence[Any]) -> _Place:
+    """Follow pydantic's location through the file.
+
+    The parts that pydantic puts in for a union's branch are in no one's file: they are left out,
+    and narrow what may stand there.
+    """
+    key = ""
+    models, known_keys = [model], sorted(model.model_fields)
+    value: Any = raw  # in the file at the place reached so far; None: not in the file
+    for part in location:
+        fields = [m.model_fields[part] for m in models if part in m.model_fields]
+        in_table = isinstance(value, Mapping) and part in value
+        in_list = isinstance(value, list) and (isinstance(part, int) or part in value)
+        if fields or in_list or in_table:
+            known_keys = sorted({name for m in models for name in m.model_fields})
+        else:
+            models = [m for m in models if part in _tags(m)] or models
+            continue
+        if fields:
+            models = [inner for field in fields for inner in _models_in(field)]
+        numbered = in_list and isinstance(part, int) and part < len(value)
+        value = value[part] if in_table or numbered else None
+        if in_list:
+            key += f"[{_key(value['name'])}]" if _is_named(value) else f"[{_key(part)}]"
+        else:
+            key += f".{_key(part)}" if key else _key(part)
+    return _Place(key, known_keys, models)
+
+
+def _is_named(value: Any) -> bool:
+    return isinstance(value, Mapping) and isinstance(value.get("name"), str)
+
+
+def _models_in(field: FieldInfo) -> list[type[BaseModel]]:
+    found: list[type[BaseModel]] = []
+    queue: list[Any] = [field.annotation]
+    while queue:
+        item = queue.pop(0)
+        if isinstance(item, type) and issubclass(item, BaseModel):
+            found.append(item)
+        queue += get_args(item)
+    return found
+
+
+def _tags(model: type[BaseModel]) -> list[str]:
+    """Return the literals by which unions distinguish this model."""
+    names = ("kind", "outcome", "name", "algorithm", "type", "optimizer", "source")
+    fields = [model.model_fields[name] for name in names if name in model.model_fields]
+    return [field.default for field in fields if isinstance(field.default, str)]

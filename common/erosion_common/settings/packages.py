@@ -1,0 +1,216 @@
+"""Parts of somebody else's package: found by entry point, and known by the hash of its files.
+
+A method, a task, a model, a source of patients or an output is an entry point in the group
+`erosion.methods`, `erosion.tasks`, `erosion.models`, `erosion.sources` or `erosion.outputs`. A
+study names the hash for the first three, and nothing of the package is imported before its files
+have that hash. A site's program goes by its limits as well (`allow_only`). The hash covers every
+file of the entry point's own package, and not what that package imports from others.
+"""
+
+import hashlib
+import importlib.util
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, SerializeAsAny, ValidatorFunctionWrapHandler, WrapValidator
+
+from erosion_common.errors import ModelError, Refusal
+
+Kind = Literal["method", "task", "model", "source", "output"]
+
+_loaded: dict[str, str] = {}  # package -> the hash that it had when this process imported it
+_allowed: dict[Kind, Mapping[str, str]] = {}  # name -> hash; of a kind that is not here, all
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledPart:
+    """An entry point, found and not imported."""
+
+    kind: Kind
+    name: str
+    target: str  # "package.module:name"
+    distribution: str  # "hospital-nets 1.0"
+    sha256: str  # of the package's files
+
+    @property
+    def package(self) -> str:
+        """What is imported, and hashed as a whole."""
+        return self.target.partition(":")[0].partition(".")[0]
+
+
+def group_of(kind: Kind) -> str:
+    """Return the group of entry points."""
+    return f"erosion.{kind}s"
+
+
+def installed_names(kind: Kind) -> list[str]:
+    """Return the names of all entry points of the kind."""
+    return sorted({entry.name for entry in metadata.entry_points(group=group_of(kind))})
+
+
+def installed_part(kind: Kind, name: str) -> InstalledPart:
+    """Return the entry point of that name; raises ModelError for none, or more than one."""
+    group = group_of(kind)
+    found = {entry.value: entry for entry in metadata.entry_points(group=group, name=name)}
+    if not found:
+        known = ", ".join(installed_names(kind)) or "none"
+        raise ModelError(
+            f"No {kind} {name!r} is installed here (in {group}: {known}). Install the package that"
+            " has it in this program's environment, or correct the name."
+        )
+    if len(found) > 1:
+        raise ModelError(
+            f"The {kind} {name!r} is installed more than once here ({', '.join(sorted(found))})."
+            " Uninstall the others, so that it is clear which one is meant."
+        )
+    return _described(kind, next(iter(found.values())))
+
+
+def every_installed(kind: Kind) -> Iterator[InstalledPart | ModelError]:
+    """Yield all entry points of the group, by name, or why one cannot be used."""
+    for name in installed_names(kind):
+        try:
+            yield installed_part(kind, name)
+        except ModelError as problem:
+            yield problem
+
+
+def allow_only(allowed: Mapping[Kind, Mapping[str, str]]) -> None:
+    """From now on import parts of these kinds only by these names, with these hashes."""
+    _allowed.clear()
+    _allowed.update(allowed)
+
+
+def problem_with_part(kind: Kind, name: str, sha256: str, allowed: Mapping[str, str]) -> str | None:
+    """Return why a site that allows these names with these hashes does not run it, or None."""
+    if allowed.get(name) == sha256:
+        return None
+    what, key = f"the installed {kind} {name!r} with the SHA-256 {sha256}", f"installed_{kind}s"
+    if name in allowed:
+        return f"{what}; limits.{key} allows it with {allowed[name]} only"
+    return f"{what}; limits.{key} allows {', '.join(allowed) or 'none'}"
+
+
+def load_part(kind: Kind, name: str, sha256: str | None = None) -> Any:
+    """Import the entry point of a package with that hash; None: any.
+
+    Raises ModelError, and Refusal for what this site does not allow.
+    """
+    found = installed_part(kind, name)
+    if sha256 is not None and kind in _allowed:
+        problem = problem_with_part(kind, name, sha256, _allowed[kind])
+        if problem is not None:
+            raise Refusal(f"This site does not run {problem}.")
+    if sha256 is not None and found.sha256 != sha256:
+        raise ModelError(
+            f"The {kind} {name!r} that is installed here ({found.distribution}) has the SHA-256"
+            f" {found.sha256}, the study names {sha256}. Install the version that the study was"
+            " written for (`erosion models` shows the hashes)."
+        )
+    if _loaded.setdefault(found.package, found.sha256) != found.sha256:
+        raise ModelError(
+            f"The package {found.package} was replaced while this program ran, which still has the"
+            " old one in memory. Start the program again."
+        )
+    try:
+        return metadata.EntryPoint(name, found.target, group_of(kind)).load()
+    except (Exception, SystemExit) as problem:  # noqa: BLE001 - somebody else's code
+        what = f"The {kind} {name!r} ({found.target}) cannot be imported"
+        raise failed(what, problem) from None
+
+
+def load_class(kind: Kind, name: str, sha256: str | None, base: Any) -> Any:
+    """Return the same of a class that extends `base`."""
+    found = load_part(kind, name, sha256)
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise ModelError(f"The {kind} {name!r} is no subclass of {base.__name__}. Make it one.")
+    return found
+
+
+def failed(what: str, problem: BaseException) -> ModelError:
+    """Return the error for what somebody else's code raised."""
+    reason = str(problem).strip().splitlines()
+    words = f"{type(problem).__name__}: {reason[0][:300]}" if reason else type(problem).__name__
+    return ModelError(f"{what}: {words}. Correct the package, or ask its author.")
+
+
+def open_union(
+    kind: Kind, tag: str, ours: Iterable[str], form_of: Callable[[Mapping[str, Any]], Any]
+) -> tuple[Any, Any]:
+    """Return validators for a union that takes packages' tables, too: unpack it in `Annotated`.
+
+    A table with a key `tag` that is none of `ours` but an installed name of that kind is of the
+    class that `form_of` makes for it.
+    """
+    known = frozenset(ours)
+
+    def validate(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        name = value.get(tag) if isinstance(value, Mapping) else getattr(value, tag, None)
+        if not isinstance(name, str) or name in known or name not in installed_names(kind):
+            return handler(value)
+        if isinstance(value, BaseModel):
+            return value  # made by this validator
+        return form_of(value).model_validate(value)
+
+    return WrapValidator(validate), SerializeAsAny()  # type: ignore[type-arg]
+
+
+def hash_in(raw: Mapping[str, Any], kind: Kind) -> str:
+    """Return the hash that a study's table names; raises ValueError where there is none."""
+    if not isinstance(raw.get("sha256"), str):
+        raise ValueError(f"it is a {kind} of a package; add sha256 (`erosion models` prints it)")
+    return str(raw["sha256"])
+
+
+def _described(kind: Kind, entry: metadata.EntryPoint) -> InstalledPart:
+    if entry.pattern.match(entry.value) is None:
+        raise ModelError(
+            f"The {kind} {entry.name!r} is declared as {entry.value!r}. Write it as"
+            " package.module:name in the package that declares it."
+        )
+    distribution = entry.dist
+    name = f"{distribution.name} {distribution.version}" if distribution else "no distribution"
+    package = entry.module.partition(".")[0]
+    sha256 = _hash_of(package, f"{kind} {entry.name!r}")
+    return InstalledPart(kind, entry.name, entry.value, name, sha256)
+
+
+def _hash_of(package: str, part: str) -> str:
+    try:
+        spec = importlib.util.find_spec(package)  # of a top-level name: imports nothing
+    except (ImportError, ValueError):
+        spec = None
+    where = f"The package {package} of the {part}"
+    if spec is None or not spec.has_location or spec.origin is None:
+        raise ModelError(
+            f"{where} is not there, or has no __init__.py. Install it again, as a package of files."
+        )
+    origin = Path(spec.origin)
+    root = origin.parent if spec.submodule_search_locations else origin
+    files = sorted(_files(root)) if root.is_dir() else [root]
+    digest = hashlib.sha256()
+    try:
+        for file in files:
+            if file.is_symlink():
+                raise ModelError(f"{where} holds a link ({file}). Replace it by what it points to.")
+            if file.is_dir():
+                continue
+            place = file.relative_to(root.parent).as_posix()
+            content = hashlib.sha256(file.read_bytes()).hexdigest()
+            digest.update(f"{place}\n{content}\n".encode())
+    except OSError as problem:
+        raise ModelError(f"{where} cannot be read ({problem}). Install it again.") from None
+    return digest.hexdigest()
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield everything below but hidden files and the interpreter's cache of compiled ones."""
+    for path in folder.iterdir():
+        if path.name.startswith(".") or path.name == "__pycache__":
+            continue
+        yield path
+        if path.is_dir() and not path.is_symlink():
+            yield from _files(path)

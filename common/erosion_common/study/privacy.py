@@ -1,0 +1,106 @@
+"""Differential privacy of a study: what it asks for, and what it excludes.
+
+The guarantee is about each patient of each hospital that is not the user, for the whole run and
+against all others together: whether that patient's record is there or blank, what leaves the
+hospital has nearly the same distribution. So nothing but the noised updates, and how many patients
+there are, may leave such a hospital for the study, and nothing that is computed over its patients
+may go into a patient's gradient.
+"""
+
+from collections.abc import Mapping
+from math import sqrt
+
+from pydantic import Field
+
+from erosion_common.algorithms.base import ArmBase
+from erosion_common.privacy import accountant
+from erosion_common.settings.base import Settings
+from erosion_common.tasks.inputs import TabularTask
+from erosion_common.tasks.task import Task
+
+
+class Privacy(Settings):
+    """What the patients of the other hospitals are promised, and how their one step is taken."""
+
+    epsilon: float = Field(
+        gt=0,
+        le=100,
+        description="The most that a run may cost each patient of a hospital other than the "
+        "user's, all arms and rounds together. Less is safer, and noisier.",
+    )
+    delta: float = Field(
+        default=1e-5,
+        gt=0,
+        le=1e-3,
+        description="The chance with which that promise may fail. It must be below 1 / patients "
+        "of every hospital.",
+    )
+    clip_norm: float = Field(
+        default=1.0,
+        gt=0,
+        description="The longest that a patient's gradient may be; a longer one is cut to it.",
+    )
+    learning_rate: float = Field(
+        gt=0,
+        description="Size of the one step that every hospital takes in a round. It can be larger "
+        "than in `training`, because the step is the mean over all patients.",
+    )
+
+    def noise_multiplier(self, releases: int) -> float:
+        """Return the noise's deviation in units of `clip_norm`, for that number of updates."""
+        return accountant.noise_multiplier(self.epsilon, self.delta, releases)
+
+    def noise_deviation(self, releases: int, patients: float) -> float:
+        """Return that of each parameter of an update, by its number of patients."""
+        noise = self.noise_multiplier(releases) * self.clip_norm
+        return self.learning_rate * noise / patients
+
+    def longest_noise(self, releases: int, patients: float, dim: int) -> float:
+        """Return what the norm of the noise in an update (dim,) hardly ever exceeds."""
+        # A normal vector is longer than sqrt(dim) + 6 with a chance of exp(-6^2 / 2) at most, by
+        # the concentration of a function that is 1-Lipschitz. An update that is the mean of two
+        # halves' has sqrt(2) times the noise of a whole one.
+        return sqrt(2) * self.noise_deviation(releases, patients) * (sqrt(dim) + 6)
+
+
+def problem_with_inputs(task: Task, scaling: str) -> str | None:
+    """Return what the study computes over a hospital's patients before they train, or None."""
+    if scaling in ("federated", "local"):
+        return (
+            f'scaling = "{scaling}" is made of sums over each hospital\'s patients, which have no'
+            ' noise; write scaling = "user" (the user\'s means and deviations) or "none"'
+        )
+    if isinstance(task, TabularTask):
+        for feature in task.features:
+            policy = task.policy(feature)
+            if policy == "mode" or (policy == "impute" and scaling == "none"):
+                what = "commonest category" if policy == "mode" else "mean"
+                return (
+                    f"a missing {feature.name} would become the {what} of the hospital's patients,"
+                    ' which has no noise; write missing = "indicator", "drop" or "refuse" there'
+                )
+    return task.why_not_apart() or None
+
+
+def problem_with_runs(*, every_user: bool, selects: bool, folds: bool) -> str | None:
+    """Return what would have the hospitals train more often, or None."""
+    if every_user:
+        return 'user = "all" makes every hospital a user, without noise in its updates; name one'
+    if selects:
+        return "selection would spend the patients' privacy on trials; choose settings beforehand"
+    if folds:
+        return (
+            "evaluation.folds would spend the patients' privacy on every fold; give"
+            " evaluation.test_share"
+        )
+    return None
+
+
+def problem_with_arms(arms: Mapping[str, ArmBase]) -> str | None:
+    """Return which arm such a study cannot have, or None."""
+    if all(arm.user_only for arm in arms.values()):
+        return "no arm asks another hospital; leave [privacy] out"
+    for name, arm in arms.items():
+        if problem := arm.problem_with_privacy():
+            return f"arms.{name}: {problem}"
+    return None

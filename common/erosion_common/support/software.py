@@ -1,0 +1,92 @@
+"""What is installed here: this program, its extras, others' Flower apps, torch with torchvision."""
+
+import importlib
+import re
+from importlib import metadata
+from shlex import quote
+from typing import TypeVar
+
+from erosion_common.errors import ErosionError
+
+OF_AN_EXTRA = re.compile(r"""(.+?)\s*;\s*extra == ["']([\w-]+)["']""")
+
+
+def software_version() -> str:
+    """Return the installed version; "unknown" for a mere folder."""
+    return _version("erosion") or "unknown"
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra's packages, by their own names and versions.
+
+    The name `erosion` on PyPI is another program's. Where ours only lies in a folder, the command
+    is for there.
+    """
+    try:
+        requirements = metadata.requires("erosion") or []
+    except metadata.PackageNotFoundError:
+        requirements = []
+    found = [OF_AN_EXTRA.fullmatch(requirement) for requirement in requirements]
+    packages = [match[1] for match in found if match and match[2] == extra]
+    return " ".join(["pip install", *map(quote, packages or [f".[{extra}]"])])
+
+
+App = TypeVar("App")
+
+
+def load_app(name: str, kind: type[App], error: type[ErosionError]) -> App:
+    """Return the app of this `kind` (ClientApp or ServerApp) by its `name`. Raises `error`."""
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise error(f"--app {name}: write it as PACKAGE:APP, for example our_app.main:app.")
+    try:
+        found = getattr(importlib.import_module(module), attribute, None)
+    except ModuleNotFoundError as problem:
+        if said := torchvision_problem(problem):
+            raise error(f"--app {name}: {said}") from None
+        raise error(
+            f"--app {name}: there is no module {problem.name!r} here. Install the app on this"
+            " machine first; programs are never sent."
+        ) from None
+    except Exception as problem:  # noqa: BLE001 - any error of the app
+        if said := torchvision_problem(problem):
+            raise error(f"--app {name}: {module} cannot be imported. {said}") from None
+        raise error(
+            f"--app {name}: {module} cannot be imported ({type(problem).__name__}: {problem})."
+            " Correct the app, or install what it needs."
+        ) from None
+    if not isinstance(found, kind):
+        what = "nothing" if found is None else f"a {type(found).__name__}"
+        raise error(
+            f"--app {name}: {attribute} in {module} is {what}, expected a {kind.__name__}."
+            " Name the variable that holds the app."
+        )
+    return found
+
+
+_INDEX = "https://download.pytorch.org/whl"
+
+
+def torchvision_problem(problem: Exception) -> str:
+    """Return what happened and the command that repairs torchvision; "" for other problems."""
+    if "torchvision" not in f"{problem} {getattr(problem, 'name', '')}":
+        return ""
+    torch, torchvision = (_version(package) for package in ("torch", "torchvision"))
+    release, _, build = torch.partition("+")
+    index = f" --index-url {_INDEX}/{build}" if build else ""
+    said = (
+        "torchvision is not installed"
+        if not torchvision
+        else f"torchvision {torchvision} does not fit torch {torch} ({problem}): they are of other"
+        " releases, or came from different indexes"
+    )
+    return f"{said}. Install both from one index: pip install --force-reinstall" + (
+        f" torch=={release} torchvision{index}"
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""

@@ -1,0 +1,129 @@
+"""The inputs of a model, one patient's: the columns of a table, or an image."""
+
+from collections import Counter
+from math import prod
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from erosion_common.tasks.features import (
+    CategoryFeature,
+    CategoryMissing,
+    Feature,
+    MissingPolicy,
+    NumberFeature,
+    NumberMissing,
+)
+from erosion_common.tasks.task import Task
+
+MOST_VALUES = 2**28  # of one image; a volume of 512 x 512 x 512 has half as many
+
+
+class TabularTask(Task):
+    """Predict from a row of a table."""
+
+    kind: Literal["tabular"] = Field(
+        default="tabular", description="The input is a row of a table."
+    )
+    features: tuple[Feature, ...] = Field(
+        min_length=1,
+        description="Columns that the model reads. A bare name is a number without a range.",
+    )
+    missing: MissingPolicy = Field(
+        default="refuse",
+        description="What becomes of a patient who lacks a value, unless the feature says "
+        'otherwise. `"refuse"`: the table is not accepted. `"drop"`: the patient is left out. '
+        '`"impute"`: a number becomes the mean; a category gets a separate input that says '
+        "that it is missing.",
+    )
+
+    @model_validator(mode="after")
+    def _columns_differ(self) -> Self:
+        named = (*self.features, *self.target_columns)
+        times = Counter(column.name for column in named)
+        twice = sorted(name for name in times if times[name] > 1)
+        if twice:
+            raise ValueError(
+                f"{', '.join(twice)} is named twice among target and features;"
+                " a column has one role"
+            )
+        return self
+
+    def policy(self, feature: NumberFeature | CategoryFeature) -> NumberMissing | CategoryMissing:
+        """Return the policy for patients who lack the feature."""
+        if feature.missing is not None:
+            return feature.missing
+        if self.missing == "impute" and isinstance(feature, CategoryFeature):
+            return "indicator"
+        return self.missing
+
+    def width(self, feature: NumberFeature | CategoryFeature) -> int:
+        """Return how many input columns the feature becomes."""
+        if isinstance(feature, NumberFeature):
+            return 1
+        return len(feature.categories) - 1 + (self.policy(feature) == "indicator")
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one patient's input: (number of encoded columns,)."""
+        return (sum(self.width(feature) for feature in self.features),)
+
+
+class ImageTask(Task):
+    """Predict from an image, or from a volume: the slices of one scan."""
+
+    kind: Literal["image"] = Field(default="image", description="The input is an image.")
+    shape: tuple[int, ...] = Field(
+        min_length=3,
+        max_length=4,
+        description="`[channels, height, width]` in pixels, with 1 or 3 channels.",
+    )
+    mean: tuple[float, ...] = Field(
+        default=(0.0,),
+        description="Subtracted from each channel, after pixels were scaled to 0 to 1. One "
+        "value, or one for each channel.",
+    )
+    deviation: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+        default=(1.0,),
+        description="What the channels are then divided by. One value, or one for each channel.",
+    )
+
+    @field_validator("shape")
+    @classmethod
+    def _grey_or_colour(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if len(value) == 4 and value[0] != 1:
+            raise ValueError("a volume is grey: write [1, depth, height, width]")
+        if value[0] not in (1, 3) or min(value) < 1:
+            raise ValueError("write [channels, height, width] with 1 or 3 channels")
+        if prod(value) > MOST_VALUES:
+            raise ValueError(f"one image has at most {MOST_VALUES:,} values; make it smaller")
+        return value
+
+    @model_validator(mode="after")
+    def _one_target(self) -> Self:
+        if len(self.target_columns) != 1:
+            raise ValueError(
+                f"outcome = {self.outcome!r} has {len(self.target_columns)} target columns, and an"
+                " image comes with one label; use a table"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _channels_fit(self) -> Self:
+        for name, values in (("mean", self.mean), ("deviation", self.deviation)):
+            if len(values) not in (1, self.shape[0]):
+                raise ValueError(
+                    f"{name} = {list(values)}; give one value, or one for each channel"
+                    f" (shape = {list(self.shape)})"
+                )
+        return self
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one image: (channels, height, width), or with the depth of a volume between."""
+        return self.shape
+
+    @property
+    def is_of_volumes(self) -> bool:
+        """Whether a patient's input has a depth."""
+        return len(self.shape) == 4

@@ -1,0 +1,92 @@
+"""`erosion testbed --simulate`: the same study without a network, and its figures at the end."""
+
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
+
+from erosion.simulation.simulator import Simulation, simulate
+from erosion.simulation.testbed_sites import sites_of_testbed
+from erosion_client.training.hospital import Hospital
+from erosion_common.errors import StudyError
+from erosion_common.rounds.data_check import DataCheck
+from erosion_common.study.study import Study, load_study
+from erosion_server.output.words import absences, data_check, metric_text
+from erosion_server.run.findings import absences as absent
+from erosion_server.run.findings import leak_of
+from erosion_server.run.result import verdict, whom_it_tests
+
+
+def simulate_testbed(
+    study_file: Path,
+    *,
+    data_dir: Path | None,
+    weights: Path | None = None,
+    workers: int | None = None,
+    stacked: bool | None = None,
+    console: Console | None = None,
+) -> Simulation:
+    """Simulate, with a progress bar on standard error, and print the outcome.
+
+    `workers`, `stacked` and what is raised: see `simulate`.
+    """
+    study = load_study(study_file)
+    if study.has_every_user:
+        raise StudyError(
+            f"Study {study.name} has every hospital as its user; --simulate is for one. Give one"
+            " name, or run it without --simulate."
+        )
+    with tempfile.TemporaryDirectory() as made, Progress(console=Console(stderr=True)) as bar:
+        sites = sites_of_testbed(study, study_file.resolve().parent, Path(made), data_dir, weights)
+        hospitals = {name: Hospital(site) for name, site in sites.items()}
+        task = bar.add_task(study.name, total=study.rounds * len(study.arms))
+        found = simulate(
+            study,
+            hospitals,
+            lambda _: bar.advance(task),
+            weights,
+            on_check=lambda compared: _say(bar.console, compared),
+            workers=workers,
+            stacked=stacked,
+        )
+    _print(console or Console(highlight=False), study, found)
+    return found
+
+
+def _say(console: Console, found: DataCheck) -> None:
+    for sentence in data_check(found):
+        console.print(Text(sentence, style="bold yellow"), soft_wrap=True)
+
+
+def _print(console: Console, study: Study, found: Simulation) -> None:
+    task, ended = type(study.task), found.evaluation
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_row("arm", *(metric.column for metric in task.metrics), style="dim")
+    lines = {**ended.arms, **ended.references}
+    if ended.base_rate:
+        lines["base rate"] = ended.base_rate
+    for arm, metrics in lines.items():
+        table.add_row(arm, *(metric_text(m, metrics.get(m.name)) for m in task.metrics))
+    _say(console, found.data_check)
+    if (leak := leak_of(task, ended.arms, ended.best_column)) is not None:
+        console.print(Text(leak.sentence(task), style="bold yellow"), soft_wrap=True)
+    console.print(table)
+    console.print()
+    tested = whom_it_tests(study)
+    said = verdict(
+        task,
+        ended.comparison,
+        dict(ended.arms),
+        ended.base_rate,
+        references=ended.references,
+        tested=tested,
+        shifted_by=study.task.shifted_by,
+        leak=leak,
+    )
+    console.print(Text(said.text))
+    missing = absent(study.hospitals, study.user, found.records)
+    for sentence in absences(missing, named_in=""):
+        console.print(Text(sentence))

@@ -1,0 +1,290 @@
+"""A study with all its hospitals on this machine: a deployment's programs, under supervision."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any, Self
+
+import tomli_w
+
+from erosion.simulation.free_ports import free_address
+from erosion.simulation.testbed_sites import TESTBED_BUDGET, own_data, testbed_limits
+from erosion.sources import Data, make_hospitals
+from erosion_common.errors import ErosionError, StudyError
+from erosion_common.rounds.study import check_start
+from erosion_common.sealed import pinned_keys
+from erosion_common.study.study import Study, load_study
+from erosion_common.support.files import write_private
+from erosion_common.support.keys import new_private_key, private_pem
+from erosion_common.support.process import peak_megabytes
+from erosion_server.output.registry import check_outputs
+from erosion_server.run import provenance
+from erosion_server.run.run_folder import RunFolder, new_run_folder
+
+DATA = "testbed"  # the hospitals' folder in a run's
+KEY = "node.key"
+STOP_SECONDS = 5.0  # between asking a process to end and ending it
+
+
+def study_path(name: str) -> Path:
+    """Return a path, or the name of a study that comes with the program. Raises StudyError.
+
+    Of a folder, its study.toml.
+    """
+    if Path(name).is_dir():
+        return Path(name) / "study.toml"
+    if name.endswith(".toml") or os.sep in name:
+        return Path(name)
+    with as_file(files("erosion") / "studies") as folder:
+        known = {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    if name not in known:
+        raise StudyError(
+            f"There is no study named {name!r}. Name one of {', '.join(known)}, or give the path of"
+            " a .toml file."
+        )
+    return known[name]
+
+
+@dataclass
+class _Program:
+    """One process of the testbed."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path | None  # None: it speaks on the terminal
+    peak_megabytes: float = 0.0
+
+    def poll(self) -> int | None:
+        """Return the exit code once it ended; until then, also notes its peak memory."""
+        self.peak_megabytes = peak_megabytes(self.process.pid) or self.peak_megabytes
+        return self.process.poll()
+
+    def last_error(self) -> str:
+        """Return the last that it logged as an error, all lines of it; "" where there is none."""
+        entries = re.split(r"^(?=\d{4}-\d\d-\d\d )", self._said(), flags=re.M)
+        errors = [entry for entry in entries if " ERROR " in entry.partition("\n")[0]]
+        return errors[-1].partition(" ERROR ")[2].rstrip() if errors else ""
+
+    def last_words(self) -> str:
+        """Return what it said last, for a message."""
+        return (self._said().strip().splitlines() or ["it said nothing"])[-1]
+
+    def _said(self) -> str:
+        return "" if self.log is None else self.log.read_text(errors="replace")
+
+
+class _Programs(list[_Program]):
+    """Every process that the testbed started; as a context manager none of them outlives it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ask every process to end, then see to it."""
+        running = [program for program in self if program.poll() is None]
+        for program in running:
+            _signal(program, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_SECONDS
+        while any(program.poll() is None for program in running) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        for program in running:
+            while program.poll() is None:
+                _signal(program, signal.SIGKILL)
+                time.sleep(0.02)
+        for program in self:
+            if program.process.stdin:
+                program.process.stdin.close()
+
+    def start(self, name: str, arguments: list[str], log: Path | None) -> _Program:
+        # Several processes share the cores: more than one thread each would only get in the way.
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+            provenance.COMMAND_VARIABLE: provenance.command(),
+        }
+        if log is not None:  # its hospitals' budgets are this run's alone
+            environment["XDG_STATE_HOME"] = str(log.parent / "home")
+        with contextlib.nullcontext() if log is None else log.open("wb") as output:
+            # A separate session, so that Ctrl-C reaches only the testbed, which then ends the
+            # others in order. Standard input is a pipe that closes even if the testbed is killed.
+            process = subprocess.Popen(
+                [sys.executable, "-m", "erosion", *arguments, "--until-stdin-closes"],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                env=environment,
+                start_new_session=True,
+            )
+        self.append(_Program(name, process, log))
+        return self[-1]
+
+
+def _signal(program: _Program, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(program.process.pid, number)
+
+
+def run_testbed(
+    study_file: Path,
+    *,
+    runs: Path,
+    data_dir: Path,
+    verbosity: int,
+    outputs: Sequence[str],
+    weights: Path | None,
+) -> int:
+    """Run a study here; the exit code is the coordinator's. Raises StudyError, DataError.
+
+    `outputs` are the coordinator's, as after its `--output`; `weights` is the folder of files that
+    models start from, for everybody.
+    """
+    study = load_study(study_file)
+    check_start(study, weights)
+    check_outputs(outputs)
+    own = own_data(study, study_file.resolve().parent) if study.testbed is None else None
+    folder = new_run_folder(runs, study)
+    return run_in_testbed(
+        study,
+        folder,
+        data_dir=data_dir,
+        verbosity=verbosity,
+        outputs=outputs,
+        own=own,
+        weights=weights,
+    )
+
+
+def run_in_testbed(
+    study: Study,
+    folder: RunFolder,
+    *,
+    data_dir: Path,
+    verbosity: int = 0,
+    outputs: Sequence[str],
+    own: Mapping[str, Data] | None,
+    weights: Path | None,
+) -> int:
+    """Run it in a run folder that was made for this study; see `run_testbed`.
+
+    `own`: [data] of every hospital's site file, for a study without a [testbed] table.
+    """
+    hospitals = own or make_hospitals(study, folder.path / DATA, data_dir)
+    flags = ["-" + "v" * verbosity] if verbosity else []
+    named = [f"--output={output}" for output in outputs]
+    return deploy(study, folder, hospitals, flags=flags, server_flags=named, weights=weights)
+
+
+def deploy(
+    study: Study,
+    folder: RunFolder,
+    hospitals: Mapping[str, Data],
+    *,
+    flags: Sequence[str] = (),
+    server_flags: Sequence[str] = (),
+    weights: Path | None = None,
+    by_way_of: Callable[[str], contextlib.AbstractContextManager[str]] = contextlib.nullcontext,
+) -> int:
+    """Run a study here on hospitals with data here; the exit code is the coordinator's.
+
+    `hospitals`: files, or [data] of a site file. `flags` are for every program, `server_flags` for
+    the coordinator's too. `by_way_of`: what lies between the sites and the coordinator; it is given
+    the coordinator's address and gives what the sites dial.
+    """
+    started, data = time.monotonic(), folder.path / DATA
+    if study.federation.sealed:
+        write_identities(data, list(hospitals))
+    address = free_address()
+    place = ["--address", address, "--run-folder", str(folder.path)]
+    compute = {} if weights is None else {"weights": str(weights.absolute())}
+    if weights is not None:
+        place += ["--weights", str(weights)]
+    if study.federation.longest_wait_seconds is None:  # nobody starts a site again here
+        place.append(f"--longest-wait={study.federation.join_deadline_seconds:g}")
+    print(
+        f"Starting the coordinator and {len(hospitals)} hospitals, a process each ...", flush=True
+    )
+    with by_way_of(address) as dialled, _Programs() as programs:
+        server = programs.start(
+            "coordinator",
+            ["server", str(folder.study), "--insecure", *place, *flags, *server_flags],
+            None,
+        )
+        sites = [
+            programs.start(
+                name,
+                ["client", str(_write_site(data, name, source, dialled, compute, study)), *flags],
+                data / name / "log.txt",
+            )
+            for name, source in hospitals.items()
+        ]
+        code = _watch(server, sites)
+        for site in sites:  # here nobody has to be kept from reading their logs
+            if error := site.last_error():
+                print(f"At {site.name} ({site.log}): {error}", file=sys.stderr, flush=True)
+    memory = ", ".join(f"{program.name} {program.peak_megabytes:.0f}" for program in programs)
+    took = time.monotonic() - started
+    print(f"Peak memory in MB: {memory}. The testbed took {took:.1f} s.", flush=True)
+    return code
+
+
+def _watch(server: _Program, sites: list[_Program]) -> int:
+    """Wait until the coordinator ends; report a site that ends early, and leave it be."""
+    reported: set[str] = set()
+    while (code := server.poll()) is None:
+        for site in sites:
+            if site.poll() is not None and site.name not in reported:
+                reported.add(site.name)
+                print(
+                    f"The site of {site.name} ended (exit code {site.process.returncode}):"
+                    f" {site.last_words()}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+        if len(reported) == len(sites):
+            raise ErosionError("Every site ended, so the study cannot go on; see above.")
+        time.sleep(0.05)
+    return code if code >= 0 else 128 - code
+
+
+def _write_site(
+    folder: Path,
+    name: str,
+    source: Data,
+    address: str,
+    compute: Mapping[str, Any],
+    study: Study,
+) -> Path:
+    path = folder / name / "site.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    site = {
+        "name": name,
+        "data": source,
+        "coordinator": {"address": address},
+        "approval": {"automatic": "within_limits"},
+        "budget": TESTBED_BUDGET,
+        "compute": {"public_order": True, **compute},  # so that the run is the same again
+    }
+    if limits := testbed_limits(study, name):
+        site["limits"] = limits
+    if (key := path.with_name(KEY)).exists():
+        site["sealed"] = {"private_key": key.name}
+    path.write_text(tomli_w.dumps(site), encoding="utf-8")
+    return path
+
+
+def write_identities(folder: Path, names: Sequence[str]) -> None:
+    """Write keys for sealed rounds, where no hospital was enrolled."""
+    keys = {name: new_private_key() for name in names}
+    for name, key in keys.items():
+        write_private(folder / name / KEY, private_pem(key))
+        others = {other: keys[other].public_key() for other in names if other != name}
+        (folder / name / pinned_keys.NAME).write_text(pinned_keys.as_text(others))

@@ -1,0 +1,323 @@
+"""Hospitals that are called in processes of one thread each, all forked from this one.
+
+A fork inherits the hospitals as they are: their data are loaded once and lie in memory once. From
+then on each hospital lives in one of the processes, with all that it keeps between rounds. What it
+answers is, bit by bit, what it would have answered here. Values travel pickled through a pipe; the
+large arrays lie in memory that both processes share, which takes a quarter of the processor time.
+"""
+
+import gc
+import heapq
+import io
+import logging
+import mmap
+import os
+import pickle
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from multiprocessing import get_context
+from multiprocessing.connection import Connection as PipeEnd
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from typing import Any, Generic, Self, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from erosion_common.errors import RunError
+from erosion_common.rounds.channel import Connection, Request
+from erosion_common.study.study import Study
+
+Bytes = NDArray[np.uint8]
+
+LARGE = 1 << 16  # bytes of an array that is worth a place in the shared memory
+_TAKEN = b""  # what a receiver answers once the shared memory is free again
+
+
+class SharedPipe:
+    """One end. Of two messages with large arrays the second waits until the first was taken."""
+
+    def __init__(self, pipe: PipeEnd, outgoing: mmap.mmap, incoming: mmap.mmap) -> None:
+        """`outgoing` and `incoming` are the other end's incoming and outgoing."""
+        self.pipe = pipe
+        self._outgoing = np.frombuffer(outgoing, dtype=np.uint8)
+        self._incoming = np.frombuffer(incoming, dtype=np.uint8)
+        self._is_free = True  # of the outgoing memory
+
+    def send(self, message: object) -> None:
+        """Send. Raises OSError where the other process has ended."""
+        arrays: list[pickle.PickleBuffer] = []
+        text = _pickled(message, arrays)
+        parts = [np.frombuffer(array.raw(), dtype=np.uint8) for array in arrays]
+        shared = self._place(parts)
+        rest = [part.tobytes() for part, place in zip(parts, shared, strict=True) if place < 0]
+        sizes = [part.size for part in parts]
+        header = pickle.dumps((list(zip(sizes, shared, strict=True)), text, rest), protocol=5)
+        self.pipe.send_bytes(header)
+
+    def receive(self) -> tuple[Any] | None:
+        """Return what the next message holds, in a tuple of one; None where it only said "taken".
+
+        Raises EOFError and OSError where the other process has ended.
+        """
+        header = self.pipe.recv_bytes()
+        if header == _TAKEN:
+            self._is_free = True
+            return None
+        described, text, rest = pickle.loads(header)  # noqa: S301 - this program, forked
+        others = iter(rest)
+        buffers: list[Bytes] = []
+        for size, place in described:
+            # torch's own memory is aligned as the tensor's was before.
+            buffer: Bytes = torch.empty(size, dtype=torch.uint8).numpy()
+            buffer[:] = (
+                self._incoming[place : place + size]
+                if place >= 0
+                else np.frombuffer(next(others), dtype=np.uint8)
+            )
+            buffers.append(buffer)
+        if any(place >= 0 for _, place in described):
+            self.pipe.send_bytes(_TAKEN)
+        return (pickle.loads(text, buffers=buffers),)  # noqa: S301 - likewise
+
+    def close(self) -> None:
+        """The other end then finds that this one has ended."""
+        self.pipe.close()
+
+    def _place(self, parts: Sequence[Bytes]) -> list[int]:
+        """Copy large arrays to the shared memory: where each begins there; -1: it does not."""
+        places, end = [], 0
+        for part in parts:
+            fits = part.size >= LARGE and end + part.size <= self._outgoing.size
+            places.append(end if fits else -1)
+            end += part.size if fits else 0
+        if end:
+            while not self._is_free:
+                message = self.receive()
+                assert message is None, "a message came before the last one was taken"
+            self._is_free = False
+        for part, place in zip(parts, places, strict=True):
+            if place >= 0:
+                self._outgoing[place : place + part.size] = part
+        return places
+
+
+class _Pickler(pickle.Pickler):
+    """Tensors as arrays, with their values outside the pickle."""
+
+    def reducer_override(self, value: object) -> Any:
+        """Return how to make it again."""
+        if isinstance(value, Tensor):
+            return torch.from_numpy, (value.detach().contiguous().numpy(),)
+        if isinstance(value, Study):  # as it travels over a network
+            return _study, (value.canonical_json(),)
+        return NotImplemented
+
+
+@lru_cache(maxsize=4)  # a study is named by every request
+def _study(text: str) -> Study:
+    return Study.model_validate_json(text)
+
+
+def _pickled(message: object, arrays: list[pickle.PickleBuffer]) -> bytes:
+    def keep_small(array: pickle.PickleBuffer) -> bool:
+        """True: it is part of the pickle."""
+        if array.raw().nbytes < LARGE:
+            return True
+        arrays.append(array)
+        return False
+
+    with io.BytesIO() as stream:
+        _Pickler(stream, protocol=5, buffer_callback=keep_small).dump(message)
+        return stream.getvalue()
+
+
+SHARED_BYTES = 1 << 20  # of each process and direction, in addition to a few of the largest arrays
+SHARED_ARRAYS = 8
+STOP_SECONDS = 5.0  # for a process to end when asked
+
+A = TypeVar("A")  # what is made of a request
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """An exception that is a fault of the program, from another process."""
+
+    problem: Exception
+    trace: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    """One process, seen from here."""
+
+    process: BaseProcess
+    channel: SharedPipe
+
+
+class WorkerProcesses(Generic[A]):
+    """Calls `answers(requests)` in the processes that the hospitals live in, each with its own.
+
+    As a context manager it ends every process; each also ends with this one.
+    """
+
+    def __init__(
+        self,
+        answers: Callable[[Mapping[Connection, Request]], Iterable[A]],
+        loads: Mapping[Connection, int],
+        num_workers: int,
+        dim: int,
+    ) -> None:
+        """Fork. `loads`: how much each connection's work is; `dim`: numbers in a large array."""
+        self._home = _shared_out(loads, num_workers)
+        self._workers: list[_Worker] = []
+        size = SHARED_BYTES + SHARED_ARRAYS * 4 * dim
+        context = get_context("fork")
+        reading, self._lifeline = os.pipe()  # its writing end is closed when this process ends
+        try:
+            for _ in range(num_workers):
+                pipes = context.Pipe()
+                memory = mmap.mmap(-1, size), mmap.mmap(-1, size)
+                ours = SharedPipe(pipes[0], *memory)
+                theirs = SharedPipe(pipes[1], *reversed(memory))
+                inherited = [*(worker.channel for worker in self._workers), ours]
+                process = context.Process(
+                    target=_work,
+                    args=(theirs, answers, inherited, (reading, self._lifeline)),
+                    daemon=True,
+                )
+                process.start()
+                theirs.close()
+                self._workers.append(_Worker(process, ours))
+        except BaseException:  # nobody else would end those that have started
+            self.close()
+            raise
+        finally:
+            os.close(reading)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def answers(self, requests: Mapping[Connection, Request]) -> Iterator[A]:
+        """What `answers` gave for each, as it comes; to be followed to the end.
+
+        Raises RunError where a process was ended, and what `answers` raised.
+        """
+        asked: dict[int, dict[Connection, Request]] = {}
+        for connection, request in requests.items():
+            asked.setdefault(self._home[connection], {})[connection] = request
+        pending = {number: len(parts) for number, parts in asked.items()}
+        for number, parts in asked.items():
+            with self._alive(number):
+                self._workers[number].channel.send(parts)
+        while pending:
+            ready = wait([self._workers[number].channel.pipe for number in pending])
+            for number in [n for n in pending if self._workers[n].channel.pipe in ready]:
+                with self._alive(number):
+                    message = self._workers[number].channel.receive()
+                if message is None:
+                    continue
+                (found,) = message
+                if isinstance(found, _Raised):
+                    found.problem.add_note(f"In a worker process:\n{found.trace}")
+                    raise found.problem
+                pending[number] -= 1
+                if not pending[number]:
+                    del pending[number]
+                yield found
+                del message, found  # it may be large
+
+    def close(self) -> None:
+        """End every process, at once."""
+        with suppress(OSError):  # closed before
+            os.close(self._lifeline)
+        for worker in self._workers:
+            worker.channel.close()
+        for worker in self._workers:
+            worker.process.join(STOP_SECONDS)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+        self._workers.clear()
+
+    @contextmanager
+    def _alive(self, number: int) -> Iterator[None]:
+        """Turn the end of a process into a RunError."""
+        try:
+            yield
+        except (EOFError, OSError):
+            process = self._workers[number].process
+            process.join(STOP_SECONDS)
+            raise RunError(
+                f"Process {number + 1} of the {len(self._workers)} that the hospitals are called in"
+                f" ended (exit code {process.exitcode}), often for want of memory. Give fewer"
+                " workers, or 1: then they are called in this process."
+            ) from None
+
+
+def _shared_out(loads: Mapping[Connection, int], num_workers: int) -> dict[Connection, int]:
+    """Return a process for each hospital: largest first, each to the least loaded process."""
+    homes = {}
+    busy = [(0, number) for number in range(num_workers)]
+    for connection in sorted(loads, key=lambda connection: -loads[connection]):
+        load, number = heapq.heappop(busy)
+        homes[connection] = number
+        heapq.heappush(busy, (load + loads[connection], number))
+    return homes
+
+
+def _work(
+    channel: SharedPipe,
+    answers: Callable[[Mapping[Connection, Request]], Iterable[object]],
+    inherited: Sequence[SharedPipe],
+    lifeline: tuple[int, int],
+) -> None:
+    """A process's whole life. The one that forked it speaks for it: it writes to no stream."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the other one, which ends this one
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    logging.disable(logging.CRITICAL)  # a lock of a handler may have been held during the fork
+    torch.set_num_threads(1)  # more would only compete for the cores
+    gc.freeze()  # what was inherited is not looked through, which would copy its pages
+    for other in inherited:
+        other.close()
+    reading, writing = lifeline
+    os.close(writing)
+    threading.Thread(target=_end_with, args=(reading,), daemon=True).start()
+    with suppress(EOFError, OSError):
+        while True:
+            if (message := channel.receive()) is not None:
+                for answered in _answered(answers, message[0]):
+                    channel.send(answered)
+                    del answered  # it may be large
+    os._exit(0)
+
+
+def _end_with(lifeline: int) -> None:
+    """End this process, in the middle of its work, when the one that forked it has ended."""
+    os.read(lifeline, 1)
+    os._exit(0)
+
+
+def _answered(
+    answers: Callable[[Mapping[Connection, Request]], Iterable[object]],
+    requests: Mapping[Connection, Request],
+) -> Iterator[object]:
+    try:
+        yield from answers(requests)
+    except Exception as problem:  # noqa: BLE001 - it is raised in the other process
+        trace = traceback.format_exc()
+        try:
+            pickle.loads(pickle.dumps(problem))  # noqa: S301 - made here
+        except Exception:  # noqa: BLE001 - an exception's __init__ may raise anything
+            problem = RunError(f"{type(problem).__name__}: {problem}")
+        yield _Raised(problem, trace)

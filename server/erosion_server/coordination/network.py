@@ -1,0 +1,443 @@
+"""The hospitals over the network: requests become Flower messages, replies plain values again.
+
+Of the link it needs a Flower `Grid` and the few questions of `NodeAuthorizer`. The study travels
+with `describe`; a site that was not sent a study yet, or has lost it, gets it with the request.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from flwr.app import Error, Message, RecordDict
+
+from erosion_common.aggregation.cohort import HospitalName
+from erosion_common.errors import ErosionError, RunOver, Undecided
+from erosion_common.protocol import wire
+from erosion_common.protocol.flower import BoundedMessage, log_head, read_error, received_bytes
+from erosion_common.protocol.messages import EvaluateRequest, TrainRequest
+from erosion_common.rounds.bounds import most_head_bytes
+from erosion_common.rounds.channel import (
+    Away,
+    Connection,
+    Declined,
+    Denied,
+    Introduced,
+    Left,
+    News,
+    Reply,
+    Request,
+    Result,
+    too_late,
+)
+from erosion_common.rounds.records import Absence, Rejection
+from erosion_common.settings.names import is_name
+from erosion_common.study.study import Study
+from erosion_common.support.text import printable
+from erosion_server.coordination.end_notices import EndNotices
+from erosion_server.link import LEFT, NODE_LEFT, UNREADABLE, LinkGrid
+
+DESCRIBE_SECONDS = 300.0  # a site may load its data before it answers
+NOTICE_SECONDS = 60.0
+
+
+class NodeAuthorizer(Protocol):
+    """Knows which keys are let in."""
+
+    def hospital_of(self, node_id: int) -> str | None:
+        """Return the hospital that a node's key belongs to; None where the key is not let in."""
+
+    def why_not(self, hospital: str) -> str | None:
+        """Return why no site could come in as `hospital` now; None where one could."""
+
+    def may_renew(self, hospital: str) -> bool:
+        """Return whether a renewed key would let it in again, or does; not where it was revoked."""
+
+    def evict(self, node_id: int) -> None:
+        """Disconnect a node with a key that is no longer let in, and give the reason."""
+
+
+@dataclass(slots=True)
+class _Site:
+    """A node in one of its sessions."""
+
+    node_id: int
+    visit: tuple[int, int]  # session, and decisions in it: it introduces itself in each
+    asked_at: float  # to introduce itself
+    is_overdue: bool = False  # with that, and a warning was logged
+    hospital: HospitalName | None = None  # that it introduced itself as
+    is_undecided: bool = False  # people there had not decided in this visit
+    studies: set[str] = field(default_factory=set)  # digests of those that it was sent
+
+    def is_in(self, visit: tuple[int, int] | None) -> bool:
+        """Return if this visit of the site continues, as far as this study is concerned."""
+        if visit is None or not self.is_undecided:
+            return visit is not None and visit[0] == self.visit[0]
+        return visit == self.visit
+
+
+@dataclass(slots=True)
+class _Sent:
+    """What is known of a request that was sent."""
+
+    request: Request
+    bytes_sent: int
+    at: float  # when
+
+
+class NetworkChannel:
+    """A `Transport` over the link."""
+
+    def __init__(
+        self,
+        study: Study,
+        grid: LinkGrid,
+        authorizer: NodeAuthorizer | None,
+        *,
+        others_stay: bool = False,
+        end_notices: EndNotices | None = None,
+        run: str = "",
+        whole_run: str = "",
+        witness: Callable[[HospitalName, str, str], None] = lambda *_: None,
+    ) -> None:
+        """`authorizer` binds nodes to names; None: a site's own word is taken (loopback only).
+
+        `others_stay`: sites that this study does not want wait for another one. `end_notices`
+        notes the hospitals that are asked about this study. `run`: the run's name at the sites;
+        `whole_run`: that of the run which it is a part of. `witness` receives the hash of its log
+        that a hospital sends with every reply, and the kind of request.
+        """
+        self._end_notices, self._whole_run = end_notices, whole_run or run
+        self._witness = witness
+        self._grid, self._authorizer, self._others_stay = grid, authorizer, others_stay
+        self._study, self._run = study, run
+        self._most_head_bytes = most_head_bytes(study)
+        self._introduction: RecordDict | None = None  # what every newcomer is asked
+        self._sites: dict[Connection, _Site] = {}
+        self._asked: dict[str, Connection] = {}  # describe request -> the connection
+        self._unanswered: dict[
+            int, float
+        ] = {}  # node -> seconds of earlier connections in which it
+        # was asked to introduce itself without an answer: a return starts no other wait
+        self._notices: set[str] = set()  # that were sent; sites confirm them
+        self._num_connections = 0
+        self._sent: dict[Connection, _Sent] = {}  # of the exchange under way
+
+    def news(self) -> Iterator[News]:
+        """Return who came, went, or was denied."""
+        visits = self._grid.visits()
+        yield from self._revoked()
+        for connection, site in list(self._sites.items()):
+            if not site.is_in(visits.get(site.node_id)):
+                if connection in self._asked.values():
+                    self._unanswered[site.node_id] = self.now() - site.asked_at
+                del self._sites[connection]
+                yield Left(connection)
+        known = {site.node_id for site in self._sites.values()}
+        for node_id, visit in sorted(visits.items()):
+            if node_id not in known and not self._is_for_another_study(node_id):
+                asked_at = self.now() - self._unanswered.get(node_id, 0.0)
+                self._describe(_Site(node_id, visit, asked_at))
+        if self._end_notices is not None:
+            self._end_notices.resend()
+        for confirmed in self._grid.pull_messages(list(self._notices)):
+            self._note_log(confirmed, self._name_of(confirmed.metadata.src_node_id))
+            self._notices.discard(confirmed.metadata.reply_to_message_id)
+        for reply in self._grid.pull_messages(list(self._asked)):
+            connection = self._asked.pop(reply.metadata.reply_to_message_id)
+            if connection in self._sites:
+                self._unanswered.pop(self._sites[connection].node_id, None)
+                yield from self._introduced(connection, reply)
+        yield from self._overdue()
+
+    def turn_away(self, connection: Connection, reason: str) -> None:
+        """Send a notice, which is final unless the site may wait for another study."""
+        if (site := self._sites.get(connection)) is not None:
+            site.hospital = None
+            said = wire.Notice(text=reason, final=not self._others_stay, run=self._run)
+            notice = wire.encode_notice(said)
+            message = BoundedMessage(
+                notice,
+                site.node_id,
+                wire.NOTICE,
+                most_reply_bytes=0,
+                ttl=NOTICE_SECONDS,
+                most_head_bytes=self._most_head_bytes,
+            )
+            self._notices.update(self._grid.push_messages([message]))
+
+    def close(self) -> None:
+        """Stop waiting: requests outside the rounds are forgotten."""
+        self._grid.forget([*self._asked, *self._notices])
+        self._asked.clear()
+        self._notices.clear()
+
+    def ask(self, requests: Mapping[Connection, Request], seconds: float) -> Iterator[Reply]:
+        """Over the grid."""
+        replies = self._grid.send_and_receive(self.messages(requests, seconds), timeout=seconds)
+        return self.replies(replies, seconds)
+
+    def messages(self, requests: Mapping[Connection, Request], seconds: float) -> Iterable[Message]:
+        """Yield the requests to be sent; each is made when it is taken, for they are large."""
+        encoder = wire.Encoder()
+        records: dict[tuple[int, bool], tuple[RecordDict, int]] = {}
+        # by request, and if its study goes along: with the number of bytes
+        self._sent = {}
+        for connection, request in requests.items():
+            site = self._sites[connection]
+            with_study = request.study.digest not in site.studies
+            key = id(request), with_study
+            if key not in records:
+                encoded = _encoded(encoder, request, with_study=with_study)
+                records[key] = encoded, wire.num_bytes(encoded)
+            site.studies.add(request.study.digest)
+            record, num_bytes = records[key]
+            self._sent[connection] = _Sent(request, num_bytes, self.now())
+            yield self._message(record, site.node_id, request, seconds)
+
+    def replies(self, messages: Iterable[Message], seconds: float) -> Iterator[Reply]:
+        """Return one reply for each of the latest `messages`."""
+        deadline = self.now() + seconds
+        by_node = {self._sites[c].node_id: c for c in self._sent if c in self._sites}
+        waiting = dict(self._sent)
+        sent_again: list[Iterable[Message]] = []
+        for message in messages:
+            connection = by_node[message.metadata.src_node_id]
+            if not message.has_error() and wire.asks_for_study(message.content):
+                del message
+                sent_again.append(self._with_study(connection, deadline))
+                continue
+            reply = self._reply(connection, waiting.pop(connection), message)
+            del message  # what is used of it is in the reply
+            yield reply
+            del reply
+        for again in sent_again:
+            for message in again:
+                connection = by_node[message.metadata.src_node_id]
+                reply = self._reply(connection, waiting.pop(connection), message)
+                del message
+                yield reply
+                del reply
+        for connection in [c for c in waiting if not self._is_connected(c)]:
+            del waiting[connection]  # it left before it could be asked
+            yield Reply(connection, Absence(LEFT), left=True)
+        self._grid.probe(self._sites[connection].node_id for connection in waiting)
+        for connection, sent in waiting.items():
+            yield too_late(connection, seconds, sent.bytes_sent)
+
+    def hears(self, connection: Connection) -> bool:
+        """Do nothing: sites with an overdue answer were probed at once."""
+        site = self._sites.get(connection)
+        return site is not None and self._grid.hears(site.node_id)
+
+    def wait_for_change(self, seconds: float) -> None:
+        """Until a site comes, goes or answers."""
+        self._grid.wait_for_news(seconds)
+
+    def now(self) -> float:
+        """Return the link's clock."""
+        return self._grid.clock.now()
+
+    def unanswered(self) -> set[Connection]:
+        """Return who was asked and has not answered; for other threads to look at."""
+        nodes = self._grid.unanswered()
+        return {connection for connection, s in list(self._sites.items()) if s.node_id in nodes}
+
+    def _is_connected(self, connection: Connection) -> bool:
+        site = self._sites[connection]
+        return self._grid.sessions().get(site.node_id) == site.visit[0]
+
+    def _revoked(self) -> Iterator[News]:
+        """Disconnect hospitals with a key that is no longer let in, and report strangers."""
+        if self._authorizer is None:
+            return
+        for connection, site in list(self._sites.items()):
+            name = site.hospital
+            if name is not None and not self._may_be(name, site.node_id):
+                reason = self._authorizer.why_not(name) or "its key was replaced"
+                self._authorizer.evict(site.node_id)
+                site.hospital = None
+                if self._authorizer.may_renew(name):
+                    yield Away(name, reason)
+                    yield Left(connection)
+                else:
+                    yield Left(connection, expelled=reason)
+        for event in self._grid.denials():
+            yield Denied(event.who, event.hospital, event.text)
+
+    def _is_for_another_study(self, node_id: int) -> bool:
+        if not self._others_stay or self._authorizer is None:
+            return False
+        return self._authorizer.hospital_of(node_id) not in self._study.hospitals
+
+    def _describe(self, site: _Site) -> None:
+        if self._introduction is None:
+            self._introduction = wire.encode_describe(self._study, self._run)
+        self._num_connections += 1
+        self._sites[self._num_connections] = site
+        name = None if self._authorizer is None else self._authorizer.hospital_of(site.node_id)
+        if self._end_notices is not None and name is not None:
+            self._end_notices.asks(self._whole_run, name)
+        message = BoundedMessage(
+            self._introduction,
+            site.node_id,
+            wire.DESCRIBE,
+            most_reply_bytes=0,
+            ttl=DESCRIBE_SECONDS,
+            most_head_bytes=self._most_head_bytes,
+        )
+        for request_id in self._grid.push_messages([message]):
+            self._asked[request_id] = self._num_connections
+
+    def _overdue(self) -> Iterator[News]:
+        """Sites that live and have not introduced themselves; they may do so later."""
+        seconds = self._study.federation.join_deadline_seconds
+        for connection in list(self._asked.values()):
+            site = self._sites.get(connection)
+            if site is None or site.is_overdue or self.now() - site.asked_at < seconds:
+                continue
+            site.is_overdue = True
+            reason = (
+                f"it did not describe its patients within {seconds:g} s; look whether its data"
+                " source hangs"
+            )
+            authorizer = self._authorizer
+            name = None if authorizer is None else authorizer.hospital_of(site.node_id)
+            if name in self._study.hospitals:
+                yield Away(name, reason, connection)
+            else:
+                yield Denied(name or f"node {site.node_id}", None, reason)
+
+    def _introduced(self, connection: Connection, reply: Message) -> Iterator[News]:
+        site = self._sites[connection]
+        if self._authorizer is not None:
+            self._note_log(reply, self._authorizer.hospital_of(site.node_id))
+        if reply.has_error():
+            yield from self._declined(connection, reply.error)
+            return
+        try:
+            described = wire.decode_describe_reply(reply.content)
+        except ErosionError as problem:
+            yield self._denied(connection, f"node {site.node_id}", f"it answered with {problem}")
+            return
+        name = described.hospital
+        if not self._may_be(name, site.node_id):
+            reason = f"its key was not enrolled for the name {name!r}"
+            yield self._denied(connection, name, reason)
+            return
+        if self._authorizer is None:
+            self._note_log(reply, name)
+        site.hospital = name
+        site.studies.add(self._study.digest)
+        yield Introduced(connection, described)
+
+    def _declined(self, connection: Connection, error: Error) -> Iterator[News]:
+        """A site does not take part, or goes by a name that the study does not have for it."""
+        node_id = self._sites[connection].node_id
+        known = None if self._authorizer is None else self._authorizer.hospital_of(node_id)
+        told = read_error(error)
+        said, reason = told.hospital, told.reason
+        if error.code in (NODE_LEFT, UNREADABLE) or (
+            self._authorizer is not None and known is None
+        ):
+            return  # it is gone, or will be
+        hospital = known or said
+        if not is_name(said):  # no words of its hospital's
+            who, reason = known or f"node {node_id}", printable(reason)
+        elif hospital not in self._study.hospitals:
+            who, reason = hospital, f"the study has no hospital {hospital!r}"
+            if known is None:
+                reason += "; check `name` in the site file"
+        elif said == hospital:
+            is_undecided = told.code == Undecided.__name__
+            self._sites[connection].is_undecided = is_undecided
+            yield Declined(connection, hospital, reason, is_undecided)
+            return
+        else:
+            who = hospital
+            reason = f"its site file calls it {said!r}; `name` there must be {hospital!r}"
+        if known in self._study.hospitals:
+            yield Away(known, reason, connection)
+        elif not self._others_stay:  # else it waits for another study
+            yield Denied(who, None, reason)
+
+    def _denied(self, connection: Connection, who: str, reason: str) -> Denied:
+        who, reason = printable(who), printable(reason)  # a site's own words may be megabytes
+        self.turn_away(connection, reason)
+        return Denied(who, None, reason)
+
+    def _note_log(self, reply: Message, hospital: HospitalName | None) -> None:
+        """Keep what the site says is the hash of its log, which it cannot change unseen then."""
+        head = log_head(reply)
+        if head is not None and hospital is not None:
+            self._witness(hospital, reply.metadata.message_type, head)
+
+    def _name_of(self, node_id: int) -> HospitalName | None:
+        found = (site.hospital for site in self._sites.values() if site.node_id == node_id)
+        return next(found, None)
+
+    def _may_be(self, name: str, node_id: int) -> bool:
+        return self._authorizer is None or self._authorizer.hospital_of(node_id) == name
+
+    def _with_study(self, connection: Connection, deadline: float) -> Iterable[Message]:
+        """Ask once more, at once, and let the site have the study."""
+        sent, seconds = self._sent[connection], max(0.0, deadline - self.now())
+        record = _encoded(wire.Encoder(), sent.request, with_study=True)
+        sent.bytes_sent += wire.num_bytes(record)
+        message = self._message(record, self._sites[connection].node_id, sent.request, seconds)
+        return self._grid.send_and_receive([message], timeout=seconds)
+
+    def _reply(self, connection: Connection, sent: _Sent, message: Message) -> Reply:
+        content: Result | Rejection | Absence
+        left = False
+        self._note_log(message, self._sites[connection].hospital)
+        if message.has_error():
+            told = read_error(message.error)
+            left = message.error.code == NODE_LEFT
+            unreadable = message.error.code == UNREADABLE
+            over = told.code == RunOver.__name__
+            content = Rejection(told.reason) if unreadable else Absence(told.reason, over=over)
+        else:
+            try:
+                content = _decoded(sent.request, message.content)
+            except ErosionError as problem:
+                content = Rejection(str(problem))
+        return Reply(
+            connection,
+            content,
+            left,
+            self.now() - sent.at,
+            sent.bytes_sent,
+            received_bytes(message),
+        )
+
+    def _message(
+        self, record: RecordDict, node_id: int, request: Request, seconds: float
+    ) -> Message:
+        kind, group = wire.EVALUATE, ""
+        if isinstance(request, TrainRequest):
+            kind, group = wire.train_type(request.step), f"{request.arm}/{request.round}"
+        return BoundedMessage(
+            record,
+            node_id,
+            kind,
+            most_reply_bytes=request.most_reply_bytes,
+            ttl=max(seconds, 1.0),  # a message that is past its time cannot be made
+            group_id=group,
+            most_head_bytes=self._most_head_bytes,
+        )
+
+
+def _encoded(encoder: wire.Encoder, request: Request, *, with_study: bool) -> RecordDict:
+    if isinstance(request, TrainRequest):
+        return encoder.train(request, with_study=with_study)
+    return encoder.evaluate(request, with_study=with_study)
+
+
+def _decoded(request: Request, record: RecordDict) -> Result:
+    """Raises WireError."""
+    if isinstance(request, EvaluateRequest):
+        return wire.decode_evaluate_result(record)
+    if request.wants_update:
+        dim = None if request.parameters is None else len(request.parameters)
+        return wire.decode_train_result(record, request.study.federation.compression, dim)
+    return wire.decode_step_result(record)

@@ -1,0 +1,147 @@
+"""What a run ends with: its result, and the files of its folder."""
+
+from collections.abc import Sequence
+from itertools import chain
+from statistics import median
+
+import numpy as np
+
+from erosion_common.formats.json_file import write_json
+from erosion_common.formats.model_card import ModelCard, write_model
+from erosion_common.protocol.messages import EvaluateReply
+from erosion_common.protocol.scaling import CUT
+from erosion_common.rounds.records import RoundRecord
+from erosion_common.rounds.selection import SelectedSettings
+from erosion_common.rounds.study import Outcome
+from erosion_common.study.study import Study
+from erosion_common.support.files import write_atomically
+from erosion_common.support.process import peak_megabytes
+from erosion_server.output.report import write_report
+from erosion_server.run import provenance
+from erosion_server.run.findings import (
+    absences,
+    as_csv,
+    contributions,
+    leak_of,
+    privacy_spent,
+    recounts,
+)
+from erosion_server.run.result import (
+    ArmResult,
+    CrossFitting,
+    Result,
+    SecondsPerRound,
+    Selected,
+    verdict,
+    whom_it_tests,
+)
+from erosion_server.run.run_folder import RunFolder
+
+
+def result_of(
+    outcome: Outcome, started: str, seconds: float, in_folds: Sequence[RoundRecord] = ()
+) -> Result:
+    """Return the figures and the verdict. `started`: ISO 8601, UTC; `seconds`: of this start alone.
+
+    `in_folds`: the rounds of a cross-fitted evaluation, which the figures come from.
+    """
+    study, evaluation = outcome.study, outcome.evaluated.header
+    arms = {
+        arm: ArmResult(
+            metrics=evaluation.arms[arm],
+            weights=dict(state.weights),
+            rounds=state.round,
+            skipped_rounds=sum(r.outcome == "skipped" for r in outcome.records[arm]),
+            stopped=outcome.records[arm][-1].note if state.stopped else None,
+            seconds_per_round=_seconds(outcome.records[arm]),
+            selected=_selected(outcome.choices[arm]),
+        )
+        for arm, state in outcome.finals.items()
+    }
+    first_arm = next(iter(outcome.finals))
+    leak = leak_of(type(study.task), evaluation.arms, evaluation.best_column)
+    folds, repeats = study.evaluation.folds, study.evaluation.repeats
+    return Result(
+        study=study.name,
+        user=study.user,
+        seed=study.seed,
+        commit=provenance.commit(),
+        command=provenance.command(),
+        started=started,
+        seconds=seconds,
+        outcome=study.task.outcome,
+        arms=arms,
+        references=evaluation.references,
+        base_rate=evaluation.base_rate,
+        comparison=evaluation.comparison,
+        class_counts=evaluation.class_counts,
+        contributions=contributions(study.hospitals, outcome.records[first_arm]),
+        data_check=outcome.data_check,
+        leak=leak,
+        absent=absences(
+            study.hospitals,
+            study.user,
+            {
+                arm: [*(record for record in in_folds if record.arm == arm), *final]
+                for arm, final in outcome.records.items()
+            },
+        ),
+        recounts=recounts([*in_folds, *chain.from_iterable(outcome.records.values())]),
+        privacy=privacy_spent(study, outcome.records),
+        peak_megabytes=peak_megabytes() or 0.0,
+        cross_fitting=None if folds is None else CrossFitting(folds=folds, repeats=repeats),
+        verdict=verdict(
+            type(study.task),
+            evaluation.comparison,
+            evaluation.arms,
+            evaluation.base_rate,
+            references=evaluation.references,
+            tested=whom_it_tests(study),
+            shifted_by=study.task.shifted_by,
+            leak=leak,
+        ),
+    )
+
+
+def write(folder: RunFolder, result: Result, outcome: Outcome) -> None:
+    """Everything that the run ends with; the report last, for it says that the run has ended."""
+    finals, study = outcome.finals, outcome.study
+    arm = result.delivered_arm
+    parameters = {name: outcome.personal.get(name, s.params) for name, s in finals.items()}
+    write_model(folder.path, _card(folder, study, arm, outcome.evaluation), parameters[arm])
+    for name, own in parameters.items():
+        card = _card(folder, study, name, outcome.evaluation)
+        write_model(folder.of_arm(name).path, card, own)
+    write_json(folder.result, result)
+    ledgers = {a: contributions(study.hospitals, r) for a, r in outcome.records.items()}
+    write_atomically(folder.contributions, as_csv(ledgers))
+    write_report(folder.path)
+
+
+def _card(folder: RunFolder, study: Study, arm: str, evaluation: EvaluateReply) -> ModelCard:
+    own = evaluation.own_scaling
+    scaling = own if own is not None and study.arms[arm].user_only else evaluation.scaling
+    return ModelCard(
+        study=study.name,
+        arm=arm,
+        user=study.user,
+        run=folder.run,
+        task=study.task,
+        model=study.model,
+        seed=study.seed,
+        scaling=scaling,
+        cut=None if scaling is None else CUT,
+        missing_means=evaluation.missing_means,
+        versions=provenance.versions(),
+    )
+
+
+def _selected(choice: SelectedSettings) -> Selected | None:
+    if choice.loss is None:
+        return None
+    return Selected(settings=dict(choice.settings), rounds=choice.rounds, loss=choice.loss)
+
+
+def _seconds(records: list[RoundRecord]) -> SecondsPerRound:
+    seconds = [record.seconds for record in records]
+    return SecondsPerRound(median=median(seconds), p95=float(np.percentile(seconds, 95)))

@@ -1,0 +1,226 @@
+"""The description for people: one HTML page, and a table on the terminal."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from erosion_common.protocol.messages import (
+    QUANTILES,
+    ColumnSummary,
+    Range,
+    Summary,
+    count_range,
+)
+from erosion_common.rounds.misfits import middle_of, share_text
+from erosion_common.support.text import printable
+from erosion_server.description.description import Description
+from erosion_server.output.pages import Cell, Row, render_page
+
+LEFT, RIGHT = 130.0, 740.0  # of a picture: where its lowest and highest values are
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Each hospital's middle half, median and outer quantiles, as places on a line."""
+
+    low: str
+    high: str
+    lines: Sequence[tuple[str, Mapping[str, float]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column's part of the page."""
+
+    name: str
+    unit: str
+    headings: Row
+    rows: Sequence[Row]
+    picture: Picture | None
+
+
+def description_page(found: Description) -> str:
+    """Return the whole page."""
+    number = len(found.replies)
+    off = len({finding.column for finding in found.misfits})
+    headline = "1 column does not fit." if off == 1 else f"{off} columns do not fit."
+    if number < 2 or not off:
+        headline = "Nothing can be compared." if number < 2 else "No column stands out."
+    return render_page(
+        "description.html",
+        study=found.study.name,
+        headline=headline,
+        is_fine=not off and number > 1,
+        num_described=number,
+        num_hospitals=len(found.study.hospitals),
+        fewest=min((reply.min_cell for reply in found.replies.values()), default=0),
+        misfits=[(f.column, f.hospital, f.text) for f in found.misfits],
+        hospitals=[_hospital(name, found) for name in found.study.hospitals],
+        columns=[_column(name, found) for name in found.columns],
+    )
+
+
+def _hospital(name: str, found: Description) -> Row:
+    if name in found.replies:
+        return (name, *_numbers(found.replies[name]), "described")
+    why = f"declined: {found.declined[name]}" if name in found.declined else ""
+    return (name, "", "", why or "did not connect in time")
+
+
+def _numbers(reply: Summary) -> tuple[Cell, Cell]:
+    """Patients and rows."""
+    told = reply.num_patients, reply.num_samples
+    patients, rows = (counted(n, count_range(n, reply.min_cell)) for n in told)
+    return patients, rows
+
+
+def _column(name: str, found: Description) -> Column:
+    columns = found.of(name)
+    features = getattr(found.study.task, "features", ())
+    unit = next((f.unit for f in features if f.name == name and f.unit), "")
+    if all(column.kind == "category" or column.shares for column in columns.values()):
+        categories = list(dict.fromkeys(c for column in columns.values() for c in column.shares))
+        headings: Row = ("Hospital", "Patients", "Missing", *categories)
+        shares = [_shares(name, of, categories, found) for name, of in columns.items()]
+        return Column(name, unit, headings, shares, None)
+    off = {f.hospital: f.text for f in found.misfits if f.column == name}
+    quantiles = [f"{q:.0%}" for q in QUANTILES]
+    headings = ("Hospital", "Patients", "Missing", "Mean", "Deviation", *quantiles, "")
+    rows: list[Row] = []
+    for hospital, column in columns.items():
+        cell = found.replies[hospital].min_cell
+        told = (*column.quantiles, *[None] * len(QUANTILES))[: len(QUANTILES)]
+        deviation = number(column.deviation)
+        rows.append(
+            (
+                hospital,
+                counted(column.count, column.count_range(cell)),
+                _missing(column, cell),
+                _about(column.mean, column, cell),
+                Cell(deviation, _between(column.deviation_range(cell)))
+                if column.deviation
+                else deviation,
+                *(_about(q, column, cell) for q in told),
+                off.get(hospital, ""),
+            )
+        )
+    return Column(name, unit, headings, rows, _picture(columns))
+
+
+def _shares(
+    hospital: str, column: ColumnSummary, categories: Sequence[str], found: Description
+) -> Row:
+    cell = found.replies[hospital].min_cell
+    return (
+        hospital,
+        counted(column.count, column.count_range(cell)),
+        _missing(column, cell),
+        *(_share_of(column, category, cell) for category in categories),
+    )
+
+
+def _share_of(column: ColumnSummary, category: str, cell: int) -> str | Cell:
+    """Return the share of those of a category, in words where their number is not disclosed."""
+    if category not in column.shares:
+        return ""
+    told, (low, high) = column.shares[category], column.share_range(category, cell)
+    said = share_text(told / column.count) if column.count and told else "few or none"
+    return Cell(said, f"({100 * low:.0f}–{100 * high:.0f}%)")
+
+
+def _missing(column: ColumnSummary, cell: int) -> Cell:
+    low, high = count_range(column.missing, cell)
+    return Cell(missing_share(column), f"({low:.0f}–{high:.0f})")
+
+
+def _about(value: float | None, column: ColumnSummary, cell: int) -> str | Cell:
+    """Return a mean or a quantile, and how far off it can be."""
+    off = column.off_by(cell)
+    return Cell(number(value), f"±{off:.2g}") if off and value is not None else number(value)
+
+
+def _between(found: Range) -> str:
+    return f"({number(found.low)}–{number(found.high)})"
+
+
+def counted(told: int, found: Range) -> Cell:
+    """Return a number of patients, and between which two it lies."""
+    return Cell(str(told or "few or none"), f"({found.low:.0f}–{found.high:.0f})")
+
+
+def missing_share(column: ColumnSummary) -> str:
+    """Return the share of patients without a value, in words where it is not disclosed."""
+    if not column.missing:
+        return "few or none"
+    return share_text(column.missing / (column.count + column.missing))
+
+
+def number(value: float | None) -> str:
+    """Return a figure to three digits."""
+    return "" if value is None else f"{value:.3g}"
+
+
+def _picture(columns: Mapping[str, ColumnSummary]) -> Picture | None:
+    known = {h: c for h, c in columns.items() if middle_of(c) is not None}
+    ends = [v for c in known.values() for v in (*c.quantiles, c.mean) if v is not None]
+    if not ends or min(ends) == max(ends):
+        return None
+    low, high = min(ends), max(ends)
+
+    def places(column: ColumnSummary) -> dict[str, float]:
+        told = [q for q in column.quantiles if q is not None]
+        found = {"lowest": told[0], "highest": told[-1]} if len(told) > 1 else {}
+        if len(column.quantiles) == len(QUANTILES):
+            first, third = column.quantiles[1], column.quantiles[3]
+            if first is not None and third is not None:
+                found |= {"first": first, "third": third}
+        found["middle"] = middle_of(column) or 0.0
+        return {
+            name: round(LEFT + (value - low) / (high - low) * (RIGHT - LEFT), 1)
+            for name, value in found.items()
+        }
+
+    lines = [(hospital, places(column)) for hospital, column in known.items()]
+    return Picture(f"{low:.3g}", f"{high:.3g}", lines)
+
+
+def show(found: Description, console: Console) -> None:
+    """A table of the columns, then what looks wrong, and who gave no description."""
+    off = {(f.column, f.hospital) for f in found.misfits}
+    table = Table(box=SIMPLE)
+    table.add_column("column")
+    table.add_column("hospital")
+    for heading in ("patients", "missing", "median", "deviation"):
+        table.add_column(heading, justify="right")
+    for name in found.columns:
+        for row, (hospital, column) in enumerate(found.of(name).items()):
+            cell = found.replies[hospital].min_cell
+            (low, high), off_by = column.count_range(cell), column.off_by(cell)
+            style = "bold red" if (name, hospital) in off else ""
+            table.add_row(
+                Text(printable(name) if row == 0 else ""),
+                Text(printable(hospital), style=style),
+                f"{column.count or 'few'} ({low:.0f}–{high:.0f})",
+                missing_share(column),
+                Text(
+                    number(middle_of(column)) + (f" ±{off_by:.2g}" if off_by else ""), style=style
+                ),
+                number(column.deviation),
+            )
+    console.print(table)
+    console.print("In brackets: between which two numbers the truth lies.")
+    for hospital, reply in found.replies.items():
+        low, high = count_range(reply.num_patients, reply.min_cell)
+        console.print(
+            Text(f"{hospital}: {reply.num_patients or 'few'} patients ({low:.0f}–{high:.0f})")
+        )
+    for finding in found.misfits:
+        console.print(Text(f"{printable(finding.column)}, {finding.hospital}: {finding.text}"))
+    for hospital, why in found.declined.items():
+        console.print(Text(f"{hospital} gave no description: {printable(why)}"))
+    if found.missing:
+        console.print(Text(f"Not connected in time: {', '.join(found.missing)}"))

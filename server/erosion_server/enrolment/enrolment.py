@@ -1,0 +1,395 @@
+"""Creates a federation, and enrols, renews and revokes its sites, each with a kit."""
+
+import io
+import sys
+import tarfile
+import time
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from importlib.resources import files
+from pathlib import Path
+from shlex import quote
+from string import Template
+
+from cryptography import x509
+
+from erosion_common.errors import EnrolmentError
+from erosion_common.sealed import pinned_keys
+from erosion_common.settings.names import checked_hospital
+from erosion_common.support import expiry
+from erosion_common.support.files import make_private_folder, read_named, write_private
+from erosion_common.support.keys import (
+    PrivateKey,
+    PublicKey,
+    certificate_fingerprint,
+    new_private_key,
+    private_pem,
+    public_pem,
+)
+from erosion_server.enrolment import certificates
+from erosion_server.enrolment.certificates import COORDINATOR_DAYS, read_request
+from erosion_server.enrolment.federation_folder import (
+    Address,
+    EnrolledKey,
+    FederationFolder,
+    KeyRegistry,
+    read_key_registry,
+    write_key_registry,
+)
+from erosion_server.enrolment.peers_file import peers_text
+
+STANDARD_OUTPUT = Path("-")  # in place of a file, for who may not read this account's files
+_KEY = "node.key"
+_KIT_KEY = "It came in this kit."
+_OWN_KEY = "It is the one that this site made itself: put it here."
+
+
+def write_kit(
+    path: Path,
+    key: EnrolledKey,
+    place: Address,
+    authority: bytes,
+    private: PrivateKey | None,
+    peers: str,
+) -> None:
+    """Write the archive, readable by its owner alone. `private`: None where the site has its key.
+
+    `peers`: the content of its peers.pem, which it has where there is one. A .tar.gz and not a
+    .zip, because unpacking a .zip would make the key readable by everybody.
+    """
+    words = {
+        "hospital": key.hospital,
+        "address": place.address,
+        "host": place.hosts[0],
+        "port": str(place.port),
+        "fingerprint": key.fingerprint,
+        "authority_fingerprint": authority_fingerprint(authority),
+        "expires": f"{key.expires:%Y-%m-%d}",
+        "warning_days": str(expiry.WARNING.days),
+        "key_origin": _KIT_KEY if private else _OWN_KEY,
+    }
+    texts = {
+        "GUIDE.md": (_text("site_guide.md", words), 0o644),
+        "site.toml": (_text("site_file.toml", words), 0o644),
+    }
+    _write(path, key.hospital, {**texts, **_keys(key, authority, private, peers)})
+
+
+def write_renewal(
+    path: Path, key: EnrolledKey, authority: bytes, private: PrivateKey | None, peers: str
+) -> None:
+    """The same for a site that is set up already: nothing in it is the site's to change."""
+    _write(path, key.hospital, _keys(key, authority, private, peers))
+
+
+def _keys(
+    key: EnrolledKey, authority: bytes, private: PrivateKey | None, peers: str
+) -> dict[str, tuple[bytes, int]]:
+    members = {
+        "ca.crt": (authority, 0o644),
+        "node.crt": ((key.certificate or "").encode(), 0o644),
+    }
+    if peers:
+        members[pinned_keys.NAME] = (peers.encode(), 0o644)
+    if private:
+        members[_KEY] = (private_pem(private), 0o600)
+    return members
+
+
+def _write(path: Path, folder: str, members: dict[str, tuple[bytes, int]]) -> None:
+    if path == STANDARD_OUTPUT:
+        _print(_archive(folder, members))
+        return
+    if _holds_private_key(path):
+        raise EnrolmentError(
+            f"{path} holds a private key, which may be nowhere else, and is not written over."
+            " Nothing has changed. Give --out another file; or, if it is a kit, hand it over to its"
+            " hospital and delete it here."
+        )
+    if not path.parent.exists():
+        make_private_folder(path.parent)
+    write_private(path, _archive(folder, members))
+
+
+def _holds_private_key(path: Path) -> bool:
+    try:
+        content = read_named(path)
+        if b"PRIVATE KEY" in content:
+            return True
+        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+            return any(Path(name).name == _KEY for name in archive.getnames())
+    except (OSError, tarfile.TarError, EOFError, zlib.error):  # there is none, or no kit
+        return False
+
+
+def _print(archive: bytes) -> None:
+    if sys.stdout.isatty():
+        raise EnrolmentError(
+            "The kit would be printed to the terminal and be lost. Nothing has changed; write it to"
+            " a file: --out - > NAME.tar.gz"
+        )
+    try:
+        sys.stdout.buffer.write(archive)
+        sys.stdout.buffer.flush()
+    except OSError as problem:
+        raise EnrolmentError(
+            f"The kit could not be printed: {problem.strerror}. Nothing has changed; print it"
+            " where there is room, or give --out a file."
+        ) from None
+
+
+def authority_fingerprint(authority: bytes) -> str:
+    """Return the fingerprint of the authority's certificate in PEM."""
+    return certificate_fingerprint(x509.load_pem_x509_certificate(authority))
+
+
+def _text(template: str, words: dict[str, str]) -> bytes:
+    text = (files("erosion_server") / "kit" / template).read_text(encoding="utf-8")
+    return Template(text).substitute(words).encode()
+
+
+def _archive(folder: str, members: dict[str, tuple[bytes, int]]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz", format=tarfile.PAX_FORMAT) as archive:
+        top = tarfile.TarInfo(folder)
+        top.type, top.mode, top.mtime = tarfile.DIRTYPE, 0o700, int(time.time())
+        archive.addfile(top)
+        for name, (content, mode) in members.items():
+            member = tarfile.TarInfo(f"{folder}/{name}")
+            member.size, member.mode, member.mtime = len(content), mode, int(time.time())
+            archive.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+SITE_DAYS = 365
+COORDINATOR = "coordinator"  # what `erosion enroll renew` calls it, so no site may
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolment:
+    """A site's line in the roster, and the archive to hand over."""
+
+    key: EnrolledKey
+    kit: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Revocation:
+    """What a hospital connected with and no longer does."""
+
+    key: EnrolledKey | None
+    own_authority: bool
+
+
+def init_federation(
+    folder: FederationFolder, place: Address, *, days: float = COORDINATOR_DAYS
+) -> None:
+    """Make the authority, the coordinator's certificate and an empty roster."""
+    if folder.authority.exists() and not folder.place.exists():
+        raise EnrolmentError(
+            f"{folder.path} holds an authority, but no {folder.place.name}. Restore that from the"
+            " backup; if no kit was handed out yet, remove the folder and make a new federation."
+        )
+    if folder.place.exists():
+        raise EnrolmentError(
+            f"{folder.path} holds a federation already. Its certificate is renewed, also for other"
+            f" names, by `erosion enroll renew coordinator{folder.option}`; a second federation"
+            " needs another --folder."
+        )
+    try:
+        make_private_folder(folder.path)
+    except OSError as problem:
+        raise EnrolmentError(f"The folder {folder.path} cannot be made: {problem}.") from None
+    authority = certificates.new_authority()
+    identity = certificates.issue(authority, place.hosts, days)
+    write_private(folder.authority_key, private_pem(authority.key))
+    write_private(folder.authority, certificates.pem(authority.certificate))
+    _write_identity(folder, identity)
+    write_key_registry(folder.roster, KeyRegistry())
+    folder.write_place(place)
+
+
+def renew_coordinator(
+    folder: FederationFolder, hosts: Sequence[str] = (), *, days: float = COORDINATOR_DAYS
+) -> Address:
+    """Make a new certificate; a running coordinator shows it from the next connection on."""
+    folder.read_place()
+    with folder.locked():
+        place = folder.read_place()
+        authority = certificates.load_authority(folder.authority_key, folder.authority)
+        if hosts:
+            place = place.model_copy(update={"hosts": tuple(hosts)})
+            folder.write_place(place)
+        _write_identity(folder, certificates.issue(authority, place.hosts, days))
+    return place
+
+
+def enrol_site(
+    folder: FederationFolder,
+    hospital: str,
+    *,
+    request: Path | None = None,
+    out: Path | None = None,
+    days: float = SITE_DAYS,
+) -> Enrolment:
+    """Certify a hospital's key: the one of the site's own request, or a new one in its kit."""
+    _check_name(hospital)
+    place = folder.read_place()
+    with folder.locked():
+        roster = read_key_registry(folder.roster)
+        if (current := roster.current(hospital)) is not None:
+            renew = f"`erosion enroll renew {hospital}{folder.option}` prolongs it"
+            if request is None:
+                remedy = f"{renew}, with --new-key it is replaced."
+            else:
+                sign = _sign_command(folder, hospital, request)
+                remedy = f"`{sign} --replace` puts the request's in its place; {renew}."
+            raise EnrolmentError(
+                f"{hospital} has a key already, {expiry.in_words(current.expires)}. {remedy}"
+            )
+        private, public = _key(request)
+        key = _certified(folder, roster, hospital, public, _end(days))
+        kit = out or folder.kit(hospital)
+        roster = roster.added(key)
+        authority = folder.authority.read_bytes()
+        write_kit(kit, key, place, authority, private, peers_text(roster, without=hospital))
+        write_key_registry(folder.roster, roster)
+        return Enrolment(key, kit)
+
+
+def renew_site(
+    folder: FederationFolder,
+    hospital: str,
+    *,
+    new_key: bool = False,
+    request: Path | None = None,
+    out: Path | None = None,
+    days: float = SITE_DAYS,
+) -> Enrolment:
+    """Make a new certificate for a hospital's key, or for another, which replaces it at once.
+
+    The site installs the kit. Until then it connects with its present certificate, if its key
+    stays the same and that certificate has not expired.
+    """
+    folder.read_place()
+    with folder.locked():
+        roster = read_key_registry(folder.roster)
+        current = _current(folder, roster, hospital, request)
+        private: PrivateKey | None = None
+        if new_key or request is not None:
+            private, public = _key(request)
+        else:
+            public = current.key
+        if public_pem(public).decode() == current.public_key:
+            expires = _end(days)
+            certificate = _certificate(folder, hospital, public, expires)
+            changes = {"expires": expires, "certificate": certificate}
+            key = current.model_copy(update=changes)
+            roster = roster.changed(current, **changes)
+        else:
+            key = _certified(folder, roster, hospital, public, _end(days))
+            roster = roster.changed(current, revoked=expiry.now()).added(key)
+        kit = out or folder.renewal(hospital)
+        write_renewal(
+            kit, key, folder.authority.read_bytes(), private, peers_text(roster, without=hospital)
+        )
+        write_key_registry(folder.roster, roster)
+        return Enrolment(key, kit)
+
+
+def revoke_site(folder: FederationFolder, hospital: str) -> Revocation:
+    """Deny the hospital from now on; a running coordinator notices within seconds.
+
+    Its own authority is taken out of `federation.toml`, because it could certify other keys.
+    """
+    folder.read_place()
+    with folder.locked():
+        place, roster = folder.read_place(), read_key_registry(folder.roster)
+        has_authority = hospital in place.authorities
+        key = roster.current(hospital) if has_authority else _current(folder, roster, hospital)
+        if key is not None:
+            write_key_registry(folder.roster, roster.changed(key, revoked=expiry.now()))
+            for kit in (folder.kit(hospital), folder.renewal(hospital)):
+                kit.unlink(missing_ok=True)
+        if has_authority:
+            others = {name: own for name, own in place.authorities.items() if name != hospital}
+            folder.write_place(place.model_copy(update={"authorities": others}))
+        return Revocation(key, has_authority)
+
+
+def _key(request: Path | None) -> tuple[PrivateKey | None, PublicKey]:
+    """Return the key of a site's request, or a new one with its private half."""
+    if request is not None:
+        return None, read_request(request).key
+    private = new_private_key()
+    return private, private.public_key()
+
+
+def _certified(
+    folder: FederationFolder,
+    roster: KeyRegistry,
+    hospital: str,
+    public: PublicKey,
+    expires: datetime,
+) -> EnrolledKey:
+    text = public_pem(public).decode()
+    if (known := next((k for k in roster.keys if k.public_key == text), None)) is not None:
+        was = "" if known.trouble is None else f" and {known.trouble}"
+        raise EnrolmentError(
+            f"This key is {known.hospital}'s already{was}. Every enrolment needs a new key:"
+            f" the site makes one with `erosion enroll request {hospital}`."
+        )
+    certificate = _certificate(folder, hospital, public, expires)
+    return EnrolledKey(
+        hospital=hospital,
+        public_key=text,
+        certificate=certificate,
+        enrolled=expiry.now(),
+        expires=expires,
+    )
+
+
+def _certificate(
+    folder: FederationFolder, hospital: str, public: PublicKey, expires: datetime
+) -> str:
+    authority = certificates.load_authority(folder.authority_key, folder.authority)
+    issued = certificates.issue_site(authority, hospital, public, expires)
+    return certificates.pem(issued).decode()
+
+
+def _write_identity(folder: FederationFolder, identity: certificates.Identity) -> None:
+    write_private(folder.coordinator, identity.key + identity.certificate)
+
+
+def _sign_command(folder: FederationFolder, hospital: str, request: Path) -> str:
+    """Return what enrols the hospital by that request."""
+    name = "" if read_request(request).hospital == hospital else f" --name {hospital}"
+    return f"erosion enroll sign {quote(str(request))}{name}{folder.option}"
+
+
+def _current(
+    folder: FederationFolder, roster: KeyRegistry, hospital: str, request: Path | None = None
+) -> EnrolledKey:
+    if (current := roster.current(hospital)) is not None:
+        return current
+    enrols = f"erosion enroll site {hospital}{folder.option}"
+    if request is not None:
+        enrols = _sign_command(folder, hospital, request)
+    names = sorted({key.hospital for key in roster.keys if key.revoked is None})
+    raise EnrolmentError(
+        f"{hospital} has no key that could be renewed or revoked; enrolled are"
+        f" {', '.join(names) or 'none yet'}. `{enrols}` enrols it."
+    )
+
+
+def _check_name(hospital: str) -> None:
+    try:
+        checked_hospital(hospital)
+    except ValueError as problem:
+        raise EnrolmentError(f"The site's name {hospital!r}: {problem}.") from None
+
+
+def _end(days: float) -> datetime:
+    return expiry.now() + timedelta(days=days)

@@ -1,0 +1,242 @@
+"""A federation's folder: its authority, its certificate and its registry of enrolled keys."""
+
+import fcntl
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from shlex import quote
+from time import monotonic, sleep
+from typing import Annotated, BinaryIO, Literal, Self
+
+import tomli_w
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from pydantic import AfterValidator, AwareDatetime, Field, field_validator, model_validator
+
+from erosion_common.errors import EnrolmentError
+from erosion_common.settings.base import Settings, read_toml, validate
+from erosion_common.settings.names import Name
+from erosion_common.support import expiry
+from erosion_common.support.files import open_lock, write_private
+from erosion_common.support.keys import PublicKey, fingerprint, public_pem, read_public_key
+
+DEFAULT_FOLDER = Path("federation")
+DEFAULT_PORT = 9092
+LONGEST_WAIT = 60  # seconds for another enrolment; one takes less than a second
+
+
+def checked_host(value: str) -> str:
+    """Return a DNS name or an IP address; raises ValueError."""
+    try:
+        return str(ip_address(value.strip("[]")))
+    except ValueError:
+        pass
+    label = r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+    if len(value) > 253 or not re.fullmatch(rf"{label}(\.{label})*", value):
+        raise ValueError(
+            'give a DNS name or an IP address without a port, for example "erosion.example.org"'
+        )
+    return value.lower()
+
+
+Host = Annotated[str, AfterValidator(checked_host)]
+
+
+class OwnAuthority(Settings):
+    """`[authorities.HOSPITAL]`: a hospital with its own certificate authority."""
+
+    certificate: Path  # of the authority that signs it, PEM; relative to the federation's folder
+    name: str = Field(min_length=1)  # in the site's certificate: its common or alternative name
+
+
+class Address(Settings):
+    """`federation.toml`: where sites find the coordinator."""
+
+    hosts: tuple[Host, ...] = Field(min_length=1)  # in the certificate; sites dial the first
+    port: int = Field(ge=1, le=65535)
+    authorities: dict[Name, OwnAuthority] = Field(default_factory=dict)
+
+    @property
+    def address(self) -> str:
+        """What a site dials: "host:port"."""
+        host = self.hosts[0]
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class FederationFolder:
+    """The paths of one federation. `erosion server` needs all of them but the authority's key."""
+
+    path: Path
+
+    @property
+    def option(self) -> str:
+        """What follows `erosion enroll WHAT` in a remedy, so that it is about this folder."""
+        return "" if self.path == DEFAULT_FOLDER else f" --folder {quote(str(self.path))}"
+
+    @property
+    def place(self) -> Path:
+        """Where sites find the coordinator."""
+        return self.path / "federation.toml"
+
+    @property
+    def authority_key(self) -> Path:
+        """With it anyone can pose as the coordinator; it may be kept on another medium."""
+        return self.path / "ca.key"
+
+    @property
+    def authority(self) -> Path:
+        """The certificate that every site trusts."""
+        return self.path / "ca.crt"
+
+    @property
+    def coordinator(self) -> Path:
+        """The coordinator's key and certificate in one file, so that they change together."""
+        return self.path / "coordinator.pem"
+
+    @property
+    def roster(self) -> Path:
+        """Which key is which hospital's."""
+        return self.path / "roster.toml"
+
+    def kit(self, hospital: str) -> Path:
+        """Return what is handed to one hospital."""
+        return self.path / "kits" / f"{hospital}.tar.gz"
+
+    def renewal(self, hospital: str) -> Path:
+        """Return the path of a later kit: the first may still wait for its hospital."""
+        return self.path / "kits" / f"{hospital}.renewal.tar.gz"
+
+    def read_place(self) -> Address:
+        """Raises EnrolmentError where there is no federation here, or its file is malformed."""
+        if not self.place.exists():
+            raise EnrolmentError(
+                f"There is no federation in {self.path}. `erosion enroll init` makes one;"
+                " --folder says where it is."
+            )
+        raw = read_toml(self.place, "federation file", EnrolmentError)
+        return validate(Address, raw, f"Federation file {self.place}", EnrolmentError)
+
+    def write_place(self, place: Address) -> None:
+        """Replace `federation.toml`."""
+        write_private(self.place, tomli_w.dumps(place.model_dump(mode="json")))
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One enrolment at a time, so that none overwrites another's line in the roster.
+
+        Raises EnrolmentError where another one does not end.
+        """
+        with open_lock(self.path / ".lock") as lock:
+            give_up_at = monotonic() + LONGEST_WAIT
+            while not _taken(lock):
+                if monotonic() > give_up_at:
+                    raise EnrolmentError(
+                        f"Another `erosion enroll` is at work in {self.path}, and has been for"
+                        f" {LONGEST_WAIT} s. Let it end, or end it, and run the command again."
+                    )
+                sleep(0.05)
+            yield
+
+
+def _taken(lock: BinaryIO) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+class EnrolledKey(Settings):
+    """One key. A revoked one stays here, so that its holder learns why it is denied."""
+
+    hospital: Name
+    public_key: str  # PEM
+    certificate: str | None = None  # PEM, the latest of this key; None: enrolled without one
+    enrolled: AwareDatetime
+    revoked: AwareDatetime | None = None
+    expires: AwareDatetime  # the last: a file that is cut off makes no revoked key a current one
+
+    @field_validator("public_key")
+    @classmethod
+    def _canonical(cls, value: str) -> str:
+        try:
+            key = read_public_key(value.encode(), "public_key", EnrolmentError)
+        except EnrolmentError as problem:
+            raise ValueError(str(problem)) from None
+        return public_pem(key).decode()
+
+    @property
+    def key(self) -> PublicKey:
+        """The key itself."""
+        key = load_pem_public_key(self.public_key.encode())
+        return key  # type: ignore[return-value]  # checked when the roster was read
+
+    @property
+    def fingerprint(self) -> str:
+        """For comparing by telephone."""
+        return fingerprint(self.key)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the key is not let in now, as the end of "its key ..."; None where it is."""
+        if self.revoked is not None:
+            return f"was revoked on {self.revoked:%Y-%m-%d}"
+        if expiry.has_ended(self.expires):
+            return f"expired on {self.expires:%Y-%m-%d}"
+        return None
+
+
+class KeyRegistry(Settings):
+    """All keys that were ever enrolled. A hospital has one that is not revoked, or none."""
+
+    format: Literal[1] = 1
+    keys: tuple[EnrolledKey, ...] = ()
+
+    @model_validator(mode="after")
+    def _unambiguous(self) -> Self:
+        current = [key.hospital for key in self.keys if key.revoked is None]
+        twice = sorted({name for name in current if current.count(name) > 1})
+        if twice:
+            raise ValueError(
+                f"{', '.join(twice)} has two keys; take one out of the file, or give it the time"
+                " from which on it is not let in (revoked = ...)"
+            )
+        texts = [key.public_key for key in self.keys]
+        shared = sorted({key.hospital for key in self.keys if texts.count(key.public_key) > 1})
+        if shared:
+            raise ValueError(f"one public key stands here twice ({', '.join(shared)})")
+        return self
+
+    def current(self, hospital: str) -> EnrolledKey | None:
+        """Return the hospital's key that is not revoked; it may have expired."""
+        return next((k for k in self.keys if k.hospital == hospital and k.revoked is None), None)
+
+    def latest(self, hospital: str) -> EnrolledKey | None:
+        """Return the current key, else the one that was enrolled last."""
+        others = [key for key in self.keys if key.hospital == hospital]
+        return self.current(hospital) or max(others, key=lambda k: k.enrolled, default=None)
+
+    def changed(self, key: EnrolledKey, **values: object) -> "KeyRegistry":
+        """Return the roster with some values of one key replaced."""
+        keys = (k.model_copy(update=values) if k == key else k for k in self.keys)
+        return KeyRegistry(keys=tuple(keys))
+
+    def added(self, key: EnrolledKey) -> "KeyRegistry":
+        """Return the roster with one key more."""
+        return KeyRegistry(keys=(*self.keys, key))
+
+
+def read_key_registry(path: Path) -> KeyRegistry:
+    """Raises EnrolmentError."""
+    raw = read_toml(path, "roster", EnrolmentError)
+    if not raw:  # else every hospital would be taken for one that was never enrolled
+        raise EnrolmentError(f"The roster {path} is empty. Restore it from the backup.")
+    return validate(KeyRegistry, raw, f"Membership {path}", EnrolmentError)
+
+
+def write_key_registry(path: Path, roster: KeyRegistry) -> None:
+    """Replace the file; a reader sees either the old registry or the new one."""
+    write_private(path, tomli_w.dumps(roster.model_dump(exclude_none=True), multiline_strings=True))

@@ -1,0 +1,67 @@
+"""The outputs that a run can be given by `erosion server --output NAME`: one line for each.
+
+An output is a module with `open_output(where)`, which returns an `Observer` or raises ValueError
+for what cannot be. It is imported only where it is asked for. A package's output is an entry point
+in the group `erosion.outputs` that names such a function.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from erosion_common.errors import RunError
+from erosion_common.settings.packages import installed_names, load_part
+
+if TYPE_CHECKING:
+    from erosion_server.output.observers import Observer
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One line of the registry."""
+
+    module: str  # in this package
+    summary: str  # for `erosion server --help`
+
+
+OUTPUTS: Mapping[str, Output] = {
+    "metrics": Output("metrics_csv", "metrics.csv in the run's folder, a line for every figure"),
+    "mlflow": Output("mlflow_runs", "MLflow at MLFLOW_TRACKING_URI, or mlflow=ADDRESS"),
+}
+
+
+def in_words() -> str:
+    """Return the outputs for `--help`."""
+    return "; ".join(f"{name}: {output.summary}" for name, output in OUTPUTS.items())
+
+
+def open_outputs(wanted: Sequence[str]) -> dict[str, "Observer"]:
+    """Return the observers for `NAME` or `NAME=WHERE`, each on its thread. Raises RunError."""
+    from erosion_server.output.observers import InBackground
+
+    return {name: InBackground(observer) for name, observer in check_outputs(wanted).items()}
+
+
+def check_outputs(wanted: Sequence[str]) -> dict[str, "Observer"]:
+    """Return the same without threads, before anything is made for a run. Raises RunError."""
+    opened: dict[str, Observer] = {}
+    for text in wanted:
+        name, _, where = text.partition("=")
+        known = [*OUTPUTS, *installed_names("output")]
+        if name not in known:
+            raise RunError(f"--output {text}: there is no such output. Known: {', '.join(known)}")
+        if name in opened:
+            raise RunError(f"--output {text}: {name} is given twice. Leave one out.")
+        try:
+            opened[name] = _opener(name)(where)
+        except ValueError as problem:
+            raise RunError(f"--output {text}: {name} {problem}.") from None
+    return opened
+
+
+def _opener(name: str) -> "Callable[[str], Observer]":
+    if name not in OUTPUTS:
+        return load_part("output", name)  # type: ignore[no-any-return]  # of a package
+    module = import_module(f"erosion_server.output.{OUTPUTS[name].module}")
+    return module.open_output  # type: ignore[no-any-return]

@@ -1,0 +1,72 @@
+"""A finished run as values, read back from its folder."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from erosion_common.errors import CheckpointError
+from erosion_common.rounds.records import RoundRecord
+from erosion_common.study.study import Study, load_study
+from erosion_server.run.journal import has_rounds, read_records
+from erosion_server.run.result import Result, read_result, study_as_run
+from erosion_server.run.run_folder import RunFolder
+
+
+@dataclass(frozen=True, slots=True)
+class RunData:
+    """A study, what happened, and how it ended."""
+
+    study: Study
+    records: Sequence[RoundRecord]  # arm by arm as they ran, rounds ascending
+    result: Result
+
+    @property
+    def first_arm(self) -> str:
+        """The arm with the weights and distances that are shown."""
+        return next(iter(self.result.arms))
+
+    @property
+    def peers(self) -> list[str]:
+        """The other hospitals, in the study's order; one that only the journal knows comes last."""
+        named = [name for record in self.of(self.first_arm) for name in record.hospitals]
+        every = dict.fromkeys([*self.study.hospitals, *named])
+        return [name for name in every if name != self.result.user]
+
+    @property
+    def own_counts_one(self) -> bool:
+        """Whether weights are relative to the user's own in all rounds; Krum may leave that out."""
+        own = [record.hospitals.get(self.result.user) for record in self.of(self.first_arm)]
+        return all(entry is None or entry.weight_after in (None, 1.0) for entry in own)
+
+    @property
+    def distances_are_angles(self) -> bool:
+        """Whether the first arm's distances are of directions, and not of lengths."""
+        settings = study_as_run(self.study, self.result).arms[self.first_arm]
+        return getattr(settings, "distance", "euclidean") == "cosine"
+
+    def of(self, arm: str) -> list[RoundRecord]:
+        """Return the rounds of one arm."""
+        return [record for record in self.records if record.arm == arm]
+
+
+def read_run(folder: RunFolder) -> RunData:
+    """Return what is in `folder`. Raises StudyError, CheckpointError."""
+    study = load_study(folder.study)
+    try:
+        result = read_result(folder.result)
+        records = read_records(folder.journal)
+    except FileNotFoundError as problem:
+        raise CheckpointError(
+            f"{problem.filename} is missing: the run did not end, so there is nothing to report."
+        ) from None
+    arms = list(result.arms)
+    # A resumed run may have written a round twice: the later line counts.
+    latest = {(record.arm, record.round): record for record in records if record.arm in arms}
+    ordered = [latest[k] for k in sorted(latest, key=lambda k: (arms.index(k[0]), k[1]))]
+    for arm, ended in result.arms.items():
+        if not has_rounds(ordered, arm, ended.rounds):
+            raise CheckpointError(
+                f"{folder.journal} does not have the {ended.rounds} rounds of {arm} that"
+                f" {folder.result} was made of. Bring both back from one backup, or run the study"
+                " again."
+            )
+    return RunData(study, ordered, result)

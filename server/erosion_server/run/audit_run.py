@@ -1,0 +1,64 @@
+"""`erosion audit`: finds the update that made a sum not fit its distances, by opened masks."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from erosion_common.errors import RunError
+from erosion_common.sealed.audit import Examined, examine, read_opening
+from erosion_common.sealed.records import Evidence, RecordFiles, arms_in
+from erosion_server.run.run_folder import RunFolder
+
+
+def audit_run(run: Path, openings: Sequence[Path]) -> bool:
+    """Show what is known and what is missing; no opening is off where this is True.
+
+    Raises RunError where there is nothing to audit.
+    """
+    folder = RunFolder(run).sealed
+    found = [kept for arm in arms_in(folder) if (kept := RecordFiles(folder, arm).evidence())]
+    if not found:
+        raise RunError(
+            f"There is nothing to audit in {run}: no sealed arm of it was stopped because its sum"
+            " did not fit."
+        )
+    ((evidence, own),) = found  # a study has one sealed arm
+    shown = [examine(evidence, own.numpy(), read_opening(path, RunError)) for path in openings]
+    for line in _lines(evidence, shown):
+        print(line)
+    return all(finding.is_honest for finding in shown)
+
+
+def _lines(evidence: Evidence, shown: Sequence[Examined]) -> list[str]:
+    context = evidence.context
+    found = "from the user's update" if evidence.claims == "distances" else "long"
+    lines = [
+        f"Round {context.round} of {context.arm}: the sum is {evidence.apart:.4g}"
+        f" {found}; the claimed {evidence.claims} allow {evidence.at_most:.4g}."
+    ]
+    for finding in shown:
+        said = f"{finding.hospital}: claimed the distance {finding.claimed:.4g}"
+        if finding.shown is None:
+            lines.append(f"{said}; {finding.reason}.")
+        elif finding.lengths is not None and not finding.is_honest:
+            length, true = finding.lengths
+            lines.append(
+                f"{said} and the length {length:.4g}, and summed an update at {finding.shown:.4g}"
+                f" of the length {true:.4g}."
+            )
+        elif finding.is_honest:
+            lines.append(f"{said}, and that is what it summed.")
+        else:
+            lines.append(f"{said}, and summed an update at {finding.shown:.4g}.")
+    missing = sorted(set(evidence.delivered) - {finding.hospital for finding in shown})
+    if missing:
+        lines.append(
+            f"Not opened yet: {', '.join(missing)}. A person there hands over opening.safetensors,"
+            " from the folder NAME/sealed of the site's state, before that site takes part in"
+            " another sealed round. It shows this one update."
+        )
+    if liars := [finding.hospital for finding in shown if not finding.is_honest]:
+        lines.append(
+            f"What {' and '.join(liars)} sent is not what was said of it. A fault or a lie: ask"
+            " there. `erosion enroll revoke NAME` keeps a hospital out."
+        )
+    return lines

@@ -1,0 +1,224 @@
+"""What a result notes: contributions, absences, recounts, privacy, leaks."""
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from pydantic import Field
+
+from erosion_common.privacy.accountant import epsilon_of, strength_of
+from erosion_common.protocol.messages import BestColumn, FinalMetrics
+from erosion_common.rounds.records import LeftOut, RoundRecord
+from erosion_common.settings.base import Settings
+from erosion_common.study.study import Study
+from erosion_common.tasks.task import Task
+
+COLUMNS = ("arm", "hospital", "rounds", "weight_sum", "samples_seen")
+
+
+class Contribution(Settings):
+    """One line of `contributions.csv`: what a hospital gave to an arm."""
+
+    rounds: int  # in which its update was accepted
+    weight_sum: float  # over those rounds
+    samples_seen: int
+
+
+def contributions(
+    hospitals: Sequence[str], records: Sequence[RoundRecord]
+) -> dict[str, Contribution]:
+    """Of one arm: rounds taken part in, the weight summed over them, and the samples used.
+
+    A round that was undone is in no model, and counts for nobody.
+    """
+    undone = {record.undoes for record in records}
+    counting = [r for r in records if r.outcome == "done" and r.round not in undone]
+    ledger: dict[str, Contribution] = {}
+    for name in hospitals:
+        entries = [record.hospitals.get(name) for record in counting]
+        accepted = [e for e in entries if e is not None and e.outcome == "accepted"]
+        ledger[name] = Contribution(
+            rounds=len(accepted),
+            weight_sum=sum(e.weight_after or 0.0 for e in accepted),
+            samples_seen=sum(e.samples_seen or 0 for e in accepted),
+        )
+    return ledger
+
+
+def as_csv(ledgers: Mapping[str, Mapping[str, Contribution]]) -> str:
+    """Return the contribution ledgers as one table, one line for each hospital of each arm."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for arm, ledger in ledgers.items():
+        for hospital, given in ledger.items():
+            row = (arm, hospital, given.rounds, f"{given.weight_sum:.6g}", given.samples_seen)
+            writer.writerow(row)
+    return text.getvalue()
+
+
+MISSED = ("absent", "rejected")  # outcomes of a hospital that was wanted and gave nothing
+
+
+class Absent(Settings):
+    """A hospital with a wanted update that is missing from a round."""
+
+    hospital: str
+    rounds: dict[str, int]  # arm -> rounds missed, of arms that it missed any of; folds' included
+    wanted: dict[str, int]  # arm -> rounds in which it was wanted, of the same arms
+    left_out: dict[LeftOut, int] = Field(default_factory=dict)  # rounds of all arms in which it was
+    # not asked, by the back-off: for being late, or slow, several times in a row
+    everywhere: bool  # it gave nothing to any arm
+    reason: str  # the latest, completing "the hospital ..."
+    arms_differ: bool = False  # arms that wanted it went without it in different rounds
+
+
+def absences(
+    hospitals: Sequence[str], user: str, records: Mapping[str, Sequence[RoundRecord]]
+) -> tuple[Absent, ...]:
+    """Return every peer that an arm went without, as the rounds' records have it; by arm."""
+    found = []
+    for name in hospitals:
+        entries = {
+            arm: {at: r.hospitals[name] for at, r in enumerate(of_arm) if name in r.hospitals}
+            for arm, of_arm in records.items()
+        }
+        wanted = {
+            a: sum(e.outcome != "not_asked" for e in es.values()) for a, es in entries.items()
+        }
+        missed = {
+            arm: {at: e for at, e in es.items() if e.outcome in MISSED}
+            for arm, es in entries.items()
+        }
+        short = [arm for arm, es in missed.items() if es]
+        if name == user or not short:
+            continue
+        every = [e for es in entries.values() for e in es.values()]
+        when = [[*missed[arm]] for arm in records if wanted[arm]]
+        found.append(
+            Absent(
+                hospital=name,
+                rounds={arm: len(missed[arm]) for arm in short},
+                wanted={arm: wanted[arm] for arm in short},
+                left_out=Counter(e.left_out for e in every if e.left_out),
+                everywhere=not any(e.outcome == "accepted" for e in every),
+                reason=[*missed[short[-1]].values()][-1].reason,
+                arms_differ=any(rounds != when[0] for rounds in when),
+            )
+        )
+    return tuple(found)
+
+
+class Recount(Settings):
+    """A hospital that introduced itself again with another number: its data were changed."""
+
+    hospital: str
+    arm: str
+    round: int  # of the arm, the first with the new number
+    before: int  # training samples, rounded as the hospital discloses them
+    after: int
+
+
+def recounts(records: Iterable[RoundRecord]) -> tuple[Recount, ...]:
+    """Return every change in the rounds' records, in the order in which they happened."""
+    told: dict[str, int] = {}
+    found = []
+    for record in records:
+        for name, entry in record.hospitals.items():
+            if (now := entry.described_samples) is None:  # it was away
+                continue
+            if (before := told.get(name, now)) != now:
+                found.append(
+                    Recount(
+                        hospital=name,
+                        arm=record.arm,
+                        round=record.round,
+                        before=before,
+                        after=now,
+                    )
+                )
+            told[name] = now
+    return tuple(found)
+
+
+class PrivacySpent(Settings):
+    """Differential privacy of one run, for each patient of each hospital but the user."""
+
+    epsilon: float  # that the study promised
+    delta: float
+    clip_norm: float
+    noise_multiplier: float  # of the clip norm
+    spent: dict[str, float]  # by hospital, the most epsilon that the run can have cost
+
+
+def privacy_spent(
+    study: Study, records: Mapping[str, Sequence[RoundRecord]]
+) -> PrivacySpent | None:
+    """Of a run's records by arm; None where the study has no [privacy].
+
+    Every round in which a hospital was asked counts: its answer may have left and been lost.
+    """
+    if (terms := study.privacy) is None:
+        return None
+    noise = terms.noise_multiplier(study.num_releases)
+    spent = {}
+    for name in study.hospitals:
+        if name == study.user:
+            continue
+        asked = sum(
+            record.hospitals[name].outcome != "not_asked"
+            for arm, of_arm in records.items()
+            if not study.arms[arm].user_only
+            for record in of_arm
+            if name in record.hospitals
+        )
+        spent[name] = epsilon_of(asked * strength_of(noise), terms.delta)
+    return PrivacySpent(
+        epsilon=terms.epsilon,
+        delta=terms.delta,
+        clip_norm=terms.clip_norm,
+        noise_multiplier=noise,
+        spent=spent,
+    )
+
+
+TOO_GOOD = 0.99  # AUROC, R² or concordance that no model of patients reaches
+STRONG, NEAR = 0.9, 0.01  # of a column alone, and how near it comes to the models
+
+
+class Leak(Settings):
+    """Why the figures are too good."""
+
+    metric: str
+    arm: str  # the best
+    figure: float
+    column: str | None = None  # that alone predicts as well; None: none does
+    alone: float | None = None  # its figure
+
+    def sentence(self, task: type[Task]) -> str:
+        """Return what is wrong, and what to look at."""
+        metric = task.metric(self.metric)
+        of_arm = f"{metric.label} {metric.text(self.figure)} of {self.arm}"
+        if self.column is None or self.alone is None:
+            question = "is a column known only after the outcome, or made from it?"
+            return f"{of_arm} is seldom real: {question}"
+        return (
+            f"The column {self.column} alone predicts like the models ({metric.label}"
+            f" {metric.text(self.alone)}, {of_arm}): is it known only after the outcome?"
+        )
+
+
+def leak_of(
+    task: type[Task], arms: Mapping[str, FinalMetrics], best: BestColumn | None
+) -> Leak | None:
+    """Return the sign that these figures are, or None."""
+    name = task.leak_metric
+    found = {arm: figure for arm, m in arms.items() if (figure := m.get(name)) is not None}
+    if not found:
+        return None
+    arm = max(found, key=found.__getitem__)
+    alone = best.measure if best is not None else 0.0
+    if best is not None and alone >= max(STRONG, found[arm] - NEAR):
+        return Leak(metric=name, arm=arm, figure=found[arm], column=best.name, alone=alone)
+    return Leak(metric=name, arm=arm, figure=found[arm]) if found[arm] > TOO_GOOD else None

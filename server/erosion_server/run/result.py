@@ -1,0 +1,386 @@
+"""The outcome of a study: `result.json`, with the verdict on collaborating."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Literal, NamedTuple
+
+from pydantic import Field, field_validator
+
+from erosion_common.errors import CheckpointError
+from erosion_common.formats.json_file import read_json
+from erosion_common.protocol.messages import (
+    FEWEST_OF_A_CLASS,
+    Comparison,
+    FinalMetrics,
+    Metrics,
+)
+from erosion_common.rounds.data_check import DataCheck
+from erosion_common.rounds.selection import SelectedSettings, chosen
+from erosion_common.settings.base import Settings
+from erosion_common.study.study import Study
+from erosion_common.tasks import DEFAULT, REGISTRY
+from erosion_common.tasks.metric import Metric
+from erosion_common.tasks.task import Task
+from erosion_server.run.findings import Absent, Contribution, Leak, PrivacySpent, Recount
+
+FORMAT: Final = 1  # raised when a key changes its meaning
+REMEDY = "Run the study again."
+NOTHING_COMPARED = (
+    "Nothing was compared: the study declares a single arm.",
+    "Whether collaborating is worth it shows in two, [arms.local] and one that asks the other"
+    " hospitals.",
+)
+OWN_PATIENTS = "patients, each predicted by models that never saw them"
+
+
+class SecondsPerRound(Settings):
+    """Wall clock of a round, from making the requests to the aggregate."""
+
+    median: float
+    p95: float
+
+
+class Selected(Settings):
+    """What was chosen for an arm inside the user's training part."""
+
+    settings: dict[str, Any]  # in place of the arm's own
+    rounds: int
+    loss: float  # the task's, for the training patients held out
+
+
+class ArmResult(Settings):
+    """How one arm ended."""
+
+    metrics: FinalMetrics
+    weights: dict[str, float]  # final, relative to the user's own, which is 1
+    rounds: int
+    skipped_rounds: int
+    stopped: str | None = None  # why the arm's rule ended it in its last round; None: it did not
+    seconds_per_round: SecondsPerRound
+    selected: Selected | None = None  # where the study has a selection
+
+
+class Verdict(Settings):
+    """What may honestly be said."""
+
+    best_arm: str | None  # an arm, or a local reference; None: no clear difference
+    text: str
+    finding: str  # its first sentence, without figures in brackets
+    figures: str  # the others, and those figures
+
+
+class CrossFitting(Settings):
+    """How the figures were made where no test part was set aside."""
+
+    folds: int
+    repeats: int  # cuts into folds
+
+
+class Result(Settings):
+    """`result.json`."""
+
+    format: Literal[1] = FORMAT
+    study: str
+    user: str
+    seed: int
+    commit: str  # of this program; "unknown" outside a git checkout
+    command: str
+    started: str  # ISO 8601, UTC
+    seconds: float  # since it was started, or taken up again
+    resumed: bool = False  # it was taken up again after an interruption
+    outcome: str = DEFAULT  # of the task; it says what the metrics mean
+    arms: dict[str, ArmResult] = Field(min_length=1)
+    references: dict[str, FinalMetrics] = Field(default_factory=dict)  # local models of the user's
+    # patients alone, by name
+    base_rate: FinalMetrics | None = None  # of the training part's base rate as everyone's
+    # prediction, cross-fitted with every fold
+    comparison: Comparison | None
+    class_counts: dict[str, int | None]  # of the user's test patients; empty where none are
+    # counted; None: not disclosed
+    cross_fitting: CrossFitting | None = None  # None: the figures are of a test part
+    contributions: dict[str, Contribution]
+    data_check: DataCheck = DataCheck()  # hospitals with figures that do not fit the others'
+    leak: Leak | None = None  # where the figures are too good
+    absent: tuple[Absent, ...] = ()  # hospitals that rounds went without
+    recounts: tuple[Recount, ...] = ()  # hospitals that came back with other numbers of patients
+    privacy: PrivacySpent | None = None  # None: the study promised none
+    peak_megabytes: float  # resident memory of the coordinator
+    verdict: Verdict
+
+    @field_validator("outcome")
+    @classmethod
+    def _is_known(cls, outcome: str) -> str:
+        if outcome not in REGISTRY:
+            raise ValueError(f"it must be one of {', '.join(REGISTRY)}")
+        return outcome
+
+    @property
+    def tested(self) -> str:
+        """What the patients behind the figures are called."""
+        return "patients" if self.cross_fitting else "test patients"
+
+    @property
+    def delivered_arm(self) -> str:
+        """The arm of the delivered model: the better one of a verdict, or else the first."""
+        best = self.verdict.best_arm
+        return best if best in self.arms else next(iter(self.arms))
+
+    @property
+    def num_patients(self) -> int:
+        """The patients behind the figures."""
+        return next(iter(self.arms.values())).metrics.num_patients
+
+    @property
+    def task(self) -> type[Task]:
+        """What the metrics mean."""
+        return REGISTRY[self.outcome]
+
+
+def study_as_run(study: Study, result: Result) -> Study:
+    """Return the study with what was chosen in place of what it leaves open."""
+    return chosen(
+        study,
+        {
+            arm: SelectedSettings(
+                ended.selected.settings if ended.selected else {}, ended.rounds, None
+            )
+            for arm, ended in result.arms.items()
+        },
+    )
+
+
+def whom_it_tests(study: Study) -> str:
+    """Return what the patients are called in a verdict on the study."""
+    return "test patients" if study.evaluation.folds is None else OWN_PATIENTS
+
+
+def read_result(path: Path) -> Result:
+    """`result.json`. Raises CheckpointError, and FileNotFoundError where there is none."""
+    return read_json(path, Result, version=FORMAT, error=CheckpointError, remedy=REMEDY)
+
+
+def verdict(
+    task: type[Task],
+    comparison: Comparison | None,
+    arms: Mapping[str, FinalMetrics],
+    base_rate: FinalMetrics | None = None,
+    *,
+    references: Mapping[str, FinalMetrics] = MappingProxyType({}),
+    tested: str = "test patients",
+    shifted_by: str = "",
+    leak: Leak | None = None,
+) -> Verdict:
+    """Return the finding of the declared comparison, and the figures behind it.
+
+    A leak comes first. `tested`: what the patients behind the figures are called. `shifted_by`: as
+    the task says. Which arms predict worse than the base rate, or not better, is the headline where
+    the delivered one does, and else stands at the end.
+    """
+
+    def warned(best: str | None, sentences: Sequence[str], delivered: str) -> Verdict:
+        first = [leak.sentence(task)] if leak else []
+        worse, within = above_base_rate(task, arms, base_rate)
+        aside = ""
+        if within and base_rate is not None:
+            aside = _beside_base_rate(task, {arm: arms[arm] for arm in within}, base_rate)
+        heads = [worse_sentence(worse, shifted_by)] if delivered in worse else []
+        heads += [not_better_sentence(within, shifted_by, aside)] if delivered in within else []
+        tails = [worse_sentence(worse, shifted_by)] if worse and delivered not in worse else []
+        if within and delivered not in within:
+            tails.append(not_better_sentence(within, shifted_by, aside))
+        if turned := [arm for arm in worse if ranks_wrong_way_round(task, arms[arm])]:
+            ranking = "ranks" if len(turned) == 1 else "rank"
+            tails.append(wrong_way_sentence(f"{listed(turned)} {ranking} patients"))
+        said = [*first, *heads, *sentences, *tails]
+        finding, *figures = said
+        if delivered in within and not leak:  # its figures stand below the finding
+            finding = not_better_sentence(within, shifted_by)
+            figures.append(f"{aside[0].upper()}{aside[1:]}.")
+        return Verdict(
+            best_arm=best, text=" ".join(said), finding=finding, figures=" ".join(figures)
+        )
+
+    if comparison is None:
+        return warned(None, NOTHING_COMPARED, next(iter(arms)))
+    arm, reference = comparison.arm, comparison.reference
+    size = f"{comparison.num_patients} {tested}"
+    measured = {**arms, **references}
+    figures = beside_each_other(task, measured[arm], measured[reference], base_rate)
+    best: str | None
+    match comparison.conclusion:
+        case "better":
+            best, finding = arm, f"On {size}, {arm} predicts better than {reference}."
+        case "worse":
+            best, finding = reference, f"On {size}, {arm} predicts worse than {reference}."
+        case "too few patients":
+            best, finding = (
+                None,
+                f"{size} with fewer than {FEWEST_OF_A_CLASS} {task.group_word} are too few to tell"
+                f" {arm} from {reference}.",
+            )
+        case _:
+            best, finding = None, f"On {size}, no clear difference between {arm} and {reference}."
+    p_value = p_value_text(comparison.p_value, comparison.level, "= ")
+    compared = f"{figures[0].upper()}{figures[1:]}, p {p_value}."
+    said = [finding, compared, near_the_line(comparison), how_chosen(comparison)]
+    if best in references:
+        said.append(f"{best} was fitted and measured at the user's site: no model of it has left.")
+    delivered = next((name for name in arms if name == best), next(iter(arms)))
+    return warned(best, [*filter(None, said)], delivered)
+
+
+def how_chosen(comparison: Comparison) -> str:
+    """Return how the better one of several references was found; "" where the study names one."""
+    if not comparison.chosen:
+        return ""
+    if comparison.reference in comparison.chosen:
+        where = "the" if sum(comparison.chosen.values()) == 1 else "every fold's"
+        return (
+            f"Of {listed([*comparison.chosen])}, {comparison.reference} predicted best inside"
+            f" {where} training part."
+        )
+    counts = listed([f"{name} ({count})" for name, count in comparison.chosen.items()])
+    return (
+        f"{comparison.reference} is in each fold the one that predicted best inside its training"
+        f" part, of {counts}, with the number of folds."
+    )
+
+
+def near_the_line(comparison: Comparison) -> str:
+    """That the finding could well be the other one; "" where that is unlikely."""
+    if not comparison.is_near:
+        return ""
+    level = f"{comparison.level:g}"
+    if cuts := comparison.p_by_cut:
+        low, high = (p_value_text(p, comparison.level) for p in (min(cuts), max(cuts)))
+        within = sum(p <= comparison.level for p in cuts)
+        return (
+            f"Near the line: by each of the {len(cuts)} cuts into folds alone p is {low} to {high},"
+            f" and within {level} in {within} of them."
+        )
+    return (
+        f"Near the line: p is not far from {level}, and training in another order of patients, as"
+        " at another installation, can move it across."
+    )
+
+
+def p_value_text(p_value: float, level: float, equal: str = "") -> str:
+    """On its side of the level; `equal` stands before a number that is no bound."""
+    if p_value < 0.001:
+        return "< 0.001"
+    return f"{equal}{p_value:.{digits_beyond(level, p_value)}g}"
+
+
+def digits_beyond(level: float, p_value: float) -> int:
+    """Return the number of digits: three, or more where it would be rounded onto the level."""
+    digits = 3
+    while float(f"{p_value:.{digits}g}") <= level < p_value:
+        digits += 1
+    return digits
+
+
+def beside_each_other(
+    task: type[Task], arm: Metrics, reference: Metrics, base_rate: Metrics | None
+) -> str:
+    """Return the headline's metrics, e.g. "log loss 0.31 against 0.36 (base rate: 0.66)"."""
+    parts = []
+    for metric in task.shown(task.headline):
+        called, other = task.baseline(metric)
+        base = f" ({called}: {_figure(base_rate, task.metric(other))})" if base_rate else ""
+        two = f"{_figure(arm, metric)} against {_figure(reference, metric)}"
+        parts.append(f"{metric.label} {two}{base}")
+    return ", ".join(parts)
+
+
+class AboveBaseRate(NamedTuple):
+    """The arms with a loss above that of predicting patients alike, by the base rate."""
+
+    clearly: list[str]  # the base rate's is below the arm's 95 % interval, or there is none
+    within: list[str]  # it is within: these patients cannot decide
+
+
+def above_base_rate(
+    task: type[Task], arms: Mapping[str, FinalMetrics], base_rate: Metrics | None
+) -> AboveBaseRate:
+    """Return which arms these are. A hundredth more of log loss in 15 patients is not "WORSE"."""
+    found = AboveBaseRate([], [])
+    loss = task.verdict_metric
+    for arm, metrics in arms.items():
+        if base_rate is None or metrics[loss] <= base_rate[loss]:
+            continue
+        interval = metrics.intervals.get(loss)
+        is_within = interval is not None and interval.low <= base_rate[loss]
+        (found.within if is_within else found.clearly).append(arm)
+    return found
+
+
+def worse_sentence(arms: Sequence[str], shifted_by: str, where: str = "") -> str:
+    """That these arms predict worse than the base rate, and what not to do for it.
+
+    `where`: for which hospitals, if not for all. What shifts predictions on purpose is named: the
+    base rate is without it, and ranks nobody.
+    """
+    there = " there" if where else ""
+    if not shifted_by:
+        return (
+            f"Predictions of {listed(arms)} are WORSE than the base rate alone{where}: do not use"
+            f" them{there}."
+        )
+    return (
+        f"Predictions of {listed(arms)}, trained with {shifted_by}, which shift probabilities, are"
+        f" WORSE than the base rate alone{where}: do not use these probabilities{there} as they"
+        " are."
+    )
+
+
+def ranks_wrong_way_round(task: type[Task], metrics: FinalMetrics) -> bool:
+    """Return if chance clearly ranks patients better: it is above the 95 % interval."""
+    return any(
+        metric.by_chance is not None
+        and (interval := metrics.intervals.get(metric.name)) is not None
+        and interval.high < metric.by_chance
+        for metric in task.metrics
+    )
+
+
+def wrong_way_sentence(who: str) -> str:
+    """That `who`, the subject of the sentence, does so, and what to look for."""
+    return f"{who} the wrong way round: is the outcome coded alike in every hospital's file?"
+
+
+def not_better_sentence(
+    arms: Sequence[str], shifted_by: str, figures: str = "", where: str = ""
+) -> str:
+    """Return the same of arms that are above the base rate, which is within their interval."""
+    by = f", trained with {shifted_by}, which shift probabilities," if shifted_by else ""
+    there = " there" if where else ""
+    return (
+        f"Predictions of {listed(arms)}{by} are not better than the base rate alone{where}, nor"
+        f" clearly worse{figures and f' ({figures})'}: do not rely on"
+        f" {'these probabilities' if shifted_by else 'them'}{there}."
+    )
+
+
+def _beside_base_rate(
+    task: type[Task], arms: Mapping[str, FinalMetrics], base_rate: Metrics
+) -> str:
+    """Their losses, e.g. "log loss 0.666, 95 % interval 0.601–0.731; base rate 0.661"."""
+    loss = task.metric(task.verdict_metric)
+    each = []
+    for arm, found in arms.items():
+        interval = found.intervals[loss.name]
+        low, high = (loss.text(end) for end in (interval.low, interval.high))
+        name = f"{arm} " if len(arms) > 1 else ""
+        each.append(f"{name}{loss.text(found[loss.name])}, 95 % interval {low}–{high}")
+    return f"{loss.label} {'; '.join(each)}; base rate {loss.text(base_rate[loss.name])}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """ "a, b and c"."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
+
+
+def _figure(metrics: Metrics, metric: Metric) -> str:
+    value = metrics.get(metric.name)
+    return "undefined" if value is None else metric.text(value)
