@@ -6,6 +6,7 @@ PYTHON ?= $(shell for found in python3.11 python3.12 python3.13 python3; do \
   if $$found $(FITS) 2>/dev/null; then echo $$found; exit; fi; done; echo python3)
 TORCH := $(shell sed -n 's/^\# \(torch==[0-9.]*\).*/\1/p' requirements.lock)
 VENV := .venv
+PROJECTS := pyproject.toml client/pyproject.toml common/pyproject.toml server/pyproject.toml
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 export OMP_NUM_THREADS ?= 1
@@ -45,13 +46,13 @@ install: $(VENV)/installed
 
 # torch has no hash: its index chooses the build for this machine. All else is what requirements-dev.lock
 # says. Modules are compiled when they are imported; those of programs that start together are compiled here.
-$(VENV)/installed: pyproject.toml requirements-dev.lock
+$(VENV)/installed: $(PROJECTS) requirements-dev.lock
 	@$(PYTHON) $(FITS) || { echo "Erosion needs Python 3.11, 3.12 or 3.13 with venv and pip; '$(PYTHON)' is not." \
 	  "Install one (Debian: python3-venv), or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) $(TORCH)
 	$(INSTALL) --no-deps --require-hashes -r requirements-dev.lock
-	$(INSTALL) --no-deps --no-build-isolation -e .
+	$(INSTALL) --no-deps --no-build-isolation -e common -e client -e server -e .
 	$(BIN)/pip check
 	$(BIN)/python -c 'import erosion_client.connection.serve, erosion_server.coordination.run_study'
 	touch $@
@@ -87,19 +88,20 @@ test-docker: $(VENV)/installed
 
 # Needs uv (https://docs.astral.sh/uv), and torch's CPU wheel in docker/wheelhouse/ so that nothing of CUDA
 # is taken along: pip download --no-deps --dest docker/wheelhouse torch==VERSION
+NOT_OURS := $(foreach part,client common server,--no-emit-package erosion-$(part))
 lock:
 	echo "$(TORCH)+cpu" > docker/wheelhouse/cpu-torch.txt
 	sed -n 's/^requires = \["\(.*\)"\]/\1/p' pyproject.toml > docker/wheelhouse/build.txt
 	(echo "# $(TORCH) comes from its own index. All other packages of the image, with their hashes (make lock):"; \
 	  uv pip compile pyproject.toml docker/wheelhouse/build.txt --quiet --python-version 3.11 \
 	    --find-links docker/wheelhouse --override docker/wheelhouse/cpu-torch.txt \
-	    --generate-hashes --no-annotate --no-header --no-emit-package torch) > requirements.lock.new
+	    --generate-hashes --no-annotate --no-header --no-emit-package torch $(NOT_OURS)) > requirements.lock.new
 	mv requirements.lock.new requirements.lock
 	(echo "# $(TORCH) comes from its own index. All other packages of make install and CI, with their hashes (make lock):"; \
 	  uv pip compile pyproject.toml docker/wheelhouse/build.txt --extra dev --quiet --python-version 3.11 \
 	    --find-links docker/wheelhouse --override docker/wheelhouse/cpu-torch.txt \
 	    --constraint requirements.lock \
-	    --generate-hashes --no-annotate --no-header --no-emit-package torch) > requirements-dev.lock.new
+	    --generate-hashes --no-annotate --no-header --no-emit-package torch $(NOT_OURS)) > requirements-dev.lock.new
 	mv requirements-dev.lock.new requirements-dev.lock
 
 bundle: $(VENV)/installed

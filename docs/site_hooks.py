@@ -80,7 +80,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for package, title in _packages().items():
         modules = [package]
         if package != "erosion":
-            folder = ROOT.joinpath(*package.split("."))
+            folder = _folder(package)
             modules += [
                 f"{package}.{path.stem}"
                 for path in sorted(folder.glob("*.py"))
@@ -95,8 +95,15 @@ def _packages() -> dict[str, str]:
     return {
         package: title
         for package, title in REFERENCE.items()
-        if ROOT.joinpath(*package.split("."), "__init__.py").exists()
+        if (_folder(package) / "__init__.py").exists()
     }
+
+
+def _folder(package: str) -> Path:
+    """Return the folder of a package, which lies in that of its distribution."""
+    top, *parts = package.split(".")
+    distribution = ROOT / top.removeprefix("erosion_") if top != "erosion" else ROOT
+    return distribution.joinpath(top, *parts)
 
 
 def _page(package: str) -> str:

@@ -4,9 +4,10 @@ The public Python interface is what `__all__` names; see docs/python.md. Every o
 private: it may change in any version. Nothing is imported before it is used.
 """
 
-import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+import erosion_common  # noqa: F401 - it sets up gRPC before anything uses it
 
 if TYPE_CHECKING:
     from erosion.interface.models import Model, load_model
@@ -14,10 +15,6 @@ if TYPE_CHECKING:
     from erosion.interface.runs import load_study, read_run, simulate, testbed
     from erosion_common.errors import ErosionError
     from erosion_common.study.study import Study
-
-# gRPC takes part in every fork of its process unless set otherwise before its first use, and a
-# child may crash. The simulator's forked processes use no gRPC; no other program forks.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 __all__ = [
     "ErosionError",

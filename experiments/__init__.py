@@ -1,1 +1,1 @@
-"""The testbed, the simulator, the papers' experiments and the benchmarks."""
+"""The papers' experiments and the benchmarks; run from a checkout, in no wheel."""

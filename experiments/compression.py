@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from erosion.simulation.download import add_data_dir
 from erosion.simulation.program import output_file, run_program
 from erosion.simulation.testbed import deploy, study_path
 from erosion.sources import Data, make_hospitals
 from erosion_common.compression.codec import KINDS, Compression
+from erosion_common.program.command import add_data_dir
 from erosion_common.study.study import Study, load_study
 from erosion_common.support.files import write_atomically
 from erosion_server.run.journal import read_journal

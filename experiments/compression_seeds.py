@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 
-from erosion.simulation.download import add_data_dir
 from erosion.simulation.program import output_file, run_program
 from erosion.simulation.simulator import simulate, timeless
 from erosion.simulation.testbed import study_path
@@ -22,6 +21,7 @@ from erosion.simulation.testbed_sites import site_of
 from erosion.sources import make_hospitals
 from erosion_client.training.hospital import Hospital
 from erosion_common.compression.codec import KINDS, Compression
+from erosion_common.program.command import add_data_dir
 from erosion_common.study.study import load_study
 from experiments.benchmarks.report_line import provenance
 from experiments.compression import ARM, WORKLOADS, Workload, part_of, put_between

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from erosion.simulation.download import add_data_dir
 from erosion.simulation.program import output_file, run_program
 from erosion.simulation.simulator import Simulation, simulate, timeless
 from erosion.simulation.testbed import study_path
 from erosion.simulation.testbed_sites import sites_of_testbed
 from erosion_client.training.hospital import Hospital
+from erosion_common.program.command import add_data_dir
 from erosion_common.protocol.messages import EvaluateReply, Metrics
 from erosion_common.rounds.records import curve_of
 from erosion_common.study.study import Study, load_study

@@ -39,7 +39,7 @@ def all_settings() -> list[type[Settings]]:
         found |= {
             f"{kind.__module__}.{kind.__name__}": kind
             for kind in kinds
-            if kind.__module__.startswith("erosion.")
+            if kind.__module__.startswith("erosion_")
         }
     return [found[name] for name in sorted(found)]
 

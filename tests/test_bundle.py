@@ -49,7 +49,7 @@ with open({calls!r}, "a") as calls:
     print(*words, file=calls)
 if words[0] == "install":
     os.execv({python!r}, [{python!r}, "-m", "pip", *words])
-name = {{"download": words[-1].split("==")[0], "wheel": "erosion"}}[words[0]]
+name = {{"download": words[-1].split("==")[0], "wheel": "erosion_common"}}[words[0]]
 if not name.endswith(".lock"):
     to = words[words.index("--dest" if words[0] == "download" else "--wheel-dir") + 1]
     (wheel,) = Path({shelf!r}).glob(name + "-*.whl")
@@ -76,7 +76,7 @@ def make(
     """What making `folder`/bundle came to, and how it called pip."""
     shelf, calls, pip = folder / "shelf", folder / "calls", folder / "pip"
     shelf.mkdir()
-    wheel(shelf, "erosion", "1.0", ["torch==2.13.0"])
+    wheel(shelf, "erosion_common", "1.0", ["torch==2.13.0"])
     wheel(shelf, "torch", torch, needs)
     pip.write_text(PIP.format(python=sys.executable, calls=str(calls), shelf=str(shelf)))
     pip.chmod(0o755)

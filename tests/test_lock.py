@@ -10,9 +10,10 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from tests.support.projects import DEPENDENCIES, EXTRAS, PROJECTS
+
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-DEPENDENCIES = PROJECT["project"]["dependencies"]
 FILES = ("requirements.lock", "requirements-dev.lock")
 REQUIRED = [
     requirement
@@ -20,13 +21,7 @@ REQUIRED = [
     if requirement.name != "torch"  # from its own index; the first line of each lock names it
 ]
 OLDEST_PYTHON = PROJECT["project"]["requires-python"].removeprefix(">=").split(",")[0] + ".0"
-EXTRAS = PROJECT["project"]["optional-dependencies"]
-FOR_CHECKS = [
-    requirement
-    for extra in EXTRAS.values()
-    for requirement in map(Requirement, extra)
-    if requirement.name != "erosion"  # which names further extras
-]
+FOR_CHECKS = [requirement for extra in EXTRAS.values() for requirement in map(Requirement, extra)]
 
 
 def locked(file: str) -> dict[str, tuple[str, str]]:
@@ -97,15 +92,15 @@ def test_both_locks_name_one_torch_that_the_project_allows() -> None:
     assert torch.specifier.contains(version)
 
 
-def test_of_the_extras_packages_the_image_has_those_for_sqlite_only() -> None:
+def test_of_the_extras_packages_the_image_has_those_that_the_whole_program_takes() -> None:
     names = {str(canonicalize_name(requirement.name)) for requirement in FOR_CHECKS}
-    assert names & IMAGE.keys() == {"flwr", "sqlalchemy"}
+    assert names & IMAGE.keys() == {"flwr", "gmpy2", "sqlalchemy", "torchvision"}
 
 
 def test_the_image_takes_extras_by_the_hashes_of_the_checks() -> None:
     """uv, unlike pip, holds what it resolves against the hashes of its constraints."""
     dockerfile = (ROOT / "docker" / "Dockerfile").read_text()
-    assert '--constraint /requirements-dev.lock ".[$EXTRAS]"' in dockerfile
+    assert "--constraint /requirements-dev.lock \\\n        $(printf" in dockerfile
     assert "uv" in IMAGE
 
 
@@ -123,3 +118,18 @@ def test_what_the_image_copies_is_not_ignored() -> None:
     names = [name.rstrip("/") for names in copied for name in names]
     assert "requirements.lock" in names
     assert [name for name in names if f"!{name}" not in ignored_but] == []
+
+
+def test_the_packages_have_one_version_and_require_each_other_at_it() -> None:
+    (version,) = {project["project"]["version"] for project in PROJECTS.values()}
+    for project in PROJECTS.values():
+        for requirement in map(Requirement, project["project"]["dependencies"]):
+            if requirement.name.startswith("erosion-"):
+                assert str(requirement.specifier) == f"=={version}"
+
+
+def test_the_packages_require_the_same_of_others() -> None:
+    found: dict[str, set[str]] = {}
+    for requirement in map(Requirement, DEPENDENCIES):
+        found.setdefault(requirement.name, set()).add(str(requirement.specifier))
+    assert {name: len(ranges) for name, ranges in found.items() if len(ranges) > 1} == {}

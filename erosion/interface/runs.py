@@ -228,7 +228,7 @@ def simulate(
 
 
 def _data_dir(given: AnyPath | None) -> Path:
-    from erosion.simulation.download import default_data_dir
+    from erosion_common.program.command import default_data_dir
 
     return default_data_dir() if given is None else Path(given)
 

@@ -1,7 +1,5 @@
 """The public data sets: their folder, and `erosion data NAME`, which fetches one (pooch)."""
 
-import argparse
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,21 +57,6 @@ DATA_SETS: Mapping[str, DataSet] = {
         },
     ),
 }
-
-
-def default_data_dir() -> Path:
-    """Return the data sets' folder where nobody names one."""
-    return Path(os.environ.get("EROSION_DATA") or "data")
-
-
-def add_data_dir(parser: argparse.ArgumentParser) -> None:
-    """`--data-dir`: the folder with the public data sets."""
-    parser.add_argument(
-        "--data-dir",
-        type=Path,
-        default=default_data_dir(),
-        help="where downloaded data sets are (default: $EROSION_DATA, else data/)",
-    )
 
 
 def fetch(name: str, data_dir: Path) -> Path:

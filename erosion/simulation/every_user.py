@@ -15,13 +15,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from erosion.simulation.download import add_data_dir
 from erosion.simulation.program import output_file, run_program
 from erosion.simulation.simulator import Simulation, simulate
 from erosion.simulation.testbed import study_path
 from erosion.simulation.testbed_sites import site_of
 from erosion.sources import make_hospitals
 from erosion_client.training.hospital import Hospital
+from erosion_common.program.command import add_data_dir
 from erosion_common.study.study import EVERY_USER, Study, load_study
 from erosion_common.support.files import write_atomically
 from erosion_server.output.overview_page import write_overview

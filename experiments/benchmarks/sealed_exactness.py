@@ -19,13 +19,13 @@ from typing import Any
 
 import torch
 
-from erosion.simulation.download import add_data_dir
 from erosion.simulation.program import run_program
 from erosion.simulation.simulator import Simulation, simulate, timeless
 from erosion.simulation.testbed import study_path
 from erosion.simulation.testbed_sites import site_of
 from erosion.sources import make_hospitals
 from erosion_client.training.hospital import Hospital
+from erosion_common.program.command import add_data_dir
 from erosion_common.rounds.records import RoundRecord
 from erosion_common.study.study import Study, load_study
 from experiments.benchmarks.report_line import parser_of, report

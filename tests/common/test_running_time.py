@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-import erosion
 from erosion_common.support.process import GAP_SECONDS, RunningTime
 
 
@@ -56,7 +55,7 @@ WALL_CLOCK = {
     "server/erosion_server/output/json_lines.py",
     "server/erosion_server/output/metrics_csv.py",
     "server/erosion_server/output/mlflow_runs.py",
-    "server/erosion_server/run/journal.py",
+    "common/erosion_common/audit/witness.py",
     "server/erosion_server/run/run_folder.py",
 }
 READS = {
@@ -72,10 +71,10 @@ READS = {
 
 
 def test_only_certificates_logs_and_names_read_the_wall_clock() -> None:
-    root = Path(erosion.__file__).parent
+    root = Path(__file__).parents[2]
     found = set()
     for part in ("client", "common", "server"):
-        for path in (root / part).resolve().rglob("*.py"):
+        for path in (root / part).rglob("*.py"):
             tree = ast.parse(path.read_text(encoding="utf-8"))
             for node in ast.walk(tree):
                 match node:
@@ -86,5 +85,5 @@ def test_only_certificates_logs_and_names_read_the_wall_clock() -> None:
                     case _:
                         read = False
                 if read:
-                    found.add(f"{part}/{path.relative_to((root / part).resolve())}")
+                    found.add(str(path.relative_to(root)))
     assert found == WALL_CLOCK

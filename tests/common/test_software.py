@@ -1,6 +1,5 @@
 """What a message says to install is what the extra needs, by its own name."""
 
-import tomllib
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -12,17 +11,23 @@ from erosion_client.dataset.sources.dicom import DicomImages
 from erosion_client.dataset.sources.nifti import NiftiImages
 from erosion_common.errors import DataError
 from erosion_common.support.software import install_command
+from tests.support.projects import EXTRAS, PROJECTS
 from tests.support.refusals import refused
-
-PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
-EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
 
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The metadata of this program, whose extras are those of the project's file."""
-    of_extras = [f'{text}; extra == "{name}"' for name, texts in EXTRAS.items() for text in texts]
-    monkeypatch.setattr(metadata, "requires", lambda _name: ["numpy>=2", *of_extras])
+    """The metadata of this program's packages, whose extras are those of the project files."""
+
+    def requires(name: str) -> list[str]:
+        (project,) = (p["project"] for p in PROJECTS.values() if p["project"]["name"] == name)
+        extras = project["optional-dependencies"].items()
+        return [
+            "numpy>=2",
+            *(f'{text}; extra == "{name}"' for name, texts in extras for text in texts),
+        ]
+
+    monkeypatch.setattr(metadata, "requires", requires)
 
 
 @pytest.mark.usefixtures("installed")

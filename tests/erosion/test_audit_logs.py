@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from erosion_common.audit.log_files import full_files
+from erosion_common.audit.witness import Witness
 from erosion_common.program.command_line import main
-from erosion_server.run.journal import Witness
 from tests.support.said import says
 from tests.support.sent_logs import long_log
 

@@ -14,15 +14,16 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from erosion.commands import COMMANDS
 from erosion_common.program.command import Command
 from erosion_common.program.command_line import EPILOG, main, parser
+from erosion_common.program.commands import installed_commands
 from erosion_common.program.ending import in_words
 from erosion_server.commands.coordinator import GOES_WITH
 from tests.support.patience import PATIENCE
 from tests.support.said import raises, says
 from tests.support.small_study import TASK, make_study
 
+COMMANDS = installed_commands()
 ROOT = Path(__file__).resolve().parents[2]
 
 SHOWN = [
@@ -63,7 +64,8 @@ def test_the_examples_are_found() -> None:
 
 def test_the_help_waits_for_no_command_s_imports() -> None:
     program = (
-        "import sys; from erosion_common.program.command_line import parser; parser().format_help();"
+        "import sys; from erosion_common.program import command_line as line;"
+        "line.parser().format_help();"
         "print(*(name for name in ('torch', 'grpc', 'cryptography', 'pydantic')"
         " if name in sys.modules))"
     )

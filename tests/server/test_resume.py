@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from erosion.simulation.free_ports import free_address
+from erosion_common.audit.witness import Witness, read_witness
 from erosion_common.errors import CheckpointError, ErosionError, RunError
 from erosion_common.formats.json_file import with_checksum, without_checksum
 from erosion_common.program.command_line import main
@@ -28,11 +29,9 @@ from erosion_server.coordination.folder_store import FolderStore
 from erosion_server.coordination.run_study import Planned
 from erosion_server.run.journal import (
     Journal,
-    Witness,
     keep_first,
     read_journal,
     read_records,
-    read_witness,
 )
 from erosion_server.run.run_folder import (
     RunFolder,

@@ -11,7 +11,6 @@ import numpy as np
 from flwr.app import Message
 from gmpy2 import mpz
 
-from erosion_client.audit.site_observers import STATUS_NAME
 from erosion_client.connection.agent import Until
 from erosion_client.connection.serve import serve
 from erosion_client.connection.site_link import SiteLink
@@ -24,6 +23,7 @@ from erosion_common.protocol.messages import StepResult, TrainRequest, TrainResu
 from erosion_common.sealed.legs import DISTANCE, MASKED, UNMASK
 from erosion_common.sealed.roster import Hello
 from erosion_common.support.logs import configure_logging
+from erosion_common.support.status import STATUS_NAME
 from tests.support.patience import wait_until
 
 FIVE_SUMMED = "min_summed = 5"  # more than there are

@@ -10,9 +10,8 @@ from flwr.app import Message
 
 from erosion_client.audit.audit_log import AuditLog
 from erosion_common.protocol import wire
-from erosion_common.support.status import StatusFile, certificate_shown
+from erosion_common.support.status import STATUS_NAME, StatusFile, certificate_shown
 
-STATUS_NAME = "status.json"
 BUDGETS_SECONDS = 5.0  # between two checks of the budgets
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from erosion_client.commands.table_options import add_how_written, how_written
 from erosion_common.errors import DataError, SiteError, StudyError
-from erosion_common.program.command import Command, add_how_written, flag, how_written
+from erosion_common.program.command import Command, flag
 from erosion_common.support.text import shown
 
 if TYPE_CHECKING:

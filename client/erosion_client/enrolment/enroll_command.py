@@ -12,7 +12,7 @@ from erosion_common.support.keys import fingerprint
 Handler = Callable[[argparse.Namespace], None]
 
 
-def add_site_commands(commands: Any) -> None:
+def add_enroll_commands(commands: Any) -> None:
     """Add them; `options.enroll` is the function to call."""
     request = _command(
         commands,

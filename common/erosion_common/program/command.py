@@ -2,12 +2,11 @@
 
 import argparse
 import math
+import os
 import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from erosion_common.support.logs import LOG_FORMATS
 
@@ -89,16 +88,18 @@ def add_runs(parser: argparse.ArgumentParser, default: Path | None = DEFAULT_RUN
     )
 
 
-def add_outputs(parser: argparse.ArgumentParser) -> None:
-    """Add `--output`: further observers of the run."""
-    from erosion_server.output.registry import in_words
+def default_data_dir() -> Path:
+    """Return the folder where nobody names one."""
+    return Path(os.environ.get("EROSION_DATA") or "data")
 
+
+def add_data_dir(parser: argparse.ArgumentParser) -> None:
+    """`--data-dir`: the folder with the public data sets."""
     parser.add_argument(
-        "--output",
-        action="append",
-        default=[],
-        metavar="NAME[=WHERE]",
-        help=f"also pass the run on to this output; may be given several times. {in_words()}",
+        "--data-dir",
+        type=Path,
+        default=default_data_dir(),
+        help="where downloaded data sets are (default: $EROSION_DATA, else data/)",
     )
 
 
@@ -111,39 +112,6 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="where the weights are that a study's model starts from (default: %(default)s/)",
     )
-
-
-# Keys of [data] that are options, too.
-HOW_WRITTEN = {
-    "encoding": 'of text, such as "cp1252"',
-    "separator": 'of columns, such as ";"',
-    "sheet": "of workbooks: the one with the patients",
-    "value_labels": "of SPSS and Stata: codes or labels",
-}
-
-
-def add_how_written(parser: argparse.ArgumentParser) -> None:
-    """Add options that say how a table is written, where that is not worked out."""
-    for key, what in HOW_WRITTEN.items():
-        parser.add_argument(flag(key), type=partial(_checked, key), help=f"{what} ([data] has it)")
-
-
-def how_written(options: argparse.Namespace) -> dict[str, Any]:
-    """Return those of the options that were given, as keys of [data]."""
-    return {key: value for key in HOW_WRITTEN if (value := getattr(options, key)) is not None}
-
-
-def _checked(key: str, text: str) -> str:
-    """Return the option if it could stand under [data]; for argparse."""
-    from pydantic import ValidationError
-
-    from erosion_client.dataset.sources.table_file import TableFile
-
-    try:
-        found: str = getattr(TableFile.model_validate({"path": "x.csv", key: text}), key)
-    except ValidationError as problem:
-        raise argparse.ArgumentTypeError(problem.errors()[0]["msg"]) from None
-    return found
 
 
 def add_supervised(parser: argparse.ArgumentParser) -> None:

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from erosion.commands import COMMANDS
 from erosion_common.errors import ErosionError
 from erosion_common.program.command import Command
+from erosion_common.program.commands import installed_commands, missing_commands
 from erosion_common.program.ending import in_words
 from erosion_common.support.software import software_version
 
@@ -47,6 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     whole = parser()
     if any("\0" in given for given in arguments or ()):  # by a program that calls this one
         whole.error("an argument has a NUL character in it, which no path can have; remove it")
+    given = sys.argv[1:] if arguments is None else arguments
+    if given and (package := missing_commands().get(given[0])):
+        whole.error(f"`erosion {given[0]}` comes with {package}, which is not installed here")
     options = whole.parse_args(arguments)
     handler: Callable[[argparse.Namespace], int] = options.handler
 
@@ -104,7 +107,7 @@ def parser() -> argparse.ArgumentParser:
     commands = whole.add_subparsers(
         title="commands", metavar="COMMAND", required=True, parser_class=_CommandParser
     )
-    for command in COMMANDS:
+    for command in installed_commands():
         sub = commands.add_parser(
             command.name,
             command=command,

@@ -15,9 +15,8 @@ from typing import Any, get_args
 from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
-from erosion_client.site_file import Site
+from erosion_common.program.commands import optional
 from erosion_common.settings.base import Settings
-from erosion_common.study.study import Study
 
 PLURALS = ("text", "table", "number", "whole number", "path")
 MOST_FORMS = 5  # named in a heading
@@ -271,9 +270,16 @@ class FileReference:
     """A file's reference."""
 
     file: str
-    model: Model
+    home: str  # module:class; the site file's comes with erosion-client
     title: str
     opening: str
+
+    @property
+    def model(self) -> Model:
+        """The settings that the file is read into. Raises ErosionError if they are not here."""
+        module, _, name = self.home.partition(":")
+        found: Model = getattr(optional(module, f"The {self.file} file"), name)
+        return found
 
     def markdown(self) -> str:
         """Return the page."""
@@ -289,7 +295,7 @@ PAGES: Mapping[str, FileReference] = MappingProxyType(
     {
         "study": FileReference(
             "study",
-            Study,
+            "erosion_common.study.study:Study",
             "Every key of the study file",
             "What all hospitals of a study agree on, in [TOML](https://toml.io). `erosion study new"
             " TABLE --target COLUMN` writes a first draft from a table. A key that has a default"
@@ -298,7 +304,7 @@ PAGES: Mapping[str, FileReference] = MappingProxyType(
         ),
         "site": FileReference(
             "site",
-            Site,
+            "erosion_client.site_file:Site",
             "Every key of the site file",
             "One hospital's data, its coordinator and its own limits, in [TOML](https://toml.io)."
             " `erosion site new --study STUDY.toml --data TABLE` writes a first draft; see"

@@ -2,6 +2,7 @@
 
 import importlib
 import re
+from contextlib import suppress
 from importlib import metadata
 from shlex import quote
 from typing import TypeVar
@@ -9,26 +10,26 @@ from typing import TypeVar
 from erosion_common.errors import ErosionError
 
 OF_AN_EXTRA = re.compile(r"""(.+?)\s*;\s*extra == ["']([\w-]+)["']""")
+DISTRIBUTIONS = ("erosion-common", "erosion-client", "erosion-server", "erosion-fl")
 
 
 def software_version() -> str:
     """Return the installed version; "unknown" for a mere folder."""
-    return _version("erosion") or "unknown"
+    return _version("erosion-common") or "unknown"
 
 
 def install_command(extra: str) -> str:
     """Return the command that installs an extra's packages, by their own names and versions.
 
-    The name `erosion` on PyPI is another program's. Where ours only lies in a folder, the command
-    is for there.
+    Where ours only lies in a folder, the command is for there.
     """
-    try:
-        requirements = metadata.requires("erosion") or []
-    except metadata.PackageNotFoundError:
-        requirements = []
-    found = [OF_AN_EXTRA.fullmatch(requirement) for requirement in requirements]
-    packages = [match[1] for match in found if match and match[2] == extra]
-    return " ".join(["pip install", *map(quote, packages or [f".[{extra}]"])])
+    packages = []
+    for distribution in DISTRIBUTIONS:
+        with suppress(metadata.PackageNotFoundError):
+            found = map(OF_AN_EXTRA.fullmatch, metadata.requires(distribution) or [])
+            packages += [match[1] for match in found if match and match[2] == extra]
+    others = [package for package in packages if not package.startswith("erosion-")]
+    return " ".join(["pip install", *map(quote, others or [f".[{extra}]"])])
 
 
 App = TypeVar("App")

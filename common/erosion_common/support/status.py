@@ -163,7 +163,7 @@ def _is_held(path: Path) -> bool:
     return True
 
 
-NAME = "status.json"
+STATUS_NAME = "status.json"
 LONG_AWAY = timedelta(minutes=10)  # without a connection: until then it may be an outage
 
 
@@ -175,11 +175,11 @@ def find_status(where: Path) -> tuple[Path, Seen]:
     """
     is_site = where.suffix == ".toml" and not where.is_dir()
     folder = _records_of(where) if is_site else where
-    for path in [folder / NAME, *([] if is_site else _of_runs(folder))]:
+    for path in [folder / STATUS_NAME, *([] if is_site else _of_runs(folder))]:
         if (seen := read_status_file(path)) is not None:
             return path, seen
     raise RunError(
-        f"There is no {NAME} in {folder}. Give a run's folder, the folder of runs, the folder of"
+        f"No {STATUS_NAME} in {folder}. Give a run's folder, the folder of runs, the folder of"
         " studies that a coordinator serves, or the file of a site that has been started."
     )
 
@@ -207,7 +207,7 @@ def _records_of(site_file: Path) -> Path:
 
 def _of_runs(folder: Path) -> list[Path]:
     # The nearest to now: one from before the clock was set back is not newer than one that lives.
-    return sorted(folder.glob(f"*/{NAME}"), key=lambda path: abs(seconds_since(path)))
+    return sorted(folder.glob(f"*/{STATUS_NAME}"), key=lambda path: abs(seconds_since(path)))
 
 
 class Level(IntEnum):

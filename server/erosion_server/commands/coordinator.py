@@ -1,8 +1,7 @@
-"""`erosion server` and `erosion enroll`."""
+"""`erosion server`."""
 
 import argparse
 import logging
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,6 @@ from erosion_common.errors import StudyError
 from erosion_common.program.command import (
     Command,
     add_log_format,
-    add_outputs,
     add_runs,
     add_supervised,
     add_weights,
@@ -21,6 +19,7 @@ from erosion_common.program.command import (
 )
 from erosion_common.support.logs import configure_logging
 from erosion_common.support.process import imports_for_good, keep_freed_memory
+from erosion_server.commands.options import add_outputs
 
 if TYPE_CHECKING:
     from erosion_server.coordination.run_study import Setup
@@ -290,34 +289,4 @@ SERVER = Command(
 """,
     add_arguments=_server_arguments,
     run=_run_server,
-)
-
-
-def _enroll_arguments(parser: argparse.ArgumentParser) -> None:
-    from erosion_client.enrolment.enroll_command import add_site_commands
-    from erosion_server.enrolment.enroll_command import add_enroll_commands
-
-    add_site_commands(add_enroll_commands(parser))
-
-
-def _run_enroll(options: argparse.Namespace) -> int:
-    act: Callable[[argparse.Namespace], None] = options.enroll
-    act(options)
-    return 0
-
-
-ENROLL = Command(
-    name="enroll",
-    summary="decide who may connect, by keys and certificates",
-    details="For the coordinator, except `request`, `install` and `pin`, which are for sites.",
-    examples="""\
-  erosion enroll init --host erosion.example.org     once; the name that the sites dial
-  erosion enroll site north                          federation/kits/north.tar.gz, to hand over
-  erosion enroll list                                who is enrolled, and until when
-  erosion enroll request north                       at a site that makes its own key: node.csr
-  erosion enroll sign node.csr                       at the coordinator: makes a kit for that key
-  erosion enroll revoke north                        out within seconds
-""",
-    add_arguments=_enroll_arguments,
-    run=_run_enroll,
 )

@@ -4,8 +4,10 @@ import argparse
 import json
 from pathlib import Path
 
-from erosion.simulation.download import add_data_dir
-from erosion_common.program.command import CHECK_FAILED, Command, flag, given
+from erosion_common.program.command import CHECK_FAILED, Command, add_data_dir, flag, given
+from erosion_common.program.commands import is_installed, optional
+
+TESTBED, SITES = "erosion.simulation.testbed", "erosion.simulation.testbed_sites"
 
 NETWORK = ("federation", "insecure", "address")  # options that --simulate has no use for
 
@@ -47,7 +49,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from erosion.simulation.testbed import study_path
     from erosion_common.errors import RunError, StudyError
     from erosion_common.study.study import load_study
     from erosion_common.support.files import write_atomically
@@ -61,11 +62,11 @@ def _run(options: argparse.Namespace) -> int:
             raise StudyError(f"{flag(option)} goes {goes} --simulate; see --help.")
     if options.insecure and given(options, ["federation"], _add_arguments):
         raise StudyError("--insecure takes the place of --federation; leave one out.")
-    console, study_file = Console(), study_path(options.study)
+    console, study_file = Console(), Path(options.study)
+    if is_installed(TESTBED):  # it knows studies by name
+        study_file = optional(TESTBED, "A study's name").study_path(options.study)
     if options.simulate:
-        from erosion.simulation.testbed_sites import describe_here
-
-        found = describe_here(study_file, options.data_dir)
+        found = optional(SITES, "--simulate").describe_here(study_file, options.data_dir)
     else:
         from erosion_common.rounds.bounds import check_sizes
         from erosion_server.description.ask import ask_all
@@ -98,7 +99,7 @@ def _run(options: argparse.Namespace) -> int:
     return CHECK_FAILED if found.misfits or len(found.replies) < len(found.study.hospitals) else 0
 
 
-COMMAND = Command(
+DESCRIBE = Command(
     name="describe",
     summary="compare the hospitals' patients before any training",
     details="Every site where somebody has approved the study sends counts, missing values, means"

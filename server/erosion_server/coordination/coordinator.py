@@ -8,6 +8,7 @@ from pathlib import Path
 from shlex import quote
 
 from erosion_common.aggregation.cohort import DiskCohort, store
+from erosion_common.audit.witness import Witness
 from erosion_common.rounds.context import RunContext, Updates
 from erosion_common.rounds.presence import Presence
 from erosion_common.sealed.paillier import CoordinatorKeys
@@ -19,7 +20,6 @@ from erosion_server.coordination.run_end import result_of, write
 from erosion_server.coordination.study_strategy import StudyStrategy
 from erosion_server.link import Link, LinkGrid
 from erosion_server.output.events import RunEvent, RunFinished, StudyStarted
-from erosion_server.run.journal import Witness
 from erosion_server.run.result import Result
 from erosion_server.run.run_folder import RunFolder
 

@@ -44,12 +44,13 @@ MOST_DAYS = 36_500  # a certificate's dates end with the year 9999
 Handler = Callable[[argparse.Namespace], None]
 
 
-def add_enroll_commands(parser: argparse.ArgumentParser) -> Any:
-    """Add the sub-commands; `options.enroll` is what to call. Returns where more can be added."""
-    commands = parser.add_subparsers(title="sub-commands", metavar="WHAT", required=True)
+def add_enroll_commands(commands: Any) -> None:
+    """Add the sub-commands; `options.enroll` is what to call."""
 
     def command(name: str, handler: Handler, summary: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
+        sub: argparse.ArgumentParser = commands.add_parser(
+            name, help=summary, description=f"{summary.capitalize()}."
+        )
         sub.set_defaults(enroll=handler)
         sub.add_argument(
             "--folder",
@@ -105,7 +106,6 @@ def add_enroll_commands(parser: argparse.ArgumentParser) -> Any:
     renew.add_argument(
         "--days", type=_days, help="days until it expires (default: as for a new one)"
     )
-    return commands
 
 
 def _add_hosts(parser: argparse.ArgumentParser, summary: str) -> None:

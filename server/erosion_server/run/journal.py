@@ -9,11 +9,10 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import AwareDatetime, TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from erosion_common.errors import CheckpointError
 from erosion_common.formats.json_file import read_json, with_checksum, without_checksum, write_json
@@ -209,47 +208,3 @@ def write_folds(path: Path, finished: Sequence[Curves]) -> None:
     """Put all of them into the run folder."""
     kept = tuple({arm: tuple(curve) for arm, curve in curves.items()} for curves in finished)
     write_json(path, FoldRecord(finished=kept))
-
-
-class Witnessed(Settings):
-    """One line."""
-
-    time: AwareDatetime
-    hospital: str
-    kind: str  # of the request that was answered
-    head: str  # SHA-256 of the log's last line, hexadecimal
-
-
-class Witness:
-    """Appends to the file; it is made with the first line."""
-
-    def __init__(self, path: Path) -> None:
-        """Continue `path`; a last line that was cut off is removed. Raises OSError."""
-        cut_to_whole_lines(path)
-        self._path = path
-
-    def __call__(self, hospital: str, kind: str, head: str) -> None:
-        """Note one hash."""
-        now = datetime.now(UTC).replace(microsecond=0)
-        line = Witnessed(time=now, hospital=hospital, kind=kind, head=head)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(line.model_dump_json() + "\n")
-
-
-def read_witness(path: Path, hospital: str) -> list[Witnessed]:
-    """Return what is kept of one hospital's log, oldest first. Raises CheckpointError."""
-    try:
-        lines = list(lines_of(path))
-    except OSError as problem:
-        raise CheckpointError(f"{path} cannot be read ({problem}).") from None
-    found = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            noted = Witnessed.model_validate_json(line)
-        except ValidationError:
-            if number == len(lines) and not line.endswith(b"\n"):
-                continue  # cut off by a crash
-            raise CheckpointError(f"Line {number} of {path} cannot be read.") from None
-        if noted.hospital == hospital:
-            found.append(noted)
-    return found

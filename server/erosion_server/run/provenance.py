@@ -21,7 +21,7 @@ def commit() -> str:
     """
     if built_from := os.environ.get(COMMIT_VARIABLE):
         return built_from
-    folder = Path(__file__).resolve().parents[2]
+    folder = Path(__file__).resolve().parents[3]
 
     def git(*arguments: str) -> str:
         run = subprocess.run(
@@ -52,11 +52,11 @@ def command() -> str:
 def versions() -> dict[str, str]:
     """Return versions of what a model's numbers depend on."""
     found = {"python": sys.version.split()[0]}
-    for package in ("erosion", "torch", "numpy", "flwr"):
+    for name in ("erosion", "torch", "numpy", "flwr"):
         try:
-            found[package] = version(package)
+            found[name] = version("erosion-common" if name == "erosion" else name)
         except PackageNotFoundError:
-            found[package] = "unknown"
+            found[name] = "unknown"
     return found
 
 
