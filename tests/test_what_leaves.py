@@ -4,9 +4,10 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from pydantic import BaseModel
@@ -27,7 +28,7 @@ from erosion_common.protocol.messages import (
     TrainRequest,
     TrainResult,
 )
-from erosion_common.sealed import legs
+from erosion_common.sealed import phases
 from erosion_common.study.study import Study
 from tests.support.sealed_study import Line, hospitals, run_in, sealed_study
 from tests.support.small_study import TWO_NUMBERS, make_site, make_study, sixty_patients
@@ -40,9 +41,9 @@ FORMS: dict[str, list[type[BaseModel]]] = {
     "summary": [SummaryReply],
     "train": [TrainReply],
     "train.STEP": [StepReply],
-    f"train.{legs.DISTANCE}": [legs.DistanceSaid],
-    f"train.{legs.MASKED}": [legs.MaskedSaid],
-    f"train.{legs.UNMASK}": [legs.UnmaskSaid],
+    f"train.{phases.DISTANCE}": [phases.DistanceSaid],
+    f"train.{phases.MASKED}": [phases.MaskedSaid],
+    f"train.{phases.UNMASK}": [phases.UnmaskSaid],
     "evaluate": [EvaluateReply],
     "any of a round": [wire._UnknownStudy],
     "notice": [wire.Notice],
@@ -85,18 +86,26 @@ def documented() -> dict[str, set[str]]:
     return dict(found)
 
 
-def fields_of(form: type[BaseModel], place: str = "") -> Iterator[str]:
+def annotations(form: type) -> dict[str, Any]:
+    if issubclass(form, BaseModel):
+        return {name: field.annotation for name, field in form.model_fields.items()}
+    return get_type_hints(form)
+
+
+def fields_of(form: type, place: str = "") -> Iterator[str]:
     """By their path; what stands in lists and by names is of its kind."""
-    for name, field in form.model_fields.items():
-        inner = [*models_in(field.annotation)]
+    for name, annotation in annotations(form).items():
+        inner = [*models_in(annotation)]
         if not inner:
             yield f"{place}{name}"
         for model in inner:
             yield from fields_of(model, f"{place}{name}.")
 
 
-def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+def models_in(annotation: Any) -> Iterator[type]:
+    if isinstance(annotation, type) and (
+        issubclass(annotation, BaseModel) or is_dataclass(annotation)
+    ):
         yield annotation
     for inner in get_args(annotation):
         yield from models_in(inner)
@@ -109,8 +118,8 @@ def test_every_field_of_a_reply_is_documented(message: str) -> None:
     assert fields - named == set()
     arrays = {
         "train": {"update", *attachments()},
-        f"train.{legs.DISTANCE}": {legs.SEALED_DISTANCE},
-        f"train.{legs.MASKED}": {legs.WORDS},
+        f"train.{phases.DISTANCE}": {phases.SEALED_DISTANCE},
+        f"train.{phases.MASKED}": {phases.WORDS},
     }
     assert named - fields == arrays.get(message, set())
 
@@ -135,16 +144,16 @@ def attachments() -> set[str]:
 def test_every_form_of_a_reply_is_one_of_these() -> None:
     known = {form for forms in FORMS.values() for form in forms}
     inside = {model for form in known for model in nested(form)}
-    for module in (messages, legs):
+    for module in (messages, phases):
         for name, found in vars(module).items():
             is_form = isinstance(found, type) and issubclass(found, BaseModel)
             if is_form and name.endswith(("Reply", "Said")):
-                assert found in known | inside | {legs.ReceiptSaid}, name  # on its way to others
+                assert found in known | inside, name
 
 
-def nested(form: type[BaseModel]) -> Iterator[type[BaseModel]]:
-    for field in form.model_fields.values():
-        for model in models_in(field.annotation):
+def nested(form: type) -> Iterator[type]:
+    for annotation in annotations(form).values():
+        for model in models_in(annotation):
             yield model
             yield from nested(model)
 
@@ -234,7 +243,7 @@ def test_what_hospitals_answer_in_sealed_rounds_is_documented(tmp_path: Path) ->
     run_in(tmp_path / "runs", Line(sealed_study(), known))
     named = documented()
     tops = {message: {name.partition(".")[0] for name in names} for message, names in named.items()}
-    assert {f"train.{step}" for step in legs.STEPS} <= {message for message, _ in noted}
+    assert {f"train.{step}" for step in phases.STEPS} <= {message for message, _ in noted}
     assert {(message, name) for message, name in noted if name not in tops[message]} == set()
     assert f"`{BY_THE_ARMS_NAME}" not in PAGE
     assert BY_THE_ARMS_NAME in PAGE

@@ -33,7 +33,7 @@ from erosion_common.errors import Refusal, SiteError, StudyError, Undecided
 from erosion_common.program.command_line import main
 from erosion_common.protocol.messages import EvaluateRequest
 from erosion_common.rounds.selection import SelectedSettings, chosen, fold_studies, folds_of, trials
-from erosion_common.sealed import legs
+from erosion_common.sealed import phases
 from erosion_common.study.study import Study
 from tests.support.approval import STUDY, approve, request, site, study
 from tests.support.said import raises, says
@@ -682,7 +682,7 @@ def test_a_resumed_sealed_round_is_the_same_question(tmp_path: Path, records: Re
     for attempt in ("00" * 16, "11" * 16):
         trained = replace(request(study()), values={"attempt": attempt})
         consent.authorise(trained)
-        consent.authorise(replace(trained, step=legs.MASKED, values={"scale": attempt}))
+        consent.authorise(replace(trained, step=phases.MASKED, values={"scale": attempt}))
     with raises(Refusal, "other parameters"):
         consent.authorise(request(study(), value=1.0))
 

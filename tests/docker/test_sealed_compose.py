@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from erosion_common.sealed.legs import DISTANCE, MASKED, UNMASK
+from erosion_common.sealed.phases import DISTANCE, MASKED, UNMASK
 from erosion_server.run.journal import read_journal
 from tests.support.docker_engine import BUILD_SECONDS, RUN_SECONDS, docker, runs
 from tests.support.patience import PATIENCE

@@ -16,8 +16,8 @@ from erosion_client.records.records import FILE_NAME, Records
 from erosion_client.sealed.sealed_site import SealedIdentity, SealedSite
 from erosion_common.algorithms.base import TRAIN
 from erosion_common.errors import EnrolmentError, Refusal
-from erosion_common.sealed import legs, pinned_keys
-from erosion_common.sealed.sum_rules import SumRules
+from erosion_common.sealed import phases, pinned_keys
+from erosion_common.sealed.phases import SumRules
 from erosion_common.support.keys import load_private_key, new_private_key
 from tests.client.sealed.sites import Script
 from tests.common.sealed.vectors import f32
@@ -69,21 +69,21 @@ def round_of(rogue: Rogue, run: str, attempt: int = 0, number: int = 1) -> Scrip
     [
         (TRAIN, {}, {}),
         (TRAIN, {"attempt": "zz" * 16}, {}),
-        (legs.DISTANCE, {"roster": {}, "modulus": "", "scale": "0x1p+0"}, {}),
+        (phases.DISTANCE, {"roster": {}, "modulus": "", "scale": "0x1p+0"}, {}),
         (
-            legs.DISTANCE,
+            phases.DISTANCE,
             {"roster": {}, "modulus": "", "scale": "0x1p+0"},
             {
-                legs.SEALED_OWN: torch.zeros(22, 0, dtype=torch.uint8),
-                legs.MODULUS_PROOF: torch.zeros(11, 0, dtype=torch.uint8),
+                phases.SEALED_OWN: torch.zeros(22, 0, dtype=torch.uint8),
+                phases.MODULUS_PROOF: torch.zeros(11, 0, dtype=torch.uint8),
             },
         ),
-        (legs.DISTANCE, {"roster": {}, "modulus": "ff" * 2000, "scale": "0x1p+0"}, {}),
-        (legs.DISTANCE, {"roster": {}, "modulus": "03", "scale": "nan"}, {}),
-        (legs.MASKED, {"weights": {"bob": "nan"}, "scale": "inf", "envelopes": {}}, {}),
-        (legs.MASKED, {"weights": {"bob": "0x1p-2"}, "scale": "0x1p+25", "envelopes": {}}, {}),
-        (legs.UNMASK, {"delivered": {}, "told": {"weights": {}}}, {}),
-        (legs.UNMASK, {"delivered": {"bob": {"words": "", "signature": ""}}}, {}),
+        (phases.DISTANCE, {"roster": {}, "modulus": "ff" * 2000, "scale": "0x1p+0"}, {}),
+        (phases.DISTANCE, {"roster": {}, "modulus": "03", "scale": "nan"}, {}),
+        (phases.MASKED, {"weights": {"bob": "nan"}, "scale": "inf", "envelopes": {}}, {}),
+        (phases.MASKED, {"weights": {"bob": "0x1p-2"}, "scale": "0x1p+25", "envelopes": {}}, {}),
+        (phases.UNMASK, {"delivered": {}, "told": {"weights": {}}}, {}),
+        (phases.UNMASK, {"delivered": {"bob": {"words": "", "signature": ""}}}, {}),
     ],
 )
 def test_a_leg_that_makes_no_sense_is_refused_and_the_site_lives_on(

@@ -24,7 +24,7 @@ from erosion_common.rounds.arm import initial_state
 from erosion_common.rounds.records import RunState
 from erosion_common.sealed import pinned_keys
 from erosion_common.sealed.audit import read_opening
-from erosion_common.sealed.legs import DISTANCE, MASKED, UNMASK
+from erosion_common.sealed.phases import DISTANCE, MASKED, UNMASK
 from erosion_common.study.study import Study
 from erosion_server.enrolment.peers_file import write_peers
 from erosion_server.run.journal import read_journal

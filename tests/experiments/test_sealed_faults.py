@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gmpy2 import mpz
 
 from erosion_client.records.ledgers import SumTable
 from erosion_client.records.records import Records
@@ -23,17 +22,18 @@ from erosion_common.protocol.messages import StepResult
 from erosion_common.rounds.channel import Connection, Reply, Request
 from erosion_common.rounds.study import Outcome
 from erosion_common.sealed.distance import Question
-from erosion_common.sealed.legs import DISTANCE, MASKED, UNMASK
-from erosion_common.sealed.roster import (
+from erosion_common.sealed.phases import (
+    DISTANCE,
+    MASKED,
+    UNMASK,
     Hello,
     Receipt,
     Roster,
     RoundContext,
+    SumRules,
     View,
-    sign_hello,
-    sign_receipt,
 )
-from erosion_common.sealed.sum_rules import SumRules
+from erosion_common.sealed.roster import sign_hello, sign_receipt
 from tests.support.sealed_study import (
     ARM,
     Line,
@@ -100,8 +100,8 @@ class NoEnvelopes(SealedSite):
     """Shares nothing out that anybody can read."""
 
     def distance(
-        self, everyone: Roster, question: Question, modulus_proof: Sequence[mpz]
-    ) -> tuple[mpz, dict[str, bytes]]:
+        self, everyone: Roster, question: Question, modulus_proof: Sequence[int]
+    ) -> tuple[int, dict[str, bytes]]:
         answer, envelopes = super().distance(everyone, question, modulus_proof)
         return answer, dict.fromkeys(envelopes, bytes(82))
 
@@ -129,18 +129,18 @@ class NoDistance(SealedSite):
     """Gives a number that no distance was sealed in."""
 
     def distance(
-        self, everyone: Roster, question: Question, modulus_proof: Sequence[mpz]
-    ) -> tuple[mpz, dict[str, bytes]]:
+        self, everyone: Roster, question: Question, modulus_proof: Sequence[int]
+    ) -> tuple[int, dict[str, bytes]]:
         _, envelopes = super().distance(everyone, question, modulus_proof)
-        return mpz(0), envelopes
+        return 0, envelopes
 
 
 class NoShares(SealedSite):
     """Shares nothing out."""
 
     def distance(
-        self, everyone: Roster, question: Question, modulus_proof: Sequence[mpz]
-    ) -> tuple[mpz, dict[str, bytes]]:
+        self, everyone: Roster, question: Question, modulus_proof: Sequence[int]
+    ) -> tuple[int, dict[str, bytes]]:
         answer, _ = super().distance(everyone, question, modulus_proof)
         return answer, {}
 
@@ -196,8 +196,8 @@ class Refuses(SealedSite):
     """Stops in leg 2."""
 
     def distance(
-        self, everyone: Roster, question: Question, modulus_proof: Sequence[mpz]
-    ) -> tuple[mpz, dict[str, bytes]]:
+        self, everyone: Roster, question: Question, modulus_proof: Sequence[int]
+    ) -> tuple[int, dict[str, bytes]]:
         raise Refusal("Not today.")
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gmpy2 import mpz
 
 from erosion_client.records.records import Records
 from erosion_client.sealed.sealed_site import Greeted, Measured, SealedSite
@@ -17,17 +16,17 @@ from erosion_common.errors import RunError, SiteError
 from erosion_common.protocol.messages import StepResult, TrainRequest, TrainResult
 from erosion_common.sealed.audit import examine, read_opening
 from erosion_common.sealed.distance import Question
-from erosion_common.sealed.legs import (
+from erosion_common.sealed.phases import (
     DISTANCE,
     MASKED,
     SEALED_DISTANCE,
     UNMASK,
     WORDS,
     Lengths,
+    Roster,
+    SumRules,
 )
 from erosion_common.sealed.records import RecordFiles
-from erosion_common.sealed.roster import Roster
-from erosion_common.sealed.sum_rules import SumRules
 from erosion_server.run.findings import absences, contributions
 from erosion_server.run.run_folder import new_run_folder
 from tests.support.sealed_study import (
@@ -304,8 +303,8 @@ class LyingSite(SealedSite):
     """Says that its update is next to nothing, at about 1, and sums the opposite, four times."""
 
     def distance(
-        self, everyone: Roster, question: Question, modulus_proof: Sequence[mpz]
-    ) -> tuple[mpz, dict[str, bytes]]:
+        self, everyone: Roster, question: Question, modulus_proof: Sequence[int]
+    ) -> tuple[int, dict[str, bytes]]:
         greeted = self.phase
         assert isinstance(greeted, Greeted)
         self._phase = replace(greeted, update=np.float32(1 / 16) * greeted.update)

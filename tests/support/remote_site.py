@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from gmpy2 import mpz
 
 from erosion_client.sealed.sealed_site import MaskedUpdate, Released
 from erosion_common.algorithms.base import TRAIN
@@ -13,18 +12,11 @@ from erosion_common.errors import Refusal
 from erosion_common.protocol import wire
 from erosion_common.protocol.flower import read_error
 from erosion_common.protocol.messages import StepResult, TrainRequest, TrainResult
-from erosion_common.sealed import legs
+from erosion_common.sealed import phases
 from erosion_common.sealed.distance import Question
-from erosion_common.sealed.paillier import from_rows, to_rows
-from erosion_common.sealed.roster import (
-    Hello,
-    Receipt,
-    Roster,
-    RoundContext,
-    View,
-    received_hash,
-    words_hash,
-)
+from erosion_common.sealed.paillier import from_rows, to_bytes, to_rows
+from erosion_common.sealed.phases import Hello, Receipt, Roster, RoundContext, View
+from erosion_common.sealed.roster import received_hash, words_hash
 from erosion_common.sealed.shares import Dealt
 from erosion_common.study.study import Study
 from tests.support.rogue import Rogue
@@ -55,41 +47,42 @@ class RemoteSite:
         result = self.ask(TRAIN, {"attempt": context.attempt.hex()}, parameters=START)
         assert isinstance(result, TrainResult)
         assert result.header.sealed is not None
-        return result.header.sealed.hello
+        return result.header.sealed
 
     def distance(
-        self, everyone: Roster, question: Question, modulus_proof: Sequence[mpz]
-    ) -> tuple[mpz, dict[str, bytes]]:
+        self, everyone: Roster, question: Question, modulus_proof: Sequence[int]
+    ) -> tuple[int, dict[str, bytes]]:
         """Leg 2."""
         num_bytes = question.key.modulus_bytes
-        asked = legs.DistanceAsked(
-            roster={name: legs.HelloKeys.of(hello) for name, hello in everyone.items()},
-            modulus=int(question.key.n).to_bytes(num_bytes),
+        asked = phases.DistanceAsked(
+            roster=dict(everyone),
+            modulus=to_bytes(question.key.n, num_bytes),
             scale=question.scale,
         )
         result = self.ask(
-            legs.DISTANCE,
+            phases.DISTANCE,
             asked.model_dump(mode="json"),
             {
-                legs.SEALED_OWN: to_rows(question.sealed_own, 2 * num_bytes),
-                legs.MODULUS_PROOF: to_rows(modulus_proof, num_bytes),
+                phases.SEALED_OWN: to_rows(question.sealed_own, 2 * num_bytes),
+                phases.MODULUS_PROOF: to_rows(modulus_proof, num_bytes),
             },
         )
         assert isinstance(result, StepResult)
-        said = legs.DistanceSaid.model_validate(result.header.values)
+        said = phases.DistanceSaid.model_validate(result.header.values)
         self.dealt = said.dealt
-        (sealed,) = from_rows(result.tensors[legs.SEALED_DISTANCE].reshape(1, -1))
+        (sealed,) = from_rows(result.tensors[phases.SEALED_DISTANCE].reshape(1, -1))
         return sealed, said.envelopes
 
     def masked(
         self, weights: Mapping[str, float], scale: float, envelopes: Mapping[str, bytes]
     ) -> MaskedUpdate:
         """Leg 3."""
-        result = self.ask(legs.MASKED, _told(weights, scale, envelopes))
+        asked = _told(weights, scale, envelopes)
+        result = self.ask(phases.MASKED, asked.model_dump(mode="json"))
         assert isinstance(result, StepResult)
-        said = legs.MaskedSaid.model_validate(result.header.values)
-        words = result.tensors[legs.WORDS].numpy()
-        receipt = Receipt(words_hash(words), said.rules.rules, said.signature)
+        said = phases.MaskedSaid.model_validate(result.header.values)
+        words = result.tensors[phases.WORDS].numpy()
+        receipt = Receipt(words_hash(words), said.rules, said.signature)
         return MaskedUpdate(words, receipt, said.seed, opening=None)  # type: ignore[arg-type]
 
     def unmask(
@@ -98,17 +91,13 @@ class RemoteSite:
         told: tuple[View, Mapping[str, bytes]] | None = None,
     ) -> Released:
         """Leg 4."""
-        values: dict[str, Any] = {
-            "delivered": {
-                name: legs.ReceiptSaid.of(receipt).model_dump(mode="json")
-                for name, receipt in delivered.items()
-            }
-        }
+        view = None
         if told is not None:
-            values["told"] = _told(told[0].weights, told[0].scale, told[1])
-        result = self.ask(legs.UNMASK, values)
+            view = _told(told[0].weights, told[0].scale, told[1])
+        asked = phases.UnmaskAsked(delivered=dict(delivered), view=view)
+        result = self.ask(phases.UNMASK, asked.model_dump(mode="json"))
         assert isinstance(result, StepResult)
-        said = legs.UnmaskSaid.model_validate(result.header.values)
+        said = phases.UnmaskSaid.model_validate(result.header.values)
         return Released(said.seeds, said.keys)
 
     def ask(
@@ -142,6 +131,5 @@ class RemoteSite:
 
 def _told(
     weights: Mapping[str, float], scale: float, envelopes: Mapping[str, bytes]
-) -> dict[str, Any]:
-    asked = legs.MaskedAsked(weights=dict(weights), scale=scale, envelopes=dict(envelopes))
-    return asked.model_dump(mode="json")
+) -> phases.MaskedAsked:
+    return phases.MaskedAsked(weights=dict(weights), scale=scale, envelopes=dict(envelopes))

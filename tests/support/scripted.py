@@ -50,7 +50,7 @@ from erosion_common.rounds.presence import Presence
 from erosion_common.rounds.records import Absence, RoundRecord, RunState
 from erosion_common.rounds.selection import Curves
 from erosion_common.rounds.study import Outcome, run_study
-from erosion_common.sealed.records import RecordsInMemory
+from erosion_common.sealed.records import SumRecords
 from erosion_common.study.study import Study
 
 Respond = Callable[[str, TrainRequest], Result | Absence | None]
@@ -219,7 +219,7 @@ class Kept(Store):
     records: list[RoundRecord] = field(default_factory=list)
     trials: list[RoundRecord] = field(default_factory=list)
     events: list[tuple[Any, ...]] = field(default_factory=list)
-    kept_sums: dict[str, RecordsInMemory] = field(default_factory=dict)
+    kept_sums: dict[str, SumRecords] = field(default_factory=dict)
     folds: list[Curves] = field(default_factory=list)
     in_folds: dict[int, "Kept"] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)  # by hospital, as it joined
@@ -255,8 +255,8 @@ class Kept(Store):
     def keep_fold(self, curves: Curves) -> None:
         self.folds.append(curves)
 
-    def sums(self, arm: str) -> RecordsInMemory:
-        return self.kept_sums.setdefault(arm, RecordsInMemory())
+    def sums(self, arm: str) -> SumRecords:
+        return self.kept_sums.setdefault(arm, SumRecords())
 
     def notify(self, event: DriverEvent) -> None:
         match event:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from erosion_common.sealed.coordinator import Attempt
 from erosion_common.sealed.masks import Words
-from erosion_common.sealed.roster import View
+from erosion_common.sealed.phases import View
 from erosion_common.study.study import study_from_json
 from erosion_server.output.observers import Observers
 from erosion_server.run.run_folder import open_run_folder

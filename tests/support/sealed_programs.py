@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Message
-from gmpy2 import mpz
 
 from erosion_client.connection.agent import Until
 from erosion_client.connection.serve import serve
@@ -20,8 +19,7 @@ from erosion_common.algorithms.base import TRAIN
 from erosion_common.errors import Refusal
 from erosion_common.protocol import wire
 from erosion_common.protocol.messages import StepResult, TrainRequest, TrainResult
-from erosion_common.sealed.legs import DISTANCE, MASKED, UNMASK
-from erosion_common.sealed.roster import Hello
+from erosion_common.sealed.phases import DISTANCE, MASKED, UNMASK, Hello
 from erosion_common.support.logs import configure_logging
 from erosion_common.support.status import STATUS_NAME
 from tests.support.patience import wait_until
@@ -141,7 +139,7 @@ def lies(site_file: str) -> None:
     """Gives the distance of next to nothing, and sums the opposite of its update, four times."""
     distance = SealedSite.distance
 
-    def claim(self: SealedSite, *asked: Any) -> tuple[mpz, dict[str, bytes]]:
+    def claim(self: SealedSite, *asked: Any) -> tuple[int, dict[str, bytes]]:
         greeted = self.phase
         assert isinstance(greeted, Greeted)
         self._phase = replace(greeted, update=np.float32(1 / 16) * greeted.update)

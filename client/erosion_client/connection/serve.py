@@ -31,7 +31,7 @@ from erosion_common.errors import ErosionError, ModelError, Refusal, SiteError
 from erosion_common.protocol import wire
 from erosion_common.protocol.flower import CLIENT_APP_RAISED_EXCEPTION, NoAnswer
 from erosion_common.protocol.messages import TrainResult
-from erosion_common.sealed import legs
+from erosion_common.sealed import phases
 from erosion_common.support.files import version_of
 from erosion_common.support.text import printable
 
@@ -114,7 +114,7 @@ def make_app(hospital: Hospital, consent: Consent) -> ClientApp:
     app.query("describe")(_handler(hospital.name, describe))
     app.train()(_handler(hospital.name, taking(TRAIN)))
     of_methods = {step for arm in REGISTRY for step in steps_of(arm)} - {TRAIN}
-    for step in of_methods | legs.STEPS:
+    for step in of_methods | phases.STEPS:
         app.train(step)(_handler(hospital.name, taking(step)))
     app.evaluate()(_handler(hospital.name, evaluate))
     return app

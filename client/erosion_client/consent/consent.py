@@ -34,7 +34,7 @@ from erosion_client.training.request import Request
 from erosion_common.algorithms.base import TRAIN
 from erosion_common.errors import Refusal, RunOver, Undecided
 from erosion_common.protocol.messages import EvaluateRequest, TrainRequest
-from erosion_common.sealed import legs
+from erosion_common.sealed import phases
 from erosion_common.study.study import Study
 from erosion_common.support.files import version_of
 from erosion_common.support.text import printable
@@ -190,7 +190,7 @@ class Consent:
         """Check that a round asks for a step only as often as its method does."""
         step, study = request.step, request.study
         settings = study.arms.get(request.arm)
-        if settings is None or step == TRAIN or step in legs.STEPS:
+        if settings is None or step == TRAIN or step in phases.STEPS:
             return
         most = settings.times_asked(step, study.build_context.layout)
         places = self._records.answers.steps(*self._key, answer)
@@ -331,10 +331,10 @@ def question_hash(request: Request, kept: Mapping[str, Tensor]) -> str:
             for name, tensor in named.items()
         }
         return _hash({**request.parameters, **tensors, **enclosed}, str(request.scaling))
-    if request.step in legs.STEPS:
+    if request.step in phases.STEPS:
         return ""  # which the sum records note: a resumed round has fresh keys
     tensors |= {"parameters": request.parameters, **request.enclosed}
-    values = sorted(item for item in request.values.items() if item[0] != legs.ATTEMPT)
+    values = sorted(item for item in request.values.items() if item[0] != phases.ATTEMPT)
     return _hash(tensors, str(request.scaling), str(values))
 
 

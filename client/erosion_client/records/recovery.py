@@ -21,7 +21,7 @@ from erosion_common.audit.log_files import AuditEntry, entries_since
 from erosion_common.errors import ErosionError
 from erosion_common.privacy.accountant import strength_of
 from erosion_common.protocol import wire
-from erosion_common.sealed import legs
+from erosion_common.sealed import phases
 from erosion_common.study.study import study_from_json
 
 logger = logging.getLogger("erosion.site")
@@ -119,6 +119,6 @@ def _leg_of(entry: AuditEntry) -> list[tuple[Place, str]]:
     """Return the phase of a sealed round that the line logs."""
     kind, _, step = entry.kind.partition(".")
     has_keys = isinstance(entry.figures, dict) and entry.figures.get("sealed") is not None
-    if kind != wire.TRAIN or not (step in legs.STEPS or (has_keys and not step)):
+    if kind != wire.TRAIN or not (step in phases.STEPS or (has_keys and not step)):
         return []
     return [(Place(entry.digest or "", entry.run or "", entry.round or 0), step or TRAIN)]

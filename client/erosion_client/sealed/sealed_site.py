@@ -11,30 +11,25 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-import gmpy2
 import numpy as np
-from gmpy2 import mpz
 from numpy.typing import NDArray
 
 from erosion_client.records.ledgers import Place, SumTable
 from erosion_common.algorithms.base import TRAIN, WHOLE, SealedMeasure
 from erosion_common.errors import Refusal
-from erosion_common.sealed import distance, legs, roster
+from erosion_common.sealed import distance, phases, roster
 from erosion_common.sealed.audit import Opening
 from erosion_common.sealed.keys import digest, new_pair
 from erosion_common.sealed.masks import BUCKETS, Words, fits_range, hides_others, norm_of
-from erosion_common.sealed.paillier import PaillierKey, problem_with_modulus
-from erosion_common.sealed.pinned_keys import problem_with_owners
-from erosion_common.sealed.roster import (
-    Hello,
-    Receipt,
-    Roster,
-    RoundContext,
-    View,
-    masked_words,
-    seed_hash,
-    words_hash,
+from erosion_common.sealed.paillier import (
+    PaillierKey,
+    Whole,
+    problem_with_modulus,
+    release_lock,
 )
+from erosion_common.sealed.phases import Hello, Receipt, Roster, RoundContext, SumRules, View
+from erosion_common.sealed.pinned_keys import problem_with_owners
+from erosion_common.sealed.roster import masked_words, seed_hash, words_hash
 from erosion_common.sealed.shares import (
     KEY,
     SECRET_BYTES,
@@ -45,7 +40,6 @@ from erosion_common.sealed.shares import (
     split_secret,
     threshold,
 )
-from erosion_common.sealed.sum_rules import SumRules
 from erosion_common.support.keys import PrivateKey, PublicKey
 
 
@@ -64,7 +58,7 @@ class NoiseAhead:
     def __init__(self) -> None:
         """Nothing is made until `prepare` or `take`."""
         self._thread: threading.Thread | None = None
-        self._made: tuple[PaillierKey, mpz] | None = None
+        self._made: tuple[PaillierKey, Whole] | None = None
 
     def prepare(self, key: PaillierKey) -> None:
         """Compute one noise in the background."""
@@ -72,7 +66,7 @@ class NoiseAhead:
             self._thread = threading.Thread(target=self._make, args=(key,), daemon=True)
             self._thread.start()
 
-    def take(self, key: PaillierKey) -> mpz:
+    def take(self, key: PaillierKey) -> Whole:
         """Return one noise under the key, computed now where none is ready."""
         if self._thread is not None:
             self._thread.join()
@@ -81,7 +75,7 @@ class NoiseAhead:
         return made[1] if made is not None and made[0] == key else key.noise()
 
     def _make(self, key: PaillierKey) -> None:
-        gmpy2.get_context().allow_release_gil = True  # of this thread
+        release_lock()
         self._made = key, key.noise()
 
 
@@ -113,7 +107,7 @@ class Measured:
     own_shares: Shares
     dealt: Mapping[str, tuple[bytes, bytes]]  # commitments to everybody's shares
     paillier: PaillierKey  # the user's coordinator's
-    answer: mpz  # the sealed distance that was sent
+    answer: Whole  # the sealed distance that was sent
     envelopes: Mapping[str, bytes]  # that was sent with it
 
 
@@ -216,8 +210,8 @@ class SealedSite:
         return hello
 
     def distance(
-        self, everyone: Roster, question: distance.Question, modulus_proof: Sequence[mpz]
-    ) -> tuple[mpz, dict[str, bytes]]:
+        self, everyone: Roster, question: distance.Question, modulus_proof: Sequence[Whole]
+    ) -> tuple[Whole, dict[str, bytes]]:
         """Phase 2: the sealed distance, and for each other site an envelope with its shares."""
         greeted = self._past(Greeted)
         self._check_roster(greeted, everyone)
@@ -232,10 +226,10 @@ class SealedSite:
             known = self._past(Measured)
             if asked != known.asked:
                 raise Refusal("This site has given its distance of this round already.")
-            self._note(greeted.context, legs.DISTANCE)
+            self._note(greeted.context, phases.DISTANCE)
             return known.answer, dict(known.envelopes)
         with self._sums.transaction():
-            self._sums.answer(_place(greeted.context), legs.DISTANCE)
+            self._sums.answer(_place(greeted.context), phases.DISTANCE)
             for what in _known_as(greeted):
                 # Its own fresh keys are in the roster, so no other question has this hash.
                 self._sums.commit(
@@ -287,13 +281,13 @@ class SealedSite:
         return self._past(Measured).dealt
 
     @property
-    def lengths(self) -> legs.Lengths | None:
+    def lengths(self) -> phases.Lengths | None:
         """The lengths of the measured update, where its method needs them."""
         greeted = self._past(Measured).greeted
         if not greeted.measure.needs_lengths:
             return None
         whole, scaled = greeted.update, greeted.measure.scaled(greeted.update)
-        return legs.Lengths(whole=norm_of(whole), measured=norm_of(scaled))
+        return phases.Lengths(whole=norm_of(whole), measured=norm_of(scaled))
 
     def masked(
         self, weights: Mapping[str, float], scale: float, envelopes: Mapping[str, bytes]
@@ -307,7 +301,7 @@ class SealedSite:
         elif self._past(Masked).told.hash != told.hash:
             raise Refusal("The update of this site was in another sum already.")
         else:
-            self._note(measured.greeted.context, legs.MASKED)
+            self._note(measured.greeted.context, phases.MASKED)
         greeted, name, key = measured.greeted, self._identity.name, self._identity.node_key
         try:
             words = masked_words(
@@ -327,7 +321,7 @@ class SealedSite:
             raise Refusal("This site has no weight in the sum that it is asked for.")
         self._check_view(measured, told)
         shares = self._opened(measured, envelopes)
-        self._note(measured.greeted.context, legs.MASKED)
+        self._note(measured.greeted.context, phases.MASKED)
         if not fits_range(update, told.scale):
             raise Refusal("The update of this site is outside of the sum's range.")
         if not hides_others(update, told.scale, told.weights[name]):
@@ -365,7 +359,7 @@ class SealedSite:
         for other in names:  # enough of the rest could do without it
             if problem := delivered[other].rules.problem_with(weights):
                 raise Refusal(f"{other} would be in no sum of those who delivered: {problem}.")
-        self._note(measured.greeted.context, legs.UNMASK)
+        self._note(measured.greeted.context, phases.UNMASK)
         released = Released(
             {other: phase.shares[other].seed for other in names if other in phase.shares},
             {
@@ -384,7 +378,7 @@ class SealedSite:
         view = phase.masked.told
         if tuple(names) != phase.delivered or (told is not None and told[0].hash != view.hash):
             raise Refusal("The update of this site was in another sum already, of other hospitals.")
-        self._note(phase.masked.measured.greeted.context, legs.UNMASK)
+        self._note(phase.masked.measured.greeted.context, phases.UNMASK)
         return phase.released
 
     def _as_helper(

@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
-from gmpy2 import mpz
 from pydantic import ValidationError
 from torch import Tensor
 
@@ -18,15 +17,14 @@ from erosion_common.errors import Refusal, SiteError
 from erosion_common.learning.local_work import LocalAnswer
 from erosion_common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion_common.protocol.scaling import as_text
-from erosion_common.sealed import legs
+from erosion_common.sealed import phases
 from erosion_common.sealed.audit import Opening
 from erosion_common.sealed.distance import Question
 from erosion_common.sealed.keys import digest
-from erosion_common.sealed.legs import HelloKeys
-from erosion_common.sealed.paillier import PaillierKey, from_rows, to_rows
+from erosion_common.sealed.paillier import PaillierKey, from_bytes, from_rows, to_rows
+from erosion_common.sealed.phases import Hello, RoundContext, SumRules, View
 from erosion_common.sealed.pinned_keys import read_pinned_keys
-from erosion_common.sealed.roster import RoundContext, View, received_hash
-from erosion_common.sealed.sum_rules import SumRules
+from erosion_common.sealed.roster import received_hash
 from erosion_common.settings.base import Settings, first_mistake
 from erosion_common.support.files import make_private_folder
 from erosion_common.support.keys import load_private_key
@@ -43,18 +41,18 @@ class SealedSteps:
         """Nothing is read until the first sealed round. `identity`: a simulation's."""
         self._site, self._sums, self._given = site, sums, identity
         self._steps: dict[str, Callable[[TrainRequest], LocalAnswer]] = {
-            legs.DISTANCE: self._distance,
-            legs.MASKED: self._masked,
-            legs.UNMASK: self._unmask,
+            phases.DISTANCE: self._distance,
+            phases.MASKED: self._masked,
+            phases.UNMASK: self._unmask,
         }
 
     def check(self) -> None:
         """Raise SiteError where this site's keys for sealed rounds are missing or damaged."""
         _ = self._identity
 
-    def hello(self, request: TrainRequest, update: Tensor) -> HelloKeys:
+    def hello(self, request: TrainRequest, update: Tensor) -> Hello:
         """Phase 1: what replaces the update. Raises Refusal, and SiteError as `check`."""
-        asked = _read(legs.Attempt, request)
+        asked = _read(phases.Attempted, request)
         assert request.parameters is not None  # otherwise there were no update
         context = RoundContext(
             study=request.study.digest,
@@ -75,7 +73,7 @@ class SealedSteps:
             )
         self._rounds.identify(self._identity)  # keys may have been pinned or renewed meanwhile
         values = update.contiguous().numpy()
-        return HelloKeys.of(self._rounds.hello(context, values, settings.sealed_measure(layout)))
+        return self._rounds.hello(context, values, settings.sealed_measure(layout))
 
     def answer(self, request: TrainRequest) -> LocalAnswer:
         """Phases 2 to 4. Raises Refusal."""
@@ -88,7 +86,7 @@ class SealedSteps:
         return self._steps[request.step](request)
 
     def _distance(self, request: TrainRequest) -> LocalAnswer:
-        asked = _read(legs.DistanceAsked, request)
+        asked = _read(phases.DistanceAsked, request)
         # The user's site would hide nobody: its coordinator knows its update.
         study = request.study
         if strangers := set(asked.roster) - (set(study.hospitals) - {study.user}):
@@ -96,37 +94,35 @@ class SealedSteps:
                 f"The roster has {', '.join(sorted(strangers))}; only the study's hospitals without"
                 " its user can be in a sum."
             )
-        key = PaillierKey(mpz(int.from_bytes(asked.modulus)))
+        key = PaillierKey(from_bytes(asked.modulus))
         num_bytes = key.modulus_bytes
         question = Question(
-            key, from_rows(_rows(request, legs.SEALED_OWN, 2 * num_bytes)), asked.scale
+            key, from_rows(_rows(request, phases.SEALED_OWN, 2 * num_bytes)), asked.scale
         )
-        proof = from_rows(_rows(request, legs.MODULUS_PROOF, num_bytes))
-        sealed, envelopes = self._rounds.distance(asked.hellos, question, proof)
-        said = legs.DistanceSaid(
+        proof = from_rows(_rows(request, phases.MODULUS_PROOF, num_bytes))
+        sealed, envelopes = self._rounds.distance(asked.roster, question, proof)
+        said = phases.DistanceSaid(
             envelopes=envelopes, dealt=dict(self._rounds.dealt), lengths=self._rounds.lengths
         )
         return LocalAnswer(
-            {legs.SEALED_DISTANCE: to_rows([sealed], 2 * num_bytes)[0]}, _as_json(said)
+            {phases.SEALED_DISTANCE: to_rows([sealed], 2 * num_bytes)[0]}, _as_json(said)
         )
 
     def _masked(self, request: TrainRequest) -> LocalAnswer:
-        asked = _read(legs.MaskedAsked, request)
+        asked = _read(phases.MaskedAsked, request)
         masked = self._rounds.masked(asked.weights, asked.scale, asked.envelopes)
         self._keep_opening(masked.opening)
-        rules, signature = legs.Rules.of(masked.receipt.rules), masked.receipt.signature
-        said = legs.MaskedSaid(rules=rules, signature=signature, seed=masked.seed)
-        return LocalAnswer({legs.WORDS: torch.from_numpy(masked.words)}, _as_json(said))
+        receipt = masked.receipt
+        said = phases.MaskedSaid(rules=receipt.rules, signature=receipt.signature, seed=masked.seed)
+        return LocalAnswer({phases.WORDS: torch.from_numpy(masked.words)}, _as_json(said))
 
     def _unmask(self, request: TrainRequest) -> LocalAnswer:
-        asked = _read(legs.UnmaskAsked, request)
-        told = None
-        if asked.told is not None:
-            view = View(self._rounds.asked, asked.told.weights, asked.told.scale)
-            told = (view, asked.told.envelopes)
-        delivered = {name: receipt.receipt for name, receipt in asked.delivered.items()}
-        released = self._rounds.unmask(delivered, told)
-        said = legs.UnmaskSaid(seeds=dict(released.seeds), keys=dict(released.keys))
+        asked = _read(phases.UnmaskAsked, request)
+        shown = None
+        if (view := asked.view) is not None:
+            shown = View(self._rounds.asked, view.weights, view.scale), view.envelopes
+        released = self._rounds.unmask(asked.delivered, shown)
+        said = phases.UnmaskSaid(seeds=dict(released.seeds), keys=dict(released.keys))
         return LocalAnswer({}, _as_json(said))
 
     @cached_property

@@ -69,7 +69,7 @@ from erosion_common.protocol.messages import (
     TrainRequest,
     TrainResult,
 )
-from erosion_common.sealed.legs import HelloKeys
+from erosion_common.sealed.phases import Hello
 from erosion_common.study.sections import BEST_LOCAL
 from erosion_common.study.study import Study
 from erosion_common.support.software import software_version
@@ -391,7 +391,7 @@ class Hospital:
             )
         return settings
 
-    def _hello(self, request: TrainRequest, delta: Tensor, outcome: LocalOutcome) -> HelloKeys:
+    def _hello(self, request: TrainRequest, delta: Tensor, outcome: LocalOutcome) -> Hello:
         """Return what replaces the update."""
         if any(tensor.numel() > 1 for tensor in outcome.attachments.values()):
             settings = request.study.arms[request.arm]

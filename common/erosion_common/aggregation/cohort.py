@@ -14,7 +14,7 @@ from torch import Tensor
 
 from erosion_common.aggregation import vectors
 from erosion_common.aggregation.vectors import Block, block_places
-from erosion_common.sealed.roster import Hello
+from erosion_common.sealed.phases import Hello
 
 HospitalName = str  # a hospital's enrolled name, never Flower's node id
 

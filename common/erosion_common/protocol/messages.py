@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, model_validator
 from torch import Tensor
 
 from erosion_common.compression.codec import Packed
-from erosion_common.sealed.legs import HelloKeys
+from erosion_common.sealed.phases import Hello
 from erosion_common.settings.base import PlainValues, Settings
 from erosion_common.settings.names import Said, Version
 from erosion_common.study.study import Study
@@ -291,7 +291,7 @@ class TrainReply(Settings):
     seconds: float = Field(ge=0, le=MOST_SECONDS)  # of local work
     metrics: Metrics | None = None  # the user's, of the parameters that it received
     own_loss: float | None = None  # the user's mean loss of the same on its training part
-    sealed: HelloKeys | None = None  # of a sealed round, in place of the update
+    sealed: Hello | None = None  # of a sealed round, in place of the update
     noise_multiplier: float | None = None  # of the update, where it has noise for privacy
     steps: Count | None = None
     # mini-batches, where hospitals take different numbers of them and the arm compares updates as

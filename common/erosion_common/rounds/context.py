@@ -14,7 +14,7 @@ from erosion_common.rounds.presence import Presence
 from erosion_common.rounds.records import RoundRecord, RunState
 from erosion_common.rounds.selection import Curves, SelectedSettings
 from erosion_common.sealed.paillier import CoordinatorKeys
-from erosion_common.sealed.records import RecordsInMemory, SumRecords
+from erosion_common.sealed.records import SumRecords
 from erosion_common.study.study import Study
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Store:
     def sums(self, arm: str) -> SumRecords:
         """Returns what a sealed arm's sums are kept in."""
         del arm
-        return RecordsInMemory()
+        return SumRecords()
 
 
 @dataclass(frozen=True, slots=True)

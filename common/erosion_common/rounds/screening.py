@@ -110,7 +110,7 @@ def _update(result: TrainResult, expected: Expected) -> Answer:
             if terms.is_measured
         },
         attachments={n: result.attachments[n] for n in (*expected.brings.tensors, *kept)},
-        hello=header.sealed.hello if expected.sealed and header.sealed else None,
+        hello=header.sealed if expected.sealed else None,
         steps=steps,
     )
 

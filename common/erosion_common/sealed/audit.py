@@ -111,11 +111,11 @@ class Examined:
 def examine(evidence: Evidence, own: NDArray[np.float32], opening: Opening) -> Examined:
     """Compare an opening with what its hospital sent; `own` is the user's update."""
     name = opening.name
-    roster = {hospital: keys.hello for hospital, keys in evidence.roster.items()}
+    roster = evidence.roster
     if name not in evidence.delivered:
         return Examined(name, evidence.distances.get(name, 0.0), None, "it is not in the sum")
     claimed = evidence.distances[name]
-    everyone = roster_hash(evidence.context.context, roster)
+    everyone = roster_hash(evidence.context, roster)
     view = evidence.view
     if opening.view != view.hash.hex():
         return Examined(name, claimed, None, "the opening is of another round")

@@ -32,7 +32,7 @@ class NoSuchSum(Exception):  # noqa: N818 - ends the round, not the run
 class SealedSum:
     """The one sum of a round."""
 
-    told: Mapping[HospitalName, float]  # the weights that those in it applied
+    weights: Mapping[HospitalName, float]  # that those in it applied
     total: Tensor  # (dim,) float32, the sum of weight times update over them
     capped: frozenset[HospitalName] = frozenset()  # with a lowered weight
 
@@ -104,7 +104,7 @@ class SealedCohort:
         times = _common_ratio(asked, made)
         share = 1.0
         if made.capped:  # what the cap took is shared out in proportion, the user's own included
-            share = (own + sum(rest)) / (own + times * sum(made.told.values()))
+            share = (own + sum(rest)) / (own + times * sum(made.weights.values()))
         moved = torch.mul(made.total, share * times)
         return moved.add_(self.own.delta, alpha=share * own)
 
@@ -122,8 +122,8 @@ class LoneCohort(SealedCohort):
 
 def _common_ratio(asked: Mapping[HospitalName, float], made: SealedSum) -> float:
     """Return how many times the sum is asked for. Raises NoSuchSum where no number fits."""
-    told = made.told
-    ratios = {name: factor / told[name] for name, factor in asked.items() if told.get(name)}
+    used = made.weights
+    ratios = {name: factor / used[name] for name, factor in asked.items() if used.get(name)}
     exact = [ratio for name, ratio in ratios.items() if name not in made.capped] or [0.0]
     others = any(factor for name, factor in asked.items() if name not in ratios)
     times, spread = exact[0], max(exact) - min(exact)

@@ -1,23 +1,33 @@
-"""What the coordinator computes in a sealed round, and what ends one without a step."""
+"""What the coordinator computes in a sealed round, and the check that a sum fits what was claimed.
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+A hospital may claim to be nearer than it is, and then counts more than it should. With the true
+distances |M - W g_0| is at most sum f_i d_i |g_0|, by the triangle inequality.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
-from gmpy2 import mpz
 from numpy.typing import NDArray
 
-from erosion_common.aggregation.cohort import HospitalName
 from erosion_common.algorithms.base import SealedMeasure
-from erosion_common.sealed import legs
-from erosion_common.sealed.distance import Asker, Question
+from erosion_common.sealed.distance import Asker
 from erosion_common.sealed.keys import public_half
-from erosion_common.sealed.masks import Words, apply_masks, decode_sum, scale_for
+from erosion_common.sealed.masks import (
+    BUCKETS,
+    Words,
+    apply_masks,
+    chunks,
+    decode_sum,
+    is_exact,
+    norm_of,
+    scale_for,
+)
 from erosion_common.sealed.paillier import PaillierPrivateKey
+from erosion_common.sealed.phases import Lengths, Roster, RoundContext, View
 from erosion_common.sealed.roster import (
-    Roster,
-    RoundContext,
-    View,
     pair_mask,
     places,
     roster_hash,
@@ -35,7 +45,49 @@ from erosion_common.sealed.shares import (
     does_not_fit,
     threshold,
 )
-from erosion_common.sealed.sum_rules import SumCheck, check_length, check_sum
+
+EXACT_SLACK = 1.001
+
+# Where no few values make up most of v's length, the k sums of its sketch are nearly normal, and
+# |S v|^2 is |v|^2 / k times a chi-square with k degrees of freedom. All sketches have one seed: of
+# updates that differ from the user's in one direction, all distances come out too short by the same
+# factor, and a sum of many is no safer than one. The slack is sqrt(k / q), for the q that this
+# chi-square is below once in 10^9 times: 142.66 for k = 256.
+SKETCH_SLACK = math.sqrt(BUCKETS / 142.66)
+
+
+@dataclass(frozen=True, slots=True)
+class SumCheck:
+    """Both sides of the inequality."""
+
+    apart: float  # |M - W g_0|
+    at_most: float  # sum f_i d_i |g_0|, with what sketch and rounding may add
+    claims: Literal["distances", "lengths"] = "distances"  # with lengths: |M|, and sum f_i |g_i|
+
+    @property
+    def holds(self) -> bool:
+        """Whether the sum can be one of updates at those distances."""
+        return self.apart <= self.at_most
+
+
+def check_sum(
+    total: NDArray[np.floating[Any]],
+    own: NDArray[np.float32],
+    weights: Mapping[str, float],
+    distances: Mapping[str, float],
+    *,
+    own_norm: float,
+    rounding: float,
+) -> SumCheck:
+    """Check the sum `total` of hospitals with these `weights`; `rounding` is its error's norm."""
+    share = sum(weights.values())
+    square = 0.0
+    for place in chunks(len(own)):  # both vectors are long: no copy of either is made
+        apart = total[place] - share * own[place].astype(np.float64)
+        square += float(np.dot(apart, apart))
+    claimed = sum(weight * distances[name] for name, weight in weights.items()) * own_norm
+    slack = EXACT_SLACK if is_exact(len(own)) else SKETCH_SLACK
+    return SumCheck(math.sqrt(square), slack * claimed + rounding)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,42 +106,34 @@ class Attempt:
         """The attempt, and everybody in it."""
         return roster_hash(self.context, self.roster)
 
-    @property
-    def needed(self) -> int:
-        """How many sites must help to take the masks off."""
-        return threshold(len(self.roster))
-
     def asker(self, key: PaillierPrivateKey) -> Asker:
         """Return the user's side of the distances."""
         own = self.measure.scaled(self.own)
         return Asker.of(key, own, self.measured_norm, sketch_seed(self.hash))
 
-    def question(self, asker: Asker, noise: Callable[[], mpz]) -> Question:
-        """Return leg 2, the same for everyone."""
-        return asker.question(noise)
-
     def view(
         self,
         asked: bytes,
-        told: Mapping[str, float],
+        weights: Mapping[str, float],
         distances: Mapping[str, float],
-        lengths: Mapping[str, legs.Lengths],
+        lengths: Mapping[str, Lengths],
     ) -> View:
-        """Return leg 3: the weights, and a range that fits those with weight."""
+        """Return phase 3: the weights, and a range that fits those with weight."""
         farthest = max(
             lengths[name].whole / self.own_norm if name in lengths else distances[name]
-            for name, weight in told.items()
+            for name, weight in weights.items()
             if weight > 0
         )
-        return View(asked, told, scale_for(self.own_norm, farthest))
+        return View(asked, weights, scale_for(self.own_norm, farthest))
 
     def shares(self, released: Mapping[str, Pair], dealt: Mapping[str, Dealt]) -> ReleasedShares:
         """Return the released shares. Raises CannotUnmask if too few sites gave any."""
-        if len(released) < self.needed:
+        needed = threshold(len(self.roster))
+        if len(released) < needed:
             raise CannotUnmask(
-                f"{len(released)} hospitals answered to unmask the sum, {self.needed} are needed"
+                f"{len(released)} hospitals answered to unmask the sum, {needed} are needed"
             )
-        return ReleasedShares(self.hash, released, dealt, places(self.roster), self.needed)
+        return ReleasedShares(self.hash, released, dealt, places(self.roster), needed)
 
     def unmasked(
         self, view: View, total: Words, delivered: Mapping[str, bytes], shares: ReleasedShares
@@ -118,15 +162,15 @@ class Attempt:
         view: View,
         delivered: Sequence[str],
         distances: Mapping[str, float],
-        lengths: Mapping[str, legs.Lengths],
+        lengths: Mapping[str, Lengths],
         asker: Asker,
     ) -> SumCheck:
         """Return whether the sum fits the distances, and the lengths where there are any."""
         weights = {name: view.weights[name] for name in delivered}
         in_ring = len(self.own) ** 0.5 * len(delivered) / 2 / view.scale
         if lengths:
-            whole = {name: said.whole for name, said in lengths.items()}
-            check = check_length(total, weights, whole, rounding=in_ring)
+            claimed = sum(weight * lengths[name].whole for name, weight in weights.items())
+            check = SumCheck(norm_of(total), EXACT_SLACK * claimed + in_ring, "lengths")
             if not check.holds:
                 return check
         in_asking = sum(weights.values()) * len(asker.own) ** 0.5 / asker.scale
@@ -138,45 +182,3 @@ class Attempt:
             own_norm=self.measured_norm,
             rounding=self.measure.largest_scale * in_ring + in_asking,
         )
-
-
-MOST_FAILURES = 2  # in a row; then a hospital is not asked any more
-NOBODY = ""  # at fault where all are there and too few have weight
-
-
-class Skipped(Exception):  # noqa: N818 - ends the round, not the run
-    """The round gives no step, and why."""
-
-    def __init__(self, why: str, failed_by: Collection[HospitalName] = (), times: int = 1) -> None:
-        """`failed_by`: the hospitals at fault; `times`: how much that counts."""
-        super().__init__(why)
-        self.failed_by, self.times = failed_by, times
-
-
-@dataclass(slots=True)
-class Faults:
-    """Of one round, while it goes on."""
-
-    rejected: dict[HospitalName, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-
-    def note(self, what: str) -> None:
-        """Note what had no effect."""
-        self.notes.append(what)
-
-    def reject(self, name: HospitalName, why: str) -> None:
-        """Reject a hospital; its first reason counts."""
-        self.rejected.setdefault(name, why)
-
-
-Failures = Mapping[HospitalName, int]  # failed rounds in a row, by hospital
-
-
-def after_skipping(failures: Failures, why: Skipped) -> dict[HospitalName, int]:
-    """Return the counts with one more failed round."""
-    return {**failures, **{name: failures.get(name, 0) + why.times for name in why.failed_by}}
-
-
-def after_success(failures: Failures) -> dict[HospitalName, int]:
-    """Return the counts of those that are not asked any more."""
-    return {name: times for name, times in failures.items() if times >= MOST_FAILURES}

@@ -9,21 +9,25 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import gmpy2
 import numpy as np
-from gmpy2 import mpz
 from numpy.typing import NDArray
 
 from erosion_common.sealed.keys import digest
 from erosion_common.sealed.masks import sketch
-from erosion_common.sealed.paillier import PaillierKey, PaillierPrivateKey, product_of_powers
+from erosion_common.sealed.paillier import (
+    PaillierKey,
+    PaillierPrivateKey,
+    Whole,
+    product_of_powers,
+    to_bytes,
+)
 
 OWN_BITS, MOST_BITS = 22, 30  # |u| <= 2^22 < |v| <= 2^30, so |v - u|^2 < 2^61
 FEWEST_BITS = 14  # of |v|: a 256th of the user's
 _LOW = 64  # bits of an answer that are read
 
 Values = NDArray[np.float32]
-Whole = NDArray[np.int64]  # (k,)
+Integers = NDArray[np.int64]  # (k,)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,14 +35,14 @@ class Question:
     """What a site needs to answer: nothing in it can be read without the user's primes."""
 
     key: PaillierKey
-    sealed_own: Sequence[mpz]  # Enc(u_j): min(dim, k) of them
+    sealed_own: Sequence[Whole]  # Enc(u_j): min(dim, k) of them
     scale: float  # s, a power of 2
 
     def hash(self, roster_hash: bytes) -> bytes:
-        """Return the hash of leg 2. It is in the masks, so all must be asked alike."""
+        """Return the hash of phase 2. It is in the masks, so all must be asked alike."""
         num_bytes = self.key.modulus_bytes
-        sealed = [int(value).to_bytes(2 * num_bytes) for value in self.sealed_own]
-        modulus = int(self.key.n).to_bytes(num_bytes)
+        sealed = [to_bytes(value, 2 * num_bytes) for value in self.sealed_own]
+        modulus = to_bytes(self.key.n, num_bytes)
         return digest("asked", roster_hash, modulus, float(self.scale), *sealed)
 
 
@@ -58,7 +62,7 @@ class Asker:
         own = np.rint(scale * sketch(update, seed)).astype(np.int64)
         return cls(key, own, own_norm, scale)
 
-    def question(self, noise: Callable[[], mpz]) -> Question:
+    def question(self, noise: Callable[[], Whole]) -> Question:
         """Return the question. `noise` gives a fresh r^n mod n^2 at each call, made ahead."""
         public = self.key.public
         sealed = [public.encrypt(value, noise()) for value in self.own.tolist()]
@@ -69,7 +73,7 @@ class Asker:
         """Any d_i from here on may stand for a larger one."""
         return (2.0**MOST_BITS - 2.0**OWN_BITS) / self.scale / self.own_norm
 
-    def distance(self, answer: mpz) -> float:
+    def distance(self, answer: Whole) -> float:
         """Return d_i of a site's answer."""
         low = self.key.decrypt(answer) % (1 << _LOW)
         signed = low - (1 << _LOW) if low >> (_LOW - 1) else low
@@ -84,17 +88,17 @@ def problem_with_question(question: Question, num_values: int) -> str | None:
         return f"{len(sealed)} sealed values, expected {num_values}"
     if not (question.scale > 0 and math.isfinite(question.scale)):
         return f"a scale of {question.scale}"
-    product = mpz(1)
+    product: Whole = 1
     for value in sealed:
         if not 0 < value < n**2:
             return "a sealed value out of range"
         product = product * value % n
-    if gmpy2.gcd(product, n) != 1:
+    if math.gcd(int(product), int(n)) != 1:
         return "a sealed value that is none"
     return None
 
 
-def own_values(question: Question, update: Values, seed: bytes) -> Whole:
+def own_values(question: Question, update: Values, seed: bytes) -> Integers:
     """Return v of a site; of an update far beyond the user's, 2^30 and nothing else."""
     with np.errstate(over="ignore"):  # infinitely far is far, too
         values = question.scale * sketch(update, seed)
@@ -105,7 +109,7 @@ def own_values(question: Question, update: Values, seed: bytes) -> Whole:
     return np.rint(values).astype(np.int64)
 
 
-def is_fine(values: Whole) -> bool:
+def is_fine(values: Integers) -> bool:
     """Return whether v has more digits than a crafted question could read one by one.
 
     The 64 bits of an answer are any linear function of v. Of values with few digits they would be
@@ -114,7 +118,7 @@ def is_fine(values: Whole) -> bool:
     return float(np.linalg.norm(values)) >= 2.0**FEWEST_BITS
 
 
-def answer(question: Question, values: Whole, noise: mpz) -> mpz:
+def answer(question: Question, values: Integers, noise: Whole) -> Whole:
     """Return Enc(|v|^2 - 2 <u, v> + R 2^64). `noise` is a fresh one of the question's key."""
     n, n2 = question.key.n, question.key.n**2
     inner = product_of_powers(question.sealed_own, (-2 * values).tolist(), n2)

@@ -5,9 +5,8 @@ see what that was, and how far from the user's update it really is.
 """
 
 import json
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 import safetensors.torch
 from pydantic import Field
@@ -17,54 +16,25 @@ from erosion_common.algorithms.base import SealedMeasure
 from erosion_common.errors import CheckpointError
 from erosion_common.formats.json_file import without_checksum, write_json
 from erosion_common.formats.tensor_file import metadata, read_with_header
-from erosion_common.sealed import fields
-from erosion_common.sealed.legs import HelloKeys, Lengths, ReceiptSaid
+from erosion_common.sealed import phases
 from erosion_common.sealed.masks import BUCKETS
 from erosion_common.sealed.paillier import MOST_BITS
-from erosion_common.sealed.roster import RoundContext, View
+from erosion_common.sealed.phases import Hello, Lengths, Receipt, RoundContext, View
 from erosion_common.settings.base import Settings
 from erosion_common.support.files import MOST_KEPT_BYTES, read_named, write_atomically
-
-
-class ContextOf(Settings):
-    """A `RoundContext` as JSON."""
-
-    study: str
-    run: str
-    arm: str
-    round: int
-    attempt: fields.Attempt
-    received: fields.Hash
-
-    @classmethod
-    def of(cls, context: RoundContext) -> "ContextOf":
-        """Return the form that is kept."""
-        return cls(
-            study=context.study,
-            run=context.run,
-            arm=context.arm,
-            round=context.round,
-            attempt=context.attempt,
-            received=context.received,
-        )
-
-    @property
-    def context(self) -> RoundContext:
-        """As it is used."""
-        return RoundContext(self.study, self.run, self.arm, self.round, self.attempt, self.received)
 
 
 class Evidence(Settings):
     """One round. The user's own update is in a second file."""
 
     version: Literal[3] = 3
-    context: ContextOf
-    roster: dict[str, HelloKeys]
-    asked: fields.Hash  # of leg 2
-    weights: dict[str, fields.ExactFloat]
-    scale: fields.ExactFloat
-    distances: dict[str, fields.ExactFloat]  # as they were claimed
-    delivered: dict[str, ReceiptSaid]
+    context: RoundContext
+    roster: dict[str, Hello]
+    asked: phases.Hash  # of phase 2
+    weights: dict[str, phases.ExactFloat]
+    scale: phases.ExactFloat
+    distances: dict[str, phases.ExactFloat]  # as they were claimed
+    delivered: dict[str, Receipt]
     apart: float  # |M - W g_0|
     at_most: float  # what the claimed distances allow
     claims: Literal["distances", "lengths"] = "distances"  # with lengths: |M|, and what they allow
@@ -86,7 +56,7 @@ _EVIDENCE = "-evidence.json"
 
 
 class PendingRound(Settings):
-    """A round from its leg 2 on: no update of another hospital, and nothing that takes off a mask.
+    """A round from phase 2 on: no update of another hospital, and nothing that takes off a mask.
 
     A site gives one distance in a round and puts its update into one sum. A coordinator that was
     killed and comes back asks the same again, and gets the same answers; nothing else would be
@@ -94,58 +64,44 @@ class PendingRound(Settings):
     """
 
     round: int
-    attempt: fields.Attempt
-    roster: dict[str, HelloKeys]
-    primes: tuple[fields.Hexadecimal, fields.Hexadecimal]  # of the user's Paillier key
+    attempt: phases.AttemptId
+    roster: dict[str, Hello]
+    primes: tuple[phases.Hexadecimal, phases.Hexadecimal]  # of the user's Paillier key
     # The question, one value after the other: as many as a sketch, twice as long as a modulus.
-    sealed_own: fields.Hexadecimal = Field(max_length=BUCKETS * 2 * MOST_BITS // 8)
-    distances: dict[str, fields.ExactFloat] = Field(default_factory=dict)
-    told: dict[str, fields.ExactFloat] | None = None  # weights; None: leg 3 was not begun
-    delivered: tuple[str, ...] | None = None  # None: leg 4 was not begun
+    sealed_own: phases.Hexadecimal = Field(max_length=BUCKETS * 2 * MOST_BITS // 8)
+    distances: dict[str, phases.ExactFloat] = Field(default_factory=dict)
+    weights: dict[str, phases.ExactFloat] | None = None  # None: phase 3 was not begun
+    delivered: tuple[str, ...] | None = None  # None: phase 4 was not begun
 
 
-class SumRecords(Protocol):
-    """Keeps them for one arm."""
+class SumRecords:
+    """Keeps them for one arm, in memory: a simulation's. `RecordFiles` are on the disk."""
 
-    def pending(self) -> PendingRound | None:
-        """Return the newest round that asked for distances."""
-        ...
-
-    def begin(self, pending: PendingRound) -> None:
-        """Kept when this returns."""
-        ...
-
-    def suspect(self, evidence: Evidence, own: Tensor) -> None:
-        """Keep what an audit needs, with the user's own update."""
-        ...
-
-
-@dataclass(slots=True)
-class RecordsInMemory:
-    """For simulations."""
-
-    last: PendingRound | None = None
-    suspected: list[tuple[Evidence, Tensor]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.last: PendingRound | None = None
+        self.suspected: list[tuple[Evidence, Tensor]] = []
 
     def pending(self) -> PendingRound | None:
-        """Return the newest."""
+        """Return the newest round that asked for distances. Raises CheckpointError."""
         return self.last
 
     def begin(self, pending: PendingRound) -> None:
-        """Until the program ends."""
+        """Kept when this returns."""
         self.last = pending
 
     def suspect(self, evidence: Evidence, own: Tensor) -> None:
-        """Until the program ends."""
+        """Keep what an audit needs, with the user's own update."""
         self.suspected.append((evidence, own))
 
 
-@dataclass(frozen=True, slots=True)
-class RecordFiles:
+class RecordFiles(SumRecords):
     """For deployments: files of one arm in a run's folder."""
 
-    folder: Path
-    arm: str
+    def __init__(self, folder: Path, arm: str) -> None:
+        super().__init__()
+        self._pending = folder / f"{arm}-round.json"
+        self._evidence = folder / f"{arm}{_EVIDENCE}"
+        self._own = folder / f"{arm}-own-update.safetensors"
 
     def pending(self) -> PendingRound | None:
         """Return the newest. Raises CheckpointError."""
@@ -174,18 +130,6 @@ class RecordFiles:
                 f"{self._own} cannot be read ({problem}). Without the user's own update of that"
                 " round no distance can be checked; restore the file from a backup."
             ) from None
-
-    @property
-    def _pending(self) -> Path:
-        return self.folder / f"{self.arm}-round.json"
-
-    @property
-    def _evidence(self) -> Path:
-        return self.folder / f"{self.arm}{_EVIDENCE}"
-
-    @property
-    def _own(self) -> Path:
-        return self.folder / f"{self.arm}-own-update.safetensors"
 
 
 def arms_in(folder: Path) -> list[str]:

@@ -1,10 +1,10 @@
-"""One attempt at a round: who is in it, under which keys, and with which view.
+"""What everybody in one attempt at a round hashes, signs and checks, and each one's masks.
 
-All of it goes into the masks' keys, so that sites with different views cannot be unmasked.
+Who is in it, under which keys and with which view goes into the masks' keys, so that sites with
+different views cannot be unmasked.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,45 +16,10 @@ from torch import Tensor
 
 from erosion_common.sealed.keys import Part, agree, derive, digest, doubtful
 from erosion_common.sealed.masks import Encoder, Mask, Words, chunks
-from erosion_common.sealed.sum_rules import SumRules
+from erosion_common.sealed.phases import Hello, Receipt, Roster, RoundContext, SumRules, View
 from erosion_common.support.keys import PrivateKey, PublicKey
 
-ATTEMPT_BYTES = 16
 _SIGNATURE = ec.ECDSA(hashes.SHA256())
-
-
-@dataclass(frozen=True, slots=True)
-class RoundContext:
-    """Which attempt at which round."""
-
-    study: str  # digest
-    run: str
-    arm: str
-    round: int
-    attempt: bytes  # 16 random bytes
-    received: bytes  # hash of what the sites train from
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """What goes into a hash of it."""
-        return (self.study, self.run, self.arm, self.round, self.attempt, self.received)
-
-    @property
-    def run_hash(self) -> bytes:
-        """Of the run and its arm."""
-        return digest("run", self.study, self.run, self.arm)
-
-
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """A site's public keys of one attempt, signed by its node key."""
-
-    mask: bytes
-    seal: bytes
-    signature: bytes
-
-
-Roster = Mapping[str, Hello]  # the user's own site is not in it
 
 
 def sign_hello(
@@ -89,38 +54,6 @@ def sketch_seed(roster_hash: bytes) -> bytes:
 def places(roster: Roster) -> dict[str, int]:
     """Return the place of each site's shares: from 1, by name."""
     return {name: place for place, name in enumerate(sorted(roster), start=1)}
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """The view that the sites of one sum got."""
-
-    asked: bytes  # hash of leg 2: of the attempt, everybody in it, and the question for a distance
-    weights: Mapping[str, float]  # the peers' factors; with the user's own they add up to 1
-    scale: float
-
-    @property
-    def members(self) -> list[str]:
-        """Return the hospitals with updates in the sum, by name."""
-        return sorted(name for name, weight in self.weights.items() if weight > 0)
-
-    @property
-    def hash(self) -> bytes:
-        """All of it."""
-        entries = [part for n in sorted(self.weights) for part in (n, float(self.weights[n]))]
-        return digest("view", self.asked, *entries, float(self.scale))
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """A site's signature of what it put under its masks, of its view, and of its rules.
-
-    The others take the masks off without it: so they keep its rules for it.
-    """
-
-    words: bytes  # SHA-256 of its masked update
-    rules: SumRules
-    signature: bytes
 
 
 def words_hash(words: Words) -> bytes:

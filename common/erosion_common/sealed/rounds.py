@@ -6,42 +6,31 @@ under masks. 4 unmask: the sites take the masks off the sum. The algorithm is a 
 is asked twice: once for the weights that it wants, and once more when their sum is there.
 """
 
-import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from gmpy2 import mpz
 
 from erosion_common.aggregation.cohort import Cohort, HospitalName
 from erosion_common.algorithms.base import (
     TRAIN,
     Algorithm,
     Ask,
-    Brings,
     Exchanges,
     Payload,
     RoundStart,
     Step,
 )
-from erosion_common.sealed import legs
 from erosion_common.sealed.cohort import LoneCohort, NoSuchSum, SealedSum, SumWanted
-from erosion_common.sealed.coordinator import (
-    MOST_FAILURES,
-    NOBODY,
-    Failures,
-    Faults,
-    Skipped,
-    after_skipping,
-    after_success,
+from erosion_common.sealed.coordinator import SumCheck
+from erosion_common.sealed.paillier import (
+    CoordinatorKeys,
 )
-from erosion_common.sealed.masks import BUCKETS
-from erosion_common.sealed.measuring import RULES, Measured, SealedTerms, Sent, Trained, measure
-from erosion_common.sealed.paillier import CoordinatorKeys
-from erosion_common.sealed.records import RecordsInMemory, SumRecords
-from erosion_common.sealed.roster import ATTEMPT_BYTES
-from erosion_common.sealed.summing import Summed, Wanted, allowed, sum_up
+from erosion_common.sealed.records import SumRecords
+from erosion_common.sealed.round import MOST_FAILURES, RULES, SealedRound, SealedTerms, Skipped
+
+NOBODY = ""  # at fault where all are there and too few have weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +39,7 @@ class SealedState:
 
     inner: Any
     alone: bool  # too few hospitals had weight left, so nobody is asked any more
-    failures: Failures  # rounds
+    failures: Mapping[HospitalName, int]  # failed rounds in a row
 
 
 def seal(
@@ -66,12 +55,7 @@ def seal(
     """
     if algorithm.exchanges is not None:
         raise TypeError("a method that has exchanges cannot be sealed")
-    rounds = _SealedRounds(
-        algorithm,
-        terms,
-        RecordsInMemory() if records is None else records,
-        CoordinatorKeys() if keys is None else keys,
-    )
+    rounds = _SealedRounds(algorithm, terms, records or SumRecords(), keys or CoordinatorKeys())
     return Algorithm(
         init=lambda dim: SealedState(algorithm.init(dim), alone=False, failures={}),
         update=_no_update,
@@ -88,6 +72,8 @@ def _no_update(_state: SealedState, _cohort: Cohort) -> Step[SealedState]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _SealedRounds:
+    """From the exchanges of a round to the algorithm's step."""
+
     algorithm: Algorithm[Any]
     terms: SealedTerms
     records: SumRecords
@@ -100,41 +86,61 @@ class _SealedRounds:
         inner = self.algorithm
         for_user = inner.broadcast_to_user(state.inner)
         to_user = {begun.user: Payload(for_user)} if for_user else {}
+        to_all = Payload(inner.broadcast(state.inner))
         if state.alone:
-            alone = yield Ask(TRAIN, Payload(inner.broadcast(state.inner)), to_user)
+            alone = yield Ask(TRAIN, to_all, to_user)
             step = inner.update(state.inner, alone.cohort)
             return replace(step, state=replace(state, inner=step.state))
-        earlier = self.records.pending()
-        if earlier is not None and earlier.round == begun.round:
-            self.keys.take_up(*(mpz(int.from_bytes(prime)) for prime in earlier.primes))
-            attempt = earlier.attempt
-        else:
-            earlier, attempt = None, secrets.token_bytes(ATTEMPT_BYTES)
-        self.keys.pool.prepare(min(len(begun.parameters), BUCKETS))
-        said = legs.Attempt(attempt=attempt).model_dump(mode="json")
-        sent = Sent(attempt, inner.broadcast(state.inner), earlier)
-        answered = yield Ask(
-            TRAIN,
-            Payload(sent.tensors, said),
-            to_user,
-            brings=Brings(update=True, sealed=True),
-        )
-        faults = Faults()
+        round_ = SealedRound(self.terms, self.records, self.keys, begun)
         try:
-            trained = Trained.of(
-                self.terms, begun, sent, answered.cohort, self.keys.sites(), faults
-            )
-            step = yield from self._with_peers(state, trained)
+            yield from round_.train(to_all, to_user)
+            yield from round_.measure()
+            step = yield from self._summed(state, round_)
         except Skipped as why:
-            step = self._skipped(state, why, torch.zeros_like(answered.cohort.own.delta))
+            step = self._skipped(state, why, len(begun.parameters))
         notes = [step.note] if step.note else []
-        return replace(step, rejected=faults.rejected, note="; ".join([*notes, *faults.notes]))
+        return replace(step, rejected=round_.rejected, note="; ".join([*notes, *round_.notes]))
 
-    def _skipped(
-        self, state: SealedState, why: Skipped, nothing: torch.Tensor
-    ) -> Step[SealedState]:
+    def _summed(self, state: SealedState, round_: SealedRound) -> Exchanges[SealedState]:
+        names = sorted(round_.distances)
+        try:
+            step = self.algorithm.update(state.inner, round_.cohort(names))
+        except SumWanted as question:
+            wanted = _allowed(question)
+        else:
+            if step.outcome != "done":
+                inner = replace(state, inner=step.state)
+                return replace(step, state=inner, distances=round_.distances)
+            wanted = None
+        if wanted is None:
+            return self._alone(state, round_, names)
+        asked, capped = wanted
+        values, weights, check = yield from round_.sum_up(asked)
+        if not check.holds:
+            return _stopped(state, round_, check)
+        there = [name for name in names if name in weights or not asked[name]]
+        made = SealedSum(weights, torch.from_numpy(values), capped)
+        try:
+            step = self.algorithm.update(state.inner, round_.cohort(there, made))
+        except NoSuchSum as why:
+            lost = [name for name in asked if asked[name] and name not in weights]
+            raise Skipped(str(why), lost) from None
+        note = ""
+        if capped:
+            lowered = ", ".join(sorted(capped))
+            note = f"the weight of {lowered} was lowered, so that others hide it in the sum"
+        gone = {name: times for name, times in state.failures.items() if times >= MOST_FAILURES}
+        return replace(
+            step,
+            note="; ".join(filter(None, (step.note, note))),
+            state=SealedState(step.state, self._too_few_left(step.state, state.failures), gone),
+            distances={name: round_.distances[name] for name in there},
+        )
+
+    def _skipped(self, state: SealedState, why: Skipped, dim: int) -> Step[SealedState]:
         """Leave the parameters; hospitals that fail round after round are not asked any more."""
-        failures = after_skipping(state.failures, why)
+        more = {name: state.failures.get(name, 0) + why.times for name in why.failed_by}
+        failures = {**state.failures, **more}
         note, alone = str(why), False
         gone = sorted(n for n in why.failed_by if failures[n] >= MOST_FAILURES)
         if gone == [NOBODY]:
@@ -145,60 +151,13 @@ class _SealedRounds:
         if alone:
             note += f"; with fewer than {RULES.fewest} others the user trains alone from here on"
         after = SealedState(state.inner, alone, failures)
-        return Step(nothing, {}, after, outcome="skipped", note=note, distances={})
-
-    def _with_peers(self, state: SealedState, trained: Trained) -> Exchanges[SealedState]:
-        measured = yield from measure(trained, self.keys, self.records)
-        names = sorted(measured.distances)
-        try:
-            step = self.algorithm.update(state.inner, measured.cohort(names))
-        except SumWanted as question:
-            wanted = allowed(question)
-        else:
-            if step.outcome != "done":
-                sealed = replace(state, inner=step.state)
-                return replace(step, state=sealed, distances=measured.distances)
-            wanted = None
-        if wanted is None:
-            return self._alone(state, measured, names)
-        summed = yield from sum_up(measured, wanted, self.records)
-        if not summed.check.holds:
-            return self._stopped(state, measured, summed)
-        return self._moved(state, measured, wanted, summed)
-
-    def _moved(
-        self, state: SealedState, measured: Measured, wanted: Wanted, summed: Summed
-    ) -> Step[SealedState]:
-        told, weights = wanted.told, summed.weights
-        there = [name for name in sorted(measured.distances) if name in weights or not told[name]]
-        made = SealedSum(weights, torch.from_numpy(summed.values), wanted.capped)
-        try:
-            step = self.algorithm.update(state.inner, measured.cohort(there, made))
-        except NoSuchSum as why:
-            lost = [name for name in told if told[name] and name not in weights]
-            raise Skipped(str(why), lost) from None
-        notes = [step.note] if step.note else []
-        if wanted.capped:
-            lowered = ", ".join(sorted(wanted.capped))
-            notes.append(f"the weight of {lowered} was lowered, so that others hide it in the sum")
-        return replace(
-            step,
-            note="; ".join(notes),
-            state=SealedState(
-                step.state,
-                self._too_few_left(step.state, state.failures),
-                after_success(state.failures),
-            ),
-            distances={name: measured.distances[name] for name in there},
-        )
+        return Step(torch.zeros(dim), {}, after, outcome="skipped", note=note, distances={})
 
     def _alone(
-        self, state: SealedState, measured: Measured, names: Sequence[HospitalName]
+        self, state: SealedState, round_: SealedRound, names: Sequence[HospitalName]
     ) -> Step[SealedState]:
         """Return the user's own step, for good: sending its result out would show g_0."""
-        own = measured.trained.own
-        peers = {name: measured.trained.peers[name] for name in names}
-        lone = LoneCohort(own, peers, measured.distances, None, measured.known_lengths)
+        lone = round_.cohort(names, kind=LoneCohort)
         step = self.algorithm.update(state.inner, lone)
         if not self._too_few_left(step.state, state.failures):
             missing = [n for n in self.terms.peers if n not in names and self.asks(state, n)]
@@ -213,27 +172,48 @@ class _SealedRounds:
         )
         return replace(
             step,
-            weights={own.agent: 1.0, **dict.fromkeys(names, 0.0)},
+            weights={lone.own.agent: 1.0, **dict.fromkeys(names, 0.0)},
             state=SealedState(step.state, alone=True, failures=state.failures),
             note="; ".join(filter(None, (step.note, note))),
-            distances=measured.distances,
+            distances=round_.distances,
         )
 
-    def _too_few_left(self, inner: Any, failures: Failures) -> bool:
+    def _too_few_left(self, inner: Any, failures: Mapping[HospitalName, int]) -> bool:
         asked = sum(self._is_asked(inner, failures, peer) for peer in self.terms.peers)
         return asked < RULES.fewest
 
-    def _is_asked(self, inner: Any, failures: Failures, peer: HospitalName) -> bool:
+    def _is_asked(
+        self, inner: Any, failures: Mapping[HospitalName, int], peer: HospitalName
+    ) -> bool:
         return failures.get(peer, 0) < MOST_FAILURES and self.algorithm.asks(inner, peer)
 
-    def _stopped(self, state: SealedState, measured: Measured, summed: Summed) -> Step[SealedState]:
-        own, check = measured.trained.own, summed.check
-        self.records.suspect(summed.evidence, own.delta)
-        found = "from the user's update" if check.claims == "distances" else "long"
-        note = (
-            f"the sum does not fit the {check.claims} ({check.apart:.3g} {found}, at most"
-            f" {check.at_most:.3g} is possible): a hospital's report of its update is not true of"
-            " what it sent. `erosion audit` shows which hospital, with a person at each"
-        )
-        nothing = torch.zeros_like(own.delta)
-        return Step(nothing, {}, state, outcome="stopped", note=note, distances=measured.distances)
+
+def _stopped(state: SealedState, round_: SealedRound, check: SumCheck) -> Step[SealedState]:
+    found = "from the user's update" if check.claims == "distances" else "long"
+    note = (
+        f"the sum does not fit the {check.claims} ({check.apart:.3g} {found}, at most"
+        f" {check.at_most:.3g} is possible): a hospital's report of its update is not true of"
+        " what it sent. `erosion audit` shows which hospital, with a person at each"
+    )
+    nothing = torch.zeros_like(round_.own.delta)
+    return Step(nothing, {}, state, outcome="stopped", note=note, distances=round_.distances)
+
+
+def _allowed(wanted: SumWanted) -> tuple[Mapping[HospitalName, float], frozenset[str]] | None:
+    """Return the weights that the sites get, and which are lowered; None: too few have any.
+
+    Raises Skipped.
+    """
+    factors = wanted.factors
+    total = wanted.own + sum(factors.values())
+    if not (wanted.own >= 0 and min(factors.values()) >= 0 and total <= 1 + 1e-9):
+        raise Skipped("the method wants weights that no sealed sum can have")
+    lowered = RULES.capped(factors)
+    if lowered is None:
+        return None
+    capped = frozenset(name for name in factors if lowered[name] < factors[name])
+    if not capped:
+        return factors, capped
+    # What the cap took is shared out in proportion, the user's own included.
+    share = total / (wanted.own + sum(lowered.values()))
+    return {name: share * weight for name, weight in lowered.items()}, capped

@@ -1,4 +1,4 @@
-"""Shares of a site's two secrets: dealt in leg 2, sealed to their holders, released in leg 4.
+"""Shares of a site's two secrets: dealt in phase 2, sealed to their holders, released in phase 4.
 
 A secret is in n shares of which t give it and t - 1 nothing (Shamir 1979). Every site says in leg
 2, by their hashes, which shares it deals. So a wrong share is known from a right one however many

@@ -10,13 +10,11 @@ from numpy.typing import NDArray
 from erosion_client.records.records import Records
 from erosion_client.sealed.sealed_site import MaskedUpdate, SealedIdentity, SealedSite
 from erosion_common.algorithms.base import WHOLE, SealedMeasure
-from erosion_common.sealed.coordinator import Attempt
-from erosion_common.sealed.legs import Lengths
+from erosion_common.sealed.coordinator import Attempt, SumCheck
 from erosion_common.sealed.masks import norm_of
 from erosion_common.sealed.paillier import prove
-from erosion_common.sealed.roster import RoundContext
+from erosion_common.sealed.phases import Lengths, RoundContext, SumRules
 from erosion_common.sealed.shares import Dealt
-from erosion_common.sealed.sum_rules import SumCheck, SumRules
 from erosion_common.support.keys import PrivateKey, new_private_key
 from tests.common.sealed.keys import noise, paillier_key
 from tests.common.sealed.vectors import f32
@@ -74,7 +72,7 @@ class Script:
         self.attempt = Attempt(self.context, roster, self.own, norms[0], measure, norms[1])
         key = paillier_key()
         self.asker = self.attempt.asker(key)
-        self.question = self.attempt.question(self.asker, noise)
+        self.question = self.asker.question(noise)
         self.proof = prove(key, self.context.run_hash)
         self.asked = self.question.hash(self.attempt.hash)
         self.envelopes: dict[str, dict[str, bytes]] = {}

@@ -19,9 +19,9 @@ from scipy.linalg import null_space
 
 from erosion_client.sealed.sealed_site import Measured
 from erosion_common.errors import Refusal
-from erosion_common.sealed.roster import Receipt, View, places, sign_receipt
+from erosion_common.sealed.phases import Receipt, SumRules, View
+from erosion_common.sealed.roster import places, sign_receipt
 from erosion_common.sealed.shares import combine_shares, threshold
-from erosion_common.sealed.sum_rules import SumRules
 from tests.client.sealed.sites import NAMES, Script, by_hand
 
 RULES = SumRules()
@@ -88,7 +88,7 @@ class Coalition:
         found = b""
         with suppress(ValueError):
             found = combine_shares(held)
-        assert (found == secret) == (len(held) >= self.script.attempt.needed)
+        assert (found == secret) == (len(held) >= threshold(len(self.script.attempt.roster)))
         return found == secret
 
     def sums(self) -> NDArray[np.float64]:
@@ -166,7 +166,7 @@ def test_at_the_stated_number_two_stories_open_an_update(number: int) -> None:
     enough = 2 * threshold(number) - number
     weights = dict.fromkeys(NAMES[:number], 0.9 / number)
     coalition = Coalition.of(by_hand(number), NAMES[number - enough : number], weights)
-    needed = coalition.script.attempt.needed
+    needed = threshold(len(coalition.script.attempt.roster))
     for place, name in enumerate(NAMES[: number - enough]):
         coalition.ask(name, [] if place < needed - enough else ["s0"])
     is_open = coalition.knows(SEED, "s0") and coalition.knows(KEY, "s0")

@@ -14,9 +14,9 @@ from erosion_common.algorithms.base import SealedMeasure
 from erosion_common.errors import Refusal
 from erosion_common.sealed.keys import agree, new_pair
 from erosion_common.sealed.masks import apply_masks, encode_update, hides_others, scale_for
-from erosion_common.sealed.roster import Hello, View, pair_mask, seed_hash, sign_hello, usable
+from erosion_common.sealed.phases import Hello, SumRules, View
+from erosion_common.sealed.roster import pair_mask, seed_hash, sign_hello, usable
 from erosion_common.sealed.shares import SEED, CannotUnmask, commitment, split_secret, threshold
-from erosion_common.sealed.sum_rules import SumRules
 from tests.client.sealed.sites import (
     CONTEXT,
     FACTORS,
@@ -214,7 +214,7 @@ def test_the_sum_of_sites_that_were_told_different_things_is_noise() -> None:
     script.measure()
     masked = script.mask(FACTORS)
     script.delivered = sorted(masked)
-    needed, places = script.attempt.needed, [1, 2, 3, 4]
+    needed, places = threshold(len(script.attempt.roster)), [1, 2, 3, 4]
     shares = {  # of the seeds, as the sites would release them to an honest coordinator
         name: dict(zip(FACTORS, split_secret(sent.opening.seed, needed, places), strict=True))
         for name, sent in masked.items()
@@ -293,7 +293,7 @@ def test_a_coordinator_with_two_stories_needs_more_than_a_third_of_the_peers(
     receipts = {name: sent.receipt for name, sent in masked.items()}
     without = {name: receipt for name, receipt in receipts.items() if name != "s0"}
     honest = NAMES[: number - allies]
-    needed = script.attempt.needed
+    needed = threshold(len(script.attempt.roster))
     seeds = keys = allies
     for name in honest:
         story = receipts if name == "s0" or seeds < needed else without

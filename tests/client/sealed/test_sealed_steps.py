@@ -1,5 +1,6 @@
 """Requests in sealed studies that are not as they should be, and a hospital's answers."""
 
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ from erosion_client.training.hospital import Hospital
 from erosion_client.training.limits import check_limits
 from erosion_common.errors import Refusal, SiteError
 from erosion_common.protocol.messages import Scaling, StepResult, TrainRequest, TrainResult
-from erosion_common.sealed import legs
+from erosion_common.sealed import phases
 from erosion_common.sealed.keys import new_pair
 from erosion_common.sealed.paillier import prove, to_rows
+from erosion_common.sealed.phases import RoundContext
 from erosion_common.sealed.pinned_keys import as_text
-from erosion_common.sealed.roster import RoundContext, sign_hello
+from erosion_common.sealed.roster import sign_hello
 from erosion_common.support.keys import new_private_key, private_pem
 from tests.common.sealed.keys import noise, paillier_key
 from tests.support.said import raises
@@ -80,11 +82,11 @@ def question(**changes: Any) -> TrainRequest:
     options: dict[str, Any] = {
         "values": with_roster("bob", "carol", "dave"),
         "enclosed": {
-            legs.SEALED_OWN: to_rows(sealed, 512),
-            legs.MODULUS_PROOF: to_rows(prove(key, RUN), 256),
+            phases.SEALED_OWN: to_rows(sealed, 512),
+            phases.MODULUS_PROOF: to_rows(prove(key, RUN), 256),
         },
     }
-    return request(legs.DISTANCE, **{**options, **changes})
+    return request(phases.DISTANCE, **{**options, **changes})
 
 
 @pytest.mark.parametrize(
@@ -93,24 +95,24 @@ def question(**changes: Any) -> TrainRequest:
         (request(values={}), "attempt is wrong"),
         (request(values={"attempt": "00"}), "attempt is wrong"),
         (request("gradient"), "'gradient' is not one of a sealed round"),
-        (request(legs.MASKED), "weights is wrong"),
-        (request(legs.UNMASK, values={"delivered": {}}), "not due at this site"),
+        (request(phases.MASKED), "weights is wrong"),
+        (request(phases.UNMASK, values={"delivered": {}}), "not due at this site"),
         (question(values={}), "roster is wrong"),
         (question(enclosed={}), "brings no 'sealed_own'"),
-        (question(enclosed={legs.SEALED_OWN: torch.zeros(22, 512)}), "brings no 'sealed_own'"),
+        (question(enclosed={phases.SEALED_OWN: torch.zeros(22, 512)}), "brings no 'sealed_own'"),
         (question(), "other keys for this site"),
         (question(study=sealed_study(user="erin")), "another sealed round"),
         (question(run="other"), "another sealed round"),
         (question(round=2), "another sealed round"),
-        (request(legs.MASKED, round=2), "another sealed round"),
-        (request(legs.UNMASK, arm="other"), "another sealed round"),
+        (request(phases.MASKED, round=2), "another sealed round"),
+        (request(phases.UNMASK, arm="other"), "another sealed round"),
         (question(values=with_roster("bob", "carol", "alice")), "The roster has alice; only"),
         (question(values=with_roster("bob", "carol", "ghost")), "The roster has ghost; only"),
     ],
 )
 def test_a_malformed_request_is_refused(tmp_path: Path, asked: TrainRequest, reason: str) -> None:
     bob = hospitals(tmp_path)["bob"]
-    if asked.step in legs.STEPS:
+    if asked.step in phases.STEPS:
         bob.answer(request())
     with raises(Refusal, reason):
         bob.answer(asked)
@@ -178,7 +180,7 @@ def test_keys_that_are_pinned_while_it_runs_are_good_from_the_next_round_on(tmp_
         for name in ("carol", "dave"):
             (_, mask), (_, seal) = new_pair(), new_pair()
             roster[name] = sign_hello(keys[name], phase.context, name, mask, seal)
-        said = {name: legs.HelloKeys.of(hello).model_dump() for name, hello in roster.items()}
+        said = {name: asdict(hello) for name, hello in roster.items()}
         values = {**with_roster("bob"), "roster": said, "scale": (2.0**22).hex()}
         return bob.answer(question(round=number, values=values))
 

@@ -2,8 +2,6 @@
 
 from functools import cache
 
-from gmpy2 import mpz
-
 from erosion_common.sealed.paillier import NoiseMaker, PaillierPrivateKey, new_private_key
 
 
@@ -18,6 +16,6 @@ def _maker() -> NoiseMaker:
     return NoiseMaker(paillier_key())
 
 
-def noise() -> mpz:
+def noise() -> int:
     """Fresh noise of that key."""
     return _maker().make()

@@ -1,14 +1,16 @@
 """Distances under Paillier: exact, and 64 bits whatever is asked."""
 
+import importlib.util
+import logging
 import math
+import sys
 
-import gmpy2
 import numpy as np
 import pytest
-from gmpy2 import mpz
 from hypothesis import given
 from hypothesis import strategies as st
 
+from erosion_common.sealed import paillier
 from erosion_common.sealed.distance import (
     Asker,
     Question,
@@ -86,29 +88,29 @@ def test_noise_made_with_the_primes_is_an_nth_power_too() -> None:
     n = key.public.n
     for made in (noise(), key.public.noise()):
         assert 0 < made < n**2
-        assert gmpy2.powmod(made, (key.p - 1) * (key.q - 1), n**2) == 1
+        assert pow(made, (key.p - 1) * (key.q - 1), n**2) == 1
 
 
 def test_a_table_gives_powers() -> None:
     """3^13 mod 101 = 38: 3^13 = 1594323 = 101 * 15785 + 38."""
-    assert PowerTable(mpz(3), mpz(101), 2).power(13) == 38
-    assert PowerTable(mpz(3), mpz(101), 2).power(0) == 1
-    assert PowerTable(mpz(3), mpz(101), 2).power(65535) == pow(3, 65535, 101)
+    assert PowerTable(3, 101, 2).power(13) == 38
+    assert PowerTable(3, 101, 2).power(0) == 1
+    assert PowerTable(3, 101, 2).power(65535) == pow(3, 65535, 101)
 
 
 def test_a_generator_has_all_powers() -> None:
     """Of 1 to 12, the generators modulo 13 are 2, 6, 7 and 11."""
     drawn = iter([1, 3, 4, 5, 12, 11])
-    assert generator(mpz(13), lambda _below: next(drawn)) == 11
+    assert generator(13, lambda _below: next(drawn)) == 11
 
 
 @given(st.lists(st.tuples(st.integers(2, 10**9), st.integers(-(2**31), 2**31)), max_size=40))
 def test_powers_together_are_the_product_of_powers(powers: list[tuple[int, int]]) -> None:
-    modulus = mpz(2**127 - 1)
-    expected = mpz(1)
+    modulus = 2**127 - 1
+    expected = 1
     for base, exponent in powers:
-        expected = expected * gmpy2.powmod(base, exponent, modulus) % modulus
-    bases, exponents = [mpz(b) for b, _ in powers], [e for _, e in powers]
+        expected = expected * pow(base, exponent, modulus) % modulus
+    bases, exponents = [b for b, _ in powers], [e for _, e in powers]
     assert product_of_powers(bases, exponents, modulus) == expected
 
 
@@ -130,7 +132,7 @@ def test_values_with_few_digits_would_be_read_one_by_one() -> None:
     """With u = -(1, 2^6, 2^12, ...) / 2 and |v| small, ten values are read in one answer."""
     key = paillier_key()
     public, update = key.public, f32([1.0, -0.7, 0.5, 0.3, -0.9, 0.2, 0.1, -0.4, 0.8, -0.6])
-    half = -gmpy2.invert(2, public.n)
+    half = -pow(2, -1, public.n)
     sealed = [public.encrypt(int(half * 2 ** (6 * j)), noise()) for j in range(10)]
     question = Question(public, sealed, 20.0)
     values = own_values(question, update, SEED)
@@ -159,7 +161,7 @@ def test_an_honest_modulus_has_a_proof_and_others_have_none() -> None:
     assert "proof" in str(problem_with_modulus(key.public, roots, b"another run"))
     assert "proof" in str(problem_with_modulus(key.public, [*roots[:-1], roots[-1] + 1], b"run"))
     assert "proof" in str(problem_with_modulus(key.public, roots[:-1], b"run"))
-    assert "bits" in str(problem_with_modulus(PaillierKey(mpz(3233)), roots, b"run"))
+    assert "bits" in str(problem_with_modulus(PaillierKey(3233), roots, b"run"))
     assert "small factor" in str(problem_with_modulus(PaillierKey(key.public.n * 3), roots, b"run"))
 
 
@@ -168,7 +170,7 @@ def test_a_square_modulus_cannot_be_proved() -> None:
     p = paillier_key().p
     q = p
     n = p * q
-    guessed = [gmpy2.powmod(mpz(2 + i), n, n) for i in range(11)]
+    guessed = [pow(2 + i, n, n) for i in range(11)]
     assert "proof" in str(problem_with_modulus(PaillierKey(n), guessed, b"run"))
 
 
@@ -176,7 +178,7 @@ def test_a_square_modulus_cannot_be_proved() -> None:
     ("change", "reason"),
     [
         (lambda n, sealed: (sealed[:1], 1.0), "1 sealed values, expected 2"),
-        (lambda n, sealed: ([mpz(0), sealed[1]], 1.0), "out of range"),
+        (lambda n, sealed: ([0, sealed[1]], 1.0), "out of range"),
         (lambda n, sealed: ([n**2, sealed[1]], 1.0), "out of range"),
         (lambda n, sealed: ([n, sealed[1]], 1.0), "none"),
         (lambda n, sealed: (sealed, math.inf), "scale"),
@@ -189,3 +191,25 @@ def test_a_malformed_question_has_a_reason(change, reason) -> None:  # type: ign
     assert problem_with_question(Question(public, honest, 1.0), 2) is None
     sealed, scale = change(public.n, honest)
     assert reason in str(problem_with_question(Question(public, sealed, scale), 2))
+
+
+def test_without_gmpy2_numbers_are_the_same_and_one_line_says_that_it_is_slower(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "gmpy2", None)
+    spec = importlib.util.spec_from_file_location("without_gmpy2", paillier.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    plain = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, plain)
+    spec.loader.exec_module(plain)
+    made = plain.new_private_key(1024)
+    known = paillier.private_key_of(made.p, made.q)
+    assert type(made.p) is int
+    with caplog.at_level(logging.WARNING, "erosion.sealed"):
+        sealed = made.public.encrypt(-5, plain.NoiseMaker(made).make())
+        assert known.decrypt(sealed) == made.decrypt(sealed) == made.public.n - 5
+        half = plain.product_of_powers([sealed], [-2], made.public.n**2)
+        assert made.decrypt(half * made.public.noise()) == 10
+    assert len(caplog.records) == 1
+    assert plain.prove(made, b"run") == paillier.prove(known, b"run")

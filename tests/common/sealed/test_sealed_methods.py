@@ -9,14 +9,8 @@ from erosion_common.aggregation.cohort import MemoryCohort, Update
 from erosion_common.algorithms import REGISTRY
 from erosion_common.algorithms.base import Algorithm, BuildContext
 from erosion_common.algorithms.weight_erosion import WeightErosion
-from erosion_common.sealed.cohort import (
-    LoneCohort,
-    NoSuchSum,
-    SealedCohort,
-    SealedSum,
-    SumWanted,
-)
-from erosion_common.sealed.measuring import SealedTerms
+from erosion_common.sealed.cohort import LoneCohort, NoSuchSum, SealedCohort, SealedSum, SumWanted
+from erosion_common.sealed.round import SealedTerms
 from erosion_common.sealed.rounds import seal
 from tests.support.contexts import CONTEXT
 from tests.support.refusals import refused

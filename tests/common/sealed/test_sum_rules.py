@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
+from erosion_common.sealed.coordinator import SKETCH_SLACK, check_sum
 from erosion_common.sealed.masks import BUCKETS, sketch
-from erosion_common.sealed.sum_rules import SKETCH_SLACK, SumRules, check_sum
+from erosion_common.sealed.phases import SumRules
 from tests.common.sealed.vectors import f32
 
 RULES = SumRules()

@@ -12,8 +12,7 @@ from safetensors.torch import save_file
 from erosion_common.errors import RunError
 from erosion_common.program.command import CHECK_FAILED
 from erosion_common.program.command_line import main
-from erosion_common.sealed.legs import HelloKeys, ReceiptSaid
-from erosion_common.sealed.records import ContextOf, Evidence, RecordFiles
+from erosion_common.sealed.records import Evidence, RecordFiles
 from erosion_server.run.audit_run import audit_run
 from erosion_server.run.run_folder import RunFolder
 from tests.client.sealed.sites import CONTEXT, FACTORS, OWN, by_hand
@@ -26,13 +25,13 @@ def audited(folder: Path, claimed: float) -> list[Path]:
     script.measure()
     masked = script.mask(FACTORS)
     evidence = Evidence(
-        context=ContextOf.of(CONTEXT),
-        roster={n: HelloKeys.of(h) for n, h in script.attempt.roster.items()},
+        context=CONTEXT,
+        roster=dict(script.attempt.roster),
         asked=script.asked,
         weights=FACTORS,
         scale=script.view.scale,
         distances={**script.distances, "s2": claimed},
-        delivered={n: ReceiptSaid.of(sent.receipt) for n, sent in masked.items()},
+        delivered={n: sent.receipt for n, sent in masked.items()},
         apart=0.5,
         at_most=0.4,
     )
