@@ -173,8 +173,7 @@ class InProcess:
 
     def _answers(self, requests: Mapping[Connection, Request]) -> Iterator[_Answered]:
         if self._processes is None and self._num_workers > 1:
-            dim = max((_length(request) for request in requests.values()), default=0)
-            self._processes = WorkerProcesses(self._here, self._loads, self._num_workers, dim)
+            self._processes = WorkerProcesses(self._here, self._loads, self._num_workers)
         if self._processes is not None:
             yield from self._processes.answers(requests)
             return

@@ -1,7 +1,8 @@
 """The sites of a testbed or a simulation: their data, and what they allow.
 
 The patients come from the study's [testbed] table, or from one's own tables and site files in the
-folder of the study file.
+folder of the study file. What reads and checks tables is imported where it is used: a testbed of a
+[testbed] table starts without it.
 """
 
 import logging
@@ -12,10 +13,7 @@ from typing import Any
 
 from erosion.sources import Data, make_hospitals
 from erosion_client.dataset.sources.table_file import TableFile
-from erosion_client.scaffold.column_roles import rows_of_patients, undeclared_key
-from erosion_client.scaffold.table_folder import shared_rows, table_files, tables_in
 from erosion_client.site_file import Budget, Site, load_site
-from erosion_client.training.hospital import Hospital
 from erosion_common.errors import DataError, ErosionError, SiteError, StudyError
 from erosion_common.learning.installed import Installed
 from erosion_common.settings.base import read_toml
@@ -102,6 +100,8 @@ def sites_of_testbed(
 
 def describe_here(study_file: Path, data_dir: Path) -> Description:
     """Return what a deployment would give. Raises StudyError, DataError."""
+    from erosion_client.training.hospital import Hospital
+
     study = load_study(study_file)
     replies, declined = {}, {}
     with tempfile.TemporaryDirectory() as made:
@@ -151,6 +151,8 @@ def own_files(
     be of one patient, and of tables that share rows. Raises StudyError where one that is needed has
     neither, SiteError for a site file, DataError for the tables.
     """
+    from erosion_client.scaffold.table_folder import shared_rows, table_files, tables_in
+
     sites: dict[str, Site] = {}
     for pattern in ("sites/*.toml", "*/site.toml"):
         found = site_files(path for path in sorted(folder.glob(pattern)) if _is_of(study, path))
@@ -199,6 +201,8 @@ def site_files(paths: Iterable[Path]) -> Mapping[str, Site]:
 
 def warn_of_rows(study: Study, hospital: str, table: Path) -> None:
     """Say where a table without a site file seems to have several rows of one patient."""
+    from erosion_client.scaffold.column_roles import rows_of_patients, undeclared_key
+
     try:
         key = undeclared_key(TableFile(path=table), study)
     except DataError:  # the hospital itself says it when it reads the table

@@ -2,15 +2,14 @@
 
 A fork inherits the hospitals as they are: their data are loaded once and lie in memory once. From
 then on each hospital lives in one of the processes, with all that it keeps between rounds. What it
-answers is, bit by bit, what it would have answered here. Values travel pickled through a pipe; the
-large arrays lie in memory that both processes share, which takes a quarter of the processor time.
+answers is, bit by bit, what it would have answered here. Values travel through a pipe, pickled but
+for the large arrays, which go from one process's memory to the other's without a copy between.
 """
 
 import gc
 import heapq
 import io
 import logging
-import mmap
 import os
 import pickle
 import signal
@@ -35,78 +34,43 @@ from erosion_common.errors import RunError
 from erosion_common.rounds.channel import Connection, Request
 from erosion_common.study.study import Study
 
-Bytes = NDArray[np.uint8]
-
-LARGE = 1 << 16  # bytes of an array that is worth a place in the shared memory
-_TAKEN = b""  # what a receiver answers once the shared memory is free again
+LARGE = 1 << 16  # bytes of an array that travels outside of the pickle
 
 
-class SharedPipe:
-    """One end. Of two messages with large arrays the second waits until the first was taken."""
+class ArrayPipe:
+    """One end of a pipe between two processes."""
 
-    def __init__(self, pipe: PipeEnd, outgoing: mmap.mmap, incoming: mmap.mmap) -> None:
-        """`outgoing` and `incoming` are the other end's incoming and outgoing."""
+    def __init__(self, pipe: PipeEnd) -> None:
         self.pipe = pipe
-        self._outgoing = np.frombuffer(outgoing, dtype=np.uint8)
-        self._incoming = np.frombuffer(incoming, dtype=np.uint8)
-        self._is_free = True  # of the outgoing memory
 
     def send(self, message: object) -> None:
         """Send. Raises OSError where the other process has ended."""
         arrays: list[pickle.PickleBuffer] = []
         text = _pickled(message, arrays)
-        parts = [np.frombuffer(array.raw(), dtype=np.uint8) for array in arrays]
-        shared = self._place(parts)
-        rest = [part.tobytes() for part, place in zip(parts, shared, strict=True) if place < 0]
-        sizes = [part.size for part in parts]
-        header = pickle.dumps((list(zip(sizes, shared, strict=True)), text, rest), protocol=5)
-        self.pipe.send_bytes(header)
+        raws = [array.raw() for array in arrays]
+        self.pipe.send_bytes(pickle.dumps(([raw.nbytes for raw in raws], text), protocol=5))
+        for raw in raws:
+            while raw:
+                raw = raw[os.write(self.pipe.fileno(), raw) :]
 
-    def receive(self) -> tuple[Any] | None:
-        """Return what the next message holds, in a tuple of one; None where it only said "taken".
-
-        Raises EOFError and OSError where the other process has ended.
-        """
-        header = self.pipe.recv_bytes()
-        if header == _TAKEN:
-            self._is_free = True
-            return None
-        described, text, rest = pickle.loads(header)  # noqa: S301 - this program, forked
-        others = iter(rest)
-        buffers: list[Bytes] = []
-        for size, place in described:
+    def receive(self) -> Any:
+        """Return the next message. Raises EOFError and OSError where the other process ended."""
+        sizes, text = pickle.loads(self.pipe.recv_bytes())  # noqa: S301 - this program, forked
+        buffers = []
+        for size in sizes:
             # torch's own memory is aligned as the tensor's was before.
-            buffer: Bytes = torch.empty(size, dtype=torch.uint8).numpy()
-            buffer[:] = (
-                self._incoming[place : place + size]
-                if place >= 0
-                else np.frombuffer(next(others), dtype=np.uint8)
-            )
+            buffer: NDArray[np.uint8] = torch.empty(size, dtype=torch.uint8).numpy()
+            rest = buffer.data
+            while rest:
+                if not (num := os.readv(self.pipe.fileno(), [rest])):
+                    raise EOFError
+                rest = rest[num:]
             buffers.append(buffer)
-        if any(place >= 0 for _, place in described):
-            self.pipe.send_bytes(_TAKEN)
-        return (pickle.loads(text, buffers=buffers),)  # noqa: S301 - likewise
+        return pickle.loads(text, buffers=buffers)  # noqa: S301 - likewise
 
     def close(self) -> None:
         """The other end then finds that this one has ended."""
         self.pipe.close()
-
-    def _place(self, parts: Sequence[Bytes]) -> list[int]:
-        """Copy large arrays to the shared memory: where each begins there; -1: it does not."""
-        places, end = [], 0
-        for part in parts:
-            fits = part.size >= LARGE and end + part.size <= self._outgoing.size
-            places.append(end if fits else -1)
-            end += part.size if fits else 0
-        if end:
-            while not self._is_free:
-                message = self.receive()
-                assert message is None, "a message came before the last one was taken"
-            self._is_free = False
-        for part, place in zip(parts, places, strict=True):
-            if place >= 0:
-                self._outgoing[place : place + part.size] = part
-        return places
 
 
 class _Pickler(pickle.Pickler):
@@ -139,8 +103,6 @@ def _pickled(message: object, arrays: list[pickle.PickleBuffer]) -> bytes:
         return stream.getvalue()
 
 
-SHARED_BYTES = 1 << 20  # of each process and direction, in addition to a few of the largest arrays
-SHARED_ARRAYS = 8
 STOP_SECONDS = 5.0  # for a process to end when asked
 
 A = TypeVar("A")  # what is made of a request
@@ -159,7 +121,7 @@ class _Worker:
     """One process, seen from here."""
 
     process: BaseProcess
-    channel: SharedPipe
+    channel: ArrayPipe
 
 
 class WorkerProcesses(Generic[A]):
@@ -173,20 +135,15 @@ class WorkerProcesses(Generic[A]):
         answers: Callable[[Mapping[Connection, Request]], Iterable[A]],
         loads: Mapping[Connection, int],
         num_workers: int,
-        dim: int,
     ) -> None:
-        """Fork. `loads`: how much each connection's work is; `dim`: numbers in a large array."""
+        """Fork. `loads`: how much each connection's work is."""
         self._home = _shared_out(loads, num_workers)
         self._workers: list[_Worker] = []
-        size = SHARED_BYTES + SHARED_ARRAYS * 4 * dim
         context = get_context("fork")
         reading, self._lifeline = os.pipe()  # its writing end is closed when this process ends
         try:
             for _ in range(num_workers):
-                pipes = context.Pipe()
-                memory = mmap.mmap(-1, size), mmap.mmap(-1, size)
-                ours = SharedPipe(pipes[0], *memory)
-                theirs = SharedPipe(pipes[1], *reversed(memory))
+                ours, theirs = map(ArrayPipe, context.Pipe())
                 inherited = [*(worker.channel for worker in self._workers), ours]
                 process = context.Process(
                     target=_work,
@@ -224,10 +181,7 @@ class WorkerProcesses(Generic[A]):
             ready = wait([self._workers[number].channel.pipe for number in pending])
             for number in [n for n in pending if self._workers[n].channel.pipe in ready]:
                 with self._alive(number):
-                    message = self._workers[number].channel.receive()
-                if message is None:
-                    continue
-                (found,) = message
+                    found = self._workers[number].channel.receive()
                 if isinstance(found, _Raised):
                     found.problem.add_note(f"In a worker process:\n{found.trace}")
                     raise found.problem
@@ -235,7 +189,7 @@ class WorkerProcesses(Generic[A]):
                 if not pending[number]:
                     del pending[number]
                 yield found
-                del message, found  # it may be large
+                del found  # it may be large
 
     def close(self) -> None:
         """End every process, at once."""
@@ -277,9 +231,9 @@ def _shared_out(loads: Mapping[Connection, int], num_workers: int) -> dict[Conne
 
 
 def _work(
-    channel: SharedPipe,
+    channel: ArrayPipe,
     answers: Callable[[Mapping[Connection, Request]], Iterable[object]],
-    inherited: Sequence[SharedPipe],
+    inherited: Sequence[ArrayPipe],
     lifeline: tuple[int, int],
 ) -> None:
     """A process's whole life. The one that forked it speaks for it: it writes to no stream."""
@@ -295,10 +249,9 @@ def _work(
     threading.Thread(target=_end_with, args=(reading,), daemon=True).start()
     with suppress(EOFError, OSError):
         while True:
-            if (message := channel.receive()) is not None:
-                for answered in _answered(answers, message[0]):
-                    channel.send(answered)
-                    del answered  # it may be large
+            for answered in _answered(answers, channel.receive()):
+                channel.send(answered)
+                del answered  # it may be large
     os._exit(0)
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 from pydantic import Field
 
 from erosion.sources.source import (
@@ -84,6 +83,8 @@ class Jpegs:
 
     def images(self, rows: Indices) -> NDArray[np.uint8]:
         """Return some of them: (m, 32, 32, 3). Raises DataError."""
+        from PIL import Image  # few studies have pictures
+
         spans = zip(self.offsets[rows].tolist(), self.offsets[rows + 1].tolist(), strict=True)
         try:
             found = np.stack(

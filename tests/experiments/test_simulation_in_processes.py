@@ -4,11 +4,14 @@ import gc
 import os
 import signal
 import sys
+import threading
 import time
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -168,6 +171,42 @@ def test_an_eroded_hospital_is_not_asked_in_its_process_either(tmp_path: Path) -
     found = simulate(study, agents, clock=timeless, workers=2)
     entries = [record.hospitals["bob"] for record in found.records["weight_erosion"]]
     assert [entry.outcome for entry in entries] == ["accepted", *["not_asked"] * 3]
+
+
+# -- The pipe ----------------------------------------------------------------------------------
+
+FLOATS = worker_processes.LARGE // 4  # of the smallest array that travels outside of the pickle
+
+
+def piped(message: Any) -> Any:
+    one, other = map(worker_processes.ArrayPipe, get_context("fork").Pipe())
+    sender = threading.Thread(target=one.send, args=(message,))
+    sender.start()
+    found = other.receive()
+    sender.join(PATIENCE)
+    other.close()
+    with pytest.raises(EOFError):
+        one.receive()
+    return found
+
+
+def test_tensors_arrive_whatever_their_size_and_type() -> None:
+    sent = {
+        "small": torch.arange(5.0),
+        "none": torch.empty(0),
+        "number": torch.tensor(3.0),
+        "large": torch.randn(3, FLOATS),
+        "bytes": torch.arange(8 * FLOATS).to(torch.uint8),
+        "turned": torch.randn(FLOATS, 2).T,
+        "part": torch.randn(2 * FLOATS)[::2],
+    }
+    found = piped({**sent, "again": sent["large"], "array": np.arange(4.0 * FLOATS)})
+    for name, tensor in sent.items():
+        assert found[name].dtype == tensor.dtype
+        assert torch.equal(found[name], tensor), name
+        found[name].add_(1)  # it belongs to the receiver
+    assert found["again"].data_ptr() == found["large"].data_ptr()
+    assert found["array"][-1] == 4 * FLOATS - 1
 
 
 # -- Faults ------------------------------------------------------------------------------------
