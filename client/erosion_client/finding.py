@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from erosion_common.errors import ErosionError
+
 
 class Severity(StrEnum):
     """The outcome of one check."""
@@ -36,6 +38,13 @@ def warning(what: str, text: str, remedy: str) -> Finding:
 def failed(what: str, text: str, remedy: str) -> Finding:
     """Return a finding that prevents taking part."""
     return Finding(what, Severity.FAILED, text, remedy)
+
+
+def failed_by(what: str, problem: ErosionError) -> Finding:
+    """Return the finding of what an error says prevents taking part."""
+    said = problem.problem
+    text = f"{said.where}: {said.what}" if said.where else said.what
+    return failed(what, text, said.remedy)
 
 
 def skipped(what: str, text: str) -> Finding:

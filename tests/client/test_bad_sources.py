@@ -374,7 +374,7 @@ ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("SELECT * FROM patients", "gives no rows. Check its conditions"),
+        ("SELECT * FROM patients", "gives no rows"),
         (f"{ENDLESS} SELECT i AS age, 'f' AS sex, 0 AS ill FROM n", "gives more than 9,000 rows"),
         ("SELECT x'00ff' AS age, 'f' AS sex, 0 AS ill", "column 'age' holds bytes"),
         ("SELECT CAST(x'ff' AS TEXT) AS age, 'f' AS sex, 0 AS ill", "Correct data.query"),

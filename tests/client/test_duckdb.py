@@ -93,10 +93,10 @@ def test_the_only_table_of_a_database_needs_no_query(tmp_path: Path) -> None:
     ("data", "message"),
     [
         ({"query": "SELECT * FROM nowhere"}, "Table with name nowhere does not exist"),
-        ({"query": "SELECT * FROM '2019' WHERE age < 0"}, "there are no rows. Check data.query"),
+        ({"query": "SELECT * FROM '2019' WHERE age < 0"}, "gives no rows"),
         ({"query": "DROP VIEW a"}, "cannot be read: Parser Error"),
         ({"query": 'SELECT [1] AS age FROM "2019"'}, "column 'age' is of type list"),
-        ({"max_rows": 39}, "there are more than 39 rows. Narrow the query, or raise max_rows"),
+        ({"max_rows": 39}, "gives more than 39 rows"),
         (
             {"query": "SELECT sum(a.i * b.i) FROM range(10000000) a(i), range(10000000) b(i)"}
             | {"query_seconds": 0.5},

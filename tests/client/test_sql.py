@@ -90,16 +90,16 @@ def test_a_password_from_the_env(keys: dict[str, Any], monkeypatch: pytest.Monke
     ("changes", "message"),
     [
         ({"query": "SELECT * FROM patient"}, 'failed: relation "patient" does not exist'),
-        ({"query": "SELECT * FROM person WHERE person_id < 0"}, "gives no rows. Check its cond"),
+        ({"query": "SELECT * FROM person WHERE person_id < 0"}, "gives no rows"),
         ({"query": "SELECT 1 AS a, 2 AS a"}, "gives the column 'a' more than once. Name each"),
         ({"query": "SELECT ARRAY[1] AS age"}, "column 'age' holds list"),
         (
             {"query": "SELECT generate_series(1, 1000000000000) AS age", "max_rows": 20_000},
-            "gives more than 20,000 rows. Narrow it",
+            "gives more than 20,000 rows",
         ),
         ({"query": "SELECT lo_create(0) AS x"}, "cannot execute lo_create() in a read-only"),
         ({"query": "DELETE FROM person"}, 'failed: syntax error at or near "DELETE"'),
-        ({"max_rows": 59}, "gives more than 59 rows. Narrow it, or raise max_rows under [data]"),
+        ({"max_rows": 59}, "gives more than 59 rows"),
         (
             {"password_variable": "PATH", "password_file": None},
             "failed: FATAL:  password authentication",

@@ -113,6 +113,8 @@ OF_THE_SITES_LIMITS = {
     "MOST_PENDING",
     "_MOST_EXCHANGES",
     "after",  # epsilon
+    "budget.evaluations",
+    "budget.rounds",
     "budget.used_up('evaluations')",
     "budget.used_up('rounds')",
     "budget.used_up('runs_per_study')",
@@ -121,6 +123,8 @@ OF_THE_SITES_LIMITS = {
     "entry.digest[:12]",  # of the study, which the coordinator has
     "epsilon_of(before, delta)",
     "full",  # how many studies were approved
+    "left",  # of a budget
+    "needs.rounds",  # the study's
     "key",  # limits.epsilon or budget.epsilon
     "len(runs)",
     "limit",
@@ -294,8 +298,9 @@ def test_every_refusal_quotes_nothing_but_the_request_the_study_and_the_limits()
         places: list[ast.AST] = [*refusals_in(tree)]
         if path.name == "limits.py":  # its reasons are joined
             places = [tree]
-        if path.name == "packages.py":  # one of them
-            places += [n for n in tree.body if getattr(n, "name", "") == "problem_with_part"]
+        if path.name in ("packages.py", "privacy.py"):  # one of them
+            reasons = ("problem_with_part", "_over_limit")
+            places += [n for n in tree.body if getattr(n, "name", "") in reasons]
         for place in places:
             quoted |= {*quoted_in(place)}
             if isinstance(place, ast.Call):

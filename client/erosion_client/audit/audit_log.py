@@ -122,10 +122,7 @@ class AuditLog:
         return self._head
 
     def record(self, request: Message, reply: Message, study: str | None = None) -> None:
-        """Log what `reply` is about to send. Raises NotLogged; then it must not be sent.
-
-        `study`: name of the approved study that the request belongs to.
-        """
+        """Log what `reply` is about to send. Raises NotLogged; then it must not be sent."""
         line = _line(self._number + 1, self._head, request, reply, study).model_copy(
             update={"hospital": self._hospital, "dataset": self._dataset()}
         )

@@ -74,10 +74,7 @@ class SiteObservers:
         self._sign.show(**values)
 
     def sending(self, request: Message, reply: Message) -> str:
-        """Log the reply before it is sent; return the hash of its line, which is sent with it.
-
-        Raises NotLogged; then it must not be sent.
-        """
+        """Log the reply before it is sent; return the hash of its line, which is sent with it."""
         digest = wire.header_of(request.content).get("digest")
         name = self._study_named(digest) if isinstance(digest, str) else None
         self._audit_log.record(request, reply, name)

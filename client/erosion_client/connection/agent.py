@@ -57,10 +57,7 @@ class ErrorPace:
         )
 
     def seconds_to_wait(self, now: float, num_bytes: int = 0) -> float:
-        """Return seconds to wait before the next request, after such an answer at `now`.
-
-        `num_bytes`: of the words in it.
-        """
+        """Return seconds to wait before the next request, after such an answer at `now`."""
         cost = max(1.0, num_bytes / BYTES_EACH)
         return max(each.seconds_to_wait(now, cost) for each in self._allowances)
 
@@ -124,10 +121,7 @@ class SiteObserver(Protocol):
         """Note that the connection is down; the agent goes on trying."""
 
     def sending(self, request: Message, reply: Message) -> str | None:
-        """Return what the coordinator is to keep of this site's log, before `reply` is sent.
-
-        Raises NotLogged where it must not be sent.
-        """
+        """Return what the coordinator is to keep of this site's log, before `reply` is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,10 +217,7 @@ class Agent:
             outage.disconnected(since, was_used=self._has_answered)
 
     def _gives_up(self, why: str, out_of_reach: float, remedy: str) -> bool:
-        """Return whether no other study is to come; `out_of_reach`: seconds without a coordinator.
-
-        Raises LinkError where that was too long.
-        """
+        """Return whether no other study is to come; LinkError where that took too long."""
         is_over = self._has_heard_an_end and not any(self._takes_part.values())
         if is_over and out_of_reach >= GONE_SECONDS:
             logger.info("no other study is to come: %s", why)

@@ -72,10 +72,7 @@ def without_password(proxy: str) -> str:
 
 
 def dial(address: str, proxy: str | None, seconds: float) -> socket.socket:
-    """Open a TCP connection to `address`, through the proxy if there is one. Raises OSError.
-
-    `seconds`: for the connection and for the proxy's answer, each.
-    """
+    """Open a TCP connection to `address`, through the proxy if there is one. Raises OSError."""
     host, _, port = address.rpartition(":")
     if proxy is None:
         return socket.create_connection((host.strip("[]"), int(port)), timeout=seconds)

@@ -75,10 +75,7 @@ Respond = Callable[[RecordDict], RecordDict]
 
 
 def make_app(hospital: Hospital, consent: Consent) -> ClientApp:
-    """Serve `describe`, `train`, every method's other steps, and `evaluate` for one hospital.
-
-    Consent notes an answer before it is computed, and its lasting effects before it is sent.
-    """
+    """Serve `describe`, `train`, every method's other steps, and `evaluate` for one hospital."""
     app, studies = ClientApp(), wire.KnownStudies()
 
     def describe(record: RecordDict) -> RecordDict:

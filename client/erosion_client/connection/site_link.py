@@ -223,10 +223,7 @@ class SiteLink:
         self._queue.say(frame(Kind.AGAIN))
 
     def reply(self, request: Message, reply: Message, log_head: str | None = None) -> None:
-        """Send a reply, unless it is no longer wanted.
-
-        `log_head`: hash of this site's log including this reply, for the coordinator to keep.
-        """
+        """Send a reply, unless it is no longer wanted."""
         request_id = request.metadata.message_id
         head: dict[str, Any] = {"re": request_id}
         if log_head is not None:

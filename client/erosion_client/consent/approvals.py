@@ -165,10 +165,7 @@ def most_runs_of(site: Site, digest: str, records: Records) -> int:
 
 
 def decide(records: Records, entry: StudyEntry, *, approve: bool, by: str) -> StudyEntry:
-    """Record a person's decision about a study, unless it is already the latest of all.
-
-    A later decision may be about a part of the study, which this decision then overrides.
-    """
+    """Record a person's decision about a study, unless it is already the latest of all."""
     state: State = "approved" if approve else "declined"
     for latest in records.studies.decided()[:1]:
         if (latest.digest, latest.state, latest.decided_by) == (entry.digest, state, by):

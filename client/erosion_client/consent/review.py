@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from erosion_client.consent.approvals import (
     decision_about,
@@ -37,58 +37,58 @@ _METHODS = {skeleton(name) for name in REGISTRY}
 _FIRST = ("user", "hospitals", "rounds", "arms", "training", "federation", "privacy", "evaluation",
           "selection", "model", "scaling", "seed", "task")  # fmt: skip
 _MANY_CATEGORIES = 20  # of a column
+_NONE = "(not there)"
 
 
 def review(site: Site, study: Study, records: Records) -> list[str]:
     """Return the whole text, line by line."""
-    part = part_asked(site, study)
+    part, often = part_asked(site, study), _how_often(site, study)
+    names = {entry.name for entry in records.studies.all()} - {study.name}
+    like = sorted(name for name in names if skeleton(name) == skeleton(study.name))
+    is_unlike = f" (looks like {', '.join(like)}, which is another study here)" if like else ""
+    is_named = "" if site.name in study.hospitals else f"; {site.name} is not among them"
+    user = f"{study.user}{' (this hospital)' if study.user == site.name else ''}"
+    if study.has_every_user:
+        user = "every hospital in turn, this one included"
+    values = _by_place(study.canonical_json())
     return [
-        f"Study {study.name}{_like_another(study, records)}",
+        f"Study {study.name}{is_unlike}",
         f"  digest      {study.digest}",
-        f"  for         {_whom(site, study)}",
-        f"  hospitals   {', '.join(study.hospitals)}{_unnamed(site, study)}",
+        f"  for         {user}",
+        f"  hospitals   {', '.join(study.hospitals)}{is_named}",
         *_looking_alike(study),
         "",
         "Its arms, by name",
         *(f"  - {line}" for line in _arms(study)),
         "",
         "What it asks of this hospital",
-        *(f"  - {line}" for line in asked(site, part, records)),
-        *(f"  - all of it {often}" for often in _how_often(site, study)),
+        *(f"  - {line}" for line in (*asked(site, part, records), *often)),
         "",
         "What leaves this hospital",
-        *(f"  - {line}" for line in leaving(site, part)),
-        *(f"  - all of it {often}" for often in _how_often(site, study)),
+        *(f"  - {line}" for line in (*leaving(site, part), *often)),
         "",
         "What a run of it uses up here",
         *(f"  - {line}" for line in used_by_a_run(site, study)),
         *(f"  - too little is left: {line}" for line in too_little(site, study, records)),
-        *(f"  - {line}" for line in _one_study_more(site, study, records)),
+        *_not_approved_yet(site, study, records),
         "",
         *_refused(site, part),
         *_decided(site, study, records),
         *_changed(study, records),
         "",
-        *_every_key(study),
+        f"Every setting of the study: {len(values)}",
+        *(f"  {place} = {values[place]}" for place in sorted(values, key=_order)),
     ]
 
 
 def _arms(study: Study) -> Iterator[str]:
     """Yield each arm with its method and the hospitals that it asks."""
-    for name in sorted(study.arms):
-        arm = study.arms[name]
-        asked_ones = "the user's hospital alone" if arm.user_only else "every hospital"
+    for name, arm in sorted(study.arms.items()):
+        hospitals = "the user's hospital alone" if arm.user_only else "every hospital"
         other = ""
         if name != arm.algorithm and skeleton(name) in _METHODS:
             other = f" (the name is that of another method: it is {arm.algorithm})"
-        yield f"{name}: the method {arm.algorithm}, in rounds that ask {asked_ones}{other}"
-
-
-def _like_another(study: Study, records: Records) -> str:
-    """Return a name that could be mistaken for that of another study here."""
-    names = {entry.name for entry in records.studies.all()} - {study.name}
-    like = sorted(name for name in names if skeleton(name) == skeleton(study.name))
-    return f" (looks like {', '.join(like)}, which is another study here)" if like else ""
+        yield f"{name}: the method {arm.algorithm}, in rounds that ask {hospitals}{other}"
 
 
 def _looking_alike(study: Study) -> Iterator[str]:
@@ -105,15 +105,6 @@ def _looking_alike(study: Study) -> Iterator[str]:
     for kind, names in kinds.items():
         for group in looking_alike(names):
             yield f"  look alike  {kind}: {' and '.join(map(_column, group))}"
-
-
-def _every_key(study: Study) -> list[str]:
-    """Return everything that the digest covers, by key."""
-    values = _by_place(study.canonical_json())
-    return [
-        f"Every setting of the study: {len(values)}",
-        *(f"  {place} = {_word(values, place)}" for place in sorted(values, key=_order)),
-    ]
 
 
 def asked(site: Site, study: Study, records: Records) -> Iterator[str]:
@@ -173,10 +164,19 @@ def leaving(site: Site, study: Study) -> Iterator[str]:
         if is_masked
         else "in the clear, all of it: the coordinator reads each of this hospital's updates"
     )
-    samples = "patients" if study.privacy is not None else "rows or images"
-    yield f"once: the number of training {samples}, and this program's version{_shape(study)}"
-    if not is_private:
-        yield f"before training, for a comparison with the others: {_described(study)}, rounded"
+    samples, model = "patients" if study.privacy is not None else "rows or images", study.model
+    shape = ""
+    if not model.has_free_shapes or model.pretrained is not None or model.frozen:
+        shape = ", and how large its model is, with a hash of its layers' shapes"
+    yield f"once: the number of training {samples}, and this program's version{shape}"
+    described = "patients by what the study predicts"
+    if isinstance(study.task, TabularTask):
+        described = (
+            "patients and rows; of each column patients with and without a value, mean, deviation,"
+            " quantiles, and patients by category; of the outcome the same"
+        )
+    if not is_private:  # also given to `erosion describe`
+        yield f"before training, for a comparison with the others: {described}, rounded"
     if study.sends_sums(site.name):
         columns = study.task.input_shape[0]
         subject = "the pooled" if study.scaling == "federated" else "this hospital's"
@@ -213,23 +213,6 @@ def leaving(site: Site, study: Study) -> Iterator[str]:
         " an update how many samples it saw; with a refusal why, and the limits concerned"
     )
     yield "never: a patient's row, an image, a date, a name or an identifier"
-
-
-def _shape(study: Study) -> str:
-    """Return what is added where sites build the model from what they have."""
-    model = study.model
-    is_compared = not model.has_free_shapes or model.pretrained is not None or model.frozen
-    return ", and how large its model is, with a hash of its layers' shapes" if is_compared else ""
-
-
-def _described(study: Study) -> str:
-    """Return the description before the first round, also given to `erosion describe`."""
-    if isinstance(study.task, TabularTask):
-        return (
-            "patients and rows; of each column patients with and without a value, mean, deviation,"
-            " quantiles, and patients by category; of the outcome the same"
-        )
-    return "patients by what the study predicts"
 
 
 def _masked(site: Site, arm: str, number: str, noise: str) -> Iterator[str]:
@@ -287,16 +270,15 @@ def _as_user(study: Study, cell: int) -> Iterator[str]:
     yield "as the user: its personal model, to its coordinator"
 
 
-def _how_often(site: Site, study: Study) -> Iterator[str]:
-    """Yield how often, in a study with every hospital as its user."""
+def _how_often(site: Site, study: Study) -> list[str]:
+    """Return how often all of it is, in a study with every hospital as its user."""
     if not study.has_every_user:
-        return
+        return []
+    users = len(study.hospitals)
     if site.name in study.hospitals and not site.limits.as_user:
-        others = len(study.hospitals) - 1
-        yield f"once for each of the {others} other hospitals as the user (limits.as_user = false)"
-    else:
-        users = len(study.hospitals)
-        yield f"at most once for each of the {users} hospitals as the user"
+        others = f"the {users - 1} other hospitals as the user (limits.as_user = false)"
+        return [f"all of it once for each of {others}"]
+    return [f"all of it at most once for each of the {users} hospitals as the user"]
 
 
 def _model(study: Study) -> Iterator[str]:
@@ -319,10 +301,7 @@ def _model(study: Study) -> Iterator[str]:
 
 
 def _num_parameters(site: Site, study: Study) -> tuple[int, str]:
-    """Return how many numbers an update has, as a number and in words.
-
-    Other people's code is not run for it before the site's limits allow that code.
-    """
+    """Return how many numbers an update has, as a number and in words."""
     if isinstance(study.model, Installed) and problem_with_code(study.model, site.limits):
         return 0, "as many numbers as the installed model has"
     try:
@@ -333,33 +312,22 @@ def _num_parameters(site: Site, study: Study) -> tuple[int, str]:
     return dim, f"{dim:,} numbers"
 
 
-def _unnamed(site: Site, study: Study) -> str:
-    return "" if site.name in study.hospitals else f"; {site.name} is not among them"
-
-
-def _whom(site: Site, study: Study) -> str:
-    if study.has_every_user:
-        return "every hospital in turn, this one included"
-    return f"{study.user}{' (this hospital)' if study.user == site.name else ''}"
-
-
 def _inputs(study: Study) -> str:
     """Return every column by its name: a person decides about each."""
     outcome = ", ".join(_column(column.name) for column in study.task.target_columns)
     split = study.evaluation.split_column
-    also = (
-        ""
-        if split is None
-        else f", and {_column(split)}, which names the patients that nobody trains on"
-    )
+    also = ""
+    if split is not None:
+        also = f", and {_column(split)}, which names the patients that nobody trains on"
     features = getattr(study.task, "features", None)
     if features is None:
         return f"images of shape {tuple(study.task.input_shape)} and their {outcome}{also}"
-    names = ", ".join(
-        _column(feature.name) + _many(len(getattr(feature, "categories", ())))
-        for feature in features
-    )
-    return f"{len(features)} columns ({names}), the outcome ({outcome}){also}"
+    names = []
+    for feature in features:  # patients are counted by each category
+        number = len(getattr(feature, "categories", ()))
+        many = f" ({number:,} categories)" if number > _MANY_CATEGORIES else ""
+        names.append(_column(feature.name) + many)
+    return f"{len(features)} columns ({', '.join(names)}), the outcome ({outcome}){also}"
 
 
 def _needed(study: Study) -> list[str]:
@@ -377,11 +345,6 @@ def _many_of(number: int, what: str) -> str:
     return f"{number:,} {what}{'s' * (number != 1)}"
 
 
-def _many(categories: int) -> str:
-    """Return the number of a column's categories, if large: patients are counted by each."""
-    return f" ({categories:,} categories)" if categories > _MANY_CATEGORIES else ""
-
-
 def _column(name: str) -> str:
     """Quote a column that could be mistaken for more than a name; mark one like another's."""
     shown = marked(name)
@@ -390,10 +353,10 @@ def _column(name: str) -> str:
     return json.dumps(shown, ensure_ascii=False)
 
 
-def _one_study_more(site: Site, study: Study, records: Records) -> Iterator[str]:
+def _not_approved_yet(site: Site, study: Study, records: Records) -> Iterator[str]:
     entry = records.studies.get(study.digest)
     if (entry is None or entry.state != "approved") and (full := too_many_approved(site, records)):
-        yield f"it cannot be approved yet: {full}"
+        yield f"  - it cannot be approved yet: {full}"
 
 
 def _refused(site: Site, study: Study) -> Iterator[str]:
@@ -428,7 +391,7 @@ def _changed(study: Study, records: Records) -> list[str]:
     before, after = _by_place(earlier.content), _by_place(study.canonical_json())
     places = [place for place in {*before, *after} if before.get(place) != after.get(place)]
     lines = [
-        f"  {place}: {_word(before, place)} -> {_word(after, place)}"
+        f"  {place}: {before.get(place, _NONE)} -> {after.get(place, _NONE)}"
         for place in sorted(places, key=_order)
     ]
     other = "" if earlier.name == study.name else f" of another name, {earlier.name}"
@@ -448,10 +411,6 @@ def _last_approved(study: Study, records: Records) -> StudyEntry | None:
     return max(
         entries, key=lambda entry: len(after & _by_place(entry.content).items()), default=None
     )
-
-
-def _word(values: Mapping[str, str], place: str) -> str:
-    return values.get(place, "(not there)")
 
 
 def _order(place: str) -> tuple[int, str]:

@@ -56,10 +56,7 @@ def points_may_group(texts: Iterable[str]) -> bool:
 
 
 def groups_by_point(texts: Iterable[str]) -> bool:
-    """Return whether a column's points group thousands: it holds 980 and 1.250.
-
-    With three decimals throughout it would hold 980.000, and without trailing zeros 1.25.
-    """
+    """Return whether a column's points group thousands: it holds 980 and 1.250."""
     numbers = [text for text in texts if text[-1:].isdecimal()]
     pointed = [text for text in numbers if "." in text]
     return (
@@ -174,10 +171,7 @@ def _code_parser(known: Mapping[str, float], wrong: str) -> Parse:
 
 
 def _truth_values(known: Mapping[str, float]) -> Mapping[str, float]:
-    """Map truth words to the study's codes, where it tells true from false, or 1 from 0.
-
-    A text file writes True where Parquet and a database have a boolean, which is read as 1.
-    """
+    """Map truth words to the study's codes, where it tells true from false, or 1 from 0."""
     words = {name.casefold(): code for name, code in known.items()}
     for no, yes in (("false", "true"), ("0", "1")):
         if no in words and yes in words:

@@ -144,10 +144,7 @@ def _first_far(x: NDArray[np.float64], rows: NDArray[np.int64], *, code: bool) -
 
 
 def _zero_standing_apart(values: Mapping[str, float]) -> tuple[str, ...]:
-    """Return texts of 0 in a number column (text -> value) where other values lie far above it.
-
-    Blood pressure and cholesterol are examples. A dose may well be 0, so it is only asked about.
-    """
+    """Return texts of 0 in a number column (text -> value) where other values lie far above it."""
     zeros = tuple(text for text, value in values.items() if value == 0)
     others = {value for value in values.values() if value != 0}
     if not zeros or len(others) < FEWEST_MEASURED:

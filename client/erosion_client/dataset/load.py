@@ -64,11 +64,7 @@ def load_patients(site: Site, study: Study) -> Patients:
 
 
 def read_patients(source: DataSource, study: Study, records: Path | None = None) -> Patients:
-    """Read the same for any hospital of the study; only the columns matter here.
-
-    `records`: the folder for a list of all files that cannot be used, where a message has room for
-    only some.
-    """
+    """Read the same for any hospital of the study; only the columns matter here."""
     task = study.task
     if isinstance(task, TabularTask):
         return _load_table(table_source(source), task, study.evaluation.split_column)

@@ -136,11 +136,7 @@ class LocalDataset:
         self.missing_values = self._missing_values()
 
     def begin(self) -> None:
-        """Note the patients of updates and measurements, before the first of either.
-
-        Raises Refusal, and notes nobody, where another study meanwhile began with nearly the same
-        patients.
-        """
+        """Note the patients of updates and measurements, before the first of either."""
         self._counted.begin()
 
     @property
@@ -176,10 +172,7 @@ class LocalDataset:
         )
 
     def columns(self, *, every: bool) -> Iterator[tuple[Feature, Floats]]:
-        """Yield a table's features, each with every patient's value (patients,).
-
-        The training patients come first, then the test patients; `every`: all, by their numbers.
-        """
+        """Yield a table's features, each with every patient's value (patients,)."""
         of, task = self._patients, self.study.task
         if not isinstance(task, TabularTask):
             return
@@ -308,10 +301,7 @@ class LocalDataset:
         return pooled
 
     def parts(self, pooled: Scaling | None, arm: str | None = None) -> tuple[Part, Part]:
-        """Return the training part and the test part; the latter is empty except for the user.
-
-        Adds notes on clipped or unscaled columns to `notes`, for a whole study.
-        """
+        """Return the training part and the test part; the latter is empty except for the user."""
         scaling = self.scaling(pooled, arm)
         if self._parts is None or scaling != self._scaled_by:
             self._parts = (
@@ -323,10 +313,7 @@ class LocalDataset:
         return self._parts
 
     def rows_alone(self) -> tuple[Rows, Floats]:
-        """Return the training patients, and the inputs of the tested ones, for local models.
-
-        They are scaled by this hospital's own training patients, if the study scales at all.
-        """
+        """Return the training patients, and the inputs of the tested ones, for local models."""
         scaling = None if self.study.scaling == "none" else self._own_scaling
         training, test = (
             self._part(part, scaling).inputs.cpu().numpy().astype(np.float64)
@@ -366,10 +353,7 @@ class LocalDataset:
                 )
 
     def _tells_sums(self, name: str) -> bool:
-        """Return whether the coordinator receives the sums, or what follows from them.
-
-        The user's means and deviations leave with its final figures; a fold has none.
-        """
+        """Return whether the coordinator receives the sums, or what follows from them."""
         study = self.study
         if study.fold is not None:
             return False

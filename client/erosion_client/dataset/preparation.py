@@ -406,10 +406,7 @@ def nearly_bare(is_missing: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def stand_apart(is_missing: NDArray[np.bool_]) -> int:
-    """Return how many rows lack nearly all features, if nearly all rows have them; else 0.
-
-    `is_missing`: (n, features), of the rows to be trained on or predicted.
-    """
+    """Return how many rows lack nearly all features, if nearly all rows have them; else 0."""
     bare = int(nearly_bare(is_missing).sum())
     return bare if bare >= NEARLY_ALL * len(is_missing) else 0
 

@@ -133,12 +133,7 @@ def notes_of_cut(
 def notes_of_unlike(
     task: TabularTask, rows: NDArray[np.float64], scaling: Scaling
 ) -> Iterator[str]:
-    """Yield notes where new patients (n, features) differ from the training patients.
-
-    There is a note of each number with a median far off, as in another unit, and one of all other
-    numbers with values that few training patients had. Columns without a deviation are skipped, and
-    columns of 0 and 1 have no other values.
-    """
+    """Yield notes where new patients (n, features) differ from the training patients."""
     far = []
     start = 0  # over the feature's encoded columns
     for feature, values in zip(task.features, rows.T, strict=True):

@@ -49,10 +49,7 @@ def same_patient(
     targets: NDArray[np.generic],
     keys: NDArray[np.int64] | None = None,
 ) -> SamePatient:
-    """Tie together rows (n, features) or images (n, c, [d,] h, w) with their targets (n, ...).
-
-    `keys`: (n,) equal for rows of one patient, where the site file names a patient key.
-    """
+    """Tie together rows (n, features) or images (n, c, [d,] h, w) with their targets (n, ...)."""
     told = targets.reshape(len(rows), -1)
     if rows.dtype == np.uint8:
         images = np.ascontiguousarray(rows.astype(np.uint8, copy=False))
@@ -158,10 +155,7 @@ def _alike_images(images: NDArray[np.uint8], flat: NDArray[np.uint8]) -> _Rows:
 
 
 def _coarse(image: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Return the mean grey of each field of a coarse grid over an image (c, h, w).
-
-    The slices of a volume (c, d, h, w) lie below one another.
-    """
+    """Return the mean grey of each field of a coarse grid over an image (c, h, w)."""
     grey = image.mean(axis=0).reshape(-1, image.shape[-1])
     height, width = grey.shape
     rows = np.linspace(0, height, min(GRID, height), endpoint=False).astype(int)

@@ -100,10 +100,7 @@ def columns_of(
 
 
 def suspicion(values: Floats, outcome: Outcome, *, is_category: bool) -> str:
-    """Return why a column seems to be target leakage; "" where it does not.
-
-    For survival, also where it predicts whether the event happened, at any time.
-    """
+    """Return why a column seems to be target leakage; "" where it does not."""
     asked = [outcome]
     if outcome.kind == "survival":
         asked.append(Outcome("classification", outcome.targets[:, 1]))
@@ -115,10 +112,7 @@ def suspicion(values: Floats, outcome: Outcome, *, is_category: bool) -> str:
 
 
 def strength(values: Floats, outcome: Outcome, *, is_category: bool) -> float:
-    """Return the measure of a column (n,), NaN where a value is missing, by cross-validation.
-
-    A row is a patient. The result is 0 where the measure is undefined.
-    """
+    """Return the measure of a column (n,), NaN where a value is missing, by cross-validation."""
     most = MOST_SURVIVAL if outcome.kind == "survival" else MOST_ROWS
     if len(values) > most:
         kept = np.random.default_rng(0).choice(len(values), most, replace=False)

@@ -131,10 +131,7 @@ def _patients(task: Task, groups: NDArray[np.int64], targets: Targets) -> list[_
 
 
 def _by_lot(patients: list[_Patient], hashes: list[bytes]) -> list[_Patient]:
-    """Return the patients in a pseudo-random order that depends on their rows' values alone.
-
-    `hashes`: of each row's values.
-    """
+    """Return the patients in a pseudo-random order that depends on their rows' values alone."""
     seen: Counter[bytes] = Counter()
     lots: dict[_Patient, bytes] = {}
     for patient in patients:
@@ -221,11 +218,7 @@ class CountedPatients:
         )
 
     def begin(self) -> None:
-        """Note the patients of updates and measurements, before the first of either.
-
-        Raises Refusal, and notes nobody, where another study meanwhile began with nearly the same
-        patients.
-        """
+        """Note the patients of updates and measurements, before the first of either."""
         if self.has_begun:
             return
         with self._cells.transaction():

@@ -162,12 +162,7 @@ def check_maps(
     columns: dict[str, StudyColumn],
     unasked: Collection[str],
 ) -> MapFindings:
-    """Check every declaration against the study's columns and the table's values.
-
-    A declaration for an unknown column is a problem if it is spelt much like one of the study's,
-    and otherwise a note, because a site file may serve several studies. `unasked` are columns of
-    the study that are not read this time.
-    """
+    """Check every declaration against the study's columns and the table's values."""
     found = MapFindings()
     for where, name in _declared(source):
         if name in columns or name in unasked:

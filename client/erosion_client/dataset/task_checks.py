@@ -68,10 +68,7 @@ PATIENTS = 64  # patients in the trial: as many at every hospital, because other
 
 
 def check_task(task: Task, targets: Targets, *, measures: bool) -> None:
-    """Try the task on these targets (n, ...). Raises Refusal, without a patient's value.
-
-    `measures`: whether models are measured here, as at the user's site.
-    """
+    """Try the task on these targets (n, ...). Raises Refusal, without a patient's value."""
     some = np.resize(targets, (PATIENTS, *targets.shape[1:]))  # repeated where there are fewer
     problem = next(_problems_with_learning(task, some), "")
     if measures and not problem:

@@ -317,10 +317,7 @@ def whole_table(
 def _total_rows(
     found: Mapping[str, TextColumn], wanted: Mapping[str, TextColumn], num: int
 ) -> tuple[int, int, str, bool] | None:
-    """Return the first and last row of totals, a description, and whether nothing follows.
-
-    `wanted`: the columns with numbers that may be sums. A label is a value that no other row has.
-    """
+    """Return the first and last row of totals, a description, and whether nothing follows."""
     if num < FEWEST_ROWS:
         return None
     start = max(1, num - LOOKED_AT)
@@ -362,10 +359,7 @@ def _is_count(row: Mapping[str, str]) -> bool:
 
 
 def _label(row: Mapping[str, str], found: Mapping[str, TextColumn], end: int) -> str:
-    """Return the label of a row of totals; "" where there is none.
-
-    `end`: of the rows that certainly hold patients.
-    """
+    """Return the label of a row of totals; "" where there is none."""
     statistics, around = _words()
     for name, cell in row.items():
         words = re.findall(r"[^\W\d_]+", _plain(cell))

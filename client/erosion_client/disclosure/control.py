@@ -60,10 +60,7 @@ def rounded_count(count: int, cell: int, at: float) -> int:
 
 
 def rounded_parts(parts: Mapping[str, int], cell: int, at: float) -> dict[str, int]:
-    """Return each part as `rounded_count` has it, with the sum of all parts of a cell preserved.
-
-    They are rounded as the running total passes the multiples of the cell.
-    """
+    """Return each part as `rounded_count` has it, with the sum of all parts of a cell preserved."""
     total, told = 0, {}
     for name, count in parts.items():
         before = floor(total / cell + at)
@@ -265,10 +262,7 @@ class DisclosureControl:
     def sums(
         self, task: TabularTask, rows: NDArray[np.float64], groups: Groups, *, is_disclosed: bool
     ) -> FeatureSums:
-        """Return rounded sums per encoded column over at least a cell of patients; zeros elsewhere.
-
-        `is_disclosed`: see `column`.
-        """
+        """Return rounded sums per encoded column over a cell of patients or more; else zeros."""
         sums: list[tuple[int, float, float]] = []
         for feature, values in zip(task.features, rows.T, strict=True):
             if isinstance(feature, NumberFeature):
@@ -323,10 +317,7 @@ class DisclosureControl:
         return kept
 
     def check_folds(self, name: str, folds: Sequence[Fold], num_patients: int) -> None:
-        """Refuse folds of few patients: the difference of runs with and without a fold shows it.
-
-        `num_patients`: all that are divided into folds.
-        """
+        """Refuse folds of few patients: the difference of runs with and without a fold shows it."""
         if folds and fewest_held_out(folds, num_patients) < self.cell:
             key = folds_key(folds)
             raise Refusal(

@@ -80,11 +80,7 @@ def number_summary(
 def counts_by_category(
     values: NDArray[np.float64], groups: Groups, categories: Iterable[str]
 ) -> dict[str, int]:
-    """Count patients by category, and without one; `values`: (n,) indices in `categories`, or NaN.
-
-    With several rows a patient counts with its commonest category, of equally common ones the
-    first.
-    """
+    """Count patients by their commonest category, (n,) indices or NaN, and without one."""
     names = [*categories]
     _, patients = np.unique(groups, return_inverse=True)
     is_known = ~np.isnan(values)

@@ -1,6 +1,6 @@
 """Runs every check and shows the table."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from shlex import quote
@@ -24,7 +24,7 @@ from erosion_client.preflight.site_checks import (
     check_weaker,
 )
 from erosion_client.preflight.study_checks import (
-    ColumnCounts,
+    KINDS,
     check_model,
     check_sealed,
     check_study_here,
@@ -39,7 +39,6 @@ from erosion_common.study.study import Study, load_study
 from erosion_common.support.text import shown
 from erosion_common.tasks.inputs import TabularTask
 
-NOT_YET = "not until the state is fixed"
 STYLES = {
     Severity.OK: "green",
     Severity.WARNING: "yellow",
@@ -49,42 +48,38 @@ STYLES = {
 
 
 def check_site(site_file: Path, study_file: Path | None, console: Console) -> bool:
-    """Show each finding as it is made; return whether nothing failed. Raises SiteError, StudyError.
-
-    A site file without data that has an app's table is checked for what serving an app needs.
-    """
+    """Show each finding as it is made; return whether nothing failed."""
     if study_file is None and is_for_app(site_file):
-        findings = _shown(_findings_of_app(load_app_site(site_file), site_file), console)
-        return _told(findings, console)
+        app_site = load_app_site(site_file)
+        return _is_well(_show_all(_findings_of_app(app_site, site_file), console), console)
     site = load_site(site_file)
     allow_only_these(site.limits)
     study = load_study(study_file) if study_file else None
-    findings = _shown(_findings(site, site_file, study, study_file), console)
+    num_failed = _show_all(_findings(site, site_file, study, study_file), console)
     if study is not None and isinstance(study.task, TabularTask):
         _show_columns(site, study.task, console)
-    is_well = _told(findings, console)
+    is_well = _is_well(num_failed, console)
     if study is None:
         console.print("Name the study to check the data too: --study STUDY.toml")
     return is_well
 
 
-def _shown(findings: Iterator[Finding], console: Console) -> list[Finding]:
-    """Show and keep each finding once it is known."""
-    found = []
+def _show_all(findings: Iterator[Finding], console: Console) -> int:
+    """Show each finding once it is known; return how many failed."""
+    num_failed = 0
     for finding in findings:
-        found.append(finding)
+        num_failed += finding.outcome is Severity.FAILED
         _show(finding, console)
-    return found
+    return num_failed
 
 
-def _told(findings: Sequence[Finding], console: Console) -> bool:
-    num_failed = sum(f.outcome is Severity.FAILED for f in findings)
-    console.print()
+def _is_well(num_failed: int, console: Console) -> bool:
+    verdict = "This site can take part."
     if num_failed:
         things = "1 thing keeps" if num_failed == 1 else f"{num_failed} things keep"
-        console.print(Text(f"{things} this site from taking part.", style="bold"))
-    else:
-        console.print(Text("This site can take part.", style="bold"))
+        verdict = f"{things} this site from taking part."
+    console.print()
+    console.print(Text(verdict, style="bold"))
     return num_failed == 0
 
 
@@ -106,7 +101,7 @@ def _findings(
     yield (state := check_state(site))
     yield check_compute(site)
     if state.outcome is Severity.FAILED:
-        yield skipped("budgets", NOT_YET)
+        yield skipped("budgets", "not until the state is fixed")
         yield from _findings_of_study(site, study, None)
     else:
         with closing(Records.existing(site)) as records:
@@ -153,19 +148,12 @@ def _show_columns(site: Site, task: TabularTask, console: Console) -> None:
         return  # reported above
     table = Table(title="Patients by column", title_justify="left", title_style="bold", box=SIMPLE)
     table.add_column("column")
-    for heading in ("usable", "missing", "out of range", "not understood"):
+    for heading in KINDS:
         table.add_column(heading, justify="right")
-    for column in counts:
-        called = f" ({column.in_file} in the file)" if column.in_file != column.name else ""
-        table.add_row(Text(shown(column.name + called)), *_cells(column))
+    for name, numbers in counts:
+        cells = zip(numbers, ("", "yellow", "red", "red"), strict=True)
+        table.add_row(
+            Text(shown(name)), *(Text(str(n), style=style if n else "") for n, style in cells)
+        )
     console.print()
     console.print(table)
-
-
-def _cells(column: ColumnCounts) -> list[Text]:
-    numbers = (column.usable, column.missing, column.out_of_range, column.not_understood)
-    styles = ("", "yellow", "red", "red")
-    return [
-        Text(str(number), style=style if number else "")
-        for number, style in zip(numbers, styles, strict=True)
-    ]

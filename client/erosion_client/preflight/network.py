@@ -1,6 +1,5 @@
 """Checks the connection to the coordinator: name, port, TLS, clock, and admission."""
 
-import contextlib
 import socket
 import ssl
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ import grpc
 from cryptography import x509
 
 from erosion_client.connection.credentials import (
+    Credentials,
     connection_error,
     credentials_for,
     dial,
@@ -16,7 +16,7 @@ from erosion_client.connection.credentials import (
     without_password,
 )
 from erosion_client.connection.site_link import OURS, Welcome
-from erosion_client.finding import Finding, Severity, failed, ok, skipped, warning
+from erosion_client.finding import Finding, Severity, failed, failed_by, ok, skipped, warning
 from erosion_client.site_file import AppSite, Site
 from erosion_common.errors import SiteError
 from erosion_common.protocol.frames import REASON
@@ -40,44 +40,41 @@ def check_network(site: Site | AppSite) -> Iterator[Finding]:
 
 
 def _steps(site: Site | AppSite) -> Iterator[Finding]:
-    """Check DNS, then the whole connection at once; only if that fails, port and TLS separately."""
+    """Check DNS, then the whole connection at once; only if that fails, the port alone."""
     address = site.coordinator.address
     try:
         proxy = proxy_for(address, site.coordinator.proxy)
     except SiteError as problem:
-        text, _, remedy = str(problem).partition(". ")
-        yield failed("DNS", text, remedy)
+        yield failed_by("DNS", problem)
         return
-    found = _look_up(address, proxy)
-    yield found
+    yield (found := _look_up(address, proxy))
     if found.outcome is Severity.FAILED:
         return
     try:
-        line = credentials_for(site.coordinator)
+        credentials = credentials_for(site.coordinator)
     except SiteError as problem:
-        yield from _port_and_tls(site, address, proxy)
-        yield skipped("clock", "not until the keys are fixed")
-        yield skipped("version", "not until the keys are fixed")
-        yield failed("certificate", "it cannot be used", str(problem))
+        yield from _port(address, proxy)
+        for what in STEPS[2:-1]:
+            yield skipped(what, "not until the keys are fixed")
+        yield failed_by("certificate", problem)
         return
-    answer = line.connect().check(seconds=SECONDS)
-    encrypted = line.tls is not None
-    host = address.rpartition(":")[0].strip("[]")
-    refusal = _refusal(answer)
-    if answer.versions is None and refusal is None:  # another protocol answers
-        port_and_tls = list(_port_and_tls(site, address, proxy))
-        yield from port_and_tls
-        if any(finding.outcome is Severity.FAILED for finding in port_and_tls):
+    answer = credentials.connect().check(seconds=SECONDS)
+    is_rejected = isinstance(answer.problem, grpc.Call) and REASON in dict(
+        answer.problem.trailing_metadata() or ()
+    )
+    if answer.versions is None and not is_rejected:  # the coordinator itself did not answer
+        port = list(_port(address, proxy))
+        yield from port
+        if port[0].outcome is Severity.FAILED:
             return
-        yield skipped("clock", "the coordinator did not say its time")
-        yield skipped("version", "the coordinator did not say its version")
-        yield _certificate(site, answer, encrypted=encrypted)
-        return
-    yield ok("port", f"{_way(address, proxy)} answers")
-    yield _agreed(answer, host) if encrypted else skipped("TLS", "not used")
-    yield _clock(answer)
-    yield _version(answer)
-    yield _certificate(site, answer, encrypted=encrypted)
+        yield _tls_or_not(credentials, answer)
+    else:
+        yield ok("port", f"{_way(address, proxy)} answers")
+        yield _tls(credentials, answer)
+    if answer.versions is not None or is_rejected or credentials.tls is None:
+        yield _clock(answer)
+        yield _version(answer)
+        yield _certificate(site, credentials, answer)
 
 
 def _look_up(address: str, proxy: str | None) -> Finding:
@@ -100,15 +97,24 @@ def _way(address: str, proxy: str | None) -> str:
     return f"{host.strip('[]')} port {port}{by}"
 
 
-def _refusal(answer: Welcome) -> str | None:
-    """Return the Reason with which the coordinator itself rejects this site."""
-    if not isinstance(answer.problem, grpc.Call):
-        return None
-    return dict(answer.problem.trailing_metadata() or ()).get(REASON)
+def _port(address: str, proxy: str | None) -> Iterator[Finding]:
+    way = _way(address, proxy)
+    try:
+        dial(address, proxy, SECONDS).close()
+    except OSError as problem:
+        remedy = f"ask your network people to allow TCP from here to {way}"
+        if isinstance(problem, ConnectionRefusedError):
+            remedy = "ask whether the coordinator runs, and on which port"
+        yield failed("port", f"{way}: {problem.strerror or problem}", remedy)
+    else:
+        yield ok("port", f"{way} answers")
 
 
-def _agreed(answer: Welcome, host: str) -> Finding:
-    text = f"the certificate fits the CA and {host}"
+def _tls(credentials: Credentials, answer: Welcome) -> Finding:
+    """Return the finding about a coordinator that answered."""
+    if credentials.tls is None:
+        return skipped("TLS", "not used")
+    text = f"the certificate fits the CA and {credentials.address.rpartition(':')[0].strip('[]')}"
     if (expires := answer.certificate_expires) is None:
         return ok("TLS", text)
     text += f", {expiry.in_words(expires)}"
@@ -117,103 +123,30 @@ def _agreed(answer: Welcome, host: str) -> Finding:
     return ok("TLS", text)
 
 
-def _port_and_tls(site: Site | AppSite, address: str, proxy: str | None) -> Iterator[Finding]:
-    host = address.rpartition(":")[0].strip("[]")
-    way = _way(address, proxy)
-    try:
-        connection = dial(address, proxy, SECONDS)
-    except OSError as problem:
-        remedy = f"ask your network people to allow TCP from here to {way}"
-        if isinstance(problem, ConnectionRefusedError):
-            remedy = "ask whether the coordinator runs, and on which port"
-        yield failed("port", f"{way}: {problem.strerror or problem}", remedy)
-        yield skipped("TLS", "not until port is fixed")
-        return
-    with connection:
-        yield ok("port", f"{way} answers")
-        if site.coordinator.root_certificate is None:
-            yield skipped("TLS", "the site file names no root_certificate")
-        else:
-            yield _tls(site, connection, host)
+def _tls_or_not(credentials: Credentials, answer: Welcome) -> Finding:
+    """Return the finding about what listens there and did not answer as a coordinator."""
+    if credentials.tls is None or answer.problem is None:
+        return skipped("TLS", "the site file names no root_certificate")
+    trouble = connection_error(answer.problem, credentials.address, encrypted=True)
+    issuer = _issuer(credentials)
+    remedy = "ask the coordinator, or your network people"
+    if issuer:
+        remedy = f"the certificate that is shown was issued by {issuer}: {remedy}"
+    return failed("TLS", trouble.text, remedy)
 
 
-def _tls(site: Site | AppSite, connection: socket.socket, host: str) -> Finding:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.set_alpn_protocols(["h2"])
-    coordinator = site.coordinator
-    try:
-        context.load_verify_locations(coordinator.root_certificate)
-        if coordinator.certificate is not None:
-            with contextlib.suppress(OSError):  # the keys have a separate finding
-                context.load_cert_chain(coordinator.certificate, coordinator.private_key)
-        with context.wrap_socket(connection, server_hostname=host) as line:
-            version = line.version()
-            line.settimeout(SECONDS)
-            if not line.recv(1):  # gRPC begins; or it ends at once, as TLS 1.3 reports it
-                raise ssl.SSLError(0, "CERTIFICATE_REFUSED")
-            return ok("TLS", f"{version}, the certificate fits the CA and {host}")
-    except ssl.SSLCertVerificationError as problem:
-        issuer = _issuer(site, host)
-        return failed("TLS", _verification(problem, host, issuer), _remedy(problem, host, issuer))
-    except TimeoutError as problem:
-        return failed(
-            "TLS",
-            f"no agreement within {SECONDS:.0f} s: {problem}",
-            "a firewall that looks into TLS may hold it back; ask your network people",
-        )
-    except (ssl.SSLError, OSError) as problem:
-        reason = getattr(problem, "reason", None) or str(problem)
-        if any(sign in reason for sign in _OURS_REFUSED):
-            return failed(
-                "TLS",
-                f"the coordinator did not accept this site's certificate: {reason}",
-                "ask the coordinator for a new kit: erosion enroll install KIT SITE.toml",
-            )
-        return failed(
-            "TLS",
-            f"no agreement: {reason}",
-            "check coordinator.address: what listens there may not use TLS; a proxy that looks"
-            " into TLS breaks it too",
-        )
-
-
-# What the coordinator's TLS says about a rejected or missing certificate.
-_OURS_REFUSED = ("UNKNOWN_CA", "CERTIFICATE", "Connection reset")
-
-
-def _issuer(site: Site | AppSite, host: str) -> str:
+def _issuer(credentials: Credentials) -> str:
     """Return who issued the certificate that is shown; "" where that is unknown."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # it is only inspected
-    address = site.coordinator.address
     try:
-        connection = dial(address, proxy_for(address, site.coordinator.proxy), SECONDS)
-        with connection, context.wrap_socket(connection, server_hostname=host) as line:
-            shown = line.getpeercert(binary_form=True)
+        connection = dial(credentials.address, credentials.proxy, SECONDS)
+        with connection, context.wrap_socket(connection) as encrypted:
+            shown = encrypted.getpeercert(binary_form=True)
         issuer = x509.load_der_x509_certificate(shown or b"").issuer
         return printable(issuer.rfc4514_string(), at_most=200)
-    except (OSError, ValueError, SiteError):
+    except (OSError, ValueError):
         return ""
-
-
-def _verification(problem: ssl.SSLCertVerificationError, host: str, issuer: str) -> str:
-    by = f", issued by {issuer}," if issuer else ""
-    return f"the certificate shown for {host}{by} was not accepted: {problem.verify_message}"
-
-
-def _remedy(problem: ssl.SSLCertVerificationError, host: str, issuer: str) -> str:
-    words = problem.verify_message
-    if "expired" in words:
-        return "check this machine's clock; else the coordinator has to run: erosion enroll renew"
-    if "not yet valid" in words:
-        return "set this machine's clock by NTP"
-    if "mismatch" in words or "not valid for" in words:
-        return "dial a name that the certificate is for, or have it renewed with --host"
-    return (
-        f"if {issuer or 'its issuer'} belongs to your own network, a firewall opens TLS, which is"
-        f" the usual reason: have it let {host} pass unopened. Else ask the coordinator for the"
-        " current ca.crt, and compare its fingerprint by telephone"
-    )
 
 
 def _clock(answer: Welcome) -> Finding:
@@ -241,10 +174,10 @@ def _version(answer: Welcome) -> Finding:
     return ok("version", f"{OURS.words} on both sides")
 
 
-def _certificate(site: Site | AppSite, answer: Welcome, *, encrypted: bool) -> Finding:
-    what = "certificate"
+def _certificate(site: Site | AppSite, credentials: Credentials, answer: Welcome) -> Finding:
+    what, is_encrypted = "certificate", credentials.tls is not None
     if answer.problem is not None:
-        trouble = connection_error(answer.problem, site.coordinator.address, encrypted=encrypted)
+        trouble = connection_error(answer.problem, credentials.address, encrypted=is_encrypted)
         return failed(what, trouble.text, "ask the coordinator, and name your key's fingerprint")
     if answer.hospital is None:
         return ok(what, "the coordinator asks for none")

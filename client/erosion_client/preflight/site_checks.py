@@ -1,7 +1,7 @@
 """Checks a site's files, limits, machine and records."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from errno import EACCES
 from pathlib import Path
@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from pydantic import BaseModel
 
 from erosion_client.consent.approvals import (
     decision_about,
@@ -20,8 +19,8 @@ from erosion_client.consent.approvals import (
     was_answered,
 )
 from erosion_client.disclosure.control import DisclosureControl
-from erosion_client.finding import Finding, failed, ok, warning
-from erosion_client.records.account import COPY, SECRET_NAME, copied_from, site_secret
+from erosion_client.finding import Finding, failed, failed_by, ok, warning
+from erosion_client.records.account import SECRET_NAME, copied_from, copy_in_words, site_secret
 from erosion_client.records.records import Records
 from erosion_client.site_file import AppSite, Site
 from erosion_common.errors import SiteError
@@ -79,7 +78,12 @@ def check_keys(site: Site | AppSite) -> Iterator[Finding]:
             "site certificate", coordinator.certificate, "install a new kit from the coordinator"
         )
     if coordinator.root_certificate is not None:
-        yield _authority(coordinator.root_certificate)
+        yield _certificate(
+            "coordinator's CA",
+            coordinator.root_certificate,
+            "take ca.crt from the site kit again",
+            alone=True,
+        )
     elif is_loopback(coordinator.address):
         yield ok("keys", "none are named; none are needed while all runs on this machine")
     else:
@@ -95,12 +99,8 @@ def _private_key(path: Path) -> Finding:
     try:
         key = load_private_key(path, SiteError)
     except SiteError as problem:
-        return _as_failed("private key", problem)
+        return failed_by("private key", problem)
     return ok("private key", f"for its owner alone; fingerprint {fingerprint(key.public_key())}")
-
-
-def _authority(path: Path) -> Finding:
-    return _certificate("coordinator's CA", path, "take ca.crt from the site kit again", alone=True)
 
 
 def _certificate(what: str, path: Path, remedy: str, *, alone: bool = False) -> Finding:
@@ -132,96 +132,51 @@ def _records(folder: Path) -> Finding:
     return ok(what, f"{folder} can be written")
 
 
-def _as_failed(what: str, problem: SiteError) -> Finding:
-    text, _, remedy = str(problem).partition(". ")
-    return failed(what, text, remedy)
-
-
-Weaker = Callable[[Any, Any], bool]  # of a value and its default
-
-
-def _lower(value: Any, default: Any) -> bool:
-    return bool(value < default)
-
-
-def _higher(value: Any, default: Any) -> bool:
-    """Compare limits where None means no limit."""
-    return default is not None and (value is None or bool(value > default))
-
-
-def _other(value: Any, default: Any) -> bool:
-    return bool(value != default)
-
-
-def _never(_value: Any, _default: Any) -> bool:
-    return False
-
-
-# How each key of these tables can protect less. A test finds a key without an entry.
-DIRECTIONS: Mapping[str, Mapping[str, Weaker]] = {
-    "limits": {
-        "min_patients": _lower,
-        "min_cell": _lower,
-        "min_class": _lower,
-        "min_local_steps": _lower,
-        "min_batch_size": _lower,
-        "max_rounds": _higher,
-        "max_parameters": _higher,
-        "studies": _never,  # all by default
-        "models": _never,
-        "installed_models": _other,  # none by default
-        "installed_methods": _other,
-        "installed_tasks": _other,
-        "as_user": _never,
-        "epsilon": _higher,
-        "delta": _higher,
-        "sealed_only": _never,
-        "min_summed": _lower,
-        "largest_share": _higher,
-        "summed_with": _never,
-        "largest_round": _higher,
-    },
-    "approval": {"automatic": _other},
-    "budget": {
-        "studies": _higher,
-        "runs_per_study": _higher,
-        "rounds": _higher,
-        "evaluations": _higher,
-        "sets": _higher,
-        "variants": _higher,
-        "epsilon": _other,  # one study's by default
-    },
-    "log": {"keep_days": _lower, "file_megabytes": _never},
-    "compute": {
-        "threads": _never,
-        "device": _never,
-        "state": _never,
-        "public_order": _other,
-        "weights": _never,
-    },
-    "coordinator": {
-        "address": _never,
-        "root_certificate": _never,
-        "certificate": _never,
-        "private_key": _never,
-        "proxy": _other,  # carries all traffic
-    },
+# By how a value of the site file can protect less than its default. A test finds a missing key.
+WEAKER: Mapping[str, tuple[str, ...]] = {
+    "lower": (
+        "limits.min_patients limits.min_cell limits.min_class limits.min_local_steps",
+        "limits.min_batch_size limits.min_summed log.keep_days",
+    ),
+    "higher": (  # None: no limit
+        "limits.max_rounds limits.max_parameters limits.epsilon limits.delta limits.largest_share",
+        "limits.largest_round budget.studies budget.runs_per_study budget.rounds",
+        "budget.evaluations budget.sets budget.variants",
+    ),
+    "other": (
+        "limits.installed_models limits.installed_methods limits.installed_tasks",
+        "approval.automatic budget.epsilon compute.public_order coordinator.proxy",
+    ),
+    "never": (
+        "limits.studies limits.models limits.as_user limits.sealed_only limits.summed_with",
+        "log.file_megabytes compute.threads compute.device compute.state compute.weights",
+        "coordinator.address coordinator.root_certificate coordinator.certificate",
+        "coordinator.private_key",
+    ),
 }
 
 
 def weaker_values(site: Site | AppSite) -> Iterator[tuple[str, str]]:
     """Yield key and value of each, with the default: ("limits.min_cell", "3 (by default 10)")."""
-    for table, directions in DIRECTIONS.items():
-        group = getattr(site, table, None)
-        if not isinstance(group, BaseModel):
-            continue
-        for key, is_weaker in directions.items():
+    for way, lines in WEAKER.items():
+        for name in " ".join(lines).split():
+            table, _, key = name.partition(".")
+            if (group := getattr(site, table, None)) is None:
+                continue
             field = type(group).model_fields[key]
             default = field.get_default(call_default_factory=True)
             value = getattr(group, key)
-            if not field.is_required() and is_weaker(value, default):
+            if not field.is_required() and _is_weaker(way, value, default):
                 said = "one is named" if not field.repr else _word(value)
-                yield f"{table}.{key}", f"{said} (by default {_word(default)})"
+                yield name, f"{said} (by default {_word(default)})"
+
+
+def _is_weaker(way: str, value: Any, default: Any) -> bool:
+    if way == "lower":
+        return bool(value < default)
+    if way == "higher":
+        return default is not None and (value is None or bool(value > default))
+    return way == "other" and bool(value != default)
 
 
 def check_weaker(site: Site | AppSite) -> Iterator[Finding]:
@@ -279,11 +234,9 @@ def check_state(site: Site) -> Finding:
             "give this account the folder and its files, or name another with compute.state",
         )
     except SiteError as problem:
-        text, _, remedy = str(problem).partition(". ")
-        return failed(what, text, remedy)
+        return failed_by(what, problem)
     if (copied := copied_from(site)) is not None:
-        text, _, remedy = COPY.format(folder=copied, state=copied.parent).partition(". ")
-        return warning(what, text, remedy)
+        return warning(what, *copy_in_words(copied))
     return ok(what, f"{folder} can be written")
 
 

@@ -4,7 +4,6 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from torch import nn
@@ -13,10 +12,9 @@ from erosion_client.dataset.column_values import Fault
 from erosion_client.dataset.load import Patients, load_patients, table_source
 from erosion_client.dataset.single_column import columns_of, outcome_of, suspicion
 from erosion_client.dataset.split import Split, for_more_tested, split_patients
-from erosion_client.dataset.study_columns import StudyColumn, study_columns
 from erosion_client.dataset.study_columns import columns_of as table_columns_of
-from erosion_client.dataset.text_table import TextColumn
-from erosion_client.finding import Finding, failed, ok, skipped, warning
+from erosion_client.dataset.study_columns import study_columns
+from erosion_client.finding import Finding, failed, failed_by, ok, skipped, warning
 from erosion_client.records.account import dataset_of
 from erosion_client.records.records import Records
 from erosion_client.scaffold.column_roles import (
@@ -55,8 +53,7 @@ from erosion_common.tasks.inputs import ImageTask, TabularTask
 def check_study_here(site: Site, study: Study, records: Records | None = None) -> Iterator[Finding]:
     """Check the task's needs, the contract, the classes, and the limits."""
     if site.name == study.user and (lacking := study.task.why_not_here()):
-        text, _, remedy = lacking.partition(". ")
-        yield failed("task", text, remedy)
+        yield failed("task", lacking, "")
     try:
         patients = load_patients(site, study)
         split = _split(study, site, patients)
@@ -231,8 +228,7 @@ def check_model(site: Site, study: Study) -> Iterator[Finding]:
             weights=site.compute.weights,
         )
     except ModelError as problem:
-        text, _, remedy = str(problem).partition(". ")
-        yield failed(MODEL, text, remedy)
+        yield failed_by(MODEL, problem)
         return
     if model.pretrained is not None:
         file = model.pretrained
@@ -247,8 +243,7 @@ def _code(model: Installed) -> Finding:
     try:
         found = installed_part("model", model.entry_point)
     except ModelError as problem:
-        text, _, remedy = str(problem).partition(". ")
-        return failed(MODEL, text, remedy)
+        return failed_by(MODEL, problem)
     what = f"{found.name!r} is {found.target} of {found.distribution}, SHA-256 {found.sha256}"
     if found.sha256 != model.sha256:
         return failed(
@@ -293,8 +288,7 @@ def check_sealed(site: Site, study: Study | None) -> Iterator[Finding]:
     try:
         keys = read_pinned_keys(path, SiteError)
     except SiteError as problem:
-        text, _, remedy = str(problem).partition(". ")
-        yield failed(what, text, remedy)
+        yield failed_by(what, problem)
         return
     yield ok(
         what,
@@ -321,36 +315,25 @@ def _sums(site: Site, peers: set[str]) -> Iterator[Finding]:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnCounts:
-    """One column of the study, in patients."""
-
-    name: str
-    in_file: str  # the hospital's name of it
-    usable: int
-    missing: int
-    out_of_range: int
-    not_understood: int  # not a number, or not a category of the study
+KINDS = ("usable", "missing", "out of range", "not understood")  # of values in a column
 
 
-def column_counts(site: Site, task: TabularTask) -> Iterator[ColumnCounts]:
-    """Yield every column of the study in the file. Raises DataError where it is not a table."""
+def column_counts(site: Site, task: TabularTask) -> Iterator[tuple[str, list[int]]]:
+    """Yield the study's columns in the file, and their patients by KINDS."""
     source = table_source(site.data)
     table = source.read(table_columns_of(task, source))
     for column in study_columns(table, task, source).values():
-        if column.text is not None:
-            yield _column_count(column, column.text, ", ".join(source.needed(column.name)))
+        if column.text is None:
+            continue
+        kinds = [_kind(column.parse(text)) for text in column.text.texts]
+        times = np.bincount(column.text.codes, minlength=len(kinds))
+        counts = np.bincount(kinds, weights=times, minlength=len(KINDS)).astype(int).tolist()
+        in_file = ", ".join(source.needed(column.name))
+        called = f" ({in_file} in the file)" if in_file != column.name else ""
+        yield column.name + called, counts
 
 
-def _column_count(column: StudyColumn, text: TextColumn, in_file: str) -> ColumnCounts:
-    times = np.bincount(text.codes, minlength=len(text.texts)).tolist()
-    counts = {"usable": 0, "missing": 0, "out_of_range": 0, "not_understood": 0}
-    for value, patients in zip(text.texts, times, strict=True):
-        counts[_kind(column.parse(value))] += patients
-    return ColumnCounts(column.name, in_file, **counts)
-
-
-def _kind(value: float | Fault) -> str:
+def _kind(value: float | Fault) -> int:
     if isinstance(value, Fault):
-        return "out_of_range" if value.is_range else "not_understood"
-    return "missing" if math.isnan(value) else "usable"
+        return KINDS.index("out of range" if value.is_range else "not understood")
+    return int(math.isnan(value))

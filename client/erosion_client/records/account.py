@@ -40,10 +40,6 @@ logger = logging.getLogger("erosion.site")
 
 _MOST_BYTES = 2**20  # of the list
 _LOCK_SECONDS = 10.0  # for another program to finish its write
-COPY = (
-    "these data are a copy of those with budgets in {folder}. So that both kits have one"
-    " account, write state = '{state}' under [compute] in this site file"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +71,15 @@ def copied_from(site: "Site") -> Path | None:
     return None if copied is None or _is_folder(site, copied) else Path(copied.folder)
 
 
+def copy_in_words(copied: Path) -> tuple[str, str]:
+    """Return what a second account of copied data means, and the remedy."""
+    return (
+        f"these data are a copy of those with budgets in {copied}",
+        f"so that both kits have one account, write state = '{copied.parent}' under [compute] in"
+        " this site file",
+    )
+
+
 def state_folder(hospital: str, data: DataSource, stated: Path | None, usual: Path) -> Path:
     """Return compute.state; its folder HOSPITAL is the account.
 
@@ -96,10 +101,7 @@ def state_folder(hospital: str, data: DataSource, stated: Path | None, usual: Pa
 
 
 def claim(site: "Site") -> None:
-    """Note that a site's data have their account in its folder, which is made if need be.
-
-    Raises SiteError where another kit began an account of these data meanwhile.
-    """
+    """Note that a site's data have their account in its folder, which is made if need be."""
     folder = site.consent_folder
     place = _list()
     if place is None or site.compute.state is None:
@@ -117,7 +119,7 @@ def claim(site: "Site") -> None:
                     )
                 return
             if (copied := copied_from(site)) is not None:
-                logger.warning("%s", COPY.format(folder=copied, state=copied.parent))
+                logger.warning("%s; %s", *copy_in_words(copied))
             _add(place, site)
     except OSError as problem:
         logger.warning(
@@ -252,14 +254,14 @@ def site_secret(folder: Path) -> bytes:
         secret, exposed = read_named(path), exposure(path)
     except OSError as problem:
         raise SiteError(
-            f"The site's secret {path} cannot be used ({problem.strerror}). Name a folder that can"
-            " be written to: compute.state in the site file."
+            f"The site's secret {path} cannot be used ({problem.strerror})",
+            remedy="Name a folder that can be written to: compute.state in the site file.",
         ) from None
     if exposed:
         raise SiteError(f"The site's secret {path} is not private: {exposed}")
     if len(secret) != NUM_BYTES:
         raise SiteError(
-            f"The site's secret {path} has {len(secret)} bytes instead of {NUM_BYTES}. Restore it"
-            " from a backup: without it no patient of earlier figures is recognised."
+            f"The site's secret {path} has {len(secret)} bytes instead of {NUM_BYTES}",
+            remedy="Restore it from a backup: without it no earlier patient is recognised.",
         )
     return secret

@@ -129,10 +129,7 @@ class SumTable:
             raise Refusal(why_not)
 
     def answer(self, place: Place, step: str) -> None:
-        """Note that a phase of a round is about to be answered.
-
-        Raises RunOver where the log has more answers than these records, which are lost.
-        """
+        """Note that a phase of a round is about to be answered."""
         lost = self._file.execute(
             "select 1 from sealed_answers where study = ? and run = ? and round = ?"
             " and in_log > given",

@@ -22,19 +22,12 @@ Values = Sequence[str | int | float | bytes]
 
 
 class PrivateDatabase:
-    """One file; a write is on the disk when it returns. Raises SiteError where it is unusable.
-
-    Not thread-safe.
-    """
+    """One file; a write is on the disk when it returns. Raises SiteError where it is unusable."""
 
     def __init__(
         self, path: Path | None, tables: str, *, version: int, holds: str, without: str
     ) -> None:
-        """Open `path`, making it with these `tables` (SQL) if need be; None: in memory.
-
-        `holds` describes its content and `without` what the site does not do without it, for the
-        error message.
-        """
+        """Open `path`, making it with these `tables` (SQL) if need be; None: in memory."""
         self.path, self._holds, self._without = path, holds, without
         try:
             if path is not None:
@@ -95,10 +88,7 @@ class PrivateDatabase:
             )
 
     def _check(self, path: Path, version: int) -> None:
-        """Raise sqlite3.Error for a damaged file, now and not in the middle of a study.
-
-        SQLite takes an emptied file for a new one, and extends a truncated one.
-        """
+        """Raise sqlite3.Error for a damaged file, now and not in the middle of a study."""
         (page_bytes,) = self._file.execute("pragma page_size").fetchone()
         if version == 0 or path.stat().st_size % page_bytes:
             raise sqlite3.DatabaseError("it was emptied or cut off")
@@ -116,10 +106,7 @@ class PrivateDatabase:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Commit all or nothing, with exclusive access for one program.
-
-        A nested transaction is part of the outer one.
-        """
+        """Commit all or nothing, with exclusive access for one program."""
         if self._file.in_transaction:
             yield
             return

@@ -31,10 +31,7 @@ _TABLES = _OWN_TABLES + STUDY_TABLES + ANSWER_TABLES + DISCLOSURE_TABLES + LEDGE
 
 
 class Records:
-    """The records of one hospital. Every write is on the disk when it returns. Raises SiteError.
-
-    Several programs may use one file: the site, and its commands. Not thread-safe.
-    """
+    """The records of one hospital. Every write is on the disk when it returns. Raises SiteError."""
 
     def __init__(self, folder: Path | None, hospital: str) -> None:
         """Open `folder`/records.sqlite, making both if need be; None: in memory."""

@@ -75,10 +75,7 @@ def recover(records: Records, coordinator: str, dataset: str, log: Path) -> Reco
 
 
 def _with_origins(records: Records, answers: Collection[Answer]) -> list[Answer]:
-    """Set the approved study of each answer, as far as its variant or its run's trials show it.
-
-    A study with chosen settings is known by its run; a repeated request shows it in any case.
-    """
+    """Set the approved study of each answer, as far as its variant or its run's trials show it."""
     if not answers:
         return []
     origins: dict[str, str] = {}

@@ -69,10 +69,7 @@ def rows_of_patients(key: Profile) -> str:
 
 
 def undeclared_key(source: DataSource, study: Study) -> Profile | None:
-    """Return a repeating column of the data that neither the study nor `patient` names.
-
-    Raises DataError.
-    """
+    """Return a repeating column of the data that neither the study nor `patient` names."""
     task = study.task
     if not isinstance(source, TableSource) or not isinstance(task, TabularTask):
         return None
@@ -90,10 +87,7 @@ def undeclared_key(source: DataSource, study: Study) -> Profile | None:
 def numbered_features(
     source: DataSource, study: Study, rows: NDArray[np.float64] | NDArray[np.uint8]
 ) -> list[str]:
-    """Return the study's features that number patients here, by their names or their values.
-
-    `rows`: (n, features) of the task; images have none.
-    """
+    """Return the study's features that number patients here, by their names or their values."""
     task = study.task
     if not isinstance(source, TableSource) or not isinstance(task, TabularTask):
         return []
@@ -298,10 +292,7 @@ def _codes(table: TextTable, name: str) -> Floats:
 
 
 def _values(table: TextTable, profile: Profile) -> tuple[Floats, bool]:
-    """Return (n,) values of a column's rows, and whether they are categories.
-
-    For dates, free text and non-numeric identifiers only whether they exist counts.
-    """
+    """Return (n,) values of a column's rows, and whether they are categories."""
     if profile.kind in ("number", "identifier") and profile.values:
         return _numbers(table, profile), False
     if profile.kind == "category":

@@ -46,11 +46,7 @@ def table_files(folder: Path) -> list[Path]:
 
 
 def shared_rows(hospitals: Mapping[str, DataSource]) -> Iterator[str]:
-    """Yield a warning for each two hospitals with tables that share rows, as a pooled table does.
-
-    Rows are compared in all columns of one name, except those that number them. A source that is
-    not a table, or that cannot be read, is skipped.
-    """
+    """Yield a warning for each two hospitals with tables that share rows."""
     tables = {name: found for name, source in hospitals.items() if (found := _texts(source))}
     rows_of = cache(lambda name, columns: _hashes(tables[name], columns))  # most pairs share all
     for pair in combinations(tables, 2):

@@ -126,11 +126,7 @@ def _by_spelling(
 
 
 def _readings(texts: Sequence[str], known: Sequence[str]) -> tuple[list[dict[str, str]], bool]:
-    """Return every way to read texts as the study's values, and whether each is in one language.
-
-    In one language: it has a word for every value of the study, and its meaning of a single letter
-    is that of most others.
-    """
+    """Return every way to read texts as the study's values, and whether each is in one language."""
     plain = {text: plain_value(text) for text in texts}
     wanted = {value: plain_value(value) for value in known}
     whole: list[dict[str, str]] = []
@@ -304,10 +300,7 @@ def _negates(words: Sequence[str]) -> bool:
 
 
 def _turns(name: str) -> tuple[bool, bool]:
-    """Return whether yes in a column of this name means no event; and whether that is sure.
-
-    "case_no" is a number, and "event_free_survival" may be either.
-    """
+    """Return whether yes in a column of this name means no event; and whether that is sure."""
     words = words_of(name)
     is_turned = _is_without_event(" ".join(words))
     return is_turned, _outcome_words("unsure").isdisjoint(words)

@@ -105,10 +105,7 @@ def plain_unit(unit: str) -> str:
 
 
 def changes(name: str, from_unit: str, to_unit: str) -> list[UnitChange]:
-    """Return changes of unit that a column of this name may need; units are "" where unknown.
-
-    Where both are known it is the change between them, or none.
-    """
+    """Return changes of unit that a column of this name may need; units are "" where unknown."""
     wanted, given = plain_unit(to_unit), plain_unit(from_unit)
     if wanted and wanted == given:
         return []
@@ -121,10 +118,7 @@ def changes(name: str, from_unit: str, to_unit: str) -> list[UnitChange]:
 
 
 def change_of_header(column: str, local: str, unit: str) -> UnitChange | None:
-    """Return the change from the unit in a column's header to the study's; None if not known.
-
-    `unit`: the study's, "" where its column's name may have it.
-    """
+    """Return the change from the unit in a column's header to the study's; None if not known."""
     given, wanted = plain_unit(header_unit(local)), plain_unit(unit or header_unit(column))
     for quantity in QUANTITIES:
         if mentions(column, quantity.words) and {given, wanted} <= quantity.units.keys():
@@ -133,10 +127,7 @@ def change_of_header(column: str, local: str, unit: str) -> UnitChange | None:
 
 
 def mixed_units(name: str, values: NDArray[np.float64]) -> MixedUnits | None:
-    """Return the two units that a column of rows (n,) seems to be in; None where it is in one.
-
-    The column's name gives the quantity; few or no values lie between the two distributions.
-    """
+    """Return the two units that a column of rows (n,) seems to be in; None where it is in one."""
     rows = np.sort(values)
     if len(rows) < FEWEST_MIXED or rows[0] == rows[-1]:
         return None

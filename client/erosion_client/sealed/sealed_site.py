@@ -333,10 +333,7 @@ class SealedSite:
         delivered: Mapping[str, Receipt],
         told: tuple[View, Mapping[str, bytes]] | None = None,
     ) -> Released:
-        """Phase 4: shares that remove the masks from the sum of those who delivered.
-
-        A site without weight receives the members `told` and the envelopes only now.
-        """
+        """Phase 4: shares that remove the masks from the sum of those who delivered."""
         names = sorted(delivered)
         if isinstance(self._phase, Unmasked):
             return self._released_again(self._phase, names, told)

@@ -194,10 +194,7 @@ NAME = "opening.safetensors"
 
 
 def secret_of(request: TrainRequest | EvaluateRequest, secret: bytes) -> bytes:
-    """Return the hospital's `secret`, in a sealed study derived for the run alone.
-
-    Without a secret, in simulations and testbeds, everybody can repeat the draws.
-    """
+    """Return the hospital's `secret`, in a sealed study derived for the run alone."""
     if not (secret and request.study.federation.sealed):
         return secret
     return hmac.digest(secret, digest("run", request.study.digest, request.run), hashlib.sha256)

@@ -148,10 +148,7 @@ class Hospital:
         return self._cells.disclosed()
 
     def describe(self, study: Study, run: str = "") -> DescribeReply:
-        """Return this hospital's identity, its training patients, and its share of the scaling.
-
-        The run keeps the current data to its end, or, if it is known, those it began with.
-        """
+        """Return this hospital's identity, its training patients, and its share of the scaling."""
         _check_whole(study)
         is_new = study.digest not in self._prepared
         prepared = self._prepare(study, run)
@@ -271,10 +268,7 @@ class Hospital:
     def _references(
         self, prepared: LocalDataset, request: EvaluateRequest
     ) -> tuple[dict[str, Floats], list[str]]:
-        """Return the references' predictions of the test part, and which predicts better, if asked.
-
-        The training part alone decides that.
-        """
+        """Return the references' predictions of the test part, and the better one by training."""
         study, task = request.study, request.study.task
         if not study.references:
             return {}, []

@@ -86,10 +86,7 @@ def _rounds(study: Study, *, is_user: bool) -> int:
 
 
 def local_steps(training: Training, num_samples: int, smallest: int = 1) -> int:
-    """Return the mini-batches of one round at a hospital with `num_samples` rows or images.
-
-    `smallest`: the fewest samples in a mini-batch, `limits.min_batch_size`.
-    """
+    """Return the mini-batches of one round at a hospital with `num_samples` rows or images."""
     if training.epochs is not None:
         return training.epochs * len(training.sizes_of_a_pass(num_samples, smallest))
     return training.steps or 0
@@ -110,10 +107,7 @@ def check_study(site: Site, study: Study) -> None:
 
 
 def check_limits(site: Site, study: Study, counts: PatientCounts) -> None:
-    """Refuse a study that the site's limits do not allow with these training patients.
-
-    Raises Refusal with every reason and its limit, without the number of patients.
-    """
+    """Refuse a study that the site's limits do not allow with these training patients."""
     limits = site.limits
     reasons = _study_reasons(site, study)
     if counts.num_patients < limits.min_patients:
@@ -218,10 +212,7 @@ def _steps(size: WorkSize) -> int:
 
 
 def _sealed_reasons(site: Site, study: Study, counts: PatientCounts) -> Iterator[str]:
-    """Yield rounds with updates that would be too similar.
-
-    With several rows per patient, each row of a batch may be of another one.
-    """
+    """Yield rounds with updates that would be too similar."""
     limits, sizes = site.limits, [size for _, size in _local_trainings(site, study, counts)]
     in_batches = [size.side_by_side * size.training.batch_size for size in sizes]
     if any(2 * num > counts.num_patients for num in in_batches):

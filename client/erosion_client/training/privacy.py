@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from erosion_client.records.account import dataset_of
-from erosion_client.records.ledgers import Release
+from erosion_client.records.ledgers import Release, Spent
 from erosion_client.records.records import Records
 from erosion_client.site_file import Site
 from erosion_common.algorithms.base import TRAIN
@@ -58,7 +58,7 @@ class PrivateRounds:
         self._check_delta(study, patients)
         spent = self._ledger.spent(self._dataset, study.digest)
         if not spent.by_study:  # otherwise it may be a run that continues
-            self._check_limits(study, spent.in_all, 0.0, study.privacy_cost)
+            self._check_cost(study, spent, study.privacy_cost)
 
     def check_step(self, request: TrainRequest) -> None:
         """Check that a peer in such a study only trains. Raises Refusal."""
@@ -72,10 +72,7 @@ class PrivateRounds:
         )
 
     def pay(self, request: TrainRequest, update: Tensor, attachments: Mapping[str, Tensor]) -> None:
-        """Note durably that this peer's update is about to leave. Raises Refusal, SiteError.
-
-        A repeated one must be the same as before; then it costs nothing.
-        """
+        """Note durably that this peer's update is about to leave. Raises Refusal, SiteError."""
         study = request.study
         if study.privacy is None or self._site.name == study.user:
             return
@@ -95,7 +92,7 @@ class PrivateRounds:
                 spent = self._ledger.spent(self._dataset, study.digest, request.run)
                 # A run that does not fit is refused at its first update, not later.
                 cost = release.strength if spent.by_run else study.privacy_cost
-                self._check_limits(study, spent.in_all, spent.by_study, cost)
+                self._check_cost(study, spent, cost)
                 self._ledger.pay(release, reply)
             elif given != reply:
                 raise Refusal(
@@ -118,6 +115,14 @@ class PrivateRounds:
                     " away a patient outright; it must be below one over the number of patients."
                 )
 
+    def _check_cost(self, study: Study, spent: Spent, cost: float) -> None:
+        if problem := _over_limit(self._site, spent, cost):
+            raise Refusal(
+                f"{self._site.name} declines study {study.name!r}: {problem}",
+                remedy="Ask for a smaller privacy.epsilon, or ask the hospital to change its site"
+                " file.",
+            )
+
     def _check_is_promised(self, request: TrainRequest) -> None:
         """Check the parameters that the study's noise was computed for."""
         study = request.study
@@ -128,24 +133,6 @@ class PrivateRounds:
                 f"The noise of study {study.name!r} is for {study.rounds} rounds; this is round"
                 f" {request.round}."
             )
-
-    def _check_limits(self, study: Study, in_all: float, by_study: float, cost: float) -> None:
-        site = self._site
-        delta = site.limits.delta
-        for key, most, before, what in (
-            ("limits.epsilon", site.limits.epsilon, by_study, "this study"),
-            ("budget.epsilon", site.lifetime_epsilon, in_all, "all studies of these data"),
-        ):
-            if most is None:
-                continue
-            after = epsilon_of(before + cost, delta)
-            if after > most * ROUNDING:
-                raise Refusal(
-                    f"{site.name} declines study {study.name!r}: after this run {what} would have"
-                    f" cost its patients epsilon {after:.3g} at delta {delta:g}"
-                    f" ({epsilon_of(before, delta):.3g} is spent); {key} = {most:g}. Ask for a"
-                    " smaller privacy.epsilon, or ask the hospital to change its site file."
-                )
 
     def _key(self, request: TrainRequest | EvaluateRequest, arm: str) -> bytes:
         """Return the noise's key: nobody without this site's secret can repeat it.
@@ -197,30 +184,38 @@ def promised(site: Site, study: Study, records: Records) -> Iterator[str]:
     )
 
 
+def _over_limit(site: Site, spent: Spent, cost: float) -> str | None:
+    """Return which limit a further cost of a study would exceed, or None."""
+    delta = site.limits.delta
+    for key, most, before, what in (
+        ("limits.epsilon", site.limits.epsilon, spent.by_study, "this study"),
+        ("budget.epsilon", site.lifetime_epsilon, spent.in_all, "all studies of these data"),
+    ):
+        if most is not None and (after := epsilon_of(before + cost, delta)) > most * ROUNDING:
+            return (
+                f"after this run {what} would have cost its patients epsilon {after:.3g} at delta"
+                f" {delta:g} ({epsilon_of(before, delta):.3g} is spent); {key} = {most:g}"
+            )
+    return None
+
+
 def problem_with_cost(site: Site, study: Study, records: Records) -> str | None:
     """Return why a new run does not fit into the rest of the budget, or None."""
-    if site.lifetime_epsilon is None or site.name == study.user:
+    if site.name == study.user:
         return None
-    delta = site.limits.delta
-    spent = records.privacy.spent(dataset_of(site))
-    after = epsilon_of(spent.in_all + study.privacy_cost, delta)
-    if after <= site.lifetime_epsilon * ROUNDING:
-        return None
-    return (
-        f"after a run all studies would have cost each patient epsilon {after:.3g} at delta"
-        f" {delta:g}; budget.epsilon = {site.lifetime_epsilon:g}"
-    )
+    spent = records.privacy.spent(dataset_of(site), study.digest)
+    return _over_limit(site, spent, study.privacy_cost)
 
 
 def spent_here(site: Site, records: Records) -> list[str]:
     """Return what was spent on this site's data; nothing if none was, without a limit."""
     delta, found = site.limits.delta, records.privacy.spent(dataset_of(site)).in_all
-    if not found and site.lifetime_epsilon is None:
+    left, most = "", site.lifetime_epsilon
+    if not found and most is None:
         return []
-    left = ""
-    if site.lifetime_epsilon is not None:
-        rest = max(0.0, site.lifetime_epsilon - epsilon_of(found, delta))
-        left = f" of {site.lifetime_epsilon:g} (budget.epsilon), {rest:.3g} left"
+    if most is not None:
+        rest = max(0.0, most - epsilon_of(found, delta))
+        left = f" of {most:g} (budget.epsilon), {rest:.3g} left"
     return [
         f"Privacy of each patient: epsilon {_epsilon(found, delta)} spent{left}, at delta {delta:g}"
     ]

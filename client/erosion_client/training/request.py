@@ -63,10 +63,7 @@ def checked_parameters(parameters: Tensor, dim: int) -> Tensor:
 
 
 def checked_payload(name: str, tensor: Tensor, dim: int | None) -> Tensor:
-    """Return a tensor that an algorithm sent. Raises Refusal.
-
-    `dim`: the length of the rows of floating-point numbers; None: any.
-    """
+    """Return a tensor that an algorithm sent. Raises Refusal."""
     if not tensor.dtype.is_floating_point:
         return tensor
     if dim is not None and (tensor.dim() == 0 or tensor.shape[-1] != dim):

@@ -127,10 +127,7 @@ def lines_of(path: Path) -> Iterator[tuple[str, bool]]:
 
 
 def entries_since(log: Path, number: int) -> Iterator[AuditEntry]:
-    """Yield the log's lines after that number; all of them where another log was begun since.
-
-    Raises SiteError where it cannot be read.
-    """
+    """Yield the log's lines after that number; all of them where another log was begun since."""
     try:
         yield from _entries_since(log, number)
     except OSError as problem:

@@ -138,8 +138,9 @@ def _checked(pretrained: Pretrained, folder: Path | None) -> Path:
                 digest.update(part)
     except FileNotFoundError:
         raise ModelError(
-            f"There are no weights {path}. Put the file there, or name its folder: compute.weights"
-            " in a site file, --weights for a coordinator."
+            f"There are no weights {path}",
+            remedy="Put the file there, or name its folder: compute.weights in a site file,"
+            " --weights for a coordinator.",
         ) from None
     except OSError as problem:
         raise ModelError(f"Weights {path} cannot be read: {problem.strerror}.") from None

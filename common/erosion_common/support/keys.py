@@ -59,7 +59,7 @@ def load_private_key(
         exposed = exposure(path)
     except FileNotFoundError:
         raise error(
-            f"There is no private key at {path}. Check the path, or restore the key."
+            f"There is no private key at {path}", remedy="Check the path, or restore the key."
         ) from None
     except OSError as problem:
         raise error(f"The private key {path} cannot be read: {problem.strerror}.") from None
@@ -76,11 +76,11 @@ def parse_private_key(
         key = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it wants a password
         raise error(
-            f"{where} does not hold a private key in PEM without a password. {remedy}"
+            f"{where} does not hold a private key in PEM without a password", remedy=remedy
         ) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, CURVES):
         raise error(
-            f"The private key {where} is not an elliptic-curve key on P-256 or P-384. {remedy}"
+            f"The private key {where} is not an elliptic-curve key on P-256 or P-384", remedy=remedy
         )
     return key
 

@@ -6,7 +6,8 @@ import os
 import stat
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
@@ -194,28 +195,22 @@ class TableSource(DataSource):
         return (self.local_name(column),)
 
     def read(self, wanted: Collection[str]) -> TextTable:
-        """Read the wanted columns, by their local names. Raises DataError where there is no table.
-
-        Values that are `missing` are "", and with `rows` there is one row per patient.
-        """
+        """Read the wanted columns, by local names; with `rows` one row per patient. DataError."""
         if self.rows is None:
             return _without(self.read_rows(wanted), self.missing)
         assert self.patient is not None
         needed = [self.patient, *filter(None, [self.rows.event_column])]
+        named = dict.fromkeys([*self.values, *(n for r in self.recode for n in r.columns)])
+        meant = {local: self.value_map(name) for name in named for local in self.needed(name)}
         table = joined(
             _without(self.read_rows([*wanted, *needed]), self.missing),
             self.rows,
             self.patient,
             decimal=self.decimal,
             thousands=self.thousands or "",
-            meant=self._meant(),
+            meant=meant,
         )
         return replace(table, columns={n: c for n, c in table.columns.items() if n in set(wanted)})
-
-    def _meant(self) -> dict[str, ValueMap]:
-        """Return the meaning of values, by columns in the data."""
-        named = dict.fromkeys([*self.values, *(n for r in self.recode for n in r.columns)])
-        return {local: self.value_map(name) for name in named for local in self.needed(name)}
 
     @abstractmethod
     def read_rows(self, wanted: Collection[str]) -> TextTable:
@@ -262,10 +257,7 @@ class ImageSource(DataSource):
 
 
 def revision_of(*paths: Path) -> str:
-    """Return the sizes and times of files and of all files below folders, as one text.
-
-    Inode numbers also show that a file was replaced by an older one of the same size.
-    """
+    """Return the sizes and times of files and of all files below folders, as one text."""
     content = hashlib.sha256()
     for path in paths:
         is_folder = os.access(path, os.F_OK) and path.is_dir()
@@ -280,10 +272,7 @@ def revision_of(*paths: Path) -> str:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """Return all files below a folder, sorted by path; also in linked folders.
-
-    Raises DataError where one of its folders cannot be read.
-    """
+    """Return all files below a folder, sorted by path; also in linked folders."""
     found: list[Path] = []
     seen: set[tuple[int, int]] = set()
     for name, folders, files in os.walk(folder, onerror=_refuse, followlinks=True):
@@ -355,22 +344,31 @@ def within(seconds: float, work: Callable[[], T], cancel: Callable[[], None]) ->
 
     A driver that cannot be cancelled stays in its daemon thread, which does not prevent the exit.
     """
-    results: list[T] = []
-    problems: list[BaseException] = []
+    done: Future[T] = Future()
 
     def run() -> None:
         try:
-            results.append(work())
+            done.set_result(work())
         except BaseException as problem:  # noqa: BLE001 - raised again in the thread that waits
-            problems.append(problem)
+            done.set_exception(problem)
 
-    worker = threading.Thread(target=run, name="database", daemon=True)
-    worker.start()
-    worker.join(seconds)
-    if worker.is_alive():
+    threading.Thread(target=run, name="database", daemon=True).start()
+    wait([done], seconds)
+    if not done.done():
         with contextlib.suppress(Exception):  # the work may end now, and close its connection
             cancel()
         raise TimeoutError
-    if problems:
-        raise problems[0]
-    return results[0]
+    return done.result()
+
+
+def check_query(origin: str, header: Sequence[str], num_rows: int = 1, most: int = 1) -> None:
+    """Raise DataError for a query that gives a column twice, no rows or more than `most`."""
+    if twice := sorted({name for name in header if header.count(name) > 1}):
+        said = f"gives the column {', '.join(map(repr, twice))} more than once"
+        raise DataError(f"{origin} {said}", remedy="Name each with AS.")
+    if num_rows > most:
+        remedy = "Narrow the query, or raise max_rows under [data]."
+        raise DataError(f"{origin} gives more than {most:,} rows", remedy=remedy)
+    if num_rows == 0:
+        remedy = "Check data.query, and that this account may see the patients."
+        raise DataError(f"{origin} gives no rows", remedy=remedy)

@@ -1,7 +1,7 @@
 """DICOM images, through pydicom: their pixels, and nothing else in the files."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -22,7 +22,6 @@ from erosion_client.dataset.sources.dicom_pixels import (
     shown,
 )
 from erosion_client.dataset.sources.labelled_images import (
-    Resize,
     ScanFolder,
     UnusableImageError,
     Window,
@@ -49,12 +48,6 @@ class DicomImages(ScanFolder):
     """
 
     source: Literal["dicom"] = "dicom"
-    path: Path = Field(description="A folder.")
-    labels: Path | None = Field(
-        default=None,
-        description="A table with the column `file` and the study's targets. Left out: one "
-        "folder per class.",
-    )
     slice: Literal["each", "middle", "all"] = Field(
         default="each",
         description='`"each"`: every file is an image. `"middle"`: the middle one of each series '
@@ -70,12 +63,6 @@ class DicomImages(ScanFolder):
         default="file",
         description='`[centre, width]`, in the values after rescaling. `"file"`: each file\'s '
         "own, which must be one for all slices of a volume.",
-    )
-    resize: Resize = Field(
-        default="refuse",
-        description='What becomes of an image of another size than the study\'s: `"refuse"`: the '
-        'data are not accepted. `"stretch"`: it is brought to that size. `"pad"`: so, too, with '
-        "its proportions kept, and black around it.",
     )
     patient: str | None = Field(
         default="PatientID",
@@ -177,21 +164,19 @@ class _Seen:
 
     def __init__(self) -> None:
         self.patients: dict[str, str] = {}  # by scan
-        # Each with the first scan that has it.
-        self._modalities: dict[str, str] = {}
-        self._planes: dict[str, str] = {}
-        self._units: dict[str, str] = {}
+        # By property: each value with the first scan that has it.
+        self._firsts: dict[str, dict[str, str]] = {"modality": {}, "unit": {}, "plane": {}}
         self._windows: dict[str, tuple[OwnWindow, str]] = {}  # by series
         self._num_of_several = 0  # scans that name several windows
 
-    def add(self, data: "FileDataset", name: str, patient: str, isown_window: bool) -> None:
+    def add(self, data: "FileDataset", name: str, patient: str, is_own_window: bool) -> None:
         """Add a scan. Raises UnusableImageError where its window differs from its series'."""
         self.patients[name] = patient
-        self._modalities.setdefault(str(data.get("Modality", "unknown")), name)
-        self._units.setdefault(_unit(data), name)
-        if found := plane(data):
-            self._planes.setdefault(found, name)
-        if not isown_window:
+        said = {"modality": str(data.get("Modality", "unknown")), "unit": _unit(data)}
+        for what, value in (said | {"plane": plane(data)}).items():
+            if value:
+                self._firsts[what].setdefault(value, name)
+        if not is_own_window:
             return
         self._num_of_several += np.size(data.get("WindowCenter") or ()) > 1
         if place(data) is not None:
@@ -202,25 +187,20 @@ class _Seen:
 
     def problems(self) -> list[str]:
         """Return what cannot be used together."""
-        if len(self._modalities) > 1:
+        if mixed := self._mixed("modality"):
+            return [f"it mixes the modalities {mixed}; keep the one that the study is of"]
+        if mixed := self._mixed("unit"):
             return [
-                f"it mixes the modalities {_each(self._modalities)}; keep the one that the study is"
-                " of"
-            ]
-        if len(self._units) > 1:
-            return [
-                "its values are in different units (RescaleType, Units),"
-                f" {_each(self._units)}; keep those in one"
+                f"its values are in different units (RescaleType, Units), {mixed}; keep those in"
+                " one"
             ]
         return []
 
     def notes(self) -> list[str]:
         """Return what may be unintended."""
         notes = []
-        if len(self._planes) > 1:
-            notes.append(
-                f"it mixes the planes {_each(self._planes)}; keep the one that the study is of"
-            )
+        if mixed := self._mixed("plane"):
+            notes.append(f"it mixes the planes {mixed}; keep the one that the study is of")
         if self._num_of_several:
             notes.append(
                 f"{self._num_of_several} scans name several windows, and are shown through the"
@@ -228,9 +208,12 @@ class _Seen:
             )
         return notes
 
-
-def _each(found: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} ({place})" for name, place in found.items())
+    def _mixed(self, what: str) -> str:
+        """Return the values of a property where there are several; else ""."""
+        firsts = self._firsts[what]
+        if len(firsts) < 2:
+            return ""
+        return ", ".join(f"{value} ({place})" for value, place in firsts.items())
 
 
 def _in_order(slices: "list[FileDataset]", *, complete: bool) -> "list[FileDataset]":

@@ -35,10 +35,7 @@ SET_WINDOW = "write window = [centre, width] under [data], the same at every hos
 def shown(
     data: "FileDataset", window: Window | Literal["file"], *, may_stretch: bool
 ) -> Image.Image:
-    """Return the pixels with 8 bits, grey or RGB, in their plane's standard orientation.
-
-    Raises UnusableImageError.
-    """
+    """Return the pixels with 8 bits, grey or RGB, in their plane's standard orientation."""
     photometric = _check_tags(data, may_stretch=may_stretch)
     values = _decoded(data)
     if photometric in COLOUR:

@@ -12,6 +12,7 @@ from pydantic import Field
 from erosion_client.dataset.sources.data_source import (
     OnDisk,
     TableSource,
+    check_query,
     entries_of,
     files_below,
     is_there,
@@ -87,11 +88,12 @@ class DuckdbFiles(OnDisk, TableSource):
                 raise DataError(f"{file} is no ordinary file. Give files of the patients.")
         try:
             connection = self._connection()
-            return within(
-                self.query_seconds,
-                lambda: self._rows_of(connection, set(wanted)),
-                connection.interrupt,
-            )
+
+            def read() -> TextTable:
+                with connection:  # closed in the thread that uses it
+                    return self._rows(connection, set(wanted))
+
+            return within(self.query_seconds, read, connection.interrupt)
         except TimeoutError:
             raise DataError(
                 f"{self.describe()}: the query took longer than {self.query_seconds:g} s. Make it"
@@ -139,10 +141,6 @@ class DuckdbFiles(OnDisk, TableSource):
             some = ", ".join(shown[:SHOWN]) + (", ..." if len(shown) > SHOWN else "")
             yield f"{len(shown)} files in {self.path} are not read: {some}"
 
-    def _rows_of(self, connection: "DuckDBPyConnection", wanted: set[str]) -> TextTable:
-        with connection:  # closed in the thread that uses it
-            return self._rows(connection, wanted)
-
     def _rows(self, connection: "DuckDBPyConnection", wanted: set[str]) -> TextTable:
         for file in self._files():
             # DuckDB would rename a second column age to age_1, and confuses age and Age.
@@ -156,19 +154,9 @@ class DuckdbFiles(OnDisk, TableSource):
         # On separate lines, because a query may end in a comment.
         limited = connection.sql(f"SELECT * FROM (\n{query}\n) LIMIT {self.max_rows + 1}")
         names = connection.sql(query).columns  # of the SELECT that it is known to be now
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise DataError(
-                f"{self.describe()}: the query gives the column {', '.join(map(repr, twice))} more"
-                " than once. Name each with AS."
-            )
+        check_query(self.describe(), names)
         table: pa.Table = limited.to_arrow_table()
-        if table.num_rows > self.max_rows:
-            raise DataError(
-                f"{self.describe()}: there are more than {self.max_rows:,} rows. Narrow the query,"
-                " or raise max_rows under [data]."
-            )
-        if table.num_rows == 0:
-            raise DataError(f"{self.describe()}: there are no rows. Check data.query.")
+        check_query(self.describe(), names, table.num_rows, self.max_rows)
         header, columns = text_columns(table, wanted)
         return whole_table(
             self.describe(),
@@ -208,10 +196,7 @@ class DuckdbFiles(OnDisk, TableSource):
 
 
 def _reader(file: Path, *, as_text: bool = False) -> str:
-    """Return DuckDB's function for the file; `as_text`: a CSV's values as they are written.
-
-    Otherwise its columns are numbers, dates of the form 2020-12-31, or text.
-    """
+    """Return DuckDB's function for the file; `as_text`: a CSV's values as they are written."""
     reader = READERS[file.suffix.lower()]
     options = ""
     if reader == CSV:

@@ -155,10 +155,7 @@ def _check_size(path: Path, num_bytes: int) -> None:
 
 
 def found_encoding(content: FileContent) -> tuple[str, list[str]]:
-    """Return the encoding as Python calls it, and a note of any other than UTF-8.
-
-    Raises DataError where the text may be in several, or in none, or was cut off.
-    """
+    """Return the encoding as Python calls it, and a note of any other than UTF-8."""
     with content.open() as file:
         begin = file.read(4)
     if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -194,10 +191,7 @@ def _said(encoding: str) -> str:
 
 
 def declared_encoding(content: FileContent, encoding: str) -> str:
-    """Return the site file's encoding, as Python calls it.
-
-    Raises DataError where a file is not text in it, or was cut off inside a character.
-    """
+    """Return the site file's encoding, as Python calls it."""
     if not _decodes(content, encoding):
         raise DataError(
             f"Data file {content} is not text in {encoding}. Correct encoding under [data], such as"

@@ -73,7 +73,6 @@ class ImageFiles(OnDisk, ImageSource):
         description="Regular expression; its group in a file's name is the patient, such as "
         "`^(.+?)_` for `p12_left.png`.",
     )
-    # regular expression; its group in a file's name is the patient, e.g. "^(.+?)_" for p12_left.png
     resize: Resize = Field(
         default="refuse",
         description="What becomes of an image in a folder that is of another size.",

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 from torch.nn.functional import interpolate
 
 from erosion_client.dataset.column_values import (
@@ -328,9 +328,18 @@ def scans_by_class(
 class ScanFolder(OnDisk, ImageSource):
     """A folder of scans: one folder of them per class, or a table of their labels."""
 
-    if TYPE_CHECKING:  # fields of every such source, each with its own explanation
-        path: Path
-        labels: Path | None
+    path: Path = Field(description="A folder.")
+    labels: Path | None = Field(
+        default=None,
+        description="A table with the column `file` and the study's targets. Left out: one "
+        "folder per class.",
+    )
+    resize: Resize = Field(
+        default="refuse",
+        description='What becomes of an image of another size than the study\'s: `"refuse"`: the '
+        'data are not accepted. `"stretch"`: it is brought to that size. `"pad"`: so, too, with '
+        "its proportions kept, and black around it.",
+    )
 
     def require(self, package: str, extra: str) -> None:
         """Raise DataError, with the command that installs it, where a package is missing."""
@@ -419,10 +428,7 @@ def read_each(
     read_one: ReadOne,
     problems_of_all: Callable[[], Sequence[str]] = tuple,
 ) -> LabelledImages:
-    """Read every scan. Raises DataError with all problems; damaged files can be left out instead.
-
-    `read_one` raises UnusableImageError; `problems_of_all` is called when all were read.
-    """
+    """Read every scan; damaged ones can be left out. Raises DataError with all problems."""
     num = len(scans.paths)
     check_decoded(scans.root, num * int(np.prod(task.shape)))
     images = np.zeros((num, *task.shape), dtype=np.uint8)

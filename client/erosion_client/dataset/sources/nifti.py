@@ -15,7 +15,6 @@ from erosion_client.dataset.column_values import LARGEST_NUMBER
 from erosion_client.dataset.sources.data_source import LabelledImages, files_below
 from erosion_client.dataset.sources.labelled_images import (
     PatientPattern,
-    Resize,
     ScanFolder,
     UnusableImageError,
     Window,
@@ -55,12 +54,6 @@ class NiftiImages(ScanFolder):
     """
 
     source: Literal["nifti"] = "nifti"
-    path: Path = Field(description="A folder.")
-    labels: Path | None = Field(
-        default=None,
-        description="A table with the column `file` and the study's targets. Left out: one "
-        "folder per class.",
-    )
     plane: Literal["axial", "coronal", "sagittal"] = Field(
         default="axial",
         description="In which direction the slice is taken, through the middle of the volume.",
@@ -69,12 +62,6 @@ class NiftiImages(ScanFolder):
         default="percentiles",
         description='`[centre, width]`. `"percentiles"`: from the 1st to the 99th percentile of '
         "the volume, for magnetic resonance, which has no unit.",
-    )
-    resize: Resize = Field(
-        default="refuse",
-        description='What becomes of an image of another size than the study\'s: `"refuse"`: the '
-        'data are not accepted. `"stretch"`: it is brought to that size. `"pad"`: so, too, with '
-        "its proportions kept, and black around it.",
     )
     patient_pattern: PatientPattern | None = Field(
         default=None, description="Regular expression; its group in a file's name is the patient."
@@ -102,10 +89,17 @@ class NiftiImages(ScanFolder):
             return self._image(volume.values, task), hash_of_image(said, axial)
 
         found = read_each(self, scans, task, read_one)
+        notes = [*found.notes]
+        if unsaid:
+            notes.append(
+                f"{len(unsaid)} volumes do not state their orientation (qform_code and sform_code"
+                " are 0), so left and right, or all axes, may be mistaken:"
+                f" {some_of(unsaid)}; convert them again from the scanner's files"
+            )
         return replace(
             found,
             patients=patients_in_names(self.path, self.patient_pattern, found.places),
-            notes=(*found.notes, *_note_of(unsaid), *self._others(scans.paths)),
+            notes=(*notes, *self._others(scans.paths)),
         )
 
     def _others(self, read: Sequence[Path]) -> Iterator[str]:
@@ -118,7 +112,10 @@ class NiftiImages(ScanFolder):
 
     def _image(self, values: NDArray[np.float64], task: ImageTask) -> NDArray[np.uint8]:
         """Read the slice or volume as the study wants it."""
-        window = self._window_of(values)
+        window = self.window
+        if window == "percentiles":
+            low, high = np.percentile(values, PERCENTILES).tolist()
+            window = (low + high) / 2, max(high - low, np.finfo(np.float64).tiny)
         if task.is_of_volumes:
             slices = np.transpose(values, (2, 1, 0))[:, ::-1, ::-1]
             grey = np.empty(slices.shape, dtype=np.uint8)
@@ -130,12 +127,6 @@ class NiftiImages(ScanFolder):
         image = Image.fromarray(np.ascontiguousarray(grey.T[::-1, ::-1]))
         return fitted(image, task, self.resize)
 
-    def _window_of(self, values: NDArray[np.float64]) -> Window:
-        if self.window != "percentiles":
-            return self.window
-        low, high = np.percentile(values, PERCENTILES).tolist()
-        return (low + high) / 2, max(high - low, np.finfo(np.float64).tiny)
-
 
 @dataclass(frozen=True, slots=True)
 class _Volume:
@@ -144,15 +135,6 @@ class _Volume:
     values: NDArray[np.float64]  # (x, y, z), the axes to the right, to the front and up
     is_of_integers: bool  # as stored
     says_how_it_lies: bool  # else the axes of the format before orientation was stored
-
-
-def _note_of(unsaid: Sequence[str]) -> Iterator[str]:
-    if unsaid:
-        yield (
-            f"{len(unsaid)} volumes do not state their orientation (qform_code and sform_code"
-            f" are 0), so left and right, or all axes, may be mistaken:"
-            f" {some_of(unsaid)}; convert them again from the scanner's files"
-        )
 
 
 def _volume(path: Path) -> _Volume:

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from pydantic import Field, model_validator
 
-from erosion_client.dataset.sources.data_source import TableSource, within
+from erosion_client.dataset.sources.data_source import TableSource, check_query, within
 from erosion_client.dataset.text_table import ColumnEncoder, TextTable, whole_table
 from erosion_client.finding import Finding, failed, ok, warning
 from erosion_common.errors import DataError
@@ -154,29 +154,17 @@ class SqlQuery(TableSource):
 
     def _table(self, result: "CursorResult[Any]", wanted: set[str], deadline: float) -> TextTable:
         header = tuple(result.keys())
-        if twice := sorted({name for name in header if header.count(name) > 1}):
-            raise DataError(
-                f"{self.describe()} gives the column {', '.join(map(repr, twice))} more than once."
-                " Name each with AS."
-            )
+        check_query(self.describe(), header)
         encoders = [ColumnEncoder(n, self.describe(), is_wanted=n in wanted) for n in header]
         num_rows = 0
         while batch := result.fetchmany(BATCH_ROWS):
             num_rows += len(batch)
             if monotonic() > deadline:  # nobody waits any more
                 raise TimeoutError
-            if num_rows > self.max_rows:
-                raise DataError(
-                    f"{self.describe()} gives more than {self.max_rows:,} rows. Narrow it, or raise"
-                    " max_rows under [data]."
-                )
+            check_query(self.describe(), header, num_rows, self.max_rows)
             for encoder, values in zip(encoders, zip(*batch, strict=True), strict=True):
                 encoder.add(values)
-        if num_rows == 0:
-            raise DataError(
-                f"{self.describe()} gives no rows. Check its conditions in the database's own"
-                " client, and that this account may see the patients."
-            )
+        check_query(self.describe(), header, num_rows, self.max_rows)
         columns = dict(zip(header, (encoder.column() for encoder in encoders), strict=True))
         return whole_table(self.describe(), header, columns, wanted, num_rows, footer_lines=None)
 

@@ -63,10 +63,7 @@ MIDNIGHT = time()
 def read_sheet(
     content: FileContent, origin: str, sheet: str | None, marks: Marks, wanted: Collection[str]
 ) -> TextTable:
-    """Read the wanted columns of a sheet, the only non-empty one unless named. Raises DataError.
-
-    Cells with an error, such as #N/A, are missing, and dates are dates.
-    """
+    """Read the wanted columns of a sheet, the only non-empty one unless named. Raises DataError."""
     cells = ([_plain(value) for value in row] for row in _sheet(content, origin, sheet))
     rows = (
         Row(number, number, row if any(cell != "" for cell in row) else ())
@@ -180,11 +177,7 @@ def _lacking(origin: str, package: str) -> DataError:
 def read_statistics(
     content: FileContent, origin: str, encoding: str | None, labels: bool, wanted: Collection[str]
 ) -> TextTable:
-    """Read the wanted columns of a file of SPSS, SAS or Stata. Raises DataError.
-
-    Values that the file declares as missing are missing. Labelled values are read as their codes,
-    or with `labels` as the labels.
-    """
+    """Read the wanted columns of a file of SPSS, SAS or Stata. Raises DataError."""
     try:
         import pyreadstat
     except ModuleNotFoundError:
@@ -222,10 +215,7 @@ def read_statistics(
 def read_json_lines(
     content: FileContent, origin: str, encoding: str | None, wanted: Collection[str]
 ) -> TextTable:
-    """Read the wanted columns of a file with an object on each line. Raises DataError.
-
-    Nested values are columns by their path: `name.0.family`.
-    """
+    """Read the wanted columns of a file with an object on each line. Raises DataError."""
     encoding = declared_encoding(content, encoding or "utf-8")
     rows: list[dict[str, Any]] = []
     lines: list[int] = []
