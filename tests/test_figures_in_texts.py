@@ -1,15 +1,24 @@
-"""Figures that the texts quote are those of the result files."""
+"""The texts quote the figures of the result files, and claim what these show."""
 
 import json
+import os
 import re
+from collections import Counter
+from math import ceil
 from pathlib import Path
 from statistics import median
 
 import pytest
 
+from erosion.simulation.testbed import study_path
+from erosion_common.algorithms.weight_erosion import PRESETS
 from erosion_common.protocol.messages import CROSS_FITTED_SIGNIFICANCE, SIGNIFICANCE
-from experiments.cells import read_cells
+from erosion_common.study.study import Study, load_study
+from experiments.cells import CellFile, read_cells
 from experiments.experiment import RESULTS
+from experiments.papers import references, robustness
+from experiments.papers.robustness_page import summarise
+from experiments.papers.rules import RECOMMENDED
 from experiments.papers.verdict import plans
 from experiments.papers.verdict_page import (
     ALIKE,
@@ -24,10 +33,15 @@ from experiments.papers.verdict_page import (
     worst_and_mean,
 )
 from experiments.papers.verdict_refits import HOLD_OUT
+from experiments.splits import simulated_split
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = ROOT / "experiments" / "benchmarks" / "results"
-SPLITS = json.loads((ROOT / "experiments" / "results" / "splits.json").read_text())
+PAGES = {page.parent.name: page.read_text() for page in (ROOT / RESULTS).glob("*/README.md")}
+SPLITS = json.loads((ROOT / RESULTS / "splits.json").read_text())
+VERDICT = CellFile.read(ROOT / RESULTS / "verdict").cells
+# Of sections whose figures are a page's, but for those that another test of this file looks at.
+COMPUTED = {"10.7910", "1.4", "1.7", "0.06", ".005", ".01", "1.47", "1.24", "1.54", "0.34"}
 
 
 def flowing(path: str) -> str:
@@ -91,16 +105,14 @@ def two_digits(value: float) -> str:
 
 
 def test_the_page_about_the_link_quotes_the_benchmark_of_many_sites() -> None:
-    results = ROOT / "experiments" / "benchmarks" / "results" / "many_sites.json"
-    found = json.loads(results.read_text())["details"]["256 sites"]
+    found = json.loads((BENCHMARKS / "many_sites.json").read_text())["details"]["256 sites"]
     text = flowing("docs/link.md")
     assert f"costs the coordinator {found['coordinator_processor_seconds']:.2f} s of a" in text
     assert f"and took {found['median_seconds']:.2f} s on two cores" in text
 
 
 def test_the_page_about_flower_quotes_the_benchmark_of_an_app_over_our_link() -> None:
-    results = ROOT / "experiments" / "benchmarks" / "results" / "app_overhead.json"
-    found = json.loads(results.read_text())["details"]["tiny"]
+    found = json.loads((BENCHMARKS / "app_overhead.json").read_text())["details"]["tiny"]
     ours, stock = (found[name]["seconds_per_round"] for name in ("ours-app", "stock"))
     text = flowing("docs/flower.md")
     assert f"took {median(ours):.3f} s over our link and {median(stock):.1f} s on stock" in text
@@ -163,3 +175,220 @@ def test_the_page_about_evaluation_quotes_the_whole_studies(whole_studies: list[
     counts = {study.studies for study in whole_studies}
     assert f"{len(whole_studies)} cells of {counts.pop()} studies" in text
     assert not counts
+
+
+def losses(experiment: str, heading: str, column: int = 1) -> dict[str, float]:
+    """By arm, the figure that a column of the table below a heading begins with."""
+    section = PAGES[experiment].split(f"{heading}\n", 1)[1].split("\n## ", 1)[0]
+    rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| ")]
+    return {
+        cells[0].removeprefix("| "): float(cells[column].split()[0])
+        for cells in rows
+        if re.match(r"[-+]?\d", cells[column])
+    }
+
+
+@pytest.mark.parametrize("path", ["experiments/README.md", "docs/choosing.md"])
+def test_every_figure_of_a_text_is_on_the_page_of_an_experiment(path: str) -> None:
+    """Of one that the section names, or of the two that the texts are about, where it names any."""
+    everything = [*PAGES.values()]
+    for section in re.split(r"\n(?=## )", (ROOT / path).read_text()):
+        named = [name for name in PAGES if f"`{name}`" in section]
+        pages = [PAGES[n] for n in {*named, "which-rule", "confirmation"}] if named else everything
+        figures = re.findall(r"(?<![\w.])\d*\.\d+(?![\w.]*\w)", section)
+        unknown = {figure for figure in figures if not any(figure in page for page in pages)}
+        assert unknown <= COMPUTED, section.splitlines()[0]
+
+
+def test_every_experiment_page_that_the_texts_name_is_there() -> None:
+    for page in ("README.md", "experiments/README.md"):
+        links = re.findall(r"\]\(((?:experiments/)?results/[^)]+)\)", (ROOT / page).read_text())
+        assert links
+        assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []
+
+
+def test_the_rules_that_the_texts_recommend_are_the_best_ranked() -> None:
+    tuned = {
+        name: (float(rank), float(regret))
+        for name, rank, regret in re.findall(
+            r"^\| (\w+) \| (\d+\.\d) \| (\d\.\d+) \|$", PAGES["tuned-rules"], re.MULTILINE
+        )
+    }
+    assert set(sorted(tuned, key=lambda arm: tuned[arm][0])[:2]) == {
+        RECOMMENDED,
+        "evidence_erosion",
+    }
+    assert min(tuned, key=lambda arm: tuned[arm][1]) == RECOMMENDED
+    explored = losses("which-rule", "## Over 5 settings")
+    assert min(explored, key=lambda arm: explored[arm]) == "evidence_erosion"
+    confirmed = losses("confirmation", "## Over 4 settings")
+    ranked = sorted(confirmed, key=lambda arm: confirmed[arm])
+    assert ranked[0] == RECOMMENDED
+    assert set(ranked[1:3]) == {"evidence_erosion", "personal_intercept"}
+    assert set(ranked[-2:]) == {"bias_correction", "weighted_gradient"}
+    of_users = PAGES["confirmation"].split(
+        "| fedavg | fine_tuning | weight_erosion | evidence_erosion |\n"
+    )[1]
+    users = [line.split(" | ")[1:5] for line in of_users.split("\n\n")[0].splitlines()[1:]]
+    assert len(users) == 4
+    assert all(re.match(r"-0\.\d{3} .*\*$", entry) for user in users for entry in user)
+
+
+def test_where_the_rules_do_not_help_is_as_the_texts_say() -> None:
+    errors = losses("odd-one-out", "## breast-cancer, for miscoded", 3)
+    assert errors["local"] < errors["weight_erosion"] < errors["evidence_erosion"]
+    assert errors["evidence_erosion"] < errors[RECOMMENDED] < errors["fedavg"]
+    swiss = losses("which-rule", "## heart-disease, for switzerland")
+    assert swiss["personal_intercept"] < swiss["local"] < swiss["fedavg"] / 10
+    cells = read_cells(ROOT / RESULTS / "robustness", robustness.plans()).values()
+    found = [summarise(study, cells) for study in ("breast-cancer", "heart-disease")]
+    bad = {row.method for s in found if s for row in s.rows if row.harmed or row.below_alone}
+    assert found[1] is not None
+    assert {row.method for row in found[1].rows} - bad == {
+        *("local", "evidence_erosion", "fedfomo", "weighted_gradient"),
+        *("model_averaging", "bias_correction"),
+    }
+    of_each = references.by_setting(
+        read_cells(ROOT / RESULTS / "references", references.plans()), ROOT / RESULTS
+    )
+    ours = references.against("ours", "ridge", of_each)
+    assert [setting for setting, each in ours.items() if each.mean > 0] == [
+        ("heart-disease", "cleveland")
+    ]
+
+
+@pytest.mark.parametrize("name", ["which-rule", "confirmation", "tuned-rules"])
+def test_a_picture_of_differences_says_over_how_many_splits_it_is(name: str) -> None:
+    settings = Counter(
+        cell.rpartition("-")[0] for cell in CellFile.read(ROOT / RESULTS / name).cells
+    )
+    told = re.findall(r"\((\d+) splits\)", (ROOT / RESULTS / name / "differences.svg").read_text())
+    assert Counter(told) == Counter(str(splits) for splits in settings.values())
+
+
+def test_the_erosion_share_that_is_recommended_is_the_one_that_lost_least() -> None:
+    lost = {
+        int(share): float(mean)
+        for share, mean in re.findall(
+            r"^\| share-(\d+) \|.*\| (\d\.\d+) \| \d\.\d+ \|$", PAGES["slow-erosion"], re.M
+        )
+    }
+    best = min(lost, key=lambda share: lost[share])
+    assert best == 100 * PRESETS["recommended"]["erosion_share"]
+    assert f"`erosion_share = {best / 100:g}`" in flowing("experiments/README.md")
+
+
+def claims(kind: str, patients: int, rule: str) -> float:
+    """In percent of the simulated studies of one cell of the verdict's experiment."""
+    cell = VERDICT[f"simulated-{kind}-{patients}"]
+    found = cell.figures[rule]
+    count, studies = found["first"] + found["second"], cell.plan.config["studies"]
+    return float(100 * count / studies)
+
+
+def test_the_evaluation_page_quotes_the_verdicts_error_rates() -> None:
+    text = flowing("docs/evaluation.md")
+
+    def of_sizes(kind: str) -> str:
+        rates = [f"{claims(kind, patients, 'declared'):.0f}" for patients in (30, 104, 300)]
+        return f"{rates[0]}, {rates[1]} and {rates[2]} %"
+
+    assert f"claims a difference in {of_sizes('gross-errors-on-easy-patients')} of" in text
+    assert f"not sure enough in {of_sizes('overconfident')} of studies" in text
+    sizes = (16, 30, 50, 60, 100, 104, 200, 300)
+    alike = [claims("alike", patients, "declared") for patients in sizes]
+    assert f"a difference is claimed in {max(alike):.0f} % of studies" in text
+    nulls = ("alike", "gross-errors", "gross-errors-on-easy-patients", "overconfident")
+    strict = max(claims(kind, n, "one more patient") for kind in nulls for n in sizes)
+    assert f"in at most {ceil(10 * strict) / 10:.1f} % of studies" in text  # a bound
+    for patients in (100, 200, 300):
+        ordinary, strict = (
+            claims("gain-0.06", patients, rule) for rule in ("declared", "one more patient")
+        )
+        assert f"| {patients} | {ordinary:.1f} | {strict:.1f} |" in text
+
+
+def test_the_evaluation_page_quotes_how_far_chance_moves_the_worst_cell() -> None:
+    page = PAGES["verdict"]
+    found = re.search(
+        r"Its worst cell, ([\d.]+) % of \d+ studies, has a 95 % binomial interval \(Wilson\) of"
+        r" ([\d.]+) to ([\d.]+) %",
+        page,
+    )
+    assert found is not None
+    worst, low, high = found.groups()
+    text = flowing("docs/evaluation.md")
+    assert f"the 95 % interval of its {worst} % is {low} to {high} %" in text
+    near = page.split("| | p ≤ | claims, mean % | claims, worst cell % |")[1]
+    held_out, folds = (
+        re.search(rf"^\| {scheme} \| \S+ \(claimed at\) \| \S+ \| (\S+) \|$", near, re.M)
+        for scheme in ("hold-out", "5 folds, 5 times")
+    )
+    assert held_out is not None
+    assert folds is not None
+    quoted = f"{folds[1]} % (five folds, five times) and {held_out[1]} % (hold-out) of a setting's"
+    assert quoted in flowing("experiments/README.md")
+
+
+def test_the_threat_model_quotes_what_the_protections_cost() -> None:
+    page = PAGES["protections"]
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    errors, more = ({row[0].strip("| "): row[column] for row in rows} for column in (1, 2))
+    text = flowing("docs/threat-model.md")
+    assert f"in place of {errors['cells of 3, public order']} |" in text
+    both = "cells of 10, secret order"
+    for words, found in (
+        ("secret order of the mini-batches", more["secret order"]),
+        ("cells of 10 in place of 3", more["cells of 10"]),
+        ("both", more[both]),
+        (
+            "both, and compressed as float16 or int8",
+            f"{more[f'{both}, float16']}, {more[f'{both}, int8']}",
+        ),
+    ):
+        assert f"| {words} | {found} |" in text
+
+
+def last_weights(study: str, user: str) -> list[float | None]:
+    """The other hospitals' weights after the last round, with the paper's setting."""
+    found = load_study(study_path(study))
+    raw = found.model_dump(mode="json") | {
+        "user": user,
+        "arms": {"weight_erosion": {}},
+        "evaluation": {"test_share": found.evaluation.test_share, "bootstrap": 100},
+    }
+    data_dir = os.environ.get("EROSION_DATA")
+    run = simulated_split(Study.model_validate(raw), Path(data_dir) if data_dir else None)
+    last = run.records["weight_erosion"][-1].hospitals
+    return [hospital.weight_after for name, hospital in last.items() if name != user]
+
+
+def test_the_papers_setting_leaves_nobody_in_the_default_study() -> None:
+    assert last_weights("breast-cancer", "home") == [0.0] * 4
+    text = flowing("experiments/README.md")
+    assert "With the paper's setting every other hospital's weight falls to zero there" in text
+
+
+@pytest.mark.data
+@pytest.mark.skipif("EROSION_DATA" not in os.environ, reason="needs the data sets: EROSION_DATA")
+def test_the_papers_setting_hardly_erodes_in_the_study_of_readmission() -> None:
+    assert all(weight and weight > 0.5 for weight in last_weights("diabetes-130", "medicaid"))
+    loss = losses("confirmation", "## diabetes-130, for medicaid")
+    assert loss["weight_erosion"] == pytest.approx(loss["fedavg"], abs=0.0011)
+    assert "every hospital keeps more than half of its weight" in flowing("experiments/README.md")
+
+
+def test_the_text_about_the_simulator_quotes_its_benchmark() -> None:
+    path = BENCHMARKS / "simulation.json"
+    found = json.loads(path.read_text())
+    lines = {line["name"].removeprefix("simulation."): line for line in found["lines"]}
+    loop, flower, limit = (lines[f"mnist.vs_{peer}"] for peer in ("loop", "flower", "limit"))
+    text = flowing("experiments/README.md")
+    ours = f"Ours trains {flower['ours']:,.0f} images a second, {loop['ratio']:.2f} times a plain"
+    assert f"{ours} loop and {flower['ratio']:.2f} times Flower's simulation engine" in text
+    assert f"come to {limit['peer'] / flower['peer']:.2f} times Flower's" in text
+    assert f"A round of the table takes {lines['table.vs_in_turn']['ours']:.2f} s" in text
+    details = found["details"]["ours"]
+    assert f"takes {details['peak_memory_mb'] / 1000:.1f} GB" in text
+    assert len(details["seconds_per_round"]) == 3
+    assert found["machine"]["processors"] == 2

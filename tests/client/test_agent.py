@@ -32,7 +32,7 @@ from erosion_common.protocol.frames import LONGEST_REASON
 from erosion_common.support import expiry
 from tests.support.broken_line import BreaksAfterTheWelcome
 from tests.support.docker_engine import ROOT
-from tests.support.said import raises
+from tests.support.said import says
 
 
 def longest_pauses(monkeypatch: pytest.MonkeyPatch, num_requests: int, times: int) -> list[float]:
@@ -200,86 +200,71 @@ def test_a_site_ends_with_a_study_that_it_took_part_in(came: list[str], is_over:
     assert after(*came).stop.is_set() is is_over
 
 
-@pytest.mark.parametrize(
-    ("came", "tries"),
-    [
-        (["declines", ENDED], 3),
-        (["comes too late", ENDED], 3),
-        (["declines"], 9),
-        (["declines", ENDED, "joins"], 9),
-    ],
-)
-def test_a_declined_site_ends(came: list[str], tries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+MOST_TRIES = 9  # of a test; then the site would try for ever
+STUDY_ENDS, LATER = Until(study_ends=True), Until(give_up_seconds=2 * LOST_SECONDS, study_ends=True)
+MISSED = "may have ended meanwhile"
+
+
+def outage(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, error: Exception, *came: str, until: Until
+) -> tuple[int, str]:
+    """How often a site tries, so many seconds apart, where every try fails; and what it says."""
     clock = [0.0]
 
-    def out_of_reach() -> None:
-        clock[0] += GONE_SECONDS / 2
-        if clock[0] == 9 * GONE_SECONDS / 2:
+    def connect() -> None:
+        clock[0] += seconds
+        if clock[0] == MOST_TRIES * seconds:
             agent.stop.set()
-        raise LostLink("out of reach")
+        raise error
 
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(random, "uniform", lambda *_bounds: 0.0)
-    agent = after(*came, connect=out_of_reach)
-    agent.run()
-    assert clock[0] == tries * GONE_SECONDS / 2
+    agent, said = after(*came, connect=connect, until=until), ""
+    try:
+        agent.run()
+    except LinkError as problem:
+        said = str(problem)
+    return int(clock[0] / seconds), said
 
 
 @pytest.mark.parametrize(
-    ("came", "until", "tries"),
+    ("came", "until", "seconds", "tries", "said"),
     [
-        (["joins", "trains"], Until(study_ends=True), 3),
-        (["trains"], Until(study_ends=True), 3),  # an app's run
-        (["declines"], Until(study_ends=True), 3),
-        (["joins", TOO_LATE], Until(study_ends=True), 3),
-        (["comes too late"], Until(study_ends=True), 3),
-        (["joins"], Until(give_up_seconds=2 * LOST_SECONDS, study_ends=True), 5),
-        ([], Until(give_up_seconds=2 * LOST_SECONDS, study_ends=True), 5),  # it was started again
-        (["joins"], Until(), None),
-        ([], Until(study_ends=True), None),  # it came before the coordinator
-        (["describes"], Until(study_ends=True), None),  # of which no study need come
+        (["declines", ENDED], STUDY_ENDS, GONE_SECONDS / 2, 3, ""),
+        (["comes too late", ENDED], STUDY_ENDS, GONE_SECONDS / 2, 3, ""),
+        (["declines"], STUDY_ENDS, GONE_SECONDS / 2, MOST_TRIES, ""),
+        (["declines", ENDED, "joins"], STUDY_ENDS, GONE_SECONDS / 2, MOST_TRIES, ""),
+        (["joins", "trains"], STUDY_ENDS, LOST_SECONDS / 2, 3, MISSED),
+        (["trains"], STUDY_ENDS, LOST_SECONDS / 2, 3, MISSED),  # an app's run
+        (["declines"], STUDY_ENDS, LOST_SECONDS / 2, 3, MISSED),
+        (["joins", TOO_LATE], STUDY_ENDS, LOST_SECONDS / 2, 3, MISSED),
+        (["comes too late"], STUDY_ENDS, LOST_SECONDS / 2, 3, MISSED),
+        (["joins"], LATER, LOST_SECONDS / 2, 5, "Gave up after"),
+        ([], LATER, LOST_SECONDS / 2, 5, "Gave up after"),  # it was started again
+        (["joins"], Until(), LOST_SECONDS / 2, MOST_TRIES, ""),
+        ([], STUDY_ENDS, LOST_SECONDS / 2, MOST_TRIES, ""),  # it came before the coordinator
+        (["describes"], STUDY_ENDS, LOST_SECONDS / 2, MOST_TRIES, ""),  # no study need come
     ],
 )
-def test_a_site_that_may_have_missed_the_end_of_its_study_gives_up(
-    came: list[str], until: Until, tries: int | None, monkeypatch: pytest.MonkeyPatch
+def test_a_site_gives_up_where_its_study_ended_or_may_have_ended(
+    came: list[str],
+    until: Until,
+    seconds: float,
+    tries: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock = [0.0]
-
-    def out_of_reach() -> None:
-        clock[0] += LOST_SECONDS / 2
-        if clock[0] == 9 * LOST_SECONDS / 2:
-            agent.stop.set()
-        raise LostLink("out of reach")
-
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(random, "uniform", lambda *_bounds: 0.0)
-    agent = after(*came, connect=out_of_reach, until=until)
-    if tries is None:
-        agent.run()
-        return
-    said = "may have ended meanwhile" if until.give_up_seconds is None else "Gave up after"
-    with raises(LinkError, said):
-        agent.run()
-    assert clock[0] == tries * LOST_SECONDS / 2
+    found = outage(monkeypatch, seconds, LostLink("out of reach"), *came, until=until)
+    assert (found[0], said in found[1], bool(found[1])) == (tries, True, bool(said))
 
 
-@pytest.mark.parametrize("until", [Until(give_up_seconds=0.5), Until(study_ends=True)])
+@pytest.mark.parametrize("until", [Until(give_up_seconds=0.5), STUDY_ENDS])
 def test_an_expired_certificate_gives_up(until: Until, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-
-    def expired() -> None:
-        clock[0] += LOST_SECONDS
-        if clock[0] == 9 * LOST_SECONDS:
-            agent.stop.set()
-        raise SiteError("This site's certificate node.crt expired yesterday.")
-
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(random, "uniform", lambda *_bounds: 0.0)
-    agent = after("joins", connect=expired, until=until)
-    with raises(LinkError, "yesterday", "600 s") as problem:
-        agent.run()
-    assert "coordinator.address" not in str(problem.value)  # which is not at fault
-    assert clock[0] == 2 * LOST_SECONDS
+    expired = SiteError("This site's certificate node.crt expired yesterday.")
+    tries, said = outage(monkeypatch, LOST_SECONDS, expired, "joins", until=until)
+    assert tries == 2
+    assert says(said, "yesterday", "600 s")
+    assert "coordinator.address" not in said  # which is not at fault
 
 
 def test_hospitals_in_containers_are_left_alone_where_the_coordinator_is_gone_for_good() -> None:

@@ -9,44 +9,34 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord
 
 from erosion_client.audit.audit_log import AuditLog
-from erosion_client.connection.serve import make_app
-from erosion_client.consent.approvals import decide, entry_of
-from erosion_client.consent.consent import Consent
 from erosion_client.records.account import dataset_of
 from erosion_client.records.records import FILE_NAME, Records
 from erosion_client.records.recovery import recover
-from erosion_client.site_file import Site
-from erosion_client.training.hospital import Hospital
 from erosion_common.protocol import wire
-from erosion_common.protocol.flower import RequestMessage, read_error
 from erosion_common.protocol.messages import TrainRequest
 from erosion_common.rounds.selection import fold_studies, trials
 from erosion_common.study.study import Study
 from tests.support.said import says
+from tests.support.served import Served, refusal_in
 from tests.support.small_study import make_site, make_study, twenty_patients
 from tests.support.without_noise import make_fedavg_ask_for_a_mean
 
-MLP = {"name": "mlp", "hidden": [4, 4]}
 DIM = 6  # of the logistic regression
 
 
-class Peer:
-    """The program of hospital b, asked by hand; what it answers is in its log."""
+class Peer(Served):
+    """The program of hospital b; what it answers is in its log."""
 
     def __init__(self, folder: Path, study: Study) -> None:
-        self.site: Site = make_site(
-            folder, twenty_patients(), name="b", file="b.csv", compute={"state": folder / "state"}
-        )
-        self.study, self.records = study, folder / "records"
-        self.book = Records.of(self.site)
-        decide(self.book, entry_of(study, self.book), approve=True, by="somebody")
-        consent = Consent(self.site, self.book, "c")
-        self._app = make_app(Hospital(self.site, secret=b"s" * 32), consent)
+        state = {"state": folder / "state"}
+        site = make_site(folder, twenty_patients(), name="b", file="b.csv", compute=state)
+        super().__init__(site, study)
+        self.study, self.log = study, folder / "records"
 
-    def ask(
+    def why_not(
         self,
         request: TrainRequest,
         kind: str = "",
@@ -60,11 +50,10 @@ class Peer:
         said: Mapping[str, Any] = json.loads(wire.header_text(content))
         content["header"] = ConfigRecord({"json": json.dumps({**said, **header})})
         kind = kind or wire.train_type(request.step)
-        asked = RequestMessage(content, "1", 2, kind, group_id="", ttl=60.0)
-        reply: Message = self._app(asked, Context(1, 2, {}, RecordDict(), {}))
-        with AuditLog(self.records) as log:
-            log.record(asked, reply)
-        return read_error(reply.error).reason if reply.has_error() else ""
+        reply = self.ask(kind, content)
+        with AuditLog(self.log) as log:
+            log.record(self.request(kind, content), reply)
+        return refusal_in(reply)
 
 
 def request(study: Study, arm: str, step: str = "train", exchange: int = 1) -> TrainRequest:
@@ -80,14 +69,14 @@ def test_no_answer_is_given_whose_round_the_log_would_not_know(
 ) -> None:
     privacy = {"epsilon": 3.0, "learning_rate": 1.0} if promised else None
     site = Peer(tmp_path, make_study(privacy=privacy))
-    assert "WireError" in site.ask(request(site.study, "fedavg"), header=header)
-    assert site.ask(request(site.study, "fedavg"), header={"round": 1}) == ""
+    assert "WireError" in site.why_not(request(site.study, "fedavg"), header=header)
+    assert site.why_not(request(site.study, "fedavg"), header={"round": 1}) == ""
 
 
 @pytest.mark.parametrize("kind", ["train.gradient", "train.sealed_distance", "train.check"])
 def test_a_step_is_answered_to_a_message_of_its_own_type(tmp_path: Path, kind: str) -> None:
     site = Peer(tmp_path, make_study(privacy={"epsilon": 3.0, "learning_rate": 1.0}))
-    assert says(site.ask(request(site.study, "fedavg"), kind), "asks", "'train'")
+    assert says(site.why_not(request(site.study, "fedavg"), kind), "asks", "'train'")
 
 
 def test_where_patients_have_privacy_no_step_is_answered_but_training(
@@ -96,19 +85,19 @@ def test_where_patients_have_privacy_no_step_is_answered_but_training(
     make_fedavg_ask_for_a_mean(monkeypatch)
     study = make_study(privacy={"epsilon": 3.0, "learning_rate": 1.0})
     site = Peer(tmp_path, study)
-    assert says(site.ask(request(study, "fedavg", "mean")), "'mean'", "answers")
+    assert says(site.why_not(request(study, "fedavg", "mean")), "'mean'", "answers")
     with closing(Records.of(site.site)) as ledger:
         assert ledger.privacy.spent(dataset_of(site.site)).in_all == 0
-    assert site.ask(request(study, "fedavg", exchange=2)) == ""
+    assert site.why_not(request(study, "fedavg", exchange=2)) == ""
     (tmp_path / "plain").mkdir()
     plain = make_study()
-    assert Peer(tmp_path / "plain", plain).ask(request(plain, "fedavg", "mean")) == ""
+    assert Peer(tmp_path / "plain", plain).why_not(request(plain, "fedavg", "mean")) == ""
 
 
 def test_what_was_answered_is_found_again_in_the_log(tmp_path: Path) -> None:
     site = Peer(tmp_path, make_study(privacy={"epsilon": 3.0, "learning_rate": 1.0}))
-    assert site.ask(request(site.study, "fedavg")) == ""
-    log, dataset = site.records / "sent.jsonl", dataset_of(site.site)
+    assert site.why_not(request(site.study, "fedavg")) == ""
+    log, dataset = site.log / "sent.jsonl", dataset_of(site.site)
     found = recover(Records(tmp_path / "book", "b"), "c", dataset, log)
     assert (found.answers, found.releases) == (1, 1)
 
@@ -118,23 +107,23 @@ def test_a_gradient_of_all_patients_is_given_once_a_round(tmp_path: Path) -> Non
     study = make_study(arms={"fedlin": {}})
     site = Peer(tmp_path, study)
     asked = [request(study, "fedlin", "gradient", place) for place in (1, 2, 3, 32)]
-    said = [site.ask(each) for each in asked]
+    said = [site.why_not(each) for each in asked]
     assert said[0] == ""
     assert all(says(words, "gradient", "round") for words in said[1:])
-    assert site.ask(asked[0]) == ""  # the same question
+    assert site.why_not(asked[0]) == ""  # the same question
 
 
 def test_a_book_that_was_lost_gives_no_other_place_in_the_round(tmp_path: Path) -> None:
     study = make_study(arms={"fedlin": {}})
     site = Peer(tmp_path, study)
-    assert site.ask(request(study, "fedlin", "gradient", 1)) == ""
-    site.book.close()
+    assert site.why_not(request(study, "fedlin", "gradient", 1)) == ""
+    site.records.close()
     (site.site.consent_folder / FILE_NAME).unlink()
     site = Peer(tmp_path, study)
-    log, dataset = site.records / "sent.jsonl", dataset_of(site.site)
-    assert recover(site.book, "c", dataset, log).answers == 1
-    assert says(site.ask(request(study, "fedlin", "gradient", 1)), "start", "new")
-    assert says(site.ask(request(study, "fedlin", "gradient", 2)), "gradient", "round")
+    log, dataset = site.log / "sent.jsonl", dataset_of(site.site)
+    assert recover(site.records, "c", dataset, log).answers == 1
+    assert says(site.why_not(request(study, "fedlin", "gradient", 1)), "start", "new")
+    assert says(site.why_not(request(study, "fedlin", "gradient", 2)), "gradient", "round")
 
 
 @pytest.mark.parametrize(
@@ -151,7 +140,7 @@ def test_only_a_trial_has_one_more(tmp_path: Path, keys: dict[str, object], one_
         asked = next(iter(fold_studies(study)), study)
     models = [torch.full((DIM,), 0.1 * number) for number in (1, 2, 3, 4)]
     said = [
-        site.ask(TrainRequest(asked, "fedavg", number, model, None, "r", {}))
+        site.why_not(TrainRequest(asked, "fedavg", number, model, None, "r", {}))
         for number, model in enumerate(models, start=1)
     ]
     answered = 2 + one_more
@@ -159,30 +148,10 @@ def test_only_a_trial_has_one_more(tmp_path: Path, keys: dict[str, object], one_
     assert all(f"approved {answered} rounds" in words for words in said[answered:])
 
 
-def test_a_model_is_checked_once_a_round(tmp_path: Path) -> None:
-    study = make_study(hospitals=["a", "b", "c"], arms={"gems": {}})
-    site = Peer(tmp_path, study)
-    assert site.ask(request(study, "gems")) == ""
-    models = {place: {"model": torch.full((DIM,), 0.1 * place)} for place in (2, 3)}
-    said = [
-        site.ask(TrainRequest(study, "gems", 1, None, None, "r", model, "check", place))
-        for place, model in models.items()
-    ]
-    assert said[0] == ""
-    assert says(said[1], "check", "round")
-
-
-def test_a_step_that_a_method_takes_several_times_is_answered_as_often(tmp_path: Path) -> None:
-    study = make_study(hospitals=["a", "b", "c"], arms={"network_gems": {}}, model=MLP)
-    arm = study.arms["network_gems"]
-    layout = study.build_context.layout
-    assert [arm.times_asked(step, layout) for step in ("neurons", "check")] == [2, 1]
-
-
 def test_an_arm_of_the_user_alone_has_no_update_of_anybody_else(tmp_path: Path) -> None:
     site = Peer(tmp_path, make_study())
-    assert site.ask(request(site.study, "fedavg")) == ""
-    assert says(site.ask(request(site.study, "local")), "local", "hospital")
+    assert site.why_not(request(site.study, "fedavg")) == ""
+    assert says(site.why_not(request(site.study, "local")), "local", "hospital")
 
 
 def test_no_hospital_but_the_public_one_tunes(tmp_path: Path) -> None:
@@ -190,4 +159,4 @@ def test_no_hospital_but_the_public_one_tunes(tmp_path: Path) -> None:
     site = Peer(tmp_path, study)
     enclosed = {"model": torch.zeros(DIM)}
     asked = TrainRequest(study, "gems", 1, None, None, "r", enclosed, "tune", 3)
-    assert says(site.ask(asked), "hospital", "public")
+    assert says(site.why_not(asked), "hospital", "public")

@@ -1,6 +1,5 @@
 """Whatever a method answers, the exact number of a hospital's patients is not in it."""
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,9 @@ import torch
 from erosion.simulation.simulator import simulate, timeless
 from erosion_client.training.hospital import Hospital
 from erosion_common.algorithms import REGISTRY
-from erosion_common.errors import Refusal
 from erosion_common.protocol.messages import EvaluateRequest, StepResult, TrainRequest, TrainResult
 from erosion_common.study.study import Study
-from tests.support.small_study import TASK, make_site, make_study
+from tests.support.small_study import make_site, make_study
 
 PEERS_PATIENTS = 57  # no multiple of the smallest cell
 
@@ -92,26 +90,6 @@ def test_no_answer_tells_how_many_patients_there_are(
     assert not told & {PEERS_PATIENTS * times for times in (1, 2)}
 
 
-@pytest.mark.parametrize("num", [57, 58, 61])
-def test_an_update_tells_how_many_mini_batches_a_pass_has(tmp_path: Path, num: int) -> None:
-    """What docs/threat-model.md admits: a weight that no patient moves shrinks once a batch."""
-    rate, decay = 0.1, 0.01
-    study = make_study(
-        task={**TASK, "features": [{"name": "sex", "categories": ["f", "m", "neither"]}]},
-        training={"epochs": 1, "batch_size": 2, "learning_rate": rate, "weight_decay": decay},
-    )
-    site = make_site(tmp_path, table(num, 1), name="b", file="b.csv", limits={"min_cell": 10})
-    start = torch.ones(max(place.stop for place in study.build_context.layout().values()))
-    update = Hospital(site).train(TrainRequest(study, "fedavg", 1, start, None)).delta
-    # Of a category but the first there is a column; nobody here is in the last.
-    shrunk = math.log1p(float(update[1])) / math.log1p(-rate * decay)
-    assert round(shrunk) == num // 2  # one that is left over is in a batch of three
-
-
-def test_numbers_are_found_wherever_they_stand() -> None:
-    assert set(numbers({"a": [1, {"b": 2.5}], "c": True, "d": "57"})) == {1, 2.5}
-
-
 def test_no_figure_of_a_test_part_tells_how_few_are_without_the_event(tmp_path: Path) -> None:
     """Of 49 patients whose number is told, 41 would be as good as the other eight."""
     draws = np.random.default_rng(3)
@@ -138,19 +116,3 @@ def test_no_figure_of_a_test_part_tells_how_few_are_without_the_event(tmp_path: 
     assert told.comparison.num_patients == 49
     assert not {8.0, 41.0} & set(numbers(told.model_dump()))
     assert told.comparison.smallest_class == 5
-
-
-def test_refusals_by_the_limit_on_steps_tell_how_many_there_are_now(tmp_path: Path) -> None:
-    """What docs/threat-model.md admits, of patients before the first training: a pass of one batch
-    is one step, and nobody need take it."""
-    site = make_site(tmp_path, table(57, 1), name="b", file="b.csv", limits={"min_cell": 10})
-
-    def is_refused(batch_size: int) -> bool:
-        training = {"epochs": 1, "batch_size": batch_size}
-        try:
-            Hospital(site).describe(make_study(name=f"of-{batch_size}", training=training))
-        except Refusal:
-            return True
-        return False
-
-    assert [size for size in range(50, 64) if is_refused(size)] == [*range(57, 64)]

@@ -49,15 +49,17 @@ def test_a_bit_that_the_disk_lost_is_noticed_wherever_it_was(tmp_path: Path) -> 
         assert back.round == 3
 
 
-def test_a_file_without_a_checksum_is_an_earlier_program_s(tmp_path: Path) -> None:
+def test_a_file_without_a_checksum_is_refused(tmp_path: Path) -> None:
     state = RunState(round=3, params=VALUES, algorithm_state=None)
     path = tmp_path / "state"
     checkpoint.save(path, state, arm="a", study_digest="d")
     about, tensors = read_tensors(path)
     checksum, _, header = about["erosion"].partition(" ")
     assert len(checksum) == 8
-    safetensors.torch.save_file(tensors, path, metadata={"erosion": header})
-    assert checkpoint.load(path, state, arm="a", study_digest="d").round == 3
+    for entries in ({"erosion": header}, {"other": header}, None):
+        safetensors.torch.save_file(tensors, path, metadata=entries)
+        with pytest.raises(CheckpointError):
+            checkpoint.load(path, state, arm="a", study_digest="d")
 
 
 def test_safetensors_orders_one_entry_alike_in_every_process(tmp_path: Path) -> None:

@@ -45,13 +45,6 @@ def test_a_line_that_was_changed_is_named(run: Path, capsys: pytest.CaptureFixtu
     assert "coordinator keeps" in said or "not follow" in said
 
 
-def test_removed_last_lines_show(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    without_the_last_line(run.parent / "bob" / "sent.jsonl")
-    code, said = audited(run, capsys)
-    assert code == 1
-    assert says(said, "keeps", "1 hashes")
-
-
 def test_removed_lines_show_without_old_ones(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     oldest = full_files(run.parent / "bob" / "sent.jsonl")[0]
     oldest.unlink()

@@ -8,6 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 from erosion_common.errors import CheckpointError, HopelessError, ModelError, RunError
+from erosion_common.formats.json_file import write_json
 from erosion_common.program.command_line import main
 from erosion_common.rounds.context import RunContext
 from erosion_common.rounds.presence import HospitalsAwayError, UserDeclinedError
@@ -41,7 +42,7 @@ class Parts:
         if (problem := self.problems.get(study.user)) is not None:
             raise problem
         result = RESULT.model_copy(update={"user": study.user})
-        folder.result.write_text(result.model_dump_json())
+        write_json(folder.result, result)
         folder.report.touch()
         return result
 

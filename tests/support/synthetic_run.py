@@ -1,9 +1,8 @@
 """A made-up run that looks like a real one: five hospitals, one of which codes its labels wrong."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ from erosion_common.tasks import REGISTRY
 from erosion_server.output.events import RunFinished, StudyStarted
 from erosion_server.output.observers import Observer
 from erosion_server.run.findings import Contribution
-from erosion_server.run.journal import FORMAT, Journal
+from erosion_server.run.journal import Journal
 from erosion_server.run.result import ArmResult, Result, SecondsPerRound, verdict
 from erosion_server.run.run_folder import RunFolder, write_study
 from tests.support import small_study
@@ -272,13 +271,6 @@ def final_metrics(arm: str, rounds: int, auroc: bool = True) -> FinalMetrics:
         if name in ("accuracy", "auroc", "brier", "log_loss") and value is not None
     }
     return FinalMetrics(**metrics.model_dump(), intervals=intervals)
-
-
-def as_json(record: RoundRecord) -> str:
-    """One line of the journal, as the journal writes it."""
-    values = {"format": FORMAT, **asdict(record)}
-    values["user_metrics"] = record.user_metrics and record.user_metrics.model_dump()
-    return json.dumps(values) + "\n"
 
 
 def play(observer: Observer, run: Run, folder: Path = FOLDER) -> None:

@@ -76,11 +76,11 @@ def table_inputs(
     rows: NDArray[np.float64],
     scaling: Scaling | None,
     missing_values: Sequence[float] | None = None,
-    cut: Cut | None = CUT,
+    cut: Cut = CUT,
 ) -> Tensor:
     """Encode rows (n, features) as the model's input (n, columns) float32.
 
-    A number becomes (x - mean) / deviation, clipped on either side (`cut`; None: not clipped), and
+    A number becomes (x - mean) / deviation, clipped on either side (`cut`), and
     a missing one the column's mean: 0 after scaling, without scaling the column's value in
     `missing_values`. A category becomes an indicator for every category but the first, and one for
     "missing" where the study asks for it; elsewhere a missing one becomes the indicators in
@@ -94,9 +94,8 @@ def table_inputs(
             missing = missing_values[start] if missing_values else 0.0
             if scaling:
                 values = (values - scaling.mean[start]) / scaling.deviation[start]
-                if cut:
-                    farthest = cut.of(scaling.deviation[start])
-                    values = np.clip(values, -farthest, farthest)
+                farthest = cut.of(scaling.deviation[start])
+                values = np.clip(values, -farthest, farthest)
                 missing = 0.0
             inputs[:, start] = np.where(absent, missing, values)
         else:

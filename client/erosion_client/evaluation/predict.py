@@ -139,7 +139,6 @@ def apply_model(saved: SavedModel, source: TableSource) -> Applied:
     notes = checked.notes
     if scaling:
         notes += tuple(notes_of_unlike(saved.task, checked.rows, scaling))
-    if scaling and card.cut:
         notes += tuple(notes_of_cut(saved.task, checked.rows, scaling, card.cut))
     rows = np.arange(table.num_rows) if table.positions is None else table.positions
     keys: dict[int, str] = {}

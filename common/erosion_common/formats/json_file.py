@@ -17,7 +17,7 @@ from erosion_common.settings.base import validate
 from erosion_common.support.files import MOST_KEPT_BYTES, read_named, write_atomically
 
 M = TypeVar("M", bound=BaseModel)
-CHECKSUM = "crc32"  # the key; files of earlier versions lack it
+CHECKSUM = "crc32"  # the key
 
 
 def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -28,10 +28,12 @@ def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
 def without_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the object that `with_checksum` got.
 
-    Raises ValueError where the checksum is not that of the values.
+    Raises ValueError where there is no checksum, or it is not that of the values.
     """
     rest = {key: value for key, value in values.items() if key != CHECKSUM}
-    if CHECKSUM in values and values[CHECKSUM] != _checksum(rest):
+    if CHECKSUM not in values:
+        raise ValueError(f"it has no checksum ({CHECKSUM}), so this program did not write it")
+    if values[CHECKSUM] != _checksum(rest):
         raise ValueError("its checksum is not that of its values, so it was changed or damaged")
     return rest
 

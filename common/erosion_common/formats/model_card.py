@@ -13,7 +13,7 @@ from erosion_common.errors import CheckpointError
 from erosion_common.formats.json_file import read_json, write_json
 from erosion_common.learning.models import ModelSettings, parameter_shapes
 from erosion_common.protocol.messages import Scaling
-from erosion_common.protocol.scaling import Cut
+from erosion_common.protocol.scaling import CUT, Cut
 from erosion_common.rounds.checkpoint import load_model, save_model
 from erosion_common.settings.base import Settings
 from erosion_common.support.files import open_named
@@ -36,11 +36,11 @@ class ModelCard(Settings):
     model: ModelSettings
     seed: int = 0  # the study's, by which frozen parameters are drawn that no file gives
     scaling: Scaling | None
-    cut: Cut | None = None  # of what is scaled; None: an earlier version cut nothing
+    cut: Cut = CUT  # of what is scaled
     missing_means: tuple[float, ...] | None = None
     # per encoded column, what stands for a missing number where the study imputes without scaling
     versions: dict[str, str]  # of the packages that made it
-    sha256: str | None = None  # of model.safetensors; None: an earlier version did not write it
+    sha256: str = ""  # of model.safetensors; `write_model` fills it in
 
 
 def write_model(folder: Path, card: ModelCard, parameters: Tensor) -> None:
@@ -72,7 +72,7 @@ def read_model(run_folder: Path, arm: str | None = None) -> tuple[ModelCard, Ten
     if not (folder / PARAMETERS).exists():
         raise _missing(folder / PARAMETERS)
     parameters = load_model(folder / PARAMETERS)
-    if card.sha256 not in (None, _sha256(folder / PARAMETERS)):
+    if card.sha256 != _sha256(folder / PARAMETERS):
         raise CheckpointError(
             f"{folder / PARAMETERS} is not the file that {CARD} was written with: it was changed,"
             f" or is of another model. Bring both back from one backup, or: {REMEDY}"

@@ -47,18 +47,11 @@ def metadata(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[s
     return {"erosion": f"{_checksum(text, tensors)} {text}"}
 
 
-def read_with_header(
-    path: Path, *, is_needed: bool = True
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the header and the tensors by name. Raises OSError, and ValueError for a damaged file.
-
-    `is_needed`: whether there must be a header; earlier programs wrote some files without.
-    """
+def read_with_header(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the header and the tensors by name. Raises OSError, ValueError (damaged file)."""
     about, tensors = read_tensors(path)
-    if not (about or is_needed):
-        return {}, tensors
     header, checksum, text = _header_in(about)
-    if checksum is not None and checksum != _checksum(text, tensors):
+    if checksum != _checksum(text, tensors):
         raise ValueError("its checksum is not that of its content, so it was changed or damaged")
     return header, tensors
 
@@ -71,9 +64,9 @@ def read_header(path: Path) -> dict[str, Any]:
     return header
 
 
-def _header_in(about: Mapping[str, str]) -> tuple[dict[str, Any], str | None, str]:
+def _header_in(about: Mapping[str, str]) -> tuple[dict[str, Any], str, str]:
     try:
-        checksum, text = _parted(about["erosion"])
+        checksum, _, text = about["erosion"].partition(" ")
         header = json.loads(text)
     except KeyError:
         raise ValueError("it has no header of this program") from None
@@ -82,14 +75,6 @@ def _header_in(about: Mapping[str, str]) -> tuple[dict[str, Any], str | None, st
     if not isinstance(header, dict):
         raise ValueError("its header is not a JSON object")
     return header, checksum, text
-
-
-def _parted(entry: str) -> tuple[str | None, str]:
-    """Return the checksum, None in a file of an earlier program, and the header's text."""
-    if entry.startswith("{"):
-        return None, entry
-    checksum, _, text = entry.partition(" ")
-    return checksum, text
 
 
 def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:

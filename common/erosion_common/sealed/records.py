@@ -124,7 +124,7 @@ class RecordFiles(SumRecords):
         if evidence is None:
             return None
         try:
-            return evidence, read_with_header(self._own, is_needed=False)[1]["own"]
+            return evidence, read_with_header(self._own)[1]["own"]
         except (OSError, KeyError, ValueError) as problem:
             raise CheckpointError(
                 f"{self._own} cannot be read ({problem}). Without the user's own update of that"

@@ -9,7 +9,6 @@ import numpy as np
 from erosion_common.formats.json_file import write_json
 from erosion_common.formats.model_card import ModelCard, write_model
 from erosion_common.protocol.messages import EvaluateReply
-from erosion_common.protocol.scaling import CUT
 from erosion_common.rounds.records import RoundRecord
 from erosion_common.rounds.selection import SelectedSettings
 from erosion_common.rounds.study import Outcome
@@ -130,7 +129,6 @@ def _card(folder: RunFolder, study: Study, arm: str, evaluation: EvaluateReply) 
         model=study.model,
         seed=study.seed,
         scaling=scaling,
-        cut=None if scaling is None else CUT,
         missing_means=evaluation.missing_means,
         versions=provenance.versions(),
     )

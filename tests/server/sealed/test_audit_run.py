@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from erosion_common.errors import RunError
+from erosion_common.errors import CheckpointError, RunError
 from erosion_common.program.command import CHECK_FAILED
 from erosion_common.program.command_line import main
 from erosion_common.sealed.records import Evidence, RecordFiles
@@ -126,10 +126,9 @@ def test_evidence_is_for_its_owner_alone(tmp_path: Path) -> None:
     assert np.array_equal(read[1].numpy(), OWN)
 
 
-def test_evidence_of_an_earlier_program_has_no_checksum_and_is_read(tmp_path: Path) -> None:
+def test_evidence_without_a_checksum_is_refused(tmp_path: Path) -> None:
     audited(tmp_path, claimed=2.0)
     (own,) = RunFolder(tmp_path).sealed.glob("*.safetensors")
     save_file({"own": torch.from_numpy(OWN)}, own)
-    read = RecordFiles(RunFolder(tmp_path).sealed, "we").evidence()
-    assert read is not None
-    assert np.array_equal(read[1].numpy(), OWN)
+    with pytest.raises(CheckpointError):
+        RecordFiles(RunFolder(tmp_path).sealed, "we").evidence()
