@@ -142,7 +142,7 @@ def play(
         for agent in in_progress.asked:
             answers[agent], now[agent] = answer_of(name, agent, state, ask, now, sends)
             assert not isinstance(answers[agent], Rejection), answers[agent]
-        usual = norm(state.params) if ask.usual is None else ask.usual
+        usual = norm(state.params) if ask.baseline is None else ask.baseline
         answers = reject_outsized(answers, "a", usual, len(state.params))
         if sends is honestly:
             assert not any(isinstance(answer, Rejection) for answer in answers.values()), answers

@@ -45,7 +45,7 @@ def test_without_the_user_rounds_are_skipped_and_then_the_run_stops() -> None:
     with pytest.raises(
         RunError, match=r"2 rounds in a row were skipped in fedavg.*Try again\. .*quorum"
     ):
-        study_run(transport, kept, remedy=" Try again.")
+        study_run(transport, kept, remedy="Try again.")
     assert [record.outcome for record in kept.records] == ["done", "skipped", "skipped"]
 
 
@@ -116,7 +116,7 @@ def test_a_wait_has_the_end_that_the_study_says_and_names_who_was_missing() -> N
     with pytest.raises(
         RunError, match=r"b, c did not come back within 600 s. Resume it. `--longest"
     ):
-        study_run(transport, kept, remedy=" Resume it.")
+        study_run(transport, kept, remedy="Resume it.")
     assert 600.0 <= transport.clock <= 602.0
     assert [record.outcome for record in kept.records] == ["done"]
 

@@ -149,7 +149,7 @@ def test_a_run_that_does_not_begin_says_what_to_do_and_how_to_go_on(
     transport.join(*here)
     for name in declined:
         transport.decline(name, "limits.studies allows others only")
-    remedy = " Put that right, then resume with `erosion server --resume RUN`."
+    remedy = "Put that right, then resume with `erosion server --resume RUN`."
     with pytest.raises(RunError) as problem:
         study_run(transport, Kept(), remedy=remedy)
     assert said in str(problem.value)

@@ -184,7 +184,7 @@ class Ask:
     any_number: bool = False  # the method accepts any number of answers
     as_it_comes: "Callable[[HospitalName, SiteAnswer], SiteAnswer] | None" = None
     # what is kept of each screened answer until the others are there; None: all of it
-    usual: float | None = None
+    baseline: float | None = None
     # Euclidean, of what is measured of an answer, where others show little; None: the model's norm
 
 

@@ -22,7 +22,7 @@ from erosion_common.protocol.messages import Scaling
 from erosion_common.protocol.scaling import as_text
 from erosion_common.rounds.context import RunContext, Updates
 from erosion_common.rounds.presence import BackOff
-from erosion_common.rounds.records import Answer, Rejection, RoundRecord, RunState
+from erosion_common.rounds.records import Absence, Answer, Rejection, RoundRecord, RunState
 from erosion_common.rounds.round import first_state, undone
 from erosion_common.rounds.screening import ITSELF, NOT_FINITE
 from erosion_common.sealed.paillier import CoordinatorKeys
@@ -73,6 +73,19 @@ class Arm:
                 and self.method.asks(self.state.algorithm_state, name)
             )
         ]
+
+    def paused(
+        self, user: HospitalName, present: Sequence[HospitalName], enough: int
+    ) -> dict[HospitalName, Absence]:
+        """Returns who sits out, and why: nobody who is needed, and nobody after a skipped round."""
+        number = self.state.round + 1
+        paused = {
+            name: why
+            for name in present
+            if name != user and (why := self.back_off.why_paused(name, number)) is not None
+        }
+        spared = self.state.skipped_in_a_row == 0 and len(present) - len(paused) >= enough
+        return paused if spared else {}
 
     def undo(
         self, study: Study, own_loss: float | None, answers: Mapping[HospitalName, Answer]

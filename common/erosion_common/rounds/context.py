@@ -103,5 +103,5 @@ class RunContext:
     run: str = ""  # the name by which sites know the run
     weights: Path | None = None  # folder of the files that models start from
     every_user: bool = False  # the study is one user's part; other users wait for its end
-    remedy: str = ""  # how to resume a run that was given up: a sentence, after a space
-    states_kept_in: str = ""  # for messages
+    remedy: str = ""  # how to resume a run that was given up: a sentence
+    states_kept_in: str = ""  # a sentence

@@ -67,8 +67,8 @@ def evaluate(ctx: RunContext, finals: Mapping[str, RunState]) -> EvaluateResult:
         if not reply.left:
             break  # it answered that it cannot: asking again would not help
     raise RunError(
-        f"The final figures are missing: the user's site {user!r} did not give them"
-        f" ({problem}).{ctx.states_kept_in}"
+        f"The final figures are missing: the user's site {user!r} did not give them ({problem})",
+        remedy=ctx.states_kept_in,
     )
 
 

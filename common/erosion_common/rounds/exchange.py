@@ -1,11 +1,12 @@
-"""One exchange of a round: requests go out, answers come back and are screened."""
+"""A round under way: exchanges, each of which asks hospitals at once and screens the answers."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from erosion_common.aggregation.cohort import HospitalName, Update
 from erosion_common.aggregation.vectors import norm
-from erosion_common.algorithms.base import Ask, Brings, SiteAnswer
+from erosion_common.algorithms.base import Ask, Brings, RoundStart, SiteAnswer
 from erosion_common.algorithms.equal_steps import lengthened_by
 from erosion_common.compression.codec import compress
 from erosion_common.protocol.messages import Metrics, Scaling, TrainRequest, TrainResult
@@ -14,11 +15,13 @@ from erosion_common.rounds.bounds import most_reply_bytes
 from erosion_common.rounds.channel import Connection, Reply
 from erosion_common.rounds.context import RunContext
 from erosion_common.rounds.evaluation import problem_with_metrics
+from erosion_common.rounds.presence import too_slow
 from erosion_common.rounds.records import (
     Absence,
     Answer,
     ExchangeRecord,
     Rejection,
+    RoundRecord,
     RunState,
     StepRecord,
 )
@@ -36,70 +39,138 @@ from erosion_common.study.study import Study
 from erosion_common.support.text import printable
 
 
-class Exchange:
-    """What is asked at once, and what comes back."""
+class OpenRound:
+    """`requests` and `take` are one exchange, in turn until `is_over`; `close` moves the arm on.
 
-    def __init__(
-        self, ctx: RunContext, arm: Arm, round_: Round, paused: Mapping[HospitalName, Absence]
-    ) -> None:
-        """Notes who is absent already. `paused`: those that are not asked in this round, and why"""
-        assert round_.request is not None
-        self._ctx, self._arm, self._round, self._request = ctx, arm, round_, round_.request
-        ctx.presence.refresh()
-        self._here = [n for n in round_.asked if n in ctx.presence.members and n not in paused]
-        self.answers: dict[HospitalName, Answer] = {
-            name: paused.get(name) or Absence(ctx.presence.why_away(name))
-            for name in round_.asked
-            if name not in self._here
-        }
-        self.replies: dict[HospitalName, ExchangeRecord] = {}  # outcome still open
-        self.metrics: Metrics | None = None  # the user's
-        self.own_loss: float | None = None  # the user's, of what it received, on its training part
-        self.lengths: dict[HospitalName, Lengths] = {}  # of what they sent
-        self._left: set[HospitalName] = set()  # disconnected meanwhile
-        self._asked_at = ctx.channel.now()
+    Flower's strategy asks the first exchange; `run_round` asks them all.
+    """
+
+    def __init__(self, ctx: RunContext, arm: Arm) -> None:
+        """Waits for the user and a quorum. Raises RunError."""
+        self._ctx, self._arm = ctx, arm
+        study, presence = ctx.study, ctx.presence
+        wanted, spare = arm.wanted(study), len(study.hospitals) - study.federation.quorum
+        enough = max(1, len(wanted) - spare)
+        presence.wait_for(wanted, enough)
+        self._members, self._started_at = dict(presence.members), ctx.channel.now()
+        present = [name for name in wanted if name in self._members]
+        self._paused = arm.paused(study.user, present, enough)
+        self._round = Round(
+            arm.state,
+            arm.method,
+            RoundStart(
+                arm.state.round + 1,
+                study.user,
+                tuple(name for name in present if name not in self._paused),
+                arm.state.params,
+            ),
+            arm=arm.name,
+            wanted=wanted,
+            spare=spare,
+            cohort_of=ctx.updates.cohort_of,
+        )
+        self.seconds = study.federation.round_deadline_seconds  # that an exchange may take
+        self._undone: tuple[RunState, RoundRecord] | None = None
+        self._steps: list[StepRecord] = []
+        self._metrics: Metrics | None = None  # the user's: the last that it sent
+        self._own_loss: float | None = None  # the user's, of what it received
+        self._late: set[HospitalName] = set()  # in any exchange
+        self._heard: set[HospitalName] = set()  # in any exchange
+        self._slow: set[HospitalName] = set()  # in any exchange, though in time
+        self._lengths: dict[HospitalName, Lengths] = {}  # of what is used
 
     @property
-    def array(self) -> str:
-        """Names what an exchange without updates measures: a step may be asked for twice."""
-        return f"{self._request.step} {self._round.number}"
+    def is_over(self) -> bool:
+        """Returns True once the method asks no more."""
+        return self._round.request is None
 
     def requests(self) -> dict[Connection, TrainRequest]:
-        """Returns the requests to those that are here."""
-        return self._requests(self._here)
+        """Returns what the next exchange asks of those that are here."""
+        presence, asked = self._ctx.presence, self._round.asked
+        presence.refresh()
+        here = [n for n in asked if n in presence.members and n not in self._paused]
+        self._answers: dict[HospitalName, Answer] = {
+            name: self._paused.get(name) or Absence(presence.why_away(name))
+            for name in asked
+            if name not in here
+        }
+        self._replies: dict[HospitalName, ExchangeRecord] = {}  # outcome still open
+        self._sent: dict[HospitalName, Lengths] = {}  # what they sent in this exchange
+        self._left: set[HospitalName] = set()  # disconnected meanwhile
+        self._asked_at = self._ctx.channel.now()
+        return self._requests(here)
 
     def take(self, replies: Iterable[Reply]) -> None:
-        """Screens the replies; asks those that disconnected once more if the round needs them."""
+        """Screens the replies, and aggregates after the last exchange.
+
+        Those that disconnected are asked once more if the round needs them.
+        """
+        request, user, arm = self._round.request, self._ctx.study.user, self._arm
+        assert request is not None
         self._take_all(replies)
         if again := self._wait_for_those_who_left():
-            seconds = self._ctx.study.federation.round_deadline_seconds
-            self._take_all(self._ctx.channel.ask(self._requests(again), seconds))
-        self._reject_outsized()
-        for name, answer in self.answers.items():
-            if isinstance(answer, Absence) and answer.over:
-                self._arm.over[name] = answer.reason
+            self._take_all(self._ctx.channel.ask(self._requests(again), self.seconds))
+        self._reject_outsized(request)
+        for name, answer in self._answers.items():
+            if isinstance(answer, Absence):
+                if answer.over:
+                    arm.over[name] = answer.reason
+                if answer.late:
+                    self._late.add(name)
+            else:
+                self._heard.add(name)
+                if not isinstance(answer, Rejection) and name in self._sent:
+                    self._lengths[name] = {**self._lengths.get(name, {}), **self._sent[name]}
+        times = {
+            name: reply.seconds
+            for name, reply in self._replies.items()
+            if name in self._heard
+            and reply.seconds is not None
+            and reply.bytes_received is not None
+        }  # over a network
+        self._slow |= too_slow(times, self.seconds)
+        self._steps.append(self._record(request))
+        self._undone = self._undone or arm.undo(self._ctx.study, self._own_loss, self._answers)
+        if request.baseline is not None:  # counts as the user's: never an outlier
+            baseline = {self._array(request): request.baseline}
+            self._lengths[user] = {**baseline, **self._lengths.get(user, {})}
+        self._round.answer(self._answers)
 
-    def record(self) -> StepRecord:
-        """Returns the journal's entry."""
-        entries = {}
-        for name, answer in self.answers.items():
-            entry = self.replies.get(name, ExchangeRecord("absent"))
-            if isinstance(answer, Rejection):
-                entry = replace(entry, outcome="rejected", reason=answer.reason)
-            elif isinstance(answer, Absence):
-                entry = replace(entry, outcome="absent", reason=answer.reason)
-            entries[name] = entry
-        return StepRecord(self._request.step, self._ctx.channel.now() - self._asked_at, entries)
+    def close(self) -> RoundRecord:
+        """Moves the arm on, and returns what happened."""
+        arm, members = self._arm, self._members
+        arm.back_off.round_ended(arm.state.round + 1, self._late, self._heard, self._slow)
+        after, record = self._undone or self._round.outcome()
+        arm.advance(
+            self._ctx.study, self._ctx.updates, after, record, self._lengths, self._own_loss
+        )
+        hospitals = {
+            name: replace(
+                entry,
+                **self._sums(name),
+                software=members[name].software if name in members else None,
+                described_samples=members[name].num_samples if name in members else None,
+            )
+            for name, entry in record.hospitals.items()
+        }
+        return replace(
+            record,
+            hospitals=hospitals,
+            user_metrics=self._metrics,
+            seconds=self._ctx.channel.now() - self._started_at,
+            steps=tuple(self._steps) if len(self._steps) > 1 else (),
+        )
 
     def _requests(self, names: Sequence[HospitalName]) -> dict[Connection, TrainRequest]:
-        ctx, members = self._ctx, self._ctx.presence.members
+        ctx, members, request = self._ctx, self._ctx.presence.members, self._round.request
+        assert request is not None
         self._names = {members[name].connection: name for name in names}
         self._described = {name: member.num_samples for name, member in members.items()}
         requests = train_requests(
             ctx.study,
             self._arm.name,
             self._arm.state,
-            self._request,
+            request,
             names,
             exchange=self._round.number,
             scaling=ctx.scaling,
@@ -114,33 +185,35 @@ class Exchange:
             del reply  # large; what is used of it is in the answer
 
     def _take(self, name: HospitalName, reply: Reply) -> None:
-        content, study = reply.content, self._ctx.study
+        content, study, request = reply.content, self._ctx.study, self._round.request
+        assert request is not None
         site_seconds = None
         if isinstance(content, Rejection | Absence):
             answer: Answer = content
         else:
-            answer = screen(content, name, self._expected(name))
+            answer = screen(content, name, self._expected(name, request))
             site_seconds = getattr(content.header, "seconds", None)
         (self._left.add if reply.left else self._left.discard)(name)
-        if name == study.user:
-            header = content.header if isinstance(content, TrainResult) else None
-            self.metrics = None if header is None else header.metrics
-            self.own_loss = None if header is None else header.own_loss
-            if self.metrics and (wrong := problem_with_metrics(self.metrics, study.task)):
-                answer, self.metrics = Rejection(wrong), None
+        if name == study.user and isinstance(content, TrainResult):
+            metrics = content.header.metrics
+            if metrics and (wrong := problem_with_metrics(metrics, study.task)):
+                answer, metrics = Rejection(wrong), None
+            self._metrics = metrics or self._metrics
+            if content.header.own_loss is not None:
+                self._own_loss = content.header.own_loss
         match answer:
             case Update():
-                self.lengths[name] = lengths_of(answer)
+                self._sent[name] = lengths_of(answer)
                 answer = self._ctx.updates.keep(answer)
             case SiteAnswer():
                 if answer.norm is not None:
-                    self.lengths[name] = {self.array: answer.norm}
-                if self._request.as_it_comes:
-                    answer = self._request.as_it_comes(name, answer)
+                    self._sent[name] = {self._array(request): answer.norm}
+                if request.as_it_comes:
+                    answer = request.as_it_comes(name, answer)
             case _:  # a site's own words may be megabytes
                 answer = replace(answer, reason=printable(answer.reason) or "no reason given")
-        self.answers[name] = answer
-        self.replies[name] = ExchangeRecord(
+        self._answers[name] = answer
+        self._replies[name] = ExchangeRecord(
             "accepted",
             seconds=reply.seconds,
             site_seconds=site_seconds,
@@ -151,28 +224,28 @@ class Exchange:
     def _wait_for_those_who_left(self) -> list[HospitalName]:
         """Waits once: a site that disconnects whenever it is asked must not block the round."""
         user, left = self._ctx.study.user, self._left
-        enough = self._round.needed(self.answers)
-        given = {n for n, a in self.answers.items() if isinstance(a, Update | SiteAnswer)}
+        enough = self._round.needed(self._answers)
+        given = {n for n, a in self._answers.items() if isinstance(a, Update | SiteAnswer)}
         if not enough or user not in given | left or len(given | left) < enough:
             return []
         names = [name for name in self._round.asked if name in left or name == user]
         self._ctx.presence.wait_for(names, enough - len(given - {user}))
         return [name for name in names if name in left and self._ctx.presence.is_here(name)]
 
-    def _reject_outsized(self) -> None:
+    def _reject_outsized(self, request: Ask) -> None:
         study, params = self._ctx.study, self._arm.state.params
-        updates = {name: a for name, a in self.answers.items() if isinstance(a, Update)}
+        updates = {name: a for name, a in self._answers.items() if isinstance(a, Update)}
         steps = study.arms[self._arm.name].equal_steps(study.build_context)
         factors = lengthened_by(updates, study.user, steps)  # by how much the method does that
         for name, factor in factors.items():
-            sent = self.lengths[name]
-            self.lengths[name] = {**sent, ITSELF: factor * sent[ITSELF]}
-        usual = norm(params) if self._request.usual is None else self._request.usual
-        self.answers = reject_outsized(
-            self.answers, study.user, usual, len(params), study.longest_noise, factors
+            sent = self._sent[name]
+            self._sent[name] = {**sent, ITSELF: factor * sent[ITSELF]}
+        baseline = norm(params) if request.baseline is None else request.baseline
+        self._answers = reject_outsized(
+            self._answers, study.user, baseline, len(params), study.longest_noise, factors
         )
 
-    def _expected(self, hospital: HospitalName) -> Expected:
+    def _expected(self, hospital: HospitalName, request: Ask) -> Expected:
         study, name, described = self._ctx.study, self._arm.name, self._described
         dim, patients = len(self._arm.state.params), described[hospital]
         is_user, settings = hospital == study.user, study.arms[name]
@@ -183,16 +256,39 @@ class Exchange:
             name,
             self._arm.state.round + 1,
             dim,
-            self._request.step,
-            reply_spec(study, name, self._request.brings, dim, by_user=is_user),
+            request.step,
+            reply_spec(study, name, request.brings, dim, by_user=is_user),
             study.federation.max_update_norm,
-            sealed=self._request.brings.sealed and not is_user,
+            sealed=request.brings.sealed and not is_user,
             # In a trial the user trains without a fold of the patients that it described.
             num_samples=None if study.fold is not None else patients,
             most_samples=None if is_user else sample_cap(described, hospital),
             most_seen=None if is_user else most_seen,
             most_steps=steps_cap(study, patients),
         )
+
+    def _array(self, request: Ask) -> str:
+        """Names what an exchange without updates measures: a step may be asked for twice."""
+        return f"{request.step} {self._round.number}"
+
+    def _record(self, request: Ask) -> StepRecord:
+        entries = {}
+        for name, answer in self._answers.items():
+            entry = self._replies.get(name, ExchangeRecord("absent"))
+            if isinstance(answer, Rejection):
+                entry = replace(entry, outcome="rejected", reason=answer.reason)
+            elif isinstance(answer, Absence):
+                entry = replace(entry, outcome="absent", reason=answer.reason)
+            entries[name] = entry
+        return StepRecord(request.step, self._ctx.channel.now() - self._asked_at, entries)
+
+    def _sums(self, name: HospitalName) -> dict[str, Any]:
+        entries = [step.hospitals[name] for step in self._steps if name in step.hospitals]
+        sums: dict[str, Any] = {}
+        for figure in ("site_seconds", "bytes_received", "bytes_sent"):
+            known = [value for e in entries if (value := getattr(e, figure)) is not None]
+            sums[figure] = sum(known) if known else None
+        return sums
 
 
 def train_requests(
@@ -210,6 +306,7 @@ def train_requests(
     dim, parameters, packed = len(state.params), None, None
     if ask.sends_parameters:  # as the sites will have them, in a simulation too
         parameters, packed = compress(state.params, study.federation.compression)
+    spec = reply_spec(study, arm, ask.brings, dim, by_user=True)
     to_all = TrainRequest(
         study=study,
         arm=arm,
@@ -223,9 +320,7 @@ def train_requests(
         exchange=exchange,
         wants_update=ask.brings.update,
         values=ask.to_all.values,
-        most_reply_bytes=most_reply_bytes(
-            reply_spec(study, arm, ask.brings, dim, by_user=True), dim
-        ),
+        most_reply_bytes=most_reply_bytes(spec, dim),
     )
     return {
         name: to_all

@@ -1,6 +1,6 @@
 """Who is here: admits hospitals, waits for those that are needed, backs off from late ones."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import prod
@@ -216,29 +216,17 @@ class Presence:
         Raises UserDeclinedError, HospitalsAwayError, RunError.
         """
         study, begun = self._study, self._channel.now()
-        announced: tuple[HospitalName, ...] = ()
         deadline = study.federation.join_deadline_seconds
-        while True:
-            self.refresh()
+
+        def missing(waited: float) -> list[HospitalName]:
             if study.user in self.declined:
-                why = self.declined[study.user].removesuffix(".")
-                raise UserDeclinedError(
-                    f"The user's own site {study.user!r} cannot take part: {why}."
-                    f"{self._check_site(study.user)}"
-                )
-            waited = self._channel.now() - begun
-            if not self.missing or (waited >= deadline and self._may_start(resumed=resumed)):
-                break
-            if waited >= deadline:
-                if self._longest is not None and waited >= self._longest:
-                    raise HospitalsAwayError(self._why_not_started(waited))
-                announced = self._announce(tuple(self.missing), announced)
-            mark = deadline if waited < deadline else self._longest
-            left = LOOK_SECONDS if mark is None else mark - waited
-            self._channel.wait_for_change(min(LOOK_SECONDS, left))
-        self._announce((), announced)
+                raise self._user_declined(self._check_site(study.user))
+            is_late = waited >= deadline and self._may_start(resumed=resumed)
+            return [] if is_late else self.missing
+
+        self._wait(missing, deadline, lambda waited, _: self._not_started(waited))
         if len(self.members) < study.federation.quorum:  # the others have declined
-            raise RunError(self._why_not_started(self._channel.now() - begun))
+            raise self._not_started(self._channel.now() - begun, RunError)
         if study.federation.join == "at_start" and not resumed:
             self.cohort = frozenset(self.members)
         if absent := {n: self.why_away(n) for n in study.hospitals if n not in self.members}:
@@ -249,19 +237,34 @@ class Presence:
 
         Raises RunError if that has become impossible, or takes too long.
         """
+
+        def too_long(_waited: float, away: Sequence[HospitalName]) -> RunError:
+            return HospitalsAwayError(
+                f"{', '.join(away)} did not come back within {self._longest:g} s",
+                remedy=f"{self._remedy} `--longest-wait SECONDS` says how long is too"
+                " long.".lstrip(),
+            )
+
+        shortest = LOOK_SECONDS if self._longest is None else min(LOOK_SECONDS, self._longest)
+        self._wait(lambda _: self._still_needed(hospitals, enough), shortest, too_long)
+
+    def _wait(
+        self,
+        missing: Callable[[float], Sequence[HospitalName]],
+        patience: float,
+        too_long: Callable[[float, Sequence[HospitalName]], RunError],
+    ) -> None:
+        """Waits until nobody is `missing`; announces who is after `patience` seconds."""
         begun = self._channel.now()
         announced: tuple[HospitalName, ...] = ()
         self.refresh()
-        while away := self._still_needed(hospitals, enough):
-            waited = self._channel.now() - begun
-            if self._longest is not None and waited >= self._longest:
-                raise HospitalsAwayError(
-                    f"{', '.join(away)} did not come back within {self._longest:g} s."
-                    f"{self._remedy} `--longest-wait SECONDS` says how long is too long."
-                )
-            if waited >= LOOK_SECONDS:  # most are back in a moment
+        while away := tuple(missing(waited := self._channel.now() - begun)):
+            if waited >= patience:
+                if self._longest is not None and waited >= self._longest:
+                    raise too_long(waited, away)
                 announced = self._announce(away, announced)
-            left = LOOK_SECONDS if self._longest is None else self._longest - waited
+            mark = patience if waited < patience else self._longest
+            left = LOOK_SECONDS if mark is None else mark - waited
             self._channel.wait_for_change(min(LOOK_SECONDS, left))
             self.refresh()
         self._announce((), announced)
@@ -277,80 +280,83 @@ class Presence:
                 self._waits_since = None
         return hospitals
 
-    def _still_needed(
-        self, hospitals: Sequence[HospitalName], enough: int
-    ) -> tuple[HospitalName, ...]:
+    def _still_needed(self, hospitals: Sequence[HospitalName], enough: int) -> list[HospitalName]:
         user, declined = self._study.user, self.declined
         away = [name for name in hospitals if not self.is_here(name)]
         if len(hospitals) - len(away) >= enough:
             away = [user] if user in away else []
         if user in away and user in declined:
-            raise UserDeclinedError(
-                f"The user's own site {user!r} cannot take part:"
-                f" {declined[user].removesuffix('.')}.{self._remedy}"
-            )
-        closed = [] if self.cohort is None else [name for name in away if name not in self.cohort]
-        coming = [name for name in away if name not in declined and name not in closed]
+            raise self._user_declined()
+        coming = [
+            name
+            for name in away
+            if name not in declined and (self.cohort is None or name in self.cohort)
+        ]
         willing = len(hospitals) - len(away) + len(coming)
         if away != [user] and willing < enough:
             words = "; ".join(f"{name}: {declined[name]}" for name in away if name in declined)
             raise RunError(
                 f"{enough} hospitals are needed (federation.quorum), and of {len(hospitals)} only"
-                f" {willing} may still take part. Declined: {words.removesuffix('.')}."
-                f"{self._remedy}"
+                f" {willing} may still take part. Declined: {words}",
+                remedy=self._remedy,
             )
-        return tuple(coming)
+        return coming
 
     def _may_start(self, *, resumed: bool) -> bool:
-        enough = self._study.user in self.members and (
-            len(self.members) >= self._study.federation.quorum
-        )
+        federation = self._study.federation
+        if self._study.user not in self.members or len(self.members) < federation.quorum:
+            return False
         # A site that is connected and says nothing must not keep the others from starting for ever.
         silent = {name for name, away in self._away.items() if away.connection is not None}
-        needs_all = (
-            self._study.federation.start == "all"
-            and not silent.issuperset(self.missing)
-            and not self._start_with_quorum
-        )
-        return enough and (resumed or not needs_all)
+        can_do_without = federation.start != "all" or self._start_with_quorum
+        return resumed or can_do_without or silent.issuperset(self.missing)
 
-    def _why_not_started(self, waited: float) -> str:
+    def _user_declined(self, *first: str) -> UserDeclinedError:
+        user = self._study.user
+        return UserDeclinedError(
+            f"The user's own site {user!r} cannot take part: {self.declined[user]}",
+            remedy=self._with_remedy(*first),
+        )
+
+    def _not_started(self, waited: float, kind: type[RunError] = HospitalsAwayError) -> RunError:
         study, user, ready = self._study, self._study.user, len(self.members)
         away = {name: event.reason for name, event in self._away.items()}
         missing = ", ".join(f"{n} ({away[n]})" if n in away else n for n in self.missing)
         why = self.undecided.get(user) or away.get(user)
-        if why is not None and user not in self.members:
-            return (
-                f"The user's own site did not take part within {waited:.0f} s:"
-                f" {why.removesuffix('.')}.{self._check_site(user)}"
-            )
+        if user not in self.members and why is not None:
+            what = f"The user's own site did not take part within {waited:.0f} s: {why}"
+            return kind(what, remedy=self._with_remedy(self._check_site(user)))
         if user not in self.members:
+            what = f"The user's own site {user!r} did not connect within {waited:.0f} s"
             where = f", where coordinator.address is {self._address!r}" if self._address else ""
-            return (
-                f"The user's own site {user!r} did not connect within {waited:.0f} s."
-                f" Start it with `erosion client SITE.toml`{where}.{self._remedy}"
-            )
+            start = f"Start it with `erosion client SITE.toml`{where}."
+            return kind(what, remedy=self._with_remedy(start))
         if ready < study.federation.quorum:
-            return (
+            absent = [name for name in study.hospitals if name not in self.members]
+            return kind(
                 f"{ready} {'hospital was' if ready == 1 else 'hospitals were'} ready to take part"
                 f" within {waited:.0f} s, the study's quorum is {study.federation.quorum}."
                 f" Missing: {missing or 'none'}; declined: {', '.join(self.declined) or 'none'};"
-                f" not approved yet: {', '.join(self.undecided) or 'none'}."
-                + self._check_site(*(name for name in study.hospitals if name not in self.members))
+                f" not approved yet: {', '.join(self.undecided) or 'none'}",
+                remedy=self._with_remedy(self._check_site(*absent)),
             )
-        return (
-            f"{missing} did not connect within {waited:.0f} s, and the study"
-            " waits for all of its hospitals, so that every arm is compared on the same ones."
-            f"{self._remedy} With `--longest-wait SECONDS` it waits longer, with"
-            " `--start-with-quorum` it begins without them."
+        return kind(
+            f"{missing} did not connect within {waited:.0f} s, and the study waits for all of its"
+            " hospitals, so that every arm is compared on the same ones",
+            remedy=self._with_remedy(
+                "With `--longest-wait SECONDS` it waits longer, with `--start-with-quorum` it"
+                " begins without them."
+            ),
         )
 
     def _check_site(self, *hospitals: str) -> str:
         return (
-            f" At {', '.join(hospitals)}: `erosion check SITE.toml --study STUDY.toml` says what is"
+            f"At {', '.join(hospitals)}: `erosion check SITE.toml --study STUDY.toml` says what is"
             " to be put right, and `erosion client SITE.toml` has to run until the study ends."
-            f"{self._remedy}"
         )
+
+    def _with_remedy(self, *first: str) -> str:
+        return " ".join(filter(None, (*first, self._remedy)))
 
 
 class BackOff:

@@ -107,7 +107,7 @@ class Round:
         assert self.request is not None
         request, asked = self.request, self.asked
         answers = {name: answers[name] for name in asked}
-        usable = _usable(answers)
+        usable = {n: a for n, a in answers.items() if isinstance(a, Update | SiteAnswer)}
         if request.any_number:
             self._superseded |= {
                 name: update
@@ -122,7 +122,8 @@ class Round:
         self._lost = (self._lost | set(asked)) - usable.keys()
         if reason := self._why_skip(answers):
             self._method.close()
-            self._finish(*_skipped(self._state, self._answers, self._arm, reason))
+            self.request = None
+            self._outcome = _skipped(self._state, self._answers, self._arm, reason)
             return
         if request.brings.update:
             updates = {n: a for n, a in usable.items() if isinstance(a, Update)}
@@ -146,24 +147,52 @@ class Round:
             # A hospital may have failed in an exchange after the one that brought its update.
             cohort = self._cohort if self.request and self.request.brings.update else None
             step = checked_step(end.value, self._state, cohort, known, self._arm)
-            self._finish(*self._concluded(step))
+            self.request, self._outcome = None, self._conclude(step)
         else:
             self.request = checked_ask(request, self._started, known, self._arm)
 
-    def _finish(self, after: RunState, record: RoundRecord) -> None:
-        self.request, self._outcome = None, (after, record)
-
-    def _concluded(self, step: Step[Any]) -> tuple[RunState, RoundRecord]:
-        answers = self._answers
+    def _conclude(self, step: Step[Any]) -> tuple[RunState, RoundRecord]:
+        state, cohort, answers, note = self._state, self._cohort, self._answers, step.note
         if step.outcome == "done":
             rejected = (
                 f"the last answer of {name} was rejected: {last.reason}"
                 for name in self._superseded
                 if isinstance(last := answers[name], Rejection)
             )
-            step = replace(step, note="; ".join(filter(None, (step.note, *rejected))))
+            note = "; ".join(filter(None, (note, *rejected)))
             answers = answers | self._superseded
-        return _concluded(self._state, step, self._cohort, answers, self._arm)
+        params = state.params + step.delta if step.outcome == "done" else state.params
+        if not is_finite(params):
+            reason = "the aggregate of finite updates is not finite"
+            return _skipped(state, answers, self._arm, reason)
+        distances: dict[HospitalName, float] = {}
+        directions: dict[HospitalName, float] = {}
+        if cohort is not None:
+            measured = step.distances
+            if measured is None:
+                apart = cohort.distances_to_own().tolist()
+                measured = dict(zip(cohort.peers, apart, strict=True))
+            distances = {**measured, cohort.own.agent: 0.0}
+            directions = _directions(cohort) if state.round == 0 else {}
+        after = replace(
+            state,
+            round=state.round + 1,
+            params=params,
+            algorithm_state=step.state,
+            weights={**state.weights, **step.weights, **dict.fromkeys(state.distrusted, 0.0)},
+            skipped_in_a_row=state.skipped_in_a_row + 1 if step.outcome == "skipped" else 0,
+            stopped=step.outcome == "stopped",
+        )
+        answers = {**answers, **{name: Rejection(why) for name, why in step.rejected.items()}}
+        records = {
+            name: replace(
+                record,
+                distance=None if (found := distances.get(name, inf)) == inf else found,
+                direction=directions.get(name),
+            )
+            for name, record in _records(answers, state, after.weights).items()
+        }
+        return after, RoundRecord(self._arm, after.round, step.outcome, note, records)
 
     def _why_skip(self, answers: Mapping[HospitalName, Answer]) -> str:
         assert self.request is not None
@@ -172,55 +201,17 @@ class Round:
             return f"the user's own update was rejected: {own.reason}"
         if isinstance(own, Absence):
             return f"the user's own site is absent: {own.reason}"
-        usable, quorum = len(_usable(answers)), self._quorum(answers)
+        missing = [a.reason for a in answers.values() if isinstance(a, Rejection | Absence)]
+        usable, quorum = len(answers) - len(missing), self._quorum(answers)
         if self.request.any_number or usable >= quorum:
             return ""
         if self.request.brings.update:
             return f"{usable} usable updates, {quorum} are needed (federation.quorum)"
         what = f"{usable} usable answers to {self.request.step!r}, {quorum} are needed"
-        return what + most_said(
-            a.reason for a in answers.values() if isinstance(a, Rejection | Absence)
-        )
+        return what + most_said(missing)
 
     def _quorum(self, answers: Mapping[HospitalName, Answer]) -> int:
         return max(1, len(answers.keys() | self._lost) - self._spare)
-
-
-def _concluded(
-    state: RunState,
-    step: Step[Any],
-    cohort: Cohort | None,
-    answers: Mapping[HospitalName, Answer],
-    arm: str,
-) -> tuple[RunState, RoundRecord]:
-    distances: dict[HospitalName, float] = {}
-    if cohort is not None:
-        distances = (
-            dict(step.distances)
-            if step.distances is not None
-            else dict(zip(cohort.peers, cohort.distances_to_own().tolist(), strict=True))
-        )
-        distances[cohort.own.agent] = 0.0
-    directions = _directions(cohort) if cohort is not None and state.round == 0 else {}
-    params = state.params + step.delta if step.outcome == "done" else state.params
-    if not is_finite(params):
-        return _skipped(state, answers, arm, "the aggregate of finite updates is not finite")
-    after = replace(
-        state,
-        round=state.round + 1,
-        params=params,
-        algorithm_state=step.state,
-        weights={**state.weights, **step.weights, **dict.fromkeys(state.distrusted, 0.0)},
-        skipped_in_a_row=state.skipped_in_a_row + 1 if step.outcome == "skipped" else 0,
-        stopped=step.outcome == "stopped",
-    )
-    rejected = {name: Rejection(why) for name, why in step.rejected.items()}
-    finite = {name: distance for name, distance in distances.items() if distance != inf}
-    records = {
-        name: replace(record, distance=finite.get(name), direction=directions.get(name))
-        for name, record in _records({**answers, **rejected}, state, after.weights).items()
-    }
-    return after, RoundRecord(arm, after.round, step.outcome, step.note, records)
 
 
 def _directions(cohort: Cohort) -> dict[HospitalName, float]:
@@ -272,10 +263,6 @@ def undone(
     )
     records = _records(answers, state, {**state.weights, **after.weights})
     return after, RoundRecord(arm, after.round, "skipped", note, records, undoes=number)
-
-
-def _usable(answers: Mapping[HospitalName, Answer]) -> dict[HospitalName, Update | SiteAnswer]:
-    return {name: a for name, a in answers.items() if isinstance(a, Update | SiteAnswer)}
 
 
 def _records(

@@ -83,7 +83,8 @@ def run_study(ctx: RunContext) -> Outcome:
         if all(record.outcome == "skipped" for record in arm.records):
             raise HopelessError(
                 f"Every round of {arm.name} was skipped, so it has no model; the last because"
-                f" {arm.records[-1].note.removesuffix('.')}. Put that right, then begin a new run."
+                f" {arm.records[-1].note}",
+                remedy="Put that right, then begin a new run.",
             )
         ctx.emit(ArmFinished(arm.name))
         finals[arm.name], records[arm.name] = arm.state, arm.records
@@ -108,8 +109,8 @@ def _data_check(ctx: RunContext) -> DataCheck:
     if ctx.study.federation.stop_on_misfit and found.misfits:
         raise RunError(
             "Hospitals' figures do not fit the others', and the study ends there"
-            f" (federation.stop_on_misfit): {' '.join(found.sentences)} Correct the data or"
-            f" the site files, or leave stop_on_misfit out.{ctx.remedy}"
+            f" (federation.stop_on_misfit): {' '.join(found.sentences)}",
+            remedy=f"Correct the data or the site files, or leave stop_on_misfit out. {ctx.remedy}",
         )
     return found
 

@@ -54,7 +54,7 @@ class Coordinator:
         again = "start it again"
         if can_resume:
             again = f"resume with `erosion server --resume {quote(str(folder.to_resume))}`"
-        remedy = f" Put that right, then {again}."
+        remedy = f"Put that right, then {again}."
         self._channel = NetworkChannel(
             study,
             grid,
@@ -84,7 +84,7 @@ class Coordinator:
             weights=weights,
             every_user=folder.within is not None,
             remedy=remedy,
-            states_kept_in=f" The parameters of every arm are in {folder.path / 'checkpoints'}.",
+            states_kept_in=f"The parameters of every arm are in {folder.path / 'checkpoints'}.",
         )
 
     def run(self) -> Result:

@@ -397,9 +397,9 @@ def test_a_tuned_layer_is_measured_by_the_one_that_was_sent_and_by_weights_of_on
     begun = RoundStart(1, "a", ("a", "b", "c"), torch.full((4,), 1e-3))
     step = Step(torch.full((4,), sent - 1e-3), {}, GemsState(1))
     ask = next(Gems(public_hospital="c").after_meeting(begun, step, (1, 2)))
-    assert ask.usual is not None
+    assert ask.baseline is not None
     answer = SiteAnswer({"output": torch.full((4,), tuned)}, norm=2 * tuned)
-    (screened,) = reject_outsized({"c": answer}, "a", ask.usual, 4).values()
+    (screened,) = reject_outsized({"c": answer}, "a", ask.baseline, 4).values()
     assert screened == (Rejection(said) if said else answer)
 
 

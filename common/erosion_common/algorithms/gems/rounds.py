@@ -596,7 +596,6 @@ class PublicTuning(GemsBase):
         model = begun.parameters + step.delta
         size = widths[-2] * widths[-1] + widths[-1]
         # Of scaled inputs, weights are about 1 after tuning, also where it starts near 0.
-        usual = max(math.sqrt(size), norm(model[-size:]))
         tuned = yield Ask(
             TUNE,
             Payload({_MODEL: model}),
@@ -604,7 +603,7 @@ class PublicTuning(GemsBase):
             hospitals=[name],
             sends_parameters=False,
             any_number=True,
-            usual=usual,
+            baseline=max(math.sqrt(size), norm(model[-size:])),
         )
         if name in tuned.missing:
             why = printable(tuned.missing[name])
