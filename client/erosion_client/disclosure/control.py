@@ -114,7 +114,7 @@ def column_figures(values: NDArray[np.float64], cell: int, secret: bytes, of: st
     quantiles = [
         None if middle is None else rounded(middle, step, draw(secret, of, f"quantile {level}"))
         for level in QUANTILES
-        for middle in (_around(fenced, level, cell),)
+        for middle in (around(fenced, level, cell),)
     ]
     return ColumnFigures(
         count=count,
@@ -131,7 +131,7 @@ def _fenced(ordered: NDArray[np.float64], cell: int) -> NDArray[np.float64]:
     return np.clip(ordered, low - width, high + width)
 
 
-def _around(ordered: NDArray[np.float64], level: float, cell: int) -> float | None:
+def around(ordered: NDArray[np.float64], level: float, cell: int) -> float | None:
     """Return the mean of the cell of values around a quantile; None where it is too far out."""
     if round(len(ordered) * min(level, 1 - level), 6) < cell:
         return None

@@ -5,10 +5,19 @@ from math import ceil, isfinite
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from erosion_client.dataset.local_dataset import LocalDataset
 from erosion_client.dataset.single_column import outcome_of, strength, strength_held_out
-from erosion_client.evaluation.held_out import BASE_RATE
+from erosion_client.evaluation.explanation import (
+    coefficients,
+    dependence,
+    importance,
+    linear_effects,
+    shown_arm,
+)
+from erosion_client.evaluation.held_out import BASE_RATE, Explained
+from erosion_client.evaluation.performance import model_figures, subgroups
 from erosion_common.protocol.messages import (
     FEWEST_OF_A_CLASS,
     LARGEST_FIGURE,
@@ -23,7 +32,9 @@ from erosion_common.protocol.messages import (
     conclude,
     significance_of,
 )
+from erosion_common.protocol.performance import Performance
 from erosion_common.study.sections import BEST_LOCAL
+from erosion_common.study.study import Study
 from erosion_common.tasks.features import CategoryFeature
 from erosion_common.tasks.inputs import TabularTask
 from erosion_common.tasks.task import Bounds, Floats, Targets, Task
@@ -120,13 +131,17 @@ def final_figures(
     predictions: Mapping[str, Floats],
     pooled: Scaling | None,
     better: Sequence[str] = (),
+    *,
+    explained: Explained | None = None,
+    final_parameters: Tensor | None = None,
 ) -> EvaluateReply:
     """Return what the user's site sends at a study's end.
 
     `predictions` are each arm's and local reference's, one per patient: of the test part, (n, k),
     or of all where each was predicted with its fold, (cuts, n, k), including those of the base
     rate. `pooled`: the scaling that the coordinator sent. `better`: which of several references
-    predicts better, according to the training part, or to each fold's in order.
+    predicts better, according to the training part, or to each fold's in order. `explained`: what
+    the shown arm's model uses; `final_parameters`: of that model.
     """
     study, task = dataset.study, dataset.study.task
     # All patients, where each was predicted with its fold. What metrics need from them is equal
@@ -165,7 +180,53 @@ def final_figures(
         missing_means=dataset.missing_values,
         best_column=_best_column(dataset),
         class_counts=dataset.cells.groups(task.groups(targets)),
+        performance=_performance(
+            dataset, {**arms, **references}, pooled, explained or Explained(), final_parameters
+        ),
     )
+
+
+def _performance(
+    dataset: LocalDataset,
+    predictions: Mapping[str, Floats],
+    pooled: Scaling | None,
+    explained: Explained,
+    final_parameters: Tensor | None,
+) -> Performance:
+    """Return curves, groups and effects; without those that cannot be computed."""
+    study, arm = dataset.study, shown_arm(dataset.study)
+    if arm not in predictions:
+        return Performance()
+    compared = [name for name in (arm, BEST_LOCAL, *_references_of(study)) if name in predictions]
+    try:
+        models = model_figures(dataset, predictions, compared)
+    except np.linalg.LinAlgError:
+        return Performance(why_not="The curves could not be computed from these predictions.")
+    ranked, shown, effects = [], [], []
+    if explained.permuted_losses is not None:
+        losses = explained.permuted_losses
+        ranked = importance(dataset, losses if losses.ndim == 3 else losses[None])
+    if final_parameters is not None:
+        names = [each.column for each in ranked]
+        shown = [*dependence(dataset, final_parameters, pooled, arm, names)]
+        found = linear_effects(dataset, final_parameters)
+        if found is not None:
+            scaling = dataset.scaling(pooled, arm)
+            effects = coefficients(dataset, found, scaling, explained.effects_in_folds)
+    few = f"Fewer than {dataset.cells.cell} of the tested patients had the outcome, or had not."
+    return Performance(
+        models=tuple(models),
+        shown=arm,
+        subgroups=tuple(subgroups(dataset, predictions[arm])),
+        importance=tuple(ranked),
+        dependence=tuple(shown),
+        coefficients=tuple(effects),
+        why_not="" if models else few,
+    )
+
+
+def _references_of(study: Study) -> Sequence[str]:
+    return study.comparison[1] if study.comparison is not None else ()
 
 
 def _best_column(dataset: LocalDataset) -> BestColumn | None:

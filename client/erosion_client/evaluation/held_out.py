@@ -14,6 +14,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -36,6 +37,7 @@ from erosion_common.tasks.task import Floats
 
 BASE_RATE = "(base rate)"  # in place of an arm: no arm's name has brackets
 BETTER = "(better reference)"
+PERMUTED, EFFECTS = "(permuted losses)", "(effects)"
 
 
 class FoldPredictions:
@@ -54,6 +56,7 @@ class FoldPredictions:
         dataset: LocalDataset,
         predictions: Mapping[str, Floats],
         better: str | None = None,
+        explained: "Explained | None" = None,
     ) -> None:
         """Keep each arm's and reference's predictions (n, k) of the fold's patients.
 
@@ -63,6 +66,8 @@ class FoldPredictions:
         moment = Moment(self._number_of(fold))
         before = self._kept.before(self._place, moment)
         after = {**before, **_tensors(fold, dataset, predictions)}
+        for name, values in (explained or Explained()).parts():
+            after[_name(fold, name)] = torch.from_numpy(values.copy())
         if better is not None:
             after[_name(fold, BETTER)] = torch.tensor(self._candidates.index(better))
         self._kept.keep(self._place, moment, before=before, after=after)
@@ -103,6 +108,29 @@ class FoldPredictions:
                 cuts[-1][patients] = part
         return {arm: np.stack(cuts) for arm, cuts in every.items()}
 
+    def explained(self, dataset: LocalDataset) -> "Explained":
+        """Return the same of all folds: losses of every patient, effects of each cut's folds."""
+        kept = self._kept.before(self._place, Moment(len(self._folds) + 1))
+        losses: list[Floats] = []
+        effects: list[list[Floats]] = []
+        for fold in self._folds:
+            grown, found = (kept.get(_name(fold, name)) for name in (PERMUTED, EFFECTS))
+            if fold.number == 0:
+                width = 0 if grown is None else grown.shape[1]
+                losses.append(np.full((len(dataset.outcomes), width), np.nan))
+                effects.append([])
+            if grown is not None:
+                losses[-1][kept[_name(fold, "patients")].numpy()] = grown.numpy()
+            if found is not None:
+                effects[-1].append(found.numpy())
+        has_losses = all(cut.shape[1] for cut in losses)
+        has_effects = all(len(cut) > 1 for cut in effects)
+        return Explained(
+            np.stack(losses) if has_losses else None,
+            None,
+            [np.stack(cut) for cut in effects] if has_effects else (),
+        )
+
     def places(self, dataset: LocalDataset) -> NDArray[np.int64]:
         """Return every patient's fold in each cut, (cuts, n), from 1; after `gathered`."""
         kept = self._kept.before(self._place, Moment(len(self._folds) + 1))
@@ -121,6 +149,21 @@ class FoldPredictions:
                 " none of the study's (evaluation.folds, evaluation.repeats)."
             )
         return self._folds.index(fold) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """What the shown arm's model uses, as measured where it was evaluated."""
+
+    permuted_losses: Floats | None = None  # (n, features) of a part, (cuts, n, features) of folds
+    effects: Floats | None = None  # (q,) of a linear model
+    effects_in_folds: Sequence[Floats] = ()  # (folds, q) of each cut
+
+    def parts(self) -> Iterator[tuple[str, Floats]]:
+        """Yield what a fold keeps."""
+        for name, values in ((PERMUTED, self.permuted_losses), (EFFECTS, self.effects)):
+            if values is not None:
+                yield name, values
 
 
 def _tensors(fold: Fold, dataset: LocalDataset, predictions: Mapping[str, Floats]) -> Tensors:

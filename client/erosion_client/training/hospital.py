@@ -17,9 +17,11 @@ from erosion_client.dataset.load import KeptPatients
 from erosion_client.dataset.local_dataset import LocalDataset
 from erosion_client.dataset.task_checks import check_task, warm_up
 from erosion_client.disclosure.control import DisclosureControl
+from erosion_client.evaluation.explanation import linear_effects, permuted_losses, shown_arm
 from erosion_client.evaluation.final_figures import final_figures, measure, no_figures_yet
 from erosion_client.evaluation.held_out import (
     BASE_RATE,
+    Explained,
     FoldPredictions,
     run_folder_at,
     write_held_out,
@@ -233,6 +235,7 @@ class Hospital:
         prepared, fold = self._prepare(study, request.run), study.evaluation_fold
         self._begin(prepared, request)
         better: Sequence[str] = ()
+        shown = shown_arm(study)
         with faults_of(study.model):
             personal = {arm: self._personal(prepared, request, arm) for arm in request.parameters}
             if study.evaluation.folds is None or fold is not None:
@@ -242,17 +245,25 @@ class Hospital:
                 }
                 references, better = self._references(prepared, request)
                 predictions |= references
+                explained = self._explained(prepared, personal, request.scaling)
             else:
                 folds = FoldPredictions(self._kept, study, request.run)
                 better = folds.better()
                 chosen = [BEST_LOCAL] if better else []
                 predictions = folds.gathered([*personal, *study.references, *chosen], prepared)
                 places = folds.places(prepared)
+                explained = folds.explained(prepared)
         if fold is not None:
             if better:
                 predictions[BEST_LOCAL] = predictions[better[0]]
             folds = FoldPredictions(self._kept, study, request.run)
-            folds.keep(fold, prepared, predictions, *better)
+            folds.keep(
+                fold,
+                prepared,
+                predictions,
+                better[0] if better else None,
+                explained,
+            )
             return EvaluateResult(no_figures_yet(self.name))
         measured = {name: each for name, each in predictions.items() if name != BASE_RATE}
         self._write_held_out(prepared, request.run, measured, places)
@@ -261,8 +272,26 @@ class Hospital:
             for arm, parameters in personal.items()
             if not torch.equal(parameters.cpu(), request.parameters[arm])
         }
-        return EvaluateResult(
-            final_figures(prepared, predictions, request.scaling, better), differing
+        figures = final_figures(
+            prepared,
+            predictions,
+            request.scaling,
+            better,
+            explained=explained,
+            final_parameters=personal.get(shown),
+        )
+        return EvaluateResult(figures, differing)
+
+    def _explained(
+        self, prepared: LocalDataset, personal: Mapping[str, Tensor], scaling: Scaling | None
+    ) -> Explained:
+        """Return what the shown arm's model uses, as measured on the test part."""
+        arm = shown_arm(prepared.study)
+        if (parameters := personal.get(arm)) is None:
+            return Explained()
+        return Explained(
+            permuted_losses(prepared, parameters, scaling, arm),
+            linear_effects(prepared, parameters),
         )
 
     def _references(

@@ -14,18 +14,15 @@ from pydantic import ConfigDict, Field, model_validator
 from torch import Tensor
 
 from erosion_common.compression.codec import Packed
+from erosion_common.protocol.performance import Performance
 from erosion_common.sealed.phases import Hello
 from erosion_common.settings.base import PlainValues, Settings
-from erosion_common.settings.names import Said, Version
+from erosion_common.settings.names import LARGEST_COUNT as LARGEST_COUNT
+from erosion_common.settings.names import LARGEST_FIGURE as LARGEST_FIGURE
+from erosion_common.settings.names import Count, Figure, Said, Version
 from erosion_common.study.study import Study
 
-LARGEST_FIGURE = 1e100  # beyond what a float32 model can err by; pages are drawn of figures
-LARGEST_COUNT = 2**53  # beyond, a count is no longer exact as a float64
 MOST_COLUMNS = 100_000  # encoded ones; their sums and means travel in a header
-
-Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
-Figure = Annotated[float, Field(ge=-LARGEST_FIGURE, le=LARGEST_FIGURE)]
-
 
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
@@ -338,6 +335,8 @@ class EvaluateReply(Settings):
     class_counts: dict[str, Count | None]
     # test patients by class, or by what else the task counts; None: fewer than the site's smallest
     # cell, or what would give such a number away
+    performance: Performance = Performance()  # curves, thresholds, groups and effects
+    rows_recorded: Count | None = None  # in the user's table or images, to a multiple of the cell
 
 
 @dataclass(frozen=True, slots=True, eq=False)

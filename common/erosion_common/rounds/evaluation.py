@@ -17,6 +17,7 @@ from erosion_common.protocol.messages import (
     conclude,
     significance_of,
 )
+from erosion_common.protocol.performance import problem_with_performance
 from erosion_common.rounds.arm import algorithm_of
 from erosion_common.rounds.bounds import most_update_bytes
 from erosion_common.rounds.context import RunContext
@@ -137,6 +138,8 @@ def problem_with_evaluation(
     if strange := sorted(header.class_counts.keys() - study.task.group_names):
         named = printable(strange[0], at_most=50)
         return f"it counted patients of {named!r}, which the study has not"
+    if problem := problem_with_performance(header.performance, study):
+        return problem
     features = {feature.name for feature in getattr(study.task, "features", ())}
     if header.best_column is not None and header.best_column.name not in features:
         named = printable(header.best_column.name, at_most=50)

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from torch import Tensor
 
+from erosion_common.aggregation.cohort import HospitalName
 from erosion_common.errors import HopelessError, RunError
 from erosion_common.learning.models import check_model
-from erosion_common.protocol.messages import EvaluateReply, EvaluateResult, Scaling
+from erosion_common.protocol.messages import EvaluateReply, EvaluateResult, Scaling, Summary
 from erosion_common.protocol.scaling import pool
 from erosion_common.rounds.arm import arms_of, initial_state
 from erosion_common.rounds.context import Decisions, RunContext
@@ -44,6 +45,7 @@ class Outcome:
     evaluated: EvaluateResult
     choices: Mapping[str, SelectedSettings]  # by arm
     data_check: DataCheck
+    summaries: Mapping[HospitalName, Summary]  # of the hospitals that described their columns
 
     @property
     def evaluation(self) -> EvaluateReply:
@@ -90,7 +92,13 @@ def run_study(ctx: RunContext) -> Outcome:
         finals[arm.name], records[arm.name] = arm.state, arm.records
     evaluated = evaluate(ctx, finals)
     compared = completed(decisions.data_check, ctx.study, records, evaluated.header.arms)
-    return Outcome(ctx.study, finals, records, evaluated, decisions.choices, compared)
+    members, choices = ctx.presence.members, decisions.choices
+    summaries = {
+        name: member.summary
+        for name, member in members.items()
+        if member.summary is not None and name in decisions.data_check.compared
+    }
+    return Outcome(ctx.study, finals, records, evaluated, choices, compared, summaries)
 
 
 def check_start(study: Study, weights: Path | None) -> None:

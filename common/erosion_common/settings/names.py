@@ -82,3 +82,8 @@ OrAuto = Annotated[
     Annotated[Number, Tag("number")] | Annotated[Literal["auto"], Tag("auto")],
     Discriminator(_kind),
 ]
+
+LARGEST_FIGURE = 1e100  # in a message: beyond what a float32 model can err by; pages show figures
+LARGEST_COUNT = 2**53  # beyond, a count is no longer exact as a float64
+Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
+Figure = Annotated[float, Field(ge=-LARGEST_FIGURE, le=LARGEST_FIGURE)]

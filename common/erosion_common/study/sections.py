@@ -1,7 +1,7 @@
 """Sections of a study file: how models are measured, chosen, and who must be there."""
 
 from collections.abc import Collection, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -9,10 +9,12 @@ from erosion_common.compression.codec import Compression
 from erosion_common.settings.base import Settings
 from erosion_common.settings.names import ColumnName, Name
 from erosion_common.tasks import AnyTask
+from erosion_common.tasks.features import NumberFeature
 from erosion_common.tasks.inputs import TabularTask
 
 LocalReference = Literal["ridge", "boosted_trees"]
 REFERENCES: tuple[LocalReference, ...] = ("ridge", "boosted_trees")
+Threshold = Annotated[float, Field(gt=0, lt=1)]
 BEST_LOCAL = "best_local"  # in each fold the reference that its training part preferred
 MOST_COLUMNS = 500  # of a table, where a study has references without naming any: seconds
 
@@ -77,6 +79,32 @@ class Evaluation(Settings):
         "user's training part.",
     )
 
+    thresholds: Annotated[tuple[Threshold, ...], Field(max_length=20)] = Field(
+        default=(0.1, 0.2, 0.3, 0.5),
+        description="Predicted risks from which somebody might act. The report says what each "
+        "would do: alerts, sensitivity, predictive values, net benefit.",
+    )
+    subgroups: dict[ColumnName, Annotated[tuple[float, ...], Field(max_length=9)]] = Field(
+        default_factory=dict,
+        max_length=8,
+        description="Features by which the report looks at groups of patients: `sex = []` by "
+        "category, `age = [50, 65]` by number, cut at these values. Groups of few patients are "
+        "left out.",
+    )
+
+    @field_validator("thresholds")
+    @classmethod
+    def _distinct_thresholds(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(sorted(set(value)))
+
+    @field_validator("subgroups")
+    @classmethod
+    def _ascending(cls, value: dict[str, tuple[float, ...]]) -> dict[str, tuple[float, ...]]:
+        for name, cuts in value.items():
+            if list(cuts) != sorted(set(cuts)):
+                raise ValueError(f"{name}: write cut points in ascending order")
+        return value
+
     @field_validator("compare")
     @classmethod
     def _different(cls, value: tuple[str, str] | None) -> tuple[str, str] | None:
@@ -109,6 +137,7 @@ class Evaluation(Settings):
             self._problem_with_folds(selects=selects)
             or self._problem_with_split(task)
             or self._problem_with_references(task, arms)
+            or self._problem_with_subgroups(task)
             or self._problem_with_comparison(arms, self.references_for(task))
         )
 
@@ -156,6 +185,17 @@ class Evaluation(Settings):
                     f"arms.{name}: the figures call a local reference so (evaluation.references);"
                     " give the arm another name"
                 )
+        return None
+
+    def _problem_with_subgroups(self, task: AnyTask) -> str | None:
+        features = {feature.name: feature for feature in getattr(task, "features", ())}
+        for name, cuts in self.subgroups.items():
+            if (feature := features.get(name)) is None:
+                return f"evaluation.subgroups: {name!r} is none of the features"
+            if isinstance(feature, NumberFeature) and not cuts:
+                return f"evaluation.subgroups: {name!r} is a number; say where it is cut: [50, 65]"
+            if cuts and not isinstance(feature, NumberFeature):
+                return f"evaluation.subgroups: {name!r} has categories; write {name} = []"
         return None
 
     def _problem_with_comparison(

@@ -371,7 +371,7 @@ def _auroc(probabilities: Floats, labels: Targets, weights: Floats) -> Floats:
     """
     num_classes = probabilities.shape[1]
     classes = [1] if num_classes == 2 else range(num_classes)
-    areas = np.stack([_binary_auroc(probabilities[:, c], labels == c, weights) for c in classes])
+    areas = np.stack([binary_auroc(probabilities[:, c], labels == c, weights) for c in classes])
     defined = ~np.isnan(areas)
     total = np.where(defined, areas, 0.0).sum(axis=0)
     count = defined.sum(axis=0)
@@ -379,7 +379,7 @@ def _auroc(probabilities: Floats, labels: Targets, weights: Floats) -> Floats:
     return means
 
 
-def _binary_auroc(scores: Floats, positive: NDArray[np.bool_], weights: Floats) -> Floats:
+def binary_auroc(scores: Floats, positive: NDArray[np.bool_], weights: Floats) -> Floats:
     """Return the chance that a positive patient scores above a negative one, ties counting half.
 
     weights (resamples, n) -> (resamples,), NaN where one side has no weight.

@@ -373,7 +373,7 @@ class Survival(Task):
         if not training[:, 1].any():
             return np.full(len(times), np.nan)
         last = training[:, 0].max()
-        followed = _chance_of_being_followed(training)(np.minimum(times, last))
+        followed = chance_of_being_followed(training)(np.minimum(times, last))
         followed[(times > last) | (followed == 0)] = np.nan
         weights: Floats = np.where(events & (times < self.cut_points[-1]), 1 / followed**2, 0.0)
         return weights
@@ -390,7 +390,7 @@ class Survival(Task):
         if shown.sum() < 2:
             return np.full(len(targets), np.nan)
         points, alive = points[shown], predictions[:, shown]
-        followed = _chance_of_being_followed(training)
+        followed = chance_of_being_followed(training)
         until_event = followed(np.minimum(times[:, 0], points[-1]))[:, None]
         scores = np.where(
             times > points,
@@ -469,7 +469,7 @@ def _log_losses(chances: Floats) -> Floats:
     return losses
 
 
-def _chance_of_being_followed(training: Targets) -> Callable[[Floats], Floats]:
+def chance_of_being_followed(training: Targets) -> Callable[[Floats], Floats]:
     """Return a function of times (n,): Kaplan and Meier's estimate of follow-up beyond them."""
     from sksurv.nonparametric import CensoringDistributionEstimator, SurvivalFunctionEstimator
 

@@ -1,6 +1,6 @@
 """What a run ends with: its result, and the files of its folder."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from statistics import median
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from erosion_common.formats.json_file import write_json
 from erosion_common.formats.model_card import ModelCard, write_model
-from erosion_common.protocol.messages import EvaluateReply
+from erosion_common.protocol.messages import EvaluateReply, Summary
 from erosion_common.rounds.records import RoundRecord
 from erosion_common.rounds.selection import SelectedSettings
 from erosion_common.rounds.study import Outcome
@@ -18,6 +18,7 @@ from erosion_common.support.process import peak_megabytes
 from erosion_server.output.report import write_report
 from erosion_server.run import provenance
 from erosion_server.run.findings import (
+    Contribution,
     absences,
     as_csv,
     contributions,
@@ -35,6 +36,8 @@ from erosion_server.run.result import (
     whom_it_tests,
 )
 from erosion_server.run.run_folder import RunFolder
+
+MOST_DESCRIBED = 12  # hospitals with their columns in a result
 
 
 def result_of(
@@ -58,6 +61,7 @@ def result_of(
         for arm, state in outcome.finals.items()
     }
     first_arm = next(iter(outcome.finals))
+    ledger = contributions(study.hospitals, outcome.records[first_arm])
     leak = leak_of(type(study.task), evaluation.arms, evaluation.best_column)
     folds, repeats = study.evaluation.folds, study.evaluation.repeats
     return Result(
@@ -74,7 +78,10 @@ def result_of(
         base_rate=evaluation.base_rate,
         comparison=evaluation.comparison,
         class_counts=evaluation.class_counts,
-        contributions=contributions(study.hospitals, outcome.records[first_arm]),
+        performance=evaluation.performance,
+        patients=_described(outcome, ledger),
+        rows_recorded=evaluation.rows_recorded,
+        contributions=ledger,
         data_check=outcome.data_check,
         leak=leak,
         absent=absences(
@@ -100,6 +107,21 @@ def result_of(
             leak=leak,
         ),
     )
+
+
+def _described(outcome: Outcome, ledger: Mapping[str, Contribution]) -> dict[str, Summary]:
+    """Return the descriptions of the user and of the others that counted most."""
+    weights = {name: given.weight_sum for name, given in ledger.items()}
+    peers = sorted(
+        (name for name in outcome.summaries if name != outcome.study.user),
+        key=lambda name: -weights.get(name, 0.0),
+    )
+    shown = {outcome.study.user, *peers[: MOST_DESCRIBED - 1]}
+    return {
+        name: outcome.summaries[name]
+        for name in outcome.study.user_first
+        if name in shown and name in outcome.summaries
+    }
 
 
 def write(folder: RunFolder, result: Result, outcome: Outcome) -> None:

@@ -14,7 +14,9 @@ from erosion_common.protocol.messages import (
     Comparison,
     FinalMetrics,
     Metrics,
+    Summary,
 )
+from erosion_common.protocol.performance import Performance
 from erosion_common.rounds.data_check import DataCheck
 from erosion_common.rounds.selection import SelectedSettings, chosen
 from erosion_common.settings.base import Settings
@@ -99,6 +101,10 @@ class Result(Settings):
     class_counts: dict[str, int | None]  # of the user's test patients; empty where none are
     # counted; None: not disclosed
     cross_fitting: CrossFitting | None = None  # None: the figures are of a test part
+    performance: Performance = Performance()  # curves, groups and effects of the user's patients
+    patients: dict[str, Summary] = Field(default_factory=dict)  # as hospitals described their
+    # training patients before the run: the user's, and of those that counted most
+    rows_recorded: int | None = None  # in the user's data, rounded; None: not known
     contributions: dict[str, Contribution]
     data_check: DataCheck = DataCheck()  # hospitals with figures that do not fit the others'
     leak: Leak | None = None  # where the figures are too good

@@ -1,0 +1,323 @@
+"""What a model uses: permutation importance, partial dependence, and a linear model's coefficients.
+
+Importance is measured on patients that the model never saw. Dependence and coefficients describe
+the final model. A coefficient's interval comes from refits: over the folds' models where the
+evaluation is cross-fitted (a grouped jackknife over the user's patients, the other hospitals'
+being the same), and, for the user's patients alone, from fits to draws of them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from erosion_client.dataset.local_dataset import LocalDataset
+from erosion_client.evaluation.performance import drawn_patients, estimate, fitted
+from erosion_common.errors import Refusal
+from erosion_common.learning.local_sgd import predictions_of
+from erosion_common.protocol.messages import Scaling
+from erosion_common.protocol.performance import (
+    MOST_COLUMNS,
+    MOST_DEPENDENCES,
+    Coefficient,
+    Dependence,
+    Estimate,
+    Importance,
+)
+from erosion_common.study.study import Study
+from erosion_common.tasks.classification import Classification
+from erosion_common.tasks.features import CategoryFeature
+from erosion_common.tasks.inputs import TabularTask
+from erosion_common.tasks.regression import Regression
+from erosion_common.tasks.survival import Survival
+from erosion_common.tasks.task import Floats, Targets, means_of_patients
+
+PERMUTATIONS = 5
+MOST_TRIED = 2000  # rows that are permuted, or that dependence is a mean over
+STEPS = np.arange(-2.0, 2.1, 0.5)  # of dependence on a number, in deviations from its mean
+REFIT_NUMBERS = 2e8  # of the products that fits to the user's patients need, all draws together
+MOST_REFITTED = 60  # columns
+RIDGE = 1.0  # of those fits: times half of a squared coefficient, so that they always exist
+
+
+class Column(NamedTuple):
+    """An encoded column."""
+
+    feature: str
+    category: str | None  # that it indicates; None: it is a number
+
+
+def shown_arm(study: Study) -> str:
+    """Return the arm that is explained: the compared one, or the first."""
+    return study.comparison[0] if study.comparison is not None else next(iter(study.arms))
+
+
+def encoded_columns(task: TabularTask) -> list[Column]:
+    """Return what each input column is."""
+    columns: list[Column] = []
+    for feature in task.features:
+        if isinstance(feature, CategoryFeature):
+            names = [str(each) for each in feature.categories[1:]]
+            names += ["missing"] * (task.width(feature) - len(names))
+            columns += [Column(feature.name, name) for name in names]
+        else:
+            columns.append(Column(feature.name, None))
+    return columns
+
+
+def _places(task: TabularTask) -> Iterator[tuple[str, slice]]:
+    """Yield each feature's encoded columns."""
+    start = 0
+    for feature in task.features:
+        yield feature.name, slice(start, start + task.width(feature))
+        start += task.width(feature)
+
+
+def permuted_losses(
+    dataset: LocalDataset, parameters: Tensor, scaling: Scaling | None, arm: str
+) -> Floats | None:
+    """Return by how much each test patient's loss grows without a column: (n, features).
+
+    Its values are exchanged between the test rows. None for images, or where too few are tested.
+    """
+    task = dataset.study.task
+    if not isinstance(task, TabularTask):
+        return None
+    _, test = dataset.parts(scaling, arm)
+    patients, outcomes = dataset.test_patients, dataset.tested_outcomes
+    if len(test.inputs) < 2:
+        return None
+    last = np.unique(patients)[: _number_tried(patients)][-1]
+    tried = np.flatnonzero(patients <= last)  # whole patients
+    rows, patients = test.inputs[torch.from_numpy(tried)], patients[tried]
+    num_tried = len(np.unique(patients))
+    generator = np.random.default_rng(dataset.seed("permutations"))
+    orders = [torch.from_numpy(generator.permutation(len(rows))) for _ in range(PERMUTATIONS)]
+
+    def losses(inputs: Tensor) -> Floats:
+        """Return the mean loss of each patient over as many repetitions of the rows."""
+        predicted = predictions_of(task, dataset.model, parameters, inputs).cpu().numpy()
+        each = task.usable(predicted).reshape(-1, len(rows), predicted.shape[-1])
+        found = [
+            task.patient_losses(task.predictions_of_patients(one, patients), outcomes[:num_tried])
+            for one in each
+        ]
+        mean: Floats = np.mean(found, axis=0)
+        return mean
+
+    whole = losses(rows)
+    grown = np.full((len(outcomes), len(task.features)), np.nan)
+    grown[:num_tried] = 0.0
+    for number, (_, columns) in enumerate(islice(_places(task), MOST_COLUMNS)):
+        changed = rows.repeat(PERMUTATIONS, 1)
+        changed[:, columns] = torch.cat([rows[order][:, columns] for order in orders])
+        grown[:num_tried, number] = losses(changed) - whole
+    return grown
+
+
+def _number_tried(patients: NDArray[np.int64]) -> int:
+    """Return how many patients, the first ones, have at most MOST_TRIED rows together."""
+    rows = np.cumsum(np.unique(patients, return_counts=True)[1])
+    return max(2, int((rows <= MOST_TRIED).sum()))
+
+
+def importance(dataset: LocalDataset, grown: Floats) -> list[Importance]:
+    """Return the columns, the most important first. `grown`: (cuts, n, features)."""
+    task = dataset.study.task
+    assert isinstance(task, TabularTask)
+    known = grown[:, np.isfinite(grown).all(axis=(0, 2))].mean(axis=0)
+    if len(known) < dataset.cells.cell:
+        return []
+    draws = drawn_patients(len(known), dataset.seed("bootstrap"))
+    means = draws @ known / draws.sum(axis=1, keepdims=True)
+    found = [
+        Importance(column=feature.name, loss=each)
+        for number, feature in enumerate(task.features[:MOST_COLUMNS])
+        if (each := estimate(means[:, number])) is not None
+    ]
+    return sorted(found, key=lambda each: -each.loss.value)
+
+
+def dependence(
+    dataset: LocalDataset,
+    parameters: Tensor,
+    scaling: Scaling | None,
+    arm: str,
+    ranked: Sequence[str],
+) -> Iterator[Dependence]:
+    """Yield the mean prediction for the training patients by value of the first columns."""
+    task = dataset.study.task
+    if not isinstance(task, TabularTask):
+        return
+    if isinstance(task, Classification) and task.num_outputs > 2:
+        return
+    training, _ = dataset.parts(scaling, arm)
+    scaled_by = dataset.scaling(scaling, arm)
+    inputs, patients = training.inputs[:MOST_TRIED], dataset.training_patients[:MOST_TRIED].numpy()
+    places, features = dict(_places(task)), {each.name: each for each in task.features}
+    described = _described(dataset)
+
+    def mean_with(columns: slice, values: Tensor) -> float:
+        changed = inputs.clone()
+        changed[:, columns] = values.to(inputs)
+        predicted = predictions_of(task, dataset.model, parameters, changed).cpu().numpy()
+        of_patients = means_of_patients(task.usable(predicted), patients)[:, -1]
+        mean = float(of_patients.mean())
+        return float(f"{1 - mean if isinstance(task, Survival) else mean:.6g}")
+
+    for name in ranked[:MOST_DEPENDENCES]:
+        feature, columns = features[name], places[name]
+        width = columns.stop - columns.start
+        if isinstance(feature, CategoryFeature):
+            codes = torch.cat([torch.zeros(1, width), torch.eye(width)])[: len(feature.categories)]
+            categories = tuple(str(each)[:200] for each in feature.categories[: len(codes)])
+            y = tuple(mean_with(columns, code) for code in codes)
+            yield Dependence(column=name, categories=categories, y=y)
+            continue
+        if (found := described.get(name)) is None:
+            continue
+        mean, deviation = found
+        low, high = feature.range or (-np.inf, np.inf)
+        x = np.unique(np.clip(mean + STEPS * deviation, low, high))
+        at = columns.start
+        inside = (x - scaled_by.mean[at]) / scaled_by.deviation[at] if scaled_by else x
+        y = tuple(mean_with(columns, torch.tensor([value])) for value in inside.tolist())
+        yield Dependence(column=name, x=tuple(float(f"{value:.6g}") for value in x), y=y)
+
+
+def _described(dataset: LocalDataset) -> dict[str, tuple[float, float]]:
+    """Return mean and deviation of the numbers as they are disclosed."""
+    try:
+        columns = dataset.summary.columns
+    except Refusal:
+        return {}
+    return {
+        each.name: (each.mean, each.deviation)
+        for each in columns
+        if each.mean is not None and each.deviation
+    }
+
+
+def linear_effects(dataset: LocalDataset, parameters: Tensor) -> Floats | None:
+    """Return a linear model's effect of each encoded column (q,); None where there is no such.
+
+    The log odds of the second class; in the outcome's unit; the mean log odds of the hazards.
+    """
+    study, task = dataset.study, dataset.study.task
+    if study.model.name != "logistic" or not isinstance(task, TabularTask):
+        return None
+    is_ensemble = parameters.numel() > dataset.dim
+    if is_ensemble or (isinstance(task, Classification) and task.num_outputs > 2):
+        return None
+    width = task.input_shape[0]
+    values = parameters.reshape(-1).cpu().double().numpy()
+    weights = values[: width * task.num_outputs].reshape(task.num_outputs, width)
+    effects: Floats = weights.mean(axis=0)
+    if isinstance(task, Regression):
+        effects = weights[0] * task.spread
+    elif not isinstance(task, Survival):
+        effects = weights[1] - weights[0]
+    return effects
+
+
+def coefficients(
+    dataset: LocalDataset,
+    effects: Floats,
+    scaling: Scaling | None,
+    in_folds: Sequence[Floats],
+) -> list[Coefficient]:
+    """Return them for one deviation of a number, with intervals from refits.
+
+    `in_folds`: the same of each cut's folds' models, (folds, q); none for a test part.
+    """
+    task = dataset.study.task
+    assert isinstance(task, TabularTask)
+    columns, described = encoded_columns(task), _described(dataset)
+    one = np.ones(len(columns))  # by how much a column is moved
+    for number, column in enumerate(columns):
+        known = described.get(column.feature)
+        if column.category is None and known is not None:
+            one[number] = known[1] / (scaling.deviation[number] if scaling else 1.0)
+    half = 1.96 * np.sqrt(_jackknife(in_folds)) if len(in_folds) else None
+    alone = _alone(dataset, columns, described)
+    found = []
+    for number, column in enumerate(columns[:MOST_COLUMNS]):
+        value = float(f"{effects[number] * one[number]:.6g}")
+        refits = None
+        if half is not None:
+            width = float(half[number] * abs(one[number]))
+            refits = Estimate(value=value, low=value - width, high=value + width)
+        found.append(
+            Coefficient(
+                column=column.feature,
+                category=None if column.category is None else column.category[:200],
+                value=value,
+                refits=refits,
+                alone=None if alone is None else alone[number],
+            )
+        )
+    return found
+
+
+def _jackknife(in_folds: Sequence[Floats]) -> Floats:
+    """Return the variance by leaving out a fold of patients at a time, over the cuts."""
+    each = [
+        (len(of_cut) - 1) / len(of_cut) * np.square(of_cut - of_cut.mean(axis=0)).sum(axis=0)
+        for of_cut in in_folds
+    ]
+    variance: Floats = np.mean(each, axis=0)
+    return variance
+
+
+def _alone(
+    dataset: LocalDataset,
+    columns: Sequence[Column],
+    described: Mapping[str, tuple[float, float]],
+) -> list[Estimate | None] | None:
+    """Return effects in a regression of the user's training patients alone, bootstrapped."""
+    task = dataset.study.task
+    if len(columns) > MOST_REFITTED or not described:
+        return None
+    training, _ = dataset.rows_alone()
+    _, patients = np.unique(training.patients, return_inverse=True)
+    inputs, scales = training.inputs, np.ones(len(columns))
+    for number, column in enumerate(columns):
+        if column.category is None:
+            spread = float(inputs[:, number].std())
+            scales[number] = spread if spread > 1e-9 else 1.0
+    rows, truth, part = _as_regression(task, inputs / scales, training.targets)
+    if rows is None:
+        return None
+    width = rows.shape[1]
+    count = int(np.clip(REFIT_NUMBERS / (len(rows) * width**2), 0, 200))
+    if count < 50 or len(rows) < 3 * width:
+        return None
+    draws = drawn_patients(patients.max() + 1, dataset.seed("bootstrap"))[: 1 + count]
+    of_patients = np.bincount(patients)[patients]  # a patient counts once
+    weights = draws[:, patients[part]] / of_patients[part]
+    penalty = np.where(np.arange(width) < len(columns), RIDGE, 1e-6)
+    is_linear = isinstance(task, Regression)
+    found = fitted(rows, truth, weights, penalty=penalty, is_linear=is_linear)
+    return [estimate(found[:, number]) for number in range(len(columns))]
+
+
+def _as_regression(
+    task: object, inputs: Floats, targets: Targets
+) -> tuple[Floats | None, Floats, NDArray[np.int64]]:
+    """Return columns, outcomes, and the row of each; survival has a row for each interval seen."""
+    num = len(inputs)
+    everybody = np.arange(num)
+    if isinstance(task, Survival):
+        died, survived = task.seen_intervals(targets)
+        row, interval = np.nonzero((died + survived) > 0)
+        periods = np.eye(died.shape[1])[interval]
+        return np.column_stack([inputs[row], periods]), died[row, interval], row
+    if isinstance(task, Classification) and len(task.classes) == 2:
+        return np.column_stack([inputs, np.ones(num)]), targets.astype(np.float64), everybody
+    if isinstance(task, Regression):
+        return np.column_stack([inputs, np.ones(num)]), targets.astype(np.float64), everybody
+    return None, np.empty(0), everybody

@@ -1,0 +1,362 @@
+"""Curves, calibration, thresholds and groups, held against the libraries that everybody knows."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.calibration import calibration_curve
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.metrics import (
+    average_precision_score,
+    confusion_matrix,
+    precision_recall_curve,
+    r2_score,
+    roc_auc_score,
+    roc_curve,
+)
+
+from erosion_client.disclosure.control import DisclosureControl
+from erosion_client.evaluation.performance import (
+    average_precision,
+    followed_weights,
+    kaplan_meier,
+    model_figures,
+    spline,
+    subgroups,
+)
+from erosion_common.protocol.performance import Curve, ModelFigures, Subgroup
+from erosion_common.study.study import Study
+from erosion_common.tasks.features import Feature
+from tests.support.small_study import make_site, make_study
+
+Floats = NDArray[np.float64]
+N = 600
+CLASSES = {
+    "kind": "tabular",
+    "target": "ill",
+    "classes": ["no", "yes"],
+    "features": ["age", {"name": "sex", "categories": ["f", "m"]}],
+}
+NUMBER = {
+    "kind": "tabular",
+    "outcome": "regression",
+    "target": "days",
+    "centre": 10.0,
+    "spread": 4.0,
+    "features": ["age"],
+}
+TIMES = {
+    "kind": "tabular",
+    "outcome": "survival",
+    "target": {"time": "time", "event": "event"},
+    "cut_points": [1.0, 2.0, 3.0, 4.0],
+    "features": ["age"],
+}
+
+
+@dataclass
+class Patients:
+    """What the figures need of a data set."""
+
+    study: Study
+    cells: DisclosureControl
+    outcomes: Any
+    trained_outcomes: Any
+    values: dict[str, Floats]
+
+    @property
+    def measured_patients(self) -> "Patients":
+        return self
+
+    def seed(self, purpose: str) -> int:
+        return len(purpose)
+
+    def columns(self, *, every: bool) -> list[tuple[Feature, Floats]]:
+        del every
+        features = getattr(self.study.task, "features", ())
+        return [(each, self.values[each.name]) for each in features if each.name in self.values]
+
+
+@pytest.fixture
+def cells(tmp_path: Path) -> DisclosureControl:
+    return DisclosureControl(make_site(tmp_path, "", limits={"min_cell": 10}))
+
+
+def patients(
+    task: dict[str, Any], outcomes: Any, cells: DisclosureControl, **more: Any
+) -> tuple[Any, Study]:
+    study = make_study(task=task, arms={"fedavg": {}, "local": {}}, **more)
+    return Patients(study, cells, outcomes, outcomes, {}), study
+
+
+def chances(seed: int = 0, num: int = N, *, too_extreme: float = 1.0) -> tuple[Floats, Any]:
+    generator = np.random.default_rng(seed)
+    logits = generator.normal(-0.8, 1.2, num)
+    truth = (generator.random(num) < 1 / (1 + np.exp(-logits))).astype(np.int64)
+    predicted = 1 / (1 + np.exp(-too_extreme * logits))
+    return np.column_stack([1 - predicted, predicted]), truth
+
+
+def of_classes(cells: DisclosureControl, **more: Any) -> tuple[ModelFigures, Floats, Any]:
+    predicted, truth = chances(too_extreme=1.6)
+    data, _ = patients(CLASSES, truth, cells, **more)
+    found, *_ = model_figures(data, {"fedavg": predicted}, ["fedavg"])
+    return found, predicted[:, 1], truth
+
+
+def lie_on(curve: Curve, x: Floats, y: Floats) -> bool:
+    """Whether each point of a curve is one of these; figures have six digits."""
+    apart = np.hypot(np.subtract.outer(curve.x, x), np.subtract.outer(curve.y, y))
+    return bool((apart.min(axis=1) < 1e-5).all())
+
+
+def test_roc_and_precision_recall_lie_on_those_of_scikit_learn(cells: DisclosureControl) -> None:
+    found, scores, truth = of_classes(cells)
+    false, sensitivity, _ = roc_curve(truth, scores, drop_intermediate=False)
+    curve = found.curves["roc"]
+    assert (curve.x[0], curve.y[0], curve.x[-1], curve.y[-1]) == (0, 0, 1, 1)
+    assert lie_on(curve, false, sensitivity)
+    precision, recall, _ = precision_recall_curve(truth, scores)
+    curve = found.curves["precision_recall"]
+    assert lie_on(curve, recall, precision)
+    assert len(curve.x) > 20
+    area = found.estimates["auroc"]
+    assert area.value == pytest.approx(roc_auc_score(truth, scores), abs=1e-6)
+    assert area.low < area.value < area.high
+    known = average_precision_score(truth, scores)
+    assert found.estimates["average_precision"].value == pytest.approx(known, abs=1e-6)
+
+
+def test_the_average_precision_of_ties_and_weights_is_scikit_learns() -> None:
+    generator = np.random.default_rng(3)
+    scores, event = np.round(generator.random(80), 1), generator.random(80) < 0.3
+    weights = generator.integers(0, 4, (5, 80)).astype(np.float64)
+    for weight, value in zip(weights, average_precision(scores, event, weights), strict=True):
+        assert value == pytest.approx(average_precision_score(event, scores, sample_weight=weight))
+
+
+def test_calibration_is_that_of_an_unpenalised_regression(cells: DisclosureControl) -> None:
+    found, scores, truth = of_classes(cells)
+    logits = np.log(scores / (1 - scores))
+    fit = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(logits[:, None], truth)
+    slope = found.estimates["calibration_slope"]
+    assert slope.value == pytest.approx(fit.coef_[0, 0], abs=1e-4)
+    assert slope.high < 1  # the risks are too extreme
+    assert found.estimates["expected_over_observed"].value == pytest.approx(
+        scores.sum() / truth.sum(), rel=1e-5
+    )
+    large = found.estimates["calibration_in_the_large"].value
+    shifted = 1 / (1 + np.exp(-logits - large))
+    assert shifted.sum() == pytest.approx(truth.sum(), rel=1e-4)  # what defines it
+    knots = np.quantile(logits, [0.1, 0.5, 0.9]).tolist()
+    smooth = LogisticRegression(C=np.inf, tol=1e-10, max_iter=5000, fit_intercept=False)
+    smooth.fit(spline(logits, knots), truth)
+    curve = found.curves["calibration"]
+    x = np.array(curve.x)
+    known = smooth.predict_proba(spline(np.log(x / (1 - x)), knots))[:, 1]
+    assert np.allclose(curve.y, known, atol=2e-3)
+    assert all(
+        low <= y <= high for low, y, high in zip(curve.low, curve.y, curve.high, strict=True)
+    )
+    observed, predicted = calibration_curve(truth, scores, n_bins=5, strategy="quantile")
+    assert np.allclose([group.observed.value for group in found.groups], observed, atol=1e-5)
+    assert np.allclose([group.predicted for group in found.groups], predicted, atol=1e-5)
+
+
+def test_thresholds_and_net_benefit_are_those_of_the_confusion_matrix(
+    cells: DisclosureControl,
+) -> None:
+    found, scores, truth = of_classes(cells, evaluation={"thresholds": [0.2, 0.35]})
+    assert [row.threshold for row in found.thresholds] == [0.2, 0.35]
+    for row in found.thresholds:
+        tn, fp, fn, tp = confusion_matrix(truth, scores >= row.threshold).ravel()
+        assert row.alerts == pytest.approx((tp + fp) / N, abs=1e-6)
+        for figure, value in (
+            (row.sensitivity, tp / (tp + fn)),
+            (row.specificity, tn / (tn + fp)),
+            (row.positive_predictive_value, tp / (tp + fp)),
+            (row.negative_predictive_value, tn / (tn + fn)),
+            (row.net_benefit, tp / N - fp / N * row.threshold / (1 - row.threshold)),
+        ):
+            assert figure is not None
+            assert figure.value == pytest.approx(value, abs=1e-5)
+            assert figure.low <= figure.value <= figure.high
+    curve = found.curves["net_benefit"]
+    for threshold, benefit in zip(curve.x, curve.y, strict=True):  # as dcurves computes it
+        _, fp, _, tp = confusion_matrix(truth, scores >= threshold).ravel()
+        assert benefit == pytest.approx(tp / N - fp / N * threshold / (1 - threshold), abs=1e-5)
+
+
+def test_no_two_points_of_a_curve_show_fewer_than_a_cell_of_patients(
+    cells: DisclosureControl,
+) -> None:
+    predicted, truth = chances(num=90)
+    data, _ = patients(CLASSES, truth, cells)
+    found, *_ = model_figures(data, {"fedavg": predicted}, ["fedavg"])
+    curve = found.curves["roc"]
+    happened = truth.sum()
+    above = np.array(curve.x) * (90 - happened) + np.array(curve.y) * happened
+    steps = np.diff(above)
+    assert ((np.abs(steps) < 1e-2) | (steps > cells.cell - 1e-2)).all()
+    assert all(row.alerts is None or 10 <= round(90 * row.alerts) <= 80 for row in found.thresholds)
+
+
+def test_repeated_cuts_count_a_patient_once(cells: DisclosureControl) -> None:
+    predicted, truth = chances()
+    data, _ = patients(CLASSES, truth, cells)
+    (once,) = model_figures(data, {"fedavg": predicted}, ["fedavg"])
+    (three,) = model_figures(data, {"fedavg": np.stack([predicted] * 3)}, ["fedavg"])
+    assert np.allclose(three.curves["roc"].low, once.curves["roc"].low)
+    slopes = [each.estimates["calibration_slope"] for each in (once, three)]
+    assert slopes[0].low == pytest.approx(slopes[1].low, rel=1e-3)
+
+
+@pytest.mark.parametrize("happened", [0, 4, 90])
+def test_too_few_with_the_event_have_no_curves(cells: DisclosureControl, happened: int) -> None:
+    predicted, _ = chances(num=90)
+    truth = (np.arange(90) < happened).astype(np.int64)
+    data, _ = patients(CLASSES, truth, cells)
+    assert model_figures(data, {"fedavg": predicted}, ["fedavg"]) == []
+
+
+def test_one_prediction_for_everyone_and_certain_ones_have_figures(
+    cells: DisclosureControl,
+) -> None:
+    _, truth = chances()
+    data, _ = patients(CLASSES, truth, cells)
+    same = np.tile([0.7, 0.3], (N, 1))
+    sure = np.eye(2)[truth]
+    found = model_figures(data, {"fedavg": same, "local": sure}, ["fedavg"])
+    assert [each.model for each in found] == ["fedavg", "local"]
+    assert found[0].estimates["auroc"].value == 0.5
+    assert "calibration_slope" not in found[1].estimates  # separated: there is none
+
+
+def test_several_classes_have_one_model_and_a_curve_each(cells: DisclosureControl) -> None:
+    generator = np.random.default_rng(0)
+    truth = generator.integers(0, 3, N)
+    predicted = generator.dirichlet([1, 1, 1], N)
+    data, _ = patients({**CLASSES, "classes": ["a", "b", "c"]}, truth, cells)
+    found = model_figures(data, {"local": predicted, "fedavg": predicted}, ["fedavg"])
+    assert [(each.model, each.event) for each in found] == [("fedavg", name) for name in "abc"]
+
+
+def test_a_number_is_held_against_least_squares(cells: DisclosureControl) -> None:
+    generator = np.random.default_rng(0)
+    predicted = generator.normal(10, 3, N)
+    truth = 2 + 0.8 * predicted + generator.normal(0, 2, N)
+    data, _ = patients(NUMBER, truth, cells)
+    (found,) = model_figures(data, {"fedavg": predicted[:, None]}, ["fedavg"])
+    fit = LinearRegression().fit(predicted[:, None], truth)
+    slope = found.estimates["calibration_slope"]
+    assert slope.value == pytest.approx(fit.coef_[0], abs=1e-5)
+    assert slope.low < 0.8 < slope.high
+    large = found.estimates["calibration_in_the_large"].value
+    assert large == pytest.approx((truth - predicted).mean(), abs=1e-4)
+    assert [group.num_patients for group in found.groups] == [120] * 5
+    spreads = [group.errors for group in found.groups]
+    assert all(each == tuple(sorted(each)) for each in spreads)  # type: ignore[type-var]
+    curve = found.curves["calibration"]
+    assert np.allclose(curve.y, 2 + 0.8 * np.array(curve.x), atol=0.8)
+
+
+def survival(num: int = 500) -> tuple[Floats, Floats]:
+    generator = np.random.default_rng(1)
+    rate = np.exp(generator.normal(-1.2, 0.8, num))
+    times, followed = generator.exponential(1 / rate), generator.uniform(0.5, 6, num)
+    targets = np.column_stack([np.minimum(times, followed), times <= followed]).astype(np.float64)
+    return np.exp(-rate[:, None] * np.array([1.0, 2.0, 3.0, 4.0])), targets
+
+
+def test_survival_is_held_against_scikit_survival(cells: DisclosureControl) -> None:
+    from sksurv.metrics import cumulative_dynamic_auc
+    from sksurv.nonparametric import kaplan_meier_estimator
+    from sksurv.util import Surv
+
+    predicted, targets = survival()
+    data, _ = patients(TIMES, targets, cells)
+    (found,) = model_figures(data, {"fedavg": predicted}, ["fedavg"])
+    assert found.horizon == 4.0
+    known = Surv.from_arrays(targets[:, 1] > 0, targets[:, 0])
+    curve = found.curves["auroc_by_time"]
+    areas, _ = cumulative_dynamic_auc(known, known, 1 - predicted, np.array(curve.x))
+    assert np.allclose(curve.y, areas, atol=1e-5)
+    times, free = kaplan_meier_estimator(known["event"], known["time"])
+    steps = np.concatenate([[1.0], free])
+    points = [0.5, 1.0, 2.5, 4.0]
+    ours = kaplan_meier(targets, np.ones((1, len(targets))), points)[0]
+    assert np.allclose(ours, steps[np.searchsorted(times, points, side="right")])
+    # The weighted share with the event by the horizon is Kaplan and Meier's.
+    at_horizon = 1 - kaplan_meier(targets, np.ones((1, len(targets))), [4.0])[0, 0]
+    assert found.prevalence == pytest.approx(at_horizon, abs=0.01)
+    assert found.estimates["expected_over_observed"].low < 1
+    assert found.estimates["expected_over_observed"].high > 1
+    low, high = (found.curves[name].y for name in ("free_of_event_low", "free_of_event_high"))  # type: ignore[index]
+    assert low[-1] > high[-1]
+    weights = followed_weights(targets, targets, 4.0)
+    assert (weights[(targets[:, 0] < 4) & (targets[:, 1] == 0)] == 0).all()
+
+
+def of_groups(
+    cells: DisclosureControl,
+    values: dict[str, Floats],
+    declared: dict[str, list[float]],
+    seed: int = 0,
+) -> tuple[list[Subgroup], Floats, Any]:
+    predicted, truth = chances(seed)
+    data, _ = patients(CLASSES, truth, cells, evaluation={"subgroups": declared})
+    data.values = values
+    return [*subgroups(data, predicted)], predicted[:, 1], truth
+
+
+def test_subgroups_are_measured_on_their_own_patients(cells: DisclosureControl) -> None:
+    sex = (np.arange(N) % 3 == 0).astype(np.float64)
+    age = np.linspace(20, 90, N)
+    found, scores, truth = of_groups(cells, {"sex": sex, "age": age}, {"sex": [], "age": [40, 60]})
+    assert [(each.column, each.group) for each in found] == [
+        ("age", "below 40"),
+        ("age", "40 to below 60"),
+        ("age", "60 and above"),
+        ("sex", "f"),
+        ("sex", "m"),
+    ]
+    men = sex == 1
+    of_men = found[-1]
+    assert of_men.num_patients == men.sum()
+    assert of_men.discrimination is not None
+    assert of_men.calibration is not None
+    assert of_men.gap is not None
+    area = roc_auc_score(truth[men], scores[men])
+    assert of_men.discrimination.value == pytest.approx(area, abs=1e-6)
+    others = roc_auc_score(truth[~men], scores[~men])
+    assert of_men.gap.value == pytest.approx(area - others, abs=1e-6)
+    expected = scores[men].sum() / truth[men].sum()
+    assert of_men.calibration.value == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_small_subgroup_is_hidden_and_what_would_give_it_away(cells: DisclosureControl) -> None:
+    sex = (np.arange(N) < 12).astype(np.float64)  # 12 men, not all of them ill
+    found, *_ = of_groups(cells, {"sex": sex}, {"sex": []})
+    assert [(each.num_patients, each.discrimination) for each in found] == [(None, None)] * 2
+    three = np.where(np.arange(N) < 12, 30.0, np.where(np.arange(N) < 200, 50.0, 70.0))
+    found, *_ = of_groups(cells, {"age": three}, {"age": [40, 60]})
+    assert [each.num_patients is None for each in found] == [True, True, False]
+
+
+def test_subgroups_of_a_number_have_its_share_of_variance(cells: DisclosureControl) -> None:
+    generator = np.random.default_rng(0)
+    predicted, age = generator.normal(10, 3, N), np.linspace(20, 90, N)
+    truth = predicted + generator.normal(0, 2, N)
+    data, _ = patients(NUMBER, truth, cells, evaluation={"subgroups": {"age": [50]}})
+    data.values = {"age": age}
+    young, _ = subgroups(data, predicted[:, None])
+    below = age < 50
+    assert young.discrimination is not None
+    assert young.discrimination.value == pytest.approx(
+        r2_score(truth[below], predicted[below]), abs=1e-5
+    )
+    assert young.calibration is not None
+    assert young.calibration.value == pytest.approx((predicted - truth)[below].mean(), abs=1e-4)
