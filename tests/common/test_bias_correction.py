@@ -12,7 +12,7 @@ from erosion_common.algorithms.bias_correction import BiasCorrection, oracle
 from erosion_common.algorithms.local import Local
 from erosion_common.algorithms.weighted_gradient import WeightedGradient
 from tests.support.contexts import CONTEXT
-from tests.support.hand_sized import cohort, course, of_values, update
+from tests.support.hand_sized import course, of_values
 
 
 def built(**parameters: Any) -> Algorithm[Any]:
@@ -110,14 +110,6 @@ def test_the_oracle_subtracts_what_it_is_told() -> None:
     first, second = course(algorithm, of_values(2.0, 4.0), of_values(2.0, 4.0))
     assert first.delta.tolist() == pytest.approx([-2.0])  # (2 + 4 - 10) / 2
     assert second.delta.tolist() == pytest.approx([-7.0])  # (2 + 4 - 20) / 2
-
-
-def test_two_dimensions_are_corrected_each_by_itself() -> None:
-    algorithm = built(alpha=0.5, beta=1.0)
-    same = cohort(update("own", 1.0, 0.0), update("a", 3.0, -4.0))
-    steps = course(algorithm, same, same)
-    assert steps[0].delta.tolist() == pytest.approx([2.0, -2.0])
-    assert steps[1].delta.tolist() == pytest.approx([1.0, 0.0])
 
 
 # -- The noisy quadratic: f_0 = a x^2 / 2, f_i = a (x - x*)^2 / 2, Gaussian gradient noise ------

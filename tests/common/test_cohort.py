@@ -1,23 +1,21 @@
 """A cohort's answers, in hand-sized vectors."""
 
 import math
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
 
+import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from torch import Tensor
 
-from erosion_common.aggregation.cohort import MemoryCohort, Update
-
-small = st.floats(-100, 100, width=32)
-vector = st.lists(small, min_size=3, max_size=3)
-
-
-def update(agent: str, *delta: float) -> Update:
-    return Update(agent, 1, torch.tensor(delta, dtype=torch.float32), 10, 10)
-
-
-def cohort(own: Update, *others: Update) -> MemoryCohort:
-    return MemoryCohort(own, {other.agent: other for other in others})
+from erosion_common.aggregation import vectors
+from erosion_common.aggregation.cohort import DiskCohort, MemoryCohort, Update, store
+from erosion_common.algorithms import REGISTRY
+from tests.support.contexts import CONTEXT
+from tests.support.disk_memory import measure
+from tests.support.hand_sized import cohort, update
+from tests.support.refusals import refused
 
 
 def test_the_user_comes_first_and_the_peers_by_name() -> None:
@@ -62,30 +60,184 @@ def test_where_the_users_update_is_zero_only_another_zero_is_near() -> None:
     assert stuck.distances_to_own().tolist() == [0.0, math.inf]
 
 
-def test_norms_do_not_overflow_in_float32() -> None:
-    # (3e20)^2 is beyond float32, so the squares must be summed in float64.
-    assert math.isclose(cohort(update("own", 3e20, 4e20)).norms().item(), 5e20, rel_tol=1e-6)
+# -- Block by block: accuracy against float64 at the size of a real model, and equal  ------------
+
+DIM = 11_181_642  # torchvision's resnet18 with ten classes
 
 
-@given(own=vector, peers=st.lists(vector, min_size=1, max_size=4))
-def test_distances_follow_from_the_gram_matrix(own: list[float], peers: list[list[float]]) -> None:
-    mixed = cohort(update("own", *own), *(update(f"p{i}", *p) for i, p in enumerate(peers)))
-    gram = mixed.gram()
-    for i, distance in enumerate(mixed.distances_to_own().tolist(), start=1):
-        # |d_i - d_0|^2 = <d_i, d_i> - 2 <d_i, d_0> + <d_0, d_0>
-        squared = float(gram[i, i] - 2 * gram[i, 0] + gram[0, 0])
-        if gram[0, 0] > 1e-6:
-            expected = math.sqrt(max(0.0, squared) / float(gram[0, 0]))
-            scale = 1 + math.sqrt(float(gram[i, i] / gram[0, 0]))
-            assert math.isclose(distance, expected, abs_tol=1e-5 * scale)
+def as_cohort(*deltas: Tensor) -> MemoryCohort:
+    updates = [Update(f"h{i}", 1, delta, 10, 10) for i, delta in enumerate(deltas)]
+    return MemoryCohort(updates[0], {u.agent: u for u in updates[1:]})
 
 
-@given(own=vector, peers=st.lists(vector, min_size=2, max_size=4))
-def test_the_order_of_arrival_changes_nothing(own: list[float], peers: list[list[float]]) -> None:
-    updates = [update(f"p{i}", *p) for i, p in enumerate(peers)]
-    forward = cohort(update("own", *own), *updates)
-    backward = cohort(update("own", *own), *reversed(updates))
-    weights = torch.linspace(0.1, 1.0, len(peers) + 1, dtype=torch.float64)
-    assert forward.peers == backward.peers
-    assert torch.equal(forward.distances_to_own(), backward.distances_to_own())
-    assert torch.equal(forward.weighted_sum(weights), backward.weighted_sum(weights))
+def distance_in_float64(left: Tensor, right: Tensor) -> float:
+    total = 0.0
+    for a, b in zip(torch.split(left, 1 << 20), torch.split(right, 1 << 20), strict=True):
+        total += float((a.double() - b.double()).square().sum())
+    return math.sqrt(total)
+
+
+@pytest.mark.parametrize("apart", [1.0, 1e-4])
+def test_distances_of_large_models_are_true_to_a_millionth(apart: float) -> None:
+    random = torch.Generator().manual_seed(1)
+    own = torch.randn(DIM, generator=random) + 3.0  # a mean, so that sums grow large
+    peer = own + apart * torch.randn(DIM, generator=random)
+    [measured] = as_cohort(own, peer).distances_to_own().tolist()
+    expected = distance_in_float64(peer, own) / distance_in_float64(own, torch.zeros(DIM))
+    assert math.isclose(measured, expected, rel_tol=1e-6)
+
+
+@pytest.mark.parametrize("dim", [1, 5, 200_003])
+def test_the_answers_are_those_of_whole_vectors(dim: int) -> None:
+    deltas = [torch.randn(dim, generator=torch.Generator().manual_seed(i)) for i in range(5)]
+    hospitals = as_cohort(*deltas)
+    whole = torch.stack(deltas).double()
+    torch.testing.assert_close(hospitals.gram(), whole @ whole.T)
+    torch.testing.assert_close(hospitals.norms(), whole.norm(dim=1), rtol=1e-6, atol=0)
+    weights = torch.tensor([0.5, 0.0, 0.25, 2.0, -1.0], dtype=torch.float64)
+    torch.testing.assert_close(
+        hospitals.weighted_sum(weights).double(), weights @ whole, rtol=1e-4, atol=1e-5
+    )
+    centre = torch.ones(dim)
+    torch.testing.assert_close(
+        vectors.distances_to(centre, hospitals.blocks()),
+        (whole - 1).norm(dim=1),
+        rtol=1e-6,
+        atol=0,
+    )
+
+
+def test_blocks_cover_every_value_once_and_in_order() -> None:
+    hospitals = as_cohort(*(torch.arange(300_000.0) + i for i in range(3)))
+    parts = [(place, [row.clone() for row in rows]) for place, rows in hospitals.blocks()]
+    assert parts[0][0].start == 0
+    assert all(a.stop == b.start for (a, _), (b, _) in pairwise(parts))
+    for i, each in enumerate(hospitals.updates):
+        assert torch.equal(torch.cat([rows[i] for _, rows in parts]), each.delta)
+
+
+@pytest.mark.parametrize("num_vectors", [1, 10, 65, 1000])
+@pytest.mark.parametrize("dim", [5_000_000, 11_181_642, 100_000_000])
+def test_a_block_of_all_vectors_is_at_most_half_of_one(dim: int, num_vectors: int) -> None:
+    widths = {place.stop - place.start for place in vectors.block_places(dim, num_vectors)}
+    assert max(widths) * num_vectors <= dim / 2
+
+
+def test_a_small_distance_between_long_vectors_survives_in_the_gram_matrix() -> None:
+    random = torch.Generator().manual_seed(2)
+    own = 1000 + torch.randn(100_000, generator=random)
+    near = own + 0.01 * torch.randn(100_000, generator=random)
+    gram = as_cohort(own, near).gram()
+    squared = float(gram[0, 0] + gram[1, 1] - 2 * gram[0, 1])
+    assert math.isclose(math.sqrt(squared), distance_in_float64(own, near), rel_tol=1e-3)
+
+
+def test_values_whose_squares_overflow_float32_have_a_distance() -> None:
+    [measured] = as_cohort(torch.tensor([3e20, 0.0]), torch.tensor([0.0, 4e20])).distances_to_own()
+    assert math.isclose(measured, 5 / 3, rel_tol=1e-6)
+
+
+def test_a_weight_too_few_is_noticed() -> None:
+    with refused(ValueError, 1, 2):
+        as_cohort(torch.ones(2), torch.ones(2)).weighted_sum(torch.ones(1))
+
+
+def test_finite_values_whose_sum_is_too_large_for_float32_are_finite() -> None:
+    assert vectors.is_finite(torch.tensor([3e38, 3e38]))
+    assert vectors.is_finite(torch.tensor([3e38, 3e38, -3e38, -3e38]))
+    for bad in (float("inf"), float("-inf"), float("nan")):
+        assert not vectors.is_finite(torch.tensor([3e38, bad, 3e38]))
+    assert not vectors.is_finite(torch.tensor([float("inf"), float("-inf")]))
+
+
+# -- Updates on disk: the same answers as in memory, and memory that does not grow ---------------
+
+
+def updates(
+    dim: int, num_hospitals: int = 5, attachment_sizes: Mapping[str, int] | None = None
+) -> list[Update]:
+    return [
+        Update(
+            f"h{i}",
+            1,
+            1 + torch.randn(dim, generator=torch.Generator().manual_seed(i)),
+            num_samples=10 + i,
+            samples_seen=10,
+            attachments={
+                name: torch.full((size,), 1.0 + i)
+                for name, size in (attachment_sizes or {}).items()
+            },
+        )
+        for i in range(num_hospitals)
+    ]
+
+
+def both(
+    folder: Path, dim: int, attachment_sizes: Mapping[str, int] | None = None
+) -> tuple[MemoryCohort, DiskCohort]:
+    own, *others = updates(dim, attachment_sizes=attachment_sizes)
+    stored_own, *stored = (store(folder, update) for update in (own, *others))
+    return (
+        MemoryCohort(own, {u.agent: u for u in others}),
+        DiskCohort(stored_own, {u.agent: u for u in stored}, folder),
+    )
+
+
+def test_a_stored_update_is_the_same_update(tmp_path: Path) -> None:
+    update = updates(1000, attachment_sizes={"radius": 1})[0]
+    stored = store(tmp_path, update)
+    assert torch.equal(stored.delta, update.delta)
+    assert (stored.agent, stored.round, stored.num_samples) == ("h0", 1, 10)
+    assert stored.attachments == update.attachments
+    assert [file.name for file in tmp_path.iterdir()] == ["h0.f32"]
+
+
+@pytest.mark.parametrize("dim", [1, 7, 1_000_003])
+def test_every_answer_is_that_of_memory(tmp_path: Path, dim: int) -> None:
+    memory, disk = both(tmp_path, dim)
+    weights = torch.tensor([1.0, 0.0, 0.5, -2.0, 0.25], dtype=torch.float64)
+    assert disk.peers == memory.peers
+    assert disk.own_norm() == memory.own_norm()
+    assert torch.equal(disk.norms(), memory.norms())
+    assert torch.equal(disk.distances_to_own(), memory.distances_to_own())
+    assert torch.equal(disk.gram(), memory.gram())
+    assert torch.equal(disk.weighted_sum(weights), memory.weighted_sum(weights))
+    for (here, rows), (there, others) in zip(disk.blocks(), memory.blocks(), strict=True):
+        assert here == there
+        assert all(map(torch.equal, rows, others))
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+def test_every_method_works_from_disk(name: str, tmp_path: Path) -> None:
+    arm = REGISTRY[name](algorithm=name)
+    algorithm = arm.build(CONTEXT)
+    memory, disk = both(tmp_path, 50, arm.attachment_sizes(50))
+    in_memory = algorithm.update(algorithm.init(50), memory)
+    from_disk = algorithm.update(algorithm.init(50), disk)
+    assert torch.equal(in_memory.delta, from_disk.delta)
+    assert in_memory.weights == from_disk.weights
+
+
+def test_a_methods_state_outlives_the_rounds_files(tmp_path: Path) -> None:
+    for name in ("weighted_gradient", "bias_correction", "centered_clipping"):
+        algorithm = REGISTRY[name](algorithm=name).build(CONTEXT)
+        memory, disk = both(tmp_path, 20)
+        expected = algorithm.update(algorithm.init(20), memory).state
+        state = algorithm.update(algorithm.init(20), disk).state
+        for file in tmp_path.iterdir():  # as the next round's updates would
+            file.write_bytes(bytes(file.stat().st_size))
+        again = [algorithm.update(s, memory).delta for s in (expected, state)]
+        assert torch.equal(again[0], again[1]), name
+
+
+def test_a_file_that_was_cut_off_is_noticed(tmp_path: Path) -> None:
+    _, disk = both(tmp_path, 10)
+    (tmp_path / "h3.f32").write_bytes(b"1234")
+    with refused(OSError, "h3.f32", 10):
+        disk.gram()
+
+
+def test_memory_stays_below_four_models_whatever_the_number_of_hospitals(tmp_path: Path) -> None:
+    few, many = measure("weight_erosion", (4, 48), 1_500_000, tmp_path)
+    assert many < 4
+    assert 0 <= many - few < 0.5

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from erosion_common.aggregation.cohort import MemoryCohort, Update
-from erosion_common.algorithms.equal_steps import as_of_equal_steps, lengthened_by
+from erosion_common.algorithms.equal_steps import as_of_equal_steps
 from erosion_common.algorithms.evidence_erosion import EvidenceErosion
 from erosion_common.algorithms.weight_erosion import WeightErosion
 from erosion_common.learning.training import Training
@@ -110,15 +110,6 @@ def test_nobody_lengthens_its_update_by_claiming_few_steps() -> None:
     # Where the study says how many there are, nobody is believed to have taken fewer.
     ten = Training(steps=10, batch_size=4)
     assert as_of_equal_steps(told, ten.steps_with)[1] == [1, 1]
-
-
-def test_updates_are_lengthened_to_the_users_steps_or_left_as_they_come() -> None:
-    given = cohort(own=(40, [3.0, 4.0]), few=(20, [3.0, 4.0]))
-    updates = {"own": given.own, "few": given.others["few"]}
-    assert lengthened_by(updates, "own", EPOCHS.steps) == {"own": 1, "few": 2}
-    assert lengthened_by(updates, "own", None) == {"own": 1, "few": 1}
-    assert lengthened_by({"few": updates["few"]}, "own", EPOCHS.steps) == {"few": 1}
-    assert WeightErosion(per_step=False).equal_steps(EPOCHS) is None
 
 
 def test_weight_erosion_says_how_many_steps_it_took() -> None:

@@ -1,6 +1,8 @@
 """Weight Erosion's extensions: sizes, layers, cosine, the cone, and an automatic penalty."""
 
+import tempfile
 from math import acos, degrees, sqrt
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,9 +11,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from erosion.flower.rules import rule_of
+from erosion.simulation.simulator import simulate, timeless
+from erosion.simulation.testbed import study_path
+from erosion.simulation.testbed_sites import site_of
+from erosion.sources import make_hospitals
+from erosion_client.training.hospital import Hospital
 from erosion_common.aggregation.cohort import MemoryCohort
 from erosion_common.algorithms.base import Algorithm
 from erosion_common.algorithms.weight_erosion import (
+    PRESETS,
     WeightErosion,
     WeightErosionState,
     half_angle,
@@ -21,10 +30,13 @@ from erosion_common.algorithms.weight_erosion import (
     weighted_places,
 )
 from erosion_common.errors import StudyError
+from erosion_common.rounds.selection import SelectedSettings, chosen
 from erosion_common.settings.base import validate
-from erosion_common.study.study import Study
+from erosion_common.study.study import Study, load_study, study_from_json
+from experiments.papers.rules import EXPLORED, SLOW
 from tests.support.contexts import context
 from tests.support.hand_sized import cohort, course, update
+from tests.support.refusals import refused
 from tests.support.small_study import make_study
 
 LAYERS = {"first.weight": slice(0, 2), "first.bias": slice(2, 3), "last.weight": slice(3, 4)}
@@ -128,68 +140,24 @@ def test_the_users_update_may_vanish_in_the_layers_that_count() -> None:
     assert step.outcome == "skipped"
 
 
-@given(seed=st.integers(0, 2**32 - 1))
-def test_weights_of_one_are_the_plain_distance(seed: int) -> None:
-    values = np.random.default_rng(seed).normal(size=(4, 4)).tolist()
-    own, *others = (update(f"h{i}", *v) for i, v in enumerate(values))
-    hospitals = cohort(own, *others)
-    plain = measure(hospitals, "euclidean", [])
-    weighted = measure(hospitals, "euclidean", [(slice(0, 4), 5.0)])
-    assert list(weighted.to_own) == pytest.approx(list(plain.to_own), rel=1e-5)
-
-
-def problem(**parameters: Any) -> str:
-    raw = make_study().model_dump(mode="json") | {"arms": {"weight_erosion": parameters}}
-    with pytest.raises(StudyError) as refusal:
-        validate(Study, raw, "Study", StudyError)
-    return str(refusal.value).splitlines()[1].strip()
-
-
 @pytest.mark.parametrize(
-    ("parameters", "message"),
+    ("parameters", "named"),
     [
-        (
-            {"layer_weights": {"fc": 0.0}},
-            "arms.weight_erosion: layer_weights names 'fc';"
-            " the model's parameters are 1.weight, 1.bias",
-        ),
-        (
-            {"layer_weights": {"1": 0.0}},
-            "arms.weight_erosion: layer_weights are all 0; leave at least one layer in the"
-            " distance",
-        ),
-        (
-            {"layer_weights": {"1.bias": -1}},
-            "arms.weight_erosion.layer_weights.1.bias = -1; it must be 0 or more",
-        ),
-        (
-            {"distance_penalty": "fast"},
-            "arms.weight_erosion.distance_penalty = 'fast'; it must be 'auto'",
-        ),
-        (
-            {"erosion_share": 0},
-            "arms.weight_erosion.erosion_share = 0; it must be more than 0",
-        ),
-        (
-            {"cone_angle": 100},
-            "arms.weight_erosion.cone_angle = 100; it must be 90 or less",
-        ),
-        (
-            {"distance": "manhattan"},
-            "arms.weight_erosion.distance = 'manhattan'; it must be 'euclidean' or 'cosine'",
-        ),
+        ({"layer_weights": {"fc": 0.0}}, ("layer_weights", "'fc'", "1.weight, 1.bias")),
+        ({"layer_weights": {"1": 0.0}}, ("layer_weights", "all 0")),
+        ({"layer_weights": {"1.bias": -1}}, ("layer_weights.1.bias = -1",)),
+        ({"distance_penalty": "fast"}, ("distance_penalty = 'fast'", "'auto'")),
+        ({"erosion_share": 0}, ("erosion_share = 0",)),
+        ({"cone_angle": 100}, ("cone_angle = 100", "90")),
+        ({"distance": "manhattan"}, ("distance = 'manhattan'", "'euclidean'", "'cosine'")),
     ],
 )
 def test_bad_parameters_are_refused_when_the_study_is_read(
-    parameters: dict[str, Any], message: str
+    parameters: dict[str, Any], named: tuple[str, ...]
 ) -> None:
-    assert problem(**parameters) == message
-
-
-def test_a_layer_of_the_model_can_be_named() -> None:
-    study = make_study(arms={"weight_erosion": {"layer_weights": {"1.bias": 0.0}}})
-    study.arms["weight_erosion"].build(study.build_context)
-    assert study.build_context.layout()["1.weight"] == slice(0, 4)  # two columns, two classes
+    raw = make_study().model_dump(mode="json") | {"arms": {"weight_erosion": parameters}}
+    with refused(StudyError, "arms.weight_erosion", *named):
+        validate(Study, raw, "Study", StudyError)
 
 
 # -- The cone ------------------------------------------------------------------------------------
@@ -297,13 +265,6 @@ def test_the_penalty_is_fixed_after_three_rounds() -> None:
     assert [s.weights["h0"] for s in steps] == pytest.approx([0.9, 23 / 30, 17 / 30, 0.0])
 
 
-def test_rounds_without_peers_do_not_count_among_the_first() -> None:
-    algorithm = built(distance_penalty="auto")
-    steps = course(algorithm, at_distance(), at_distance(1.0))
-    assert steps[0].state.paths == ()
-    assert len(steps[1].state.paths) == 1
-
-
 def test_hospitals_at_no_distance_do_not_erode() -> None:
     algorithm = built(distance_penalty="auto")
     assert course(algorithm, at_distance(0.0, 0.0))[0].weights["h0"] == 1.0
@@ -317,3 +278,82 @@ def test_the_path_is_the_median_hospitals() -> None:
     )
     # a: k = 0, 1, 2: 1 + 2 + 3 = 6; b: 3 rounds at distance 3 = 9
     assert path == pytest.approx(7.5)
+
+
+# -- Presets of Weight Erosion: what they stand for, and that a good hospital keeps i ------------
+
+
+def test_the_recommended_preset_is_the_rule_that_was_measured_with_a_longer_share() -> None:
+    measured = WeightErosion.model_validate({**EXPLORED[SLOW], "erosion_share": 3.0})
+    assert WeightErosion(preset="recommended") == measured
+
+
+def test_a_key_beside_the_preset_goes_before_it() -> None:
+    arm = WeightErosion(preset="recommended", erosion_share=0.5, own_parameters=())
+    assert (arm.erosion_share, arm.own_parameters) == (0.5, ())
+    assert (arm.distance_penalty, arm.weighting) == ("auto", "samples")
+
+
+def test_what_travels_are_the_values_and_not_the_preset() -> None:
+    study = make_study(arms={"weight_erosion": {"preset": "recommended"}, "local": {}})
+    text = study.canonical_json()
+    assert "preset" not in text
+    received = study_from_json(text)
+    assert received == study
+    arm = received.arms["weight_erosion"]
+    assert isinstance(arm, WeightErosion)
+    assert arm.distance_penalty == PRESETS["recommended"]["distance_penalty"]
+
+
+def test_an_unknown_preset_is_refused_with_those_there_are() -> None:
+    with refused(StudyError, "preset = 'fast'", "'paper'", "'recommended'"):
+        validate(WeightErosion, {"preset": "fast"}, "The arm", StudyError)
+    with refused(StudyError, "preset"):
+        validate(WeightErosion, {"preset": ["paper"]}, "The arm", StudyError)
+
+
+def test_a_candidate_may_be_a_preset() -> None:
+    """It takes the place of the arm's own values, which are there although nobody wrote them."""
+    study = make_study(
+        arms={"weight_erosion": {"preset": "recommended"}, "local": {}},
+        selection={"candidates": {"weight_erosion": [{"preset": "paper"}, {}]}},
+    )
+    choice = SelectedSettings({"preset": "paper"}, 3, 0.1)
+    nothing = SelectedSettings({}, 3, 0.1)
+    after = chosen(study, {"weight_erosion": choice, "local": nothing})
+    assert after.arms["weight_erosion"].model_dump() == WeightErosion().model_dump()
+    as_it_is = chosen(study, {"weight_erosion": nothing, "local": nothing})
+    assert as_it_is.arms == study.arms
+
+
+def test_what_stays_at_a_site_is_its_own_affair_in_stock_flower() -> None:
+    rule = rule_of("weight_erosion", {"preset": "recommended"})
+    assert isinstance(rule, WeightErosion)
+    assert (rule.own_parameters, rule.distance_penalty) == ((), "auto")
+
+
+def test_every_preset_says_all_that_another_may_have_said() -> None:
+    assert len({frozenset(values) for values in PRESETS.values()}) == 1
+
+
+def test_a_hospital_with_the_users_patients_keeps_its_weight_and_a_miscoded_one_loses_it() -> None:
+    study = load_study(study_path("breast-cancer"))
+    values = study.model_dump(mode="json")
+    values["arms"] = {
+        "recommended": {"algorithm": "weight_erosion", "preset": "recommended"},
+        "paper": {"algorithm": "weight_erosion", "preset": "paper"},
+    }
+    values["evaluation"]["compare"] = None
+    study = Study.model_validate(values)
+    with tempfile.TemporaryDirectory() as folder:
+        files = make_hospitals(study, Path(folder), None)
+        hospitals = {name: Hospital(site_of(name, file)) for name, file in files.items()}
+        found = simulate(study, hospitals, clock=timeless)
+    recommended, paper = found.finals["recommended"].weights, found.finals["paper"].weights
+    assert recommended["alike"] > 0.3
+    assert recommended["miscoded"] == 0
+    assert set(paper.values()) == {1.0, 0.0}  # the user's own, and everybody else's
+
+
+def test_the_papers_preset_is_what_the_keys_stand_at() -> None:
+    assert WeightErosion(preset="paper").model_dump() == WeightErosion().model_dump()

@@ -84,20 +84,6 @@ def test_a_hospital_without_noise_must_agree_exactly() -> None:
     assert step.weights["twin"] == 1.0
 
 
-def test_an_absent_hospital_keeps_its_averages() -> None:
-    first, second = course(EvidenceErosion(), MemoryCohort(OWN, {"peer": PEER}), MemoryCohort(OWN))
-    assert second.state.squared_distances == first.state.squared_distances
-    assert second.state.noises["peer"] == first.state.noises["peer"]
-
-
-def test_an_update_of_the_user_that_is_zero_still_has_distances() -> None:
-    nothing = update("own", 0.0, 0.0, noise=1.0)
-    (step,) = course(
-        EvidenceErosion(), MemoryCohort(nothing, {"peer": update("peer", 0.0, 4.0, noise=2.0)})
-    )
-    assert step.weights["peer"] == pytest.approx(1 / 11)
-
-
 # -- At the hospital -----------------------------------------------------------------------------
 
 
@@ -120,17 +106,6 @@ def test_equal_halves_have_no_noise() -> None:
     outcome = local_round(EvidenceErosion(own_parameters=()), work(labels=(1,) * 6), layout)
     assert outcome.attachments["noise"].tolist() == [0.0]
     assert outcome.delta.tolist() == pytest.approx((0.5 * U).tolist())
-
-
-def test_the_halves_are_drawn_anew_in_each_round() -> None:
-    labels = (0, 1, 1, 1, 0, 1)
-    noises = {
-        local_round(EvidenceErosion(), work(labels=labels, round=r), layout)
-        .attachments["noise"]
-        .item()
-        for r in range(1, 9)
-    }
-    assert len(noises) > 1
 
 
 def test_a_step_more_in_one_half_is_no_noise() -> None:

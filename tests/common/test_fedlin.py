@@ -76,19 +76,6 @@ def test_a_round_of_two_exchanges_by_hand() -> None:
     assert (record.outcome, after.weights) == ("done", {"a": 1.0, "b": 1.0})
 
 
-def test_gradients_count_by_samples_where_updates_do() -> None:
-    arm = FedLin(weighting="samples")
-    in_progress, _ = begun(arm)
-    in_progress.answer(
-        {
-            "a": gradient_of(arm, work(0.0, (1, 1, 1))),  # -1/2 U, three patients
-            "b": gradient_of(arm, work(0.0, (0,), agent="b")),  # 1/2 U
-        }
-    )
-    mean = asked(in_progress).to_all.tensors["mean_gradient"]
-    assert along(mean) == pytest.approx(-0.25)
-
-
 def test_a_peers_gradient_counts_for_no_more_than_all_others_together() -> None:
     arm = FedLin(weighting="samples")
     in_progress, _ = begun(arm)

@@ -3,35 +3,38 @@
 import errno
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from erosion_client.connection.credentials import credentials_for
+from erosion_client.enrolment.install import install
+from erosion_client.site_file import Site, load_site
+from erosion_common.audit.log_files import verify
+from erosion_common.errors import ErosionError, SiteError
+from erosion_common.rounds.checkpoint import load_model
+from erosion_common.sealed.audit import read_opening
+from erosion_common.sealed.pinned_keys import read_pinned_keys
+from erosion_common.study.study import load_study
 from erosion_common.support import files
 from erosion_common.support.files import (
     lines_of,
     read_named,
     replacing,
-    version_of,
     write_atomically,
 )
-from tests.support.patience import wait_until
+from erosion_common.support.keys import load_private_key
+from erosion_server.enrolment.certificates import load_certificate, read_request
 from tests.support.refusals import refused
 from tests.support.synced import synced
 
 
-def test_text_and_bytes_are_written_as_given(tmp_path: Path) -> None:
-    write_atomically(tmp_path / "text", "Zürich\n")
-    write_atomically(tmp_path / "binary", b"\x00\xff")
-    assert (tmp_path / "text").read_bytes() == "Zürich\n".encode()
-    assert (tmp_path / "binary").read_bytes() == b"\x00\xff"
-
-
 def test_an_old_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
     file = tmp_path / "file"
-    write_atomically(file, "a long old content")
-    write_atomically(file, "new")
-    assert file.read_text() == "new"
+    write_atomically(file, b"\x00\xff of a long old content")
+    write_atomically(file, "Zürich\n")
+    assert file.read_bytes() == "Zürich\n".encode()
     assert list(tmp_path.iterdir()) == [file]
 
 
@@ -116,31 +119,6 @@ def test_a_file_system_that_cannot_wait_for_a_folder_is_written_to(
     assert caught.value.errno == errno.EIO
 
 
-def test_a_file_that_cannot_be_made_is_named_as_it_was_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def read_only(**_: object) -> None:
-        raise OSError(errno.EROFS, "Read-only file system", str(tmp_path / ".file.x2b"))
-
-    monkeypatch.setattr("tempfile.mkstemp", read_only)
-    with refused(OSError) as caught:
-        write_atomically(tmp_path / "file", "x")
-    assert caught.value.filename == str(tmp_path / "file")
-
-
-def test_another_mode_is_another_version_of_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    assert version_of(file) == ()
-    write_atomically(file, "x")
-    before = version_of(file)
-
-    def is_seen() -> bool:  # once the clock of the file system has ticked
-        file.chmod(0o640)
-        return version_of(file) != before
-
-    wait_until(is_seen)
-
-
 def test_a_pipe_or_a_device_that_is_named_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
@@ -185,3 +163,53 @@ def test_a_line_without_an_end_fills_no_memory(
     os.truncate(path, 2**22)
     with refused(OSError, "1 MiB"):
         list(lines_of(path))
+
+
+# -- Every file that a person names is read only where it is an ordinary file of a li ------------
+
+
+def site(path: Path) -> Site:
+    own = {"root_certificate": path, "certificate": path, "private_key": path}
+    return Site.model_validate(
+        {
+            "name": "a",
+            "data": {"path": "patients.csv"},
+            "coordinator": {"address": "127.0.0.1:1", **own},
+        }
+    )
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "study file": load_study,
+    "site file": load_site,
+    "private key": lambda path: load_private_key(path, SiteError),
+    "peers' keys": lambda path: read_pinned_keys(path, SiteError),
+    "authority": load_certificate,
+    "request": read_request,
+    "a site's files": lambda path: credentials_for(site(path).coordinator),
+    "kit": lambda path: install(path, site(path)),
+    "opening": lambda path: read_opening(path, SiteError),
+    "model": load_model,
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_pipe_is_explained(tmp_path: Path, reader: str) -> None:
+    os.mkfifo(path := tmp_path / "pipe", 0o600)
+    with refused(ErosionError):
+        READERS[reader](path)
+
+
+@pytest.mark.parametrize("reader", [r for r in READERS if r not in ("opening", "model")])
+def test_a_file_that_is_far_too_large_is_explained(tmp_path: Path, reader: str) -> None:
+    path = tmp_path / "file"
+    path.touch(0o600)
+    os.truncate(path, files.MOST_NAMED_BYTES + 1)
+    with refused(ErosionError, "MiB"):
+        READERS[reader](path)
+
+
+def test_a_log_that_is_a_pipe_is_explained(tmp_path: Path) -> None:
+    os.mkfifo(path := tmp_path / "sent.jsonl")
+    with refused(SiteError):
+        verify(path)

@@ -110,17 +110,6 @@ def test_what_is_frozen_has_no_gradient(frozen: str) -> None:
     assert with_gradient == {"1.weight", "1.bias"} - {frozen}
 
 
-def test_a_trained_model_can_be_differentiated_afterwards() -> None:
-    model = linear_model(5, 3)
-    inputs, targets = drawn(5, 3, 40)
-    delta = trained(model, inputs, targets, cross_entropy)
-    for _ in range(2):
-        torch.autograd.backward(
-            cross_entropy(model(inputs), targets) + delta.requires_grad_().sum()
-        )
-    assert all(parameter.grad is not None for parameter in model.parameters())
-
-
 @pytest.mark.parametrize("scale", [1, 60])  # of the inputs; logits beyond 20, too
 @pytest.mark.parametrize("knows", [True, False])
 def test_any_other_loss_says_its_gradient_or_is_differentiated_in_the_outputs(
@@ -139,27 +128,3 @@ def test_any_other_loss_says_its_gradient_or_is_differentiated_in_the_outputs(
     loss = told if knows else told.__call__
     assert isinstance(loss, DerivedLoss) == knows
     assert torch.equal(trained(ours, inputs, targets, loss), trained(theirs, inputs, targets, loss))
-
-
-def test_images_are_flattened() -> None:
-    built = build_model(Logistic(), (1, 4, 4), 3)
-    assert isinstance(built, LinearModel)
-    inputs, targets = drawn(16, 3, 40)
-    pictures = inputs.view(40, 1, 4, 4)
-    theirs = by_autograd(built)
-    assert torch.equal(
-        trained(built, pictures, targets, cross_entropy),
-        trained(theirs, inputs, targets, cross_entropy),
-    )
-
-
-def test_a_model_that_diverges_does_so_alike() -> None:
-    ours = linear_model(5, 3)
-    theirs = by_autograd(ours)
-    inputs, targets = drawn(5, 3, 40)
-    found, expected = (
-        trained(model, 1e30 * inputs, targets, cross_entropy, learning_rate=1e10)
-        for model in (ours, theirs)
-    )
-    assert not found.isfinite().all()
-    assert torch.equal(found.nan_to_num(nan=7), expected.nan_to_num(nan=7))

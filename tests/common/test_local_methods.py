@@ -1,26 +1,32 @@
 """Methods that change what a hospital does in a round, by hand (see `local_works`)."""
 
 from dataclasses import replace
-from math import exp, log1p
+from math import exp, log, log1p
 
 import pytest
 import torch
 from torch import nn
 
-from erosion_common.aggregation.cohort import MemoryCohort, Update
+from erosion_common.aggregation.cohort import Update
 from erosion_common.algorithms.apfl import Apfl
 from erosion_common.algorithms.ditto import Ditto
 from erosion_common.algorithms.ensemble import Ensemble
-from erosion_common.algorithms.fedavg import FedAvg, FedProx, FineTuning
+from erosion_common.algorithms.fedavg import FedAvg, FedProx, FineTuning, PersonalIntercept
 from erosion_common.algorithms.fedfomo import FedFomo
 from erosion_common.algorithms.local import Local
 from erosion_common.algorithms.model_averaging import ModelAveraging
 from erosion_common.algorithms.own_model import OwnModelState
+from erosion_common.algorithms.personal_layers import (
+    personal_parameters,
+    problem_with_own,
+)
 from erosion_common.algorithms.scaffold import Scaffold
 from erosion_common.learning.local_work import Tensors
 from erosion_common.learning.training import Training
 from tests.support.contexts import CONTEXT
-from tests.support.local_works import DIM, U, along, work
+from tests.support.hand_sized import cohort
+from tests.support.local_works import DIM, U, along, layout, local_round, work
+from tests.support.tasks import classes_of
 
 TWO_STEPS = {"steps": 2}
 STEP_AT_HALF = 1 / (1 + exp(2))  # s at t = 0.5: 0.1192
@@ -28,10 +34,6 @@ STEP_AT_HALF = 1 / (1 + exp(2))  # s at t = 0.5: 0.1192
 
 def update(agent: str, t: float, **attachments: torch.Tensor) -> Update:
     return Update(agent, 1, t * U, 10, 10, attachments)
-
-
-def cohort(own: Update, *others: Update) -> MemoryCohort:
-    return MemoryCohort(own, {other.agent: other for other in others})
 
 
 # -- FedProx -------------------------------------------------------------------------------------
@@ -58,11 +60,6 @@ def test_fine_tuning_predicts_after_a_round_of_local_training_more() -> None:
     twice = FineTuning(tuning_rounds=2).personal(task)
     after_one = 0.5 + STEP_AT_HALF
     assert along(twice) == pytest.approx(after_one + 1 / (1 + exp(4 * after_one)))
-
-
-def test_fine_tuning_does_not_change_what_is_shared() -> None:
-    task = work(0.5)
-    assert torch.equal(FineTuning().train(task).delta, FedAvg().train(task).delta)
 
 
 # -- Ditto ---------------------------------------------------------------------------------------
@@ -159,11 +156,6 @@ def test_a_step_of_scaffold_and_its_control_variate() -> None:
     # c_i+ = 0.2 - 0.3 + (0 - 0.2) / (1 * 0.5), which is g, as it should be with one step
     assert along(outcome.keep["control"]) == pytest.approx(-0.5)
     assert torch.equal(outcome.attachments["control"], outcome.keep["control"])
-
-
-def test_scaffold_without_control_variates_is_fedavg() -> None:
-    task = work(0.2, (1, 0, 1, 1, 0), training={"steps": 3, "batch_size": 2})
-    assert torch.equal(Scaffold().train(task).delta, FedAvg().train(task).delta)
 
 
 def test_scaffolds_coordinator_encloses_the_mean_of_the_last_control_variates() -> None:
@@ -341,3 +333,67 @@ def test_a_member_of_an_ensemble_trains_its_own_model() -> None:
 def test_an_ensemble_predicts_with_all_its_members() -> None:
     personal = Ensemble().personal(work(0.5, enclosed={"others": torch.stack([0.5 * U, -1.5 * U])}))
     assert [along(row) for row in personal] == [0.5, 1.0, -1.0]
+
+
+# -- Parameters that a hospital keeps ------------------------------------------------------------
+
+BIAS = PersonalIntercept()
+
+
+def test_the_bias_starts_at_the_base_rates_of_the_hospital() -> None:
+    # (1 + 1) / (4 + 2) and (3 + 1) / (4 + 2) as logits, centred
+    half = log(2) / 2
+    found = classes_of(2).base_rate_outputs(torch.tensor([0, 1, 1, 1]))
+    assert found.tolist() == pytest.approx([-half, half])
+    personal = personal_parameters(BIAS, work(0.3, (0, 1, 1, 1)), layout)
+    assert personal.tolist() == pytest.approx([-0.3, 0.3, -half, half])
+
+
+def test_the_bias_is_trained_and_kept_and_its_update_is_zero() -> None:
+    kept = {"own_parameters": torch.tensor([-0.5, 0.5])}
+    outcome = local_round(BIAS, work(0.5, kept=kept), layout)
+    # weights and bias together are at t = 0.5, so every parameter moves by 0.1192
+    step = 1 / (1 + exp(2))
+    assert outcome.delta.tolist() == pytest.approx([-step, step, 0.0, 0.0])
+    assert outcome.keep["own_parameters"].tolist() == pytest.approx([-0.5 - step, 0.5 + step])
+
+
+def test_what_was_received_for_them_does_not_matter() -> None:
+    kept = {"own_parameters": torch.tensor([-0.5, 0.5])}
+    task = work(0.5, kept=kept)
+    other = replace(task, received=task.received + torch.tensor([0.0, 0.0, 7.0, 8.0]))
+    assert torch.equal(
+        local_round(BIAS, task, layout).delta, local_round(BIAS, other, layout).delta
+    )
+    assert torch.equal(
+        personal_parameters(BIAS, task, layout), personal_parameters(BIAS, other, layout)
+    )
+
+
+def test_whole_layers_can_be_kept_by_pattern() -> None:
+    arm = FedAvg(own_parameters=("*.weight",))
+    first = local_round(arm, work(0.0), layout)
+    assert first.delta.tolist() == pytest.approx([0.0, 0.0, -0.5, 0.5])
+    assert first.keep["own_parameters"].tolist() == pytest.approx([-0.5, 0.5])
+
+
+def test_a_control_variate_says_nothing_of_what_is_kept() -> None:
+    outcome = local_round(Scaffold(own_parameters=("output_bias",)), work(), layout)
+    assert outcome.attachments["control"][:2].abs().min() > 0
+    assert outcome.attachments["control"][2:].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        ((), None),
+        (("output_bias",), None),
+        (("1.w*",), None),
+        (("fc.weight",), "names 'fc.weight'; the model has 1.weight, 1.bias"),
+        (("output_layer",), "names every parameter of the model"),
+        (("1.weight", "output_bias"), "names every parameter of the model"),
+    ],
+)
+def test_what_the_model_has_not_cannot_be_kept(names: tuple[str, ...], problem: str | None) -> None:
+    found = problem_with_own(names, layout)
+    assert found is None if problem is None else problem in (found or "")

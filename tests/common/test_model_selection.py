@@ -108,10 +108,3 @@ def test_the_chosen_study_leaves_nothing_open() -> None:
     assert erosion_of(after).distance_penalty == 0.1
     assert after.arms["local"] == before.arms["local"]
     assert (after.rounds, after.evaluation) == (before.rounds, before.evaluation)
-
-
-def test_without_a_selection_the_study_stays_as_it_is() -> None:
-    plain = make_study()
-    choices = {arm: choose(plain, arm, Trials()) for arm in plain.arms}
-    assert [choice.rounds for choice in choices.values()] == [plain.rounds] * 2
-    assert chosen(plain, choices) is plain

@@ -12,7 +12,9 @@ from erosion_common.learning.models import (
     build_model,
     flat_parameters,
     load_flat_parameters,
+    parameter_layout,
 )
+from erosion_common.learning.trainable import draws_from
 from tests.support.refusals import refused
 
 
@@ -55,44 +57,26 @@ def test_logistic_regression_can_start_from_a_cut_off_normal() -> None:
     assert float(weights.std()) == pytest.approx(0.44, abs=0.02)
 
 
-def test_the_start_depends_on_the_seed_alone() -> None:
-    torch.manual_seed(1)
-    first = flat_parameters(build_model(Mlp(), (4,), 2, seed=7))
-    torch.manual_seed(2)
-    assert torch.equal(first, flat_parameters(build_model(Mlp(), (4,), 2, seed=7)))
-    assert not torch.equal(first, flat_parameters(build_model(Mlp(), (4,), 2, seed=8)))
-
-
-def test_building_leaves_the_global_generator_alone() -> None:
-    before = torch.get_rng_state()
-    build_model(Mlp(), (4,), 2, seed=7)
-    assert torch.equal(before, torch.get_rng_state())
-
-
-def test_flat_parameters_are_a_copy_in_float32() -> None:
-    model = build_model(Mlp(), (4,), 2)
-    flat = flat_parameters(model)
-    flat.zero_()
-    assert flat.dtype == torch.float32
-    assert not flat.requires_grad
-    assert flat_parameters(model).any()
-
-
-def test_loading_what_was_flattened_gives_the_same_model() -> None:
+def test_loading_what_was_flattened_gives_the_same_model_without_shared_memory() -> None:
     source, target = build_model(Mlp(), (4,), 3, seed=1), build_model(Mlp(), (4,), 3, seed=2)
     flat = flat_parameters(source)
+    assert (flat.dtype, flat.requires_grad) == (torch.float32, False)
     load_flat_parameters(target, flat)
-    assert torch.equal(flat_parameters(target), flat)
+    flat.zero_()
+    assert flat_parameters(source).any()
+    assert torch.equal(flat_parameters(target), flat_parameters(source))
     inputs = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
     assert torch.equal(source(inputs), target(inputs))
 
 
-def test_a_loaded_model_does_not_share_memory_with_the_vector() -> None:
-    model = build_model(Logistic(), (4,), 2)
-    flat = torch.ones(10)
-    load_flat_parameters(model, flat)
-    flat.zero_()
-    assert flat_parameters(model).tolist() == [1.0] * 10
+def test_the_start_depends_on_the_seed_alone_and_moves_no_other_draws() -> None:
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first = flat_parameters(build_model(Mlp(), (4,), 2, seed=7))
+    assert torch.equal(before, torch.get_rng_state())
+    torch.manual_seed(2)
+    assert torch.equal(first, flat_parameters(build_model(Mlp(), (4,), 2, seed=7)))
+    assert not torch.equal(first, flat_parameters(build_model(Mlp(), (4,), 2, seed=8)))
 
 
 def test_a_vector_of_another_length_is_refused() -> None:
@@ -108,7 +92,55 @@ def test_an_image_network_refuses_a_table(settings: MnistCnn | Resnet18) -> None
     settings.check_task((1, 28, 28))
 
 
-@pytest.mark.parametrize("settings", [Logistic(), Mlp()])
-def test_a_flat_model_takes_tables_and_images(settings: Logistic | Mlp) -> None:
-    settings.check_task((13,))
-    settings.check_task((1, 28, 28))
+# -- The places of a model's named parameters ----------------------------------------------------
+
+
+def test_names_point_to_the_parameters_in_the_flat_vector() -> None:
+    settings = Mlp(hidden=(3,))
+    layout = parameter_layout(settings, (2,), 2)
+    assert dict(layout) == {
+        "1.weight": slice(0, 6),
+        "1.bias": slice(6, 9),
+        "3.weight": slice(9, 15),
+        "3.bias": slice(15, 17),
+    }
+    model = build_model(settings, (2,), 2, seed=4)
+    flat = flat_parameters(model)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(flat[layout[name]], parameter.detach().flatten())
+
+
+def test_laying_out_draws_no_random_number() -> None:
+    before = torch.get_rng_state()
+    layout = parameter_layout(MnistCnn(), (1, 28, 28), 10)
+    assert max(place.stop for place in layout.values()) == 356_234
+    assert torch.equal(before, torch.get_rng_state())
+
+
+# -- Draws of layers from a seed -----------------------------------------------------------------
+
+
+def test_layers_draw_what_they_draw_after_torch_s_own_seeding() -> None:
+    for seed in (0, 7, 2**63 - 1):
+        torch.manual_seed(seed)
+        expected = torch.rand(5), torch.nn.functional.dropout(torch.ones(20))
+        with draws_from(seed):
+            found = torch.rand(5), torch.nn.functional.dropout(torch.ones(20))
+        assert torch.equal(found[0], expected[0])
+        assert torch.equal(found[1], expected[1])
+
+
+def raise_after_a_draw() -> None:
+    torch.rand(100)
+    raise ZeroDivisionError
+
+
+def test_nobody_s_draws_change_even_after_a_fault() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    with draws_from(5):
+        torch.rand(100)
+    with pytest.raises(ZeroDivisionError), draws_from(6):
+        raise_after_a_draw()
+    assert torch.equal(torch.rand(4), expected)

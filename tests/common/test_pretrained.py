@@ -70,14 +70,6 @@ def test_a_head_of_another_size_starts_afresh(tmp_path: Path) -> None:
     assert torch.equal(model[3].weight, afresh[3].weight)  # type: ignore[index]
 
 
-def test_a_prefix_is_taken_off(tmp_path: Path) -> None:
-    state = {f"module.{name}": value for name, value in source().state_dict().items()}
-    path = saved(tmp_path, {**state, "optimizer": torch.zeros(2)})
-    settings = Mlp(hidden=(8,), pretrained=of(path, prefix="module."))
-    model = build_model(settings, (4,), 5, weights=tmp_path)
-    assert torch.equal(flat_parameters(model), flat_parameters(source()))
-
-
 def test_the_model_of_a_run_is_a_file_of_weights(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     shapes = parameter_shapes(Mlp(hidden=(8,)), (4,), 5)

@@ -40,12 +40,10 @@ from erosion_common.privacy.private_step import (
 )
 from erosion_common.settings.base import validate
 from erosion_common.study.study import Study
-from erosion_common.tasks.task import as_tensor
 from tests.support.contexts import context
 from tests.support.local_works import DIM, along, layout, local_round, work
 from tests.support.refusals import refused
 from tests.support.small_study import TASK, make_study, with_missing
-from tests.support.tasks import read_task
 
 PRIVACY = {"epsilon": 3.0, "learning_rate": 1.0}
 STEP = PrivateStep(
@@ -179,36 +177,6 @@ def test_without_a_cut_it_is_the_gradient_of_the_mean_loss(
     loss = of.task.training_loss(of.targets)
     whole = gradient(of.model, of.received, of.inputs, of.targets, loss)
     torch.testing.assert_close(cut_sum(of, 1e6, patients) / 8, whole, rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("raw", "columns"),
-    [
-        ({"target": "y", "classes": ["a", "b", "c"], "class_weights": [1.0, 2.0, 5.0]}, 1),
-        ({"outcome": "regression", "target": "y", "centre": 1.0, "spread": 2.0}, 1),
-        (
-            {
-                "outcome": "survival",
-                "target": {"time": "days", "event": "died", "happened": [1], "censored": [0]},
-                "cut_points": [1.0, 2.0, 3.0],
-            },
-            2,
-        ),
-    ],
-)
-def test_every_outcome_has_gradients_of_single_patients(raw: dict[str, Any], columns: int) -> None:
-    task = read_task({"kind": "tabular", "features": ["x", "z"], **raw})
-    draws = np.random.default_rng(3)
-    targets = as_tensor(task.targets(draws.integers(0, 2, size=(9, columns)).astype(np.float64)))
-    model = build_model(Mlp(), (2,), task.num_outputs)
-    start = flat_parameters(model)
-    inputs = torch.from_numpy(draws.normal(size=(9, 2))).float()
-    loss = task.training_loss(targets)
-    rows = PatientRows(inputs, targets, torch.arange(9))
-    total = clipped_sum(model, start, rows, loss, clip_norm=1e6, seed=0).float()
-    whole = gradient(model, start, inputs, targets, loss)
-    torch.testing.assert_close(total / 9, whole, rtol=1e-4, atol=1e-6)
-    assert task.why_not_apart() == ""
 
 
 def test_a_network_of_images_goes_through_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

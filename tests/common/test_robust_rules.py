@@ -70,17 +70,11 @@ def test_krum_prefers_the_user_where_scores_are_equal() -> None:
 @pytest.mark.parametrize("name", ["krum", "multi_krum"])
 def test_rounding_does_not_decide_between_equal_scores(name: str, dim: int) -> None:
     settings = {"num_selected": 1} if name == "multi_krum" else {}
-    for seed in range(100):
+    for seed in range(40):
         own, peer, far = random_vectors(seed, 3, dim)
         peer = own + peer / 10  # each other's nearest: the scores of both are their distance
         step = step_of(name, cohort_of(np.stack([own, peer, far])), **settings)
         assert step.weights == {"h00": 1.0, "h01": 0.0, "h02": 0.0}, seed
-
-
-def test_auto_tolerates_as_many_as_the_round_allows() -> None:
-    # n = 5: f = 1; with f = 0 three neighbours would count and b's 4 + 1 + 49 beat own's 1 + 4 + 81
-    hospitals = of_values(0.0, 1.0, 2.0, 9.0, 30.0)
-    assert step_of("krum", hospitals).weights == step_of("krum", hospitals, num_byzantine=1).weights
 
 
 def test_multi_krum_averages_the_best() -> None:
@@ -211,12 +205,9 @@ def test_centered_clipping_pulls_in_what_is_far_from_the_last_aggregate() -> Non
     # From (2, 8/3): b is at |(4, 16/3)| = 20/3, its factor 3/4; the others' distances are below 5:
     # v + ((1, -8/3) + (-2, 4/3) + .75 (4, 16/3)) / 3 = (2, 8/3) + (2, 8/3) / 3
     assert second.delta.tolist() == pytest.approx([8 / 3, 32 / 9])
-
-
-def test_each_step_starts_from_the_result_of_the_last() -> None:
-    hospitals = cohort(update("own", 3.0, 0.0), update("a", 0.0, 4.0), update("b", 6.0, 8.0))
-    step = step_of("centered_clipping", hospitals, radius=5.0, steps=2)
-    assert step.delta.tolist() == pytest.approx([8 / 3, 32 / 9])
+    # Two steps in one round end there, too: each starts from the result of the last.
+    both = step_of("centered_clipping", hospitals, radius=5.0, steps=2)
+    assert both.delta.tolist() == second.delta.tolist()
 
 
 def test_around_the_users_own_update_nothing_gets_further_than_the_radius() -> None:
@@ -230,6 +221,9 @@ def test_an_automatic_radius_is_the_median_distance() -> None:
     # Around the user: 1, 10, 100, so 10: 5 + (0 + 1 - 10 + 10) / 4
     step = step_of("centered_clipping", of_values(5.0, 6.0, -5.0, 105.0), centre="own")
     assert step.delta.tolist() == pytest.approx([5.25])
+    # Of an even number it is between the middle two, of 0, 1, 2, 9: (0 + 1 + 1.5 + 1.5) / 4
+    even = step_of("centered_clipping", of_values(0.0, 1.0, 2.0, 9.0))
+    assert even.delta.tolist() == pytest.approx([1.0])
     # Around 0: 1, 2, 30, so 2: (1 + 2 - 2) / 3
     assert step_of("centered_clipping", of_values(1.0, 2.0, -30.0)).delta.tolist() == pytest.approx(
         [1 / 3]
@@ -299,9 +293,3 @@ def test_a_study_that_a_rule_does_not_fit_is_refused(
     _, said = str(refusal.value).splitlines()
     assert said.strip().startswith(f"arms.{name}")
     assert re.findall(r"-?\d+|'\w+'", said) == named.split()
-
-
-def test_the_automatic_radius_of_an_even_number_is_between_the_middle_two() -> None:
-    step = step_of("centered_clipping", of_values(0.0, 1.0, 2.0, 9.0))
-    # distances from 0: 0, 1, 2, 9; the median is 1.5: (0 + 1 + 1.5 + 1.5) / 4
-    assert step.delta.tolist() == pytest.approx([1.0])

@@ -10,7 +10,6 @@ from erosion_common.rounds.records import Absence, Answer, Rejection, RoundRecor
 from erosion_common.rounds.round import first_state
 from experiments.benchmarks.measurement import advance
 from tests.support.contexts import CONTEXT
-from tests.support.small_study import make_study
 
 
 def update(
@@ -91,44 +90,12 @@ def test_a_round_without_the_user_is_skipped_and_the_parameters_stay(
     assert (after.round, after.skipped_in_a_row) == (2, 1)
 
 
-def test_a_round_below_the_quorum_is_skipped() -> None:
-    answers: dict[HospitalName, Answer] = {
-        "own": update("own", 1.0, 0.0),
-        "b": Absence("was not connected"),
-        "c": update("c", 1.0, 0.0),
-    }
-    _, record = fedavg_round(answers, quorum=3)
-    assert (record.outcome, record.note) == (
-        "skipped",
-        "2 usable updates, 3 are needed (federation.quorum)",
-    )
-    _, record = fedavg_round(answers, quorum=2)
-    assert record.outcome == "done"
-
-
-@pytest.mark.parametrize(("num_wanted", "needed"), [(5, 3), (4, 2), (3, 1), (1, 1)])
-def test_hospitals_that_are_not_asked_count_towards_the_quorum(
-    num_wanted: int, needed: int
-) -> None:
-    study = make_study(user="own", hospitals=["own", "b", "c", "d", "e"], federation={"quorum": 3})
-    assert max(1, num_wanted - (len(study.hospitals) - study.federation.quorum)) == needed
-
-
 def test_finite_updates_whose_sum_overflows_skip_the_round() -> None:
     huge = {"own": update("own", 3e38, 0.0), "b": update("b", 3e38, 0.0)}
     before = RunState(0, torch.full((2,), 3e38), FedAvg().build(CONTEXT).init(2))
     after, record = fedavg_round(dict(huge), state=before)
     assert record.outcome == "skipped"
     assert torch.equal(after.params, before.params)
-
-
-def test_skipped_rounds_are_counted_in_a_row() -> None:
-    gone: dict[HospitalName, Answer] = {"own": Absence("was not connected")}
-    state, _ = fedavg_round(gone)
-    state, _ = fedavg_round(gone, state=state)
-    assert state.skipped_in_a_row == 2
-    state, _ = fedavg_round({"own": update("own", 1.0, 0.0, round_number=3)}, state=state)
-    assert (state.round, state.skipped_in_a_row) == (3, 0)
 
 
 def erosion_state(**weights: float) -> RunState:
@@ -140,23 +107,6 @@ def erosion_state(**weights: float) -> RunState:
         ),
         weights={"own": 1.0, **weights},
     )
-
-
-@pytest.mark.parametrize(
-    "own", [update("own", 3.0, 4.0, round_number=5), Absence("was not connected")]
-)
-def test_a_hospital_that_is_asked_no_more_stays_in_the_record(own: Answer) -> None:
-    after, record = advance(
-        erosion_state(b=0.5, eroded=0.0),
-        WeightErosion().build(CONTEXT),
-        {"own": own, "b": update("b", 3.0, 4.0, round_number=5)},
-        arm="we",
-        user="own",
-        quorum=2,
-    )
-    eroded = record.hospitals["eroded"]
-    assert (eroded.outcome, eroded.weight_before, eroded.weight_after) == ("not_asked", 0.0, 0.0)
-    assert after.weights["eroded"] == 0.0
 
 
 def test_a_frozen_round_counts_as_skipped_and_keeps_all_weights() -> None:
@@ -179,33 +129,3 @@ def test_a_frozen_round_counts_as_skipped_and_keeps_all_weights() -> None:
     assert after.algorithm_state.weights == {**before.algorithm_state.weights, "new": 0.75}
     assert record.hospitals["b"].distance is None  # infinite, which JSON does not know
     assert record.hospitals["b"].weight_after == 0.5
-
-
-def test_a_stopped_round_keeps_the_parameters() -> None:
-    before = erosion_state(b=0.5)
-    after, record = advance(
-        before,
-        WeightErosion(zero_norm="stop").build(CONTEXT),
-        {"own": update("own", 0.0, 0.0), "b": update("b", 1.0, 0.0)},
-        arm="we",
-        user="own",
-        quorum=2,
-    )
-    assert record.outcome == "stopped"
-    assert torch.equal(after.params, before.params)
-
-
-def test_advancing_leaves_the_state_before_as_it_was() -> None:
-    before = erosion_state(b=0.5)
-    params = before.params.clone()
-    advance(
-        before,
-        WeightErosion().build(CONTEXT),
-        {"own": update("own", 3.0, 4.0), "b": update("b", 6.0, 8.0)},
-        arm="we",
-        user="own",
-        quorum=2,
-    )
-    assert torch.equal(before.params, params)
-    assert before.weights == {"own": 1.0, "b": 0.5}
-    assert before.algorithm_state == WeightErosionState(4, {"b": 0.5}, {"b": 40}, {"b": 1.0}, ())

@@ -19,12 +19,12 @@ from erosion_common.algorithms.server_optimizer import (
     ServerOptimizer,
     ServerYogi,
 )
-from erosion_common.algorithms.weight_erosion import WeightErosion
 from erosion_common.errors import StudyError
 from erosion_common.settings.base import validate
 from erosion_common.study.study import Study
 from tests.support.contexts import CONTEXT
 from tests.support.hand_sized import course, of_values
+from tests.support.refusals import refused
 from tests.support.small_study import make_study
 
 
@@ -139,42 +139,26 @@ def test_bias_correction_with_momentum_keeps_both_states() -> None:
     assert float(second.state.method.bias) == pytest.approx(3.0)
 
 
-def test_any_method_can_be_wrapped() -> None:
-    algorithm = ServerMomentum(momentum=0.0).wrap(WeightErosion().build(CONTEXT))
-    plain = course(WeightErosion().build(CONTEXT), of_values(1.0, 2.0))[0]
-    [wrapped] = course(algorithm, of_values(1.0, 2.0))
-    assert torch.equal(wrapped.delta, plain.delta)
-    assert wrapped.weights == plain.weights
-
-
 @pytest.mark.parametrize(
-    ("arms", "message"),
+    ("name", "parameters", "named"),
     [
-        ({"bias_correction": {"alpha": 1.5}}, "alpha = 1.5; it must be 1 or less"),
-        ({"bias_correction": {"beta": 0}}, "beta = 0; it must be more than 0"),
-        ({"bias_correction": {"contraction": 2}}, "contraction = 2; it must be 1 or less"),
+        ("bias_correction", {"alpha": 1.5}, ("alpha = 1.5",)),
+        ("bias_correction", {"beta": 0}, ("beta = 0",)),
+        ("bias_correction", {"contraction": 2}, ("contraction = 2",)),
+        ("bias_correction", {"bias": "both"}, ("bias = 'both'", "'average'", "'per_hospital'")),
+        ("weighted_gradient", {"alpha": -1}, ("alpha = -1",)),
+        ("weighted_gradient", {"horizon": 0}, ("horizon = 0",)),
+        ("weighted_gradient", {"server_optimizer": "sgd"}, ("name = 'sgd'", "'yogi'")),
         (
-            {"bias_correction": {"bias": "both"}},
-            "bias = 'both'; it must be 'average' or 'per_hospital'",
-        ),
-        ({"weighted_gradient": {"alpha": -1}}, "alpha = -1; it must be 0 or more"),
-        ({"weighted_gradient": {"horizon": 0}}, "horizon = 0; it must be more than 0"),
-        (
-            {"weighted_gradient": {"server_optimizer": "sgd"}},
-            "server_optimizer.name = 'sgd'; it must be one of 'none', 'momentum', 'adam', 'yogi',"
-            " 'adagrad'",
-        ),
-        (
-            {"weighted_gradient": {"server_optimizer": {"name": "adam", "beta1": 0.5}}},
-            "server_optimizer.beta1 is not a known key; did you mean beta_1?",
+            "weighted_gradient",
+            {"server_optimizer": {"name": "adam", "beta1": 0.5}},
+            ("server_optimizer.beta1", "beta_1"),
         ),
     ],
 )
 def test_bad_parameters_are_refused_when_the_study_is_read(
-    arms: dict[str, dict[str, object]], message: str
+    name: str, parameters: dict[str, object], named: tuple[str, ...]
 ) -> None:
-    [name] = arms
-    raw = make_study().model_dump(mode="json") | {"arms": arms}
-    with pytest.raises(StudyError) as refusal:
+    raw = make_study().model_dump(mode="json") | {"arms": {name: parameters}}
+    with refused(StudyError, f"arms.{name}", *named):
         validate(Study, raw, "Study", StudyError)
-    assert str(refusal.value).splitlines()[1].strip() == f"arms.{name}.{message}"

@@ -46,11 +46,6 @@ def problems(**changes: Any) -> list[str]:
     return [line.removeprefix("  ") for line in lines]
 
 
-def test_a_good_file_gives_settings() -> None:
-    drawing = validate(Drawing, {"title": "sun", "shape": CIRCLE}, "x", SiteError)
-    assert drawing.shape == Circle(radius=1)
-
-
 @pytest.mark.parametrize(
     ("changes", "named"),
     [

@@ -1,7 +1,7 @@
 """Hospitals that are trained as a stack end where each ends alone, but for float32's rounding."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import pytest
 import torch
@@ -17,6 +17,13 @@ from erosion_common.learning.models import (
 )
 from erosion_common.learning.networks import ModelBase
 from erosion_common.learning.stacked_sgd import Job, train_stacked, why_not_stacked
+from erosion_common.learning.training import Training
+from erosion_common.study.privacy import problem_with_inputs
+from erosion_common.tasks.inputs import TabularTask
+from erosion_common.tasks.regression import Regression
+from erosion_common.tasks.task import Loss
+from tests.support.refusals import refused
+from tests.support.small_study import make_study
 from tests.support.stacks import IMAGES, jobs, settings
 from tests.support.task_examples import example
 from tests.support.tasks import classes_of, image
@@ -61,7 +68,7 @@ def test_a_stack_ends_where_each_hospital_ends_alone(
 @pytest.mark.parametrize("model", [MnistCnn(), Resnet18()], ids=lambda model: model.name)
 def test_networks_of_images_end_alike(model: ModelBase) -> None:
     training = settings(steps=2, learning_rate=0.02, momentum=0.9)
-    assert_alike(jobs(training, model, shape=IMAGES)[:3], jobs(training, model, shape=IMAGES)[:3])
+    assert_alike(jobs(training, model, shape=IMAGES)[:2], jobs(training, model, shape=IMAGES)[:2])
 
 
 @every_training
@@ -144,3 +151,55 @@ def test_what_draws_or_mixes_patients_is_not_stacked() -> None:
         is_stackable = False
 
     assert "model" in why_not_stacked(Own(), classes_of(2), plain)
+
+
+# -- A task that mixes patients in its loss is not taken for one that keeps them apar ------------
+
+VALUES = {"target": "y", "centre": 0, "spread": 1, "features": ["x"], "missing": "drop"}
+
+
+class Centred(Regression):
+    """Another loss on top of a task that keeps patients apart."""
+
+    outcome: Literal["centred"] = "centred"  # type: ignore[assignment]
+
+    def training_loss(self, targets: Tensor) -> Loss:
+        """Errors around the mean of the hospital's patients."""
+        mean = targets.mean()
+        return lambda outputs, batch: (outputs[:, 0] - (batch - mean)).square().mean()
+
+
+class CentredFromATable(TabularTask, Centred):
+    """As a study has it."""
+
+
+class Kept(Centred):
+    """The same with the promise made anew."""
+
+    patients_apart: ClassVar[bool] = True
+
+    def training_loss(self, targets: Tensor) -> Loss:
+        """Of each patient alone."""
+        del targets
+        return lambda outputs, batch: (outputs[:, 0] - batch).square().mean()
+
+
+class KeptFromATable(TabularTask, Kept):
+    """As a study has it."""
+
+
+def test_whoever_does_not_say_so_does_not_have_it() -> None:
+    mixing, kept = CentredFromATable.model_validate(VALUES), KeptFromATable.model_validate(VALUES)
+    assert "patients_apart" in (problem_with_inputs(mixing, "user") or "")
+    assert problem_with_inputs(kept, "user") is None
+    plain = Training(steps=2)
+    assert "patients_apart" in why_not_stacked(Logistic(), mixing, plain)
+    assert why_not_stacked(Logistic(), kept, plain) == ""
+
+
+def test_a_study_with_privacy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = make_study()
+    monkeypatch.setattr(type(study.task), "patients_apart", False)
+    privacy = {"epsilon": 3.0, "learning_rate": 1.0}
+    with refused(ValueError, "[privacy]", "patients_apart"):
+        make_study(privacy=privacy, scaling="user", arms=["fedavg", "local"])

@@ -93,11 +93,6 @@ def test_arms_without_parameters_can_be_listed(tmp_path: Path) -> None:
     assert study.comparison == ("fedavg", ("local", "ridge", "boosted_trees"))
 
 
-def test_an_arm_may_have_a_name_of_its_own(tmp_path: Path) -> None:
-    text = changed(TABLE, "[arms.fedavg]", '[arms.slow]\nalgorithm = "weight_erosion"')
-    assert loaded(tmp_path, text).arms["slow"].algorithm == "weight_erosion"
-
-
 @pytest.mark.parametrize(
     ("arms", "comparison"),
     [
@@ -361,11 +356,3 @@ def test_the_json_schema_knows_every_key() -> None:
         {"const": "auto", "type": "string"},
     ]
     json.dumps(schema)
-
-
-def test_the_json_schema_allows_the_short_forms() -> None:
-    schema = Study.model_json_schema()
-    task = properties(schema, "TabularClassification")
-    assert "string" in [each.get("type") for each in task["features"]["items"]["anyOf"]]
-    assert "string" in [each.get("type") for each in task["classes"]["items"]["anyOf"]]
-    assert "array" in [form.get("type") for form in schema["properties"]["arms"]["anyOf"]]

@@ -18,6 +18,7 @@ from erosion_common.study.study import Study
 from erosion_server.coordination.folder_store import FolderStore
 from erosion_server.run.run_folder import open_run_folder
 from tests.support.open_study import FEDERATION, everybody, outcomes, study
+from tests.support.refusals import refused
 from tests.support.scripted import Kept, Scripted, metrics, step_result, study_run, trained
 
 
@@ -128,28 +129,24 @@ def test_nobody_is_waited_for_who_is_not_needed() -> None:
     assert transport.clock == 0.0
 
 
-def test_a_quorum_that_declined_is_not_waited_for() -> None:
+@pytest.mark.parametrize(
+    ("revoked", "error", "said"),
+    [
+        (("b", "c"), RunError, ("of 3 only 1", "b: its key was revoked")),
+        (("a",), UserDeclinedError, ("its key was revoked",)),
+    ],
+)
+def test_a_quorum_or_a_user_whose_keys_are_revoked_in_the_middle_is_not_waited_for(
+    revoked: tuple[str, ...], error: type[RunError], said: tuple[str, ...]
+) -> None:
     def respond(name: str, request: TrainRequest) -> TrainResult:
         if (name, request.round) == ("c", 1):
-            transport.leave("b", expelled="its key was revoked")
-            transport.leave("c", expelled="its key was revoked")
+            for gone in revoked:
+                transport.leave(gone, expelled="its key was revoked")
         return trained(name, request)
 
-    transport, kept = everybody(study(federation={"longest_wait_seconds": None})), Kept()
-    transport.respond = respond
-    with pytest.raises(RunError, match=r"of 3 only 1 may still take part.* b: its key was revoked"):
-        study_run(transport, kept)
-
-
-def test_a_user_whose_key_is_revoked_in_the_middle_ends_the_run() -> None:
-    def respond(name: str, request: TrainRequest) -> TrainResult:
-        if (name, request.round) == ("c", 1):
-            transport.leave("a", expelled="its key was revoked")
-        return trained(name, request)
-
-    transport = everybody(study(federation={"longest_wait_seconds": None}))
-    transport.respond = respond
-    with pytest.raises(UserDeclinedError, match="its key was revoked"):
+    transport = everybody(study(federation={"longest_wait_seconds": None}), respond=respond)
+    with refused(error, *said):
         study_run(transport, Kept())
 
 

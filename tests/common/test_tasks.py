@@ -85,12 +85,9 @@ def test_metrics_of_regression_by_hand() -> None:
     # half a spread, none, and 7 spreads that count as 4
     assert found["squared_error"] == pytest.approx((0.25 + 0 + 16) / 3)
     assert task.base_rate(np.array([4.0, 6.0])).tolist() == [5.0]
-
-
-def test_what_one_prediction_for_all_leaves_undefined_is_not_a_number_made_up() -> None:
-    found = measure(length_of_stay(), np.full((3, 1), 7.3), np.array([1.0, 2.0, 9.0]), np.ones(2))
-    assert found.get("calibration_slope") is None
-    assert found.get("r2") is not None
+    # One prediction for all has no slope, and a share of the variance all the same.
+    flat = measure(task, np.full((3, 1), 7.3), np.array([1.0, 2.0, 9.0]), np.ones(2))
+    assert (flat.get("calibration_slope"), flat.get("r2") is None) == (None, False)
 
 
 def test_regression_is_stratified_about_the_centre() -> None:
@@ -238,7 +235,7 @@ def test_both_concordances_of_every_resample_are_those_of_scikit_survival(
         return np.stack([times, events], axis=1).astype(float)
 
     undefined = dict.fromkeys(("harrell_c", "uno_c"), 0)
-    for _ in range(60):
+    for _ in range(30):
         targets, training = patients([0.1, 0.4, 1.0]), patients([0.0, 0.4, 1.0])
         count = len(targets)
         alive = generator.integers(1, 6, count) / 6 + generator.choice([0, 1e-9, 1e-7], count)
@@ -251,7 +248,7 @@ def test_both_concordances_of_every_resample_are_those_of_scikit_survival(
             for name, value in expected.items():
                 assert figures[name][place] == pytest.approx(value, abs=1e-12, nan_ok=True)
                 undefined[name] += np.isnan(value)
-    assert all(100 < times < 600 for times in undefined.values()), undefined  # of 720
+    assert all(50 < times < 300 for times in undefined.values()), undefined  # of 360
 
 
 def concordances_of_scikit_survival(
@@ -314,13 +311,6 @@ def test_the_integrated_brier_score_is_there_where_nobody_in_training_had_the_ev
     at_20 = (1.5 * 0.4**2 + 3 * 0.4**2) / 2
     by_hand = (5 * (at_5 + at_10) / 2 + 10 * (at_10 + at_20) / 2) / 15
     assert measure(task, curves, targets, training)["integrated_brier"] == pytest.approx(by_hand)
-
-
-def test_without_any_event_ranking_is_undefined_and_the_loss_is_not() -> None:
-    targets = np.array([[5.0, 0], [8, 0], [12, 0]])
-    found = measure(after_surgery(), np.full((3, 2), 0.8), targets, targets)
-    assert found.get("harrell_c") is None
-    assert found["log_loss"] > 0
 
 
 @pytest.mark.parametrize("points", [[5], [10, 5], [0, 5], [5, 5]])

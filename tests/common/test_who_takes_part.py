@@ -37,14 +37,6 @@ def test_with_a_quorum_it_begins_when_the_join_deadline_passes() -> None:
     assert kept.records[0].hospitals["c"].reason == "was not connected"
 
 
-def test_by_default_it_does_not_begin_without_a_hospital_that_it_names() -> None:
-    transport = Scripted(study(federation={"start": "all"}))
-    transport.join("a", "b")
-    with pytest.raises(RunError, match=r"c did not connect within 120 s, .*`--start-with-quorum`"):
-        study_run(transport, Kept())
-    assert transport.clock >= 120.0
-
-
 def test_the_operator_may_have_any_study_begin_with_its_quorum() -> None:
     of = study(federation={"start": "all"})
     transport, kept = Scripted(of), Kept()
@@ -69,6 +61,7 @@ def test_a_hospital_that_was_there_may_come_back_where_newcomers_may_not() -> No
     transport.respond = respond
     study_run(transport, kept)
     assert ("waits_for", "b") in kept.events  # and not c, for whom it is too late
+    assert transport.turned_away[0][0] == "c"
     assert outcomes(kept, "b")[1:] == ["accepted"] * 3
     assert outcomes(kept, "c") == ["absent"] * 4
 
@@ -109,29 +102,6 @@ def test_a_hospital_that_declines_is_not_waited_for_and_is_named() -> None:
     )
 
 
-def test_below_the_quorum_it_does_not_begin() -> None:
-    transport = Scripted(study(federation={"quorum": 3}))
-    transport.join("a", "b")
-    with pytest.raises(
-        RunError, match=r"2 hospitals were ready to take part within 120 s.*Missing: c"
-    ):
-        study_run(transport, Kept())
-
-
-def test_a_single_hospital_was_ready() -> None:
-    transport = Scripted(study(federation={"quorum": 2}))
-    transport.join("a")
-    with pytest.raises(RunError, match=r"1 hospital was ready to take part within 120 s"):
-        study_run(transport, Kept())
-
-
-def test_without_the_user_it_does_not_begin() -> None:
-    transport = Scripted(study())
-    transport.join("b", "c")
-    with pytest.raises(RunError, match=r"'a' did not connect within 120 s.*erosion client"):
-        study_run(transport, Kept())
-
-
 @pytest.mark.parametrize(
     ("here", "declined", "said"),
     [
@@ -154,6 +124,7 @@ def test_a_run_that_does_not_begin_says_what_to_do_and_how_to_go_on(
         study_run(transport, Kept(), remedy=remedy)
     assert said in str(problem.value)
     assert remedy in str(problem.value)
+    assert declined or transport.clock >= 120.0
 
 
 @pytest.mark.parametrize("late", ["a", "c"])
@@ -219,22 +190,6 @@ def test_a_late_joiner_takes_part_from_the_next_round_on() -> None:
     transport.join("a", "b")
     study_run(transport, kept)
     assert outcomes(kept, "c") == ["absent", "absent", "accepted", "accepted"]
-
-
-def test_a_study_may_be_closed_to_late_joiners() -> None:
-    transport, kept = Scripted(study(federation={"join": "at_start"})), Kept()
-    transport.join("a", "b")
-    transport.at(30.0, lambda script: None)
-
-    def respond(name: str, request: TrainRequest) -> TrainResult:
-        if (name, request.round) == ("a", 1):
-            transport.join("c")
-        return trained(name, request)
-
-    transport.respond = respond
-    study_run(transport, kept)
-    assert outcomes(kept, "c") == ["absent"] * 4
-    assert "closed to newcomers" in transport.turned_away[0][1]
 
 
 def test_a_hospital_whose_key_is_revoked_is_out_with_the_reason() -> None:
@@ -303,14 +258,6 @@ def test_a_hospital_that_never_describes_its_patients_is_left_out_by_name() -> N
     ((_, absent),) = [event for event in kept.events if event[0] == "begun_without"]
     assert absent == {"c": SLOW}
     assert outcomes(kept, "b") == ["accepted"] * 4
-
-
-def test_a_hospital_that_is_waited_for_in_vain_is_named_with_the_reason() -> None:
-    transport = Scripted(study(federation={"start": "all"}))
-    transport.join("a", "b")
-    transport.report(Away("c", "its key expired on 2026-11-23"))
-    with pytest.raises(RunError, match=r"^c \(its key expired on 2026-11-23\) did not connect"):
-        study_run(transport, Kept())
 
 
 SLOW = "it did not describe its patients within 60 s; look whether its data source hangs"
@@ -386,14 +333,3 @@ def test_the_journal_has_the_distance_that_the_rule_used() -> None:
         study_run(transport, kept)
         found = kept.records[0].hospitals["b"].distance
         assert found == pytest.approx(expected, abs=1e-3)
-
-
-def test_who_reports_no_patients_takes_no_part() -> None:
-    transport, kept = Scripted(study()), Kept()
-    transport.join("a", "b")
-    transport.join("c", num_samples=0)
-    study_run(transport, kept)
-    ((name, reason),) = transport.turned_away
-    assert name == "c"
-    assert reason == "it reports 0 training samples"
-    assert outcomes(kept, "c") == ["absent"] * 4

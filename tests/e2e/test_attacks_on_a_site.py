@@ -48,6 +48,7 @@ def prepare(site: RealSite) -> None:
 def rogue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rogue]:
     with rogue_coordinator(tmp_path_factory.mktemp("rogue"), prepare) as rogue:
         yield rogue
+        assert not isinstance(rogue.describe(study("honest", scaling="federated")), str)
         assert rogue.site.lives
 
 
@@ -248,7 +249,3 @@ def test_status_and_check_show_what_is_used_up_and_the_smallest_cell(
 def status_says(rogue: Rogue, capsys: pytest.CaptureFixture[str], text: str) -> bool:
     main(["status", str(rogue.site.file)])
     return text in capsys.readouterr().out
-
-
-def test_the_site_answers_after_all_of_it(rogue: Rogue) -> None:
-    assert not isinstance(rogue.describe(study("honest", scaling="federated")), str)

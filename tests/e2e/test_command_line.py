@@ -280,33 +280,6 @@ def test_a_site_that_cannot_reach_its_coordinator_gives_up_when_told_to(
     assert "coordinator.address" in errors
 
 
-def test_the_help_names_every_command_and_the_exit_codes(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        main(["--help"])
-    text = capsys.readouterr().out
-    for command in (
-        *("testbed", "server", "client", "enroll", "check", "status", "log"),
-        *("predict", "data", "schema", "algorithms"),
-    ):
-        assert f"\n    {command}" in text
-    assert "exit codes" in text
-
-
-def test_the_schema_of_both_files_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    for file, key in (("study", "hospitals"), ("site", "limits")):
-        assert main(["schema", file]) == 0
-        assert key in json.loads(capsys.readouterr().out)["properties"]
-
-
-def test_every_algorithm_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["algorithms"]) == 0
-    text = capsys.readouterr().out
-    assert "weight_erosion" in text
-    assert "Source:" in text
-
-
 def test_a_fault_of_ours_is_a_sentence_and_with_v_a_traceback(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,10 +3,13 @@
 from pathlib import Path
 
 from erosion_common.support.files import write_atomically
+from erosion_server.description.ask import ask_all
+from erosion_server.description.page import description_page
 from erosion_server.enrolment.enrolment import revoke_site
 from tests.support import programs
 from tests.support.enrolled import EnrolledFederation
-from tests.support.federation import small_study
+from tests.support.federation import Federation, small_study
+from tests.support.html_page import Page
 from tests.support.patience import PATIENCE
 
 ONE_ARM: dict[str, object] = {"fedavg": {}}
@@ -86,3 +89,31 @@ def test_a_site_that_is_killed_comes_back_with_its_key_and_one_that_is_revoked_d
     assert outcomes == sorted(outcomes, key=["accepted", "absent"].index)
     assert "its key was revoked" in carols[-1].reason
     assert len(told) == 1
+
+
+# -- `erosion describe` over gRPC: sites answer if somebody there approved the study -------------
+
+
+def test_hospitals_are_compared_before_any_training_and_who_declines_is_named(
+    tmp_path: Path,
+) -> None:
+    study = small_study(arms={"fedavg": {}})
+    with Federation(study, tmp_path) as federation:
+        for name in ("alice", "bob"):
+            federation.start_site(name)
+        data = federation.folder / "bob" / "data.csv"
+        carol = federation.site_file("carol")
+        carol.write_text(carol.read_text() + '[limits]\nstudies = ["others"]\n')
+        lines = [line.split(",") for line in data.read_text().splitlines()]
+        wrong = [lines[0], *([f"{float(age) + 10:.2f}", *rest] for age, *rest in lines[1:])]
+        data.write_text("\n".join(map(",".join, wrong)) + "\n")
+        federation.start_program("carol", programs.honest, carol)
+        found = ask_all(study, federation.link, PATIENCE)
+    assert set(found.replies) == {"alice", "bob"}
+    assert "limits.studies" in found.declined["carol"]
+    assert found.missing == []
+    assert found.replies["bob"].min_cell == 10
+    assert {(f.column, f.hospital) for f in found.misfits} >= {("age", "bob")}
+    page = Page(description_page(found)).text
+    assert "2 of 3 hospitals described" in page
+    assert "limits.studies" in page

@@ -15,9 +15,10 @@ from erosion_common.errors import RunError
 from erosion_common.rounds import checkpoint
 from erosion_common.rounds.arm import initial_state
 from erosion_common.study.study import EVERY_USER
-from tests.support import hostile_sites
+from erosion_common.support.process import peak_megabytes
+from tests.support import fuzzing, hostile_sites, programs
 from tests.support.enrolled import EnrolledFederation
-from tests.support.federation import small_study
+from tests.support.federation import Federation, small_study
 
 HONEST = ("alice", "bob", "carol", "dave", "erin", "frank", "grace")
 # Whose answers cannot be used, and the words by which the journal says so.
@@ -154,3 +155,41 @@ def test_figures_of_no_arm_cost_their_user_its_model_and_nobody_else_theirs(
     (event,) = failed
     assert event[1] == "mallory"
     assert "its figures lack fedavg" in event[2]
+
+
+# -- Sites that answer every request with nonsense, two hundred times in all ---------------------
+
+ROUNDS = 200 // len(fuzzing.SITES)
+MOST_MEGABYTES = 1000  # more than before: 490 to 640 were seen, and the site pushes several GB
+
+
+def test_200_malformed_replies_cost_nobody_a_round_and_leave_nothing_behind(
+    tmp_path: Path,
+) -> None:
+    study = small_study(
+        rounds=ROUNDS,
+        arms={"fedavg": {}},
+        hospitals=["alice", "carol", *fuzzing.SITES],
+        federation={"round_deadline_seconds": 10.0},
+    )
+    before = peak_megabytes() or 0.0
+    with Federation(study, tmp_path) as federation:
+        federation.start_site("alice", programs.takes_its_time)
+        for name in fuzzing.SITES:
+            federation.start_site(name, fuzzing.fuzzes)
+        federation.start_site("carol")
+        federation.start()
+        result = federation.finish()
+        records = federation.observer.records
+        assert len(federation.link._sessions.exchange) == 0
+    assert [r.outcome for r in records] == ["done"] * ROUNDS
+    for record in records:
+        for name in fuzzing.SITES:
+            liar = record.hospitals[name]
+            assert liar.outcome in ("rejected", "absent"), (record.round, name)
+            assert liar.reason
+        assert record.hospitals["alice"].outcome == "accepted", record.round
+        assert record.hospitals["carol"].outcome == "accepted", record.round
+    assert result.verdict.text
+    assert federation.run_folder.report.exists()
+    assert (peak_megabytes() or 0.0) - before < MOST_MEGABYTES

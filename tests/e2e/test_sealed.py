@@ -3,10 +3,11 @@
 import json
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,6 @@ from erosion_common.program.command import CHECK_FAILED
 from erosion_common.program.command_line import main
 from erosion_common.rounds import checkpoint
 from erosion_common.rounds.arm import initial_state
-from erosion_common.rounds.records import RunState
 from erosion_common.sealed import pinned_keys
 from erosion_common.sealed.audit import read_opening
 from erosion_common.sealed.phases import DISTANCE, MASKED, UNMASK
@@ -84,9 +84,34 @@ def sites(
             process.join(PATIENCE)
 
 
-def final_of(study: Study, run: RunFolder, arm: str) -> RunState:
-    first = initial_state(study, arm)
-    return checkpoint.load(run.checkpoint(arm), first, arm=arm, study_digest=study.digest)
+def records_of(run: RunFolder) -> list[dict[str, Any]]:
+    """Of the sealed arm."""
+    return [record for record in read_journal(run.journal) if record["arm"] == ARM]
+
+
+def conducted(study: Study, folder: Path, **others: Callable[[str], None]) -> RunFolder:
+    """A run from its beginning to its end; a keyword names another program of a site."""
+    address, run = free_address(), RunFolder(folder / "runs" / "run")
+    with sites(folder, address, **others):
+        coordinator = start(coordinate, study.canonical_json(), str(run.path), address, None)
+        coordinator.join(PATIENCE)
+        assert coordinator.exitcode == 0
+    return run
+
+
+def assert_is_the_plain_run(
+    folder: Path, study: Study, run: RunFolder, absent: Iterable[tuple[int, str]]
+) -> None:
+    """That of a study that is not sealed, without these hospitals in these rounds."""
+    plain = sealed_study(rounds=study.rounds, sealed=False)
+    (folder / "plain").mkdir()
+    away = [Trouble(number, TRAIN, lost=[name]) for number, name in absent]
+    outcome = run_in(folder / "plain", Line(plain, hospitals_of(folder), away))[0]
+    for arm, expected in outcome.finals.items():
+        first, path = initial_state(study, arm), run.checkpoint(arm)
+        final = checkpoint.load(path, first, arm=arm, study_digest=study.digest)
+        assert final.params.numpy() == pytest.approx(expected.params.numpy(), abs=1e-6)
+        assert final.weights == pytest.approx(expected.weights, abs=1e-7)
 
 
 def test_killed_in_several_legs_with_absences_a_sealed_run_is_the_plain_one(
@@ -103,7 +128,7 @@ def test_killed_in_several_legs_with_absences_a_sealed_run_is_the_plain_one(
         finished = start(coordinate, text, str(run.path), address, None)
         finished.join(PATIENCE)
         assert finished.exitcode == 0
-    records = [record for record in read_journal(run.journal) if record["arm"] == ARM]
+    records = records_of(run)
     assert [record["outcome"] for record in records] == ["done"] * 5
     assert [s["step"] for s in records[0]["steps"]] == [TRAIN, DISTANCE, MASKED, UNMASK]
     reasons = {
@@ -114,15 +139,7 @@ def test_killed_in_several_legs_with_absences_a_sealed_run_is_the_plain_one(
     }
     assert set(reasons) == {(name, number) for name, number, _ in AWAY}
 
-    plain_folder = tmp_path / "plain"
-    plain_folder.mkdir()
-    absent = [Trouble(number, TRAIN, lost=[name]) for name, number, _ in AWAY]
-    plain_study = sealed_study(rounds=5, sealed=False)
-    plain = run_in(plain_folder, Line(plain_study, hospitals_of(tmp_path), absent))[0]
-    for arm in study.arms:
-        final = final_of(study, run, arm)
-        assert final.params.numpy() == pytest.approx(plain.finals[arm].params.numpy(), abs=1e-6)
-        assert final.weights == pytest.approx(plain.finals[arm].weights, abs=1e-7)
+    assert_is_the_plain_run(tmp_path, study, run, [(number, name) for name, number, _ in AWAY])
 
     for name in PEERS:  # each leg is in the site's own log, with what left in it
         lines = (tmp_path / name / "records" / name / "sent.jsonl").read_text().splitlines()
@@ -150,18 +167,11 @@ def test_a_site_that_is_killed_in_a_leg_is_absent_and_takes_part_again(tmp_path:
         started["carol"] = start(serves, str(tmp_path / "carol" / "site.toml"))
         coordinator.join(PATIENCE)
         assert coordinator.exitcode == 0
-    records = [record for record in read_journal(run.journal) if record["arm"] == ARM]
+    records = records_of(run)
     assert [record["outcome"] for record in records] == ["done"] * 5
     absences = [r["round"] for r in records if r["hospitals"]["carol"]["outcome"] != "accepted"]
     assert absences[0] == 2
-    plain_folder = tmp_path / "plain"
-    plain_folder.mkdir()
-    absent = [Trouble(number, TRAIN, lost=["carol"]) for number in absences]
-    plain_study = sealed_study(rounds=5, sealed=False)
-    plain = run_in(plain_folder, Line(plain_study, hospitals_of(tmp_path), absent))[0]
-    final = final_of(study, run, ARM)
-    assert final.params.numpy() == pytest.approx(plain.finals[ARM].params.numpy(), abs=1e-6)
-    assert final.weights == pytest.approx(plain.finals[ARM].weights, abs=1e-7)
+    assert_is_the_plain_run(tmp_path, study, run, [(number, "carol") for number in absences])
 
 
 @pytest.mark.parametrize(
@@ -176,19 +186,12 @@ def test_limits_that_change_in_a_round_hold_from_the_next_message_on_and_cost_no
     tmp_path: Path, program: Callable[[str], None], is_summed: bool
 ) -> None:
     """The site forgets its secrets of the round, as if its program had been started anew."""
-    study, address = sealed_study(rounds=8), free_address()
-    run = RunFolder(tmp_path / "runs" / "run")
-    programs = {"alice": waits_for_carol, "carol": program}
-    with sites(tmp_path, address, **programs) as started:
-        coordinator = start(coordinate, study.canonical_json(), str(run.path), address, None)
-        coordinator.join(PATIENCE)
-        assert coordinator.exitcode == 0
-        assert started["carol"].is_alive()
-    records = [record for record in read_journal(run.journal) if record["arm"] == ARM]
-    assert [record["outcome"] for record in records] == ["done"] * 8
+    run = conducted(sealed_study(rounds=5), tmp_path, alice=waits_for_carol, carol=program)
+    records = records_of(run)
+    assert [record["outcome"] for record in records] == ["done"] * 5
     carols = [record["hospitals"]["carol"] for record in records]
     second = "accepted" if is_summed else "absent"
-    assert [e["outcome"] for e in carols] == ["accepted", second, *["absent"] * 6]
+    assert [e["outcome"] for e in carols] == ["accepted", second, *["absent"] * 3]
     assert "limits.min_summed = 5" in carols[-1]["reason"]
     log = (tmp_path / "carol" / "records" / "carol" / "sent.jsonl").read_text().splitlines()
     sent = [
@@ -201,21 +204,26 @@ def test_limits_that_change_in_a_round_hold_from_the_next_message_on_and_cost_no
     assert max(number for number, leg in sent if leg == UNMASK) == 1
 
 
-def test_a_second_answer_to_the_last_message_ends_its_senders_line_and_costs_no_round(
-    tmp_path: Path,
-) -> None:
-    with EnrolledFederation(sealed_study(rounds=3), tmp_path) as federation:
+def enrolled(folder: Path, rounds: int, carol: Callable[[str], None]) -> EnrolledFederation:
+    """A run among enrolled hospitals over TLS that has ended, with this program at carol."""
+    with EnrolledFederation(sealed_study(rounds=rounds), folder) as federation:
         federation.start()
         for name in HOSPITALS:
             path = federation.site_file(name)
             write_peers(federation.keys, path.with_name(pinned_keys.NAME))
-            program = answers_unmask_twice if name == "carol" else serves
-            federation.start_program(name, program, path)
+            federation.start_program(name, carol if name == "carol" else serves, path)
         federation.finish()
-        records = [r for r in federation.observer.records if r.arm == ARM]
-        told = [event for event in federation.observer.events if event[0] == "declined"]
+    return federation
+
+
+def test_a_second_answer_to_the_last_message_ends_its_senders_line_and_costs_no_round(
+    tmp_path: Path,
+) -> None:
+    seen = enrolled(tmp_path, 3, answers_unmask_twice).observer
+    records = [r for r in seen.records if r.arm == ARM]
     assert [record.outcome for record in records] == ["done"] * 3
     assert records[0].hospitals["carol"].outcome == "accepted"
+    told = [event for event in seen.events if event[0] == "declined"]
     assert any("a reply to what it was not asked" in reason for _, _, reason in told)
 
 
@@ -223,12 +231,8 @@ def test_a_lie_stops_the_arm_and_the_audit_names_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A person at each hospital hands over its opening; the study's other arm goes on."""
-    study, address = sealed_study(), free_address()
-    run = RunFolder(tmp_path / "runs" / "run")
-    with sites(tmp_path, address, carol=lies):
-        coordinator = start(coordinate, study.canonical_json(), str(run.path), address, None)
-        coordinator.join(PATIENCE)
-        assert coordinator.exitcode == 0
+    study = sealed_study()
+    run = conducted(study, tmp_path, carol=lies)
     records = list(read_journal(run.journal))
     assert [r["outcome"] for r in records if r["arm"] == ARM] == ["stopped"]
     assert [r["outcome"] for r in records if r["arm"] == "local"] == ["done"] * study.rounds
@@ -240,16 +244,9 @@ def test_a_lie_stops_the_arm_and_the_audit_names_it(
 
 
 def test_among_enrolled_hospitals_keys_that_nobody_signed_cost_no_round(tmp_path: Path) -> None:
-    """Over TLS. The coordinator knows whose key is whose, and leaves the wrong one out itself."""
-    with EnrolledFederation(sealed_study(rounds=2), tmp_path) as federation:
-        federation.start()
-        for name in HOSPITALS:
-            path = federation.site_file(name)
-            write_peers(federation.keys, path.with_name(pinned_keys.NAME))
-            program = signs_other_keys if name == "carol" else serves
-            federation.start_program(name, program, path)
-        federation.finish()
-        records = [r for r in federation.observer.records if r.arm == ARM]
+    """The coordinator knows whose key is whose, and leaves the wrong one out itself."""
+    seen = enrolled(tmp_path, 2, signs_other_keys).observer
+    records = [r for r in seen.records if r.arm == ARM]
     assert [record.outcome for record in records] == ["done"] * 2
     for record in records:
         assert "not signed by the key that it is enrolled with" in record.hospitals["carol"].reason

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -143,44 +143,45 @@ def test_what_cannot_be_taken_in_for_a_reason_of_our_own_is_logged(
         raise MemoryError("7 GiB")
 
     monkeypatch.setattr(SiteSession, "_take", no_memory)
-    link = Link("127.0.0.1:0")
-    link.start()
-    try:
-        with SiteLink(link.address) as line:
-            wait_until(lambda: link.grid.get_node_ids())
-            (node_id,) = link.grid.get_node_ids()
-            link.grid.push_messages([Message(RecordDict(), node_id, "train")])
-            request = line.receive(PATIENCE)
-            assert request is not None
-            line.reply(request, Message(RecordDict(), reply_to=request))
-            wait_until(lambda: not link.grid.get_node_ids())
-    finally:
-        link.stop()
+    with connected() as (link, line, node_id):
+        _, request = asked(link, line, Message(RecordDict(), node_id, "train"))
+        line.reply(request, Message(RecordDict(), reply_to=request))
+        wait_until(lambda: not link.grid.get_node_ids())
     assert any(f" {node_id} " in line and "7 GiB" in line for line in caplog.messages)
 
 
-def reply_to(link: Link, asked: list[str]) -> Message:
+def reply_to(link: Link, waiting: list[str]) -> Message:
     replies: list[Message] = []
     while not replies:
         link.grid.wait_for_news(PATIENCE)
-        replies = link.grid.pull_messages(asked)
+        replies = link.grid.pull_messages(waiting)
     return replies[0]
 
 
 @contextmanager
-def over_slow_line(bits_per_second: float) -> Iterator[tuple[Link, SiteLink]]:
-    """A coordinator, and the only site that is connected to it."""
+def connected(bits_per_second: float | None = None) -> Iterator[tuple[Link, SiteLink, int]]:
+    """A coordinator, the only site that is connected to it, over a slow line, and its node."""
     link = Link("127.0.0.1:0")
     link.start()
     try:
-        with (
-            SlowLine(bits_per_second, 0.01).to(link.address) as begins,
-            SiteLink(begins) as line,
-        ):
+        with ExitStack() as stack:
+            address = link.address
+            if bits_per_second is not None:
+                address = stack.enter_context(SlowLine(bits_per_second, 0.01).to(address))
+            line = stack.enter_context(SiteLink(address))
             wait_until(lambda: link.grid.get_node_ids())
-            yield link, line
+            (node_id,) = link.grid.get_node_ids()
+            yield link, line, node_id
     finally:
         link.stop()
+
+
+def asked(link: Link, line: SiteLink, message: Message) -> tuple[list[str], Message]:
+    """What the coordinator waits for now, and the request as the site has it."""
+    waiting = link.grid.push_messages([message])
+    request = line.receive(PATIENCE)
+    assert request is not None
+    return list(waiting), request
 
 
 def test_an_upload_may_last_longer_than_the_silence_that_a_site_bears(
@@ -194,15 +195,12 @@ def test_an_upload_may_last_longer_than_the_silence_that_a_site_bears(
     monkeypatch.setattr(site_session, "PING_TICKS", 10)
     monkeypatch.setattr(site_session, "SILENT_TICKS", 10**6)  # what the coordinator bears
     update = torch.ones(round(2 * borne_seconds * bits_per_second / 32))
-    with over_slow_line(bits_per_second) as (link, line):
-        (node_id,) = link.grid.get_node_ids()
-        asked = link.grid.push_messages([Message(RecordDict(), node_id, "train")])
-        request = line.receive(PATIENCE)
-        assert request is not None
+    content = RecordDict({"arrays": to_record({"update": to_array(update)})})
+    with connected(bits_per_second) as (link, line, node_id):
+        waiting, request = asked(link, line, Message(RecordDict(), node_id, "train"))
         monkeypatch.setattr(line, "_frame_size", frames)
-        content = RecordDict({"arrays": to_record({"update": to_array(update)})})
         line.reply(request, Message(content, reply_to=request))
-        reply = reply_to(link, asked)
+        reply = reply_to(link, waiting)
     assert not reply.has_error(), reply.error
 
 
@@ -210,7 +208,6 @@ def test_a_model_and_an_update_of_many_frames_go_over_a_slow_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What gRPC and the kernel have taken keeps the line busy for longer than silence is borne."""
-    bits_per_second = 1.5e6
     for module in (link_module, site_link):
         monkeypatch.setattr(module, "TICK_SECONDS", 0.1)
     values = torch.ones(6 * MODEST_DATA_BYTES // 4)  # 8 s; it is 2.5 s of silence that are borne
@@ -218,13 +215,10 @@ def test_a_model_and_an_update_of_many_frames_go_over_a_slow_line(
     def content() -> RecordDict:
         return RecordDict({"arrays": to_record({"values": to_array(values)})})
 
-    with over_slow_line(bits_per_second) as (link, line):
-        (node_id,) = link.grid.get_node_ids()
-        asked = link.grid.push_messages([Message(content(), node_id, "train")])
-        request = line.receive(PATIENCE)
-        assert request is not None
+    with connected(1.5e6) as (link, line, node_id):
+        waiting, request = asked(link, line, Message(content(), node_id, "train"))
         line.reply(request, Message(content(), reply_to=request))
-        reply = reply_to(link, asked)
+        reply = reply_to(link, waiting)
     assert not reply.has_error(), reply.error
 
 
@@ -240,27 +234,18 @@ def test_grpc_ends_no_line_whose_pings_wait_behind_what_it_was_given(
 
 
 def test_the_words_of_a_site_that_declines_endlessly_are_cut() -> None:
-    link = Link("127.0.0.1:0")
-    link.start()
-    try:
-        with SiteLink(link.address) as line:
-            wait_until(lambda: link.grid.get_node_ids())
-            (node_id,) = link.grid.get_node_ids()
-            message = BoundedMessage(
-                RecordDict(),
-                node_id,
-                "train",
-                most_reply_bytes=0,
-                ttl=PATIENCE,
-                most_head_bytes=2**17,
-            )
-            asked = link.grid.push_messages([message])
-            request = line.receive(PATIENCE)
-            assert request is not None
-            line.reply(request, Message(Error(1, "ä" * 2**14), reply_to=request))
-            reply = reply_to(link, asked)
-    finally:
-        link.stop()
+    with connected() as (link, line, node_id):
+        message = BoundedMessage(
+            RecordDict(),
+            node_id,
+            "train",
+            most_reply_bytes=0,
+            ttl=PATIENCE,
+            most_head_bytes=2**17,
+        )
+        waiting, request = asked(link, line, message)
+        line.reply(request, Message(Error(1, "ä" * 2**14), reply_to=request))
+        reply = reply_to(link, waiting)
     assert reply.error.reason == "ä" * LONGEST_REASON
 
 

@@ -61,15 +61,6 @@ class Hanging(Listener):
 LEFT = [HospitalLeft("alike"), HospitalLeft("miscoded")]
 
 
-def test_every_observer_is_told_everything_in_order_and_closed_once() -> None:
-    first, second = Listener(), Listener()
-    with Observers({"first": first, "second": second}) as observers:
-        for event in LEFT:
-            observers.notify(event)
-    assert first.heard == second.heard == LEFT
-    assert (first.num_closed, second.num_closed) == (1, 1)
-
-
 @pytest.mark.parametrize("problem", [OSError("disk full"), KeyError("x"), AssertionError()])
 @pytest.mark.parametrize("place", [0, 1])
 def test_an_observer_that_fails_is_reported_once_and_told_nothing_more(

@@ -1,10 +1,8 @@
 """Outputs that a run can be given: each follows the same run, and what it leaves is read back."""
 
 import csv
-import json
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +10,14 @@ import pytest
 
 import erosion
 from erosion_common.errors import RunError
-from erosion_common.program.command_line import main
 from erosion_common.rounds.events import ArmStarted, RoundFinished
 from erosion_common.settings.packages import installed_names
-from erosion_common.study.study import Study
 from erosion_server.output.charts import metric_points
 from erosion_server.output.events import StudyFailed, StudyStarted
 from erosion_server.output.metrics_csv import MetricsCsv
-from erosion_server.output.mlflow_runs import MlflowRuns, flattened
+from erosion_server.output.mlflow_runs import MlflowRuns
 from erosion_server.output.registry import OUTPUTS, open_outputs
 from erosion_server.output.run_data import read_run
-from erosion_server.run.result import Selected
 from erosion_server.run.run_folder import RunFolder, open_run_folder
 from tests.support.refusals import refused
 from tests.support.synthetic_run import make_run, play
@@ -72,19 +67,6 @@ def test_every_output_of_the_registry_opens_and_is_told_of_a_run(
 def test_an_output_that_cannot_be_is_refused_before_the_run(wanted: list[str], named: str) -> None:
     with refused(RunError, named):
         open_outputs(wanted)
-
-
-def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "mlflow", None)
-    with refused(RunError, "'mlflow-skinny<4,>=3.1'"):
-        open_outputs(["mlflow"])
-
-
-def test_the_outputs_are_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        main(["server", "--help"])
-    text = " ".join(capsys.readouterr().out.split())
-    assert all(output.summary in text for output in OUTPUTS.values())
 
 
 def test_metrics_csv_has_every_figure_of_every_round(tmp_path: Path) -> None:
@@ -167,18 +149,6 @@ def test_a_curve_goes_from_the_untrained_model_to_the_final_figures(
         assert 0 in points
 
 
-def test_metrics_csv_can_be_followed_and_goes_on_after_a_resume(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.csv"
-    for record in RUN.records[:2]:
-        observer = MetricsCsv()
-        observer.notify(StudyStarted(RUN.study, "127.0.0.1:1", tmp_path))
-        observer.notify(RoundFinished(record))
-        assert path.read_text().endswith("\n")  # whole lines, before it is closed
-        observer.close()
-    rounds = [line["round"] for line in csv.DictReader(path.read_text().splitlines())]
-    assert sorted(set(rounds)) == ["0", "1", "2"]
-
-
 def test_a_line_that_a_killed_coordinator_began_is_taken_off(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     for record in RUN.records[:2]:
@@ -219,24 +189,6 @@ def test_mlflow_has_a_run_for_each_arm_with_the_curves(tmp_path: Path, tracking:
     assert {"result.json", "study.toml", "report.html", "model.safetensors"} <= kept
 
 
-def test_mlflow_has_the_settings_that_were_chosen(tmp_path: Path, tracking: str) -> None:
-    candidates = {"weight_erosion": [{"distance_penalty": 0.7}, {"distance_penalty": 0.3}]}
-    study = Study.model_validate(
-        {**RUN.study.model_dump(), "selection": {"candidates": candidates}}
-    )
-    arms = RUN.result.arms
-    picked = Selected(settings={"distance_penalty": 0.7}, rounds=30, loss=0.2)
-    arms = {
-        **arms,
-        "weight_erosion": arms["weight_erosion"].model_copy(update={"selected": picked}),
-    }
-    run = replace(RUN, study=study, result=RUN.result.model_copy(update={"arms": arms}))
-    folder = run.write(tmp_path / "run")
-    with closing(MlflowRuns(tracking)) as observer:
-        play(observer, run, folder)
-    assert runs_of(tracking)["weight_erosion"].data.params["distance_penalty"] == "0.7"
-
-
 @pytest.mark.parametrize("name", ["run", "Anna's run"])
 def test_a_resumed_study_goes_on_with_its_mlflow_runs(
     tmp_path: Path, tracking: str, name: str
@@ -271,19 +223,6 @@ def test_a_run_in_the_place_of_another_is_another_mlflow_run(tmp_path: Path, tra
     assert start(first) == ["first", "second"]
 
 
-def test_a_study_that_is_corrected_before_its_run_begins_is_another_mlflow_run(
-    tmp_path: Path, tracking: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """MLflow keeps the settings that a run was first given."""
-    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "breast-cancer")
-    for seed in (1, 2):
-        study = RUN.study.model_copy(update={"seed": seed, "name": f"seed-{seed}"})
-        with closing(MlflowRuns(tracking)) as observer:
-            observer.notify(StudyStarted(study, "127.0.0.1:1", tmp_path))
-    seeds = {name: run.data.params["seed"] for name, run in runs_of(tracking).items()}
-    assert seeds == {"seed-1 for home": "1", "seed-2 for home": "2"}
-
-
 def test_a_study_that_fails_is_a_failed_mlflow_run(tmp_path: Path, tracking: str) -> None:
     with closing(MlflowRuns(tracking)) as observer:
         observer.notify(StudyStarted(RUN.study, "127.0.0.1:1", tmp_path))
@@ -291,17 +230,3 @@ def test_a_study_that_fails_is_a_failed_mlflow_run(tmp_path: Path, tracking: str
     (run,) = runs_of(tracking).values()
     assert run.info.status == "FAILED"
     assert run.data.tags["erosion.reason"] == "away"
-
-
-def test_trials_are_no_runs_of_mlflow(tmp_path: Path, tracking: str) -> None:
-    with closing(MlflowRuns(tracking)) as observer:
-        observer.notify(StudyStarted(RUN.study, "127.0.0.1:1", tmp_path))
-        observer.notify(ArmStarted("fedavg", 4, is_trial=True))
-        observer.notify(RoundFinished(RUN.records[0], is_trial=True))
-    assert set(runs_of(tracking)) == {"breast-cancer for home"}
-
-
-def test_nested_settings_are_flat_parameters() -> None:
-    nested = {"a": {"b": 1, "c": None}, "names": ["x", "y"], "text": "t"}
-    assert dict(flattened(nested)) == {"a.b": "1", "names": "x, y", "text": "t"}
-    assert json.dumps(dict(flattened({"long": "x" * 9999})))[-510:].count("x") == 500

@@ -17,7 +17,7 @@ from erosion_common.protocol.messages import (
 )
 from erosion_server.output.overview_page import overview_values, render_overview, write_overview
 from erosion_server.output.tables import print_overview
-from erosion_server.run.findings import Absent, Contribution
+from erosion_server.run.findings import Contribution
 from erosion_server.run.overview import (
     TOO_FEW,
     UNCLEAR,
@@ -26,11 +26,10 @@ from erosion_server.run.overview import (
     UserResult,
     adjusted,
     line_of,
-    mean_weights,
     overview,
     verdict,
 )
-from erosion_server.run.result import NOTHING_COMPARED, OWN_PATIENTS, CrossFitting
+from erosion_server.run.result import NOTHING_COMPARED
 from tests.support.html_page import EVIL, Page
 from tests.support.refusals import refused
 from tests.support.synthetic_run import HOSPITALS, make_run, make_study
@@ -88,16 +87,6 @@ def printed(found: Overview) -> str:
     return stream.getvalue()
 
 
-def test_the_page_says_whom_a_cross_fitted_study_measured() -> None:
-    cross = {"cross_fitting": CrossFitting(folds=5, repeats=5)}
-    folds = of({"a": line(0.001).model_copy(update=cross)})
-    alone = of({"a": line(0.1)})
-    assert (folds.tested, alone.tested) == ("patients", "test patients")
-    assert overview_values(folds, {})["measured"] == OWN_PATIENTS
-    assert overview_values(alone, {})["measured"] == "test patients"
-    assert "est patients" not in Page(render_overview(folds, {})).text
-
-
 def test_huge_figures_of_two_hospitals_leave_the_others_their_page() -> None:
     huge = line(0.5, log_loss=LARGEST_FIGURE)
     found = of({"a": huge, "b": huge, "c": line(0.001)})
@@ -145,13 +134,6 @@ def test_a_p_value_is_never_above_one_and_hospitals_with_too_few_patients_do_not
     assert (lines["c"].adjusted_p_value, lines["c"].conclusion) == (None, TOO_FEW)
 
 
-def test_hospitals_with_too_few_patients_are_not_counted_as_tested() -> None:
-    for other, number in ((line(0.01, TOO_FEW), 1), (line(0.01), 2)):
-        found = of({"a": line(0.01), "b": other})
-        assert overview_values(found, {})["num_tested"] == number
-        assert ("Holm" in printed(found)) == (number > 1)
-
-
 def test_the_verdict_names_those_whom_it_helps_and_those_whom_it_harms() -> None:
     lines = {"a": line(0.001), "b": line(0.001, "worse", log_loss=0.8), "c": line(0.5)}
     said = of(lines).verdict
@@ -182,15 +164,6 @@ def test_an_arm_that_stopped_is_named_with_the_users_it_stopped_for() -> None:
     assert "script" not in [tag for tag, _ in Page(render_overview(found, {})).tags]
     assert said in " ".join(printed(found).split())
     assert overview_values(of({"a": line(0.5)}), {})["stopped"] == []
-
-
-def test_a_hospitals_line_takes_the_stops_from_its_result() -> None:
-    result = make_run(rounds=3).result
-    arm, ended = next(iter(result.arms.items()))
-    early = ended.model_copy(update={"rounds": 3, "stopped": "nothing moves"})
-    stopped = result.model_copy(update={"arms": {**result.arms, arm: early}})
-    assert line_of(stopped).stopped == {arm: EarlyStop(round=3, reason="nothing moves")}
-    assert line_of(result).stopped == {}
 
 
 def test_without_a_comparison_nothing_is_claimed() -> None:
@@ -298,14 +271,6 @@ def test_the_verdict_says_of_how_many_hospitals_its_means_are() -> None:
     assert re.search(r"Harrell's C .*1 of 2\b", " ".join(printed(found).split()))
 
 
-def test_a_round_without_a_hospital_counts_as_weight_zero() -> None:
-    given = {
-        "a": Contribution(rounds=4, weight_sum=4.0, samples_seen=1),
-        "b": Contribution(rounds=2, weight_sum=1.0, samples_seen=1),
-    }
-    assert mean_weights(given, "a") == {"a": 1.0, "b": 0.25}
-
-
 def test_weights_are_means_over_the_rounds_that_made_the_model() -> None:
     run = make_run(rounds=1)
     arm, ended = next(iter(run.result.arms.items()))
@@ -318,22 +283,6 @@ def test_weights_are_means_over_the_rounds_that_made_the_model() -> None:
     assert line_of(run.result.model_copy(update=changed)).weights == dict.fromkeys(HOSPITALS, 0.0)
 
 
-def test_the_weight_of_a_user_whom_the_rule_leaves_out_is_shown() -> None:
-    def shown(weights: dict[str, float]) -> tuple[list[str], bool]:
-        found = of({"a": line(0.5).model_copy(update={"weights": weights})})
-        values = overview_values(found, {})
-        ((_, row),) = values["weights"]["rows"]
-        return [text for text, _ in row], values["own_counts_one"]
-
-    given = {
-        name: Contribution(rounds=5, weight_sum=total, samples_seen=1)
-        for name, total in (("a", 1.0), ("b", 4.0))
-    }
-    assert shown(mean_weights(given, "a")) == (["0.20", "0.80"], False)
-    assert shown({"a": 1.0, "b": 0.25}) == (["·", "0.25"], True)
-    assert shown({"a": 1.0, "b": 0.002}) == (["·", "<0.01"], True)
-
-
 def test_the_page_shows_all_and_no_name_becomes_part_of_it(tmp_path: Path) -> None:
     found = of({"a": line(0.001), EVIL: line(0.5)}, {"z": EVIL})
     (tmp_path / "users" / "a").mkdir(parents=True)
@@ -344,22 +293,6 @@ def test_the_page_shows_all_and_no_name_becomes_part_of_it(tmp_path: Path) -> No
     assert not {"script", "img"} & set(tags)
     assert [values["href"] for tag, values in page.tags if tag == "a"] == ["users/a/report.html"]
     assert "alert(1)" in page.text  # shown, as text
-
-
-def test_a_user_whom_nobody_helped_has_no_table_of_helpers() -> None:
-    alone = line(0.5).model_copy(update={"weights": {"a": 1.0}})
-    assert overview_values(of({"a": alone}), {})["weights"] is None
-
-
-def test_who_was_missing_is_told_beside_the_verdict() -> None:
-    away = Absent(
-        hospital="kos", rounds={"fedavg": 3}, wanted={"fedavg": 30}, everywhere=False, reason="gone"
-    )
-    found = of({"a": line(0.001).model_copy(update={"absent": (away,)}), "b": line(0.5)})
-    (told,) = overview_values(found, {})["away"]
-    assert told.startswith("kos ")
-    assert told in render_overview(found, {})
-    assert overview_values(of({"a": line(0.5)}), {})["away"] == []
 
 
 def test_the_terminal_fits_into_eighty_columns() -> None:

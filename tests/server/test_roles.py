@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from erosion_common.program.command_line import parser
-from erosion_server.run.run_folder import RunFolder
+from erosion_common.program.command_line import main, parser
+from erosion_common.study.study import load_study
+from erosion_server.run.run_folder import RunFolder, open_run_folder
 from tests.support.patience import PATIENCE
+from tests.support.processes import start
 
 ROOT = Path(__file__).resolve().parents[2]
 ANOTHER, READERS = 65534, 65533  # an account, and a group, of nobody else's
@@ -34,20 +36,33 @@ def place() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def erosion(*arguments: str, **environment: str) -> tuple[bytes, bytes]:
-    """A command as the coordinator's account, where everything is everybody's by default.
-
-    What it printed, and what it said beside that.
-    """
+def printed(*arguments: str) -> tuple[bytes, bytes]:
+    """What a command prints, and what it says beside that."""
     ended = subprocess.run(
         [sys.executable, "-m", "erosion", *arguments],
         check=True,
         capture_output=True,
         timeout=PATIENCE,
         umask=0,
-        env={**os.environ, **environment},
     )
     return ended.stdout, ended.stderr
+
+
+def _in_a_process(environment: dict[str, str], commands: list[list[str]], out: Path | None) -> None:
+    os.umask(0)
+    os.environ.update(environment)
+    for command in commands:
+        assert main(command) == 0
+    if out is not None:
+        study = ROOT / "erosion" / "studies" / "breast-cancer.toml"
+        open_run_folder(out, load_study(study))
+
+
+def make(*commands: list[str], out: Path | None = None, **environment: str) -> None:
+    """Commands, and a run's folder, of an account where everything is everybody's by default."""
+    process = start(_in_a_process, environment, list(commands), out)
+    process.join(PATIENCE)
+    assert process.exitcode == 0
 
 
 def may(action: str, path: Path, *groups: int) -> bool:
@@ -58,47 +73,27 @@ def may(action: str, path: Path, *groups: int) -> bool:
     return looked.returncode == 0
 
 
-def run_folder(place: Path, **environment: str) -> list[Path]:
-    """A run's folder, as the command line makes it and what is in it."""
-    out = place / "runs" / "made"
-    study = ROOT / "erosion" / "studies" / "breast-cancer.toml"
-    program = (
-        "from pathlib import Path; from erosion_common.program.command_line import main;"
-        " from erosion_server.run.run_folder import open_run_folder;"
-        " from erosion_common.study.study import load_study;"
-        " main(['schema', 'site']);"  # any command sets the mask
-        f" open_run_folder(Path({str(out)!r}), load_study(Path({str(study)!r})))"
-    )
-    subprocess.run(
-        [sys.executable, "-c", program],
-        check=True,
-        capture_output=True,
-        timeout=PATIENCE,
-        umask=0,
-        env={**os.environ, **environment},
-    )
-    return [out, *out.iterdir()]
-
-
 def test_another_account_reads_neither_the_federation_nor_a_run(place: Path) -> None:
     control = place / "for-everybody"
     control.write_text("x")
     control.chmod(0o644)  # whatever mask the tests before have left
     assert may("-r", control)
-    federation = place / "federation"
-    erosion("enroll", "init", "--host", "localhost", "--folder", str(federation))
-    erosion("enroll", "site", "north", "--folder", str(federation))
-    kept = [federation, *federation.rglob("*"), *run_folder(place)]
+    federation, run = place / "federation", place / "runs" / "made"
+    where = ["--folder", str(federation)]
+    enrol = ["enroll", "site", "north", *where]
+    make(["enroll", "init", "--host", "localhost", *where], enrol, out=run)
+    kept = [federation, *federation.rglob("*"), run, *run.iterdir()]
     assert {"ca.key", "roster.toml", "north.tar.gz", "study.toml"} <= {path.name for path in kept}
     assert [path for path in kept if may("-r", path) or may("-w", path)] == []
 
 
 def test_a_group_may_read_runs_and_change_nothing(place: Path) -> None:
-    runs = place / "runs"
+    runs, run = place / "runs", place / "runs" / "made"
     runs.mkdir()
     os.chown(runs, -1, READERS)
     runs.chmod(0o2750)
-    made = run_folder(place, EROSION_UMASK="027")
+    make(["schema", "site"], out=run, EROSION_UMASK="027")  # any command sets the mask
+    made = [run, *run.iterdir()]
     assert all(may("-r", path, READERS) for path in made)
     assert not any(may("-w", path, READERS) for path in made)
     assert not any(may("-r", path) for path in made)
@@ -176,13 +171,15 @@ def test_a_registrar_gets_a_kit_and_writes_no_file_of_the_account(place: Path) -
         assert not any(re.fullmatch(rule, command) for rule in allowed), command
 
     federation = place / "federation"
-    erosion("enroll", "init", "--host", "localhost", "--folder", str(federation))
+    make(["enroll", "init", "--host", "localhost", "--folder", str(federation)])
     before = set(federation.rglob("*"))
-    printed, said = erosion("enroll", "site", "north", "--out", "-", "--folder", str(federation))
-    with tarfile.open(fileobj=io.BytesIO(printed)) as kit:
+    kit_printed, said = printed(
+        "enroll", "site", "north", "--out", "-", "--folder", str(federation)
+    )
+    with tarfile.open(fileobj=io.BytesIO(kit_printed)) as kit:
         assert {"north/node.key", "north/site.toml"} <= set(kit.getnames())
     assert b"Enrolled north" in said
     assert set(federation.rglob("*")) - before <= {federation / ".lock"}
     renew = ("enroll", "renew", "north", "--out", "-", "--folder", str(federation))
-    with tarfile.open(fileobj=io.BytesIO(erosion(*renew)[0])) as kit:
+    with tarfile.open(fileobj=io.BytesIO(printed(*renew)[0])) as kit:
         assert "north/node.crt" in kit.getnames()

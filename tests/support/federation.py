@@ -1,8 +1,8 @@
 """A real deployment for tests: the coordinator in this process, every site a process of its own."""
 
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Self
@@ -194,6 +194,13 @@ class Federation:
         assert isinstance(self.result, Result)
         return self.result
 
+    def run_with(self, sites: Mapping[str, Callable[[str], None]]) -> Result:
+        """The result of the study with these programs."""
+        for name, program in sites.items():
+            self.start_site(name, program)
+        self.start()
+        return self.finish()
+
     def finish_every_user(self, seconds: float = PATIENCE) -> Overview:
         """The same where every hospital is the user."""
         self._wait(seconds)
@@ -231,3 +238,13 @@ class Federation:
         except ErosionError as problem:
             self.error = problem
             self.observer.fail(problem)
+
+
+@contextmanager
+def deployed(
+    study: Study, folder: Path, **others: Callable[[str], None]
+) -> Iterator[tuple[Federation, Result]]:
+    """A deployment that has ended, and its result; a keyword names another program of a site."""
+    with Federation(study, folder) as federation:
+        sites = {name: others.get(name, programs.honest) for name in study.hospitals}
+        yield federation, federation.run_with(sites)

@@ -8,8 +8,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from erosion_common.algorithms.gems.balls import LARGEST_RADIUS, Balls, balls, problem_with_radius
-from erosion_common.algorithms.gems.meeting import Meeting, meet, meet_balls, meet_from_afar
+from erosion_common.algorithms.gems.balls import (
+    Balls,
+    Layer,
+    balls,
+    directions,
+    good_enough_ball,
+    layer_of_flat,
+)
+from erosion_common.algorithms.gems.meeting import (
+    Found,
+    Meeting,
+    Spaces,
+    descend,
+    descend_from_afar,
+    meet,
+    meet_balls,
+    meet_from_afar,
+)
+from experiments.papers.gems_authors import fisher_axes, fisher_information
 from tests.support.refusals import refused
 
 TRIANGLE = ((0.0, 0.0), (2.0, 0.0), (1.0, 3**0.5))
@@ -49,19 +66,6 @@ def test_where_the_loss_is_flat_any_point_of_the_gap_will_do() -> None:
     assert meeting.residual == pytest.approx(1)
 
 
-def test_a_mean_that_lies_in_all_balls_is_left_where_it_is() -> None:
-    found, meeting = meet_balls(in_the_plane((0, 0, 1), (0.5, 0, 3)))
-    assert meeting.steps == 0
-    assert found.tolist() == [0.25, 0]
-
-
-def test_balls_that_meet_in_pairs_need_not_have_a_point_in_common() -> None:
-    three = in_the_plane(*[(*c, 1.1) for c in TRIANGLE])
-    for pair in ((0, 1), (0, 2), (1, 2)):
-        assert meet_balls(three.only(pair))[1].in_all
-    assert not meet_balls(three)[1].in_all
-
-
 def personal(hard: int | None) -> tuple[Tensor, Meeting]:
     three = in_the_plane((0, 0, 1), (3, 0, 1), (0, 3, 1))
     weights = torch.tensor([0.0, 1.0, 0.5])
@@ -76,15 +80,10 @@ def test_the_users_ball_is_never_left() -> None:
     assert float(point.norm()) <= 1 + 1e-9
 
 
-def test_without_it_the_weights_decide() -> None:
-    point, _ = personal(hard=None)
-    assert float(point[0]) > float(point[1])
-
-
 plane = st.tuples(*[st.floats(-5, 5, width=32)] * 2)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(plane, min_size=1, max_size=6), plane, st.floats(0, 2))
 def test_a_point_in_all_balls_leaves_no_gap(
     centres: list[tuple[float, float]], common: tuple[float, float], more: float
@@ -98,7 +97,7 @@ def test_a_point_in_all_balls_leaves_no_gap(
     assert float((Balls(where, radii).gaps(found)).max()) <= 1e-5
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(plane, min_size=1, max_size=6))
 def test_the_point_is_a_combination_and_its_gaps_are_true(
     centres: list[tuple[float, float]],
@@ -139,12 +138,6 @@ def test_the_order_of_hospitals_does_not_matter() -> None:
         assert meeting.residual == pytest.approx(first_meeting.residual, abs=1e-9)
 
 
-def test_one_centre_for_all_is_that_centre() -> None:
-    found, meeting = meet_balls(in_the_plane((1, 2, 0), (1, 2, 0)))
-    assert found.tolist() == [1, 2]
-    assert meeting.in_all
-
-
 def test_a_ball_of_weight_zero_does_not_count() -> None:
     three = in_the_plane((0, 0, 1), (1, 0, 1), (50, 0, 1))
     meeting = meet(
@@ -182,11 +175,6 @@ def test_a_radius_that_no_honest_hospital_sends_is_named(radius: float, said: ob
         in_the_plane((0, 0, 1), (1, 0, radius))
 
 
-def test_radii_at_both_ends_of_the_range_are_honest() -> None:
-    assert problem_with_radius(0.0) is None
-    assert problem_with_radius(LARGEST_RADIUS) is None
-
-
 def test_a_ball_without_its_radius_and_a_centre_that_is_not_finite_are_refused() -> None:
     with refused(ValueError, "centre"):
         balls(torch.zeros(2, 3), torch.zeros(3))
@@ -211,3 +199,148 @@ def test_steps_from_afar_lead_where_short_ones_do() -> None:
     far, near = meet_from_afar(gram, three.radii), meet(gram, three.radii)
     assert far.residual == pytest.approx(near.residual, abs=1e-3)
     torch.testing.assert_close(far.coefficients, near.coefficients, atol=0.02, rtol=0)
+
+
+# -- Equation 2 on scales of the hospitals' own: ellipsoids, and the authors' mask, b ------------
+
+# Logits 2x and 0: at x = 1 class 0 is right with a margin of 2.
+TWO = Layer(torch.tensor([[2.0], [0.0]]), torch.zeros(2))
+ONE_PATIENT = (torch.tensor([[1.0]]), torch.tensor([0]))
+
+
+def table(*rows: tuple[float, ...]) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def spaces(centres: Tensor, scales: Tensor, radii: Tensor, weights: Tensor | None = None) -> Spaces:
+    shares = torch.ones_like(radii) if weights is None else weights
+    return Spaces(centres.double(), radii.double(), shares.double(), scales.double())
+
+
+def met(centres: Tensor, scales: Tensor, radii: Tensor, weights: Tensor | None = None) -> Found:
+    where = spaces(centres, scales, radii, weights)
+    return descend(where, where.mean)
+
+
+def test_an_ellipsoid_reaches_further_along_its_long_axis() -> None:
+    """(0, 0) with axes 1 and .25 and radius 1 holds (1, 0) and (0, .25); the others are balls."""
+    short = 1 / table((1, 0.25), (1, 1))
+    radii = torch.tensor([1.0, 2.0])
+    beside = met(table((0, 0), (3, 0)), short, radii)  # touching in (1, 0)
+    torch.testing.assert_close(beside.point, table((1, 0))[0], atol=0.011, rtol=0)
+    assert beside.in_all
+    above = met(table((0, 0), (0, 3)), short, radii)
+    assert not above.in_all
+    # In (0, y) the ellipsoid is missed by 4y - 1 and the ball by 1 - y: together by 3y down to
+    # y = .25, where only the ball is, by .75.
+    assert float(above.point[1]) == pytest.approx(0.25, abs=0.04)
+    assert above.residual == pytest.approx(0.75, abs=0.04)
+
+
+def test_the_authors_mask_multiplies_by_the_centre() -> None:
+    """c = 2 and 4, r = 4 and 1. From 3 the second misses by |4 (4 - 3)| - 1 = 3; its slope is -4,
+    and at 3.75 it misses by nothing, where the first has |2 (3.75 - 2)| = 3.5 of 4."""
+    centres, radii = table((2,), (4,)), torch.tensor([4.0, 1.0])
+    found = met(centres, centres, radii)
+    assert found.in_all
+    assert 3.75 <= float(found.point) <= 3.75 + 0.04
+    without, _ = meet_balls(balls(centres, radii))
+    assert float(without) == 3  # in both as it is
+
+
+def test_a_parameter_of_zero_is_no_distance_at_all_for_the_mask() -> None:
+    centres = table((1, 0), (1, 50))
+    found = met(centres, centres, torch.tensor([0.0, 1300.0]))
+    assert found.steps == 0
+    assert found.point.tolist() == [1, 25]  # 25 from the first, whose second parameter is 0
+
+
+points = st.lists(st.tuples(*[st.floats(-5, 5, width=32)] * 2), min_size=1, max_size=5)
+
+
+@settings(max_examples=15, deadline=None)
+@given(points, st.floats(0, 2))
+def test_with_scales_of_one_it_is_that_of_balls(
+    centres: list[tuple[float, float]], radius: float
+) -> None:
+    where = table(*centres)
+    radii = torch.full((len(where),), radius)
+    point, meeting = meet_balls(balls(where, radii))
+    found = met(where, torch.ones_like(where), radii)
+    assert found.residual == pytest.approx(meeting.residual, abs=0.03)
+    torch.testing.assert_close(found.point, point, atol=0.05, rtol=0)
+
+
+@settings(max_examples=20, deadline=None)
+@given(points, st.tuples(*[st.floats(-5, 5, width=32)] * 2), st.floats(0.1, 1))
+def test_a_point_in_all_ellipsoids_leaves_no_gap(
+    centres: list[tuple[float, float]], common: tuple[float, float], axis: float
+) -> None:
+    where = table(*centres)
+    scales = 1 / table(*[(1, axis), (axis, 1)] * 3)[: len(where)]
+    radii = (scales * (where - table(common))).norm(dim=1) + 0.3  # longer than any step leads
+    found = descend_from_afar(spaces(where, scales, radii), shortest=1e-4)
+    assert found.in_all
+    assert float(((scales * (where - found.point)).norm(dim=1) - radii).max()) <= 1e-5
+
+
+@pytest.mark.parametrize("distance", [10.0, 1e4])
+def test_a_model_far_away_hardly_moves_what_is_met_on_scales(distance: float) -> None:
+    centres = table((0, 0), (0.5, 0), (0, 0.5), (distance, distance))
+    scales = 1 / table((1, 0.5), (0.5, 1), (1, 1), (1, 1))
+    radii = torch.tensor([1.0, 1.0, 1.0, 0.0])
+    found = descend_from_afar(spaces(centres, scales, radii))
+    assert float(found.point.norm()) < 1.3
+    assert float(found.gaps[:3].max()) < 0.4
+
+
+def test_the_fisher_information_of_an_undecided_model() -> None:
+    """Both classes have a chance of .5: a slope is .5 or -.5, whichever class is drawn."""
+    undecided = Layer(torch.zeros(2, 2), torch.zeros(2))
+    patients = torch.tensor([[2.0, 0.0], [0.0, 4.0]])  # mean squares 2 and 8
+    found = fisher_information(undecided, patients, torch.Generator())
+    assert found.tolist() == pytest.approx([0.5, 2, 0.5, 2, 0.25, 0.25])
+    # 1 / F is 2, .5 and 4; beside the longest, 4, that is .5, .125 and 1.
+    assert fisher_axes(undecided, patients, torch.Generator()).tolist() == pytest.approx(
+        [0.5, 0.125, 0.5, 0.125, 1, 1], rel=1e-4
+    )
+    # A pixel that nobody has set may move furthest, and no axis is below a tenth of that.
+    axes = fisher_axes(undecided, torch.tensor([[2.0, 0.0]]), torch.Generator())
+    assert axes.tolist() == pytest.approx([0.1, 1, 0.1, 1, 0.1, 0.1])
+
+
+def test_the_drawn_class_is_the_models() -> None:
+    """At a chance of .2 the slope is .8 in a fifth of draws, and -.2 in the others."""
+    one_to_four = Layer(torch.zeros(2, 1), torch.tensor([1.0, 4.0]).log())
+    found = fisher_information(one_to_four, torch.ones(200, 1), torch.Generator())
+    assert float(found[0]) == pytest.approx(0.2 * 0.8, abs=0.06)  # p (1 - p), estimated
+
+
+def test_along_short_axes_the_margin_lasts_longer() -> None:
+    """In a ball it is lost at sqrt(2); weights move half as far as there."""
+    along = torch.tensor([[-1.0, 1.0, 0.0, 0.0]]) / 2**0.5
+    axes = torch.tensor([0.5, 0.5, 1.0, 1.0])
+    found = good_enough_ball(TWO, *ONE_PATIENT, 1.0, along, axes)
+    assert found.radius == pytest.approx(2 * 2**0.5)
+    # The worst direction: 2 / sqrt(l_0^2 + l_1^2), both of them (.5 * 1)^2 + 1^2.
+    assert found.certified == pytest.approx(2 / 2.5**0.5)
+
+
+def test_every_model_in_the_certified_ellipsoid_is_good_enough() -> None:
+    random = torch.Generator().manual_seed(1)
+    features = torch.randn(60, 4, generator=random)
+    layer = Layer(torch.randn(3, 4, generator=random), torch.randn(3, generator=random))
+    labels = layer(features).argmax(dim=1)
+    labels[:5] = (labels[:5] + 1) % 3
+    axes = fisher_axes(layer, features, random)
+    tried = directions(300, 15, random)
+    found = good_enough_ball(layer, features, labels, 0.8, tried, axes)
+    assert 0 < found.certified <= found.radius
+
+    def worst(radius: float) -> float:
+        moved = (layer_of_flat(layer.flat + radius * axes * z, 4, 3) for z in tried)
+        return min(float((m(features).argmax(dim=1) == labels).double().mean()) for m in moved)
+
+    assert worst(0.999 * found.certified) >= 0.8
+    assert worst(0.999 * found.radius) >= 0.8
+    assert worst(1.3 * found.radius) < 0.8

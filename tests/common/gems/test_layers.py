@@ -2,19 +2,22 @@
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from erosion_common.algorithms.gems.balls import (
+    Balls,
     Layer,
+    balls,
     hidden_features,
-    layer_of_flat,
-    layer_of_neurons,
     split_layers,
 )
-from erosion_common.algorithms.gems.meeting import personal_weights
+from erosion_common.algorithms.gems.meeting import (
+    largest_pairwise_set,
+    merge_neurons,
+    personal_weights,
+)
 from erosion_common.algorithms.gems.retraining import Retraining, fine_tune, perceptron, retrain
 from erosion_common.learning.models import Mlp, flat_parameters
-from tests.support.refusals import refused
 
 
 def generator() -> torch.Generator:
@@ -27,20 +30,6 @@ def test_layers_are_those_of_the_studys_perceptron() -> None:
     inputs = torch.randn(7, 4, generator=generator())
     logits = layers[-1](hidden_features(layers[:-1], inputs))
     torch.testing.assert_close(logits, model(inputs).detach())
-
-
-def test_a_layer_survives_both_of_its_forms() -> None:
-    layer = Layer(torch.randn(3, 4), torch.randn(3))
-    for again in (layer_of_flat(layer.flat, 4, 3), layer_of_neurons(layer.neurons)):
-        assert torch.equal(again.weight, layer.weight)
-        assert torch.equal(again.bias, layer.bias)
-
-
-def test_another_architecture_is_named() -> None:
-    with refused(ValueError, "(10,)", 4, 3):
-        layer_of_flat(torch.zeros(10), 4, 3)
-    with refused(ValueError, 20, "[4, 3]"):
-        split_layers(torch.zeros(20), (4, 3))
 
 
 def test_from_zeros_nothing_is_left_of_a_class_that_nobody_has() -> None:
@@ -84,14 +73,6 @@ def test_fine_tuning_learns_a_class_that_no_hospital_had() -> None:
     assert accuracies[0] < 0.6 < 0.8 < accuracies[1]
 
 
-def test_nothing_is_drawn_from_the_global_generator() -> None:
-    before = torch.get_rng_state()
-    features, labels = torch.ones(8, 2), torch.tensor([0, 1] * 4)
-    retrain(features, labels, (3,), 2, "authors", generator())
-    fine_tune(Layer(torch.zeros(2, 2), torch.zeros(2)), features, labels, generator(), epochs=1)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_the_nearest_peer_counts_fully_and_the_others_by_distance() -> None:
     assert personal_weights([2.0, 2.5, 3.0, 9.0]) == [1.0, 0.5, 0.0, 0.0]
     assert personal_weights([2.0, 2.5], reach=1.0) == [1.0, 0.75]
@@ -100,3 +81,93 @@ def test_the_nearest_peer_counts_fully_and_the_others_by_distance() -> None:
 def test_a_peer_with_the_users_own_update_leaves_no_room_for_others() -> None:
     assert personal_weights([0.0, 1.0]) == [1.0, 0.0]
     assert personal_weights([]) == []
+
+
+# -- One hidden layer for all hospitals: which neurons become one, and which are appe ------------
+
+TRIANGLE = torch.tensor([[0.0, 0.0], [2.0, 0.0], [1.0, 3**0.5]])
+
+
+def of(centres: Tensor, *radii: float) -> Balls:
+    return balls(centres, torch.tensor(radii).expand(len(centres)))
+
+
+def rows(neurons: Tensor) -> set[tuple[float, ...]]:
+    return {tuple(round(value, 3) for value in row) for row in neurons.tolist()}
+
+
+def test_balls_that_have_a_point_in_common_become_one_neuron() -> None:
+    found = merge_neurons(of(TRIANGLE, 1.1548), clusters=1)
+    assert rows(found.neurons) == {(1.0, 0.577)}
+    assert (found.offered, found.merged, found.lost) == (3, 3, 0)
+
+
+def test_where_only_pairs_meet_one_leaves_the_set() -> None:
+    found = merge_neurons(of(TRIANGLE, 1.1), clusters=1)
+    assert len(found.neurons) == 2
+    assert found.merged == 2
+    # Two of the three meet in the middle between them, the third stays as it is.
+    left = {tuple(round(v, 3) for v in row) for row in TRIANGLE.tolist()} & rows(found.neurons)
+    assert len(left) == 1
+
+
+def test_balls_that_do_not_meet_are_appended_as_they_are() -> None:
+    found = merge_neurons(of(TRIANGLE, 0.1), clusters=1)
+    assert rows(found.neurons) == rows(TRIANGLE)
+    assert found.merged == 0
+
+
+def test_who_meets_most_others_begins() -> None:
+    line = torch.tensor([[0.0], [1.0], [2.0], [10.0], [11.0]])
+    assert sorted(largest_pairwise_set(of(line, 1.0))) == [0, 1, 2]
+
+
+def many() -> Balls:
+    random = torch.Generator().manual_seed(1)
+    return balls(torch.randn(24, 4, generator=random), torch.rand(24, generator=random))
+
+
+def test_permuting_neurons_or_hospitals_changes_nothing() -> None:
+    first = merge_neurons(many(), clusters=5)
+    assert 0 < first.merged < 24
+    for seed in range(4):
+        order = torch.randperm(24, generator=torch.Generator().manual_seed(seed))
+        assert torch.equal(merge_neurons(many().only(order), clusters=5).neurons, first.neurons)
+
+
+def test_many_neurons_that_are_the_same_become_one() -> None:
+    """Whatever rounding a fast way to measure distances would have."""
+    one = torch.linspace(-3, 7, 40, dtype=torch.float64).reshape(1, -1).sin() * 3
+    same = balls(one.repeat(30, 1), torch.zeros(30))
+    assert len(largest_pairwise_set(same)) == 30
+    assert merge_neurons(same, 5).neurons.shape == (1, 40)
+
+
+def test_a_dead_neurons_large_ball_takes_its_cluster_nowhere_else() -> None:
+    pair = torch.tensor([[1.0, 0.0], [1.2, 0.0]])
+    found = merge_neurons(of(pair, 0.05, 4000.0), clusters=1)
+    (neuron,) = found.neurons
+    assert float((neuron - pair[0]).norm()) <= 0.05 + 0.01  # within the step's length
+
+
+def test_the_authors_loop_loses_the_first_cluster() -> None:
+    pairs = torch.tensor([[0.0, 0.0], [1.0, 0.0], [100.0, 0.0], [101.0, 0.0]])
+    found = merge_neurons(of(pairs, 0.6), clusters=2, skip_first_cluster=True)
+    assert found.lost == 2
+    assert len(found.neurons) == 1
+    only = merge_neurons(of(pairs, 1000.0), clusters=1, skip_first_cluster=True)
+    assert len(only.neurons) == 1, "a layer without neurons is no layer"
+
+
+def test_with_the_authors_mask_the_merged_neuron_is_another() -> None:
+    """c = 2 and 4, radii 4 and 1: both meet in 3, but by the mask only from 3.75 on."""
+    two = balls(torch.tensor([[2.0], [4.0]]), torch.tensor([4.0, 1.0]))
+    assert merge_neurons(two, clusters=1).neurons.tolist() == [[3.0]]
+    (masked,) = merge_neurons(two, clusters=1, masked_distance=True).neurons.flatten().tolist()
+    assert 3.75 <= masked <= 3.79
+
+
+def test_it_draws_nothing_from_the_global_generators() -> None:
+    before = torch.get_rng_state()
+    merge_neurons(many(), clusters=5)
+    assert torch.equal(torch.get_rng_state(), before)

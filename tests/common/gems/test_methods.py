@@ -14,22 +14,30 @@ from torch import Tensor
 from erosion.simulation.simulator import simulate
 from erosion_client.site_file import Site
 from erosion_client.training.hospital import Hospital
-from erosion_common.aggregation.cohort import MemoryCohort, Update
+from erosion_common.aggregation.cohort import Update
 from erosion_common.algorithms.base import RoundStart, SiteAnswer, Step
 from erosion_common.algorithms.gems.balls import Layer, hidden_features, split_layers
-from erosion_common.algorithms.gems.network import NetworkGems, own_widths, padded
+from erosion_common.algorithms.gems.meeting import Meeting
+from erosion_common.algorithms.gems.network import NetworkGems, padded
 from erosion_common.algorithms.gems.personal import PersonalGems
 from erosion_common.algorithms.gems.rounds import (
     BALL,
     Gems,
     GemsState,
+    OwnCheck,
     SentBall,
+    apart_in_words,
+    checks_in_words,
+    in_words,
     perceptron_widths,
+    refusing,
+    sent_ball,
 )
 from erosion_common.learning.models import Logistic, Mlp, MnistCnn, build_model, parameter_layout
 from erosion_common.protocol.messages import StepResult, TrainRequest, TrainResult
 from erosion_common.rounds.records import Rejection, RoundRecord
 from erosion_common.rounds.screening import reject_outsized
+from tests.support.hand_sized import cohort
 from tests.support.local_works import along, work
 from tests.support.refusals import refused
 from tests.support.small_study import make_site, make_study, twenty_patients
@@ -41,10 +49,6 @@ MLP = {"name": "mlp", "hidden": [12]}
 def update(agent: str, *delta: float, radius: float = 1.0) -> Update:
     ball = SentBall(agent, radius, 0.9, 0.7, 8)
     return Update(agent, 1, torch.tensor(delta), 10, 10, {BALL: ball.tensor})
-
-
-def cohort(own: Update, *others: Update) -> MemoryCohort:
-    return MemoryCohort(own, {other.agent: other for other in others})
 
 
 def test_a_mean_in_all_balls_is_taken() -> None:
@@ -105,11 +109,6 @@ def test_a_padded_perceptron_predicts_what_the_narrow_one_does() -> None:
     )
 
 
-def test_the_hospitals_networks_fit_into_the_studys_together() -> None:
-    assert own_widths((4, 100, 50, 2), 5) == (4, 20, 10, 2)
-    assert own_widths((4, 3, 2), 5) == (4, 1, 2)
-
-
 def test_a_perceptron_is_known_by_its_parameters() -> None:
     assert perceptron_widths(parameter_layout(Logistic(), (4,), 3)) == (4, 3)
     assert perceptron_widths(parameter_layout(Mlp(hidden=(6, 5)), (4,), 3)) == (4, 6, 5, 3)
@@ -156,21 +155,6 @@ def small_site(folder: Path, name: str, text: str) -> Site:
 
 
 TRAINING = {"steps": 60, "batch_size": 8, "learning_rate": 0.5}
-
-
-def test_one_round_of_gems_and_what_the_hospitals_say(tmp_path: Path) -> None:
-    records, _, accuracies = simulated(tmp_path, arms={"gems": {}})
-    (record,) = records["gems"]
-    assert record.outcome == "done"
-    assert "a, b and c" in record.note
-    assert accuracies["gems"] > 0.7
-
-
-def test_it_ends_after_its_rounds(tmp_path: Path) -> None:
-    records, _, _ = simulated(tmp_path, arms={"gems": {}, "local": {}}, rounds=4)
-    assert [record.outcome for record in records["gems"]] == ["done", "stopped"]
-    assert "gems_rounds" in records["gems"][1].note
-    assert len(records["local"]) == 4
 
 
 def test_a_hospital_that_contradicts_the_others_is_named(tmp_path: Path) -> None:
@@ -403,17 +387,6 @@ def test_a_tuned_layer_is_measured_by_the_one_that_was_sent_and_by_weights_of_on
     assert screened == (Rejection(said) if said else answer)
 
 
-def test_public_data_that_are_not_there_are_missed_in_words() -> None:
-    begun = RoundStart(1, "a", ("a", "b"), torch.zeros(4))
-    meeting = Gems(public_hospital="c").after_meeting(
-        begun, Step(torch.zeros(4), {}, GemsState(1), note="met"), (1, 2)
-    )
-    with pytest.raises(StopIteration) as ended:
-        next(meeting)
-    note = ended.value.value.note
-    assert re.search(r"^met; not fine-tuned.* c ", note)
-
-
 @pytest.mark.parametrize(("arm", "model"), [("gems", {"name": "logistic"}), ("network_gems", MLP)])
 def test_a_public_hospital_takes_part_in_its_own_model(
     tmp_path: Path, arm: str, model: dict[str, Any]
@@ -430,3 +403,62 @@ def test_own_parameters_stay_and_are_part_of_the_check(tmp_path: Path) -> None:
     assert finals["gems"][-2:].tolist() == [0, 0]
     assert "check" in {step.step for step in records["gems"][0].steps}
     assert accuracies["gems"] > 0.7
+
+
+# -- The words of a round of GEMS ----------------------------------------------------------------
+
+
+def ball(hospital: str, radius: float = 1.0, accuracy: float = 0.9) -> SentBall:
+    return SentBall(hospital, radius, accuracy, 0.8, 20)
+
+
+def meets(one: int, other: int) -> bool:
+    """The second of three is far from both others."""
+    return 1 not in (one, other)
+
+
+def test_a_ball_survives_its_attachment() -> None:
+    sent = SentBall("a", 2.0, 0.75, 0.5, 16)
+    assert sent_ball("a", sent.tensor) == sent
+
+
+def test_two_hospitals_without_a_model_in_common_are_named() -> None:
+    two = [ball("home"), ball("miscoded")]
+    assert apart_in_words(two, meets, ["miscoded"]).startswith("miscoded and home")
+
+
+def test_with_several_they_are_listed_and_those_whose_balls_meet_are_not() -> None:
+    three = [ball("a"), ball("b"), ball("c")]
+    assert apart_in_words(three, meets, ["b"]).startswith("b has ")
+    assert apart_in_words(three, meets, ["a"]).startswith("a and")
+
+
+def test_a_ball_without_a_radius_says_nothing_of_what_hospitals_have_in_common() -> None:
+    three = [ball("a", radius=0.0), ball("b"), ball("c", radius=0.0)]
+    assert apart_in_words(three, meets, ["a", "b"]) == ""
+    meeting = Meeting(torch.ones(3) / 3, torch.tensor([0.5, 0.0, 0.0]), 0.5, 3)
+    note = in_words(three, meeting)
+    assert "(a and c)" in note
+    assert note.endswith("a's by 0.5")
+
+
+def test_the_checks_say_who_accepts_and_who_does_not() -> None:
+    found = {
+        "a": OwnCheck(accuracy=0.9, needed=0.8),
+        "b": OwnCheck(accuracy=0.8, needed=0.8),
+        "c": OwnCheck(accuracy=0.25, needed=0.8),
+    }
+    assert refusing(found) == ["c"]
+    good, bad, unchecked = checks_in_words(found, {"d": "away"}).split("; ")
+    assert good.endswith(" a and b")
+    assert re.findall(r"\bc\b|\d\.\d+", bad) == ["c", "0.25", "0.80"]
+    assert unchecked.startswith("d ")
+
+
+def test_what_is_missed_and_who_cannot_be_believed() -> None:
+    three = [ball("a"), ball("b", accuracy=0.5), ball("c", radius=-2.0)]
+    meeting = Meeting(torch.ones(3) / 3, torch.tensor([0.0, 1.25, 9.0]), 1.25, 3)
+    left_out, asks, nearest = in_words(three, meeting).split("; ")
+    assert re.findall(r"\bc\b|-?\d+", left_out) == ["c", "-2"]
+    assert re.findall(r"\bb\b|\d[\d.]*", asks) == ["b", "0.80", "0.50", "20"]
+    assert nearest.endswith("b's by 1.2")

@@ -144,10 +144,6 @@ def test_an_envelope_opens_for_its_receiver_only_and_once_each_way() -> None:
         there.open(envelope[:-1], sender="ann", receiver="bob")
 
 
-def test_a_short_vector_is_its_own_sketch() -> None:
-    assert sketch(f32([3, 4]), bytes(32)).tolist() == [3, 4]
-
-
 def test_a_sketch_is_linear_and_keeps_lengths_on_average() -> None:
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((2, 5000)).astype(np.float32)

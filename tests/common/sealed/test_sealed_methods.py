@@ -125,14 +125,6 @@ def test_where_the_user_is_left_alone_a_method_sees_its_update_in_everybodys_pla
         ours, theirs = step.state, expected.state
 
 
-def test_an_average_of_the_user_alone_is_its_update() -> None:
-    own = cohort(1).own
-    alone = LoneCohort(own, cohort(1, "birch").others, {"birch": 0.5})
-    shares = torch.tensor([[0.4, 0.6], [-1.0, 1.0], [1.0, 1.0]]).double()
-    found = [alone.weighted_sum(weights) for weights in shares]
-    assert torch.equal(torch.stack(found), torch.stack([own.delta, 0 * own.delta, 2 * own.delta]))
-
-
 def test_the_cohort_knows_who_is_in_it() -> None:
     made = sealed(cohort(1, *PEERS))
     assert made.peers == tuple(sorted(PEERS))

@@ -1,22 +1,16 @@
 """Studies that cannot be sealed are refused when they are read, with the reason."""
 
-import re
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from erosion_common.algorithms import catalogue
 from erosion_common.algorithms.fedavg import FedAvg
 from tests.support.refusals import refused
 from tests.support.sealed_study import sealed_study
 from tests.support.small_study import TEN_NUMBERS
 
 LOCAL: dict[str, Any] = {"local": {}}
-
-
-def test_the_base_of_these_tests_can_be_sealed() -> None:
-    assert sealed_study().federation.sealed
 
 
 @pytest.mark.parametrize(
@@ -88,9 +82,3 @@ def test_a_bound_on_norms_cannot_be_kept() -> None:
     federation = {"sealed": True, "quorum": 5, "max_update_norm": 1.0}
     with refused(ValidationError, "max_update_norm"):
         sealed_study(federation=federation)
-
-
-def test_the_catalogue_says_which_methods_can_be_sealed() -> None:
-    text = catalogue()
-    assert "rounds: yes" in text
-    assert re.search("rounds: no.* single updates", text)

@@ -75,19 +75,6 @@ def test_another_opening_than_what_was_sent_is_seen(
     assert re.search(r"s1: .*another", capsys.readouterr().out)
 
 
-def test_a_run_that_nothing_is_wrong_with_has_nothing_to_audit(tmp_path: Path) -> None:
-    with refused(RunError):
-        audit_run(tmp_path, [])
-
-
-def test_a_file_that_is_no_opening_is_refused(tmp_path: Path) -> None:
-    audited(tmp_path, claimed=2.0)
-    junk = tmp_path / "junk"
-    junk.write_bytes(b"junk")
-    with refused(RunError, "junk"):
-        audit_run(tmp_path, [junk])
-
-
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -106,7 +93,12 @@ def test_an_opening_that_is_made_to_do_harm_is_refused(
     tmp_path: Path, changes: dict[str, Any], reason: str
 ) -> None:
     """It comes from a hospital that may have lied."""
+    with refused(RunError):
+        audit_run(tmp_path, [])  # of a run that nothing is wrong with
     audited(tmp_path, claimed=2.0)
+    (junk := tmp_path / "junk").write_bytes(b"junk")
+    with refused(RunError, "junk"):
+        audit_run(tmp_path, [junk])
     update = torch.zeros(2, dtype=changes.get("dtype", torch.float32))
     about = {"name": "s0", "view": "", "seed": "00" * 32, "mask_key": "00" * 32}
     about |= {key: value for key, value in changes.items() if key in about}

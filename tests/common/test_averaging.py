@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from erosion_common.aggregation.cohort import MemoryCohort, Update
+from erosion_common.algorithms.fedavg import FedAvg
+from erosion_common.algorithms.local import Local
 from erosion_common.algorithms.weighted_gradient import (
     Variation,
     WeightedGradient,
@@ -36,12 +38,6 @@ def test_a_fixed_alpha_mixes_the_users_update_with_the_average(
     )
     assert step.delta.tolist() == pytest.approx(delta)
     assert step.weights == pytest.approx(weights)
-
-
-def test_an_absent_hospital_leaves_its_share_to_the_other_peers() -> None:
-    algorithm = WeightedGradient(alpha=0.5).build(CONTEXT)
-    [step] = course(algorithm, of_values(4.0, 0.0))
-    assert step.delta.tolist() == [2.0]  # half of 4, half of a's 0
 
 
 def test_until_something_was_seen_auto_is_the_average_of_all() -> None:
@@ -133,3 +129,43 @@ def test_auto_finds_the_alpha_of_the_noisy_quadratic(
     alpha = share / (1 + share)
     # sigma^2 / (sigma^2 + sigma^2 / N + T zeta^2)
     assert math.isclose(alpha, 1 / (1 + 1 / num_peers + counted * zeta**2), rel_tol=0.15)
+
+
+# -- Federated averaging and local training, by hand ---------------------------------------------
+
+
+def three_hospitals() -> MemoryCohort:
+    own = Update("own", 1, torch.tensor([1.0, 0.0]), num_samples=10, samples_seen=5)
+    near = Update("near", 1, torch.tensor([2.0, 1.0]), num_samples=20, samples_seen=5)
+    far = Update("far", 1, torch.tensor([-1.0, 4.0]), num_samples=70, samples_seen=5)
+    return MemoryCohort(own, {"near": near, "far": far})
+
+
+@pytest.mark.parametrize(
+    ("arm", "delta", "weights"),
+    [
+        # 0.1 (1, 0) + 0.2 (2, 1) + 0.7 (-1, 4) = (-0.2, 3); weights relative to the user's own
+        (FedAvg(weighting="samples"), [-0.2, 3.0], {"own": 1.0, "near": 2.0, "far": 7.0}),
+        # ((1, 0) + (2, 1) + (-1, 4)) / 3 = (2/3, 5/3)
+        (FedAvg(weighting="uniform"), [2 / 3, 5 / 3], {"own": 1.0, "near": 1.0, "far": 1.0}),
+        (Local(), [1.0, 0.0], {"own": 1.0, "near": 0.0, "far": 0.0}),
+    ],
+)
+def test_one_round_by_hand(
+    arm: FedAvg | Local, delta: list[float], weights: dict[str, float]
+) -> None:
+    algorithm = arm.build(CONTEXT)
+    step = algorithm.update(algorithm.init(2), three_hospitals())
+    assert step.delta.tolist() == pytest.approx(delta)
+    assert step.weights == weights
+    assert step.outcome == "done"
+
+
+def test_fedavg_with_an_absent_hospital_averages_the_others() -> None:
+    full = three_hospitals()
+    algorithm = FedAvg().build(CONTEXT)
+    step = algorithm.update(
+        algorithm.init(2), MemoryCohort(full.own, {"near": full.others["near"]})
+    )
+    # (10 (1, 0) + 20 (2, 1)) / 30 = (5/3, 2/3)
+    assert step.delta.tolist() == pytest.approx([5 / 3, 2 / 3])

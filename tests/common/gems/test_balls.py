@@ -10,14 +10,15 @@ from erosion_common.algorithms.gems.balls import (
     directions,
     good_enough_ball,
     layer_of_flat,
+    neuron_radii,
 )
 from experiments.papers.gems_authors import (
     AuthorsNetwork,
     interval_width,
     measured_ball,
+    measured_neurons,
     midpoint,
 )
-from tests.support.refusals import refused
 
 # Logits 2x and 0: at x = 1 class 0 is right with a margin of 2.
 TWO = Layer(torch.tensor([[2.0], [0.0]]), torch.zeros(2))
@@ -33,17 +34,9 @@ def along(*direction: float) -> Tensor:
 def test_the_margin_is_lost_where_the_line_says() -> None:
     weights_alone = good_enough_ball(TWO, *ONE_PATIENT, 1.0, along(-1, 1, 0, 0))
     assert weights_alone.radius == pytest.approx(2**0.5)
+    assert weights_alone.certified == pytest.approx(1)  # the worst direction's: 2 / sqrt(2 (1 + 1))
     and_biases = good_enough_ball(TWO, *ONE_PATIENT, 1.0, along(-1, 1, -1, 1))
     assert and_biases.radius == pytest.approx(1)
-
-
-def test_the_certified_radius_is_the_worst_directions() -> None:
-    found = good_enough_ball(TWO, *ONE_PATIENT, 1.0, along(-1, 1, 0, 0))
-    assert found.certified == pytest.approx(1)  # 2 / sqrt(2 (1 + 1))
-
-
-def test_a_direction_that_loses_nobody_has_no_end() -> None:
-    assert good_enough_ball(TWO, *ONE_PATIENT, 1.0, along(1, -1, 0, 0)).radius == LARGEST_RADIUS
 
 
 def test_as_many_patients_as_epsilon_allows_may_be_lost() -> None:
@@ -158,14 +151,6 @@ def test_every_model_within_the_certified_radius_is_good_enough() -> None:
         assert float((moved(features).argmax(dim=1) == labels).double().mean()) >= 0.8
 
 
-def test_the_order_of_patients_does_not_matter() -> None:
-    layer, features, labels, tried = a_problem()
-    order = torch.randperm(60, generator=torch.Generator().manual_seed(3))
-    one = good_enough_ball(layer, features, labels, 0.8, tried).radius
-    other = good_enough_ball(layer, features[order], labels[order], 0.8, tried).radius
-    assert one == pytest.approx(other, rel=1e-5)
-
-
 def test_an_epsilon_that_the_model_does_not_reach_leaves_no_ball_and_says_what_it_reached() -> None:
     layer, features, labels, tried = a_problem()
     found = good_enough_ball(layer, features, labels, 0.95, tried)
@@ -174,25 +159,12 @@ def test_an_epsilon_that_the_model_does_not_reach_leaves_no_ball_and_says_what_i
     assert found.accuracy == pytest.approx(55 / 60)
 
 
-def test_a_class_that_a_site_does_not_have_is_no_obstacle() -> None:
-    layer, features, labels, tried = a_problem()
-    some = labels != 2
-    found = good_enough_ball(layer, features[some], labels[some], 0.8, tried)
-    assert 0 < found.radius < LARGEST_RADIUS
-
-
 def test_a_model_that_does_not_tell_classes_apart_has_no_room_at_all() -> None:
     nothing = Layer(torch.zeros(3, 4), torch.zeros(3))
     labels = torch.zeros(10, dtype=torch.long)  # which class 0 is by default
     found = good_enough_ball(nothing, torch.randn(10, 4), labels, 0.8, a_problem()[3])
     assert found.accuracy == 1
     assert found.radius == pytest.approx(0, abs=1e-6)
-
-
-def test_there_must_be_a_patient() -> None:
-    layer, features, labels, tried = a_problem()
-    with refused(ValueError, "patient"):
-        good_enough_ball(layer, features[:0], labels[:0], 0.8, tried)
 
 
 def test_the_middle_of_the_last_interval_is_the_authors_radius() -> None:
@@ -219,3 +191,74 @@ def test_the_authors_preset_returns_the_middle() -> None:
         for options in (AuthorsNetwork(), AuthorsNetwork(preset="authors"))
     )
     assert theirs == midpoint(ours, 0.01)
+
+
+# -- Balls of hidden neurons (equation 3): one neuron by hand, many beside the plain  ------------
+
+IDENTITY = Layer(torch.tensor([[1.0]]), torch.zeros(1))  # w = 1, b = 0
+ONE_AND_TWO = torch.tensor([[1.0], [2.0]])
+UP, DOWN = torch.tensor([[1.0, 0.0]]), torch.tensor([[-1.0, 0.0]])
+
+
+def radius(epsilon: float, along: Tensor, *, divide: bool) -> float:
+    return float(neuron_radii(IDENTITY, ONE_AND_TWO, epsilon, along, divide_by_count=divide))
+
+
+def test_upwards_the_output_changes_by_the_root_of_five_times_the_radius() -> None:
+    assert radius(1.0, UP, divide=False) == pytest.approx(1 / 5**0.5, abs=1e-6)
+
+
+def test_the_authors_divide_by_the_number_of_patients() -> None:
+    assert radius(1.0, UP, divide=True) == pytest.approx(2 / 5**0.5, abs=1e-6)
+
+
+def test_downwards_the_neuron_falls_asleep_and_changes_no_more() -> None:
+    assert radius(1.0, DOWN, divide=False) == pytest.approx(1 / 5**0.5, abs=1e-6)
+    assert radius(5**0.5 + 1e-4, DOWN, divide=False) == LARGEST_RADIUS
+
+
+def a_layer() -> tuple[Layer, Tensor, Tensor]:
+    random = torch.Generator().manual_seed(1)
+    layer = Layer(torch.randn(7, 5, generator=random), torch.randn(7, generator=random))
+    return layer, torch.randn(30, 5, generator=random), directions(60, 6, random)
+
+
+def plain_neuron_radius(neuron: Tensor, inputs: Tensor, epsilon: float, tried: Tensor) -> float:
+    """ConstructBall as the paper writes it, with fixed directions."""
+    with_one = torch.cat([inputs, torch.ones(len(inputs), 1)], dim=1).double()
+    before = (with_one @ neuron.double()).relu()
+    low, high = 0.0, LARGEST_RADIUS
+    while high - low > 1e-7:
+        middle = (low + high) / 2
+        moved = neuron.double() + middle * tried.double()
+        changes = ((with_one @ moved.T).relu() - before[:, None]).norm(dim=0)
+        low, high = (middle, high) if bool((changes <= epsilon).all()) else (low, middle)
+    return low
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 30.0])
+def test_pruning_changes_nothing(epsilon: float) -> None:
+    layer, inputs, tried = a_layer()
+    found = neuron_radii(layer, inputs, epsilon, tried, divide_by_count=False)
+    plain = [plain_neuron_radius(neuron, inputs, epsilon, tried) for neuron in layer.neurons]
+    torch.testing.assert_close(found, torch.tensor(plain).double(), rtol=1e-4, atol=1e-6)
+
+
+def test_the_radius_falls_with_epsilon_and_does_not_depend_on_the_order() -> None:
+    layer, inputs, tried = a_layer()
+    order = torch.randperm(7, generator=torch.Generator().manual_seed(2))
+    shuffled = Layer(layer.weight[order], layer.bias[order])
+    last = torch.full((7,), LARGEST_RADIUS + 1).double()
+    for epsilon in (10.0, 1.0, 0.1):
+        found = neuron_radii(layer, inputs, epsilon, tried, divide_by_count=True)
+        assert bool((found < last).all())
+        other = neuron_radii(shuffled, inputs, epsilon, tried, divide_by_count=True)
+        torch.testing.assert_close(other, found[order], rtol=1e-5, atol=0)
+        last = found
+
+
+def test_the_authors_preset_returns_the_middle_of_an_interval_of_one() -> None:
+    layer, inputs, _ = a_layer()
+    options = AuthorsNetwork(preset="authors", neuron_epsilon=0.001)
+    found = measured_neurons(layer, inputs, options, torch.Generator().manual_seed(1))
+    torch.testing.assert_close(found, torch.full((7,), 4000 / 2**13).double())

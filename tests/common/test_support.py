@@ -1,0 +1,150 @@
+"""The clock of deadlines: a program that was stopped has not let them pass."""
+
+import gc
+import io
+import json
+import logging
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+
+from erosion_client.dataset.sources.dicom import DicomImages
+from erosion_client.dataset.sources.nifti import NiftiImages
+from erosion_common.errors import DataError
+from erosion_common.support.logs import JsonLines
+from erosion_common.support.process import GAP_SECONDS, RunningTime, imports_for_good
+from erosion_common.support.software import install_command
+from tests.support.projects import EXTRAS, PROJECTS
+from tests.support.refusals import refused
+
+
+class Machine:
+    """A monotonic clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def test_time_passes_while_the_program_runs() -> None:
+    machine = Machine()
+    clock = RunningTime(machine)
+    begun = clock.now()
+    for _ in range(20):
+        machine.seconds += 1.0
+        clock.now()
+    assert clock.now() - begun == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize("stopped", [GAP_SECONDS, 300.0, 86_400.0])
+def test_a_gap_counts_as_one_second_whoever_looks_first(stopped: float) -> None:
+    machine = Machine()
+    clock = RunningTime(machine)
+    begun = clock.now()
+    machine.seconds += stopped
+    assert clock.now() - begun == pytest.approx(1.0)
+    machine.seconds += 2.0
+    assert clock.now() - begun == pytest.approx(3.0)
+
+
+# -- Logs as JSON --------------------------------------------------------------------------------
+
+
+def test_a_record_is_one_line_of_json_with_its_traceback() -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines())
+    logger = logging.Logger("erosion.test")
+    logger.addHandler(handler)
+    logger.warning("%s was not let in:\nits key expired", "bob")
+    try:
+        raise ValueError("two\nlines")
+    except ValueError:
+        logger.exception("failed")
+    plain, failed = (json.loads(line) for line in stream.getvalue().splitlines())
+    assert plain["message"] == "bob was not let in:\nits key expired"
+    assert (plain["level"], plain["logger"]) == ("warning", "erosion.test")
+    assert "traceback" not in plain
+    assert "ValueError" in failed["traceback"]
+
+
+def test_a_record_of_any_text_can_be_written_to_any_stream() -> None:
+    record = logging.LogRecord("erosion", logging.INFO, "", 0, "\ud800 \u00e9\n", (), None)
+    line = JsonLines().format(record)
+    assert line.isascii()
+    assert json.loads(line)["message"] == "\ud800 \u00e9\n"
+
+
+# -- Imports without collections meanwhile -------------------------------------------------------
+
+
+def test_where_collections_are_off_they_stay_off() -> None:
+    gc.disable()
+    try:
+        with imports_for_good():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_an_import_that_fails_leaves_collections_on() -> None:
+    with pytest.raises(ImportError), imports_for_good():
+        raise ImportError
+    assert gc.isenabled()
+
+
+# -- What a message says to install is what the extra needs, by its own name ---------------------
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metadata of this program's packages, whose extras are those of the project files."""
+
+    def requires(name: str) -> list[str]:
+        (project,) = (p["project"] for p in PROJECTS.values() if p["project"]["name"] == name)
+        extras = project["optional-dependencies"].items()
+        return [
+            "numpy>=2",
+            *(f'{text}; extra == "{name}"' for name, texts in extras for text in texts),
+        ]
+
+    monkeypatch.setattr(metadata, "requires", requires)
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("extra", [name for name in EXTRAS if name != "dev"])
+def test_an_extra_is_installed_by_its_packages(extra: str) -> None:
+    words = install_command(extra).replace("'", "").removeprefix("pip install ").split()
+    assert list(map(Requirement, words)) == list(map(Requirement, EXTRAS[extra]))
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_command_is_quoted_for_a_shell() -> None:
+    assert install_command("sql") == "pip install 'psycopg[binary]>=3.2' 'sqlalchemy>=2.0'"
+
+
+def test_what_only_lies_in_a_folder_installs_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_name: str) -> Any:
+        raise metadata.PackageNotFoundError
+
+    monkeypatch.setattr(metadata, "requires", missing)
+    assert install_command("sql") == "pip install '.[sql]'"
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("source", "extra", "package"),
+    [(DicomImages, "dicom", "pydicom"), (NiftiImages, "nifti", "nibabel")],
+)
+def test_a_source_without_its_package_says_how_to_install_it(
+    source: Any, extra: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("erosion_client.dataset.sources.labelled_images.find_spec", lambda _: None)
+    with refused(DataError, f"pip install '{package}>="):
+        source(path=Path("images")).require(package, extra)

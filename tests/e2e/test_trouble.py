@@ -1,0 +1,108 @@
+"""Hospitals that lie, are slow or die, and a full disk, in a deployment between real processes."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from erosion_common.errors import RunError
+from erosion_server.coordination.run_study import Setup
+from erosion_server.link import Link
+from erosion_server.link.spool import FileSpace
+from tests.support import programs
+from tests.support.federation import Federation, small_study
+
+LIARS: dict[str, tuple[Callable[[str], None], str, str]] = {  # what each is recorded as, and why
+    "nan": (programs.sends_nan, "rejected", "not finite"),
+    "shape": (programs.sends_a_wrong_shape, "rejected", "shape (5,), expected (6,)"),
+    "stale": (programs.sends_a_stale_round, "rejected", "round 0, expected 1"),
+    "count": (programs.sends_a_negative_count, "rejected", "num_samples is wrong"),
+    "name": (programs.answers_as_another, "rejected", "answered as 'alice'"),
+    "header": (programs.sends_no_header, "rejected", "without a header"),
+    "error": (programs.raises, "absent", "an unexpected ZeroDivisionError at the site"),
+}
+
+
+def test_misbehaving_hospitals_are_recorded_and_the_study_goes_on(tmp_path: Path) -> None:
+    hospitals = ["alice", "carol", *LIARS]
+    study = small_study(rounds=2, arms={"fedavg": {}}, hospitals=hospitals)
+    with Federation(study, tmp_path) as federation:
+        for name in hospitals:
+            program, _, _ = LIARS.get(name, (programs.honest, "", ""))
+            federation.start_site(name, program)
+        federation.start()
+        federation.finish()
+        first = federation.observer.records[0]
+    assert first.outcome == "done"
+    assert first.hospitals["carol"].outcome == "accepted"
+    found = {name: (entry.outcome, entry.reason) for name, entry in first.hospitals.items()}
+    for name, (_, outcome, reason) in LIARS.items():
+        assert found[name][0] == outcome, name
+        assert reason in found[name][1], name
+
+
+def test_a_slow_hospital_comes_back_with_the_newest_round(tmp_path: Path) -> None:
+    study = small_study(rounds=12, arms={"fedavg": {}}, federation={"round_deadline_seconds": 8.0})
+    with Federation(study, tmp_path) as federation:
+        federation.start_site("alice")
+        federation.start_site("bob", programs.is_slow_once)
+        federation.start()
+        federation.start_site("carol")
+        federation.observer.wait_for(lambda: len(federation.observer.records) >= 3)
+        (tmp_path / "bob" / "wake").touch()
+        federation.finish()
+        outcomes = [r.hospitals["bob"].outcome for r in federation.observer.records]
+    assert outcomes[:3] == ["accepted", "absent", "absent"]
+    assert "accepted" in outcomes[3:]
+    worked_on = (tmp_path / "bob" / "worked_on").read_text().split()
+    assert worked_on[:2] == ["fedavg/1", "fedavg/2"]
+    assert "fedavg/3" not in worked_on  # which was over when it woke up
+
+
+def test_hospitals_that_are_killed_cost_nobody_a_round_and_the_user_may_come_back(
+    tmp_path: Path,
+) -> None:
+    study = small_study(
+        rounds=6,
+        arms={"fedavg": {}},
+        hospitals=["alice", "bob", "carol", "dave"],
+        federation={"round_deadline_seconds": 6000.0},  # nobody waits so long
+    )
+    with Federation(study, tmp_path) as federation:
+        federation.start_site("alice", programs.dies_in_round_2)
+        federation.start_site("bob", programs.dies_in_round_2)
+        federation.start_site("carol")
+        federation.start_site("dave", programs.dies_while_uploading)
+        federation.start()
+        federation.observer.wait_for(lambda: ("left", "alice") in federation.observer.events)
+        federation.start_site("alice", index=2)
+        federation.finish()
+        records = federation.observer.records
+    assert [r.outcome for r in records] == ["done"] * 6  # round 2, too: the user was asked again
+    assert records[0].hospitals["dave"].outcome == "absent"
+    assert records[0].hospitals["bob"].outcome == "accepted"
+    assert records[1].hospitals["bob"].reason == "the site left or lost its connection"
+    assert {r.hospitals["carol"].outcome for r in records} == {"accepted"}
+
+
+def test_a_full_disk_ends_the_run_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = FileSpace.write
+    model = {"name": "mlp", "hidden": [100_000]}  # 2 MB: goes to the disk
+    study = small_study(arms={"fedavg": {}}, model=model)
+    link = Link("127.0.0.1:0", is_short_of_memory=True)
+    with Federation(study, tmp_path, link, Setup(updates="disk")) as federation:
+        folder = federation.run_folder.spool
+        for name in study.hospitals:
+            federation.start_site(name)
+
+        def full(space: FileSpace, data: memoryview) -> None:
+            if len(federation.observer.records) == 1:
+                raise OSError(28, "No space left on device", str(folder))
+            write(space, data)
+
+        monkeypatch.setattr(FileSpace, "write", full)
+        federation.start()
+        with pytest.raises(RunError, match=r"No space left on device.*--resume"):
+            federation.finish()
