@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make testbed    run a study with five hospitals on this machine"
 	@echo "make test       every check that CI runs"
-	@echo "make quick      while you work: everything but the tests between real processes"
+	@echo "make quick      while you work: everything but the tests between processes and of computations"
 	@echo "make docs       the documentation as a site, in site/; a broken link is an error"
 	@echo "make pages      the pages of docs/ that are made from the code: algorithms, study and site file"
 	@echo "make test-docker  the compose testbed on a Docker engine, from building the image"
@@ -80,7 +80,7 @@ unit: $(VENV)/installed
 	$(BIN)/pytest $(PARALLEL)
 
 fast: $(VENV)/installed
-	$(BIN)/pytest $(PARALLEL) --quiet --ignore tests/e2e
+	$(BIN)/pytest $(PARALLEL) --quiet $(addprefix --ignore tests/,e2e experiments flower)
 
 # TORCH_INDEX= (empty) builds from docker/wheelhouse/ and the default index alone.
 test-docker: $(VENV)/installed

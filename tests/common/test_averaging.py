@@ -102,9 +102,7 @@ def test_a_bias_that_noise_outweighs_counts_as_none() -> None:
 @pytest.mark.parametrize(
     ("zeta", "horizon", "counted"),
     [
-        (0.0, 20.0, 20.0),
         (0.5, 20.0, 20.0),
-        (1.0, 20.0, 20.0),
         (1.0, 1.0, 1.0),
         (0.3, None, 20.0),  # of a thousand rounds: 2 / contraction, alpha = .345 and not .010
     ],

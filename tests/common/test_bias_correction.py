@@ -10,7 +10,6 @@ from erosion_common.aggregation.cohort import MemoryCohort, Update
 from erosion_common.algorithms.base import Algorithm
 from erosion_common.algorithms.bias_correction import BiasCorrection, oracle
 from erosion_common.algorithms.local import Local
-from erosion_common.algorithms.weighted_gradient import WeightedGradient
 from tests.support.contexts import CONTEXT
 from tests.support.hand_sized import course, of_values
 
@@ -148,33 +147,3 @@ def test_the_steady_state_follows_the_law(beta: float, bias: str) -> None:
     # BC / alone = 1 / (N + 1) + N / (N + 1) beta / (beta + eta a)
     law = 1 / (NUM_PEERS + 1) + NUM_PEERS / (NUM_PEERS + 1) * beta / (beta + ETA)
     assert corrected / alone == pytest.approx(law, rel=0.08)
-
-
-def test_bias_correction_reaches_what_averaging_cannot() -> None:
-    averaged = steady_loss(
-        WeightedGradient(alpha=NUM_PEERS / (NUM_PEERS + 1)).build(CONTEXT), 150, 50
-    )
-    # The average of all settles at x = alpha zeta: a loss of (5/6)^2 / 2 and a little noise.
-    assert averaged == pytest.approx((NUM_PEERS / (NUM_PEERS + 1)) ** 2 / 2, rel=0.03)
-    corrected = steady_loss(built(warm_up=True), 150, 50)
-    assert corrected < 0.05 * averaged
-
-
-def test_the_defaults_beat_training_alone_in_a_run_of_thirty_rounds() -> None:
-    """The paper's start of the bias does not: it takes on the others' bias first."""
-    alone, ours, papers = (
-        steady_loss(algorithm, 30, 1)
-        for algorithm in (
-            Local().build(CONTEXT),
-            BiasCorrection().build(CONTEXT),
-            BiasCorrection(warm_up=False).build(CONTEXT),
-        )
-    )
-    assert ours < 0.9 * alone
-    assert papers > 2 * alone
-
-
-def test_the_oracle_has_the_full_speedup() -> None:
-    told = oracle(lambda _round: torch.tensor(ETA * ZETA), NUM_PEERS / (NUM_PEERS + 1))
-    ratio = steady_loss(told, 150, 100) / steady_loss(Local().build(CONTEXT), 150, 100)
-    assert ratio == pytest.approx(1 / (NUM_PEERS + 1), rel=0.05)

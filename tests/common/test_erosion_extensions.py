@@ -25,7 +25,6 @@ from erosion_common.algorithms.weight_erosion import (
     WeightErosionState,
     half_angle,
     measure,
-    median_path,
     paced_penalty,
     weighted_places,
 )
@@ -269,15 +268,6 @@ def test_hospitals_at_no_distance_do_not_erode() -> None:
     algorithm = built(distance_penalty="auto")
     assert course(algorithm, at_distance(0.0, 0.0))[0].weights["h0"] == 1.0
     assert paced_penalty([0.0]) == 0.0
-
-
-def test_the_path_is_the_median_hospitals() -> None:
-    peers = [update("a", 1.0, num_samples=10), update("b", 1.0, num_samples=1000)]
-    path = median_path(
-        peers, [1.0, 3.0], last_round=3, size_penalty=1.0, size_unit="seen", batch_size=None
-    )
-    # a: k = 0, 1, 2: 1 + 2 + 3 = 6; b: 3 rounds at distance 3 = 9
-    assert path == pytest.approx(7.5)
 
 
 # -- Presets of Weight Erosion: what they stand for, and that a good hospital keeps i ------------

@@ -396,12 +396,6 @@ def test_where_the_coordinators_own_certificate_has_expired_that_is_said_first(
     assert f"run: erosion enroll renew coordinator{enrolled.keys.option}. Else: no" in text
 
 
-def test_a_site_enrolled_while_the_coordinator_runs_is_let_in(enrolled: Enrolled) -> None:
-    enrol_site(enrolled.keys, "carol")
-    with enrolled.line("carol").connect():
-        wait_until(lambda: enrolled.connected() == ["carol"])
-
-
 def test_a_site_with_a_certificate_of_its_hospitals_authority_is_let_in(
     enrolled: Enrolled,
 ) -> None:

@@ -166,52 +166,33 @@ def changed(site_file: Path, old: str, new: str) -> None:
     site_file.write_text(text.replace(old, new))
 
 
-def test_a_limit_that_is_tightened_holds_at_once_and_in_a_run_under_way(tmp_path: Path) -> None:
+def test_what_changes_in_a_site_file_holds_at_once_and_in_a_run_under_way(tmp_path: Path) -> None:
     study = small_study(arms={"fedavg": {}}, rounds=3, scaling="local")
     with Federation(study, tmp_path) as federation:
         path = federation.site_file("bob")
-        federation.start_program("bob", sealed_programs.serves, path)
-        rogue = Rogue(federation)
-        assert rogue.describe(study) == ""
-        assert rogue.train(study, 1, 0.0) == ""
-        changed(path, "[approval]", '[limits]\nstudies = ["other"]\n[approval]')
-        assert "limits.studies accepts only other" in rogue.train(study, 2, 0.0)
-        assert "limits.studies accepts only other" in rogue.describe(study)
-        status = path.parent / "records" / "bob" / "status.json"
-        wait_until(lambda: "limits.studies" in status.read_text())
-        changed(path, '"other"', '"*"')
-        assert rogue.train(study, 2, 0.0) == ""
-
-
-def test_columns_that_were_mended_are_read_without_a_restart(tmp_path: Path) -> None:
-    study = small_study(arms={"fedavg": {}}, rounds=2, scaling="local")
-    with Federation(study, tmp_path) as federation:
-        path = federation.site_file("bob")
-        changed(path.parent / "data.csv", "age,dose", "Alter,dose")
-        federation.start_program("bob", sealed_programs.serves, path)
-        rogue = Rogue(federation)
-        assert "DataError" in rogue.describe(study)
-        changed(path, "[coordinator]", '[data.columns]\nage = "Alter"\n[coordinator]')
-        assert rogue.describe(study) == ""
-
-
-def test_a_site_whose_file_is_damaged_signs_out_says_why_and_comes_back(tmp_path: Path) -> None:
-    study = small_study(arms={"fedavg": {}}, rounds=2, scaling="local")
-    with Federation(study, tmp_path) as federation:
-        path = federation.site_file("bob")
-        process = federation.start_program("bob", sealed_programs.serves, path)
-        rogue = Rogue(federation)
-        assert rogue.describe(study) == ""
-        whole = path.read_text()
-        path.write_text(whole + "[limits")
         status = path.parent / "records" / "bob" / "status.json"
 
         def trouble() -> str:
             seen = read_status_file(status)
             return "" if seen is None else str(seen.values["trouble"])
 
+        changed(path.parent / "data.csv", "age,dose", "Alter,dose")
+        process = federation.start_program("bob", sealed_programs.serves, path)
+        rogue = Rogue(federation)
+        assert "DataError" in rogue.describe(study)
+        changed(path, "[coordinator]", '[data.columns]\nage = "Alter"\n[coordinator]')
+        assert rogue.describe(study) == ""
+        assert rogue.train(study, 1, 0.0) == ""
+        changed(path, "[approval]", '[limits]\nstudies = ["other"]\n[approval]')
+        assert "limits.studies accepts only other" in rogue.train(study, 2, 0.0)
+        assert "limits.studies accepts only other" in rogue.describe(study)
+        wait_until(lambda: "limits.studies" in trouble())
+        changed(path, '"other"', '"*"')
+        assert rogue.train(study, 2, 0.0) == ""
+        whole = path.read_text()
+        path.write_text(whole + "[limits")
         wait_until(lambda: "answers nothing until" in trouble())
         assert "not valid TOML" in trouble()
         path.write_text(whole)
-        assert rogue.train(study, 1, 0.0) == ""
+        assert rogue.train(study, 3, 0.0) == ""
         assert process.is_alive()

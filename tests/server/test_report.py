@@ -20,7 +20,6 @@ from erosion_common.study.study import Study
 from erosion_common.tasks import REGISTRY
 from erosion_server.output.charts import (
     Chart,
-    Line,
     draw,
     weight_figure,
 )
@@ -43,7 +42,6 @@ from erosion_server.run.findings import Recount, absences, privacy_spent, recoun
 from erosion_server.run.result import CrossFitting, verdict
 from erosion_server.run.run_folder import RunFolder
 from tests.support.html_page import EVIL, Page
-from tests.support.stopped_run import NOTE, make_stopped_run
 from tests.support.synthetic_run import (
     ARMS,
     HOSPITALS,
@@ -348,14 +346,6 @@ def test_a_hospital_whose_number_of_patients_changed_is_told_of(folder: Path) ->
     assert recounts(run.records) == ()
 
 
-def test_an_arm_that_stopped_is_told_of_in_a_sentence() -> None:
-    values = values_of(make_stopped_run())
-    assert NOTE in values["below_metrics"][0]
-    assert NOTE in values["events"][0][-1]
-    assert values["metric_rows"][0][-2] == Cell("4", "stopped")
-    assert not values["has_skipped"]
-
-
 def test_a_study_of_one_arm_without_peers_has_no_weights_and_no_comparison(folder: Path) -> None:
     run = make_run(arms=("local",))
     values = values_of(run)
@@ -612,16 +602,6 @@ def test_a_count_that_is_not_told_is_not_called_small() -> None:
     assert ("event" in both, "censored" in both) == (True, True)
     assert ("event" in few, "censored" in few) == (False, True)
     assert not re.search(r"\d", both + few)
-
-
-def test_a_chart_takes_every_colour_from_the_page_and_leaves_no_global_state() -> None:
-    import matplotlib
-
-    before = dict(matplotlib.rcParams)
-    svg = draw(Chart("t", [Line("a", [(0, 1.0), (1, 2.0)], 0)], "x", "y", 1))
-    assert not re.search(r"(fill|stroke): #", svg)
-    assert "var(--series-0)" in svg
-    assert dict(matplotlib.rcParams) == before
 
 
 def test_erosion_absence_and_rejection_are_events_and_the_rest_is_not() -> None:

@@ -16,7 +16,6 @@ from experiments.papers.gems_authors import (
     AuthorsNetwork,
     interval_width,
     measured_ball,
-    measured_neurons,
     midpoint,
 )
 
@@ -184,15 +183,6 @@ def test_epsilon_may_be_a_share_of_the_own_models_accuracy() -> None:
     assert found.is_reached
 
 
-def test_the_authors_preset_returns_the_middle() -> None:
-    layer, features, labels, _ = a_problem()
-    ours, theirs = (
-        measured_ball(layer, features, labels, options, torch.Generator().manual_seed(1)).radius
-        for options in (AuthorsNetwork(), AuthorsNetwork(preset="authors"))
-    )
-    assert theirs == midpoint(ours, 0.01)
-
-
 # -- Balls of hidden neurons (equation 3): one neuron by hand, many beside the plain  ------------
 
 IDENTITY = Layer(torch.tensor([[1.0]]), torch.zeros(1))  # w = 1, b = 0
@@ -255,10 +245,3 @@ def test_the_radius_falls_with_epsilon_and_does_not_depend_on_the_order() -> Non
         other = neuron_radii(shuffled, inputs, epsilon, tried, divide_by_count=True)
         torch.testing.assert_close(other, found[order], rtol=1e-5, atol=0)
         last = found
-
-
-def test_the_authors_preset_returns_the_middle_of_an_interval_of_one() -> None:
-    layer, inputs, _ = a_layer()
-    options = AuthorsNetwork(preset="authors", neuron_epsilon=0.001)
-    found = measured_neurons(layer, inputs, options, torch.Generator().manual_seed(1))
-    torch.testing.assert_close(found, torch.full((7,), 4000 / 2**13).double())

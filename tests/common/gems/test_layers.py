@@ -1,12 +1,10 @@
 """Training above a merged layer, and the layout of layers in vectors."""
 
-import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from erosion_common.algorithms.gems.balls import (
     Balls,
-    Layer,
     balls,
     hidden_features,
     split_layers,
@@ -16,7 +14,7 @@ from erosion_common.algorithms.gems.meeting import (
     merge_neurons,
     personal_weights,
 )
-from erosion_common.algorithms.gems.retraining import Retraining, fine_tune, perceptron, retrain
+from erosion_common.algorithms.gems.retraining import retrain
 from erosion_common.learning.models import Mlp, flat_parameters
 
 
@@ -41,36 +39,6 @@ def test_from_zeros_nothing_is_left_of_a_class_that_nobody_has() -> None:
     torch.testing.assert_close(two, -(layer.weight[0] + layer.weight[1]), atol=1e-6, rtol=0)
     (theirs,) = retrain(features, labels, (), 3, "authors", generator())
     assert float((theirs.weight.sum(dim=0)).abs().max()) > 1e-3  # what it started with survives
-
-
-@pytest.mark.parametrize("how", ["zeros", "authors"])
-def test_retraining_learns_with_hidden_layers_too(how: Retraining) -> None:
-    features = torch.randn(2000, 5, generator=generator())
-    labels = (features[:, 0] > 0).long()
-    for hidden in ((), (8,)):
-        layers = retrain(features, labels, hidden, 2, how, generator())
-        assert [layer.weight.shape[0] for layer in layers] == [*hidden, 2]
-        predicted = layers[-1](hidden_features(layers[:-1], features)).argmax(dim=1)
-        assert float((predicted == labels).double().mean()) > 0.9
-
-
-def test_a_hidden_layer_starts_at_glorots_limit() -> None:
-    (linear,) = perceptron((784, 50), generator())
-    assert isinstance(linear, nn.Linear)
-    assert float(linear.weight.detach().abs().max()) == pytest.approx(0.085, abs=1e-3)
-    assert float(linear.bias.detach().abs().max()) == 0
-
-
-def test_fine_tuning_learns_a_class_that_no_hospital_had() -> None:
-    features = torch.randn(300, 5, generator=generator())
-    labels = (features[:, 0] > 0).long() + (features[:, 1] > 1).long()
-    before = Layer(torch.zeros(3, 5), torch.tensor([0.0, 0.0, -5.0]))
-    after = fine_tune(before, features, labels, generator(), epochs=20)
-    accuracies = [
-        float((layer(features).argmax(dim=1) == labels).double().mean())
-        for layer in (before, after)
-    ]
-    assert accuracies[0] < 0.6 < 0.8 < accuracies[1]
 
 
 def test_the_nearest_peer_counts_fully_and_the_others_by_distance() -> None:

@@ -29,11 +29,10 @@ from erosion_common.algorithms.gems.rounds import (
     apart_in_words,
     checks_in_words,
     in_words,
-    perceptron_widths,
     refusing,
     sent_ball,
 )
-from erosion_common.learning.models import Logistic, Mlp, MnistCnn, build_model, parameter_layout
+from erosion_common.learning.models import Mlp, build_model
 from erosion_common.protocol.messages import StepResult, TrainRequest, TrainResult
 from erosion_common.rounds.records import Rejection, RoundRecord
 from erosion_common.rounds.screening import reject_outsized
@@ -109,12 +108,6 @@ def test_a_padded_perceptron_predicts_what_the_narrow_one_does() -> None:
     )
 
 
-def test_a_perceptron_is_known_by_its_parameters() -> None:
-    assert perceptron_widths(parameter_layout(Logistic(), (4,), 3)) == (4, 3)
-    assert perceptron_widths(parameter_layout(Mlp(hidden=(6, 5)), (4,), 3)) == (4, 6, 5, 3)
-    assert perceptron_widths(parameter_layout(MnistCnn(), (1, 28, 28), 10)) == ()
-
-
 @pytest.mark.parametrize(
     ("arm", "model", "said"),
     [
@@ -182,15 +175,6 @@ def test_an_accuracy_that_no_model_reaches_is_said_with_what_was_reached(tmp_pat
     assert re.search(r"a asks .*0\.95.* reaches 0\.", records["gems"][0].note)
 
 
-def test_a_hospital_of_one_class_takes_part(tmp_path: Path) -> None:
-    healthy = "age,sex,ill\n" + "".join(f"{30 + i},f,0\n" for i in range(20))
-    records, finals, _ = simulated(
-        tmp_path, [twenty_patients(), twenty_patients(2), healthy], arms={"gems": {}}
-    )
-    assert records["gems"][0].hospitals["c"].outcome == "accepted"
-    assert bool(torch.isfinite(finals["gems"]).all())
-
-
 def test_a_hospital_too_small_to_hold_anybody_out_takes_part(tmp_path: Path) -> None:
     tiny = "age,sex,ill\n40,f,0\n70,m,1\n"  # nobody of a class of one is held out
     texts = [twenty_patients(), twenty_patients(2), tiny]
@@ -250,19 +234,6 @@ def test_class_weights_count_in_the_layer_above_merged_neurons() -> None:
         s = 1 / (1 + math.exp(4 * t))
         t += 0.1 * (9 * s - (1 - s)) / 2
     assert found == {"none": 0.0, (1.0, 9.0): pytest.approx(t)}
-
-
-def test_class_weights_count_in_the_tuning_on_public_data() -> None:
-    found = {}
-    for weights in ("none", (1.0, 9.0)):
-        of = work(
-            labels=HALF_OF_EACH_CLASS,
-            task=classes_of(2, class_weights=weights),
-            enclosed={"model": torch.zeros(4)},
-        )
-        found[weights] = along(Gems(public_hospital="a").tune(of).tensors["output"])
-    assert found["none"] == 0.0
-    assert found[1.0, 9.0] > 0.1  # 20 steps of Adam, of at most 0.01 each
 
 
 def test_public_data_tune_the_output_layer_and_take_no_other_part(tmp_path: Path) -> None:
@@ -355,16 +326,6 @@ def test_a_public_hospital_is_named_for_its_own_harm_alone(
     assert "".join(outcome.finals["gems"].distrusted) == culprit
 
 
-@pytest.mark.parametrize("start_deviation", [0.0, 0.01, 0.05])
-def test_an_output_layer_may_grow_from_a_small_start(
-    tmp_path: Path, start_deviation: float
-) -> None:
-    model = {"name": "logistic", "start_deviation": start_deviation}
-    records, _, _ = simulated(tmp_path, model=model, arms={"gems": {"public_hospital": "c"}})
-    note = records["gems"][0].note
-    assert ("fine-tuned by" in note, "not fine-tuned" in note) == (True, False)
-
-
 @pytest.mark.parametrize(
     ("sent", "tuned", "said"),
     [
@@ -385,24 +346,6 @@ def test_a_tuned_layer_is_measured_by_the_one_that_was_sent_and_by_weights_of_on
     answer = SiteAnswer({"output": torch.full((4,), tuned)}, norm=2 * tuned)
     (screened,) = reject_outsized({"c": answer}, "a", ask.baseline, 4).values()
     assert screened == (Rejection(said) if said else answer)
-
-
-@pytest.mark.parametrize(("arm", "model"), [("gems", {"name": "logistic"}), ("network_gems", MLP)])
-def test_a_public_hospital_takes_part_in_its_own_model(
-    tmp_path: Path, arm: str, model: dict[str, Any]
-) -> None:
-    records, _, _ = simulated(tmp_path, model=model, arms={arm: {"public_hospital": "a"}})
-    (record,) = records[arm]
-    assert "not fine-tuned" in record.note
-    assert set(record.steps[0].hospitals) == {"a", "b", "c"}
-
-
-def test_own_parameters_stay_and_are_part_of_the_check(tmp_path: Path) -> None:
-    arms = {"gems": {"own_parameters": ["output_bias"], "epsilon": 0.9}}
-    records, finals, accuracies = simulated(tmp_path, arms=arms)
-    assert finals["gems"][-2:].tolist() == [0, 0]
-    assert "check" in {step.step for step in records["gems"][0].steps}
-    assert accuracies["gems"] > 0.7
 
 
 # -- The words of a round of GEMS ----------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from erosion.simulation.simulator import InProcess, simulate
+from erosion.simulation.simulator import InProcess
 from erosion_client.training.hospital import Hospital
 from erosion_common.protocol.messages import StepReply, StepResult, TrainRequest
 from erosion_common.rounds.channel import Connection, Reply, Request, Result
@@ -192,28 +192,3 @@ def test_killed_between_any_two_exchanges_and_resumed_it_is_the_same_model(
 
 
 # -- Settings that are left open -----------------------------------------------------------------
-
-
-def test_settings_of_gems_are_chosen_by_trials(tmp_path: Path) -> None:
-    small = study(
-        model={"name": "logistic"},
-        rounds=2,
-        arms={"gems": {"directions": 50}, "personal_gems": {}},
-        selection={
-            "folds": 2,
-            "candidates": {
-                "gems": [{"epsilon": 0.5}, {"epsilon": 0.95, "directions": 20}],
-                "personal_gems": [{"reach": 0.1}, {"local_rounds": 3}],
-            },
-        },
-    )
-    outcome = simulate(small, hospitals(tmp_path / "sites"))
-    for arm in small.arms:
-        choice = outcome.choices[arm]
-        assert dict(choice.settings) in small.selection.candidates[arm]  # type: ignore[union-attr]
-        assert choice.rounds in (1, 2)
-        assert len(choice.tried) == 2
-        # All is done after one round, so a second changes nothing, and the first is taken.
-        assert all(after[0] == after[1] for after in choice.tried)
-        assert choice.rounds == 1
-        assert [record.outcome for record in outcome.records[arm]] == ["done"]
