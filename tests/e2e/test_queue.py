@@ -8,9 +8,9 @@ import tomli_w
 from erosion.simulation.free_ports import free_address
 from erosion_common.program.command_line import main
 from erosion_common.study.study import Study
-from experiments.faults.program import Program
 from tests.support.enrolled import make_federation, unpack_kit
 from tests.support.federation import small_study, write_site
+from tests.support.forked import Forked
 
 KEYS = """[coordinator]
 root_certificate = "ca.crt"
@@ -32,7 +32,7 @@ def test_a_site_that_is_to_end_with_its_study_waits_for_it(tmp_path: Path) -> No
     federation = make_federation(tmp_path / "federation", *names)
     where = ["--address", address, "--runs", str(tmp_path / "runs")]
     serve = ["server", "--queue", str(queue), "--federation", str(federation.path), *where]
-    programs = {"": Program("", serve, tmp_path / "server.log")}
+    programs = {"": Forked("", serve, tmp_path / "server.log")}
     try:
         for name in names:
             unpack_kit(federation, name, tmp_path)
@@ -40,7 +40,7 @@ def test_a_site_that_is_to_end_with_its_study_waits_for_it(tmp_path: Path) -> No
             path.write_text(path.read_text().replace("[coordinator]\n", KEYS))
             until = ["--until-study-ends"] if name == "carol" else []
             log = tmp_path / f"{name}.log"
-            programs[name] = Program(name, ["client", str(path), *until], log)
+            programs[name] = Forked(name, ["client", str(path), *until], log)
         carol = programs["carol"]
         carol.wait_for("connected to the coordinator")
         programs[""].wait_until((queue / "status.json").exists, "status of the queue")
@@ -69,7 +69,7 @@ def test_sites_stay_connected_from_one_study_to_the_next(tmp_path: Path) -> None
         return list((tmp_path / "runs").glob("*/spool/updates/alice.f32"))
 
     programs = [
-        Program(
+        Forked(
             "coordinator",
             ["server", "--queue", str(queue), *options, "--updates", "disk", "--until-empty"],
             tmp_path / "coordinator.log",
@@ -80,7 +80,7 @@ def test_sites_stay_connected_from_one_study_to_the_next(tmp_path: Path) -> None
             if name == "carol":
                 programs[0].wait_until(lambda: bool(kept()), "update on the disk")
             site = str(write_site(tmp_path, name, address))
-            programs.append(Program(name, ["client", site], tmp_path / f"{name}.log"))
+            programs.append(Forked(name, ["client", site], tmp_path / f"{name}.log"))
         assert programs[0].wait() == 0, programs[0].text()
         for program in programs[1:]:
             assert program.exit_code is None, program.text()

@@ -19,8 +19,8 @@ from erosion_common.rounds import checkpoint
 from erosion_server.link import Link
 from erosion_server.run.journal import read_journal
 from erosion_server.run.run_folder import RunFolder
-from experiments.faults.program import Program
 from tests.support.federation import small_study, write_site
+from tests.support.forked import Forked
 from tests.support.patience import PATIENCE, wait_until
 
 SLOW = {"steps": 60, "batch_size": 8, "learning_rate": 0.1}
@@ -40,7 +40,7 @@ STUDIES = (FIRST, SECOND)
 
 
 @contextmanager
-def running(*programs: Program) -> Iterator[None]:
+def running(*programs: Forked) -> Iterator[None]:
     try:
         yield
     finally:
@@ -58,13 +58,13 @@ def test_two_studies_killed_together_and_resumed_each_equal_their_simulation(
     options = ["--insecure", "--address", address, "--updates", "disk"]
     runs = tmp_path / "runs"
 
-    def coordinator(*arguments: str) -> Program:
-        return Program("server", ["server", *arguments, *options], tmp_path / "server.log")
+    def coordinator(*arguments: str) -> Forked:
+        return Forked("server", ["server", *arguments, *options], tmp_path / "server.log")
 
     names = sorted({*FIRST.hospitals, *SECOND.hospitals})
     site_files = {name: write_site(tmp_path, name, address) for name in names}
     sites = {
-        name: Program(name, ["client", str(file), "--until-study-ends"], tmp_path / f"{name}.log")
+        name: Forked(name, ["client", str(file), "--until-study-ends"], tmp_path / f"{name}.log")
         for name, file in site_files.items()
     }
 
