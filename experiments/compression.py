@@ -25,7 +25,7 @@ from erosion_common.support.files import write_atomically
 from erosion_server.run.journal import read_journal
 from erosion_server.run.result import read_result
 from erosion_server.run.run_folder import open_run_folder
-from experiments.benchmarks.report_line import provenance
+from experiments.benchmarks.harness import provenance
 from experiments.slow_line import SlowLine
 
 HOSPITALS = 4  # of the study's ten, the user first

@@ -23,7 +23,7 @@ from erosion_client.training.hospital import Hospital
 from erosion_common.compression.codec import KINDS, Compression
 from erosion_common.program.command import add_data_dir
 from erosion_common.study.study import load_study
-from experiments.benchmarks.report_line import provenance
+from experiments.benchmarks.harness import provenance
 from experiments.compression import ARM, WORKLOADS, Workload, part_of, put_between
 from experiments.tables import in_words
 

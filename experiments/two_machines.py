@@ -13,8 +13,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from erosion.simulation.free_ports import unpack_kit
-from erosion.simulation.program import run_program
+from erosion.simulation.program import run_program, unpack_kit
 from erosion_server.run.run_folder import write_study
 from experiments.faults.network import (
     COORDINATOR,

@@ -162,9 +162,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in ("federation", "sites", "runs"):
         parser.add_argument(f"--{name}", type=Path, default=Path("/") / name)
     parser.add_argument("--data-dir", type=Path, default=Path("/data"))
-    options = vars(parser.parse_args(arguments))
+    options = parser.parse_args(arguments)
     try:
-        set_up(study_path(options.pop("study")), **options)
+        set_up(
+            study_path(options.study),
+            coordinator=options.coordinator,
+            federation=options.federation,
+            sites=options.sites,
+            runs=options.runs,
+            data_dir=options.data_dir,
+        )
     except ErosionError as problem:
         print(f"set-up: {problem}", file=sys.stderr)
         return problem.exit_code

@@ -1,10 +1,7 @@
-"""What programs need that start others here: free ports, and a site kit unpacked."""
+"""Ports of this machine for programs that are started here."""
 
 import random
 import socket
-import subprocess
-import tarfile
-from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
 
@@ -33,11 +30,3 @@ def free_address() -> str:
     """Return an address of the loopback interface at which nobody listens: "host:port"."""
     (port,) = free_ports(1)
     return f"{LOOPBACK}:{port}"
-
-
-def unpack_kit(kit: Path, to: Path) -> Path:
-    """Unpack the site kit into the folder `to`; returns the site's own folder in it."""
-    to.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["tar", "--extract", "--file", kit, "--directory", to], check=True)
-    with tarfile.open(kit) as archive:
-        return to / archive.getnames()[0]

@@ -2,7 +2,9 @@
 
 import argparse
 import os
+import subprocess
 import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -30,3 +32,11 @@ def output_file(text: str) -> Path:
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise argparse.ArgumentTypeError(f"{path} cannot be written")
     return path
+
+
+def unpack_kit(kit: Path, to: Path) -> Path:
+    """Unpack the site kit into the folder `to`; returns the site's own folder in it."""
+    to.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["tar", "--extract", "--file", kit, "--directory", to], check=True)
+    with tarfile.open(kit) as archive:
+        return to / archive.getnames()[0]

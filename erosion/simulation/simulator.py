@@ -376,7 +376,7 @@ def simulate(
     The driver is that of a deployment, and so are the steps, their order and the numbers. Raises
     RunError where a deployment would (`weights`: the folder with the files that models start from;
     None: the user's site's), and StudyError for a study with every hospital as its user,
-    which `erosion.simulation.every_user` takes apart. As there, an answer that takes longer than
+    which is one for each of them. As in a deployment, an answer that takes longer than
     the round's deadline is too late; by the clock `timeless` none does, so that a figure does not
     depend on the machine. `workers`: processes of one thread each, in which the hospitals train;
     None: what `InProcess` finds best. The figures are the same, to the last bit. `stacked`: whether

@@ -190,14 +190,16 @@ def deploy(
     *,
     flags: Sequence[str] = (),
     server_flags: Sequence[str] = (),
+    server_log: Path | None = None,
     weights: Path | None = None,
     by_way_of: Callable[[str], contextlib.AbstractContextManager[str]] = contextlib.nullcontext,
 ) -> int:
     """Run a study here on hospitals with data here; the exit code is the coordinator's.
 
     `hospitals`: files, or [data] of a site file. `flags` are for every program, `server_flags` for
-    the coordinator's too. `by_way_of`: what lies between the sites and the coordinator; it is given
-    the coordinator's address and gives what the sites dial.
+    the coordinator's too, which speaks on the terminal or to `server_log`. `by_way_of`: what lies
+    between the sites and the coordinator; it is given the coordinator's address and gives what the
+    sites dial.
     """
     started, data = time.monotonic(), folder.path / DATA
     if study.federation.sealed:
@@ -216,7 +218,7 @@ def deploy(
         server = programs.start(
             "coordinator",
             ["server", str(folder.study), "--insecure", *place, *flags, *server_flags],
-            None,
+            server_log,
         )
         sites = [
             programs.start(

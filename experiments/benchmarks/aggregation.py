@@ -16,10 +16,8 @@ import statistics
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
-from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
@@ -33,24 +31,12 @@ from erosion_common.protocol.flower import RAW_FLOAT32, to_tensor
 from erosion_common.rounds.records import Answer
 from erosion_common.rounds.round import first_state
 from erosion_common.support.process import keep_freed_memory
-from experiments.benchmarks.measurement import advance
-from experiments.benchmarks.report_line import ReportLine, parser_of, report
+from experiments.benchmarks.harness import ReportLine, Vector, advance, parser_of, report
 
 NUM_UPDATES = 10
 SAMPLES = 100  # of every hospital
 FLOWER, LAYERS, WHOLE_ROUND, UPDATE = "flower", "flower_layers", "whole_round", "update"
 OF_FLOWER = (FLOWER, LAYERS)
-Vector = npt.NDArray[np.float32]  # (dim,)
-
-
-class System(Protocol):
-    """What is measured."""
-
-    def aggregate(self) -> None:
-        """One round's aggregation."""
-
-    def result(self) -> Vector:
-        """Return what the last one came to."""
 
 
 class Flower:
@@ -133,7 +119,7 @@ class WholeRound:
         return values
 
 
-def built(name: str, num_updates: int) -> System:
+def built(name: str, num_updates: int) -> Flower | Ours | WholeRound:
     """Return a system with its updates, in the process that it is to be measured in."""
     if name not in OF_FLOWER:
         keep_freed_memory()  # as `erosion` does; Flower's programs leave malloc as it is

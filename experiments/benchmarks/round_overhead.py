@@ -2,176 +2,148 @@
 
     python -m experiments.benchmarks.round_overhead --json round_overhead.json
 
-Every system runs as real processes on loopback, one after the other. All but the copy do the same
-work: each site returns the parameters that it received plus its own constant, and the server
-averages. "ours-app" is stock Flower's app over our link; "stock-torch" is stock Flower with a
-ClientApp that imports torch, as any that trains does.
+Every system runs as real processes on loopback, one after the other. "ours" is a deployment as
+hospitals run it: its sites train for two steps, ask their records for consent, and log what leaves.
+"bare" is our coordinator with sites that only add a constant, as those of all peers do: it shows
+what the link and the coordinator take. "ours-app" is stock Flower's app over our link;
+"stock-torch" is stock Flower with a ClientApp that imports torch, as any that trains does.
 """
 
 import argparse
+import json
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
-from importlib import import_module
 
+from erosion.simulation.free_ports import LOOPBACK, free_ports
 from erosion.simulation.program import run_program
-from experiments.benchmarks.measurement import Measurement
+from experiments.benchmarks import bare, deployment
+from experiments.benchmarks.harness import (
+    BenchmarkError,
+    Processes,
+    ReportLine,
+    Rounds,
+    count,
+    parser_of,
+    read_rounds,
+    report,
+    say,
+)
 from experiments.benchmarks.peers import grpc_copy, stock_flower
-from experiments.benchmarks.processes import BenchmarkError
-from experiments.benchmarks.report_line import ReportLine, parser_of, report
 
 TINY_DIM = 62  # logistic regression, 30 features, two classes: 2 x (30 + 1)
-LARGE_DIM = 11_181_642  # torchvision's resnet18 with ten classes: 45 MB
+APPS = "experiments.benchmarks.peers.stock_app"
 
-Measure = Callable[[int, int, int], Measurement]  # num_sites, num_rounds, dim
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """One model size."""
-
-    name: str  # "tiny" or "large"
-    dim: int
-    num_rounds: int
+Measure = Callable[[int, int, int], Rounds]  # num_sites, num_rounds, dim
 
 
-def measure_ours(module: str, num_sites: int, num_rounds: int, dim: int) -> Measurement:
-    """Measure our deployment; imported late, so that the peers run without it."""
-    measured: Measurement = import_module(f"experiments.benchmarks.{module}").measure(
-        num_sites, num_rounds, dim
-    )
-    return measured
+def measure_ours(num_sites: int, num_rounds: int, dim: int) -> Rounds:
+    """Run a deployment; one round more, for the first is not counted."""
+    model = "62" if dim == TINY_DIM else "11.2M"
+    found = deployment.measure(deployment.study_of(num_sites - 1, model, num_rounds + 1))
+    processor = {f"processor, {who}": each for who, each in found.processor_seconds.items()}
+    return Rounds(found.seconds_per_round, processor)
 
 
-OURS, OURS_APP = "ours", "ours-app"
+def measure_app(num_sites: int, num_rounds: int, dim: int) -> Rounds:
+    """Run stock Flower's app with `erosion server --app` and `erosion client --app`."""
+    (port,) = free_ports(1)
+    address = f"{LOOPBACK}:{port}"
+    with Processes() as processes:
+        clock = processes.folder / "rounds.jsonl"
+        config = {"num-sites": num_sites, "num-rounds": num_rounds, "dim": dim}
+        words = [f"{key}={value}" for key, value in config.items()]
+        server = processes.start_module(
+            "server",
+            "erosion",
+            *("server", "--app", f"{APPS}:server_app", "--insecure", "--address", address),
+            *("--run-config", " ".join([*words, "import-torch=false", f'clock="{clock}"'])),
+        )
+        for site in range(num_sites):
+            file = processes.folder / f"site{site}" / "site.toml"
+            file.parent.mkdir()
+            file.write_text(
+                f'name = "site{site}"\n[coordinator]\naddress = {json.dumps(address)}\n'
+                f"[app]\nsite = {site}\n"
+            )
+            processes.start_module(
+                "client", "erosion", "client", file, "--app", f"{APPS}:client_app"
+            )
+        processes.wait_for_exit([server])
+        return read_rounds(clock, num_sites, num_rounds)
+
+
+OURS, BARE, OURS_APP = "ours", "bare", "ours-app"
 SYSTEMS: dict[str, Measure] = {
-    OURS: partial(measure_ours, "ours"),
-    OURS_APP: partial(measure_ours, "ours_app"),
+    OURS: measure_ours,
+    BARE: bare.measure,
+    OURS_APP: measure_app,
     "copy": grpc_copy.measure,
     "stock": stock_flower.measure,
     "stock-torch": partial(stock_flower.measure, import_torch=True),
 }
 
 
-def run(
-    workloads: Sequence[Workload], systems: Sequence[str], num_sites: int
-) -> tuple[dict[str, dict[str, Measurement]], list[str]]:
-    """Measure every system on every workload: {workload: {system: measurement}}, and failures."""
-    measured: dict[str, dict[str, Measurement]] = {}
-    failures: list[str] = []
-    for workload in workloads:
-        measured[workload.name] = {}
-        for system in systems:
-            print(
-                f"{workload.name}: {num_sites} sites x {workload.num_rounds} rounds x "
-                f"{workload.dim:,} floats, {system} ...",
-                file=sys.stderr,
-                flush=True,
-            )
-            try:
-                measured[workload.name][system] = SYSTEMS[system](
-                    num_sites, workload.num_rounds, workload.dim
-                )
-            except (BenchmarkError, ImportError) as problem:
-                failures.append(f"{workload.name}, {system}: {problem}")
-    return measured, failures
-
-
-def table(measured: dict[str, dict[str, Measurement]]) -> str:
-    """Median and p95 seconds per round, and peak memory by role, one row per system."""
-    lines: list[str] = []
-    for workload, by_system in measured.items():
-        if by_system:
-            lines.append(
-                f"{workload:6} {'':12} {'median s':>9} {'p95 s':>9} {'all MB':>7}  MB by role"
-            )
-        for system, result in by_system.items():
-            roles = ", ".join(f"{role} {mb:.0f}" for role, mb in result.peak_memory_mb.items())
-            lines.append(
-                f"{'':6} {system:12} {result.median_seconds:9.4f} {result.p95_seconds:9.4f} "
-                f"{result.total_peak_memory_mb:7.0f}  {roles}"
-            )
-            if result.seconds_by_part:
-                parts = ", ".join(f"{k} {s:.4f}" for k, s in result.seconds_by_part.items())
-                lines.append(f"{'':6} {'':12} of which {parts}")
-    return "\n".join(lines)
-
-
-def compare(measured: dict[str, dict[str, Measurement]]) -> list[ReportLine]:
+def compare(size: str, by_system: dict[str, Rounds]) -> list[ReportLine]:
     """Compare ours with each peer by the median round; an app over our link with stock Flower."""
     return [
         ReportLine(
-            name=f"round_overhead.{workload}.{'app_' if ours == OURS_APP else ''}vs_{peer}",
-            ours=by_system[ours].median_seconds,
-            peer=result.median_seconds,
-            unit="s/round",
+            f"round_overhead.{size}.{prefix}vs_{peer}",
+            by_system[ours].median_seconds,
+            result.median_seconds,
+            "s/round",
         )
-        for workload, by_system in measured.items()
-        for ours in (OURS, OURS_APP)
+        for ours, prefix in ((OURS, ""), (BARE, "bare_"), (OURS_APP, "app_"))
         if ours in by_system
         for peer, result in by_system.items()
-        if peer not in (OURS, OURS_APP) and (ours == OURS or peer.startswith("stock"))
+        if peer.startswith("stock")
+        or (peer == "copy" and ours != OURS_APP)
+        or (peer == BARE and ours == OURS)
     ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; the exit code is 1 if any system failed."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    if not options.sites or not options.large_dim:
-        parser.error("--sites and --large-dim must be 1 or more")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that clean-up runs
-    systems = [s for s in options.only if not (options.skip_stock and s.startswith("stock"))]
-    workloads = [
-        Workload("tiny", TINY_DIM, options.rounds),
-        Workload("large", options.large_dim, options.large_rounds),
-    ]
-    try:
-        measured, failures = run(
-            [workload for workload in workloads if workload.num_rounds], systems, options.sites
-        )
-    except KeyboardInterrupt:
-        print("interrupted; every started process has been ended", file=sys.stderr)
-        return 130
-    print(table(measured))
-    for failure in failures:
-        print(f"FAILED {failure}", file=sys.stderr)
-    details = {
-        workload: {system: asdict(result) for system, result in by_system.items()}
-        for workload, by_system in measured.items()
-    }
-    report(compare(measured), json_path=options.json, details=details)
-    return 1 if failures else 0
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = parser_of(__doc__)
-    parser.add_argument(
-        "--rounds", type=_count, default=20, help="of the tiny model; 0 leaves it out"
-    )
-    parser.add_argument("--sites", type=_count, default=4)
-    parser.add_argument("--large-dim", type=_count, default=LARGE_DIM, help="float32 parameters")
-    parser.add_argument(
-        "--large-rounds", type=_count, default=12, help="of the large model; 0 leaves it out"
-    )
-    parser.add_argument("--skip-stock", action="store_true", help="stock Flower takes minutes")
+    parser.add_argument("--rounds", type=count, default=20, help="of the tiny model; 0: none")
+    parser.add_argument("--large-rounds", type=count, default=12, help="of the large one; 0: none")
+    parser.add_argument("--sites", type=int, default=4)
     parser.add_argument(
         "--only",
         type=_systems,
         default=list(SYSTEMS),
         metavar="SYSTEM,...",
-        help=f"measure these only, of {', '.join(SYSTEMS)}",
+        help=f"measure these only, of {', '.join(SYSTEMS)}; stock Flower takes minutes",
     )
-    return parser
-
-
-def _count(text: str) -> int:
-    count = int(text)
-    if count < 0:
-        raise argparse.ArgumentTypeError(f"{text} is negative; give 0 or more")
-    return count
+    options = parser.parse_args(arguments)
+    if options.sites < 2:
+        parser.error("--sites must be 2 or more")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that clean-up runs
+    lines, failures, details = [], 0, {}
+    for size, dim, num_rounds in (
+        ("tiny", TINY_DIM, options.rounds),
+        ("large", deployment.LARGE_DIM, options.large_rounds),
+    ):
+        found: dict[str, Rounds] = {}
+        for system in options.only if num_rounds else ():
+            say(f"{size}: {options.sites} sites x {num_rounds} rounds x {dim:,} floats, {system}")
+            try:
+                found[system] = SYSTEMS[system](options.sites, num_rounds, dim)
+            except BenchmarkError as problem:
+                failures += 1
+                say(f"FAILED {size}, {system}: {problem}")
+                continue
+            parts = found[system].seconds_by_part or {}
+            of_it = ", ".join(f"{part} {seconds:.4f}" for part, seconds in parts.items())
+            print(
+                f"{size:6} {system:12} {found[system].median_seconds:9.4f} s  {of_it}", flush=True
+            )
+        lines += compare(size, found)
+        details[size] = {system: asdict(result) for system, result in found.items()}
+    report(lines, json_path=options.json, details=details)
+    return 1 if failures else 0
 
 
 def _systems(text: str) -> list[str]:

@@ -28,7 +28,7 @@ from erosion_client.training.hospital import Hospital
 from erosion_common.program.command import add_data_dir
 from erosion_common.rounds.records import RoundRecord
 from erosion_common.study.study import Study, load_study
-from experiments.benchmarks.report_line import parser_of, report
+from experiments.benchmarks.harness import parser_of, report
 
 
 @dataclass(frozen=True, slots=True)

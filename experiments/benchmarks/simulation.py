@@ -16,9 +16,7 @@ from statistics import median
 from typing import Any
 
 from erosion.simulation.program import run_program
-from experiments.benchmarks.process_memory import proportional_mb
-from experiments.benchmarks.processes import Processes
-from experiments.benchmarks.report_line import ReportLine, parser_of, report
+from experiments.benchmarks.harness import Processes, ReportLine, parser_of, proportional_mb, report
 
 PROGRAMS = "experiments.benchmarks.simulation_programs"
 IMAGES = 60_000  # of a round

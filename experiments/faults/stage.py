@@ -15,7 +15,8 @@ from typing import Any, Self
 import numpy as np
 import tomli_w
 
-from erosion.simulation.free_ports import LOOPBACK, free_ports, unpack_kit
+from erosion.simulation.free_ports import LOOPBACK, free_ports
+from erosion.simulation.program import unpack_kit
 from erosion_common.errors import SiteError
 from erosion_common.settings.base import read_toml
 from erosion_common.study.study import Study

@@ -20,8 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from erosion.simulation.free_ports import unpack_kit
-from erosion.simulation.program import output_file, run_program
+from erosion.simulation.program import output_file, run_program, unpack_kit
 from erosion_common.support.logs import configure_logging
 from erosion_server.enrolment.enrolment import enrol_site
 from experiments.cells import committed

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from erosion.simulation.every_user import side_by_side
+from erosion.simulation.simulated_testbed import side_by_side
 from erosion.simulation.simulator import simulate
 from erosion_client.scaffold.column_roles import is_known_afterwards
 from erosion_client.training.hospital import Hospital

@@ -18,7 +18,7 @@ from erosion_common.formats.tensor_file import read_tensors
 from erosion_common.rounds import checkpoint
 from erosion_common.rounds.records import RunState
 from erosion_common.rounds.round import first_state
-from experiments.benchmarks.measurement import advance
+from experiments.benchmarks.harness import advance
 from tests.support.hand_sized import update
 from tests.support.refusals import refused
 

@@ -8,7 +8,7 @@ from erosion_common.algorithms.fedavg import FedAvg
 from erosion_common.algorithms.weight_erosion import WeightErosion, WeightErosionState
 from erosion_common.rounds.records import Absence, Answer, Rejection, RoundRecord, RunState
 from erosion_common.rounds.round import first_state
-from experiments.benchmarks.measurement import advance
+from experiments.benchmarks.harness import advance
 from tests.support.contexts import CONTEXT
 
 

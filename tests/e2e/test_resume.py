@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from erosion.simulation.every_user import for_every_user
 from erosion.simulation.free_ports import free_address
+from erosion.simulation.simulator import simulate
 from erosion_client.site_file import load_site
 from erosion_client.training.hospital import Hospital
 from erosion_common.errors import CheckpointError, HopelessError
@@ -141,7 +141,7 @@ def test_every_hospital_gets_what_a_simulation_gives_it_also_after_a_kill(tmp_pa
             site.join(PATIENCE)
     found = read_json(whole.result, Overview, version=1, error=CheckpointError, remedy="")
     hospitals = {name: Hospital(load_site(path)) for name, path in files.items()}
-    simulated = for_every_user(study, hospitals)
+    simulated = {user: simulate(study.for_user(user), hospitals) for user in study.hospitals}
     assert list(found.users) == list(study.hospitals)
     for user, expected in simulated.items():
         part, digest = whole.of_user(user), study.for_user(user).digest

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from erosion.simulation.every_user import side_by_side
+from erosion.simulation.simulated_testbed import side_by_side
 from erosion.simulation.simulator import simulate
 from erosion_client.site_file import load_site
 from erosion_client.training.hospital import Hospital

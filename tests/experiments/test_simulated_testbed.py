@@ -5,13 +5,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from erosion.simulation.simulated_testbed import simulate_testbed
+from erosion.simulation.simulated_testbed import side_by_side, simulate_testbed
+from erosion.simulation.simulator import simulate
 from erosion.simulation.testbed import study_path
 from erosion.sources import make_hospitals
+from erosion_client.training.hospital import Hospital
 from erosion_common.errors import StudyError
 from erosion_common.program.command_line import main
 from erosion_common.study.study import load_study
 from experiments.splits import one_split
+from tests.support.small_study import make_site, make_study, twenty_patients
 
 
 def shorter(folder: Path, *changes: tuple[str, str]) -> Path:
@@ -63,10 +66,39 @@ def test_who_was_missing_is_told_beside_the_verdict(tmp_path: Path) -> None:
     assert last.startswith("alike took no part (")
 
 
-def test_it_is_for_one_user(tmp_path: Path) -> None:
+def test_with_every_hospital_as_the_user_it_prints_a_line_for_each(tmp_path: Path) -> None:
     path = shorter(tmp_path, ('user = "home"', 'user = "all"'))
-    with pytest.raises(StudyError, match="every hospital as its user"):
-        simulate_testbed(path, data_dir=None, console=Console(quiet=True))
+    with (tmp_path / "printed").open("w+", encoding="utf-8") as printed:
+        simulate_testbed(path, data_dir=None, console=Console(file=printed, width=200))
+        printed.seek(0)
+        starts = [line.split()[:1] for line in printed.read().splitlines()]
+    study = load_study(path)
+    assert all([user] in starts for user in study.hospitals)
+
+
+def test_a_hospital_s_line_is_that_of_its_own_simulation(tmp_path: Path) -> None:
+    text = {"a": twenty_patients(), "b": twenty_patients(older=5)}
+    hospitals = {
+        name: Hospital(make_site(tmp_path, text[name], name=name, file=f"{name}.csv"))
+        for name in text
+    }
+    study = make_study(
+        user="all",
+        arms=["personal_intercept", "local"],
+        rounds=2,
+        evaluation={"bootstrap": 100},
+    )
+    simulations = {user: simulate(study.for_user(user), hospitals) for user in study.hospitals}
+    assert {user: s.evaluation.hospital for user, s in simulations.items()} == {"a": "a", "b": "b"}
+    personal = [s.personal["personal_intercept"] for s in simulations.values()]
+    assert not personal[0].equal(personal[1])
+    found = side_by_side(study, simulations, seconds=1.0)
+    assert found.arms == ["personal_intercept", "local"]
+    for user, simulation in simulations.items():
+        assert found.users[user].arms == simulation.evaluation.arms
+        assert found.users[user].weights[user] == 1.0
+    with pytest.raises(StudyError):
+        simulate(study, hospitals)  # which is for one user
 
 
 @pytest.mark.parametrize("options", [["--workers", "2"], ["--stacked"], ["--no-stacked"]])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.benchmarks.processes import Processes
+from experiments.benchmarks.harness import Processes
 
 NOTEBOOK = Path(__file__).parents[2] / "docs" / "flower.ipynb"
 

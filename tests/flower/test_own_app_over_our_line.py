@@ -23,7 +23,7 @@ from erosion_client.site_file import AppSite, load_app_site, load_site
 from erosion_common.errors import SiteError, StudyError
 from erosion_common.support.software import load_app
 from erosion_server.coordination.run_app import run_config_of
-from experiments.benchmarks.processes import Processes
+from experiments.benchmarks.harness import Processes
 from tests.support.enrolled import make_federation, unpack_kit
 from tests.support.flower_grid import InProcessGrid, Node
 from tests.support.patience import PATIENCE

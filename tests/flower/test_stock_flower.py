@@ -9,8 +9,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from experiments.benchmarks.harness import Processes
 from experiments.benchmarks.peers.stock_flower import run_app, start_deployment
-from experiments.benchmarks.processes import Processes
 
 APP = Path(__file__).with_name("app")
 DEADLINE_SECONDS = 840.0

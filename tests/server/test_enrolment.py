@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from erosion.simulation.free_ports import unpack_kit
+from erosion.simulation.program import unpack_kit
 from erosion_client.connection.credentials import credentials_for, known_as
 from erosion_client.connection.serve import RunningSite
 from erosion_client.enrolment.install import MOST_MEMBERS, install

@@ -14,8 +14,7 @@ from erosion_common.algorithms import REGISTRY
 from erosion_common.algorithms.base import BuildContext
 from erosion_common.rounds.records import Answer
 from erosion_common.rounds.round import first_state
-from experiments.benchmarks.measurement import advance
-from experiments.benchmarks.process_memory import resident_bytes
+from experiments.benchmarks.harness import advance, resident_bytes
 
 
 def one_round(rule: str, num_hospitals: int, dim: int, folder: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import tomli_w
 
-from erosion.simulation import free_ports
+from erosion.simulation import program
 from erosion_common.errors import SiteError
 from erosion_common.settings.base import read_toml
 from erosion_common.study.study import Study
@@ -25,7 +25,7 @@ def make_federation(path: Path, *hospitals: str) -> FederationFolder:
 
 def unpack_kit(folder: FederationFolder, hospital: str, to: Path) -> Path:
     """The folder `to`/`hospital`, as a site unpacks it."""
-    return free_ports.unpack_kit(folder.kit(hospital), to)
+    return program.unpack_kit(folder.kit(hospital), to)
 
 
 class EnrolledFederation(Federation):

@@ -12,7 +12,7 @@ from erosion_common.aggregation.cohort import HospitalName, MemoryCohort, Update
 from erosion_common.algorithms import REGISTRY
 from erosion_common.algorithms.base import Algorithm
 from erosion_common.rounds.records import Absence, Answer, RunState
-from experiments.benchmarks.measurement import advance
+from experiments.benchmarks.harness import advance
 from tests.support.contexts import CONTEXT
 
 DIM = 5

@@ -5,7 +5,7 @@ programs, `server` and `site`, are one process each, with one bidirectional stre
 is a run of chunks of bytes, without any serialisation.
 """
 
-import argparse
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,44 +16,34 @@ import grpc
 import numpy as np
 
 from erosion.simulation.free_ports import LOOPBACK, free_ports
-from experiments.benchmarks.measurement import (
-    Measurement,
+from experiments.benchmarks.harness import (
+    Processes,
     RoundClock,
+    Rounds,
     initial_parameters,
-    measured,
+    read_rounds,
     site_constant,
 )
-from experiments.benchmarks.processes import Processes
 
 PROGRAMS = "experiments.benchmarks.peers.grpc_copy"
 CHUNK_BYTES = 4 * 2**20
 
 
-def measure(
-    num_sites: int,
-    num_rounds: int,
-    dim: int,
-    *,
-    chunk_bytes: int = CHUNK_BYTES,
-    deadline_seconds: float = 300,
-) -> Measurement:
+def measure(num_sites: int, num_rounds: int, dim: int) -> Rounds:
     """Copy a `dim`-float model to every site and back, `num_rounds` times."""
     (port,) = free_ports(1)
     address = f"{LOOPBACK}:{port}"
-    shape = (str(num_rounds), str(dim), str(chunk_bytes))
-    with Processes(deadline_seconds=deadline_seconds) as processes:
+    with Processes() as processes:
         clock = processes.folder / "rounds.jsonl"
         server = processes.start_module(
-            "server", PROGRAMS, "server", address, str(num_sites), *shape, clock
+            "server", PROGRAMS, "server", address, num_sites, num_rounds, dim, clock
         )
         sites = [
-            processes.start_module("site", PROGRAMS, "site", address, str(site), *shape)
+            processes.start_module("site", PROGRAMS, "site", address, site, num_rounds, dim)
             for site in range(num_sites)
         ]
         processes.wait_for_exit([server, *sites])
-        return measured(
-            "copy", processes, clock, num_sites=num_sites, num_rounds=num_rounds, dim=dim
-        )
+        return read_rounds(clock, num_sites, num_rounds)
 
 
 SERVICE, METHOD = "erosion.Copy", "Exchange"
@@ -66,10 +56,10 @@ OPTIONS = [
 ]
 
 
-def chunks_of(model: memoryview, chunk_bytes: int) -> Iterator[bytes]:
+def chunks_of(model: memoryview) -> Iterator[bytes]:
     """Cut a model into messages; gRPC for Python sends `bytes` only, which costs this copy."""
-    for start in range(0, len(model), chunk_bytes):
-        yield bytes(model[start : start + chunk_bytes])
+    for start in range(0, len(model), CHUNK_BYTES):
+        yield bytes(model[start : start + CHUNK_BYTES])
 
 
 def receive_into(model: memoryview, messages: Iterator[bytes]) -> None:
@@ -84,16 +74,12 @@ def receive_into(model: memoryview, messages: Iterator[bytes]) -> None:
 class CopyServer:
     """Sends the same model to all sites at once, and ends a round when all have answered."""
 
-    def __init__(
-        self, *, num_sites: int, num_rounds: int, dim: int, chunk_bytes: int, clock: RoundClock
-    ) -> None:
+    def __init__(self, num_sites: int, num_rounds: int, dim: int, clock: RoundClock) -> None:
         self._num_rounds = num_rounds
-        self._chunk_bytes = chunk_bytes
         self._initial = initial_parameters(dim)
         self._model = self._initial.copy()
         self._updates = np.zeros((num_sites, dim), dtype=np.float32)
-        self._clock = clock
-        self._barrier = threading.Barrier(num_sites, action=self._clock.tick)
+        self._barrier = threading.Barrier(num_sites, action=clock.tick)
         self._finished = threading.Semaphore(0)
 
     def exchange(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -102,7 +88,7 @@ class CopyServer:
         update = self._updates[site].data.cast("B")
         self._barrier.wait(WAIT_SECONDS)
         for _ in range(self._num_rounds):
-            yield from chunks_of(self._model.data.cast("B"), self._chunk_bytes)
+            yield from chunks_of(self._model.data.cast("B"))
             receive_into(update, messages)
             self._barrier.wait(WAIT_SECONDS)
         self._finished.release()
@@ -115,18 +101,10 @@ class CopyServer:
         return float(np.mean(self._updates.mean(axis=0) - self._initial))
 
 
-def serve(
-    address: str, num_sites: int, num_rounds: int, dim: int, chunk_bytes: int, clock_path: Path
-) -> None:
+def serve(address: str, num_sites: int, num_rounds: int, dim: int, clock_path: Path) -> None:
     """Run the server to the end of the last round."""
     clock = RoundClock(clock_path)
-    copier = CopyServer(
-        num_sites=num_sites,
-        num_rounds=num_rounds,
-        dim=dim,
-        chunk_bytes=chunk_bytes,
-        clock=clock,
-    )
+    copier = CopyServer(num_sites, num_rounds, dim, clock)
     server = grpc.server(ThreadPoolExecutor(num_sites), options=OPTIONS)
     handler = grpc.stream_stream_rpc_method_handler(copier.exchange)
     server.add_generic_rpc_handlers(
@@ -140,7 +118,7 @@ def serve(
     clock.finish(shift * num_rounds)
 
 
-def answer(address: str, site: int, num_rounds: int, dim: int, chunk_bytes: int) -> None:
+def answer(address: str, site: int, num_rounds: int, dim: int) -> None:
     """Run a site: receive the model, send the site's own (prepared) update, every round."""
     received = np.empty(dim, dtype=np.float32)
     update = initial_parameters(dim) + site_constant(site)
@@ -151,7 +129,7 @@ def answer(address: str, site: int, num_rounds: int, dim: int, chunk_bytes: int)
         messages = call(iter(outgoing.get, None), timeout=WAIT_SECONDS, wait_for_ready=True)
         for _ in range(num_rounds):
             receive_into(received.data.cast("B"), messages)
-            for chunk in chunks_of(update.data.cast("B"), chunk_bytes):
+            for chunk in chunks_of(update.data.cast("B")):
                 outgoing.put(chunk)
         outgoing.put(None)
         for _ in messages:  # wait until the server closes the stream
@@ -159,21 +137,13 @@ def answer(address: str, site: int, num_rounds: int, dim: int, chunk_bytes: int)
 
 
 def main() -> None:
-    """Read the command line and run one of the two programs."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("program", choices=["server", "site"])
-    parser.add_argument("address")
-    parser.add_argument("number", type=int, help="of sites (server), or this site's own (site)")
-    parser.add_argument("num_rounds", type=int)
-    parser.add_argument("dim", type=int)
-    parser.add_argument("chunk_bytes", type=int)
-    parser.add_argument("clock", type=Path, nargs="?")
-    options = parser.parse_args()
-    shape = (options.number, options.num_rounds, options.dim, options.chunk_bytes)
-    if options.program == "server":
-        serve(options.address, *shape, options.clock)
+    """Run one of the two programs."""
+    program, address, *others = sys.argv[1:]
+    number, num_rounds, dim, *clock = others  # of sites (server), or this site's (site)
+    if program == "server":
+        serve(address, int(number), int(num_rounds), int(dim), Path(clock[0]))
     else:
-        answer(options.address, *shape)
+        answer(address, int(number), int(num_rounds), int(dim))
 
 
 if __name__ == "__main__":

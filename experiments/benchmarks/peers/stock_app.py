@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from experiments.benchmarks.measurement import RoundClock, initial_parameters, site_constant
+from experiments.benchmarks.harness import RoundClock, initial_parameters, site_constant
 
 server_app = ServerApp()
 client_app = ClientApp()

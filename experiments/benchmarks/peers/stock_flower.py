@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from erosion.simulation.free_ports import LOOPBACK, free_ports
-from experiments.benchmarks.measurement import Measurement, measured
-from experiments.benchmarks.processes import BenchmarkError, Processes
+from experiments.benchmarks.harness import BenchmarkError, Processes, Rounds, read_rounds
 
 APP = Path(__file__).with_name("stock_app.py")
 CONNECTION = "benchmark"  # the SuperLink's name in Flower's own settings
@@ -48,46 +47,33 @@ insecure = true
 """
 
 
-def measure(
-    num_sites: int,
-    num_rounds: int,
-    dim: int,
-    *,
-    import_torch: bool = False,
-    deadline_seconds: float = 1800,
-) -> Measurement:
+def measure(num_sites: int, num_rounds: int, dim: int, *, import_torch: bool = False) -> Rounds:
     """Run `num_rounds` rounds of a `dim`-float model with stock Flower on loopback.
 
     With `import_torch` the ClientApp imports torch, as every ClientApp that trains does. The
     updates are the same with and without.
     """
-    with Processes(deadline_seconds=deadline_seconds) as processes:
+    with Processes() as processes:
         clock = processes.folder / "rounds.jsonl"
         control = start_deployment(processes, num_sites)
-        app = _write_app(
-            processes.folder / "app",
-            PYPROJECT.format(
-                num_sites=num_sites,
-                num_rounds=num_rounds,
-                dim=dim,
-                import_torch=str(import_torch).lower(),
-                clock=clock,
-            ),
+        app = processes.folder / "app"
+        app.mkdir()
+        shutil.copy(APP, app)
+        pyproject = PYPROJECT.format(
+            num_sites=num_sites,
+            num_rounds=num_rounds,
+            dim=dim,
+            import_torch=str(import_torch).lower(),
+            clock=clock,
         )
+        (app / "pyproject.toml").write_text(pyproject, encoding="utf-8")
         run_app(
             processes,
             app,
             control,
             is_done=lambda: clock.exists() and '"shift"' in clock.read_text(encoding="utf-8"),
         )
-        return measured(
-            "stock-torch" if import_torch else "stock",
-            processes,
-            clock,
-            num_sites=num_sites,
-            num_rounds=num_rounds,
-            dim=dim,
-        )
+        return read_rounds(clock, num_sites, num_rounds)
 
 
 def run_app(processes: Processes, app: Path, control: int, *, is_done: Callable[[], bool]) -> None:
@@ -154,13 +140,6 @@ def start_deployment(
 def _has_one_port(processes: Processes) -> bool:
     text = processes.output_of("flower-superlink", [_program("flower-superlink"), "--help"])
     return "--serverappio-api-address" not in text
-
-
-def _write_app(folder: Path, pyproject: str) -> Path:
-    folder.mkdir()
-    shutil.copy(APP, folder)
-    (folder / "pyproject.toml").write_text(pyproject, encoding="utf-8")
-    return folder
 
 
 def _wait_for_run(processes: Processes, run_id: int, is_done: Callable[[], bool]) -> None:
