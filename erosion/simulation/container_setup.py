@@ -28,9 +28,8 @@ from erosion_common.sealed import pinned_keys
 from erosion_common.settings.base import read_toml
 from erosion_common.study.study import Study, load_study
 from erosion_common.support.files import write_atomically
-from erosion_server.enrolment.enrolment import enrol_site, init_federation
+from erosion_server.enrolment.enrolment import enrol_site, init_federation, write_peers
 from erosion_server.enrolment.federation_folder import Address, FederationFolder
-from erosion_server.enrolment.peers_file import write_peers
 
 USER = 10001  # of the image
 DEALT = "dealt.toml"

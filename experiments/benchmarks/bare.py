@@ -48,9 +48,9 @@ from erosion_common.rounds.round import first_state
 from erosion_common.study.study import Study
 from erosion_common.support.logs import configure_logging
 from erosion_common.support.process import keep_freed_memory, return_freed_memory
-from erosion_server.coordination.coordinator import updates_in
 from erosion_server.coordination.folder_store import FolderStore
 from erosion_server.coordination.network import NetworkChannel
+from erosion_server.coordination.run_study import updates_in
 from erosion_server.coordination.study_strategy import StudyStrategy
 from erosion_server.enrolment.enrolment import enrol_site, init_federation
 from erosion_server.enrolment.federation_folder import Address, FederationFolder

@@ -13,7 +13,6 @@ from erosion_common.rounds.presence import BackOff, too_slow
 from erosion_common.rounds.records import Absence
 from erosion_server.coordination.folder_store import FolderStore
 from erosion_server.run.findings import absences
-from erosion_server.run.journal import read_records
 from erosion_server.run.run_folder import open_run_folder
 from tests.support.open_study import everybody, outcomes, study
 from tests.support.scripted import Kept, Scripted, step_result, study_run, trained
@@ -122,7 +121,7 @@ def test_a_selection_that_goes_on_asks_for_no_round_with_other_parameters(
         expected = pytest.raises(KilledError) if total == 1.0 else nullcontext()
         with FolderStore(folder) as keeper, expected:
             study_run(transport, Kept(), store=keeper)
-    assert [(r.round, r.hospitals["c"].outcome) for r in read_records(folder.trials)] == [
+    assert [(r.round, r.hospitals["c"].outcome) for r in FolderStore(folder).rounds_in_folds()] == [
         (number, "absent" if (trial, number) == (1, 2) else "accepted")
         for trial in (1, 2)
         for number in (1, 2, 3, 4, 5)

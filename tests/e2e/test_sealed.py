@@ -26,7 +26,7 @@ from erosion_common.sealed import pinned_keys
 from erosion_common.sealed.audit import read_opening
 from erosion_common.sealed.phases import DISTANCE, MASKED, UNMASK
 from erosion_common.study.study import Study
-from erosion_server.enrolment.peers_file import write_peers
+from erosion_server.enrolment.enrolment import write_peers
 from erosion_server.run.journal import read_journal
 from erosion_server.run.run_folder import RunFolder
 from tests.support.enrolled import EnrolledFederation

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from erosion_common.protocol.messages import (
 from erosion_common.rounds.context import RunContext
 from erosion_common.rounds.events import ignore
 from erosion_common.rounds.presence import Presence
-from erosion_common.rounds.records import HospitalRecord, RoundRecord
+from erosion_common.rounds.records import HospitalRecord, RoundRecord, RunState
 from erosion_common.rounds.selection import Curves, fold_studies, folds_of, mean_curves
 from erosion_common.rounds.study import run_study
 from erosion_common.settings.base import validate
@@ -31,7 +32,6 @@ from erosion_common.study.sections import Fold
 from erosion_common.study.study import Study
 from erosion_server.coordination.folder_store import FolderStore
 from erosion_server.coordination.run_end import result_of
-from erosion_server.run.journal import read_records
 from erosion_server.run.run_folder import RunFolder
 from tests.support.scripted import Kept
 from tests.support.small_study import make_site, make_study, twenty_patients
@@ -169,12 +169,11 @@ def test_a_run_that_is_interrupted_in_a_fold_ends_the_same(tmp_path: Path) -> No
     expected = simulate(whole, hospitals(tmp_path))
 
     class Dying(FolderStore):
-        rounds = 0
+        rounds = count(1)
 
-        def keep_trial(self, record: Any) -> None:
-            super().keep_trial(record)
-            self.rounds += 1
-            if self.rounds == 16:  # in the middle of the third fold
+        def keep_round(self, study: Study, state: RunState, record: RoundRecord) -> None:
+            super().keep_round(study, state, record)
+            if next(self.rounds) == 16:  # in the middle of the third fold
                 raise KeyboardInterrupt
 
     folder, sites = RunFolder(tmp_path / "run"), hospitals(tmp_path)
@@ -209,12 +208,11 @@ def _make_folder(path: Path) -> None:
 
 
 HARMS: list[tuple[str, Callable[[Path], object], str]] = [
-    ("trials.jsonl", Path.unlink, r"trials.jsonl is missing\. .*who was missing in the folds"),
-    ("trials.jsonl", _cut_last_line, "lacks rounds of the folds"),
-    ("trials.jsonl", _flip, "Line 1 of .*cannot be read"),
-    ("trials.jsonl", _make_folder, "cannot be read"),
-    ("folds.json", Path.unlink, r"has 16 rounds of folds, of which .*folds.json and .* have 0"),
-    ("folds/2/rounds.jsonl", Path.unlink, "has 16 rounds of folds, .* have 12"),
+    ("folds/1.jsonl", Path.unlink, r"1.jsonl is missing"),
+    ("folds/1.jsonl", _cut_last_line, "lacks rounds"),
+    ("folds/1.jsonl", _flip, "Line 1 cannot be read"),
+    ("folds/1.jsonl", _make_folder, "cannot be read"),
+    ("folds/2/rounds.jsonl", Path.unlink, "lacks rounds"),
     ("beginning.json", Path.unlink, "beginning.json is missing"),
 ]
 
@@ -224,9 +222,11 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that ended in the middle of its third fold."""
 
     class Dying(FolderStore):
-        def keep_trial(self, record: RoundRecord) -> None:
-            super().keep_trial(record)
-            if len(read_records(self._folder.trials)) == 16:
+        rounds = count(1)
+
+        def keep_round(self, study: Study, state: RunState, record: RoundRecord) -> None:
+            super().keep_round(study, state, record)
+            if next(self.rounds) == 16:
                 raise KeyboardInterrupt
 
     path = tmp_path_factory.mktemp("interrupted")
@@ -261,10 +261,11 @@ def test_each_moment_of_a_cross_fitted_run_is_one_to_go_on_from(tmp_path: Path) 
         checked[0] += 1
 
     class Checking(FolderStore):
-        def keep_trial(self, record: RoundRecord) -> None:
-            check()
-            super().keep_trial(record)
-            check()
+        def keep_round(self, study: Study, state: RunState, record: RoundRecord) -> None:
+            in_fold = check if study.fold is not None else lambda: None
+            in_fold()
+            super().keep_round(study, state, record)
+            in_fold()
 
         def keep_fold(self, curves: Curves) -> None:
             check()
@@ -277,9 +278,9 @@ def test_each_moment_of_a_cross_fitted_run_is_one_to_go_on_from(tmp_path: Path) 
         check()
         assert len(keeper.rounds_in_folds()) == 8 * 2 * whole.rounds
     assert checked[0] == 2 * 8 * 2 * whole.rounds + 2 * 8 + 1
-    folder.trials.unlink()  # while the run was at its end
-    with FolderStore(folder) as again, pytest.raises(CheckpointError, match="is missing"):
-        again.rounds_in_folds()
+    folder.finished_fold(7).unlink()
+    with FolderStore(folder) as again, pytest.raises(CheckpointError, match="7 of 8"):
+        again.check(whole)
 
 
 def test_a_fold_that_was_interrupted_asks_nobody_for_a_round_with_other_parameters(
@@ -301,8 +302,8 @@ def test_a_fold_that_was_interrupted_asks_nobody_for_a_round_with_other_paramete
             return super().train(request)
 
     class Dying(FolderStore):
-        def keep_trial(self, record: RoundRecord) -> None:
-            super().keep_trial(record)
+        def keep_round(self, study: Study, state: RunState, record: RoundRecord) -> None:
+            super().keep_round(study, state, record)
             if record.round == 4:
                 raise KeyboardInterrupt
 
@@ -313,9 +314,9 @@ def test_a_fold_that_was_interrupted_asks_nobody_for_a_round_with_other_paramete
         run_with(whole, sites, keeper)
     with FolderStore(folder) as again:
         run_with(whole, sites, again)
-    skipped = [r.round for r in read_records(folder.trials) if r.outcome == "skipped"]
+    skipped = [r.round for r in again.rounds_in_folds() if r.outcome == "skipped"]
     assert skipped == [2]
-    assert not (folder.path / "folds").exists()
+    assert all(path.suffix == ".jsonl" for path in folder.folds.iterdir())
 
 
 def test_a_fold_gives_no_figures_and_the_end_needs_all_of_them(tmp_path: Path) -> None:

@@ -21,12 +21,13 @@ from erosion_common.protocol import wire
 from erosion_common.protocol.flower import ReplyMessage, RequestMessage
 from erosion_common.protocol.messages import DescribeReply
 from erosion_common.rounds.channel import Introduced
+from erosion_common.rounds.context import RunContext
 from erosion_common.rounds.presence import HospitalsAwayError, UserDeclinedError
-from erosion_common.study.study import Study
 from erosion_common.support.process import RunningTime
 from erosion_server.coordination import run_app, run_study, study_queue
 from erosion_server.coordination.end_notices import EndNotices
 from erosion_server.coordination.network import NetworkChannel
+from erosion_server.coordination.run_study import Planned, Setup
 from erosion_server.link import Link
 from erosion_server.link.link import make_link
 from erosion_server.output.observers import Observers
@@ -44,6 +45,7 @@ class StubLink:
     """One site, and what it is told."""
 
     enrolled_only, address, certificate_expires = False, "127.0.0.1:9092", None
+    address_for_sites, keys = address, dict
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -57,6 +59,9 @@ class StubLink:
 
     def get_node_ids(self) -> list[int]:
         return [2]
+
+    def unanswered(self) -> set[int]:
+        return set()
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         notices = [wire.decode_notice(message.content) for message in messages]
@@ -101,22 +106,19 @@ def test_a_failure_that_nobody_goes_on_from_is_a_studys_end(
 ) -> None:
     """With --until-study-ends a site that took part would wait for it for ever."""
 
-    class Fails:
-        def __init__(self, *_: object, **__: object) -> None:
-            self.waiting_for = list
+    def fails(*_: object) -> None:
+        raise problem
 
-        def run(self) -> None:
-            raise problem
-
-    monkeypatch.setattr(run_study, "Coordinator", Fails)
+    monkeypatch.setattr(run_study, "run_for_user", fails)
     study, link = make_study(user=user), StubLink()
     folder = new_run_folder(tmp_path, study)
     untyped: Any = link
+    notices = EndNotices(untyped) if in_queue else None
     expected = DiskError if isinstance(problem, OSError) else type(problem)
     if user == "all" and expected in (UserDeclinedError, ZeroDivisionError):
         expected = RunError  # of the whole, with the first one's reason
     with Observers({}) as observers, pytest.raises(expected):
-        run_study.run_on(untyped, study, folder, observers, run_study.Setup(), others_stay=in_queue)
+        run_study.run_on(untyped, Planned(study, folder, observers), Setup(), notices)
     assert link.told == ["the study has failed"] * is_told
 
 
@@ -125,21 +127,17 @@ def test_a_part_that_nobody_goes_on_from_keeps_no_study_from_its_end(
 ) -> None:
     result = make_run(("fedavg", "local"), ("a", "b"), rounds=2).result
 
-    class FailsForA:
-        def __init__(self, study: Study, *_: object, **__: object) -> None:
-            self.waiting_for, self.user = list, study.user
+    def fails_for_a(ctx: RunContext, *_: object) -> Result:
+        if ctx.study.user == "a":
+            raise HopelessError("every round was skipped")
+        return result.model_copy(update={"user": ctx.study.user})
 
-        def run(self) -> Result:
-            if self.user == "a":
-                raise HopelessError("every round was skipped")
-            return result.model_copy(update={"user": self.user})
-
-    monkeypatch.setattr(run_study, "Coordinator", FailsForA)
+    monkeypatch.setattr(run_study, "run_for_user", fails_for_a)
     study, link = make_study(user="all"), StubLink()
     folder = new_run_folder(tmp_path, study)
     untyped: Any = link
     with Observers({}) as observers:
-        found = run_study.run_on(untyped, study, folder, observers, run_study.Setup())
+        found = run_study.run_on(untyped, Planned(study, folder, observers), Setup())
     assert isinstance(found, Overview)
     assert list(found.users) == ["b"]
     assert found.without_model == {"a": "every round was skipped"}
@@ -340,12 +338,11 @@ def test_a_queue_without_a_study_tells_who_was_away_as_the_last_one_ended(
     values = study.model_dump(mode="json", exclude_none=True)
     (queue / "1.toml").write_text(tomli_w.dumps(values))
 
-    class Ends:
-        def __init__(self, *given: Any, end_notices: EndNotices, **_: object) -> None:
-            self.waiting_for = list
-            end_notices.asks(given[3].run, "a")
+    result = make_run(("fedavg",), ("a", "b"), rounds=2).result
 
-        def run(self) -> None: ...
+    def ends(ctx: RunContext, channel: Any, *_: object) -> Result:
+        channel._end_notices.asks(ctx.run, "a")
+        return result
 
     def sleep(_seconds: float) -> None:
         link.is_here = (queue / "done").exists()
@@ -353,8 +350,8 @@ def test_a_queue_without_a_study_tells_who_was_away_as_the_last_one_ended(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(run_study, "make_link", lambda *_, **__: link)
-    monkeypatch.setattr(run_study, "Coordinator", Ends)
+    monkeypatch.setattr(run_study, "run_for_user", ends)
     monkeypatch.setattr(study_queue, "time", SimpleNamespace(sleep=sleep))
     with pytest.raises(KeyboardInterrupt):
-        run_study.run_queue(queue, tmp_path / "runs", lambda: Observers({}), run_study.Setup())
+        run_study.run_queue(queue, tmp_path / "runs", lambda: Observers({}), Setup())
     assert link.told == ["the study has ended"]

@@ -520,7 +520,7 @@ def test_a_roster_that_could_not_be_read_once_is_read_later_and_the_log_says_it_
     key = certificate_of(enrol_site(folder, "bob"))
     admission = Authorizer(folder)
     monkeypatch.setattr(admission_module, "read_key_registry", FailsTwice(read_key_registry))
-    monkeypatch.setattr(admission_module, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(certificates, "RETRY_SECONDS", 0.0)
     revoke_site(folder, "bob")
     verdicts = [admission.verdict(key) for _ in range(3)]
     assert [isinstance(verdict, Admitted) for verdict in verdicts] == [True, True, False]
@@ -532,7 +532,7 @@ def test_a_damaged_roster_is_not_read_at_every_look(
 ) -> None:
     key, times = certificate_of(enrol_site(folder, "bob")), []
     admission = Authorizer(folder)
-    monkeypatch.setattr(admission_module, "RETRY_SECONDS", 3600.0)
+    monkeypatch.setattr(certificates, "RETRY_SECONDS", 3600.0)
 
     def damaged(path: Path) -> None:
         times.append(path)
@@ -552,8 +552,9 @@ def test_a_certificate_that_could_not_be_read_once_is_read_later_and_the_log_say
     before = shown.expires
     read = FailsTwice(certificates.load_identity)
     monkeypatch.setattr(certificates, "load_identity", read)
+    monkeypatch.setattr(certificates, "RETRY_SECONDS", 0.0)
     renew_coordinator(folder, days=10)
-    assert [shown._reload() for _ in range(4)] == [False, False, True, False]
+    assert [shown.watched.refresh() for _ in range(4)] == [False, False, True, False]
     assert shown.expires < before
     assert sum("coordinator.pem" in line for line in caplog.messages) == 1
 
@@ -562,12 +563,12 @@ def test_an_authority_that_is_no_certificate_any_more_leaves_the_one_before_in_f
     folder: FederationFolder,
 ) -> None:
     shown = ServingCertificate(folder)
-    roots = shown._roots
+    before = shown.watched.value
     for damaged in (Path.touch, os.mkfifo):  # of a pipe, nothing ever comes
         folder.authority.unlink()
         damaged(folder.authority)
-        assert not shown._reload()
-        assert shown._roots == roots
+        assert not shown.watched.refresh()
+        assert shown.watched.value is before
         with refused(EnrolmentError, "ca.crt"):
             ServingCertificate(folder)
 
@@ -799,11 +800,11 @@ def test_a_hospital_may_have_an_authority_of_its_own(folder: FederationFolder) -
         assert isinstance(admission.verdict(stranger), NotAdmitted)
     assert b"BEGIN CERTIFICATE" in read_own_authorities(folder).pem
     shown = ServingCertificate(folder)
-    while shown._reload():
+    while shown.watched.refresh():
         pass
     with_own_authorities(folder, "north", "south")  # the hospital has replaced it
     assert isinstance(admission.verdict(norths), NotAdmitted)
-    assert shown._reload()
+    assert shown.watched.refresh()
 
 
 @pytest.mark.parametrize("is_enrolled", [False, True])

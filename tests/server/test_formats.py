@@ -15,11 +15,10 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from erosion_common.errors import CheckpointError, ErosionError
-from erosion_common.formats.json_file import CHECKSUM, with_checksum
+from erosion_common.formats.json_file import CHECKSUM, with_checksum, write_json
 from erosion_common.formats.model_card import read_model
 from erosion_common.formats.tensor_file import metadata
 from erosion_common.rounds import checkpoint
-from erosion_common.rounds.context import Decisions
 from erosion_common.rounds.records import RunState
 from erosion_common.rounds.round import first_state
 from erosion_common.support.status import find_status, in_words
@@ -54,16 +53,22 @@ FILES: dict[str, Callable[[Path], Any]] = {
     "beginning.json": lambda folder: read_run_decisions(RunFolder(folder)),
     "status.json": read_status,
 }
-COHORT = frozenset({"home", "alike"})
+COHORT = ("alike", "home")
 VERSIONED = [name for name in FILES if name.endswith(".json")]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = RUN.write(tmp_path_factory.mktemp("runs") / "run")
-    RunDecisions.of(
-        RUN.study, "first", "2026-05-04T09:21:07+00:00", Decisions(None, {}, COHORT)
-    ).write(path / "beginning.json")
+    decided = RunDecisions(
+        started="2026-05-04T09:21:07+00:00",
+        scaling=None,
+        choices={},
+        cohort=COHORT,
+        study=RUN.study.digest,
+        run="first",
+    )
+    write_json(path / "beginning.json", decided)
     status = {"format": 1, "study": "s", "user": "u", "phase": "training", "weights": {"a": 1.0}}
     (path / "status.json").write_text(json.dumps(status))
     return path

@@ -110,9 +110,13 @@ def uninterrupted_selection(tmp_path_factory: pytest.TempPathFactory) -> RunFold
     return folder
 
 
+def lines_in_trials(folder: RunFolder) -> list[dict[str, Any]]:
+    return [line for number in range(8) for line in read_journal(folder.finished_fold(number))]
+
+
 def same_selection(study: Study, folder: RunFolder, whole: RunFolder) -> bool:
     """The same run, with the same trials and the same choices?"""
-    trials = [list(map(without_times, read_journal(f.trials))) for f in (folder, whole)]
+    trials = [list(map(without_times, lines_in_trials(f))) for f in (folder, whole)]
     choices = [json.loads(f.beginning.read_text())["choices"] for f in (folder, whole)]
     return same_run(study, folder, whole) and trials[0] == trials[1] and choices[0] == choices[1]
 
@@ -192,7 +196,7 @@ def another_study() -> Study:
 
 
 LEFT = [
-    *("beginning.json", "rounds.jsonl", "trials.jsonl", "folds.json", "result.json"),
+    *("beginning.json", "rounds.jsonl", "folds/0.jsonl", "result.json"),
     *("checkpoints/fedavg.safetensors", "folds/0/rounds.jsonl", "sealed/round"),
     "users/a/beginning.json",
 ]
@@ -293,28 +297,6 @@ def test_a_name_that_is_damaged_is_a_sentence(tmp_path: Path, content: bytes) ->
         assert not folder.run
 
 
-@pytest.mark.parametrize("num_finished", [0, 1])
-def test_a_fold_that_was_begun_leaves_no_rounds(tmp_path: Path, num_finished: int) -> None:
-    """Run anew, its rounds were counted twice among those that a hospital missed."""
-    folder = open_run_folder(tmp_path / "run", small_study())
-    rounds = [RoundRecord("fedavg", number, "done", "", {}) for number in (1, 2)]
-
-    def play(keeper: FolderStore) -> None:
-        for record in rounds:
-            keeper.keep_trial(record)
-        keeper.keep_fold({"fedavg": [None, None]})
-
-    with FolderStore(folder) as keeper:
-        keeper.finished_folds()
-        for _ in range(num_finished):
-            play(keeper)
-        keeper.keep_trial(rounds[0])
-    with FolderStore(folder) as keeper:
-        assert len(keeper.finished_folds()) == num_finished
-        play(keeper)
-    assert [r.round for r in read_records(folder.trials)] == [1, 2] * (num_finished + 1)
-
-
 @pytest.mark.parametrize("kept", [0, 6])
 def test_a_journal_that_lacks_rounds_of_the_checkpoints_is_not_gone_on_with(
     tmp_path: Path, uninterrupted: RunFolder, kept: int
@@ -380,7 +362,6 @@ DAMAGES: list[tuple[str, Callable[[RunFolder], object], str]] = [
         "is missing",
     ),
     ("a short journal", lambda run: _cut(run.journal), "lacks rounds"),
-    ("folds", lambda run: run.folds.write_text("{"), "folds.json"),
     ("no beginning", lambda run: _lose(run.beginning), "beginning.json is missing"),
     ("other arms", lambda run: _change(run.beginning, "choices", {"x": CHOICE}), "of the arms x"),
     (
@@ -516,5 +497,5 @@ def test_a_line_that_a_full_disk_cut_off_does_not_spoil_the_next(
 
 def append(path: Path, record: RoundRecord) -> None:
     journal = Journal(path)
-    journal.append(record)
+    journal.write(record)
     journal.close()

@@ -12,9 +12,10 @@ from erosion_common.program.command_line import main
 from erosion_common.rounds.context import RunContext
 from erosion_common.rounds.presence import HospitalsAwayError, UserDeclinedError
 from erosion_common.study.study import Study, load_study
-from erosion_server.coordination import coordinator, study_strategy
-from erosion_server.coordination.every_user import run_every_user
+from erosion_server.coordination import study_strategy
+from erosion_server.coordination.run_study import Planned, Setup, run_every_user, run_on
 from erosion_server.output.events import EveryUserFinished, RunEvent, UserFailed
+from erosion_server.output.observers import Observers
 from erosion_server.run.result import Result
 from erosion_server.run.run_folder import (
     RunFolder,
@@ -72,12 +73,12 @@ def test_a_part_knows_that_other_hospitals_wait_for_its_user(
         raise RunError("that is all")
 
     monkeypatch.setattr(study_strategy, "run_study", run_study)
-    link = Mock(enrolled_only=False)
-    study = STUDY.for_user("bob")
-    for own in (new_run_folder(folder.path.parent, study), user_folder(folder, study)):
-        with pytest.raises(RunError):
-            coordinator.Coordinator(study, link, Mock(), own).run()
-    assert told == [False, True]
+    link = Mock(enrolled_only=False, certificate_expires=None, open=lambda _: Mock(updates=None))
+    for study in (STUDY.for_user("bob"), STUDY):
+        own = new_run_folder(folder.path.parent, study)
+        with Observers({}) as observers, pytest.raises(RunError):
+            run_on(link, Planned(study, own, observers), Setup(), Mock())
+    assert told == [False, True, True, True]
 
 
 def test_a_hospital_that_only_helps_has_no_model_and_the_run_has_ended(folder: RunFolder) -> None:

@@ -25,7 +25,7 @@ from erosion_common.rounds.events import (
 )
 from erosion_common.rounds.records import RoundRecord
 from erosion_common.study.study import Study
-from erosion_server.coordination.run_study import Setup, run_on
+from erosion_server.coordination.run_study import Planned, Setup, run_on
 from erosion_server.link import Link
 from erosion_server.output.events import (
     EveryUserFinished,
@@ -234,7 +234,9 @@ class Federation:
     def _run(self) -> None:
         try:
             with Observers(self.outputs) as observers:
-                self.result = run_on(self.link, self.study, self.run_folder, observers, self._setup)
+                self.result = run_on(
+                    self.link, Planned(self.study, self.run_folder, observers), self._setup
+                )
         except ErosionError as problem:
             self.error = problem
             self.observer.fail(problem)

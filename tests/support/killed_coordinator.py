@@ -12,13 +12,13 @@ from erosion_common.protocol.messages import TrainRequest, TrainResult
 from erosion_common.rounds import checkpoint
 from erosion_common.rounds import study as study_module
 from erosion_common.rounds.context import Decisions
-from erosion_common.rounds.records import RoundRecord
+from erosion_common.rounds.records import RoundRecord, RunState
 from erosion_common.rounds.round import Round
 from erosion_common.rounds.selection import Curves
 from erosion_common.study.study import Study, study_from_json
-from erosion_server.coordination.every_user import run_every_user
 from erosion_server.coordination.folder_store import FolderStore
 from erosion_server.coordination.network import NetworkChannel
+from erosion_server.coordination.run_study import run_every_user
 from erosion_server.coordination.study_queue import StudyQueue
 from erosion_server.coordination.study_strategy import StudyStrategy
 from erosion_server.link.site_session import SiteSession
@@ -152,13 +152,14 @@ def before_the_report() -> None:
 
 def in_trial_round(number: int) -> None:
     """Of all trials' rounds, in turn."""
-    original, kept = FolderStore.keep_trial, list[RoundRecord]()
+    original, kept = FolderStore.keep_round, list[RoundRecord]()
 
-    def keep(self: FolderStore, record: RoundRecord) -> None:
-        kept.append(record)
-        return die() if len(kept) == number else original(self, record)
+    def keep(self: FolderStore, study: Study, state: RunState, record: RoundRecord) -> None:
+        if study.fold is not None:
+            kept.append(record)
+        return die() if len(kept) == number else original(self, study, state, record)
 
-    setattr(FolderStore, "keep_trial", keep)  # noqa: B010
+    setattr(FolderStore, "keep_round", keep)  # noqa: B010
 
 
 def after_the_third_trial() -> None:

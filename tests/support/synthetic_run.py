@@ -47,7 +47,7 @@ class Run:
         write_study(folder.study, self.study)
         journal = Journal(folder.journal)
         for record in self.records:
-            journal.append(record)
+            journal.write(record)
         journal.close()
         with folder.journal.open("a") as file:
             file.writelines(self.extra_lines)

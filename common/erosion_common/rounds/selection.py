@@ -8,7 +8,9 @@ models predict the patients that they never saw. The final models are trained on
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from erosion_common.errors import HopelessError
 from erosion_common.protocol.messages import Metrics
@@ -28,10 +30,10 @@ class SelectedSettings:
     """What an arm is run with."""
 
     settings: Mapping[str, Any]  # in place of the arm's own
-    rounds: int
+    rounds: Annotated[int, Field(ge=1)]
     loss: float | None  # the task's, mean over the patients held out; None: nothing was left open
-    tried: tuple[tuple[float, ...], ...] = ()  # by candidate and number of rounds, from 1; infinite
-    # where the user was away
+    tried: Annotated[tuple[tuple[float, ...], ...], Field(exclude=True)] = ()  # by candidate and
+    # number of rounds, from 1; infinite where the user was away; in no file
 
 
 def choose(study: Study, arm: str, run_trial: RunTrial) -> SelectedSettings:
@@ -109,6 +111,13 @@ def folds_ahead(study: Study) -> Sequence[Fold]:
 def fold_studies(study: Study) -> list[Study]:
     """Returns the study without each fold's patients."""
     return [study.model_copy(update={"fold": fold}) for fold in folds_of(study)]
+
+
+def studies_ahead(study: Study) -> list[Study]:
+    """Returns the studies that are run before the study itself, in turn: its trials, or folds."""
+    if study.selection is None:
+        return fold_studies(study)
+    return [part for arm in study.arms for folds in trials(study, arm) for part in folds]
 
 
 def mean_curves(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from itertools import takewhile
 from pathlib import Path
 from shlex import quote
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 MOST_NAMED_BYTES = 16 * 2**20  # of a key, a certificate, a kit, a site file or a study file
 MOST_KEPT_BYTES = 256 * 2**20  # of a file that this program keeps as one JSON value
@@ -25,6 +25,17 @@ _CANNOT_SYNC = {
     errno.EACCES,
     errno.EPERM,
 }
+
+
+class FileIn:
+    """A file's place in a folder, as an attribute of a class with a `path`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: Any, _owner: object = None) -> Path:
+        place: Path = folder.path / self._name
+        return place
 
 
 def open_named(path: Path) -> BinaryIO:

@@ -6,10 +6,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Literal, Self
-
-from pydantic import Field
+from typing import Final, Literal, Self
 
 from erosion_common.errors import CheckpointError
 from erosion_common.formats.json_file import read_json, write_json
@@ -19,31 +16,18 @@ from erosion_common.rounds.arm import initial_state
 from erosion_common.rounds.context import Decisions, Store
 from erosion_common.rounds.data_check import DataCheck
 from erosion_common.rounds.records import RoundRecord, RunState
-from erosion_common.rounds.selection import Curves, SelectedSettings, chosen
+from erosion_common.rounds.selection import Curves, SelectedSettings, chosen, studies_ahead
 from erosion_common.sealed.records import RecordFiles
 from erosion_common.settings.base import Settings
 from erosion_common.settings.names import Name
 from erosion_common.study.study import Study
 from erosion_common.support.files import remove_unfinished, sync_folder
-from erosion_server.run.journal import (
-    Journal,
-    cut_back,
-    finished_rounds,
-    keep_first,
-    read_folds,
-    read_records,
-    write_folds,
-)
+from erosion_server.run.journal import Journal, cut_back, finished_rounds, has_rounds, read_records
 from erosion_server.run.run_folder import RunFolder
 
 FORMAT: Final = 1  # raised when a key changes its meaning
 REMEDY = "Start the study again."
-
-
-class _SelectedSettings(Settings):
-    settings: dict[str, Any]
-    rounds: int = Field(ge=1)
-    loss: float | None
+FROM_BACKUP = "Bring it back from a backup, or start the study again."
 
 
 class RunDecisions(Settings):
@@ -52,43 +36,20 @@ class RunDecisions(Settings):
     format: Literal[1] = FORMAT
     started: str  # ISO 8601, UTC
     scaling: Scaling | None  # pooled over the hospitals that were there
-    choices: dict[str, _SelectedSettings]  # by arm; empty until the trials have ended
+    choices: dict[str, SelectedSettings]  # by arm; empty until the trials have ended
     cohort: tuple[Name, ...] | None = None  # hospitals that may take part; None: all of the study
     data_check: DataCheck = DataCheck()
     study: str  # digest
     run: str  # the name by which the sites know it
 
-    @classmethod
-    def of(cls, study: Study, run: str, started: str, decisions: Decisions) -> Self:
-        """Gather what was decided of the run of `study`, which the sites know as `run`."""
-        kept = {
-            arm: _SelectedSettings(settings=dict(c.settings), rounds=c.rounds, loss=c.loss)
-            for arm, c in decisions.choices.items()
-        }
-        cohort = None if decisions.cohort is None else tuple(sorted(decisions.cohort))
-        return cls(
-            started=started,
-            scaling=decisions.scaling,
-            choices=kept,
-            cohort=cohort,
-            data_check=decisions.data_check,
-            study=study.digest,
-            run=run,
-        )
+    @property
+    def decisions(self) -> Decisions:
+        """For the driver."""
+        cohort = None if self.cohort is None else frozenset(self.cohort)
+        return Decisions(self.scaling, self.choices, cohort, self.data_check)
 
-    def chosen(self) -> dict[str, SelectedSettings]:
-        """Return what every arm is run with."""
-        return {
-            arm: SelectedSettings(kept.settings, kept.rounds, kept.loss)
-            for arm, kept in self.choices.items()
-        }
-
-    def check(self, study: Study, path: Path) -> None:
-        """Raise CheckpointError where what `path` says does not fit the study."""
-        if (problem := self._problem_with(study)) is not None:
-            raise CheckpointError(f"{path} does not fit its study: {problem}. {REMEDY}")
-
-    def _problem_with(self, study: Study) -> str | None:
+    def problem_with(self, study: Study) -> str | None:
+        """Return why it does not fit the study."""
         if self.study != study.digest:
             return "the run was begun with other settings than those in study.toml"
         if self.choices and self.choices.keys() != study.arms.keys():
@@ -103,14 +64,10 @@ class RunDecisions(Settings):
             return f"its scaling is not of {study.task.input_shape[0]} columns"
         try:
             if self.choices:
-                chosen(study, self.chosen())
+                chosen(study, self.choices)
         except ValueError as problem:
             return f"its settings cannot be used ({problem})"
         return None
-
-    def write(self, path: Path) -> None:
-        """Put it into the run folder."""
-        write_json(path, self)
 
 
 def read_run_decisions(folder: RunFolder) -> RunDecisions | None:
@@ -123,27 +80,19 @@ def read_run_decisions(folder: RunFolder) -> RunDecisions | None:
         return None
 
 
-_TRIALS_REMEDY = (
-    "The result says by it who was missing in the folds. Bring it back from a backup, or start the"
-    " study again."
-)
-
-
 class FolderStore(Store):
-    """A run's store, or with `parent` that of a fold or trial. Use it as a context manager."""
+    """The store of a run, or of a fold or trial. Use it as a context manager."""
 
-    def __init__(self, folder: RunFolder, parent: "FolderStore | None" = None) -> None:
+    def __init__(self, folder: RunFolder, *, is_fold: bool = False) -> None:
         """Opens nothing before `resume`. Raises CheckpointError."""
-        self._folder, self._parent = folder, parent
-        self._earlier = None if parent else read_run_decisions(folder)
+        self._folder = folder
+        self._earlier = None if is_fold else read_run_decisions(folder)
         self.started = (
             self._earlier.started if self._earlier else datetime.now(UTC).isoformat("T", "seconds")
         )
         self._journal: Journal | None = None
-        self._trials: Journal | None = None
-        self.num_resumed = 0
-        self._folds: list[Curves] = []
-        self._fold: FolderStore | None = None  # under way
+        self._fold: FolderStore | None = None  # under way, and its number
+        self._number = 0
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="journal")
 
     @property
@@ -154,34 +103,33 @@ class FolderStore(Store):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Closes the journals."""
         self._disk.shutdown()
-        for part in (self._journal, self._trials):
-            if part is not None:
-                part.close()
+        if self._journal is not None:
+            self._journal.close()
         if self._fold is not None:
-            self._fold.__exit__(kind, problem, trace)
+            self._fold.__exit__()
 
     # -- Decisions -----------------------------------------------------------------------------
 
     def decisions(self) -> Decisions | None:
         """Return what `beginning.json` says."""
-        earlier = self._earlier
-        if earlier is None:
-            return None
-        cohort = None if earlier.cohort is None else frozenset(earlier.cohort)
-        return Decisions(earlier.scaling, earlier.chosen(), cohort, earlier.data_check)
+        return None if self._earlier is None else self._earlier.decisions
 
     def decide(self, study: Study, decisions: Decisions) -> None:
         """Writes `beginning.json`."""
-        settled = RunDecisions.of(study, self._folder.run, self.started, decisions)
-        settled.write(self._folder.beginning)
+        cohort = decisions.cohort
+        settled = RunDecisions(
+            started=self.started,
+            scaling=decisions.scaling,
+            choices=dict(decisions.choices),
+            cohort=None if cohort is None else tuple(sorted(cohort)),
+            data_check=decisions.data_check,
+            study=study.digest,
+            run=self._folder.run,
+        )
+        write_json(self._folder.beginning, settled)
 
     # -- Rounds --------------------------------------------------------------------------------
 
@@ -191,14 +139,11 @@ class FolderStore(Store):
         """Reads the checkpoints, and cuts the journal back to them. Raises CheckpointError."""
         states, records = self._finished(study, firsts)
         cut_back(self._folder.journal, {arm: state.round for arm, state in states.items()})
-        self.num_resumed = len(records)
         self._journal = Journal(self._folder.journal)
         return states, records
 
     def keep_round(self, study: Study, state: RunState, record: RoundRecord) -> None:
         """Writes the journal first, then the checkpoint: a line without one is cut back."""
-        if self._parent is not None:
-            self._parent.keep_trial(record)
         assert self._journal is not None, "resume comes first"
         self._journal.write(record)
         # Both files go to the disk at once; the checkpoint counts when the line is there, too.
@@ -245,41 +190,42 @@ class FolderStore(Store):
     # -- Folds and trials ----------------------------------------------------------------------
 
     def finished_folds(self) -> Sequence[Curves]:
-        """Return those in `folds.json`."""
-        self._folds = read_folds(self._folder.folds)
-        return self._folds
+        """Return the user's metrics in each, from its journal. Raises CheckpointError."""
+        return [_curves_of(records) for records in self._finished_folds()]
 
     def of_fold(self, number: int) -> "FolderStore":
         """Return a store in a folder that is removed when the fold is finished."""
-        folder = self._folder.fold(number)
+        self._number, folder = number, self._folder.fold(number)
         folder.path.mkdir(parents=True, exist_ok=True)
-        self._fold = FolderStore(folder, self)
+        self._fold = type(self)(folder, is_fold=True)
         return self._fold
 
-    def keep_trial(self, record: RoundRecord) -> None:
-        """Writes a line of `trials.jsonl`; nothing is resumed from it."""
-        if self._trials is None:  # without rounds that are done again
-            rounds = sum(len(curve) for curves in self._folds for curve in curves.values())
-            begun = 0 if self._fold is None else self._fold.num_resumed
-            keep_first(self._folder.trials, rounds + begun)
-            self._trials = Journal(self._folder.trials)
-        self._trials.append(record)
-
     def keep_fold(self, curves: Curves) -> None:
-        """Writes `folds.json`."""
-        self._folds = [*self._folds, curves]
-        write_folds(self._folder.folds, self._folds)
+        """Keeps the fold's journal, which has the curves, and nothing else of it."""
+        del curves
+        folder = self._folder.fold(self._number)
         if self._fold is not None:
-            self._fold.__exit__(None, None, None)
+            self._fold.__exit__()
             self._fold = None
-        shutil.rmtree(self._folder.fold(0).path.parent, ignore_errors=True)
+        folder.journal.replace(self._folder.finished_fold(self._number))
+        sync_folder(self._folder.folds)
+        shutil.rmtree(folder.path, ignore_errors=True)
 
     def rounds_in_folds(self) -> list[RoundRecord]:
         """Return the rounds of a cross-fitted evaluation. Raises CheckpointError."""
-        try:
-            return read_records(self._folder.trials)
-        except FileNotFoundError:
-            raise CheckpointError(f"{self._folder.trials} is missing. {_TRIALS_REMEDY}") from None
+        return [record for records in self._finished_folds() for record in records]
+
+    def _finished_folds(self) -> list[list[RoundRecord]]:
+        kept = self._folder.folds.glob("[0-9]*")  # of a fold under way, the one before is finished
+        last = max((int(path.stem) - path.is_dir() for path in kept), default=-1)
+        found = []
+        for number in range(last + 1):
+            path = self._folder.finished_fold(number)
+            try:
+                found.append(read_records(path))
+            except FileNotFoundError:
+                raise CheckpointError(f"{path} is missing. {FROM_BACKUP}") from None
+        return found
 
     # -- Before anybody is waited for ----------------------------------------------------------
 
@@ -290,45 +236,49 @@ class FolderStore(Store):
             if folder.has_begun:
                 raise CheckpointError(
                     f"{folder.beginning} is missing, and the run there has begun: what its rounds"
-                    " are scaled by and who takes part would be settled again. Bring it back from a"
-                    " backup, or start the study again."
+                    f" are scaled by and who takes part would be settled again. {FROM_BACKUP}"
                 )
             return
-        earlier.check(study, folder.beginning)
+        if (problem := earlier.problem_with(study)) is not None:
+            raise CheckpointError(f"{folder.beginning} does not fit its study: {problem}. {REMEDY}")
         if earlier.run != folder.run:
             raise CheckpointError(
                 f"{folder.name} has been lost or changed: sites know the run as"
                 f" {earlier.run}. Write that into it, and nothing else."
             )
-        self._check_folds(study)
+        ahead = studies_ahead(study)
+        finished = self._finished_folds()
+        for number, (part, records) in enumerate(zip(ahead, finished, strict=False)):
+            _check_fold(folder.finished_fold(number), part, study, records)
+        under_way = folder.fold(len(finished))
+        if under_way.has_begun and len(finished) < len(ahead):
+            part = ahead[len(finished)]
+            with FolderStore(under_way, is_fold=True) as fold:
+                fold._finished(part, {a: initial_state(part, a, weights) for a in part.arms})
+        has_begun = folder.journal.exists() or bool(earlier.choices and study.selection)
+        if len(finished) < len(ahead) and has_begun:
+            raise CheckpointError(
+                f"{folder.folds} has {len(finished)} of {len(ahead)} finished folds, and the run"
+                f" went on after the last. {FROM_BACKUP}"
+            )
         if earlier.choices:
-            settled = chosen(study, earlier.chosen())
+            settled = chosen(study, earlier.choices)
             self._finished(settled, {a: initial_state(settled, a, weights) for a in settled.arms})
 
-    def _check_folds(self, study: Study) -> None:
-        """Checks that `trials.jsonl` has the rounds of the folds; any will do for a selection."""
-        folder, finished = self._folder, read_folds(self._folder.folds)
-        if study.evaluation.folds is None:
-            return
-        under_way = folder.fold(len(finished)).journal
-        wanted = [
-            (arm, number)
-            for curves in finished
-            for arm, curve in curves.items()
-            for number in range(1, len(curve) + 1)
-        ]
-        if under_way.exists():
-            wanted += [(record.arm, record.round) for record in read_records(under_way)]
-        has_begun = bool(wanted) or folder.trials.exists()
-        found = [(r.arm, r.round) for r in (self.rounds_in_folds() if has_begun else [])]
-        if found[: len(wanted)] != wanted:
-            raise CheckpointError(f"{folder.trials} lacks rounds of the folds. {_TRIALS_REMEDY}")
-        if len(found) > len(wanted) + 1:  # a round is written there first
-            raise CheckpointError(
-                f"{folder.trials} has {len(found)} rounds of folds, of which {folder.folds} and"
-                f" {under_way.parent} have {len(wanted)}. Bring both back from the backup that it"
-                " is from, or start the study again."
-            )
+
+def _check_fold(path: Path, part: Study, study: Study, records: Sequence[RoundRecord]) -> None:
+    """Raise CheckpointError unless each arm has all rounds; one more in a trial: see `choose`."""
+    rounds = part.rounds + (study.selection is not None)
+    for arm in part.arms:
+        of_arm = [record for record in records if record.arm == arm]
+        is_whole = of_arm and (of_arm[-1].round == rounds or of_arm[-1].outcome == "stopped")
+        if not is_whole or not has_rounds(records, arm, len(of_arm)):
+            raise CheckpointError(f"{path} lacks rounds of {arm}. {FROM_BACKUP}")
+
+
+def _curves_of(records: Sequence[RoundRecord]) -> Curves:
+    arms = dict.fromkeys(record.arm for record in records)
+    return {arm: [r.user_metrics for r in records if r.arm == arm] for arm in arms}
 
 
 def _set_aside(path: Path, before: Path) -> None:

@@ -10,7 +10,6 @@ from erosion_common.formats.json_file import write_json
 from erosion_common.formats.model_card import ModelCard, write_model
 from erosion_common.protocol.messages import EvaluateReply, Summary
 from erosion_common.rounds.records import RoundRecord
-from erosion_common.rounds.selection import SelectedSettings
 from erosion_common.rounds.study import Outcome
 from erosion_common.study.study import Study
 from erosion_common.support.files import write_atomically
@@ -31,7 +30,6 @@ from erosion_server.run.result import (
     CrossFitting,
     Result,
     SecondsPerRound,
-    Selected,
     verdict,
     whom_it_tests,
 )
@@ -56,7 +54,7 @@ def result_of(
             skipped_rounds=sum(r.outcome == "skipped" for r in outcome.records[arm]),
             stopped=outcome.records[arm][-1].note if state.stopped else None,
             seconds_per_round=_seconds(outcome.records[arm]),
-            selected=_selected(outcome.choices[arm]),
+            selected=choice if (choice := outcome.choices[arm]).loss is not None else None,
         )
         for arm, state in outcome.finals.items()
     }
@@ -154,12 +152,6 @@ def _card(folder: RunFolder, study: Study, arm: str, evaluation: EvaluateReply) 
         missing_means=evaluation.missing_means,
         versions=provenance.versions(),
     )
-
-
-def _selected(choice: SelectedSettings) -> Selected | None:
-    if choice.loss is None:
-        return None
-    return Selected(settings=dict(choice.settings), rounds=choice.rounds, loss=choice.loss)
 
 
 def _seconds(records: list[RoundRecord]) -> SecondsPerRound:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from itertools import chain, count
 from pathlib import Path
 
-from erosion_common.errors import DiskError, ErosionError
+from erosion_common.errors import DiskError, ErosionError, RunError
 from erosion_common.rounds.presence import HospitalsAwayError
 from erosion_common.study.study import Study, load_study
 from erosion_common.support.files import read_named, version_of, write_atomically
@@ -22,11 +22,9 @@ from erosion_server.run.run_folder import RunFolder, new_run_folder, resumed_run
 
 logger = logging.getLogger("erosion.queue")
 
-RunOne = Callable[[Study, RunFolder], object]
 LOOK_SECONDS = 1.0
 DONE, FAILED = "done", "failed"
-RUNS = ".runs.json"  # by a waiting file's name: the run that it has begun
-LEAVES = ".leaves.json"  # the file that is being put away, and where to
+RUNS = ".runs.json"  # by a waiting file's name: the run that it has begun, and the file's version
 
 
 class StudyQueue:
@@ -36,7 +34,7 @@ class StudyQueue:
         self,
         folder: Path,
         runs: Path,
-        run: RunOne,
+        run: Callable[[Study, RunFolder], object],
         *,
         idle: Callable[[], None] = lambda: None,
         withdrawn: Callable[[RunFolder], None] = lambda _folder: None,
@@ -53,9 +51,11 @@ class StudyQueue:
 
     def serve(self, *, until_empty: bool) -> None:
         """Run the files that are there and those that come; `until_empty`: end after the last."""
-        self._forget_what_left()
+        self._note_runs(self._known_runs())
         while True:
-            self._part_with_those_taken_away()
+            for name in self._gave_way.keys() - {path.name for path in self._waiting()}:
+                del self._turns[name]
+                self._withdrawn(self._gave_way.pop(name))
             if (path := self._next()) is not None:
                 self._take(path)
             elif until_empty and not self._waiting():
@@ -66,11 +66,6 @@ class StudyQueue:
 
     def _waiting(self) -> list[Path]:
         return sorted(self._folder.glob("*.toml"))
-
-    def _part_with_those_taken_away(self) -> None:
-        for name in self._gave_way.keys() - {path.name for path in self._waiting()}:
-            del self._turns[name]
-            self._withdrawn(self._gave_way.pop(name))
 
     def _next(self) -> Path | None:
         """Return the next file, once nobody is writing it any more."""
@@ -97,10 +92,8 @@ class StudyQueue:
             raise
         except ErosionError as problem:
             self._leave_out(path, content, str(problem))
-        except Exception as problem:  # a fault of ours, which must not keep the others waiting
-            logging.getLogger("erosion").info("%s", path.name, exc_info=True)  # where -v is given
-            words = f"a fault of this program ({type(problem).__name__}: {problem}); -v shows more"
-            self._leave_out(path, content, words)
+        except Exception as problem:  # noqa: BLE001 - it must not keep the others waiting
+            self._leave_out(path, content, text_of_fault(path.name, problem))
         else:
             logger.info("%s has ended; its report is %s", path.name, folder.report)
             self._put_away(path, content, self._free_place(path, DONE))
@@ -109,21 +102,21 @@ class StudyQueue:
         """Of the run that was cut off, if there is one of this very study."""
         runs = self._known_runs()
         if path.name in runs:
+            run, version = runs[path.name]
             try:
-                folder = RunFolder(Path(runs[path.name]))
+                folder = RunFolder(Path(run))
                 if not folder.has_ended:
                     folder = resumed_run_folder(folder.path)
+                elif version != list(version_of(path)):
+                    raise RunError(f"the run in {run} was of an earlier file of that name.")
                 if load_study(folder.study).digest == study.digest:
                     return folder
-                logger.warning(
-                    "%s starts again: it is another study than that of the run in %s, which stays",
-                    path.name,
-                    folder.path,
-                )
+                raise RunError(f"it is another study than that of the run in {run}, which stays.")
             except ErosionError as problem:
                 logger.warning("%s starts again: %s", path.name, problem)
         folder = new_run_folder(self._runs, study)
-        self._note_runs({**runs, path.name: str(folder.path.resolve())})
+        run = str(folder.path.resolve())
+        self._note_runs({**runs, path.name: (run, list(version_of(path)))})
         return folder
 
     def _leave_out(self, path: Path, content: bytes | None, why: str) -> None:
@@ -141,8 +134,6 @@ class StudyQueue:
     def _put_away(self, path: Path, content: bytes | None, target: Path) -> None:
         """`content`: what the file held when its turn began."""
         target.parent.mkdir(exist_ok=True)
-        leaves = {"file": path.name, "target": f"{target.parent.name}/{target.name}"}
-        write_atomically(self._folder / LEAVES, json.dumps(leaves) + "\n")
         if _content(path) == content:
             with suppress(FileNotFoundError):  # somebody took it away meanwhile
                 path.replace(target)
@@ -152,31 +143,25 @@ class StudyQueue:
                 write_atomically(target, content)
         self._turns.pop(path.name, None)
         self._gave_way.pop(path.name, None)
-        self._forget_what_left()
+        self._note_runs({k: v for k, v in self._known_runs().items() if k != path.name})
 
-    def _forget_what_left(self) -> None:
-        """Of a file that was put away, the run is no later file's of the same name.
-
-        Also called at the start: the program may have been cut off between the two.
-        """
-        leaves = self._read(LEAVES)
-        name, target = leaves.get("file", ""), leaves.get("target", "")
-        if target and ((self._folder / target).exists() or not (self._folder / name).exists()):
-            self._note_runs({k: v for k, v in self._known_runs().items() if k != name})
-        (self._folder / LEAVES).unlink(missing_ok=True)
-
-    def _known_runs(self) -> dict[str, str]:
-        return self._read(RUNS)
-
-    def _read(self, file: str) -> dict[str, str]:
+    def _known_runs(self) -> dict[str, tuple[str, list[int]]]:
+        """Return those of files that still wait."""
         try:
-            known = json.loads(read_named(self._folder / file).decode())
-        except (OSError, ValueError, RecursionError):
+            known = json.loads(read_named(self._folder / RUNS).decode())
+            waiting = {path.name for path in self._waiting()}
+            return {k: (str(run), list(v)) for k, (run, v) in known.items() if k in waiting}
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
             return {}
-        return {str(k): str(v) for k, v in known.items()} if isinstance(known, dict) else {}
 
-    def _note_runs(self, runs: dict[str, str]) -> None:
+    def _note_runs(self, runs: dict[str, tuple[str, list[int]]]) -> None:
         write_atomically(self._folder / RUNS, json.dumps(runs, indent=2) + "\n")
+
+
+def text_of_fault(what: str, problem: Exception) -> str:
+    """Log a fault of ours for -v, and return it in words."""
+    logging.getLogger("erosion").info("%s", what, exc_info=problem)
+    return f"a fault of this program ({type(problem).__name__}: {problem}); -v shows more"
 
 
 def _content(path: Path) -> bytes | None:

@@ -4,19 +4,23 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from urllib.parse import unquote
 
 from cryptography import x509
 
-from erosion_common.errors import EnrolmentError
 from erosion_common.protocol.frames import Reason
 from erosion_common.support import expiry
-from erosion_common.support.files import version_of
 from erosion_common.support.keys import PublicKey, certified_key, public_pem
-from erosion_server.enrolment.certificates import OwnAuthorities, names_in, read_own_authorities
+from erosion_server.enrolment.certificates import (
+    OwnAuthorities,
+    Watched,
+    names_in,
+    read_own_authorities,
+)
 from erosion_server.enrolment.federation_folder import (
     EnrolledKey,
     FederationFolder,
@@ -28,7 +32,6 @@ logger = logging.getLogger("erosion.admission")
 
 
 MOST_HOLDERS = 10_000  # of certificates that are remembered
-RETRY_SECONDS = 1.0  # before files that could not be read are tried again
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,40 @@ class _Holder:
     ends: datetime  # of the certificate
 
 
+@dataclass(frozen=True, slots=True)
+class _Books:
+    """The federation's files as they are now."""
+
+    roster: KeyRegistry
+    own: OwnAuthorities
+    by_key: Mapping[bytes, EnrolledKey]
+    holders: dict[x509.Certificate, _Holder] = field(default_factory=dict)  # found already
+
+    def holder(self, certificate: x509.Certificate) -> _Holder:
+        """Return who shows it."""
+        if (holder := self.holders.get(certificate)) is None:
+            while len(self.holders) >= MOST_HOLDERS:
+                self.holders.pop(next(iter(self.holders)), None)
+            holder = self.holders[certificate] = self._found(certificate)
+        return holder
+
+    def has_own_authority(self, hospital: str) -> bool:
+        """Return whether the hospital has an authority."""
+        return hospital in self.own.by_hospital
+
+    def _found(self, certificate: x509.Certificate) -> _Holder:
+        ends = certificate.not_valid_after_utc
+        public = certified_key(certificate)
+        key = None if public is None else self.by_key.get(public_pem(public))
+        if key is None:
+            return _Holder(None, self.own.hospital_of(certificate), ends)
+        if self.has_own_authority(key.hospital):  # only its own authority vouches for it
+            vouched = self.own.hospital_of(certificate) == key.hospital
+        else:
+            vouched = key.hospital in names_in(certificate)
+        return _Holder(key, key.hospital if vouched else None, ends)
+
+
 class Authorizer:
     """Asked at every connection and every second of it, so that a revocation takes effect.
 
@@ -68,19 +105,12 @@ class Authorizer:
     def __init__(self, folder: FederationFolder) -> None:
         """Raises EnrolmentError where the federation cannot be read at the start."""
         self._folder = folder
-        self._own = OwnAuthorities()
-        self._lock = threading.Lock()
-        self._seen = self._versions()
-        self._roster = read_key_registry(folder.roster)
-        self._by_key = _by_key(self._roster)
-        self._own = read_own_authorities(folder)
-        self._holders: dict[x509.Certificate, _Holder] = {}
-        self._problem, self._tried = "", 0.0  # with the latest reading, and when that was
+        self._books = Watched("the roster", self._read)
 
     def verdict(self, certificate: x509.Certificate) -> Admitted | NotAdmitted:
         """May the holder of `certificate` come in now?"""
-        self._refresh()
-        holder = self._holder(certificate)
+        books = self._books.value
+        holder = books.holder(certificate)
         key, hospital, ends = holder.key, holder.hospital, holder.ends
         if key is not None:
             if (trouble := key.trouble) is not None:
@@ -90,7 +120,13 @@ class Authorizer:
                 return NotAdmitted(key.hospital, reason, f"its key {trouble}; ask the coordinator")
             ends = min(ends, key.expires)
         if hospital is None:
-            return self._denied_by_name(key)
+            if key is None:
+                text = "its key is not enrolled in this federation; ask the coordinator to enrol it"
+                return NotAdmitted(None, Reason.NOT_ENROLLED, text)
+            text = f"its certificate is not for the name {key.hospital!r}, as which it is enrolled"
+            if books.has_own_authority(key.hospital):
+                text = f"its certificate is not of {key.hospital}'s own authority"
+            return NotAdmitted(key.hospital, Reason.NAME, text)
         if expiry.has_ended(ends):  # within a connection; at its start TLS saw to it
             text = f"its certificate expired on {ends:%Y-%m-%d}; ask the coordinator"
             return NotAdmitted(hospital, Reason.EXPIRED, text)
@@ -98,10 +134,10 @@ class Authorizer:
 
     def why_not(self, hospital: str) -> str | None:
         """Return why no site could come in as `hospital` now; None where one could."""
-        self._refresh()
-        if hospital in self._own.hospitals:
+        books = self._books.value
+        if books.has_own_authority(hospital):
             return None
-        key = self._roster.latest(hospital)
+        key = books.roster.latest(hospital)
         if key is None:
             return "it is not enrolled"
         if key.trouble is None and key.certificate is None:
@@ -110,79 +146,24 @@ class Authorizer:
 
     def may_renew(self, hospital: str) -> bool:
         """Return whether a renewed key would let it in again, or does; not where it was revoked."""
-        self._refresh()
-        return hospital in self._own.hospitals or self._roster.current(hospital) is not None
+        books = self._books.value
+        return books.has_own_authority(hospital) or books.roster.current(hospital) is not None
 
     def expiries(self) -> dict[str, datetime]:
         """Return when each hospital's current key ends."""
-        self._refresh()
-        return {key.hospital: key.expires for key in self._roster.keys if key.revoked is None}
+        return {key.hospital: key.expires for key in self._books.value.roster.in_force}
 
     def keys(self) -> dict[str, PublicKey]:
         """Return each hospital's current key; not of those with their own authority."""
-        self._refresh()
-        current = (key for key in self._roster.keys if key.revoked is None)
-        return {k.hospital: k.key for k in current if k.hospital not in self._own.hospitals}
+        books = self._books.value
+        in_force = books.roster.in_force
+        return {k.hospital: k.key for k in in_force if not books.has_own_authority(k.hospital)}
 
-    def _holder(self, certificate: x509.Certificate) -> _Holder:
-        """Found once for as long as the registry stays: verdicts are asked for every second."""
-        holders = self._holders
-        if (holder := holders.get(certificate)) is None:
-            while len(holders) >= MOST_HOLDERS:
-                holders.pop(next(iter(holders)), None)
-            holder = holders[certificate] = self._found(certificate)
-        return holder
-
-    def _found(self, certificate: x509.Certificate) -> _Holder:
-        ends = certificate.not_valid_after_utc
-        public = certified_key(certificate)
-        key = None if public is None else self._by_key.get(public_pem(public))
-        if key is None:
-            return _Holder(None, self._own.hospital_of(certificate), ends)
-        if key.hospital in self._own.hospitals:  # only its own authority vouches for it
-            vouched = self._own.hospital_of(certificate) == key.hospital
-        else:
-            vouched = key.hospital in names_in(certificate)
-        return _Holder(key, key.hospital if vouched else None, ends)
-
-    def _denied_by_name(self, key: EnrolledKey | None) -> NotAdmitted:
-        if key is None:
-            text = "its key is not enrolled in this federation; ask the coordinator to enrol it"
-            return NotAdmitted(None, Reason.NOT_ENROLLED, text)
-        if key.hospital in self._own.hospitals:
-            text = f"its certificate is not of {key.hospital}'s own authority"
-        else:
-            text = f"its certificate is not for the name {key.hospital!r}, as which it is enrolled"
-        return NotAdmitted(key.hospital, Reason.NAME, text)
-
-    def _versions(self) -> tuple[object, ...]:
-        folder = self._folder
-        return tuple(map(version_of, (folder.roster, folder.place, *self._own.files)))
-
-    def _refresh(self) -> None:
-        seen = self._versions()
-        if seen == self._seen:
-            return
-        with self._lock:
-            if self._problem and time.monotonic() - self._tried < RETRY_SECONDS:
-                return
-            try:
-                roster = read_key_registry(self._folder.roster)
-                own = read_own_authorities(self._folder)
-            except EnrolmentError as problem:
-                # A damaged file must neither let anyone in nor throw everyone out.
-                if str(problem) != self._problem:
-                    logger.error("the roster stays as it was: %s", problem)
-                self._problem, self._tried = str(problem), time.monotonic()
-                return
-            self._seen, self._problem = seen, ""
-            self._roster, self._own, self._by_key = roster, own, _by_key(roster)
-            self._holders = {}  # last: a reader with the new one looks into the new registry
-            logger.info("read the roster again: %d keys", len(self._by_key))
-
-
-def _by_key(roster: KeyRegistry) -> dict[bytes, EnrolledKey]:
-    return {key.public_key.encode(): key for key in roster.keys}
+    def _read(self) -> tuple[_Books, Sequence[Path]]:
+        roster, own = read_key_registry(self._folder.roster), read_own_authorities(self._folder)
+        by_key = {key.public_key.encode(): key for key in roster.keys}
+        files = (self._folder.roster, self._folder.place, *own.files)
+        return _Books(roster, own, by_key), files
 
 
 UNNAMED = "a stranger"  # the TLS library does not say from where

@@ -2,11 +2,13 @@
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
 
 import grpc
 from cryptography import x509
@@ -39,23 +41,9 @@ AUTHORITY_DAYS = 3650  # every site has to be visited to replace it
 COORDINATOR_DAYS = 90
 
 BACKDATED = timedelta(days=1)  # for machines with a clock that is behind
+RETRY_SECONDS = 1.0  # before files that could not be read are tried again
 MOST_COMMON_NAME = 64  # characters, by X.520; the alternative name is never cut
 SITE_URI = "urn:erosion:site:"  # a site's name in its certificate, where any name fits
-
-_NO_USAGE = dict.fromkeys(
-    (
-        "digital_signature",
-        "content_commitment",
-        "key_encipherment",
-        "data_encipherment",
-        "key_agreement",
-        "key_cert_sign",
-        "crl_sign",
-        "encipher_only",
-        "decipher_only",
-    ),
-    False,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +68,8 @@ def new_authority() -> Authority:
     # A distinct name: two authorities with one name give misleading TLS errors.
     serial = x509.random_serial_number()
     name = _name(f"Erosion federation {serial & 0xFFFFFFFF:08x}")
-    builder = (
-        _certificate(
-            name,
-            name,
-            key.public_key(),
-            serial,
-            expiry.now() + timedelta(days=AUTHORITY_DAYS),
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(
-            x509.KeyUsage(**{**_NO_USAGE, "key_cert_sign": True, "crl_sign": True}), critical=True
-        )
-        .add_extension(_key_identifier(key.public_key()), critical=False)
-    )
+    expires = expiry.now() + timedelta(days=AUTHORITY_DAYS)
+    builder = _certificate(name, name, key.public_key(), serial, expires, is_authority=True)
     return Authority(key, builder.sign(key, hashes.SHA256()))
 
 
@@ -144,27 +120,16 @@ def _issued(
     usage: x509.ObjectIdentifier,
     expires: datetime,
 ) -> x509.Certificate:
-    issuer = authority.certificate
-    builder = (
-        _certificate(
-            _name(subject[:MOST_COMMON_NAME]),
-            issuer.subject,
-            key,
-            x509.random_serial_number(),
-            expires,
-        )
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.KeyUsage(**{**_NO_USAGE, "digital_signature": True}), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(_key_identifier(key), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(
-                issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
-            ),
-            critical=False,
-        )
-    )
+    issuer, name = authority.certificate, _name(subject[:MOST_COMMON_NAME])
+    its_key = issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    from_its_key = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(its_key)
+    builder = _certificate(name, issuer.subject, key, x509.random_serial_number(), expires)
+    for extension in (
+        x509.ExtendedKeyUsage([usage]),
+        x509.SubjectAlternativeName(names),
+        from_its_key,
+    ):
+        builder = builder.add_extension(extension, critical=False)
     return builder.sign(authority.key, hashes.SHA256())
 
 
@@ -220,27 +185,38 @@ def validity_in_words(certificate: x509.Certificate) -> str:
 
 
 def _certificate(
-    subject: x509.Name, issuer: x509.Name, key: PublicKey, serial: int, expires: datetime
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: PublicKey,
+    serial: int,
+    expires: datetime,
+    *,
+    is_authority: bool = False,
 ) -> x509.CertificateBuilder:
     # One that expires in the past is made by those who test what then happens.
     start = min(expiry.now(), expires) - BACKDATED
+    constraints = x509.BasicConstraints(ca=is_authority, path_length=0 if is_authority else None)
+    usage = x509.KeyUsage(
+        digital_signature=not is_authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=is_authority,
+        crl_sign=is_authority,
+        encipher_only=False,
+        decipher_only=False,
+    )
     return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(serial)
-        .not_valid_before(start)
-        .not_valid_after(expires)
+        x509.CertificateBuilder(issuer, subject, key, serial, start, expires)
+        .add_extension(constraints, critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
 
 
 def _name(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-
-
-def _key_identifier(key: PublicKey) -> x509.SubjectKeyIdentifier:
-    return x509.SubjectKeyIdentifier.from_public_key(key)
 
 
 def _host(host: str) -> x509.GeneralName:
@@ -253,9 +229,8 @@ def _host(host: str) -> x509.GeneralName:
 _REMEDY = "The site makes one with `erosion enroll request NAME`, which writes node.csr."
 
 
-@dataclass(frozen=True, slots=True)
-class SigningRequest:
-    """Return the hospital that the request names, and the key."""
+class SigningRequest(NamedTuple):
+    """The hospital that a request names, and the key."""
 
     hospital: str
     key: PublicKey
@@ -289,46 +264,32 @@ def read_request(path: Path) -> SigningRequest:
     return SigningRequest(str(names[0].value) if names else "", key)
 
 
-@dataclass(frozen=True, slots=True)
-class _Authority:
-    """What vouches for one hospital."""
-
-    hospital: str
-    name: str  # in the site's certificate
-    issuers: tuple[x509.Certificate, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class OwnAuthorities:
+class OwnAuthorities(NamedTuple):
     """One for each hospital that has its own: none of them can vouch for another hospital."""
 
-    authorities: tuple[_Authority, ...] = ()
-    pem: bytes = b""  # all of them, for the TLS handshake
-    files: tuple[Path, ...] = ()  # from which they were read
-
-    @property
-    def hospitals(self) -> Collection[str]:
-        """Who has one."""
-        return [each.hospital for each in self.authorities]
+    by_hospital: Mapping[str, tuple[str, Sequence[x509.Certificate]]]  # the name in its site's
+    # certificate, and who may have issued that
+    pem: bytes  # all of them, for the TLS handshake
+    files: tuple[Path, ...]  # from which they were read
 
     def hospital_of(self, certificate: x509.Certificate) -> str | None:
         """Return the hospital that `certificate` is for; None where it is for none."""
         names = set(names_in(certificate))
-        for each in self.authorities:
-            if each.name in names and any(is_issued_by(certificate, i) for i in each.issuers):
-                return each.hospital
+        for hospital, (name, issuers) in self.by_hospital.items():
+            if name in names and any(is_issued_by(certificate, issuer) for issuer in issuers):
+                return hospital
         return None
 
 
 def read_own_authorities(folder: FederationFolder) -> OwnAuthorities:
     """Return the authorities that `federation.toml` names. Raises EnrolmentError."""
-    authorities, pems, files = [], [], []
-    for hospital, own in folder.read_place().authorities.items():
-        issuers, pem = read_own_authority(folder, hospital, own)
-        authorities.append(_Authority(hospital, own.name, issuers))
-        pems.append(pem)
-        files.append(folder.path / own.certificate)
-    return OwnAuthorities(tuple(authorities), b"\n".join(pems), tuple(files))
+    owns = folder.read_place().authorities
+    read = {hospital: read_own_authority(folder, hospital, own) for hospital, own in owns.items()}
+    return OwnAuthorities(
+        {hospital: (owns[hospital].name, issuers) for hospital, (issuers, _) in read.items()},
+        b"\n".join(pem for _, pem in read.values()),
+        tuple(folder.path / own.certificate for own in owns.values()),
+    )
 
 
 def read_own_authority(
@@ -342,11 +303,63 @@ def read_own_authority(
     except (OSError, ValueError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) else problem
         raise EnrolmentError(
-            f"The authority of {hospital}, {path}: {reason}. Put the certificate of the authority"
-            f" that signs its site's certificate there, or take authorities.{hospital} out of"
-            " federation.toml."
+            f"the authority of {hospital}: {reason}",
+            where=str(path),
+            remedy="Put the certificate of the authority that signs its site's certificate there,"
+            f" or take authorities.{hospital} out of federation.toml.",
         ) from None
     return issuers, pem
+
+
+T = TypeVar("T")
+
+
+class Watched(Generic[T]):
+    """What is read from files, again when they change. A damaged file changes nothing."""
+
+    def __init__(self, what: str, read: Callable[[], tuple[T, Sequence[Path]]]) -> None:
+        """Read it. `read` returns the value and its files; raises EnrolmentError, OSError."""
+        self._what, self._read = what, read
+        self._lock = threading.Lock()
+        self._problem, self._tried = "", 0.0  # with the latest reading, and when that was
+        _, self._files = read()
+        self._seen = self._versions()  # before the value is read, so that no change is missed
+        self._value, _ = read()
+
+    @property
+    def value(self) -> T:
+        """As the files say now."""
+        self.refresh()
+        return self._value
+
+    def refresh(self) -> bool:
+        """Read the files if they have changed; False where the value stays."""
+        if self._versions() == self._seen:
+            return False
+        with self._lock:
+            if self._problem and time.monotonic() - self._tried < RETRY_SECONDS:
+                return False
+            seen = self._versions()
+            try:
+                self._value, self._files = self._read()
+            except (EnrolmentError, OSError) as problem:
+                if str(problem) != self._problem:
+                    logger.error("%s stays as it was: %s", self._what, problem)
+                self._problem, self._tried = str(problem), time.monotonic()
+                return False
+            self._seen, self._problem = seen, ""
+        logger.info("read again: %s", self._what)
+        return True
+
+    def _versions(self) -> tuple[object, ...]:
+        return tuple(map(version_of, self._files))
+
+
+class _Shown(NamedTuple):
+    """The coordinator's certificate, and whose certificates it accepts."""
+
+    certificate: x509.Certificate
+    configuration: grpc.ServerCertificateConfiguration
 
 
 class ServingCertificate:
@@ -355,11 +368,7 @@ class ServingCertificate:
     def __init__(self, folder: FederationFolder) -> None:
         """Raises EnrolmentError where it cannot be read or has expired."""
         self._folder = folder
-        self._own = OwnAuthorities()
-        self._lock = threading.RLock()
-        self._seen, self._problem = self._versions(), ""  # with the latest reading
-        self._handed = self._seen  # versions of what gRPC has
-        self._load()
+        self.watched = Watched("the coordinator's certificate", self._load)
         if expiry.has_ended(self.expires):
             raise EnrolmentError(
                 f"The coordinator's certificate {folder.coordinator}"
@@ -370,9 +379,7 @@ class ServingCertificate:
     @property
     def expires(self) -> datetime:
         """When sites stop accepting it."""
-        with self._lock:
-            self._reload()
-            return self._certificate.not_valid_after_utc
+        return self.watched.value.certificate.not_valid_after_utc
 
     @property
     def trouble(self) -> str | None:
@@ -387,7 +394,7 @@ class ServingCertificate:
     @property
     def words(self) -> str:
         """For which names it is, and until when."""
-        return validity_in_words(self._certificate)
+        return validity_in_words(self.watched.value.certificate)
 
     def credentials(self, *, on_handshake: Callable[[], None]) -> grpc.ServerCredentials:
         """For a gRPC server; `on_handshake` is called when a connection begins.
@@ -395,53 +402,26 @@ class ServingCertificate:
         A site without a certificate of one of the federation's authorities does not get beyond
         the handshake.
         """
+        handed = self.watched.value
 
         def latest() -> grpc.ServerCertificateConfiguration | None:
+            nonlocal handed
             on_handshake()
-            with self._lock:
-                self._reload()
-                if self._seen == self._handed:
-                    return None
-                self._handed = self._seen
-                return self._configuration()
+            before, handed = handed, self.watched.value
+            return None if handed is before else handed.configuration
 
-        with self._lock:
-            self._handed = self._seen
-            first = self._configuration()
         return grpc.dynamic_ssl_server_credentials(
-            first, latest, require_client_authentication=True
+            handed.configuration, latest, require_client_authentication=True
         )
 
-    def _versions(self) -> tuple[object, ...]:
+    def _load(self) -> tuple[_Shown, Sequence[Path]]:
         folder = self._folder
-        files = (folder.coordinator, folder.authority, folder.place, *self._own.files)
-        return tuple(map(version_of, files))
-
-    def _load(self) -> None:
-        identity = load_identity(self._folder.coordinator)
-        own = read_own_authorities(self._folder)
-        load_certificate(self._folder.authority)  # gRPC says nothing of a file without one
-        roots = read_named(self._folder.authority) + own.pem
-        self._identity: Identity = identity
-        self._own, self._roots = own, roots
-        self._certificate = x509.load_pem_x509_certificate(identity.certificate)
-
-    def _reload(self) -> bool:
-        """Read the files if they have changed; False where they have not."""
-        seen = self._versions()
-        if seen == self._seen:
-            return False
-        try:
-            self._load()
-        except (EnrolmentError, OSError) as problem:
-            if str(problem) != self._problem:
-                logger.error("the certificate stays as it was: %s", problem)
-            self._problem = str(problem)
-            return False
-        self._seen, self._problem = seen, ""
-        logger.info("the certificate was read again: %s", self.words)
-        return True
-
-    def _configuration(self) -> grpc.ServerCertificateConfiguration:
-        pair = (self._identity.key, self._identity.certificate)
-        return grpc.ssl_server_certificate_configuration([pair], root_certificates=self._roots)
+        identity, own = load_identity(folder.coordinator), read_own_authorities(folder)
+        load_certificate(folder.authority)  # gRPC says nothing of a file without one
+        configuration = grpc.ssl_server_certificate_configuration(
+            [(identity.key, identity.certificate)],
+            root_certificates=read_named(folder.authority) + own.pem,
+        )
+        certificate = x509.load_pem_x509_certificate(identity.certificate)
+        files = (folder.coordinator, folder.authority, folder.place, *own.files)
+        return _Shown(certificate, configuration), files

@@ -27,6 +27,7 @@ from erosion_server.enrolment.enrolment import (
     STANDARD_OUTPUT,
     Enrolment,
     authority_fingerprint,
+    write_peers,
 )
 from erosion_server.enrolment.federation_folder import (
     DEFAULT_FOLDER,
@@ -37,7 +38,6 @@ from erosion_server.enrolment.federation_folder import (
     checked_host,
     read_key_registry,
 )
-from erosion_server.enrolment.peers_file import write_peers
 
 MOST_DAYS = 36_500  # a certificate's dates end with the year 9999
 

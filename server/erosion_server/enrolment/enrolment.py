@@ -19,7 +19,12 @@ from erosion_common.errors import EnrolmentError
 from erosion_common.sealed import pinned_keys
 from erosion_common.settings.names import checked_hospital
 from erosion_common.support import expiry
-from erosion_common.support.files import make_private_folder, read_named, write_private
+from erosion_common.support.files import (
+    make_private_folder,
+    read_named,
+    write_atomically,
+    write_private,
+)
 from erosion_common.support.keys import (
     PrivateKey,
     PublicKey,
@@ -38,7 +43,6 @@ from erosion_server.enrolment.federation_folder import (
     read_key_registry,
     write_key_registry,
 )
-from erosion_server.enrolment.peers_file import peers_text
 
 STANDARD_OUTPUT = Path("-")  # in place of a file, for who may not read this account's files
 _KEY = "node.key"
@@ -46,71 +50,64 @@ _KIT_KEY = "It came in this kit."
 _OWN_KEY = "It is the one that this site made itself: put it here."
 
 
-def write_kit(
-    path: Path,
+def _write_kit(
+    out: Path | None,
+    folder: FederationFolder,
+    roster: KeyRegistry,
     key: EnrolledKey,
-    place: Address,
-    authority: bytes,
     private: PrivateKey | None,
-    peers: str,
-) -> None:
-    """Write the archive, readable by its owner alone. `private`: None where the site has its key.
+    *,
+    is_new: bool,
+) -> "Enrolment":
+    """Write the archive, readable by its owner alone, and then the roster that has its key.
 
-    `peers`: the content of its peers.pem, which it has where there is one. A .tar.gz and not a
-    .zip, because unpacking a .zip would make the key readable by everybody.
+    `private`: None where the site has its key. `is_new`: with a site file and a guide; in another
+    nothing is the site's to change. A .tar.gz and not a .zip, because unpacking a .zip would make
+    the key readable by everybody.
     """
-    words = {
-        "hospital": key.hospital,
-        "address": place.address,
-        "host": place.hosts[0],
-        "port": str(place.port),
-        "fingerprint": key.fingerprint,
-        "authority_fingerprint": authority_fingerprint(authority),
-        "expires": f"{key.expires:%Y-%m-%d}",
-        "warning_days": str(expiry.WARNING.days),
-        "key_origin": _KIT_KEY if private else _OWN_KEY,
-    }
-    texts = {
-        "GUIDE.md": (_text("site_guide.md", words), 0o644),
-        "site.toml": (_text("site_file.toml", words), 0o644),
-    }
-    _write(path, key.hospital, {**texts, **_keys(key, authority, private, peers)})
-
-
-def write_renewal(
-    path: Path, key: EnrolledKey, authority: bytes, private: PrivateKey | None, peers: str
-) -> None:
-    """The same for a site that is set up already: nothing in it is the site's to change."""
-    _write(path, key.hospital, _keys(key, authority, private, peers))
-
-
-def _keys(
-    key: EnrolledKey, authority: bytes, private: PrivateKey | None, peers: str
-) -> dict[str, tuple[bytes, int]]:
+    authority, peers = folder.authority.read_bytes(), roster.peers_text(without=key.hospital)
     members = {
         "ca.crt": (authority, 0o644),
         "node.crt": ((key.certificate or "").encode(), 0o644),
     }
+    if is_new:
+        place = folder.read_place()
+        words = {
+            "hospital": key.hospital,
+            "address": place.address,
+            "host": place.hosts[0],
+            "port": str(place.port),
+            "fingerprint": key.fingerprint,
+            "authority_fingerprint": authority_fingerprint(authority),
+            "expires": f"{key.expires:%Y-%m-%d}",
+            "warning_days": str(expiry.WARNING.days),
+            "key_origin": _KIT_KEY if private else _OWN_KEY,
+        }
+        for name, template in (("GUIDE.md", "site_guide.md"), ("site.toml", "site_file.toml")):
+            text = (files("erosion_server") / "kit" / template).read_text(encoding="utf-8")
+            members[name] = (Template(text).substitute(words).encode(), 0o644)
     if peers:
         members[pinned_keys.NAME] = (peers.encode(), 0o644)
     if private:
         members[_KEY] = (private_pem(private), 0o600)
-    return members
-
-
-def _write(path: Path, folder: str, members: dict[str, tuple[bytes, int]]) -> None:
-    if path == STANDARD_OUTPUT:
-        _print(_archive(folder, members))
-        return
-    if _holds_private_key(path):
-        raise EnrolmentError(
-            f"{path} holds a private key, which may be nowhere else, and is not written over."
-            " Nothing has changed. Give --out another file; or, if it is a kit, hand it over to its"
-            " hospital and delete it here."
-        )
-    if not path.parent.exists():
-        make_private_folder(path.parent)
-    write_private(path, _archive(folder, members))
+    kit = out or (folder.kit if is_new else folder.renewal)(key.hospital)
+    archive = _archive(key.hospital, members)
+    if kit == STANDARD_OUTPUT:
+        _print(archive)
+    else:
+        if _holds_private_key(kit):
+            raise EnrolmentError(
+                "it holds a private key, which may be nowhere else, and is not written over;"
+                " nothing has changed",
+                where=str(kit),
+                remedy="Give --out another file; or, if it is a kit, hand it over to its hospital"
+                " and delete it here.",
+            )
+        if not kit.parent.exists():
+            make_private_folder(kit.parent)
+        write_private(kit, archive)
+    write_key_registry(folder.roster, roster)
+    return Enrolment(key, kit)
 
 
 def _holds_private_key(path: Path) -> bool:
@@ -143,11 +140,6 @@ def _print(archive: bytes) -> None:
 def authority_fingerprint(authority: bytes) -> str:
     """Return the fingerprint of the authority's certificate in PEM."""
     return certificate_fingerprint(x509.load_pem_x509_certificate(authority))
-
-
-def _text(template: str, words: dict[str, str]) -> bytes:
-    text = (files("erosion_server") / "kit" / template).read_text(encoding="utf-8")
-    return Template(text).substitute(words).encode()
 
 
 def _archive(folder: str, members: dict[str, tuple[bytes, int]]) -> bytes:
@@ -206,7 +198,7 @@ def init_federation(
     identity = certificates.issue(authority, place.hosts, days)
     write_private(folder.authority_key, private_pem(authority.key))
     write_private(folder.authority, certificates.pem(authority.certificate))
-    _write_identity(folder, identity)
+    write_private(folder.coordinator, identity.key + identity.certificate)
     write_key_registry(folder.roster, KeyRegistry())
     folder.write_place(place)
 
@@ -222,7 +214,8 @@ def renew_coordinator(
         if hosts:
             place = place.model_copy(update={"hosts": tuple(hosts)})
             folder.write_place(place)
-        _write_identity(folder, certificates.issue(authority, place.hosts, days))
+        identity = certificates.issue(authority, place.hosts, days)
+        write_private(folder.coordinator, identity.key + identity.certificate)
     return place
 
 
@@ -235,8 +228,11 @@ def enrol_site(
     days: float = SITE_DAYS,
 ) -> Enrolment:
     """Certify a hospital's key: the one of the site's own request, or a new one in its kit."""
-    _check_name(hospital)
-    place = folder.read_place()
+    try:
+        checked_hospital(hospital)
+    except ValueError as problem:
+        raise EnrolmentError(f"The site's name {hospital!r}: {problem}.") from None
+    folder.read_place()
     with folder.locked():
         roster = read_key_registry(folder.roster)
         if (current := roster.current(hospital)) is not None:
@@ -251,12 +247,7 @@ def enrol_site(
             )
         private, public = _key(request)
         key = _certified(folder, roster, hospital, public, _end(days))
-        kit = out or folder.kit(hospital)
-        roster = roster.added(key)
-        authority = folder.authority.read_bytes()
-        write_kit(kit, key, place, authority, private, peers_text(roster, without=hospital))
-        write_key_registry(folder.roster, roster)
-        return Enrolment(key, kit)
+        return _write_kit(out, folder, roster.added(key), key, private, is_new=True)
 
 
 def renew_site(
@@ -291,12 +282,7 @@ def renew_site(
         else:
             key = _certified(folder, roster, hospital, public, _end(days))
             roster = roster.changed(current, revoked=expiry.now()).added(key)
-        kit = out or folder.renewal(hospital)
-        write_renewal(
-            kit, key, folder.authority.read_bytes(), private, peers_text(roster, without=hospital)
-        )
-        write_key_registry(folder.roster, roster)
-        return Enrolment(key, kit)
+        return _write_kit(out, folder, roster, key, private, is_new=False)
 
 
 def revoke_site(folder: FederationFolder, hospital: str) -> Revocation:
@@ -317,6 +303,22 @@ def revoke_site(folder: FederationFolder, hospital: str) -> Revocation:
             others = {name: own for name, own in place.authorities.items() if name != hospital}
             folder.write_place(place.model_copy(update={"authorities": others}))
         return Revocation(key, has_authority)
+
+
+def write_peers(folder: FederationFolder, out: Path) -> list[EnrolledKey]:
+    """Write the hospitals' public keys, for each site to pin, and return them by name."""
+    folder.read_place()
+    registry = read_key_registry(folder.roster)
+    if not registry.in_force:
+        raise EnrolmentError(
+            f"No hospital is enrolled in {folder.path}."
+            f" `erosion enroll site NAME{folder.option}` enrols one."
+        )
+    try:
+        write_atomically(out, registry.peers_text())
+    except OSError as problem:
+        raise EnrolmentError(f"{out} cannot be written: {problem}. Give another --out.") from None
+    return registry.in_force
 
 
 def _key(request: Path | None) -> tuple[PrivateKey | None, PublicKey]:
@@ -359,10 +361,6 @@ def _certificate(
     return certificates.pem(issued).decode()
 
 
-def _write_identity(folder: FederationFolder, identity: certificates.Identity) -> None:
-    write_private(folder.coordinator, identity.key + identity.certificate)
-
-
 def _sign_command(folder: FederationFolder, hospital: str, request: Path) -> str:
     """Return what enrols the hospital by that request."""
     name = "" if read_request(request).hospital == hospital else f" --name {hospital}"
@@ -377,18 +375,11 @@ def _current(
     enrols = f"erosion enroll site {hospital}{folder.option}"
     if request is not None:
         enrols = _sign_command(folder, hospital, request)
-    names = sorted({key.hospital for key in roster.keys if key.revoked is None})
+    names = [key.hospital for key in roster.in_force]
     raise EnrolmentError(
         f"{hospital} has no key that could be renewed or revoked; enrolled are"
         f" {', '.join(names) or 'none yet'}. `{enrols}` enrols it."
     )
-
-
-def _check_name(hospital: str) -> None:
-    try:
-        checked_hospital(hospital)
-    except ValueError as problem:
-        raise EnrolmentError(f"The site's name {hospital!r}: {problem}.") from None
 
 
 def _end(days: float) -> datetime:

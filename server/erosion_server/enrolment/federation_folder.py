@@ -9,17 +9,17 @@ from ipaddress import ip_address
 from pathlib import Path
 from shlex import quote
 from time import monotonic, sleep
-from typing import Annotated, BinaryIO, Literal, Self
+from typing import Annotated, Literal, Self
 
 import tomli_w
-from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from pydantic import AfterValidator, AwareDatetime, Field, field_validator, model_validator
 
 from erosion_common.errors import EnrolmentError
+from erosion_common.sealed.pinned_keys import as_text
 from erosion_common.settings.base import Settings, read_toml, validate
 from erosion_common.settings.names import Name
 from erosion_common.support import expiry
-from erosion_common.support.files import open_lock, write_private
+from erosion_common.support.files import FileIn, open_lock, write_private
 from erosion_common.support.keys import PublicKey, fingerprint, public_pem, read_public_key
 
 DEFAULT_FOLDER = Path("federation")
@@ -71,35 +71,16 @@ class FederationFolder:
 
     path: Path
 
+    place = FileIn("federation.toml")  # where sites find the coordinator
+    authority_key = FileIn("ca.key")  # its holder can pose as the coordinator; may be elsewhere
+    authority = FileIn("ca.crt")  # that every site trusts
+    coordinator = FileIn("coordinator.pem")  # key and certificate, so that they change together
+    roster = FileIn("roster.toml")  # which key is which hospital's
+
     @property
     def option(self) -> str:
         """What follows `erosion enroll WHAT` in a remedy, so that it is about this folder."""
         return "" if self.path == DEFAULT_FOLDER else f" --folder {quote(str(self.path))}"
-
-    @property
-    def place(self) -> Path:
-        """Where sites find the coordinator."""
-        return self.path / "federation.toml"
-
-    @property
-    def authority_key(self) -> Path:
-        """With it anyone can pose as the coordinator; it may be kept on another medium."""
-        return self.path / "ca.key"
-
-    @property
-    def authority(self) -> Path:
-        """The certificate that every site trusts."""
-        return self.path / "ca.crt"
-
-    @property
-    def coordinator(self) -> Path:
-        """The coordinator's key and certificate in one file, so that they change together."""
-        return self.path / "coordinator.pem"
-
-    @property
-    def roster(self) -> Path:
-        """Which key is which hospital's."""
-        return self.path / "roster.toml"
 
     def kit(self, hospital: str) -> Path:
         """Return what is handed to one hospital."""
@@ -131,22 +112,19 @@ class FederationFolder:
         """
         with open_lock(self.path / ".lock") as lock:
             give_up_at = monotonic() + LONGEST_WAIT
-            while not _taken(lock):
-                if monotonic() > give_up_at:
-                    raise EnrolmentError(
-                        f"Another `erosion enroll` is at work in {self.path}, and has been for"
-                        f" {LONGEST_WAIT} s. Let it end, or end it, and run the command again."
-                    )
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if monotonic() > give_up_at:
+                        raise EnrolmentError(
+                            f"another `erosion enroll` has been at work for {LONGEST_WAIT} s",
+                            where=str(self.path),
+                            remedy="Let it end, or end it, and run the command again.",
+                        ) from None
                 sleep(0.05)
             yield
-
-
-def _taken(lock: BinaryIO) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 class EnrolledKey(Settings):
@@ -171,8 +149,7 @@ class EnrolledKey(Settings):
     @property
     def key(self) -> PublicKey:
         """The key itself."""
-        key = load_pem_public_key(self.public_key.encode())
-        return key  # type: ignore[return-value]  # checked when the roster was read
+        return read_public_key(self.public_key.encode(), self.hospital, EnrolmentError)
 
     @property
     def fingerprint(self) -> str:
@@ -218,6 +195,15 @@ class KeyRegistry(Settings):
         """Return the current key, else the one that was enrolled last."""
         others = [key for key in self.keys if key.hospital == hospital]
         return self.current(hospital) or max(others, key=lambda k: k.enrolled, default=None)
+
+    @property
+    def in_force(self) -> list[EnrolledKey]:
+        """The keys that are not revoked, by hospital."""
+        return sorted((k for k in self.keys if k.revoked is None), key=lambda k: k.hospital)
+
+    def peers_text(self, *, without: str = "") -> str:
+        """Return the hospitals' public keys for each site to pin; "" where nobody else is."""
+        return as_text({k.hospital: k.key for k in self.in_force if k.hospital != without})
 
     def changed(self, key: EnrolledKey, **values: object) -> "KeyRegistry":
         """Return the roster with some values of one key replaced."""

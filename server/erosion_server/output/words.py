@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from erosion_common.protocol.messages import FEWEST_OF_A_CLASS, FinalMetrics
 from erosion_common.rounds.data_check import DataCheck
+from erosion_common.rounds.selection import SelectedSettings
 from erosion_common.support.text import printable as printable
 from erosion_common.tasks.metric import Metric
 from erosion_common.tasks.task import Task
 from erosion_server.run.findings import Absent, Recount
 from erosion_server.run.overview import EarlyStop, Overview
-from erosion_server.run.result import Result, Selected
+from erosion_server.run.result import Result
 
 RESULT_OF_STOPPED = "the model reached there is the arm's result"
 MOST_ABSENT = 6  # hospitals named, of each kind
@@ -262,7 +263,7 @@ def interval_text(metrics: FinalMetrics, metric: Metric) -> str:
     return f"{interval.low:{form}}–{interval.high:{form}}"
 
 
-def chosen_text(selected: Selected) -> str:
+def chosen_text(selected: SelectedSettings) -> str:
     """Return the chosen settings, e.g. "distance_penalty = 0.1"; the arm's own if none are."""
     settings = ", ".join(f"{key} = {value}" for key, value in selected.settings.items())
     return printable(settings) or "as in the study"

@@ -1,25 +1,16 @@
-"""A run's files that are read again: the journal of rounds, finished folds, and the witness.
-
-`rounds.jsonl`: one line for every round, written before the round counts as finished. `folds.json`:
-the finished folds of a cross-fitted evaluation. `witness.jsonl`: the end of each hospital's own log
-of what it sent, a chain of hashes, with every reply; `erosion log verify --run` compares them.
-"""
+"""The journal of rounds: one line for every round, written before the round counts as finished."""
 
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from erosion_common.errors import CheckpointError
-from erosion_common.formats.json_file import read_json, with_checksum, without_checksum, write_json
-from erosion_common.protocol.messages import Metrics
-from erosion_common.rounds.records import HospitalRecord, RoundRecord
-from erosion_common.rounds.selection import Curves
-from erosion_common.settings.base import Settings
+from erosion_common.formats.json_file import with_checksum, without_checksum
+from erosion_common.rounds.records import RoundRecord
 from erosion_common.support.files import (
     cut_to_whole_lines,
     lines_of,
@@ -28,11 +19,11 @@ from erosion_common.support.files import (
 )
 
 FORMAT: Final = 1  # raised when a key changes its meaning
-REMEDY = "Use the version that wrote it, or run the study again."
+_PLAIN = TypeAdapter(RoundRecord)
 
 
 class Journal:
-    """Appends round records. A line is on the disk when `append` returns."""
+    """Appends round records."""
 
     def __init__(self, path: Path) -> None:
         """Open `path`, making it if need be; a last line that was cut off is removed."""
@@ -40,15 +31,9 @@ class Journal:
         self._file = path.open("a", encoding="utf-8")
         sync_folder(path.parent)
 
-    def append(self, record: RoundRecord) -> None:
-        """Write one line, and wait for the disk."""
-        self.write(record)
-        self.sync()
-
     def write(self, record: RoundRecord) -> None:
         """Write one line: it outlives this program at once, and the machine after `sync`."""
-        text = json.dumps({"format": FORMAT, **_plain(record)}, allow_nan=False, default=_plain)
-        self._file.write(_line(json.loads(text)))
+        self._file.write(_line({"format": FORMAT, **_PLAIN.dump_python(record, mode="json")}))
         self._file.flush()
 
     def sync(self) -> None:
@@ -99,22 +84,20 @@ def has_rounds(records: Sequence[RoundRecord], arm: str, last: int) -> bool:
     return len(numbers) == last and numbers == [*range(1, last + 1)]
 
 
-def keep_first(path: Path, num_lines: int) -> None:
-    """Take off all lines but the first ones; there may be no such file. Raises OSError."""
-    lines = list(lines_of(path)) if path.exists() else []
-    if len(lines) > num_lines:
-        write_atomically(path, b"".join(lines[:num_lines]))
+class _Line(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    record: RoundRecord
 
 
 def read_records(path: Path) -> list[RoundRecord]:
     """Return every line as a record. Raises CheckpointError, FileNotFoundError."""
-    adapter = TypeAdapter(RoundRecord)
     records = []
     for number, line in enumerate(read_journal(path), start=1):
+        del line["format"]
         try:
-            _refuse_unknown(line)
-            records.append(adapter.validate_python(line))
-        except ValueError as problem:  # pydantic's is one
+            records.append(_Line.model_validate({"record": line}).record)
+        except ValidationError as problem:
             raise _unreadable(path, number, str(problem)) from None
     return records
 
@@ -161,50 +144,10 @@ def _lines_of(path: Path) -> Iterator[bytes]:
         ) from None
 
 
-def _plain(value: Any) -> Any:
-    """Return a record's values; those that are records themselves follow in their turn."""
-    if isinstance(value, Metrics):
-        return value.model_dump()
-    if isinstance(value, Mapping):
-        return dict(value)
-    return {field.name: getattr(value, field.name) for field in fields(value)}
-
-
-def _refuse_unknown(line: Mapping[str, Any]) -> None:
-    known = {"format", *(f.name for f in fields(RoundRecord))}
-    of_hospital = {f.name for f in fields(HospitalRecord)}
-    hospitals = line.get("hospitals")
-    entries = hospitals.values() if isinstance(hospitals, dict) else ()
-    unknown = line.keys() - known
-    unknown |= {key for entry in entries if isinstance(entry, dict) for key in entry} - of_hospital
-    if unknown:
-        raise ValueError(f"it has {', '.join(sorted(unknown))}, which is not known")
-
-
 def _unreadable(path: Path, number: int, reason: str) -> CheckpointError:
     return CheckpointError(
-        f"Line {number} of {path} cannot be read: {reason}. This program reads format {FORMAT}; was"
-        f" it written by another version, or edited? {REMEDY}"
+        f"Line {number} cannot be read: {reason}",
+        where=str(path),
+        remedy=f"This program reads format {FORMAT}: use the version that wrote it, or run the"
+        " study again.",
     )
-
-
-class FoldRecord(Settings):
-    """The user's metrics in every finished fold, round by round, and nothing of a patient."""
-
-    format: Literal[1] = FORMAT
-    finished: tuple[dict[str, tuple[Metrics | None, ...]], ...] = ()  # by arm; from round 1
-
-
-def read_folds(path: Path) -> list[Curves]:
-    """Return those that are finished; none where there is no file. Raises CheckpointError."""
-    try:
-        found = read_json(path, FoldRecord, version=FORMAT, error=CheckpointError, remedy=REMEDY)
-    except FileNotFoundError:
-        return []
-    return list(found.finished)
-
-
-def write_folds(path: Path, finished: Sequence[Curves]) -> None:
-    """Put all of them into the run folder."""
-    kept = tuple({arm: tuple(curve) for arm, curve in curves.items()} for curves in finished)
-    write_json(path, FoldRecord(finished=kept))

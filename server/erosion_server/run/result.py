@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
@@ -43,14 +43,6 @@ class SecondsPerRound(Settings):
     p95: float
 
 
-class Selected(Settings):
-    """What was chosen for an arm inside the user's training part."""
-
-    settings: dict[str, Any]  # in place of the arm's own
-    rounds: int
-    loss: float  # the task's, for the training patients held out
-
-
 class ArmResult(Settings):
     """How one arm ended."""
 
@@ -60,7 +52,7 @@ class ArmResult(Settings):
     skipped_rounds: int
     stopped: str | None = None  # why the arm's rule ended it in its last round; None: it did not
     seconds_per_round: SecondsPerRound
-    selected: Selected | None = None  # where the study has a selection
+    selected: SelectedSettings | None = None  # where the study has a selection
 
 
 class Verdict(Settings):

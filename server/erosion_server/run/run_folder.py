@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain, count
 from pathlib import Path
 from shlex import quote
 
@@ -12,7 +13,7 @@ import tomli_w
 
 from erosion_common.errors import CheckpointError, DiskError, RunError, StudyError
 from erosion_common.study.study import Study, load_study
-from erosion_common.support.files import held, read_named, write_atomically
+from erosion_common.support.files import FileIn, held, read_named, write_atomically
 from erosion_common.support.text import printable
 
 MODELS = "models"  # folder of every arm's model
@@ -26,6 +27,21 @@ class RunFolder:
     path: Path
     within: Path | None = None  # the run with every hospital as its user that this is a part of
 
+    study = FileIn("study.toml")  # as resolved, every default written out
+    name = FileIn("name.txt")  # the run's, which stays where the folder is moved or copied
+    beginning = FileIn("beginning.json")  # what was decided before the first round
+    journal = FileIn("rounds.jsonl")  # one line for every round
+    folds = FileIn("folds")  # of a cross-fitted evaluation, or trials by which settings are chosen
+    sealed = FileIn("sealed")  # sums of sealed rounds: that begun, and evidence of one that is off
+    spool = FileIn("spool")  # large messages and updates of the round under way
+    status = FileIn("status.json")  # what the coordinator is doing
+    witness = FileIn("witness.jsonl")  # the hash of each hospital's own log with every reply
+    result = FileIn("result.json")  # the figures and the verdict
+    model = FileIn("model.safetensors")  # the delivered arm's final parameters
+    model_card = FileIn("model.json")  # features, scaling, classes and versions: enough to predict
+    contributions = FileIn("contributions.csv")  # what every hospital gave
+    report = FileIn("report.html")  # for people; written last
+
     @property
     def run(self) -> str:
         """What the sites know the run by: no other run of theirs is called that.
@@ -34,18 +50,16 @@ class RunFolder:
         """
         try:
             name = read_named(self.name).decode().rstrip("\n")
+            if not name or name != printable(name):
+                raise ValueError("it is empty, or not one line of plain text")
         except FileNotFoundError:
             return self.path.resolve().name
         except (OSError, ValueError) as problem:
-            raise _no_name(self.name, str(problem)) from None
-        if not name or name != printable(name):
-            raise _no_name(self.name, "it is empty, or not one line of plain text")
+            raise CheckpointError(
+                f"{self.name}, by which sites know the run, cannot be read ({problem})",
+                remedy="Bring it back from a backup, or start the study again in another folder.",
+            ) from None
         return name
-
-    @property
-    def name(self) -> Path:
-        """The run's name for the sites, which stays where the folder is moved or copied."""
-        return self.path / "name.txt"
 
     @property
     def to_resume(self) -> Path:
@@ -60,87 +74,13 @@ class RunFolder:
         """Return where an arm's own `model.safetensors` and `model.json` are."""
         return RunFolder(self.path / MODELS / arm, within=self.within)
 
-    @property
-    def study(self) -> Path:
-        """The study as resolved, every default written out."""
-        return self.path / "study.toml"
-
-    @property
-    def journal(self) -> Path:
-        """One line for every round."""
-        return self.path / "rounds.jsonl"
-
-    @property
-    def trials(self) -> Path:
-        """The same for trials, by which settings are chosen, and for folds."""
-        return self.path / "trials.jsonl"
-
-    @property
-    def folds(self) -> Path:
-        """The finished folds of a cross-fitted evaluation."""
-        return self.path / "folds.json"
-
     def fold(self, number: int) -> "RunFolder":
-        """Return the rounds of one fold, until it is finished."""
-        return RunFolder(self.path / "folds" / str(number), within=self.to_resume)
+        """Return the folder of a fold or trial under way."""
+        return RunFolder(self.folds / str(number), within=self.to_resume)
 
-    @property
-    def beginning(self) -> Path:
-        """What was decided before the first round; a resumed run needs it."""
-        return self.path / "beginning.json"
-
-    @property
-    def result(self) -> Path:
-        """The figures and the verdict."""
-        return self.path / "result.json"
-
-    @property
-    def model(self) -> Path:
-        """The delivered arm's final parameters; `model.json` says how to use them."""
-        return self.path / "model.safetensors"
-
-    @property
-    def model_card(self) -> Path:
-        """Features, scaling, classes and versions: enough to predict."""
-        return self.path / "model.json"
-
-    @property
-    def contributions(self) -> Path:
-        """What every hospital gave, for a spreadsheet."""
-        return self.path / "contributions.csv"
-
-    @property
-    def status(self) -> Path:
-        """What the coordinator is doing."""
-        return self.path / "status.json"
-
-    @property
-    def report(self) -> Path:
-        """The report for people."""
-        return self.path / "report.html"
-
-    @property
-    def spool(self) -> Path:
-        """Large messages and updates of the round under way; gone when the coordinator ends."""
-        return self.path / "spool"
-
-    @property
-    def witness(self) -> Path:
-        """The hash of each hospital's own log with every reply."""
-        return self.path / "witness.jsonl"
-
-    @property
-    def has_begun(self) -> bool:
-        """Return if the folder holds more of a run than its study."""
-        files = (self.beginning, self.journal, self.trials, self.folds, self.result)
-        left = (*files, self.path / "checkpoints", self.fold(0).path.parent, self.sealed)
-        parts = (RunFolder(part, within=self.path) for part in (self.path / USERS).glob("*"))
-        return any(path.exists() for path in left) or any(part.has_begun for part in parts)
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the run came to its end; the report is the last that it writes."""
-        return self.result.exists() and self.report.exists()
+    def finished_fold(self, number: int) -> Path:
+        """Return the journal of a finished one."""
+        return self.folds / f"{number}.jsonl"
 
     def checkpoint(self, arm: str) -> Path:
         """Return the last finished round of one arm."""
@@ -151,53 +91,49 @@ class RunFolder:
         return self.path / "checkpoints" / "before" / f"{arm}.{number}.safetensors"
 
     @property
-    def sealed(self) -> Path:
-        """The sums of sealed rounds: the one that was begun, and evidence of one that is off."""
-        return self.path / "sealed"
+    def has_begun(self) -> bool:
+        """Return if the folder holds more of a run than its study."""
+        files = (self.beginning, self.journal, self.folds, self.result, self.sealed)
+        parts = (RunFolder(part, within=self.path) for part in (self.path / USERS).glob("*"))
+        return any(path.exists() for path in (*files, self.path / "checkpoints")) or any(
+            part.has_begun for part in parts
+        )
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run came to its end."""
+        return self.result.exists() and self.report.exists()
+
+    @property
+    def resume_command(self) -> str:
+        """What a person types to continue the run."""
+        return f"`erosion server --resume {quote(str(self.to_resume))}`"
 
 
 def new_run_folder(parent: Path, study: Study) -> RunFolder:
     """Make `parent/<time>-<study>`, with the study in it. Raises RunError where that fails."""
-    stamp = _stamp()
-    path = parent / f"{stamp}-{study.name}"
-    number = 1
-    while True:
-        try:
-            path.mkdir(parents=True)
-            break
-        except FileExistsError:  # two runs within a second
-            number += 1
-            path = parent / f"{stamp}-{study.name}-{number}"
-        except OSError as problem:
-            raise DiskError(
-                f"The run folder {path} cannot be made: {problem}. Give another with --runs FOLDER."
-            ) from None
-    folder = RunFolder(path)
-    try:
-        _name_it(folder, _new_name())
-        write_study(folder.study, study)
-    except OSError as problem:
-        raise DiskError(f"The run folder {path} cannot be used: {problem}.") from None
-    return folder
+    first = f"{_stamp()}-{study.name}"
+    names = chain([first], (f"{first}-{number}" for number in count(2)))  # two within a second
+    with _usable(parent, "Give another folder with --runs FOLDER."):
+        path = next(place for name in names if _is_made(place := parent / name))
+    with _usable(path):
+        return _begun(RunFolder(path), study)
 
 
 def open_run_folder(path: Path, study: Study) -> RunFolder:
     """Use `path`, which must hold no run, and no other study. Raises RunError."""
     folder = RunFolder(path)
-    try:
+    with _usable(path):
         path.mkdir(parents=True, exist_ok=True)
         with alone_in(path):
             if folder.has_begun or _is_of_another_study(folder, study):
                 raise RunError(
-                    f"{path} holds a run already. Give --run-folder an empty folder, or resume"
-                    f" that run: `erosion server --resume {quote(str(path))}`, with the study file"
-                    " before it where that was corrected since."
+                    "it holds a run already",
+                    where=str(path),
+                    remedy=f"Give --run-folder an empty folder, or resume: {folder.resume_command},"
+                    " with the study file before it where that was corrected since.",
                 )
-            _name_it(folder, _new_name())
-            write_study(folder.study, study)
-    except OSError as problem:
-        raise DiskError(f"The run folder {path} cannot be used: {problem}.") from None
-    return folder
+            return _begun(folder, study)
 
 
 def resumed_run_folder(path: Path, study: Study | None = None) -> RunFolder:
@@ -214,37 +150,34 @@ def resumed_run_folder(path: Path, study: Study | None = None) -> RunFolder:
     whole = RunFolder(path.resolve().parent.parent)
     if path.resolve().parent.name == USERS and whole.study.exists():
         raise RunError(f"{path} is part of the run in {whole.path}. Give --resume that folder.")
-    if study is not None:
-        _take(study, folder)
-    try:
-        _name_it(folder, _new_name())
-    except OSError as problem:
-        raise DiskError(f"The run folder {path} cannot be used: {problem}.") from None
+    with _usable(path):
+        if study is not None:
+            _take(study, folder)
+        _name_it(folder)
     return folder
 
 
 def _take(study: Study, folder: RunFolder) -> None:
     path = folder.path
-    try:
-        with alone_in(path):
-            if not _is_of_another_study(folder, study):
-                return
-            if folder.has_begun:
-                raise RunError(
-                    f"The run in {path} has begun with another study than the one given, and its"
-                    " settings cannot change any more. To resume it, give its own study,"
-                    f" {folder.study}, or `erosion server --resume {quote(str(path))}` alone. To"
-                    f" run the one given, move {path} away and start it again."
-                )
-            before_status = {folder.name, folder.study, folder.spool, folder.witness}
-            if not folder.status.exists() and set(path.iterdir()) - before_status:
-                raise RunError(
-                    f"{path} is not a run folder: there was no coordinator at work in it, and its"
-                    f" {folder.study.name} would be written over. Give --resume a run's folder."
-                )
-            write_study(folder.study, study)
-    except OSError as problem:
-        raise DiskError(f"The run folder {path} cannot be used: {problem}.") from None
+    with alone_in(path):
+        if not _is_of_another_study(folder, study):
+            return
+        if folder.has_begun:
+            raise RunError(
+                "the run has begun with another study than the one given, and its settings cannot"
+                " change any more",
+                where=str(path),
+                remedy=f"To resume it, give its own study, {folder.study}, or"
+                f" {folder.resume_command} alone. To run the one given, move {path} away and start"
+                " it again.",
+            )
+        before_status = {folder.name, folder.study, folder.spool, folder.witness}
+        if not folder.status.exists() and set(path.iterdir()) - before_status:
+            raise RunError(
+                f"{path} is not a run folder: there was no coordinator at work in it, and its"
+                f" {folder.study.name} would be written over. Give --resume a run's folder."
+            )
+        write_study(folder.study, study)
 
 
 def user_folder(whole: RunFolder, study: Study) -> RunFolder:
@@ -253,40 +186,51 @@ def user_folder(whole: RunFolder, study: Study) -> RunFolder:
     Raises RunError, and CheckpointError where the part was run with other settings.
     """
     folder = whole.of_user(study.user)
-    try:
+    with _usable(folder.path):
         folder.path.mkdir(parents=True, exist_ok=True)
         if folder.has_begun and _is_of_another_study(folder, study):
             raise CheckpointError(
-                f"{folder.path} was begun with other settings than those in {whole.study}. Start"
-                " the study again."
+                f"it was begun with other settings than those in {whole.study}",
+                where=str(folder.path),
+                remedy="Start the study again.",
             )
-        _name_it(folder, f"{whole.run}.{study.user}")
-        write_study(folder.study, study)
+        return _begun(folder, study, f"{whole.run}.{study.user}")
+
+
+@contextmanager
+def _usable(path: Path, remedy: str = "") -> Iterator[None]:
+    try:
+        yield
     except OSError as problem:
-        raise DiskError(f"The run folder {folder.path} cannot be used: {problem}.") from None
+        what = f"the run folder cannot be used ({problem})"
+        raise DiskError(what, where=str(path), remedy=remedy) from None
+
+
+def _is_made(path: Path) -> bool:
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _begun(folder: RunFolder, study: Study, name: str = "") -> RunFolder:
+    _name_it(folder, name)
+    write_study(folder.study, study)
     return folder
+
+
+def _name_it(folder: RunFolder, name: str = "") -> None:
+    """Write the run's name, once: sites that have answered it know it by that.
+
+    By default one that no other folder has, of 24 characters.
+    """
+    if not folder.name.exists():
+        write_atomically(folder.name, f"{name or f'{_stamp()}-{secrets.token_hex(4)}'}\n")
 
 
 def _stamp() -> str:
     return datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-
-
-def _new_name() -> str:
-    """Return a new name each time, for any folder: 24 characters."""
-    return f"{_stamp()}-{secrets.token_hex(4)}"
-
-
-def _name_it(folder: RunFolder, name: str) -> None:
-    """Write the run's name, once: sites that have answered it know it by that."""
-    if not folder.name.exists():
-        write_atomically(folder.name, f"{name}\n")
-
-
-def _no_name(path: Path, problem: str) -> CheckpointError:
-    return CheckpointError(
-        f"{path}, by which sites know the run, cannot be read ({problem}). Bring it back from a"
-        " backup, or start the study again in another folder."
-    )
 
 
 def _is_of_another_study(folder: RunFolder, study: Study) -> bool:

@@ -17,8 +17,8 @@ from erosion_common.program.command_line import main
 from erosion_common.sealed.pinned_keys import as_text, read_pinned_keys
 from erosion_common.support.files import write_private
 from erosion_common.support.keys import fingerprint, new_private_key, private_pem
+from erosion_server.enrolment.enrolment import write_peers
 from erosion_server.enrolment.federation_folder import read_key_registry
-from erosion_server.enrolment.peers_file import write_peers
 from tests.support.enrolled import make_federation
 from tests.support.refusals import refused
 from tests.support.sealed_study import sealed_study
