@@ -2,23 +2,21 @@
 
 import io
 import os
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from erosion_common.errors import CheckpointError, ErosionError
-from erosion_common.protocol.messages import FinalMetrics
 from erosion_common.rounds.records import RoundRecord, curve_of
 from erosion_common.study.study import Study
 from erosion_common.support.software import install_command
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from erosion.interface.models import Model
-    from erosion_server.run.result import ArmResult, Result
+    from erosion_server.run.result import Result
 
 
 def pandas() -> Any:
@@ -32,65 +30,7 @@ def pandas() -> Any:
     return pd
 
 
-def rounds_frame(records: Sequence[RoundRecord], arms: Mapping[str, "ArmResult"]) -> "pd.DataFrame":
-    """Return one row for each round of each arm, and one for its start, round 0.
-
-    The metrics are the user's, of the model after the round; those of the last are the final ones.
-    """
-    rows = []
-    for arm, ended in arms.items():
-        of_arm = [record for record in records if record.arm == arm]
-        found = {record.round: _of_round(record) for record in of_arm}
-        for number, metrics in curve_of(of_arm, ended.rounds, ended.metrics):
-            measured = {} if metrics is None else metrics.model_dump(exclude={"intervals"})
-            rows.append({"arm": arm, "round": number, **found.get(number, _START), **measured})
-    return pandas().DataFrame(rows)
-
-
-_START = {"outcome": "start", "note": "", "seconds": 0.0, "num_accepted": 0}
-
-
-def _of_round(record: RoundRecord) -> dict[str, Any]:
-    return {
-        "outcome": record.outcome,
-        "note": record.note,
-        "seconds": record.seconds,
-        "num_accepted": sum(e.outcome == "accepted" for e in record.hospitals.values()),
-    }
-
-
-def weights_frame(records: Sequence[RoundRecord]) -> "pd.DataFrame":
-    """Return one row for each hospital in each round of each arm: weight, distance, outcome."""
-    rows = []
-    for record in records:
-        for hospital, entry in record.hospitals.items():
-            values = asdict(entry)
-            weight = values.pop("weight_after")
-            del values["weight_before"], values["left_out"]  # the row above and `reason` have them
-            place = {"arm": record.arm, "round": record.round, "hospital": hospital}
-            rows.append({**place, "weight": weight, **values})
-    return pandas().DataFrame(rows)
-
-
-def arms_frame(metrics: Mapping[str, FinalMetrics]) -> "pd.DataFrame":
-    """Return one row for each arm: final metrics, with `_low` and `_high` of their intervals."""
-    rows = {}
-    for arm, found in metrics.items():
-        row: dict[str, Any] = dict(found.model_dump(exclude={"intervals"}))
-        for name, interval in found.intervals.items():
-            row |= {f"{name}_low": interval.low, f"{name}_high": interval.high}
-        rows[arm] = row
-    frame = pandas().DataFrame.from_dict(rows, orient="index")
-    frame.index.name = "arm"
-    return frame
-
-
-def predictions_frame(text: str) -> "pd.DataFrame":
-    """Return the held-out predictions of a CSV file."""
-    frame: pd.DataFrame = pandas().read_csv(io.StringIO(text))
-    return frame
-
-
+INTERVALS = {"intervals"}
 OWN_COMPARISON = (
     "This verdict looks at its own comparison alone. Every hospital was the user, and where several"
     " are looked at, the p-values count that are adjusted for all of them:"
@@ -138,18 +78,52 @@ class Run:
         The metrics are the user's, of the model after the round. Round 0 is the start, before any
         training; the last round's are the final ones, which `arms` has with their intervals.
         """
-        return rounds_frame(self.records, self.result.arms)
+        rows = []
+        for arm, ended in self.result.arms.items():
+            of_arm = [record for record in self.records if record.arm == arm]
+            found = {record.round: record for record in of_arm}
+            for number, metrics in curve_of(of_arm, ended.rounds, ended.metrics):
+                record = found.get(number, RoundRecord(arm, number, "done", "", {}))
+                entries = record.hospitals.values()
+                row = {
+                    "arm": arm,
+                    "round": number,
+                    "outcome": record.outcome if number else "start",
+                    "note": record.note,
+                    "seconds": record.seconds,
+                    "num_accepted": sum(entry.outcome == "accepted" for entry in entries),
+                }
+                rows.append(
+                    row | ({} if metrics is None else metrics.model_dump(exclude=INTERVALS))
+                )
+        return pandas().DataFrame(rows)
 
     @cached_property
     def weights(self) -> "pd.DataFrame":
         """One row for each hospital in each round of each arm: weight, distance, outcome."""
-        return weights_frame(self.records)
+        rows = []
+        for record in self.records:
+            place = {"arm": record.arm, "round": record.round}
+            for hospital, entry in record.hospitals.items():
+                values = asdict(entry)
+                weight = values.pop("weight_after")
+                del values["weight_before"], values["left_out"]  # the row above, `reason` have them
+                rows.append({**place, "hospital": hospital, "weight": weight, **values})
+        return pandas().DataFrame(rows)
 
     @cached_property
     def arms(self) -> "pd.DataFrame":
         """One row for each arm and local reference: the final metrics with 95 % intervals."""
         arms = {arm: ended.metrics for arm, ended in self.result.arms.items()}
-        return arms_frame({**arms, **self.result.references})
+        rows = {}
+        for arm, found in {**arms, **self.result.references}.items():
+            row: dict[str, Any] = dict(found.model_dump(exclude=INTERVALS))
+            for name, interval in found.intervals.items():
+                row |= {f"{name}_low": interval.low, f"{name}_high": interval.high}
+            rows[arm] = row
+        frame: pd.DataFrame = pandas().DataFrame.from_dict(rows, orient="index")
+        frame.index.name = "arm"
+        return frame
 
     def predictions(self, site: str | os.PathLike[str] | None = None) -> "pd.DataFrame":
         """Return each arm's held-out predictions: of every patient by a model that never saw it.
@@ -164,7 +138,8 @@ class Run:
         Raises:
             ErosionError: Where they are not there.
         """
-        return predictions_frame(self._held_out(site))
+        frame: pd.DataFrame = pandas().read_csv(io.StringIO(self._held_out(site)))
+        return frame
 
     def _held_out(self, site: str | os.PathLike[str] | None) -> str:
         from erosion.interface.models import site_folder_of

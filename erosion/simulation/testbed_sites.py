@@ -18,7 +18,7 @@ from erosion_common.errors import DataError, ErosionError, SiteError, StudyError
 from erosion_common.learning.installed import Installed
 from erosion_common.settings.base import read_toml
 from erosion_common.study.study import Study, load_study
-from erosion_server.description.description import Description
+from erosion_server.description.description import Descriptions
 
 logger = logging.getLogger("erosion.testbed")
 
@@ -98,7 +98,7 @@ def sites_of_testbed(
     }
 
 
-def describe_here(study_file: Path, data_dir: Path) -> Description:
+def describe_here(study_file: Path, data_dir: Path) -> Descriptions:
     """Return what a deployment would give. Raises StudyError, DataError."""
     from erosion_client.training.hospital import Hospital
 
@@ -111,7 +111,7 @@ def describe_here(study_file: Path, data_dir: Path) -> Description:
                 replies[name] = Hospital(site).summarise(study)
             except ErosionError as problem:
                 declined[name] = str(problem)
-    return Description(study, replies, declined)
+    return Descriptions(study, replies, declined)
 
 
 def in_a_simulation(site: Site, study: Study, weights: Path | None) -> Site:

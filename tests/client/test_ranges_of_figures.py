@@ -12,7 +12,7 @@ from erosion_client.disclosure.summary import column_summaries
 from erosion_client.site_file import Site
 from erosion_common.protocol.messages import ColumnSummary, Summary, count_range
 from erosion_common.tasks.inputs import TabularTask
-from erosion_server.description.description import Description
+from erosion_server.description.description import Descriptions
 from tests.support.small_study import make_study
 
 CATEGORIES = ("f", "m")
@@ -124,7 +124,7 @@ def test_a_patient_with_many_rows_is_one_in_every_count(tmp_path: Path) -> None:
     columns = tuple(column_summaries(cells, study.task, rows, groups % 2, groups))
     num_samples, _, num_patients = cells.numbers(rows, groups)
     told = Summary(min_cell=3, num_samples=num_samples, num_patients=num_patients, columns=columns)
-    found = Description(study, {"a": told}, {}).figures["hospitals"]["a"]  # type: ignore[dict-item]
+    found = Descriptions(study, {"a": told}, {}).figures["hospitals"]["a"]  # type: ignore[dict-item]
     assert found["patients"]["low"] <= 22 <= found["patients"]["high"] <= 26
     for column in ("sex", "ill"):
         categories = found["columns"][column]["categories"]

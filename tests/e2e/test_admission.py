@@ -252,7 +252,7 @@ def test_a_site_that_vanished_without_a_word_may_come_back_at_once(
     with deaf(enrolled.line().connect()):
         wait_until(lambda: enrolled.connected() == ["bob"])
         with enrolled.line().connect():
-            wait_until(lambda: list(enrolled.link.grid.sessions().values()) == [2])
+            wait_until(lambda: [n for n, _ in enrolled.link.grid.visits().values()] == [2])
             assert enrolled.connected() == ["bob"]
     assert enrolled.recorded() == []
 

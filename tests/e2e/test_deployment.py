@@ -18,6 +18,7 @@ from erosion_client.training.hospital import Hospital
 from erosion_common.protocol.scaling import CUT
 from erosion_common.rounds import checkpoint
 from erosion_common.study.study import Study
+from erosion_server.coordination.folder_store import FolderStore
 from erosion_server.coordination.run_study import MEMORY_SHARE, Setup, need_disk
 from erosion_server.link import Link, spool
 from erosion_server.output.events import RunEvent
@@ -195,7 +196,7 @@ def test_settings_are_chosen_alike_in_a_deployment_and_in_a_simulation(tmp_path:
     )
     with deployed(study, tmp_path) as (federation, result):
         simulated = simulate(study, {name: federation.hospital(name) for name in study.hospitals})
-        num_trial_rounds = len(federation.run_folder.trials.read_text().splitlines())
+        num_trial_rounds = len(FolderStore(federation.run_folder).rounds_in_folds())
     assert num_trial_rounds == 2 * (2 + 1) * 4  # folds, candidates of both arms, rounds and one
     for arm, choice in simulated.choices.items():
         selected = result.arms[arm].selected

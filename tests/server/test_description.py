@@ -30,7 +30,7 @@ from erosion_common.rounds.misfits import misfits_of
 from erosion_common.study.sections import Fold
 from erosion_common.study.study import Study
 from erosion_server.description.ask import ask_all
-from erosion_server.description.description import Description, problem_with
+from erosion_server.description.description import Descriptions, problem_with
 from erosion_server.description.page import description_page, show
 from tests.support.html_page import Page
 from tests.support.patience import PATIENCE
@@ -197,7 +197,7 @@ def test_what_is_not_told_is_not_shown_as_none_nor_the_rest_as_all() -> None:
         )
         for name in ("a", "b")
     }
-    found = Description(make_study(), replies, {})
+    found = Descriptions(make_study(), replies, {})
     page = Page(description_page(found)).text
     for number in ("30 (21–48)", "(0–9)", "(70–100%)", "(0–30%)"):
         assert number in page
@@ -315,7 +315,7 @@ def test_figures_that_no_patients_have_cost_their_hospital_its_place_and_nobody_
     shown(found)
 
 
-def shown(found: Description) -> str:
+def shown(found: Descriptions) -> str:
     """As the terminal and the page have it."""
     stream = io.StringIO()
     show(found, Console(file=stream, width=200))
@@ -362,7 +362,7 @@ def test_whatever_figures_a_hospital_tells_the_table_and_the_page_are_made() -> 
             replies = {name: read(number_reply(name, **changed)) for name, changed in told.items()}
             for name, reply in replies.items():
                 assert (problem_with(reply, study, name) is None) == (not told[name].get("shares"))
-            assert "nan" not in shown(Description(study, replies, {})), told
+            assert "nan" not in shown(Descriptions(study, replies, {})), told
 
 
 def test_a_hospital_that_declined_and_was_mended_in_time_gave_a_description() -> None:
@@ -413,13 +413,13 @@ def test_the_page_shows_everybody_and_what_is_off() -> None:
         )
         for name, middle in (("a", 50.0), ("b", 600.0))
     }  # fmt: skip
-    found = Description(study, replies, {"c": "<b>no</b>"})
+    found = Descriptions(study, replies, {"c": "<b>no</b>"})
     page = Page(description_page(found)).text
     assert "1 column" in page  # at two hospitals
     assert "<b>no</b>" in page
     assert "fewer than 10" in page
     assert "67%" in page
-    nobody = Page(description_page(Description(make_study(), {}, {}))).text
+    nobody = Page(description_page(Descriptions(make_study(), {}, {}))).text
     assert "0 of 2" in nobody
 
 

@@ -1,6 +1,7 @@
 """What the coordinator makes of sites that come and go, without a port."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from flwr.app import Error, Message, RecordDict
@@ -17,7 +18,7 @@ from erosion_common.study.study import Study
 from erosion_common.support.process import RunningTime
 from erosion_server.coordination.network import NetworkChannel
 from erosion_server.enrolment.admission import RejectionLog
-from erosion_server.link.channel import Content, Exchange, LinkGrid, Request
+from erosion_server.link.channel import Content, LinkGrid, OpenRequests, Request
 from erosion_server.link.service import Sessions
 from erosion_server.link.site_session import Peer, SiteSession
 from erosion_server.link.spool import TransferThrottle
@@ -52,12 +53,13 @@ class Port:
     def __init__(
         self, study: Study, keys: "Keys | None" = None, *, others_stay: bool = False
     ) -> None:
-        self.exchange, self.seconds = Exchange(), 0.0
+        self.exchange, self.seconds = OpenRequests(), 0.0
         self.sessions = Sessions(self.exchange, RejectionLog(None))
         clock = RunningTime()
         clock.now = lambda: self.seconds  # type: ignore[method-assign]
         grid = LinkGrid(self.sessions, clock)
-        self.transport = NetworkChannel(study, grid, keys, others_stay=others_stay)
+        authorizer: Any = keys
+        self.transport = NetworkChannel(study, grid, authorizer, others_stay=others_stay)
 
     def connect(self, name: str) -> SiteSession:
         """A site comes and introduces itself."""

@@ -22,7 +22,7 @@ from erosion_common.protocol.frames import (
     json_frame,
 )
 from erosion_server.link import site_session, spool
-from erosion_server.link.channel import Exchange, Mailbox, Pending, Request
+from erosion_server.link.channel import Mailbox, OpenRequests, Pending, Request
 from erosion_server.link.site_session import (
     LARGE_BYTES,
     MOST_FRAMES,
@@ -39,7 +39,7 @@ LARGE = {"a": {"arrays": [["x", "uint8", [LARGE_BYTES], "raw", LARGE_BYTES]]}}
 
 
 def ask(
-    exchange: Exchange, request_id: str, most_bytes: int = 0, mailbox: Mailbox | None = None
+    exchange: OpenRequests, request_id: str, most_bytes: int = 0, mailbox: Mailbox | None = None
 ) -> Mailbox:
     mailbox = mailbox or Mailbox()
     request = RequestMessage(RecordDict(), request_id, NODE, "train", group_id="", ttl=60.0)
@@ -47,13 +47,13 @@ def ask(
     return mailbox
 
 
-def session_on(exchange: Exchange, throttle: TransferThrottle | None = None) -> SiteSession:
+def session_on(exchange: OpenRequests, throttle: TransferThrottle | None = None) -> SiteSession:
     throttle = throttle or TransferThrottle(lambda: 2)
     return SiteSession(Peer(NODE, "alice", None, ""), SESSION, exchange, throttle)
 
 
 def take_in(
-    exchange: Exchange, frames: Iterable[bytes], *, most_head_bytes: int = LARGEST_HEAD_BYTES
+    exchange: OpenRequests, frames: Iterable[bytes], *, most_head_bytes: int = LARGEST_HEAD_BYTES
 ) -> None:
     """All within one tick of the line's clock, by a site that was asked for so large a head."""
     session = session_on(exchange)
@@ -67,7 +67,7 @@ def take_in(
 
 
 def test_a_site_may_answer_every_request_however_short_the_rounds_are() -> None:
-    exchange = Exchange()
+    exchange = OpenRequests()
     names = [f"r{number}" for number in range(2 * MOST_FRAMES)]
     for name in names:
         ask(exchange, name)
@@ -76,7 +76,7 @@ def test_a_site_may_answer_every_request_however_short_the_rounds_are() -> None:
 
 
 def test_large_heads_that_come_to_nothing_are_more_than_any_site_has_use_for() -> None:
-    exchange = Exchange()
+    exchange = OpenRequests()
     ask(exchange, "r1", most_bytes=8)
     arrays = {"a": {"arrays": [["x", "float32", [2], "erosion.float32.le", 8]]}}
     head = {"re": "r1", "records": arrays, "nothing": "x" * 2**20}
@@ -97,7 +97,7 @@ def test_of_a_reply_that_nobody_waits_for_any_more_nothing_is_kept(
         return made
 
     monkeypatch.setattr(site_session, "MemorySpace", space)
-    exchange, half = Exchange(), frame(Kind.DATA, bytes(LARGE_BYTES // 2))
+    exchange, half = OpenRequests(), frame(Kind.DATA, bytes(LARGE_BYTES // 2))
     ask(exchange, "late", most_bytes=LARGE_BYTES)
     ask(exchange, "next")
     session = session_on(exchange)
@@ -123,7 +123,7 @@ def test_of_a_reply_that_nobody_waits_for_any_more_nothing_is_kept(
 
 
 def test_a_head_that_no_request_needs_is_not_read() -> None:
-    exchange = Exchange()
+    exchange = OpenRequests()
     ask(exchange, "r1")
     records = {"a": {"config": {"json": "x" * 2**17}}}
     reply = json_frame(Kind.MESSAGE, {"re": "r1", "records": records})
@@ -134,7 +134,7 @@ def test_a_head_that_no_request_needs_is_not_read() -> None:
 
 
 def test_a_full_disk_ends_the_study_that_waits_for_the_reply_and_no_other() -> None:
-    exchange, full = Exchange(), OSError(errno.ENOSPC, "No space left on device")
+    exchange, full = OpenRequests(), OSError(errno.ENOSPC, "No space left on device")
     first, second = ask(exchange, "first"), ask(exchange, "second")
     exchange.fail("first", full)
     assert (first.problem, second.problem) == (full, None)
@@ -152,7 +152,7 @@ def test_a_file_that_cannot_be_made_leaves_nothing_but_its_error(tmp_path: Path)
 class Played:
     """A session on a line that takes everything at once; ticks pass only as a test lets them."""
 
-    def __init__(self, exchange: Exchange, throttle: TransferThrottle | None = None) -> None:
+    def __init__(self, exchange: OpenRequests, throttle: TransferThrottle | None = None) -> None:
         self.session = session_on(exchange, throttle)
         self.arriving: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.written: list[Kind] = []
@@ -196,7 +196,7 @@ def play(played: Played, script: Callable[[], Awaitable[None]]) -> None:
 
 
 def test_a_site_that_sends_for_long_hears_of_the_coordinator_meanwhile() -> None:
-    exchange, num_bytes = Exchange(), 1000 * SMALLEST_DATA_BYTES
+    exchange, num_bytes = OpenRequests(), 1000 * SMALLEST_DATA_BYTES
     ask(exchange, "r1", most_bytes=num_bytes)
     played = Played(exchange)
     arrays = {"a": {"arrays": [["x", "uint8", [num_bytes], "raw", num_bytes]]}}
@@ -210,7 +210,7 @@ def test_a_site_that_sends_for_long_hears_of_the_coordinator_meanwhile() -> None
 
 
 def test_a_site_that_is_told_much_is_asked_whether_it_lives_and_given_up() -> None:
-    played = Played(Exchange())
+    played = Played(OpenRequests())
 
     async def script() -> None:
         for tick in range(1, SILENT_TICKS):
@@ -225,7 +225,7 @@ def test_a_site_that_is_told_much_is_asked_whether_it_lives_and_given_up() -> No
 
 
 def test_more_silence_is_borne_while_a_reply_is_arriving() -> None:
-    exchange, num_bytes = Exchange(), 4 * SMALLEST_DATA_BYTES
+    exchange, num_bytes = OpenRequests(), 4 * SMALLEST_DATA_BYTES
     ask(exchange, "r1", most_bytes=num_bytes)
     played = Played(exchange)
     arrays = {"a": {"arrays": [["x", "uint8", [num_bytes], "raw", num_bytes]]}}
@@ -241,7 +241,7 @@ def test_more_silence_is_borne_while_a_reply_is_arriving() -> None:
 
 
 def test_a_site_whose_reply_waits_for_its_turn_hears_of_the_coordinator(tmp_path: Path) -> None:
-    exchange, throttle = Exchange(), TransferThrottle(lambda: 2)
+    exchange, throttle = OpenRequests(), TransferThrottle(lambda: 2)
     ask(exchange, "r1", LARGE_BYTES, Mailbox(Spool(tmp_path)))
     played = Played(exchange, throttle)
 
@@ -256,7 +256,7 @@ def test_a_site_whose_reply_waits_for_its_turn_hears_of_the_coordinator(tmp_path
 
 def test_a_site_whose_request_waits_for_its_turn_hears_of_the_coordinator(tmp_path: Path) -> None:
     throttle = TransferThrottle(lambda: 2)
-    played = Played(Exchange(), throttle)
+    played = Played(OpenRequests(), throttle)
 
     async def script() -> None:
         await throttle.enter("another's")
@@ -280,7 +280,7 @@ def test_a_site_whose_request_waits_for_its_turn_hears_of_the_coordinator(tmp_pa
 def test_a_request_dropped_while_its_last_frame_is_on_its_way_is_known_to_be_dropped(
     num_buffers: int,
 ) -> None:
-    played = Played(Exchange())
+    played = Played(OpenRequests())
     last = Kind.DATA if num_buffers else Kind.MESSAGE
     gate = asyncio.Event()
     write = played.write

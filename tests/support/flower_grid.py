@@ -30,14 +30,6 @@ class InProcessGrid(MessageGrid):
         self.asked: list[list[int]] = []  # of every call
         self.sent: list[RecordDict] = []  # the first request of every call
 
-    def set_run(self, run: Any) -> None:
-        """Nothing is done."""
-
-    @property
-    def run(self) -> Any:
-        """There is none."""
-        return None
-
     def get_node_ids(self) -> list[int]:
         """All that are there."""
         return list(self.nodes)

@@ -166,15 +166,15 @@ class Rogue:
 
     def do(self, act: Callable[[SiteSession], Any]) -> None:
         node = self.node()
-        number = self.grid.sessions().get(node, 0)
+        number = self.grid.visits().get(node, (0, 0))[0]
         self.link._sessions.call(node, number, act)
 
     def line_ends(self, frames: Sequence[bytes]) -> None:
         """These frames make the site leave, and come back."""
         node = self.node()
-        before = self.grid.sessions()
+        before = self.grid.visits()
         self.send(frames)
-        wait_until(lambda: node not in self.grid.get_node_ids() or self.grid.sessions() != before)
+        wait_until(lambda: node not in self.grid.get_node_ids() or self.grid.visits() != before)
         self.node()
 
 

@@ -1,12 +1,11 @@
 """The hospitals over the network: requests become Flower messages, replies plain values again.
 
-Of the link it needs a Flower `Grid` and the few questions of `NodeAuthorizer`. The study travels
-with `describe`; a site that was not sent a study yet, or has lost it, gets it with the request.
+The study travels with `describe`; a site that was not sent it yet, or has lost it, gets it with the
+request.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from flwr.app import Error, Message, RecordDict
 
@@ -34,26 +33,10 @@ from erosion_common.settings.names import is_name
 from erosion_common.study.study import Study
 from erosion_common.support.text import printable
 from erosion_server.coordination.end_notices import EndNotices
-from erosion_server.link import LEFT, NODE_LEFT, UNREADABLE, LinkGrid
+from erosion_server.link import LEFT, NODE_LEFT, UNREADABLE, Link, LinkGrid
 
 DESCRIBE_SECONDS = 300.0  # a site may load its data before it answers
 NOTICE_SECONDS = 60.0
-
-
-class NodeAuthorizer(Protocol):
-    """Knows which keys are let in."""
-
-    def hospital_of(self, node_id: int) -> str | None:
-        """Return the hospital that a node's key belongs to; None where the key is not let in."""
-
-    def why_not(self, hospital: str) -> str | None:
-        """Return why no site could come in as `hospital` now; None where one could."""
-
-    def may_renew(self, hospital: str) -> bool:
-        """Return whether a renewed key would let it in again, or does; not where it was revoked."""
-
-    def evict(self, node_id: int) -> None:
-        """Disconnect a node with a key that is no longer let in, and give the reason."""
 
 
 @dataclass(slots=True)
@@ -91,7 +74,7 @@ class NetworkChannel:
         self,
         study: Study,
         grid: LinkGrid,
-        authorizer: NodeAuthorizer | None,
+        authorizer: Link | None,
         *,
         others_stay: bool = False,
         end_notices: EndNotices | None = None,
@@ -114,10 +97,8 @@ class NetworkChannel:
         self._introduction: RecordDict | None = None  # what every newcomer is asked
         self._sites: dict[Connection, _Site] = {}
         self._asked: dict[str, Connection] = {}  # describe request -> the connection
-        self._unanswered: dict[
-            int, float
-        ] = {}  # node -> seconds of earlier connections in which it
-        # was asked to introduce itself without an answer: a return starts no other wait
+        self._unanswered: dict[int, float] = {}  # node -> seconds of earlier connections in which
+        # it was asked to introduce itself without an answer: a return starts no other wait
         self._notices: set[str] = set()  # that were sent; sites confirm them
         self._num_connections = 0
         self._sent: dict[Connection, _Sent] = {}  # of the exchange under way
@@ -155,14 +136,7 @@ class NetworkChannel:
             site.hospital = None
             said = wire.Notice(text=reason, final=not self._others_stay, run=self._run)
             notice = wire.encode_notice(said)
-            message = BoundedMessage(
-                notice,
-                site.node_id,
-                wire.NOTICE,
-                most_reply_bytes=0,
-                ttl=NOTICE_SECONDS,
-                most_head_bytes=self._most_head_bytes,
-            )
+            message = self._message(notice, site.node_id, wire.NOTICE, NOTICE_SECONDS)
             self._notices.update(self._grid.push_messages([message]))
 
     def close(self) -> None:
@@ -192,34 +166,25 @@ class NetworkChannel:
             site.studies.add(request.study.digest)
             record, num_bytes = records[key]
             self._sent[connection] = _Sent(request, num_bytes, self.now())
-            yield self._message(record, site.node_id, request, seconds)
+            yield self._request(record, site.node_id, request, seconds)
 
     def replies(self, messages: Iterable[Message], seconds: float) -> Iterator[Reply]:
         """Return one reply for each of the latest `messages`."""
         deadline = self.now() + seconds
         by_node = {self._sites[c].node_id: c for c in self._sent if c in self._sites}
         waiting = dict(self._sent)
-        sent_again: list[Iterable[Message]] = []
-        for message in messages:
+        for message in self._with_studies(messages, by_node, deadline):
             connection = by_node[message.metadata.src_node_id]
-            if not message.has_error() and wire.asks_for_study(message.content):
-                del message
-                sent_again.append(self._with_study(connection, deadline))
-                continue
             reply = self._reply(connection, waiting.pop(connection), message)
             del message  # what is used of it is in the reply
             yield reply
             del reply
-        for again in sent_again:
-            for message in again:
-                connection = by_node[message.metadata.src_node_id]
-                reply = self._reply(connection, waiting.pop(connection), message)
-                del message
-                yield reply
-                del reply
-        for connection in [c for c in waiting if not self._is_connected(c)]:
-            del waiting[connection]  # it left before it could be asked
-            yield Reply(connection, Absence(LEFT), left=True)
+        visits = self._grid.visits()
+        for connection in [*waiting]:
+            site = self._sites[connection]
+            if visits.get(site.node_id, (None,))[0] != site.visit[0]:
+                del waiting[connection]  # it left before it could be asked
+                yield Reply(connection, Absence(LEFT), left=True)
         self._grid.probe(self._sites[connection].node_id for connection in waiting)
         for connection, sent in waiting.items():
             yield too_late(connection, seconds, sent.bytes_sent)
@@ -241,10 +206,6 @@ class NetworkChannel:
         """Return who was asked and has not answered; for other threads to look at."""
         nodes = self._grid.unanswered()
         return {connection for connection, s in list(self._sites.items()) if s.node_id in nodes}
-
-    def _is_connected(self, connection: Connection) -> bool:
-        site = self._sites[connection]
-        return self._grid.sessions().get(site.node_id) == site.visit[0]
 
     def _revoked(self) -> Iterator[News]:
         """Disconnect hospitals with a key that is no longer let in, and report strangers."""
@@ -274,17 +235,9 @@ class NetworkChannel:
             self._introduction = wire.encode_describe(self._study, self._run)
         self._num_connections += 1
         self._sites[self._num_connections] = site
-        name = None if self._authorizer is None else self._authorizer.hospital_of(site.node_id)
-        if self._end_notices is not None and name is not None:
+        if self._end_notices is not None and (name := self._known(site.node_id)) is not None:
             self._end_notices.asks(self._whole_run, name)
-        message = BoundedMessage(
-            self._introduction,
-            site.node_id,
-            wire.DESCRIBE,
-            most_reply_bytes=0,
-            ttl=DESCRIBE_SECONDS,
-            most_head_bytes=self._most_head_bytes,
-        )
+        message = self._message(self._introduction, site.node_id, wire.DESCRIBE, DESCRIBE_SECONDS)
         for request_id in self._grid.push_messages([message]):
             self._asked[request_id] = self._num_connections
 
@@ -300,8 +253,7 @@ class NetworkChannel:
                 f"it did not describe its patients within {seconds:g} s; look whether its data"
                 " source hangs"
             )
-            authorizer = self._authorizer
-            name = None if authorizer is None else authorizer.hospital_of(site.node_id)
+            name = self._known(site.node_id)
             if name in self._study.hospitals:
                 yield Away(name, reason, connection)
             else:
@@ -309,8 +261,7 @@ class NetworkChannel:
 
     def _introduced(self, connection: Connection, reply: Message) -> Iterator[News]:
         site = self._sites[connection]
-        if self._authorizer is not None:
-            self._note_log(reply, self._authorizer.hospital_of(site.node_id))
+        self._note_log(reply, self._known(site.node_id))
         if reply.has_error():
             yield from self._declined(connection, reply.error)
             return
@@ -333,7 +284,7 @@ class NetworkChannel:
     def _declined(self, connection: Connection, error: Error) -> Iterator[News]:
         """A site does not take part, or goes by a name that the study does not have for it."""
         node_id = self._sites[connection].node_id
-        known = None if self._authorizer is None else self._authorizer.hospital_of(node_id)
+        known = self._known(node_id)
         told = read_error(error)
         said, reason = told.hospital, told.reason
         if error.code in (NODE_LEFT, UNREADABLE) or (
@@ -375,54 +326,76 @@ class NetworkChannel:
         found = (site.hospital for site in self._sites.values() if site.node_id == node_id)
         return next(found, None)
 
+    def _known(self, node_id: int) -> HospitalName | None:
+        """Return the hospital that the node's key belongs to; None where it is not let in."""
+        return None if self._authorizer is None else self._authorizer.hospital_of(node_id)
+
     def _may_be(self, name: str, node_id: int) -> bool:
-        return self._authorizer is None or self._authorizer.hospital_of(node_id) == name
+        return self._authorizer is None or self._known(node_id) == name
+
+    def _with_studies(
+        self, messages: Iterable[Message], by_node: Mapping[int, Connection], deadline: float
+    ) -> Iterator[Message]:
+        """Yield the replies; sites that lack the study are asked again, and theirs come last."""
+        again = []
+        for message in messages:
+            if not message.has_error() and wire.asks_for_study(message.content):
+                again.append(self._with_study(by_node[message.metadata.src_node_id], deadline))
+            else:
+                yield message
+            del message
+        for replies in again:
+            yield from replies
 
     def _with_study(self, connection: Connection, deadline: float) -> Iterable[Message]:
         """Ask once more, at once, and let the site have the study."""
         sent, seconds = self._sent[connection], max(0.0, deadline - self.now())
         record = _encoded(wire.Encoder(), sent.request, with_study=True)
         sent.bytes_sent += wire.num_bytes(record)
-        message = self._message(record, self._sites[connection].node_id, sent.request, seconds)
+        message = self._request(record, self._sites[connection].node_id, sent.request, seconds)
         return self._grid.send_and_receive([message], timeout=seconds)
 
     def _reply(self, connection: Connection, sent: _Sent, message: Message) -> Reply:
         content: Result | Rejection | Absence
-        left = False
+        code = None
         self._note_log(message, self._sites[connection].hospital)
         if message.has_error():
-            told = read_error(message.error)
-            left = message.error.code == NODE_LEFT
-            unreadable = message.error.code == UNREADABLE
-            over = told.code == RunOver.__name__
-            content = Rejection(told.reason) if unreadable else Absence(told.reason, over=over)
+            code, told = message.error.code, read_error(message.error)
+            absence = Absence(told.reason, over=told.code == RunOver.__name__)
+            content = Rejection(told.reason) if code == UNREADABLE else absence
         else:
             try:
                 content = _decoded(sent.request, message.content)
             except ErosionError as problem:
                 content = Rejection(str(problem))
-        return Reply(
-            connection,
-            content,
-            left,
-            self.now() - sent.at,
-            sent.bytes_sent,
-            received_bytes(message),
-        )
+        seconds, received = self.now() - sent.at, received_bytes(message)
+        return Reply(connection, content, code == NODE_LEFT, seconds, sent.bytes_sent, received)
 
-    def _message(
+    def _request(
         self, record: RecordDict, node_id: int, request: Request, seconds: float
     ) -> Message:
         kind, group = wire.EVALUATE, ""
         if isinstance(request, TrainRequest):
             kind, group = wire.train_type(request.step), f"{request.arm}/{request.round}"
+        ttl = max(seconds, 1.0)  # a message that is past its time cannot be made
+        return self._message(record, node_id, kind, ttl, request.most_reply_bytes, group)
+
+    def _message(
+        self,
+        record: RecordDict,
+        node_id: int,
+        kind: str,
+        ttl: float,
+        most_reply_bytes: int | None = 0,
+        group_id: str = "",
+    ) -> Message:
         return BoundedMessage(
             record,
             node_id,
             kind,
-            most_reply_bytes=request.most_reply_bytes,
-            ttl=max(seconds, 1.0),  # a message that is past its time cannot be made
-            group_id=group,
+            most_reply_bytes=most_reply_bytes,
+            ttl=ttl,
+            group_id=group_id,
             most_head_bytes=self._most_head_bytes,
         )
 

@@ -6,7 +6,6 @@ import tomllib
 from collections.abc import Iterable
 from threading import Lock
 from types import SimpleNamespace
-from typing import Any
 
 from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import ServerApp
@@ -31,16 +30,7 @@ class AppGrid(MessageGrid):
 
     def __init__(self, grid: LinkGrid, run_id: int) -> None:
         self._grid, self._lock = grid, Lock()
-        self._grid.set_run(SimpleNamespace(run_id=run_id))
-
-    def set_run(self, run: Any) -> None:
-        """Keep the run's settings for `run`."""
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Any:
-        """Return what `set_run` was given; before that, a run with the number alone."""
-        return self._grid.run
+        self.set_run(SimpleNamespace(run_id=run_id))
 
     def get_node_ids(self) -> list[int]:
         """Return the sites that are connected."""

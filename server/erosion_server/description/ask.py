@@ -12,7 +12,7 @@ from erosion_common.protocol.messages import SummaryReply
 from erosion_common.rounds.bounds import most_head_bytes
 from erosion_common.study.study import Study
 from erosion_common.support.text import printable
-from erosion_server.description.description import Description, problem_with
+from erosion_server.description.description import Descriptions, problem_with
 from erosion_server.link import Link
 
 ANSWER_SECONDS = 300.0  # a site may load its data before it answers
@@ -21,14 +21,14 @@ LOOK_SECONDS = 0.5
 
 def ask_all(
     study: Study, link: Link, seconds: float, tell: Callable[[str], None] = lambda _: None
-) -> Description:
+) -> Descriptions:
     """Return the hospitals' replies within `seconds`, over a link that is open.
 
     A site where a person has yet to decide says so after that, and is asked again.
     """
     asked: dict[str, tuple[int, tuple[int, int]]] = {}  # request -> node and its visit
     seen: set[tuple[int, tuple[int, int]]] = set()
-    description = Description(study, {}, {})
+    description = Descriptions(study, {}, {})
     undecided: dict[str, str] = {}
     end = time.monotonic() + seconds
     while description.missing and time.monotonic() < end:
@@ -59,19 +59,19 @@ def ask_all(
                     undecided[name] = told
                     tell(f"{name}: {told}")
                     continue
-                description = Description(
+                description = Descriptions(
                     study, description.replies, {**description.declined, name: told}
                 )
                 tell(f"{name} declined: {told}")
             else:
                 replies = {**description.replies, name: told}
                 declined = {n: why for n, why in description.declined.items() if n != name}
-                description = Description(study, replies, declined)
+                description = Descriptions(study, replies, declined)
                 tell(f"{name} answered")
         link.grid.wait_for_news(LOOK_SECONDS)
     link.grid.forget(list(asked))
     waiting = {name: why for name, why in undecided.items() if name not in description.replies}
-    return Description(study, description.replies, {**waiting, **description.declined})
+    return Descriptions(study, description.replies, {**waiting, **description.declined})
 
 
 def _read(reply: Message, study: Study, known: str | None) -> tuple[str, SummaryReply | str]:

@@ -20,7 +20,7 @@ MOST_SHOWN = 300  # characters of a hospital's words
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class Descriptions:
     """The replies of the hospitals."""
 
     study: Study

@@ -17,7 +17,7 @@ from erosion_common.protocol.messages import (
 )
 from erosion_common.rounds.misfits import middle_of, share_text
 from erosion_common.support.text import printable
-from erosion_server.description.description import Description
+from erosion_server.description.description import Descriptions
 from erosion_server.output.pages import Cell, Row, render_page
 
 LEFT, RIGHT = 130.0, 740.0  # of a picture: where its lowest and highest values are
@@ -43,7 +43,7 @@ class Column:
     picture: Picture | None
 
 
-def description_page(found: Description) -> str:
+def description_page(found: Descriptions) -> str:
     """Return the whole page."""
     number = len(found.replies)
     off = len({finding.column for finding in found.misfits})
@@ -64,7 +64,7 @@ def description_page(found: Description) -> str:
     )
 
 
-def _hospital(name: str, found: Description) -> Row:
+def _hospital(name: str, found: Descriptions) -> Row:
     if name in found.replies:
         return (name, *_numbers(found.replies[name]), "described")
     why = f"declined: {found.declined[name]}" if name in found.declined else ""
@@ -78,7 +78,7 @@ def _numbers(reply: Summary) -> tuple[Cell, Cell]:
     return patients, rows
 
 
-def _column(name: str, found: Description) -> Column:
+def _column(name: str, found: Descriptions) -> Column:
     columns = found.of(name)
     features = getattr(found.study.task, "features", ())
     unit = next((f.unit for f in features if f.name == name and f.unit), "")
@@ -112,7 +112,7 @@ def _column(name: str, found: Description) -> Column:
 
 
 def _shares(
-    hospital: str, column: ColumnSummary, categories: Sequence[str], found: Description
+    hospital: str, column: ColumnSummary, categories: Sequence[str], found: Descriptions
 ) -> Row:
     cell = found.replies[hospital].min_cell
     return (
@@ -188,7 +188,7 @@ def _picture(columns: Mapping[str, ColumnSummary]) -> Picture | None:
     return Picture(f"{low:.3g}", f"{high:.3g}", lines)
 
 
-def show(found: Description, console: Console) -> None:
+def show(found: Descriptions, console: Console) -> None:
     """A table of the columns, then what looks wrong, and who gave no description."""
     off = {(f.column, f.hospital) for f in found.misfits}
     table = Table(box=SIMPLE)

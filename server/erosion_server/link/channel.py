@@ -10,8 +10,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
+from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +73,7 @@ class Pending:
     mailbox: Mailbox
 
 
-class Exchange:
+class OpenRequests:
     """The requests of all channels. A reply counts only from the site that was asked, and once."""
 
     def __init__(self) -> None:
@@ -260,6 +260,17 @@ class Request:
 class MessageGrid(Grid):
     """What all grids here have in common."""
 
+    _run: Any = None
+
+    def set_run(self, run: Any) -> None:
+        """Keep Flower's description of a run, which means nothing here."""
+        self._run = run
+
+    @property
+    def run(self) -> Any:
+        """Return what `set_run` was given."""
+        return self._run
+
     def create_message(
         self,
         content: RecordDict,
@@ -288,7 +299,6 @@ class LinkGrid(MessageGrid):
         self._mailbox = self._exchange.open(Mailbox(spool))
         self._num_denials = sessions.keeper.num_news
         self.clock = clock
-        self._run: Any = None
         self.run_news: RunNews | None = None  # sent along with every request; None: nothing is
 
     def close(self) -> None:
@@ -302,25 +312,12 @@ class LinkGrid(MessageGrid):
         """Return the folder for a round's updates; None: they stay in memory."""
         return None if self._mailbox.spool is None else self._mailbox.spool.updates
 
-    def set_run(self, run: Any) -> None:
-        """Keep Flower's description of a run, which means nothing here."""
-        self._run = run
-
-    @property
-    def run(self) -> Any:
-        """Return what `set_run` was given."""
-        return self._run
-
     def get_node_ids(self) -> list[int]:
         """Return the ids of the connected sites."""
         return sorted(self._sessions.numbers())
 
-    def sessions(self) -> dict[int, int]:
-        """Return the connected sites: node id -> how often it has connected."""
-        return self._sessions.numbers()
-
     def visits(self) -> dict[int, tuple[int, int]]:
-        """Return the same, and how often a site said in its session that people have decided."""
+        """Return the connected sites: node id -> number of the session, and of decisions in it."""
         return self._sessions.visits()
 
     def unanswered(self) -> set[int]:
@@ -351,9 +348,17 @@ class LinkGrid(MessageGrid):
             request = Request.of(request_id, message, last[1], self.run_news, mailbox.spool)
             if most is None:
                 most = SPARE_BYTES + TIMES_REQUEST * request.num_bytes
-            envelope = _envelope(message, request_id)
+            asked = message.metadata  # without the content, which may be large
+            envelope = RequestMessage(
+                RecordDict(),
+                request_id,
+                node_id,
+                asked.message_type,
+                group_id=asked.group_id,
+                ttl=asked.ttl,
+            )
             self._exchange.ask(request_id, Pending(envelope, node_id, number, most, mailbox))
-            calls.append((node_id, number, partial(_ask, request=request)))
+            calls.append((node_id, number, methodcaller("ask", request)))
             pushed.append(request_id)
         self._sessions.call_all(calls)
         return pushed
@@ -399,7 +404,7 @@ class LinkGrid(MessageGrid):
         """
         for request_id, pending in self._exchange.forget(message_ids):
             if is_told:
-                drop = partial(_drop, request_id=request_id)
+                drop = methodcaller("drop", request_id)
                 self._sessions.call(pending.node_id, pending.session, drop)
 
     def _arriving(self, waiting: set[str], deadline: float) -> Iterator[Message]:
@@ -441,24 +446,3 @@ class LinkGrid(MessageGrid):
             return Error(NODE_UNAVAILABLE, LEFT)
         code = MESSAGE_UNAVAILABLE if ending.reason is Reason.ABUSE else NODE_UNAVAILABLE
         return Error(code, f"the site's connection was ended: {ending.text}")
-
-
-def _envelope(message: Message, request_id: str) -> Message:
-    """Return the request with its id and without its content, which may be large."""
-    asked = message.metadata
-    return RequestMessage(
-        RecordDict(),
-        request_id,
-        asked.dst_node_id,
-        asked.message_type,
-        group_id=asked.group_id,
-        ttl=asked.ttl,
-    )
-
-
-def _ask(session: "SiteSession", *, request: Request) -> None:
-    session.ask(request)
-
-
-def _drop(session: "SiteSession", *, request_id: str) -> None:
-    session.drop(request_id)

@@ -24,7 +24,7 @@ from erosion_common.support.software import software_version
 from erosion_server.enrolment.admission import Authorizer, RejectionLog
 from erosion_server.enrolment.certificates import ServingCertificate, load_certificate
 from erosion_server.enrolment.federation_folder import DEFAULT_PORT, FederationFolder
-from erosion_server.link.channel import Exchange, LinkGrid
+from erosion_server.link.channel import LinkGrid, OpenRequests
 from erosion_server.link.service import Service, Sessions
 from erosion_server.link.site_session import TICK_SECONDS
 from erosion_server.link.spool import Spool
@@ -67,7 +67,7 @@ class Link:
         self._keeper = RejectionLog(
             admission, lambda: None if certificate is None else certificate.trouble
         )
-        self._sessions = Sessions(Exchange(), self._keeper)
+        self._sessions = Sessions(OpenRequests(), self._keeper)
         self._certificate = certificate
         self._is_short_of_memory = is_short_of_memory
         self.versions = Versions(WIRE, PROTOCOL, software_version())

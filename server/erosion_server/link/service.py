@@ -32,7 +32,7 @@ from erosion_common.protocol.frames import (
 from erosion_common.support import expiry
 from erosion_common.support.keys import certificate_in
 from erosion_server.enrolment.admission import Admitted, NotAdmitted, RejectionLog
-from erosion_server.link.channel import Exchange
+from erosion_server.link.channel import OpenRequests
 from erosion_server.link.site_session import Ending, Peer, SiteSession
 from erosion_server.link.spool import TransferThrottle
 
@@ -45,7 +45,7 @@ MOST_KNOWN = 100_000  # nodes that have connected at some time
 class Sessions:
     """The sites' sessions. The link's event loop changes it, the strategy's thread reads it."""
 
-    def __init__(self, exchange: Exchange, keeper: RejectionLog) -> None:
+    def __init__(self, exchange: OpenRequests, keeper: RejectionLog) -> None:
         self.exchange, self.keeper = exchange, keeper
         self._lock = threading.Lock()
         self._live: dict[int, SiteSession] = {}  # by node

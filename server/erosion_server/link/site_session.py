@@ -38,7 +38,7 @@ from erosion_common.protocol.frames import (
     opened,
     text_in,
 )
-from erosion_server.link.channel import Exchange, Pending, Request
+from erosion_server.link.channel import OpenRequests, Pending, Request
 from erosion_server.link.spool import Spool, TransferThrottle
 
 TICK_SECONDS = 1.0
@@ -79,7 +79,7 @@ class SiteSession:
         self,
         peer: Peer,
         number: int,
-        exchange: Exchange,
+        exchange: OpenRequests,
         throttle: TransferThrottle,
     ) -> None:
         """`number`: how often this node has connected. `throttle`: of large transfers."""

@@ -7,20 +7,19 @@ from typing import Final
 
 from pydantic import Field
 
-from erosion_common.protocol.messages import Comparison, FinalMetrics
+from erosion_common.protocol.messages import FinalMetrics
 from erosion_common.rounds.data_check import DataCheck
 from erosion_common.settings.base import Settings
 from erosion_common.study.study import Study
 from erosion_common.support.holm import adjusted_p_values
-from erosion_common.tasks import DEFAULT, REGISTRY
 from erosion_common.tasks.metric import Metric
-from erosion_common.tasks.task import Task
 from erosion_server.run import provenance
-from erosion_server.run.findings import Absent, Contribution, Leak
+from erosion_server.run.findings import Contribution
 from erosion_server.run.result import (
     NOTHING_COMPARED,
-    CrossFitting,
     Result,
+    RunFacts,
+    UserFigures,
     above_base_rate,
     not_better_sentence,
     p_value_text,
@@ -41,20 +40,12 @@ class EarlyStop(Settings):
     reason: str
 
 
-class UserResult(Settings):
+class UserResult(UserFigures):
     """One hospital's line."""
 
     arms: dict[str, FinalMetrics]  # of the hospital's model, on its own test patients
-    references: dict[str, FinalMetrics] = Field(default_factory=dict)  # its local ones
-    class_counts: dict[str, int | None]  # of those patients
-    cross_fitting: CrossFitting | None = None  # None: the figures are of a test part
-    base_rate: FinalMetrics | None = None  # of its training part's base rate
-    comparison: Comparison | None
     adjusted_p_value: float | None = None  # Holm's, over all hospitals that were compared
     conclusion: str = ""  # by the adjusted p-value
-    data_check: DataCheck = DataCheck()
-    leak: Leak | None = None  # where the figures are too good
-    absent: tuple[Absent, ...] = ()  # hospitals that rounds of its part went without
     weights: dict[str, float]  # of each hospital in the first arm: see `mean_weights`
     stopped: dict[str, EarlyStop] = Field(default_factory=dict)  # by arm, those that ended early
 
@@ -80,18 +71,9 @@ class UserResult(Settings):
         return None if self.base_rate is None else self.base_rate.get(metric)
 
 
-class Overview(Settings):
+class Overview(RunFacts):
     """`result.json` of such a study; each hospital's own is in `users/NAME/result.json`."""
 
-    format: int = 1
-    study: str
-    seed: int
-    commit: str
-    command: str
-    started: str  # ISO 8601, UTC
-    seconds: float  # of all hospitals' parts
-    resumed: bool = False  # a part was taken up again after an interruption, and counts from there
-    outcome: str = DEFAULT  # of the task; it says what the metrics mean
     users: dict[str, UserResult] = Field(min_length=1)
     without_model: dict[str, str]  # hospital -> why it has none
     verdict: str
@@ -129,11 +111,6 @@ class Overview(Settings):
         """What the patients behind the figures are called."""
         is_cross_fitted = any(line.cross_fitting is not None for line in self.users.values())
         return "patients" if is_cross_fitted else "test patients"
-
-    @property
-    def task(self) -> type[Task]:
-        """What the metrics mean."""
-        return REGISTRY[self.outcome]
 
     def with_all(self, metric: str) -> list[str]:
         """Return the hospitals where the metric is defined for every arm, for means over the same.
@@ -195,15 +172,8 @@ def overview(
 def line_of(result: Result) -> UserResult:
     """Return a hospital's line, from its own result."""
     return UserResult(
+        **{name: getattr(result, name) for name in UserFigures.model_fields},
         arms={arm: ended.metrics for arm, ended in result.arms.items()},
-        references=result.references,
-        class_counts=result.class_counts,
-        cross_fitting=result.cross_fitting,
-        base_rate=result.base_rate,
-        comparison=result.comparison,
-        data_check=result.data_check,
-        leak=result.leak,
-        absent=result.absent,
         weights=mean_weights(result.contributions, result.user),
         stopped={
             arm: EarlyStop(round=ended.rounds, reason=ended.stopped)

@@ -71,20 +71,35 @@ class CrossFitting(Settings):
     repeats: int  # cuts into folds
 
 
-class Result(Settings):
-    """`result.json`."""
+class RunFacts(Settings):
+    """What a result and an overview of several begin with."""
 
     format: Literal[1] = FORMAT
     study: str
-    user: str
     seed: int
     commit: str  # of this program; "unknown" outside a git checkout
     command: str
     started: str  # ISO 8601, UTC
-    seconds: float  # since it was started, or taken up again
-    resumed: bool = False  # it was taken up again after an interruption
+    seconds: float  # since it was started, or taken up again; of all hospitals' parts
+    resumed: bool = False  # it, or a part of it, was taken up again after an interruption
     outcome: str = DEFAULT  # of the task; it says what the metrics mean
-    arms: dict[str, ArmResult] = Field(min_length=1)
+
+    @field_validator("outcome")
+    @classmethod
+    def _is_known(cls, outcome: str) -> str:
+        if outcome not in REGISTRY:
+            raise ValueError(f"it must be one of {', '.join(REGISTRY)}")
+        return outcome
+
+    @property
+    def task(self) -> type[Task]:
+        """What the metrics mean."""
+        return REGISTRY[self.outcome]
+
+
+class UserFigures(Settings):
+    """Of one user; an overview has the same of each."""
+
     references: dict[str, FinalMetrics] = Field(default_factory=dict)  # local models of the user's
     # patients alone, by name
     base_rate: FinalMetrics | None = None  # of the training part's base rate as everyone's
@@ -93,25 +108,25 @@ class Result(Settings):
     class_counts: dict[str, int | None]  # of the user's test patients; empty where none are
     # counted; None: not disclosed
     cross_fitting: CrossFitting | None = None  # None: the figures are of a test part
+    data_check: DataCheck = DataCheck()  # hospitals with figures that do not fit the others'
+    leak: Leak | None = None  # where the figures are too good
+    absent: tuple[Absent, ...] = ()  # hospitals that rounds went without
+
+
+class Result(RunFacts, UserFigures):
+    """`result.json`."""
+
+    user: str
+    arms: dict[str, ArmResult] = Field(min_length=1)
     performance: Performance = Performance()  # curves, groups and effects of the user's patients
     patients: dict[str, Summary] = Field(default_factory=dict)  # as hospitals described their
     # training patients before the run: the user's, and of those that counted most
     rows_recorded: int | None = None  # in the user's data, rounded; None: not known
     contributions: dict[str, Contribution]
-    data_check: DataCheck = DataCheck()  # hospitals with figures that do not fit the others'
-    leak: Leak | None = None  # where the figures are too good
-    absent: tuple[Absent, ...] = ()  # hospitals that rounds went without
     recounts: tuple[Recount, ...] = ()  # hospitals that came back with other numbers of patients
     privacy: PrivacySpent | None = None  # None: the study promised none
     peak_megabytes: float  # resident memory of the coordinator
     verdict: Verdict
-
-    @field_validator("outcome")
-    @classmethod
-    def _is_known(cls, outcome: str) -> str:
-        if outcome not in REGISTRY:
-            raise ValueError(f"it must be one of {', '.join(REGISTRY)}")
-        return outcome
 
     @property
     def tested(self) -> str:
@@ -128,11 +143,6 @@ class Result(Settings):
     def num_patients(self) -> int:
         """The patients behind the figures."""
         return next(iter(self.arms.values())).metrics.num_patients
-
-    @property
-    def task(self) -> type[Task]:
-        """What the metrics mean."""
-        return REGISTRY[self.outcome]
 
 
 def study_as_run(study: Study, result: Result) -> Study:
