@@ -93,6 +93,12 @@ class CellPlan:
     rounds: int  # how often the run ticks
 
 
+def planned(name: str, points: Iterable[Values], *, rounds: int = 1, **same: Any) -> list[CellPlan]:
+    """Return a cell for each point of a grid; its name is put together from its settings."""
+    configs = ({**point, **same} for point in points)
+    return [CellPlan(name.format(**config), config, rounds) for config in configs]
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
     """A cell that was run."""

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -24,17 +24,10 @@ from experiments.cells import (
     read_cells,
     run_cells,
 )
+from experiments.page import Page
 
 RESULTS = Path("experiments/results")
 ONE_SEED = {"seed": 1, "seeds": [1], "split": 1}
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """What is drawn: a text in Markdown, and pictures by file name."""
-
-    text: str
-    pictures: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +42,7 @@ class Experiment:
     draw: Callable[[Mapping[str, Cell]], Page]  # from the cells there are, by name
     # What decides a cell's figures in addition to its configuration: the studies or rules with all
     # their settings, and the data sets that no study names.
-    settings: Callable[[Values], Sequence[Settings]] = lambda _config: ()
+    settings: Callable[[Values], Settings | Sequence[Settings]] = lambda _config: ()
     data_sets: Callable[[Values], Sequence[str]] = lambda _config: ()
     # Where a caller may give constants: the cells with these; raises ExperimentError.
     plans_with: Callable[[Mapping[str, Any]], Sequence[CellPlan]] | None = None
@@ -66,7 +59,8 @@ class Experiment:
             }
             name = digest_of(same)
             if name not in made:
-                settings = self.settings(same)
+                found = self.settings(same)
+                settings = [found] if isinstance(found, Settings) else found
                 sources = {
                     each.testbed.source.replace("_", "-")
                     for each in settings

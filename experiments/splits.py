@@ -12,7 +12,7 @@ import argparse
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from erosion.simulation.testbed import study_path
 from erosion.simulation.testbed_sites import sites_of_testbed
 from erosion_client.training.hospital import Hospital
 from erosion_common.program.command import add_data_dir
-from erosion_common.protocol.messages import EvaluateReply, Metrics
+from erosion_common.protocol.messages import EvaluateReply, FinalMetrics, Metrics
 from erosion_common.rounds.records import curve_of
 from erosion_common.study.study import Study, load_study
 from erosion_common.support.files import write_atomically
@@ -75,6 +75,23 @@ def simulated_split(
         )
         hospitals = {name: Hospital(site) for name, site in sites.items()}
         return simulate(study, hospitals, clock=timeless)
+
+
+def measured(
+    found: Mapping[str, Metrics], names: Sequence[str]
+) -> dict[str, dict[str, float | None]]:
+    """Return some metrics of every arm, None where one is not defined."""
+    return {arm: {name: metrics.get(name) for name in names} for arm, metrics in found.items()}
+
+
+def figures_of_split(
+    found: Mapping[str, Metrics], base_rate: FinalMetrics | None
+) -> dict[str, Any]:
+    """Return the metrics of classification of all that was found, and of the base rate."""
+    assert base_rate is not None
+    names = ("log_loss", "accuracy", "auroc")
+    figures = measured({**found, "base rate": base_rate}, names)
+    return {**figures, "patients": base_rate.num_patients}
 
 
 def drawn(study: Study) -> Study:

@@ -1,15 +1,18 @@
-"""Tables of the pages: means with their errors, and paired differences with intervals."""
+"""Statistics of the pages: means with their errors, and paired differences with intervals."""
 
-import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from scipy import stats
 
+from experiments.page import table
+
 Values = Mapping[str, Any]  # the figures of one split
+Setting = TypeVar("Setting")
+
 ROUNDED = 1e-6  # cells' figures, or less finely
 LEVEL = 0.05  # of all intervals of a table together
 # Splits share patients, so their differences vary less than those of other patients would.
@@ -18,19 +21,6 @@ MARKS = (
     " \\*\\*: does so, too, with Nadeau and Bengio's (2003) variance for splits that share"
     " patients, which is about other patients, and rather too wide where most are tested."
 )
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return a table in Markdown and an empty line; nothing where there is no row."""
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    head = [f"| {' | '.join(header)} |", f"|{' --- |' * len(header)}"]
-    return [*head, *lines, ""] if lines else []
-
-
-def paragraph(*sentences: str) -> list[str]:
-    """Lines of at most 100 characters, and an empty one; nothing of no words."""
-    lines = textwrap.wrap(" ".join(sentences), 100, break_long_words=False, break_on_hyphens=False)
-    return [*lines, ""] if lines else []
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
@@ -54,24 +44,21 @@ def wilson(share: float, count: int) -> tuple[float, float]:
 
 def one_or_range(counts: Iterable[int]) -> str:
     """ "44", or "44 to 45" where splits differ in it; at least one count."""
-    found = sorted(set(counts))
-    return f"{found[0]}" if len(found) == 1 else f"{found[0]} to {found[-1]}"
+    found = sorted(counts)
+    return " to ".join(str(count) for count in dict.fromkeys((found[0], found[-1])))
 
 
 class Difference(NamedTuple):
-    """A mean of paired differences with its interval."""
+    """A mean of paired differences, and its interval."""
 
     mean: float
     low: float
     high: float
-    shared: float = inf  # half of the interval that allows for patients that splits share
+    shared: float = inf  # half of the interval that allows for the patients that splits share
 
     @property
     def leaves_out_zero(self) -> bool:
-        """Whether the interval says that there is a difference.
-
-        One without a width does not: few splits that differ alike do not show how far they vary.
-        """
+        """Whether the interval does; not where splits differ by rounding alone."""
         return self.high - self.low > ROUNDED and (self.low > 0 or self.high < 0)
 
     @property
@@ -109,21 +96,6 @@ def paired_difference(
     return Difference(middle, float(middle - half), float(middle + half), shared)
 
 
-def intervals(of: str) -> str:
-    """Return what the intervals of a table are; `of` says for how many together."""
-    return (
-        "Student's intervals of paired differences over splits, by Bonferroni,"
-        f" {100 * (1 - LEVEL):g} % for {of} together."
-    )
-
-
-def counted(differences: Sequence[Difference]) -> str:
-    """Return how many of a table's differences are marked, and how."""
-    marked = sum(difference.leaves_out_zero for difference in differences)
-    others = sum(difference.holds_for_others for difference in differences)
-    return f"Of {len(differences)} differences {marked} are marked, {others} of them twice."
-
-
 def figures_of(splits: Iterable[Values], arm: str, metric: str) -> list[float]:
     """Return a metric of an arm, over the splits where it is defined."""
     return [float(v) for split in splits if (v := split[arm][metric]) is not None]
@@ -134,46 +106,82 @@ def errors_of(splits: Iterable[Values], arm: str) -> list[float]:
     return [(1 - split[arm]["accuracy"]) * split["patients"] for split in splits]
 
 
-class Comparison(NamedTuple):
+class Comparison(NamedTuple, Generic[Setting]):
     """One of our arms and another one, in one metric, over the splits of one setting."""
 
-    setting: str
+    setting: Setting
     ours: str
     other: str
     metric: str
     difference: Difference | None  # None: too few splits have both
 
+    @property
+    def is_clear(self) -> bool:
+        """Whether the interval leaves out 0."""
+        return self.difference is not None and self.difference.leaves_out_zero
+
 
 def comparisons(
-    found: Mapping[str, Sequence[Values]],
+    found: Mapping[Setting, Sequence[Values]],
     ours: Sequence[str],
     others: Sequence[str],
-    metrics: Sequence[str],
+    metrics: Sequence[str] = ("log_loss",),
     *,
-    test_share: float | None = None,
+    test_share: Callable[[Setting], float | None] = lambda _setting: None,
+    together: int | None = None,
     fewest: int = 2,
-) -> Iterator[Comparison]:
-    """Ours against others by setting; the intervals hold for all of them together."""
-    count = len(found) * len(ours) * len(others) * len(metrics)
-    for setting, splits in found.items():
-        for arm in ours:
-            for metric in metrics:
-                for other in others:
-                    pairs = ((split[arm][metric], split[other][metric]) for split in splits)
-                    both = [pair for pair in pairs if None not in pair]
-                    apart = None
-                    if len(both) >= fewest:
-                        apart = paired_difference(
-                            *zip(*both, strict=True), comparisons=count, test_share=test_share
-                        )
-                    yield Comparison(setting, arm, other, metric, apart)
+) -> list[Comparison[Setting]]:
+    """Ours against others by setting; the intervals hold for all of them, or so many, together."""
+    count = together or len(found) * len(ours) * len(others) * len(metrics)
+
+    def apart(setting: Setting, arm: str, other: str, metric: str) -> Difference | None:
+        pairs = ((split[arm][metric], split[other][metric]) for split in found[setting])
+        both = [pair for pair in pairs if None not in pair]
+        if len(both) < fewest:
+            return None
+        share = test_share(setting)
+        return paired_difference(*zip(*both, strict=True), comparisons=count, test_share=share)
+
+    return [
+        Comparison(setting, arm, other, metric, apart(setting, arm, other, metric))
+        for setting in found
+        for arm in ours
+        for metric in metrics
+        for other in others
+    ]
 
 
-def comparison_table(every: Sequence[Comparison], metrics: Mapping[str, str]) -> list[str]:
-    """Return a row for each setting and arm of ours; `metrics`: their headings."""
-    rows: dict[tuple[str, str], list[str]] = {}
+def comparison_table(
+    every: Iterable[Comparison[Setting]],
+    row: Callable[[Comparison[Setting]], Sequence[str]],
+    column: Callable[[Comparison[Setting]], str],
+    last: Sequence[str] = (),
+) -> str:
+    """Return the differences, each in the row and the column of its names; and a last row."""
+    rows: dict[tuple[str, ...], dict[str, str]] = {}
     for one in every:
-        row = rows.setdefault((one.setting, one.ours), [one.setting, one.ours])
-        row.append(one.difference.text() if one.difference else "")
-    columns = dict.fromkeys((metrics[one.metric], one.other) for one in every)
-    return table(["", "", *(f"{metric}: {other}" for metric, other in columns)], rows.values())
+        text = one.difference.text() if one.difference else ""
+        rows.setdefault(tuple(row(one)), {})[column(one)] = text
+    columns = list(dict.fromkeys(heading for entries in rows.values() for heading in entries))
+    lines = [[*names, *(entries.get(c, "") for c in columns)] for names, entries in rows.items()]
+    corner = [""] * len(next(iter(rows), ()))
+    return table([*corner, *columns], [*lines, *([last] if last and lines else [])])
+
+
+def intervals(of: str) -> str:
+    """Return what the intervals of a table are; `of` says for how many together."""
+    return (
+        "Student's intervals of paired differences over splits, by Bonferroni,"
+        f" {100 * (1 - LEVEL):g} % for {of} together."
+    )
+
+
+def about(every: Sequence[Comparison[Setting]], of: str = "") -> str:
+    """Return what the intervals of these comparisons are, and how many are marked, and how."""
+    found = [one.difference for one in every if one.difference]
+    marked = sum(difference.leaves_out_zero for difference in found)
+    others = sum(difference.holds_for_others for difference in found)
+    return (
+        f"{intervals(of or f'all {len(every)}')} {MARKS} Of {len(found)} differences {marked} are"
+        f" marked, {others} of them twice."
+    )

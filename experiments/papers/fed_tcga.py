@@ -16,11 +16,12 @@ from erosion.simulation.testbed import study_path
 from erosion.sources import Data, make_hospitals
 from erosion.sources.flamby import DAYS, EVENT, TEST_SHARE
 from erosion_common.study.study import Study, load_study
-from experiments.cells import Cell, CellPlan, Tick, Values
-from experiments.experiment import Page
+from experiments.cells import Cell, CellPlan, Tick, Values, planned
+from experiments.experiment import Experiment
+from experiments.page import Page, page
 from experiments.papers import flamby
 from experiments.papers.rules import Arms
-from experiments.tables import paragraph
+from experiments.splits import measured
 
 STUDY = "tcga-brca"
 FLAMBYS = 0  # the split that FLamby's file states; from 1 on they are drawn
@@ -32,9 +33,9 @@ ROWS = (KAPLAN_MEIER, flamby.POOLED, *ARMS)
 OTHER_SPLITS = flamby.OtherSplits(
     rows=ROWS,
     columns={
-        "harrell_c": "Harrell's C",
-        "uno_c": "Uno's C",
-        "integrated_brier": "integrated Brier score",
+        "Harrell's C": "harrell_c",
+        "Uno's C": "uno_c",
+        "integrated Brier score": "integrated_brier",
     },
     remark="error over the splits that have the figure. Of the integrated Brier score less is"
     " better.",
@@ -49,7 +50,7 @@ OTHER_SPLITS = flamby.OtherSplits(
 # Harrell's C-index of a Cox model on the test patients of the six regions, mean over seeds 42 to
 # 46: flamby/results/results_benchmark_fed_tcga_brca/tcga_seed*.csv of FLamby's repository, where
 # local is "Local 0" on "client_test_0" and so on, and the others are of 100 updates a round.
-PUBLISHED: Mapping[str, tuple[float, ...]] = {
+PUBLISHED: Mapping[str, Sequence[float | None]] = {
     "FLamby, pooled": (0.773, 0.582, 0.706, 0.629, 0.766, 0.600),
     "FLamby, local": (0.644, 0.527, 0.850, 0.596, 0.851, 0.667),
     "FLamby, FedAvg": (0.745, 0.627, 0.691, 0.675, 0.787, 0.867),
@@ -57,16 +58,18 @@ PUBLISHED: Mapping[str, tuple[float, ...]] = {
 }
 
 
-def plans() -> Sequence[CellPlan]:
+def plans() -> list[CellPlan]:
     """Return a cell for each split and user, FLamby's split first."""
     return [
-        CellPlan(
-            f"{user}-flamby" if split == FLAMBYS else f"{user}-split{split}",
-            {"user": user, "split": split, "arms": dict(ARMS), "folds": flamby.FOLDS, "version": 1},
-            rounds=1,
-        )
+        plan
         for split in SPLITS
-        for user in _users()
+        for plan in planned(
+            "{user}-flamby" if split == FLAMBYS else "{user}-split{split}",
+            ({"user": user, "split": split} for user in _users()),
+            arms=ARMS,
+            folds=flamby.FOLDS,
+            version=1,
+        )
     ]
 
 
@@ -90,9 +93,7 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
         days, died = _tested(files[config["user"]])
     tick()
     figures: dict[str, object] = {
-        arm: {name: metrics.get(name) for name in METRICS} for arm, metrics in found.items()
-    }
-    figures |= {
+        **measured(found, METRICS),
         "patients": found[KAPLAN_MEIER].num_patients,
         "deaths": int(died.sum()),
         "pairs": comparable_pairs(days, died),
@@ -126,62 +127,54 @@ def comparable_pairs(days: np.ndarray, died: np.ndarray) -> int:
 
 def draw(cells: Mapping[str, Cell]) -> Page:
     """Draw FLamby's split with its figures; ours against others; the other splits."""
-    found = flamby.by_user(cells, _users())
+    users, by_split = _users(), flamby.by_user(cells, _users())
+    found = {user: of[FLAMBYS] for user, of in by_split.items() if FLAMBYS in of}
     others = {
-        user: [figures for split, figures in of_user.items() if split != FLAMBYS]
-        for user, of_user in found.items()
+        user: [figures for split, figures in of.items() if split != FLAMBYS]
+        for user, of in by_split.items()
     }
-    lines = [
-        "# Fed-TCGA-BRCA: each region as the user",
-        "",
-        *paragraph(
-            "Survival with breast cancer; the patients and columns of FLamby's benchmark. Each"
-            " arm's number of rounds is chosen on a third of the user's training patients."
-            " *kaplan_meier* gives everybody the curve of the user's training patients, and so"
-            " ranks nobody: its C-index is 0.5. *pooled* is trained on all regions' patients in one"
-            " place. A C-index is missing where no two test patients can be compared: none of them"
-            " died before the other."
-        ),
-        *_on_flambys_split({u: f[FLAMBYS] for u, f in found.items() if FLAMBYS in f}),
-        *OTHER_SPLITS.draw(others),
-    ]
-    return Page("\n".join(lines))
-
-
-def _on_flambys_split(found: Mapping[str, Values]) -> list[str]:
-    users = _users()
-
-    def rows(metric: str, arms: Sequence[str]) -> dict[str, Sequence[float | None]]:
-        return {arm: [found[u][arm][metric] if u in found else None for u in users] for arm in arms}
-
     counts = ", ".join(
-        f"{user} {figures['patients']} ({figures['deaths']}, {figures['pairs']})"
-        for user, figures in found.items()
+        f"{user} {of['patients']} ({of['deaths']}, {of['pairs']})" for user, of in found.items()
     )
     intervals = ", ".join(
-        f"{user} {figures['local_c_index'][0]:.2f} to {figures['local_c_index'][1]:.2f}"
-        for user, figures in found.items()
-        if "local_c_index" in figures
+        f"{user} {of['local_c_index'][0]:.2f} to {of['local_c_index'][1]:.2f}"
+        for user, of in found.items()
+        if "local_c_index" in of
     )
-    return [
+    c_indices = {**PUBLISHED, **flamby.of_arms(found, users, ROWS[1:], "harrell_c")}
+    return page(
+        "# Fed-TCGA-BRCA: each region as the user",
+        "Survival with breast cancer; the patients and columns of FLamby's benchmark. Each arm's"
+        " number of rounds is chosen on a third of the user's training patients. *kaplan_meier*"
+        " gives everybody the curve of the user's training patients, and so ranks nobody: its"
+        " C-index is 0.5. *pooled* is trained on all regions' patients in one place. A C-index is"
+        " missing where no two test patients can be compared: none of them died before the other.",
         "## Harrell's C-index on FLamby's split",
-        "",
-        *paragraph(
-            "Test patients, and in brackets how many of them died and how many pairs can be"
-            f" compared: {counts}. A mean over the regions counts each alike, the one with the"
-            " fewest pairs, too. FLamby's figures are means over five seeds of its training of a"
-            " Cox model, ours are of one training of a discrete-time model: rows of one program are"
-            " to be held against each other. The 95 % interval of the C-index of training alone:"
-            f" {intervals}. A gap that is small against it is noise."
-        ),
-        *flamby.by_arm(users, {**PUBLISHED, **rows("harrell_c", ROWS[1:])}, ".3f"),
+        f"Test patients, and in brackets how many of them died and how many pairs can be compared:"
+        f" {counts}. A mean over the regions counts each alike, the one with the fewest pairs, too."
+        " FLamby's figures are means over five seeds of its training of a Cox model, ours are of"
+        " one training of a discrete-time model: rows of one program are to be held against each"
+        f" other. The 95 % interval of the C-index of training alone: {intervals}. A gap that is"
+        " small against it is noise.",
+        flamby.by_arm(users, c_indices, ".3f"),
         "## Integrated Brier score on FLamby's split",
-        "",
         "Less is better.",
-        "",
-        *flamby.by_arm(users, rows("integrated_brier", ROWS), ".3f"),
-    ]
+        flamby.by_arm(users, flamby.of_arms(found, users, ROWS, "integrated_brier"), ".3f"),
+        OTHER_SPLITS.draw(others),
+    )
 
 
 def _users() -> Sequence[str]:
     return load_study(study_path(STUDY)).hospitals
+
+
+EXPERIMENT = Experiment(
+    "fed-tcga",
+    "Fed-TCGA-BRCA",
+    "Survival with breast cancer, each of six regions as the user against FLamby's published"
+    " C-index, on its split and on a hundred others. Four to ten hours of one core.",
+    plans,
+    run,
+    draw,
+    study_of,
+)

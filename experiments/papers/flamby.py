@@ -9,7 +9,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from statistics import fmean
 
@@ -22,35 +21,26 @@ from erosion_client.training.hospital import Hospital
 from erosion_common.protocol.messages import EvaluateRequest, FinalMetrics
 from erosion_common.study.study import Study, load_study
 from experiments.cells import Cell, Values
+from experiments.page import Block, grid, named, section, table, where
 from experiments.papers.rules import RECOMMENDED, RECOMMENDED_ARM, Arms
 from experiments.tables import (
-    MARKS,
+    about,
     comparison_table,
     comparisons,
-    counted,
     figures_of,
     in_words,
-    intervals,
     one_or_range,
-    paragraph,
-    table,
 )
 
 SPLIT = "split"  # the column of both sources: "train" or "test"
 FOLDS = 3  # parts of the user's training patients, on one of which the number of rounds is chosen
 POOLED = "pooled"
+_DEFAULTS = (
+    *("local", "fedavg", "fine_tuning", "ditto", "apfl", "personal_intercept", "model_averaging"),
+    *("fedfomo", "bias_correction", "weighted_gradient", "weight_erosion"),
+)
 ARMS: Arms = {
-    "local": {},
-    "fedavg": {},
-    "fine_tuning": {},
-    "ditto": {},
-    "apfl": {},
-    "personal_intercept": {},
-    "model_averaging": {},
-    "fedfomo": {},
-    "bias_correction": {},
-    "weighted_gradient": {},
-    "weight_erosion": {},
+    **{name: {} for name in _DEFAULTS},
     RECOMMENDED: RECOMMENDED_ARM,
     "evidence_erosion": {},
     "evidence_erosion_decay": {"algorithm": "evidence_erosion", "decay": 2.4},
@@ -133,18 +123,12 @@ def read_table(file: Data) -> tuple[list[str], list[list[str]]]:
 def by_user(cells: Mapping[str, Cell], users: Sequence[str]) -> dict[str, dict[int, Values]]:
     """For each user the figures of the splits that were run, by the split's number."""
     return {
-        user: {
-            cell.plan.config["split"]: cell.figures
-            for cell in cells.values()
-            if cell.plan.config.get("user") == user
-        }
+        user: {cell.plan.config["split"]: cell.figures for cell in where(cells, user=user)}
         for user in users
     }
 
 
-def by_arm(
-    users: Sequence[str], rows: Mapping[str, Sequence[float | None]], form: str
-) -> list[str]:
+def by_arm(users: Sequence[str], rows: Mapping[str, Sequence[float | None]], form: str) -> str:
     """Return a table with a column for each user, and a mean where every user has a value."""
     lines = []
     for name, values in rows.items():
@@ -155,12 +139,19 @@ def by_arm(
     return table(["", *users, "mean"], lines)
 
 
+def of_arms(
+    found: Mapping[str, Values], users: Sequence[str], arms: Sequence[str], metric: str
+) -> dict[str, Sequence[float | None]]:
+    """Return a metric of each arm for every user, None where there is none."""
+    return {arm: [found[u][arm][metric] if u in found else None for u in users] for arm in arms}
+
+
 @dataclass(frozen=True, slots=True)
 class OtherSplits:
     """The tables over the splits that are not FLamby's."""
 
     rows: Sequence[str]  # of each user's table: what is no arm of ours, then the arms
-    columns: Mapping[str, str]  # of each user's table: metric -> heading
+    columns: Mapping[str, str]  # of each user's table: heading -> metric
     remark: str  # below each user's title, after the number of patients
     compared: Mapping[str, str]  # metric -> heading, in the table of ours against others
     lower_is_better: Collection[str]  # of these metrics
@@ -169,60 +160,55 @@ class OtherSplits:
     where_defined: str  # says which splits have it
     test_share: float
 
-    def draw(self, found: Mapping[str, Sequence[Values]]) -> list[str]:
+    def draw(self, found: Mapping[str, Sequence[Values]]) -> Block:
         """Ours against others for all users with two splits, and every arm for each of them."""
         measured = {user: splits for user, splits in found.items() if len(splits) > 1}
-        lines = self._ours_against_others(measured) if measured else []
-        for user, splits in measured.items():
-            lines += self._of_user(user, splits)
-        return lines
+        return (
+            self._ours_against_others(measured),
+            [self._of_user(user, splits) for user, splits in measured.items()],
+        )
 
-    def _ours_against_others(self, found: Mapping[str, Sequence[Values]]) -> list[str]:
-        every = list(
-            comparisons(found, OURS, OTHERS, list(self.compared), test_share=self.test_share)
+    def _ours_against_others(self, found: Mapping[str, Sequence[Values]]) -> Block:
+        every = comparisons(
+            found, OURS, OTHERS, list(self.compared), test_share=lambda _user: self.test_share
         )
         marked: Counter[tuple[str, str, str]] = Counter()  # by user, metric and direction
         for one in every:
-            if one.difference and one.difference.leaves_out_zero:
+            if one.difference and one.is_clear:
                 better = (one.difference.mean > 0) != (one.metric in self.lower_is_better)
                 marked[one.setting, one.metric, "better" if better else "worse"] += 1
-        defined = {
-            user: sum(split["local"][self.sometimes] is not None for split in splits)
-            for user, splits in found.items()
+        splits = ", ".join(
+            f"{user} {len(of)} ({len(figures_of(of, 'local', self.sometimes))})"
+            for user, of in found.items()
+        )
+        ways = {
+            f"{heading}: {word}": (metric, word)
+            for metric, heading in self.compared.items()
+            for word in ("better", "worse")
         }
-        splits = ", ".join(f"{user} {len(found[user])} ({n})" for user, n in defined.items())
-        directions = list(product(self.compared, ("better", "worse")))
-        return [
+        return section(
             "## Ours minus others, over the other splits",
-            "",
-            *paragraph(
-                self.direction,
-                intervals(f"all {len(every)}"),
-                MARKS,
-                counted([one.difference for one in every if one.difference]),
-                f"{self.where_defined}: {splits}.",
+            f"{self.direction} {about(every)} {self.where_defined}: {splits}.",
+            comparison_table(
+                every,
+                lambda one: [one.setting, one.ours],
+                lambda one: f"{self.compared[one.metric]}: {one.other}",
             ),
-            *comparison_table(every, self.compared),
             f"Of the {len(OURS) * len(OTHERS)} differences of a hospital in a metric, how many are"
             " marked:",
-            "",
-            *table(
-                ["", *(f"{self.compared[name]}: {word}" for name, word in directions)],
-                ([user, *(str(marked[user, *way]) for way in directions)] for user in found),
-            ),
-        ]
+            grid("", named(found), ways, lambda user, way: str(marked[user, *way])),
+        )
 
-    def _of_user(self, user: str, splits: Sequence[Values]) -> list[str]:
+    def _of_user(self, user: str, splits: Sequence[Values]) -> Block:
         """Return every arm's mean over the splits that have a metric."""
-        rows = []
-        for arm in self.rows:
-            values = [figures_of(splits, arm, name) for name in self.columns]
-            rows.append([arm, *(in_words(of) if len(of) > 1 else "" for of in values)])
+
+        def entry(arm: str, metric: str) -> str:
+            values = figures_of(splits, arm, metric)
+            return in_words(values) if len(values) > 1 else ""
+
         patients = one_or_range(split["patients"] for split in splits)
-        said = f"{len(splits)} splits, {patients} test patients each; ± is one standard"
-        return [
+        return section(
             f"## {user}",
-            "",
-            *paragraph(said, self.remark),
-            *table(["", *self.columns.values()], rows),
-        ]
+            f"{len(splits)} splits, {patients} test patients each; ± is one standard {self.remark}",
+            grid("", named(self.rows), self.columns, entry),
+        )

@@ -13,6 +13,7 @@ from experiments.cells import CellPlan, Tick, Values
 from experiments.papers.gems_authors import AuthorsConvex, AuthorsNetwork
 from experiments.papers.gems_models import (
     Model,
+    Node,
     Pool,
     accuracy,
     averaged,
@@ -30,6 +31,8 @@ from experiments.papers.gems_models import (
 NODES = (2, 3, 5)
 TRIALS = 5  # on MNIST
 FEATURE_TRIALS = 3  # on CIFAR-10 and HAM10000, each with its features
+MNIST_HIDDEN = {"convex": [], "network": [50]}
+FEATURE_HIDDEN = {"ham10000": [50], "cifar10": [100]}
 
 MAJORITY = "mnist-majority"  # the cell's name
 
@@ -49,106 +52,88 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
     "lower bound": {**AUTHORS, "radius": "lower_bound"},
     "from zeros": {**AUTHORS, "retraining": "zeros"},
 }
+# The paper's: .2 on CIFAR-10, .25 to .40 on HAM10000 (by node number is our reading).
+EPSILON = {
+    "cifar10": {2: 0.2, 3: 0.2, 5: 0.2},
+    "ham10000": {2: 0.4, 3: 0.3, 5: 0.25},
+}
 
 
 def plans() -> Sequence[CellPlan]:
     """Return all cells, trial by trial."""
-    cells = [_majority_plan()]
+    both = ["global", "public"]
+    # What naming the commonest digit is worth is the same in every trial, as the split is.
+    cells = [_plan(MAJORITY, "mnist", [], (), 0, parts=["majority"])]
     for trial in range(TRIALS):
-        for model, hidden in (("convex", ()), ("network", (50,))):
-            cells.append(_plan("mnist", model, hidden, (), trial, ("global", "public")))
-            cells += [_plan("mnist", model, hidden, (k,), trial, ()) for k in NODES]
-        if trial < FEATURE_TRIALS:
-            for dataset, width in (("ham10000", 50), ("cifar10", 100)):
-                parts = ("global", "public")
-                cells.append(_plan(dataset, "network", (width,), NODES, trial, parts))
+        for model, hidden in MNIST_HIDDEN.items():
+            name = f"mnist-{model}-{{}}-trial{trial}".format
+            cells.append(_plan(name("global"), "mnist", hidden, (), trial, parts=both, variants={}))
+            for k in NODES:
+                variants = {str(k): _variants("mnist", model, k)}
+                plan = _plan(
+                    name(f"k{k}"), "mnist", hidden, (k,), trial, parts=[], variants=variants
+                )
+                cells.append(plan)
+        for dataset, hidden in FEATURE_HIDDEN.items() if trial < FEATURE_TRIALS else ():
+            variants = {str(k): _variants(dataset, "network", k) for k in NODES}
+            plan = _plan(
+                f"{dataset}-network-trial{trial}",
+                dataset,
+                hidden,
+                NODES,
+                trial,
+                parts=both,
+                variants=variants,
+            )
+            cells.append(plan)
     for trial in range(TRIALS):
-        cells.append(_comparison("convex", "spaces", (), NODES, trial, SPACES))
-        cells.append(_comparison("network", "changes", (50,), (5,), trial, CHANGES))
+        for model, what, nodes, compared in (
+            ("convex", "spaces", NODES, SPACES),
+            ("network", "changes", (5,), CHANGES),
+        ):
+            plan = _plan(
+                f"mnist-{model}-{what}-trial{trial}",
+                "mnist",
+                MNIST_HIDDEN[model],
+                nodes,
+                trial,
+                compares=what,
+                variants={name: _variant(THEIR_TUNING, **of) for name, of in compared.items()},
+            )
+            cells.append(plan)
     return cells
 
 
 def _plan(
-    dataset: str,
-    model: str,
-    hidden: Sequence[int],
-    nodes: Sequence[int],
-    trial: int,
-    parts: Sequence[str],
+    name: str, dataset: str, hidden: list[int], nodes: Sequence[int], trial: int, **more: Any
 ) -> CellPlan:
-    which = f"-k{nodes[0]}" if len(nodes) == 1 else "" if nodes else "-global"
-    config = {
-        "dataset": dataset,
-        "hidden": list(hidden),
-        "nodes": list(nodes),
-        "trial": trial,
-        "parts": list(parts),
-        "variants": {str(k): _variants(dataset, model, k) for k in nodes},
-        "version": 1,  # of what a cell does with its configuration
-    }
-    return CellPlan(f"{dataset}-{model}{which}-trial{trial}", config, len(parts) + len(nodes))
-
-
-def _majority_plan() -> CellPlan:
-    """Return what naming the commonest digit is worth: the same in every trial, as the split is."""
-    config = {
-        "dataset": "mnist",
-        "hidden": [],
-        "nodes": [],
-        "trial": 0,
-        "parts": ["majority"],
-        "version": 1,
-    }
-    return CellPlan(MAJORITY, config, 1)
-
-
-def _comparison(
-    model: str,
-    what: str,
-    hidden: Sequence[int],
-    nodes: Sequence[int],
-    trial: int,
-    variants: Mapping[str, Mapping[str, Any]],
-) -> CellPlan:
-    config = {
-        "dataset": "mnist",
-        "compares": what,
-        "hidden": list(hidden),
-        "nodes": list(nodes),
-        "trial": trial,
-        "variants": {name: _variant(THEIR_TUNING, **given) for name, given in variants.items()},
-        "version": 1,
-    }
-    return CellPlan(f"mnist-{model}-{what}-trial{trial}", config, len(nodes))
+    config = {"dataset": dataset, "hidden": hidden, "nodes": list(nodes), "trial": trial, **more}
+    # The version is of what a cell does with its configuration.
+    return CellPlan(name, config | {"version": 1}, len(more.get("parts", ())) + len(nodes))
 
 
 def _variants(dataset: str, model: str, nodes: int) -> Mapping[str, Any]:
     """GEMS by name: its options, and the epochs of the fine-tuning after it."""
-    epsilon = EPSILON[dataset, nodes] if dataset != "mnist" else 0.7
+    epsilon = EPSILON[dataset][nodes] if dataset in EPSILON else 0.7
     ours = _variant(OUR_TUNING, epsilon=epsilon)
     authors = _variant(THEIR_TUNING, **AUTHORS, epsilon=epsilon)
+    found = {"ours": ours, "authors": authors}
     if model == "convex":
-        stricter = {f"epsilon {e}": _variant(OUR_TUNING, epsilon=e) for e in (0.8, 0.9, 0.95)}
-        return {"ours": ours, "authors": authors, **stricter}
-    if dataset != "mnist":
-        return {"ours": ours, "authors": authors}
+        return found | {f"epsilon {e}": _variant(OUR_TUNING, epsilon=e) for e in (0.8, 0.9, 0.95)}
+    if dataset != "mnist" or nodes == 3:
+        return found
     if nodes == 2:
         nothing_merges = _variant(THEIR_TUNING, **AUTHORS, clusters=1, neuron_epsilon=0.01)
-        return {"ours": ours, "authors": authors, "authors, m 1, eps_j .01": nothing_merges}
-    if nodes == 3:
-        return {"ours": ours, "authors": authors}
-    stricter_ours = {**ours, "epsilons": [0.8, 0.9, 0.95, 0.98]}
-    stricter_authors = {**authors, "epsilons": [0.8, 0.9, 0.95, 0.98]}
-    sizes = {f"ours, m {m}": _variant(OUR_TUNING, clusters=m) for m in (25, 50, 75, 150)}
+        return found | {"authors, m 1, eps_j .01": nothing_merges}
+    stricter = {"epsilons": [0.8, 0.9, 0.95, 0.98]}
+    half = _variant(THEIR_TUNING, **AUTHORS, clusters=75, neuron_epsilon=0.5)
     return {
-        "ours": stricter_ours,
-        "authors": stricter_authors,
+        "ours": ours | stricter,
+        "authors": authors | stricter,
         "authors, m 75": _variant(THEIR_TUNING, **AUTHORS, clusters=75),
-        "authors, m 75, eps_j .5": _variant(
-            THEIR_TUNING, **AUTHORS, clusters=75, neuron_epsilon=0.5
-        ),
+        "authors, m 75, eps_j .5": half,
         "authors, m 50": _variant(THEIR_TUNING, **AUTHORS, clusters=50),
-        **sizes,
+        **{f"ours, m {m}": _variant(OUR_TUNING, clusters=m) for m in (25, 50, 75, 150)},
     }
 
 
@@ -156,15 +141,14 @@ def _variant(tuning_epochs: int, **options: Any) -> dict[str, Any]:
     return {"options": options, "tuning_epochs": tuning_epochs}
 
 
-# The paper's: .2 on CIFAR-10, .25 to .40 on HAM10000 (by node number is our reading).
-EPSILON = {
-    ("cifar10", 2): 0.2,
-    ("cifar10", 3): 0.2,
-    ("cifar10", 5): 0.2,
-    ("ham10000", 2): 0.4,
-    ("ham10000", 3): 0.3,
-    ("ham10000", 5): 0.25,
-}
+def options_of(config: Values) -> list[AuthorsConvex | AuthorsNetwork]:
+    """Return every variant's options."""
+    kind = AuthorsNetwork if config["hidden"] else AuthorsConvex
+    variants = config.get("variants", {})
+    groups = [variants] if "compares" in config else [variants[k] for k in sorted(variants)]
+    return [
+        kind.model_validate(group[name]["options"]) for group in groups for name in sorted(group)
+    ]
 
 
 POOLS: Mapping[str, Callable[[Path | None, int], Pool]] = {
@@ -177,112 +161,74 @@ DRAWS = 2  # of public samples, per trial
 
 
 def run_cell(config: Values, data_dir: Path | None, tick: Tick) -> Values:
-    """Train, aggregate and measure; `config` is that of a plan in `grid.py`."""
-    trial = config["trial"]
+    """Train, aggregate and measure."""
+    trial, parts = config["trial"], config.get("parts", ())
     pool = POOLS[config["dataset"]](data_dir, trial)
     widths = [pool.train.inputs.shape[1], *config["hidden"], pool.classes]
     figures: dict[str, Any] = {}
-    if (compares := config.get("compares")) is not None:
-        for count in config["nodes"]:
-            figures[str(count)] = _compared(config, pool, widths, count, trial)
-            tick()
-        return {compares: figures}
-    if "majority" in config["parts"]:
+    if "majority" in parts:
         commonest = pool.train.labels.mode().values
         figures["majority"] = float((pool.test.labels == commonest).double().mean())
         tick()
-    if "global" in config["parts"]:
-        model = fit(widths, pool.train, _draws(trial, 0))
-        figures["global"] = accuracy(model, pool.test)
+    if "global" in parts:
+        figures["global"] = accuracy(fit(widths, pool.train, _draws(trial, 0)), pool.test)
         tick()
     for count in config["nodes"]:
-        figures[str(count)] = _nodes(config, pool, widths, count, trial)
+        figures[str(count)] = _of_nodes(config, pool, widths, count, trial)
         tick()
-    if "public" in config["parts"]:
+    if "public" in parts:
         figures["public"] = _public_alone(pool, widths, trial)
         tick()
-    return figures
+    return {config["compares"]: figures} if "compares" in config else figures
 
 
-def _nodes(config: Values, pool: Pool, widths: list[int], count: int, trial: int) -> dict[str, Any]:
-    """Return all that is measured with one number of nodes."""
-    nodes = pool.nodes(count)
-    models = [
-        fit(widths, train, _draws(trial, 10 * count + number))
-        for number, (train, _) in enumerate(nodes)
-    ]
-    locals_ = [accuracy(model, pool.test) for model in models]
-    mean = averaged(models)
-    every = [logits(model, pool.test.inputs) for model in models]
-    figures: dict[str, Any] = {
-        "local": {"mean": fmean(locals_), "between_nodes": pstdev(locals_)},
-        "averaged": accuracy(mean, pool.test),
-        "ensemble": ensemble_accuracy(every, pool.test.labels),
-        "tuned_averaged": _tuned(mean, pool, trial, 20),
-        "tuned_local": _tuned_locals(models, pool, widths, trial),
-        "gems": {},
-    }
-    seed = 10 * trial + count
-    for name, raw in config["variants"][str(count)].items():
-        tuning = raw["tuning_epochs"]
-        if len(widths) == 2:
-            convex = AuthorsConvex.model_validate(raw["options"])
-            found = intersected([], [m[0] for m in models], nodes, convex, seed)
-            figures["gems"][name] = _of_aggregate(found.model, found.figures, pool, trial, tuning)
-            continue
-        options = AuthorsNetwork.model_validate(raw["options"])
-        found, hidden, outputs = network_gems(models, nodes, pool.classes, options, seed)
-        figures["gems"][name] = _of_aggregate(found.model, found.figures, pool, trial, tuning)
-        for epsilon in raw.get("epsilons", ()):
-            stricter = options.model_copy(update={"epsilon": epsilon})
-            other = intersected([hidden], outputs, nodes, stricter, seed)
-            figures["gems"][f"{name}, epsilon {epsilon}"] = {
-                "accuracy": accuracy(other.model, pool.test),
-                **other.figures,
-            }
-    return figures
-
-
-def options_of(config: Values) -> list[AuthorsConvex | AuthorsNetwork]:
-    """Return every variant's options."""
-    kind = AuthorsConvex if not config["hidden"] else AuthorsNetwork
-    variants = config.get("variants", {})
-    groups = [variants] if "compares" in config else [variants[k] for k in sorted(variants)]
-    return [
-        kind.model_validate(group[name]["options"]) for group in groups for name in sorted(group)
-    ]
-
-
-def _compared(
+def _of_nodes(
     config: Values, pool: Pool, widths: list[int], count: int, trial: int
 ) -> dict[str, Any]:
-    """Return some settings, compared on the same local models as `_nodes` has."""
-    nodes = pool.nodes(count)
+    """Return all that is measured with one number of nodes."""
+    nodes, variants = pool.nodes(count), config["variants"]
     models = [
         fit(widths, train, _draws(trial, 10 * count + number))
         for number, (train, _) in enumerate(nodes)
     ]
-    seed = 10 * trial + count
-    figures: dict[str, Any] = {
-        "averaged": accuracy(averaged(models), pool.test),
-        "tuned_local": _tuned_locals(models, pool, widths, trial, PUBLIC, DRAWS),
+    gems: dict[str, Any] = {}
+    for name, raw in variants.items() if "compares" in config else variants[str(count)].items():
+        gems |= _of_variant(name, raw, models, nodes, pool, trial)
+    mean = averaged(models)
+    figures: dict[str, Any] = {"averaged": accuracy(mean, pool.test)}
+    if "compares" in config:
+        tuned = _tuned_locals(models, pool, widths, trial, PUBLIC, DRAWS)
+        return figures | {"tuned_local": tuned} | gems
+    locals_ = [accuracy(model, pool.test) for model in models]
+    every = [logits(model, pool.test.inputs) for model in models]
+    return figures | {
+        "local": {"mean": fmean(locals_), "between_nodes": pstdev(locals_)},
+        "ensemble": ensemble_accuracy(every, pool.test.labels),
+        "tuned_averaged": _tuned(mean, pool, trial, OUR_TUNING),
+        "tuned_local": _tuned_locals(models, pool, widths, trial, (1000,), 1),
+        "gems": gems,
     }
-    for name, raw in config["variants"].items():
-        if len(widths) == 2:
-            convex = AuthorsConvex.model_validate(raw["options"])
-            found = intersected([], [m[0] for m in models], nodes, convex, seed)
-        else:
-            options = AuthorsNetwork.model_validate(raw["options"])
-            found, _, _ = network_gems(models, nodes, pool.classes, options, seed)
-        figures[name] = _of_aggregate(found.model, found.figures, pool, trial, raw["tuning_epochs"])
-    return figures
 
 
-def _of_aggregate(
-    model: Model, figures: dict[str, Any], pool: Pool, trial: int, epochs: int
+def _of_variant(
+    name: str, raw: Values, models: list[Model], nodes: Sequence[Node], pool: Pool, trial: int
 ) -> dict[str, Any]:
-    tuned = _tuned(model, pool, trial, epochs)
-    return {"accuracy": accuracy(model, pool.test), "tuned": tuned, **figures}
+    """Return the figures of GEMS with some options, and with the stricter epsilons of these."""
+    seed, stricter = 10 * trial + len(nodes), {}
+    if len(models[0]) == 1:
+        convex = AuthorsConvex.model_validate(raw["options"])
+        found = intersected([], [model[0] for model in models], nodes, convex, seed)
+    else:
+        options = AuthorsNetwork.model_validate(raw["options"])
+        found, hidden, outputs = network_gems(models, nodes, pool.classes, options, seed)
+        for epsilon in raw.get("epsilons", ()):
+            changed = options.model_copy(update={"epsilon": epsilon})
+            other = intersected([hidden], outputs, nodes, changed, seed)
+            of_other = {"accuracy": accuracy(other.model, pool.test), **other.figures}
+            stricter[f"{name}, epsilon {epsilon}"] = of_other
+    tuned = _tuned(found.model, pool, trial, raw["tuning_epochs"])
+    figures = {"accuracy": accuracy(found.model, pool.test), "tuned": tuned, **found.figures}
+    return {name: figures, **stricter}
 
 
 def _tuned(model: Model, pool: Pool, trial: int, epochs: int) -> dict[str, float]:
@@ -299,7 +245,7 @@ def _tuned(model: Model, pool: Pool, trial: int, epochs: int) -> dict[str, float
         right = layer(tested).argmax(dim=1) == pool.test.labels
         return float(right.double().mean())
 
-    return {str(count): fmean(once(count, draw) for draw in range(DRAWS)) for count in PUBLIC}
+    return _by_count(once, PUBLIC, DRAWS)
 
 
 def _tuned_locals(
@@ -307,8 +253,8 @@ def _tuned_locals(
     pool: Pool,
     widths: list[int],
     trial: int,
-    counts: Sequence[int] = (1000,),
-    draws: int = 1,
+    counts: Sequence[int],
+    draws: int,
 ) -> dict[str, float]:
     """Mean test accuracy of the local models after training all layers on public samples."""
 
@@ -321,7 +267,7 @@ def _tuned_locals(
         )
         return fmean(accuracy(model, pool.test) for model in tuned)
 
-    return {str(count): fmean(once(count, draw) for draw in range(draws)) for count in counts}
+    return _by_count(once, counts, draws)
 
 
 def _public_alone(pool: Pool, widths: list[int], trial: int) -> dict[str, float]:
@@ -333,7 +279,14 @@ def _public_alone(pool: Pool, widths: list[int], trial: int) -> dict[str, float]
         model = fit_for(None, widths, public, generator, learning_rate=0.01, epochs=20)
         return accuracy(model, pool.test)
 
-    return {str(count): fmean(once(count, draw) for draw in range(DRAWS)) for count in PUBLIC}
+    return _by_count(once, PUBLIC, DRAWS)
+
+
+def _by_count(
+    once: Callable[[int, int], float], counts: Sequence[int], draws: int
+) -> dict[str, float]:
+    """Return the mean over draws of public samples, by how many they are."""
+    return {str(count): fmean(once(count, draw) for draw in range(draws)) for count in counts}
 
 
 def _draws(trial: int, purpose: int) -> torch.Generator:

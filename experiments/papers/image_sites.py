@@ -31,8 +31,9 @@ from erosion_common.protocol.messages import Metrics
 from erosion_common.rounds.records import RoundRecord
 from erosion_common.study.study import Study, load_study
 from erosion_common.tasks.inputs import ImageTask
-from experiments.cells import Cell, CellPlan, Tick, Values
-from experiments.experiment import Page
+from experiments.cells import Cell, CellPlan, Tick, Values, planned
+from experiments.experiment import Experiment
+from experiments.page import Block, Page, bullets, page, section, table, where
 from experiments.papers.rules import RECOMMENDED, RECOMMENDED_ARM, Arms
 from experiments.splits import shipped_study
 from experiments.tables import (
@@ -42,8 +43,6 @@ from experiments.tables import (
     figures_of,
     in_words,
     intervals,
-    paragraph,
-    table,
 )
 
 
@@ -103,25 +102,16 @@ WEIGHING = ("weight_erosion", RECOMMENDED, "evidence_erosion")  # each hospital 
 MAJORITY, POOLED, LOCAL_STOPPED = "majority", "pooled", "local_stopped"
 
 
-def plans() -> Sequence[CellPlan]:
+def plans() -> list[CellPlan]:
     """Return a cell for each study, user and split; all users of one split before the next."""
-    return [
-        CellPlan(
-            f"{study}-{user}-{split}",
-            {
-                "study": study,
-                "user": user,
-                "seed": split,
-                "arms": dict(ARMS),
-                "folds": FOLDS,
-                "version": 1,
-            },
-            rounds=3,
-        )
+    points = (
+        {"study": study, "user": user, "seed": split}
         for split in range(SPLITS)
         for study in STUDIES
         for user in users_of(study)
-    ]
+    )
+    same = {"arms": ARMS, "folds": FOLDS, "version": 1}
+    return planned("{study}-{user}-{seed}", points, rounds=3, **same)
 
 
 def users_of(study: str) -> Sequence[str]:
@@ -242,49 +232,11 @@ OTHERS = ("local", LOCAL_STOPPED, "fedavg", "fine_tuning")
 ROWS = (MAJORITY, "local", LOCAL_STOPPED, POOLED, *(arm for arm in ARMS if arm != "local"))
 EVERY = "mean of all"  # users
 FEWEST_SPLITS = 4  # of an interval: with fewer it is wider than the metric itself
-
-ByUser = Mapping[str, Mapping[int, Values]]  # user -> split -> figures
-
-
-def draw(cells: Mapping[str, Cell]) -> Page:
-    """Draw a section for each study of which a cell was run."""
-    lines = [
-        "# Image studies: real sites and skewed labels",
-        "",
-        *paragraph(
-            "A small convolutional network trained on the hospitals' pictures, with each hospital"
-            " as the user. Every rule has its defaults; `weight_erosion` is the paper's setting,"
-            " and `evidence_erosion` has `noise_margin = 0`, as it advises for networks. *majority*"
-            " says to everybody how common each class is among the user's training pictures;"
-            " *local_stopped* trains alone for a number of rounds that is chosen on a third of the"
-            " user's training pictures; *pooled* is trained on all hospitals' pictures in one"
-            " place. AUROC is the mean over the classes of the test part, each against the rest. ±"
-            " is one standard error over splits."
-        ),
-    ]
-    for study in STUDIES:
-        found: dict[str, dict[int, Values]] = {}
-        for user in users_of(study):
-            for cell in cells.values():
-                config = cell.plan.config
-                if (config["study"], config["user"]) == (study, user):
-                    found.setdefault(user, {})[config["seed"]] = cell.figures
-        if found:
-            lines += [f"## {_TITLES[study]}", "", *paragraph(_ABOUT[study])]
-            lines += paragraph(_setting(study, found))
-            for metric in METRICS:
-                lines += _table(metric, found)
-            lines += _against_others(found)
-            if len(users_of(study)) > 1:
-                lines += _weights(study, found)
-    return Page("\n".join(lines))
-
-
-_TITLES: Mapping[str, str] = {
+TITLES: Mapping[str, str] = {
     "ham10000": "HAM10000: four collections of skin lesions",
     "cifar10": "CIFAR-10: skewed labels",
 }
-_ABOUT: Mapping[str, str] = {
+ABOUT: Mapping[str, str] = {
     "ham10000": "Seven diagnoses, of which naevi are the commonest. All pictures of a lesion are on"
     " one side of a split, and lesions of two collections are left out. Splits share pictures: an"
     " interval is about splits of these collections.",
@@ -292,8 +244,35 @@ _ABOUT: Mapping[str, str] = {
     " images are in two of them.",
 }
 
+ByUser = Mapping[str, Mapping[int, Values]]  # user -> split -> figures
 
-def _setting(study: str, found: ByUser) -> str:
+
+def draw(cells: Mapping[str, Cell]) -> Page:
+    """Draw a section for each study of which a cell was run."""
+    return page(
+        "# Image studies: real sites and skewed labels",
+        "A small convolutional network trained on the hospitals' pictures, with each hospital as"
+        " the user. Every rule has its defaults; `weight_erosion` is the paper's setting, and"
+        " `evidence_erosion` has `noise_margin = 0`, as it advises for networks. *majority* says to"
+        " everybody how common each class is among the user's training pictures; *local_stopped*"
+        " trains alone for a number of rounds that is chosen on a third of the user's training"
+        " pictures; *pooled* is trained on all hospitals' pictures in one place. AUROC is the mean"
+        " over the classes of the test part, each against the rest. ± is one standard error over"
+        " splits.",
+        (_of_study(study, cells) for study in STUDIES),
+    )
+
+
+def _of_study(study: str, cells: Mapping[str, Cell]) -> Block:
+    found = {
+        user: {
+            cell.plan.config["seed"]: cell.figures for cell in where(cells, study=study, user=user)
+        }
+        for user in users_of(study)
+    }
+    found = {user: splits for user, splits in found.items() if splits}
+    if not found:
+        return ""
     shipped = load_study(study_path(study))
     training = shipped.training
     tested = ", ".join(
@@ -302,13 +281,39 @@ def _setting(study: str, found: ByUser) -> str:
         " rounds)"
         for user, splits in found.items()
     )
+    every = _comparisons(found)
+    hospitals = users_of(study)
     return (
+        f"## {TITLES[study]}",
+        ABOUT[study],
         f"{shipped.rounds} rounds of {training.steps} steps with {training.batch_size} pictures,"
-        f" learning rate {training.learning_rate:g}. Splits: {tested}."
+        f" learning rate {training.learning_rate:g}. Splits: {tested}.",
+        (_of_metric(metric, found) for metric in METRICS),
+        section(
+            "### Ours minus others",
+            f"{intervals(f'all {len(every)}')} \\*: leaves out 0. Accuracy and AUROC above 0, and"
+            f" log loss below 0, speak for ours. Users with fewer than {FEWEST_SPLITS} splits are"
+            " left out, and so is the mean over users where not all have as many in common.",
+            comparison_table(
+                every,
+                lambda one: [one.setting, one.ours],
+                lambda one: f"{LABELS[one.metric]}: {one.other}",
+            ),
+            f"An interval leaves out 0 in {sum(one.is_clear for one in every)} of {len(every)}"
+            " comparisons.",
+            bullets(_supported(every)),
+        ),
+        section(
+            "### Weights",
+            "Relative to the user's own, the mean over rounds and splits.",
+            table(["user", "", *hospitals], _weights(hospitals, found)),
+        )
+        if len(hospitals) > 1
+        else "",
     )
 
 
-def _table(metric: str, found: ByUser) -> list[str]:
+def _of_metric(metric: str, found: ByUser) -> str:
     """Return an arm a line: the metric for each user, and the mean over users."""
     rows = []
     for arm in ROWS:
@@ -317,84 +322,66 @@ def _table(metric: str, found: ByUser) -> list[str]:
         if len(found) > 1:
             row.append(f"{fmean(map(fmean, values)):.3f}" if all(values) else "")
         rows.append(row)
-    last = ["mean"] if len(found) > 1 else []
-    return table([LABELS[metric], *found, *last], rows)
+    return table([LABELS[metric], *found, *(["mean"] if len(found) > 1 else [])], rows)
 
 
 def _mean_of_users(found: ByUser) -> list[Values]:
     """Return the means over users, of the splits that all of them have."""
-    figures: list[Values] = []
-    for split in sorted(set.intersection(*(set(splits) for splits in found.values()))):
-        of_users = [splits[split] for splits in found.values()]
-        means: dict[str, dict[str, float | None]] = {}
-        for arm in (*OURS, *OTHERS):
-            for metric in METRICS:
-                values = [one[arm][metric] for one in of_users]
-                mean = None if None in values else fmean(values)
-                means.setdefault(arm, {})[metric] = mean
-        figures.append(means)
-    return figures
+
+    def mean(values: Sequence[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return fmean(known) if len(known) == len(values) else None
+
+    return [
+        {
+            arm: {name: mean([of[split][arm][name] for of in found.values()]) for name in METRICS}
+            for arm in (*OURS, *OTHERS)
+        }
+        for split in sorted(set.intersection(*(set(splits) for splits in found.values())))
+    ]
 
 
-def _against_others(found: ByUser) -> list[str]:
+def _comparisons(found: ByUser) -> list[Comparison[str]]:
     """Return those of every user with that many splits, and of the mean of all."""
     measured = {user: list(splits.values()) for user, splits in found.items()}
     if len(found) > 1:
         measured[EVERY] = _mean_of_users(found)
     measured = {user: splits for user, splits in measured.items() if len(splits) >= FEWEST_SPLITS}
-    every = list(comparisons(measured, OURS, OTHERS, METRICS, fewest=FEWEST_SPLITS))
-    if not every:
-        return []
-    return [
-        "### Ours minus others",
-        "",
-        *paragraph(
-            intervals(f"all {len(every)}"),
-            "\\*: leaves out 0. Accuracy and AUROC above 0, and log loss below 0, speak for ours."
-            f" Users with fewer than {FEWEST_SPLITS} splits are left out, and so is the mean over"
-            " users where not all have as many in common.",
-        ),
-        *comparison_table(every, LABELS),
-        *_supported(every),
-    ]
+    return comparisons(measured, OURS, OTHERS, METRICS, fewest=FEWEST_SPLITS)
 
 
-def _supported(every: Sequence[Comparison]) -> list[str]:
+def _supported(every: Sequence[Comparison[str]]) -> Iterator[str]:
     """Return the differences that an interval supports, in sentences."""
-    clear = [(one, d) for one in every if (d := one.difference) and d.leaves_out_zero]
-    lines = [f"An interval leaves out 0 in {len(clear)} of {len(every)} comparisons.", ""]
     for ours in OURS:
         for word, sign in (("better", 1), ("worse", -1)):
             of = [
                 f"{one.other} for {one.setting} ({LABELS[one.metric]})"
-                for one, apart in clear
-                if one.ours == ours and apart.mean * SIGNS[one.metric] * sign > 0
+                for one in every
+                if one.ours == ours and one.difference and one.is_clear
+                if one.difference.mean * SIGNS[one.metric] * sign > 0
             ]
-            lines.append(f"- `{ours}` is {word} than {', '.join(of) or 'none of them'}.")
-    return [*lines, ""]
+            yield f"`{ours}` is {word} than {', '.join(of) or 'none of them'}."
 
 
-def _weights(study: str, found: ByUser) -> list[str]:
-    """Return each hospital's weight at each user, the mean over rounds and splits."""
-    hospitals = users_of(study)
-    rows = [
-        [
-            user,
-            arm,
-            *(
-                "own"
-                if name == user
-                else f"{fmean(f[arm]['weights'][name] for f in splits.values()):.2f}"
+def _weights(hospitals: Sequence[str], found: ByUser) -> Iterator[list[str]]:
+    for user, splits in found.items():
+        for arm in WEIGHING:
+            weights = [split[arm]["weights"] for split in splits.values()]
+            means = (
+                "own" if name == user else f"{fmean(of[name] for of in weights):.2f}"
                 for name in hospitals
-            ),
-        ]
-        for user, splits in found.items()
-        for arm in WEIGHING
-    ]
-    return [
-        "### Weights",
-        "",
-        "Relative to the user's own, the mean over rounds and splits.",
-        "",
-        *table(["user", "", *hospitals], rows),
-    ]
+            )
+            yield [user, arm, *means]
+
+
+EXPERIMENT = Experiment(
+    "image-sites",
+    "Image sites",
+    "A convolutional network on real sites (HAM10000's four collections, each as the user) and on"
+    " CIFAR-10 with skewed labels: the personal rules against local, pooled and averaged training."
+    " An hour of one core.",
+    plans,
+    run,
+    draw,
+    study_of,
+)

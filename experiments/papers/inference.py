@@ -20,9 +20,9 @@ from erosion_client.site_file import Site
 from erosion_client.training.hospital import Hospital
 from erosion_common.protocol.messages import TrainRequest
 from erosion_common.study.study import Study
-from experiments.cells import Cell, CellPlan, Tick, Values
-from experiments.experiment import Page
-from experiments.pictures import picture
+from experiments.cells import Cell, CellPlan, Tick, Values, planned
+from experiments.experiment import Experiment
+from experiments.page import Page, grid, named, page, picture, where
 from experiments.reconstruction import cut_at, fitted, num_among, num_found, solved, swept
 
 SEEDS = 2
@@ -50,20 +50,17 @@ SERIES: Mapping[tuple[str, str], str] = {  # attack and order
 LOWEST, HIGHEST = -3.0, 5.0  # of the cuts; the values are drawn around 1 with deviation 1
 
 
-def plans() -> Sequence[CellPlan]:
+def plans() -> list[CellPlan]:
     """Return every attack with one thing varied at a time."""
-    found: dict[str, CellPlan] = {}
+    found: dict[str, CellPlan] = {}  # the usual setting is one of each factor's
     for attack, order in SERIES:
-        for factor, values in FACTORS.items():
-            for value in values:
-                setting = {**USUAL, factor: value}
-                for seed in range(SEEDS):
-                    config = {"attack": attack, "order": order, **setting, "seed": seed}
-                    name = f"{attack}-{order}-" + "-".join(
-                        f"{what}{setting[what]}" for what in setting
-                    )
-                    name += f"-seed{seed}"
-                    found[name] = CellPlan(name, config, setting["rounds"])
+        for setting in ({**USUAL, factor: n} for factor, values in FACTORS.items() for n in values):
+            points = (
+                {"attack": attack, "order": order, **setting, "seed": seed} for seed in range(SEEDS)
+            )
+            name = "{attack}-{order}-rounds{rounds}-patients{patients}-steps{steps}-seed{seed}"
+            for plan in planned(name, points, rounds=setting["rounds"]):
+                found.setdefault(plan.name, plan)
     return list(found.values())
 
 
@@ -157,59 +154,43 @@ def _found(
 
 def draw(cells: Mapping[str, Cell]) -> Page:
     """Draw the share of patients found, over each of the three things."""
-    lines = [
+    series = {words: key for key, words in SERIES.items()}
+
+    def table_of(factor: str, values: Sequence[int]) -> str:
+        def entry(one: tuple[str, str], value: int) -> str:
+            found = _of(cells, *one, factor, value)
+            if not found:
+                return ""
+            return f"{fmean(number for number, _ in found):.1f} of {found[0][1]}"
+
+        return grid(f"records found, by {factor}", series, named(values), entry)
+
+    return page(
         "# What a coordinator can infer from updates",
-        "",
-        "One hospital of made-up patients with two values each and a coordinator that asks it for",
-        "updates of a logistic regression, as a peer and without differential privacy. A record",
-        "counts as found if both values are within .05 (they spread by 1). *Zero parameters*: from",
-        "the same zero parameters each time, with a tiny rate, the updates are linear equations in",
-        "the records. *Ordinary study*: nothing is crafted; records are fitted by least squares.",
-        "Both need to know who is in which mini-batch: with a *public order*, as testbeds have it",
-        "(`compute.public_order = true`), the coordinator does; with the *secret order* of every",
-        "other site it takes the public one for the true one. *Chosen cuts*: parameters that all",
-        "but say on which side of a value a patient lies, moved on a little in every round.",
-        "",
+        "One hospital of made-up patients with two values each and a coordinator that asks it for"
+        " updates of a logistic regression, as a peer and without differential privacy. A record"
+        " counts as found if both values are within .05 (they spread by 1). *Zero parameters*: from"
+        " the same zero parameters each time, with a tiny rate, the updates are linear equations in"
+        " the records. *Ordinary study*: nothing is crafted; records are fitted by least squares."
+        " Both need to know who is in which mini-batch: with a *public order*, as testbeds have it"
+        " (`compute.public_order = true`), the coordinator does; with the *secret order* of every"
+        " other site it takes the public one for the true one. *Chosen cuts*: parameters that all"
+        " but say on which side of a value a patient lies, moved on a little in every round.",
         f"![Share of the patients with a record that was found]({FIGURE})",
-        "",
         f"Unless a column says otherwise: {USUAL['rounds']} rounds, {USUAL['patients']} patients,"
         f" {USUAL['steps']} local steps (passes, where a round goes over all patients); means over"
         f" {SEEDS} seeds.",
-        "",
-    ]
-    for factor, values in FACTORS.items():
-        lines += [
-            f"| records found, by {factor} | " + " | ".join(str(value) for value in values) + " |",
-            "| --- |" + " --- |" * len(values),
-            *(
-                f"| {words} | "
-                + " | ".join(
-                    _in_words(_of(cells, attack, order, factor, value)) for value in values
-                )
-                + " |"
-                for (attack, order), words in SERIES.items()
-            ),
-            "",
-        ]
-    return Page("\n".join(lines), {FIGURE: _figure(cells)})
+        (table_of(factor, values) for factor, values in FACTORS.items()),
+        pictures={FIGURE: _figure(cells)},
+    )
 
 
 def _of(
     cells: Mapping[str, Cell], attack: str, order: str, factor: str, value: int
 ) -> list[tuple[int, int]]:
     """Records found, and patients, of every seed."""
-    wanted = {"attack": attack, "order": order, **USUAL, factor: value}
-    return [
-        (cell.figures["found"], cell.plan.config["patients"])
-        for cell in cells.values()
-        if all(cell.plan.config[key] == wanted[key] for key in wanted)
-    ]
-
-
-def _in_words(found: Sequence[tuple[int, int]]) -> str:
-    if not found:
-        return "-"
-    return f"{fmean(number for number, _ in found):.1f} of {found[0][1]}"
+    chosen = where(cells, attack=attack, order=order, **{**USUAL, factor: value})
+    return [(cell.figures["found"], cell.plan.config["patients"]) for cell in chosen]
 
 
 def _figure(cells: Mapping[str, Cell]) -> bytes:
@@ -232,3 +213,15 @@ def _figure(cells: Mapping[str, Cell]) -> bytes:
             if place == 2:  # where no curve is in the way
                 axes.legend(fontsize=7, loc="upper right", bbox_to_anchor=(1.0, 0.97))
     return content.getvalue()
+
+
+EXPERIMENT = Experiment(
+    "inference",
+    "What a coordinator can infer",
+    "Patients' records worked out of updates, against rounds, patients and local steps, with a"
+    " public order of the mini-batches and as the program is. A quarter of an hour.",
+    plans,
+    run,
+    draw,
+    study_of,
+)

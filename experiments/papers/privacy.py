@@ -6,13 +6,15 @@ step were chosen on other splits, which are shown, too.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 
 from erosion.simulation.testbed import study_path
 from erosion_common.study.study import Study, load_study
 from experiments.cells import Cell, CellPlan, Tick, Values
-from experiments.experiment import Page
+from experiments.experiment import Experiment
+from experiments.page import Page, grid, named, page
 from experiments.splits import one_split
-from experiments.tables import intervals, mean_and_error, one_or_range, paired_difference
+from experiments.tables import in_words, intervals, one_or_range, paired_difference
 
 STUDY, SEEDS, AT_ONCE, ROUNDS = "breast-cancer", 40, 10, 10
 ARMS = ("weight_erosion", "fedavg")  # as the study has them
@@ -79,49 +81,69 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     return {"errors": errors, "log_loss": losses, "patients": patients}
 
 
+BySeed = Mapping[int, tuple[float, float]]  # errors and log loss of a split
+COLUMNS: Mapping[str, float | None] = {"none": None} | {f"epsilon {e:g}": e for e in EPSILONS}
+
+
 def draw(cells: Mapping[str, Cell]) -> Page:
     """Draw the price of each epsilon, and the settings that were tried."""
-    local = _pooled(cells, "local", None)
     patients = one_or_range([cell.figures["patients"] for cell in cells.values()] or [0])
-    lines = [
+
+    def entry(arm: str, epsilon: float | None) -> str:
+        found = pooled(cells, arm, epsilon)
+        if (arm == "local" and epsilon is not None) or len(found) < 2:
+            return "–"
+        errors, losses = zip(*found.values(), strict=True)
+        return f"{in_words(errors, '.2f')} ({fmean(losses):.3f}), {len(found)} splits"
+
+    def apart(row: tuple[str, str], epsilon: float | None) -> str:
+        arm, other = row
+        if other == arm and epsilon is None:
+            return ""
+        return _minus(pooled(cells, arm, epsilon), pooled(cells, other, None))
+
+    def trial(tried: tuple[float, float], epsilon: float) -> str:
+        rate, clip = tried
+        cell = cells.get(f"trial-epsilon{epsilon:g}-rate{rate:g}-clip{clip:g}")
+        mean = f"{fmean(cell.figures['errors']):.1f}" if cell else "–"
+        return f"**{mean}**" if cell and CHOSEN[epsilon] == tried else mean
+
+    against = {
+        f"{arm} minus {words}": (arm, other)
+        for arm in ARMS
+        for words, other in (("local", "local"), ("itself as shipped", arm))
+    }
+    return page(
         "# What differential privacy costs",
-        "",
         f"Errors of {patients} test patients and log loss, mean ± one standard error over the first"
         f" splits of the study `{STUDY}`. With privacy: {ROUNDS} rounds of one step, scaled by the"
         " user's means and deviations, delta 1e-5, each arm alone with all of epsilon. Without it"
         " the study is as it is shipped. The other hospitals have about 110 patients each.",
-        "",
-        "| arm | none | " + " | ".join(f"epsilon {e:g}" for e in EPSILONS) + " |",
-        "| --- | --- |" + " --- |" * len(EPSILONS),
-    ]
-    for arm in ARMS:
-        found = [_pooled(cells, arm, epsilon) for epsilon in (None, *EPSILONS)]
-        lines.append(f"| {arm} | {' | '.join(_words(f) for f in found)} |")
-    lines += [f"| local | {_words(local)} |" + " – |" * len(EPSILONS), ""]
-    lines += [
+        grid("arm", named((*ARMS, "local")), COLUMNS, entry),
         'In the study `weight_erosion` has `preset = "recommended"`: its own output bias starts at'
         " the base rate without privacy, and where the model starts with it. How many errors it is"
         " to name the commonest class stands in [which rule wins](../which-rule/README.md).",
-        "",
-        *_apart(cells),
+        "## Differences in errors",
+        f"Below 0 the first has fewer. {intervals(f'all {COMPARISONS}')} \\*: leaves out 0. The"
+        " splits share patients. As shipped, a study has more and smaller steps, so that a"
+        " difference from it is not of privacy alone.",
+        grid("", against, COLUMNS, apart),
         "## The settings of the step",
-        "",
         f"Mean errors of `weight_erosion` over {len(TRIAL_SEEDS)} splits that are not among those"
         " above. What is used above is in bold.",
-        "",
-        "| learning rate, clip norm | " + " | ".join(f"epsilon {e:g}" for e in EPSILONS) + " |",
-        "| --- |" + " --- |" * len(EPSILONS),
-    ]
-    for rate, clip in TRIED:
-        tried = [_trial(cells, epsilon, rate, clip) for epsilon in EPSILONS]
-        lines.append(f"| {rate:g}, {clip:g} | {' | '.join(tried)} |")
-    return Page("\n".join([*lines, ""]))
+        grid(
+            "learning rate, clip norm",
+            {f"{rate:g}, {clip:g}": (rate, clip) for rate, clip in TRIED},
+            {f"epsilon {epsilon:g}": epsilon for epsilon in EPSILONS},
+            trial,
+        ),
+    )
 
 
-BySeed = Mapping[int, tuple[float, float]]  # errors and log loss of a split
+COMPARISONS = len(ARMS) * (2 * len(EPSILONS) + 1)
 
 
-def _pooled(cells: Mapping[str, Cell], arm: str, epsilon: float | None) -> BySeed:
+def pooled(cells: Mapping[str, Cell], arm: str, epsilon: float | None) -> BySeed:
     """Return all splits that were run."""
     end = "" if arm == "local" else "-none" if epsilon is None else f"-epsilon{epsilon:g}"
     names = [f"{arm}{end}-{first}" for first in range(0, SEEDS, AT_ONCE)]
@@ -132,51 +154,22 @@ def _pooled(cells: Mapping[str, Cell], arm: str, epsilon: float | None) -> BySee
     return found
 
 
-def _apart(cells: Mapping[str, Cell]) -> list[str]:
-    """Errors minus local training's, and minus those without privacy, in the same splits."""
-    comparisons = len(ARMS) * (2 * len(EPSILONS) + 1)
-    rows = []
-    for arm in ARMS:
-        plain, local = _pooled(cells, arm, None), _pooled(cells, "local", None)
-        private = [_pooled(cells, arm, epsilon) for epsilon in EPSILONS]
-        against_local = [_text(one, local, comparisons) for one in (plain, *private)]
-        cost = [_text(one, plain, comparisons) for one in private]
-        rows.append(f"| {arm} minus local | {' | '.join(against_local)} |")
-        rows.append(f"| {arm} minus itself as shipped | | {' | '.join(cost)} |")
-    return [
-        "## Differences in errors",
-        "",
-        f"Below 0 the first has fewer. {intervals(f'all {comparisons}')} \\*: leaves out 0. The"
-        " splits share patients. As shipped, a study has more and smaller steps, so that a"
-        " difference from it is not of privacy alone.",
-        "",
-        "| | none | " + " | ".join(f"epsilon {e:g}" for e in EPSILONS) + " |",
-        "| --- | --- |" + " --- |" * len(EPSILONS),
-        *rows,
-        "",
-    ]
-
-
-def _text(ours: BySeed, theirs: BySeed, comparisons: int) -> str:
+def _minus(ours: BySeed, theirs: BySeed) -> str:
     """Of the splits that both have: a part of the cells may be of others."""
     seeds = [seed for seed in ours if seed in theirs]
     if len(seeds) < 2:
         return "–"
     errors = ([of[seed][0] for seed in seeds] for of in (ours, theirs))
-    return paired_difference(*errors, comparisons=comparisons).text("+.2f")
+    return paired_difference(*errors, comparisons=COMPARISONS).text("+.2f")
 
 
-def _words(found: BySeed) -> str:
-    if len(found) < 2:
-        return "–"
-    errors, losses = zip(*found.values(), strict=True)
-    (mean, error), (loss, _) = mean_and_error(errors), mean_and_error(losses)
-    return f"{mean:.2f} ± {error:.2f} ({loss:.3f}), {len(found)} splits"
-
-
-def _trial(cells: Mapping[str, Cell], epsilon: float, rate: float, clip: float) -> str:
-    cell = cells.get(f"trial-epsilon{epsilon:g}-rate{rate:g}-clip{clip:g}")
-    if cell is None:
-        return "–"
-    mean = sum(cell.figures["errors"]) / len(cell.figures["errors"])
-    return f"**{mean:.1f}**" if CHOSEN[epsilon] == (rate, clip) else f"{mean:.1f}"
+EXPERIMENT = Experiment(
+    "privacy",
+    "What differential privacy costs",
+    "The default study with epsilon 8, 3 and 1 for the other hospitals' patients, and without, over"
+    " 40 splits. A quarter of an hour of one core.",
+    plans,
+    run,
+    draw,
+    studies_of,
+)

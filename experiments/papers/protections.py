@@ -6,9 +6,9 @@ sent, both of which are on the disk before the answer leaves.
 """
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import median
 from time import perf_counter
 
 import torch
@@ -17,7 +17,7 @@ from flwr.app import Context, Message, RecordDict
 from erosion.simulation.simulator import simulate, timeless
 from erosion.simulation.testbed import study_path
 from erosion.simulation.testbed_sites import site_of
-from erosion.sources import make_hospitals
+from erosion.sources import Data, make_hospitals
 from erosion_client.audit.audit_log import AuditLog
 from erosion_client.connection.serve import make_app
 from erosion_client.consent.consent import Consent
@@ -27,9 +27,10 @@ from erosion_client.training.hospital import Hospital
 from erosion_common.protocol import wire
 from erosion_common.protocol.messages import TrainRequest
 from erosion_common.study.study import Study, load_study
-from experiments.cells import Cell, CellPlan, Tick, Values
-from experiments.experiment import Page
-from experiments.tables import one_or_range
+from experiments.cells import Cell, CellPlan, Tick, Values, planned
+from experiments.experiment import Experiment
+from experiments.page import Page, page, table, where
+from experiments.tables import in_words, one_or_range
 
 STUDY, ARM, SEEDS = "breast-cancer", "weight_erosion", 40
 VARIANTS: Mapping[str, Values] = {
@@ -42,9 +43,10 @@ VARIANTS: Mapping[str, Values] = {
 }
 REFERENCE = next(iter(VARIANTS))
 ROUNDS_TIMED, TIMED_SEEDS = 300, 3
+TIMED = ("alone", "with_records")
 
 
-def plans() -> Sequence[CellPlan]:
+def plans() -> list[CellPlan]:
     """Return every variant with the same splits, and what an answer takes."""
     found = [
         CellPlan(
@@ -55,11 +57,8 @@ def plans() -> Sequence[CellPlan]:
         for name, settings in VARIANTS.items()
         for seed in range(SEEDS)
     ]
-    timed = [
-        CellPlan(f"answer-seed{seed}", {"timed": ROUNDS_TIMED, "study": STUDY, "seed": seed}, 1)
-        for seed in range(TIMED_SEEDS)
-    ]
-    return [*found, *timed]
+    seeds = ({"seed": seed} for seed in range(TIMED_SEEDS))
+    return [*found, *planned("answer-seed{seed}", seeds, timed=ROUNDS_TIMED, study=STUDY)]
 
 
 def study_of(config: Values) -> Study:
@@ -78,17 +77,19 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     """Errors and log loss of the user's test patients, or seconds of an answer."""
     study = study_of(config)
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+        files = make_hospitals(study, Path(name), data_dir)
         if "timed" in config:
-            figures = _timed(study, folder, data_dir)
+            asked = next(hospital for hospital in study.hospitals if hospital != study.user)
+            site = site_of(asked, files[asked])
+            found = (_seconds(site, study, records) for records in (None, Path(name)))
+            figures: Values = dict(zip(TIMED, found, strict=True))
         else:
-            figures = _measured(study, folder, data_dir, config)
+            figures = _measured(study, files, config)
     tick()
     return figures
 
 
-def _measured(study: Study, folder: Path, data_dir: Path | None, config: Values) -> Values:
-    files = make_hospitals(study, folder, data_dir)
+def _measured(study: Study, files: Mapping[str, Data], config: Values) -> Values:
     hospitals = {}
     for hospital, file in files.items():
         site = site_of(hospital, file)
@@ -103,14 +104,8 @@ def _measured(study: Study, folder: Path, data_dir: Path | None, config: Values)
     }
 
 
-def _timed(study: Study, folder: Path, data_dir: Path | None) -> Values:
-    """Median seconds of an answer, without and with the records that a site keeps."""
-    name = next(hospital for hospital in study.hospitals if hospital != study.user)
-    site = site_of(name, make_hospitals(study, folder, data_dir)[name])
-    return {"alone": _seconds(site, study, None), "with_records": _seconds(site, study, folder)}
-
-
 def _seconds(site: Site, study: Study, records: Path | None) -> float:
+    """Median seconds of an answer, without and with the records that a site keeps."""
     hospital, took = Hospital(site, b"secret"), []
     dim = max(place.stop for place in study.build_context.layout().values())
     requests = [
@@ -139,11 +134,7 @@ def _seconds(site: Site, study: Study, records: Path | None) -> float:
 def draw(cells: Mapping[str, Cell]) -> Page:
     """Errors by variant and what differs from the first, and the seconds."""
     by_variant = {
-        name: {
-            cell.plan.config["seed"]: cell.figures
-            for cell in cells.values()
-            if cell.plan.config.get("variant") == name
-        }
+        name: {cell.plan.config["seed"]: cell.figures for cell in where(cells, variant=name)}
         for name in VARIANTS
     }
     reference = by_variant[REFERENCE]
@@ -153,35 +144,40 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         if len(seeds) < 2:
             continue
         errors = [found[seed]["errors"] for seed in seeds]
-        apart = [found[seed]["errors"] - reference[seed]["errors"] for seed in seeds]
-        losses = [found[seed]["log_loss"] - reference[seed]["log_loss"] for seed in seeds]
-        columns = (" | ",) if name == REFERENCE else (_pm(apart, "+.2f"), _pm(losses, "+.4f"))
-        rows.append(f"| {name} | {_pm(errors, '.2f')} | {' | '.join(columns)} | {len(seeds)} |")
-    timed = [cell.figures for cell in cells.values() if "timed" in cell.plan.config]
+        apart, losses = (
+            [found[seed][figure] - reference[seed][figure] for seed in seeds]
+            for figure in ("errors", "log_loss")
+        )
+        columns = [in_words(apart, "+.2f"), in_words(losses, "+.4f")]
+        more = ["", ""] if name == REFERENCE else columns
+        rows.append([name, in_words(errors, ".2f"), *more, str(len(seeds))])
     patients = one_or_range([f["patients"] for f in reference.values()] or [0])
-    lines = [
+    timed = [cell.figures for cell in where(cells, timed=ROUNDS_TIMED)]
+    seconds = [median(found[key] for found in timed) for key in TIMED] if timed else []
+    head = ["protections", "errors", "more errors than the first", "more log loss", "splits"]
+    return page(
         "# What the protections cost",
-        "",
-        f"`{ARM}` on the study `{STUDY}`, errors of {patients} test patients, every"
-        " row over the splits that it shares with the first; ± is one standard error.",
-        "",
-        "| protections | errors | more errors than the first | more log loss | splits |",
-        "| --- | --- | --- | --- | --- |",
-        *rows,
-        "",
-    ]
-    if timed:
-        alone, kept = (median(found[key] for found in timed) for key in ("alone", "with_records"))
-        lines += [
-            f"An answer of one hospital took {1000 * alone:.1f} ms of training and"
-            f" {1000 * kept:.1f} ms with approval, budgets and log, each of which is on the disk"
-            f" before the answer leaves (median of {ROUNDS_TIMED} rounds, median of"
-            f" {len(timed)} times, on a machine that other programs used at the same time).",
-            "",
-        ]
-    return Page("\n".join(lines))
+        f"`{ARM}` on the study `{STUDY}`, errors of {patients} test patients, every row over the"
+        " splits that it shares with the first; ± is one standard error.",
+        table(head, rows),
+        "An answer of one hospital took {:.1f} ms of training and {:.1f} ms with approval, budgets"
+        " and log, each of which is on the disk before the answer leaves".format(
+            *(1000 * second for second in seconds)
+        )
+        + f" (median of {ROUNDS_TIMED} rounds, median of {len(timed)} times, on a machine that"
+        " other programs used at the same time)."
+        if timed
+        else "",
+    )
 
 
-def _pm(values: Sequence[float], form: str) -> str:
-    error = stdev(values) / len(values) ** 0.5
-    return f"{fmean(values):{form}} ± {error:{form.removeprefix('+')}}"
+EXPERIMENT = Experiment(
+    "protections",
+    "What the protections cost",
+    "The default study with a site's protections on and off, over 40 splits: errors, and the"
+    " seconds of an answer. Half an hour.",
+    plans,
+    run,
+    draw,
+    study_of,
+)

@@ -110,6 +110,11 @@ def _averaging(collaborators: int) -> float:
     return collaborators / (collaborators + 1)
 
 
+def run_cell(config: Values, data_dir: Path | None, tick: Tick) -> Values:
+    """Simulate a curve, or tune all settings."""
+    return (run if "rule" in config else run_tuned)(config, data_dir, tick)
+
+
 def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     """Mean loss over the trials, every few rounds, and its mean in the steady state.
 

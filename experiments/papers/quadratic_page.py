@@ -1,15 +1,16 @@
-"""Draws the noisy quadratic's figures and the mean estimation's table."""
+"""The noisy quadratic's figures and the mean estimation's table."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
-from experiments.cells import Cell
-from experiments.experiment import Page
+from erosion_common.settings.base import validate
+from experiments.cells import Cell, CellPlan, ExperimentError
+from experiments.experiment import Experiment
+from experiments.page import Page, add_legend, grid, page, picture, section, table
 from experiments.papers import quadratic
-from experiments.papers.quadratic import expected_losses
-from experiments.pictures import add_legend, picture
 
 PUBLISHED = {  # of an independent simulation with the constants that are ours
     "figure2-alone-zeta1": 0.0263,
@@ -48,44 +49,44 @@ TITLES = {
 def draw(cells: Mapping[str, Cell]) -> Page:
     """Draw curves, steady states with the closed form, and the caveat with everything tuned."""
     curves = {name: cell for name, cell in cells.items() if name.startswith("figure")}
-    tuned = {name: cell for name, cell in cells.items() if name.startswith("tuned")}
-    lines = [
-        "# The noisy quadratic model (Chayti et al. 2021)",
-        "",
-        "One user minimises a quadratic from noisy gradients; N collaborators have an optimum",
-        "that is zeta away in gradient. *Alone* uses the user's gradients, *WGA* averages all of",
-        "them by a fixed weight, *BC* takes off the bias that was seen so far. The paper does not",
-        "state its constants. A steady state is the mean loss of the last third of the rounds,",
-        "± one standard error over the trials. All curves of as many trials share their noise, so",
-        "that they differ by less than these errors say.",
-        "",
-        *_constants(curves),
-        "",
-        "![Loss over the rounds and in the steady state](figures.svg)",
-        "",
-        "| curve | steady state | exact | times better than alone, exact | independent run |",
-        "|---|---|---|---|---|",
-        *(
-            f"| {name} | {_steady(cell)} | {cell.figures['exact']:.4g} |"
-            f" {quadratic.alone_steady(cell.plan.config) / cell.figures['exact']:.3g} |"
-            f" {_independent(cell, PUBLISHED)} |"
-            for name, cell in curves.items()
+    tuned = [cell for name, cell in cells.items() if name.startswith("tuned")]
+    columns: dict[str, Callable[[Cell], str]] = {
+        "steady state": lambda cell: (
+            f"{cell.figures['steady']:.4g} ± {cell.figures['standard_error']:.1g}"
         ),
-        "",
-        "Exact are for training alone and WGA the variance and the squared bias at its alpha, for",
-        "BC the variance that its recursion leaves as it is; but for terms of the order of eta,",
-        "BC/alone = 1/(N+1) + N/(N+1) beta/(beta + eta a).",
-        "BC's floor does not depend on zeta: only the time to reach it does. With a fixed beta",
-        "more collaborators help less and less, so a linear speed-up needs beta <= eta a / N.",
-        "",
-        *_ways(curves),
-        *_caveat(tuned),
-    ]
-    return Page("\n".join(lines), {"figures.svg": _figures(curves)})
+        "exact": lambda cell: f"{cell.figures['exact']:.4g}",
+        "times better than alone, exact": lambda cell: f"{_gain(cell, 'exact'):.3g}",
+        "independent run": lambda cell: _independent(cell, PUBLISHED),
+    }
+    return page(
+        "# The noisy quadratic model (Chayti et al. 2021)",
+        "One user minimises a quadratic from noisy gradients; N collaborators have an optimum that"
+        " is zeta away in gradient. *Alone* uses the user's gradients, *WGA* averages all of them"
+        " by a fixed weight, *BC* takes off the bias that was seen so far. The paper does not state"
+        " its constants. A steady state is the mean loss of the last third of the rounds, ± one"
+        " standard error over the trials. All curves of as many trials share their noise, so that"
+        f" they differ by less than these errors say. {_constants(curves)}",
+        "![Loss over the rounds and in the steady state](figures.svg)",
+        grid("curve", curves, columns, lambda cell, column: column(cell)),
+        "Exact are for training alone and WGA the variance and the squared bias at its alpha, for"
+        " BC the variance that its recursion leaves as it is; but for terms of the order of eta,"
+        " BC/alone = 1/(N+1) + N/(N+1) beta/(beta + eta a). BC's floor does not depend on zeta:"
+        " only the time to reach it does. With a fixed beta more collaborators help less and less,"
+        " so a linear speed-up needs beta <= eta a / N.",
+        section(
+            "### How BC comes to its floor",
+            "BC begins by rising where the bias is large, for it follows the others until it knows"
+            " their bias. Its expected loss, by the exact recursion of mean and covariance:",
+            _ways(curves),
+        ),
+        _caveat(tuned) if tuned else "",
+        pictures={"figures.svg": _figures(curves)},
+    )
 
 
-def _steady(cell: Cell) -> str:
-    return f"{cell.figures['steady']:.4g} ± {cell.figures['standard_error']:.1g}"
+def _gain(cell: Cell, figure: str) -> float:
+    """Return how many times better than alone."""
+    return float(quadratic.alone_steady(cell.plan.config) / cell.figures[figure])
 
 
 def _independent(cell: Cell, found: Mapping[str, float]) -> str:
@@ -96,8 +97,8 @@ def _independent(cell: Cell, found: Mapping[str, float]) -> str:
     return "-"
 
 
-def _ways(curves: Mapping[str, Cell]) -> list[str]:
-    """Return how BC comes to its floor: how high its loss rises first, and how long it takes."""
+def _ways(curves: Mapping[str, Cell]) -> str:
+    """Return how high BC's loss rises first, and how long it takes to its floor."""
     rows = []
     for cell in curves.values():
         config, floor = cell.plan.config, cell.figures["exact"]
@@ -105,62 +106,59 @@ def _ways(curves: Mapping[str, Cell]) -> list[str]:
             continue
         eta, alpha, beta = (np.array(config[key]) for key in ("eta", "alpha", "beta"))
         start = config["a"] * config["start"] ** 2 / 2
-        losses = [start, *(float(loss) for loss in expected_losses(config, eta, alpha, beta))]
-        peak = max(range(len(losses)), key=losses.__getitem__)
-        after = (number for number in range(peak, len(losses)) if losses[number] <= 2 * floor)
+        expected = quadratic.expected_losses(config, eta, alpha, beta)
+        losses = np.array([start, *map(float, expected)])
+        peak = int(losses.argmax())
+        after = np.flatnonzero(losses[peak:] <= 2 * floor)
         rows.append(
-            f"| {config['zeta']:g} | {start:.3g} | {losses[peak]:.4g} | {peak} |"
-            f" {next(after, '-')} | {_independent(cell, INDEPENDENT_ROUNDS)} |"
+            [
+                f"{config['zeta']:g}",
+                f"{start:.3g}",
+                f"{losses[peak]:.4g}",
+                str(peak),
+                str(peak + after[0]) if len(after) else "-",
+                _independent(cell, INDEPENDENT_ROUNDS),
+            ]
         )
-    if not rows:
-        return []
-    return [
-        "BC begins by rising where the bias is large, for it follows the others until it knows",
-        "their bias. Its expected loss, by the exact recursion of mean and covariance:",
-        "",
-        "| zeta | at the start | highest | in round | twice the floor in round | independent run |",
-        "|---|---|---|---|---|---|",
-        *rows,
-        "",
-    ]
+    head = ["zeta", "at the start", "highest", "in round", "twice the floor in round"]
+    return table([*head, "independent run"], rows)
 
 
-def _constants(curves: Mapping[str, Cell]) -> list[str]:
+def _constants(curves: Mapping[str, Cell]) -> str:
     """Return those that no figure varied, as far as its curves have been run."""
     first = next((c.plan.config for c in curves.values() if c.plan.config["figure"] == 2), None)
     if first is None:
-        return []
+        return ""
     said = ", ".join(f"{name} = {first[name]:g}" for name in ("a", "zeta", "sigma"))
-    return [
+    return (
         f"Here {said}, N = {first['collaborators']}, step size eta = {first['eta']:g},"
         f" alpha = N/(N+1), beta = {first['beta']:g}, the start {first['start']:g},"
         f" {first['rounds']} rounds, {first['trials']} trials; a figure varies some of these, and"
-        " `erosion experiment quadratic --set NAME=VALUE --results FOLDER` takes others.",
-    ]
+        " `erosion experiment quadratic --set NAME=VALUE --results FOLDER` takes others."
+    )
 
 
-def _caveat(tuned: Mapping[str, Cell]) -> list[str]:
-    if not tuned:
-        return []
+def _caveat(tuned: Sequence[Cell]) -> str:
     gains = ", ".join(
         f"{cell.figures['gain']:.2f} times with N = {cell.plan.config['collaborators']}"
-        for cell in tuned.values()
+        for cell in tuned
     )
-    (rounds,) = {cell.plan.config["rounds"] for cell in tuned.values()}
-    return [
+    return (
         "**With everything tuned.** The floors above are for one fixed step size. If step size,"
-        f" alpha and beta are all tuned for a run of {rounds} rounds from that start, the loss that"
-        f" BC ends with is lower than that of training alone by {gains} (exact recursion of mean"
-        " and covariance, no trials).",
-        "",
-    ]
+        f" alpha and beta are all tuned for a run of {tuned[0].plan.config['rounds']} rounds from"
+        f" that start, the loss that BC ends with is lower than that of training alone by {gains}"
+        " (exact recursion of mean and covariance, no trials)."
+    )
 
 
 def _figures(cells: Mapping[str, Cell]) -> bytes:
+    by_figure = {
+        number: [cell for cell in cells.values() if cell.plan.config["figure"] == number]
+        for number in TITLES
+    }
     with picture(3, 2) as (figure, content):
         axes = figure.subplots(2, 3).flatten()
-        for axis, number in zip(axes, TITLES, strict=False):
-            mine = [c for c in cells.values() if c.plan.config["figure"] == number]
+        for axis, (number, mine) in zip(axes, by_figure.items(), strict=False):
             axis.set_title(TITLES[number])
             if number <= 4:
                 for cell in mine:
@@ -169,59 +167,74 @@ def _figures(cells: Mapping[str, Cell]) -> bytes:
                     axis.plot(rounds, losses, label=f"{config['rule']}, zeta {config['zeta']:g}")
                 axis.set(yscale="log", xlabel="round", ylabel="loss")
                 add_legend(axis, is_below=True)
-        _speed_ups(axes[3], [c for c in cells.values() if c.plan.config["figure"] == 5])
-        _best_wga(axes[4], [c for c in cells.values() if c.plan.config["figure"] == 6])
+        for word, label in (("fixed", "fixed beta"), ("scaled", "beta = eta a / N")):
+            mine = [cell for cell in by_figure[5] if f"-{word}-" in cell.plan.name]
+            _against(axes[3], mine, "collaborators", label)
+        _against(axes[4], by_figure[6], "zeta", "WGA")
+        axes[3].set(xscale="log", xlabel="collaborators N")
+        axes[4].set(xlabel="zeta")
+        for axis in axes[3:5]:
+            axis.set(yscale="log", ylabel="times better than alone")
+            add_legend(axis)
         axes[5].set_axis_off()
     return content.getvalue()
 
 
-def _speed_ups(axis: Axes, cells: Sequence[Cell]) -> None:
-    for word, label in (("fixed", "fixed beta"), ("scaled", "beta = eta a / N")):
-        mine = [cell for cell in cells if f"-{word}-" in cell.plan.name]
-        _against(axis, mine, lambda c: c.plan.config["collaborators"], label)
-    axis.set(xscale="log", yscale="log", xlabel="collaborators N", ylabel="times better than alone")
-    add_legend(axis)
-
-
-def _best_wga(axis: Axes, cells: Sequence[Cell]) -> None:
-    _against(axis, cells, lambda c: c.plan.config["zeta"], "WGA")
-    axis.set(yscale="log", xlabel="zeta", ylabel="times better than alone")
-    add_legend(axis)
-
-
-def _against(axis: Axes, cells: Sequence[Cell], place: Callable[[Cell], float], label: str) -> None:
-    """Measured as points, the exact values as a line."""
+def _against(axis: Axes, cells: Sequence[Cell], setting: str, label: str) -> None:
+    """Draw what is better than alone: measured as points, the exact values as a line."""
     if not cells:
         return
-    cells = sorted(cells, key=place)
-    places = [place(cell) for cell in cells]
-    alone = [quadratic.alone_steady(cell.plan.config) for cell in cells]
-    exact, steady = (
-        [best / cell.figures[key] for best, cell in zip(alone, cells, strict=True)]
-        for key in ("exact", "steady")
-    )
-    axis.plot(places, exact, label=f"{label}, exact")
-    axis.plot(places, steady, "o", markersize=3, label=label)
+    cells = sorted(cells, key=lambda cell: float(cell.plan.config[setting]))
+    places = [cell.plan.config[setting] for cell in cells]
+    axis.plot(places, [_gain(cell, "exact") for cell in cells], label=f"{label}, exact")
+    axis.plot(places, [_gain(cell, "steady") for cell in cells], "o", markersize=3, label=label)
 
 
 def draw_means(cells: Mapping[str, Cell]) -> Page:
     """Draw the weight with the least measured error and the formula's."""
-    rows = [
-        f"| {c.plan.config['delta']:g} | {c.figures['optimal']:.3f} | {c.figures['measured']:.2f} |"
-        f" {c.figures['error_alone']:.4f} | {c.figures['error_pooled']:.4f} |"
-        f" {c.figures['error']:.4f} |"
-        for c in cells.values()
-    ]
-    lines = [
+    columns = {
+        "weight, formula": ("optimal", ".3f"),
+        "weight, measured": ("measured", ".2f"),
+        "error alone": ("error_alone", ".4f"),
+        "error pooled": ("error_pooled", ".4f"),
+        "error, best": ("error", ".4f"),
+    }
+    return page(
         "# How much of another population's mean to take (Grimberg et al. 2021)",
-        "",
-        "The user has 10 draws of deviation 1, the others 100 draws of a population with its mean",
-        "Delta away. The formula's weight is V_0 / (V_0 + V_1 + Delta^2); the measured one has the",
-        "least squared error over 200,000 trials, on a grid of 0.01.",
-        "",
-        "| Delta | weight, formula | weight, measured | error alone | error pooled | error, best |",
-        "|---|---|---|---|---|---|",
-        *rows,
-        "",
-    ]
-    return Page("\n".join(lines))
+        "The user has 10 draws of deviation 1, the others 100 draws of a population with its mean"
+        " Delta away. The formula's weight is V_0 / (V_0 + V_1 + Delta^2); the measured one has the"
+        " least squared error over 200,000 trials, on a grid of 0.01.",
+        grid(
+            "Delta",
+            {f"{cell.plan.config['delta']:g}": cell.figures for cell in cells.values()},
+            columns,
+            lambda figures, column: f"{figures[column[0]]:{column[1]}}",
+        ),
+    )
+
+
+def _plans(given: Mapping[str, Any]) -> list[CellPlan]:
+    constants = validate(quadratic.Constants, given, "--set", ExperimentError)
+    return [*quadratic.plans(constants), *quadratic.tuned_plans(constants)]
+
+
+QUADRATIC = Experiment(
+    "quadratic",
+    "Noisy quadratic",
+    "Weighted gradient averaging and bias correction against training alone on a noisy quadratic"
+    " (Chayti et al. 2021, figures 2 to 6). Under a minute. --set takes a, zeta, sigma,"
+    " collaborators, eta, beta, start, rounds, trials and seed.",
+    lambda: _plans({}),
+    quadratic.run_cell,
+    draw,
+    lambda config: quadratic.rule_of(config) if "rule" in config else (),
+    plans_with=_plans,
+)
+MEAN_ESTIMATION = Experiment(
+    "mean-estimation",
+    "Mean estimation",
+    "The best weight of another population's mean (Grimberg et al. 2021). Seconds.",
+    quadratic.mean_plans,
+    quadratic.run_means,
+    draw_means,
+)

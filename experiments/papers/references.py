@@ -19,28 +19,28 @@ from erosion_common.protocol.scaling import pool
 from erosion_common.study.sections import REFERENCES
 from erosion_common.study.study import Study
 from experiments.cells import Cell, CellPlan, Tick, Values, read_cells
-from experiments.experiment import RESULTS, Experiment, Page
+from experiments.experiment import RESULTS, Experiment
+from experiments.page import Page, grid, named, page, section
 from experiments.papers import rules
-from experiments.papers.rules import CONFIRMATION, WHICH_RULE, Setting, test_share
-from experiments.splits import shipped_study
+from experiments.papers.rules import CONFIRMATION, WHICH_RULE, Setting, plans_of, test_share
+from experiments.splits import figures_of_split, shipped_study
 from experiments.tables import (
-    MARKS,
-    Difference,
-    counted,
+    Comparison,
+    about,
+    comparison_table,
+    comparisons,
+    figures_of,
     in_words,
-    intervals,
-    paired_difference,
-    paragraph,
-    table,
 )
 
 SEEDS = 12  # of the fifty that the others have
 OURS = {WHICH_RULE: rules.SLOW, CONFIRMATION: rules.RECOMMENDED}
 COMPARED = ("local", "fedavg", "personal_intercept", "evidence_erosion")  # and ours
+RIDGE = "ridge"
 NAMES = (*REFERENCES, *COMPARED, "ours")
 TOLERANCE = 1e-9
 
-Losses = Mapping[Setting, Sequence[Mapping[str, float]]]  # of every split, by name
+Losses = Mapping[Setting, Sequence[Values]]  # of every split
 
 
 def settings() -> dict[Setting, Experiment]:
@@ -49,17 +49,9 @@ def settings() -> dict[Setting, Experiment]:
     return explored | dict.fromkeys(rules.NEW_SETTINGS, CONFIRMATION)
 
 
-def plans() -> Sequence[CellPlan]:
+def plans() -> list[CellPlan]:
     """Return a cell for each setting and seed."""
-    return [
-        CellPlan(
-            f"{study}-{user}-{seed}",
-            {"study": study, "user": user, "seed": seed, "references": list(REFERENCES)},
-            rounds=1,
-        )
-        for seed in range(SEEDS)
-        for study, user in settings()
-    ]
+    return plans_of(settings(), range(SEEDS), references=list(REFERENCES))
 
 
 def study_of(config: Values) -> Study:
@@ -87,95 +79,79 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
         )
         reply = hospital.evaluate(request).header
     tick()
-    assert reply.base_rate is not None
-    return {
-        name: {metric: found.get(metric) for metric in ("log_loss", "accuracy", "auroc")}
-        for name, found in {**reply.references, "base rate": reply.base_rate}.items()
-    } | {"patients": reply.base_rate.num_patients}
+    return figures_of_split(reply.references, reply.base_rate)
 
 
-def losses(cell: Cell, other: Cell | None, ours: str) -> dict[str, float] | None:
-    """Log losses of the references, and of the rules as another cell of the same split has them.
+def with_rules(cell: Cell, other: Cell | None, ours: str) -> Values | None:
+    """Return the figures of the references, and of the rules by another cell of the same split.
 
     None where there is no such cell, or it is of another split, as the base rate's loss shows.
     """
-    if other is None or abs(_loss(other, "base rate") - _loss(cell, "base rate")) > TOLERANCE:
+    base = "base rate"
+    if other is None or abs(other.figures[base]["log_loss"] - cell.figures[base]["log_loss"]) > (
+        TOLERANCE
+    ):
         return None
-    of_rules = {name: _loss(other, name) for name in COMPARED} | {"ours": _loss(other, ours)}
-    return {**of_rules, **{name: _loss(cell, name) for name in REFERENCES}}
-
-
-def _loss(cell: Cell, name: str) -> float:
-    return float(cell.figures[name]["log_loss"])
+    return {**other.figures, "ours": other.figures[ours], **cell.figures}
 
 
 def by_setting(cells: Mapping[str, Cell], results: Path = RESULTS) -> Losses:
-    """Return the losses of every split that both have, for the settings that have two."""
+    """Return the figures of every split that both have, for the settings that have two."""
     rules_of = {one: read_cells(results / one.name, one.plans()) for one in OURS}
-    found: dict[Setting, list[dict[str, float]]] = {setting: [] for setting in settings()}
+    experiments = settings()
+    found: dict[Setting, list[Values]] = {setting: [] for setting in experiments}
     for cell in cells.values():
         setting = cell.plan.config["study"], cell.plan.config["user"]
-        experiment = settings()[setting]
+        experiment = experiments[setting]
         other = rules_of[experiment].get(cell.plan.name)
-        if (split := losses(cell, other, OURS[experiment])) is not None:
+        if (split := with_rules(cell, other, OURS[experiment])) is not None:
             found[setting].append(split)
     return {setting: splits for setting, splits in found.items() if len(splits) > 1}
 
 
-def against(name: str, reference: str, found: Losses) -> dict[Setting, Difference]:
-    """Return the loss of one minus that of another, over each setting's splits."""
-    return {
-        setting: paired_difference(
-            [split[name] for split in splits],
-            [split[reference] for split in splits],
-            comparisons=len(found),
-            test_share=test_share(setting[0]),
-        )
-        for setting, splits in found.items()
-    }
+def minus_ridge(found: Losses) -> list[Comparison[Setting]]:
+    """Return everything else against the ridge; the intervals hold for a column together."""
+    names = [name for name in NAMES if name != RIDGE]
+    return comparisons(found, names, [RIDGE], test_share=test_share, together=len(found) or 1)
 
 
 def draw(cells: Mapping[str, Cell]) -> Page:
     """Draw the losses, and those of the rules minus the ridge's."""
     found = by_setting(cells)
     left_out = "; ".join(", ".join(setting) for setting in settings() if setting not in found)
-    minus = {name: against(name, "ridge", found) for name in NAMES if name != "ridge"}
+    every = minus_ridge(found)
+    columns = dict.fromkeys(one.ours for one in every)
     means = [
-        [
-            f"{', '.join(setting)}, {len(each)}",
-            *(in_words([split[name] for split in each]) for name in NAMES),
-        ]
-        for setting, each in found.items()
+        fmean(one.difference.mean for one in every if one.ours == name and one.difference)
+        for name in columns
     ]
-    rows = [
-        [", ".join(setting), *(column[setting].text() for column in minus.values())]
-        for setting in found
-    ]
-    mean = [f"{fmean(each.mean for each in c.values()):+.3f}" for c in minus.values() if c]
-    lines = [
+    return page(
         "# What collaborating has to beat",
-        "",
-        *paragraph(
-            "A ridge regression and boosted trees of the user's training patients alone, tuned by"
-            " five folds of these, on the splits of [which rule wins](../which-rule/README.md) and"
-            " of the [confirmation](../confirmation/README.md). *Ours* is a slow Weight Erosion"
-            " with an output bias of one's own (which rule wins) and the recommended one (the"
-            " confirmation). Log loss of the user's test patients; ± is one standard error over"
-            " splits, which share patients.",
-            f"Left out, because the rules have no such splits yet: {left_out}." if left_out else "",
+        "A ridge regression and boosted trees of the user's training patients alone, tuned by five"
+        " folds of these, on the splits of [which rule wins](../which-rule/README.md) and of the"
+        " [confirmation](../confirmation/README.md). *Ours* is a slow Weight Erosion with an output"
+        " bias of one's own (which rule wins) and the recommended one (the confirmation). Log loss"
+        " of the user's test patients; ± is one standard error over splits, which share patients."
+        + (
+            f" Left out, because the rules have no such splits yet: {left_out}." if left_out else ""
         ),
-        *table(["setting, splits", *NAMES], means),
-        "## Minus the ridge",
-        "",
-        *paragraph(
-            "Below 0: better than the ridge.",
-            intervals("a column"),
-            MARKS,
-            counted([apart for column in minus.values() for apart in column.values()]),
+        grid(
+            "setting, splits",
+            {f"{', '.join(setting)}, {len(splits)}": splits for setting, splits in found.items()},
+            named(NAMES),
+            lambda splits, name: in_words(figures_of(splits, name, "log_loss")),
         ),
-        *table(["", *minus], [*rows, ["mean", *mean]] if rows else []),
-    ]
-    return Page("\n".join(lines))
+        section(
+            "## Minus the ridge",
+            f"Below 0: better than the ridge. {about(every, 'a column')}",
+            comparison_table(
+                every,
+                lambda one: [", ".join(one.setting)],
+                lambda one: one.ours,
+                last=["mean", *(f"{mean:+.3f}" for mean in means)],
+            ),
+        ),
+    )
 
 
 EXPERIMENT = Experiment(
@@ -186,5 +162,5 @@ EXPERIMENT = Experiment(
     plans,
     run,
     draw,
-    lambda config: (study_of(config),),
+    study_of,
 )

@@ -1,14 +1,15 @@
 """The robustness page: the means over seeds of the cells, and the harm by method and attack."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isnan
-from statistics import median
+from math import nan
+from statistics import fmean, median
 
 from scipy import stats
 
-from experiments.cells import Cell
-from experiments.experiment import Page
+from experiments.cells import Cell, Values
+from experiments.experiment import Experiment
+from experiments.page import Block, Page, bullets, grid, named, page, where
 from experiments.papers.robustness import (
     ABSENT,
     ATTACKERS,
@@ -19,148 +20,112 @@ from experiments.papers.robustness import (
     NO_ATTACK,
     RECOMMENDED,
     one_arm_study,
+    plans,
+    run,
+    study_of,
 )
-from experiments.tables import LEVEL, ROUNDED, mean_and_error
+from experiments.tables import LEVEL, ROUNDED, in_words, mean_and_error
 
 ALONE = "local"  # the method that hears nobody
 NOTABLE = 0.02  # log loss; a harm above it is reported even where it is not clear
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How well the user's model does under one attack, and what the attacker's update counted."""
-
-    method: str
-    attack: str
-    seed: int
-    log_loss: float
-    accuracy: float
-    weight: float | None  # the attacker's at the end, relative to the user's; None: none known
-    zero_rounds: Mapping[str, int | None]  # peer -> first round at weight 0; Weight Erosion only
-
-
-@dataclass(frozen=True, slots=True)
-class Mean:
-    """Over seeds."""
-
-    mean: float
-    error: float  # standard error; nan with a single seed
-
-    def is_above(self, limit: float) -> bool:
-        """Return if it is that many standard errors above 0; never with a single seed."""
-        return not isnan(self.error) and self.mean > limit * max(self.error, ROUNDED)
-
-
-@dataclass(frozen=True, slots=True)
-class Zero:
-    """When Weight Erosion took a hospital's weight to zero."""
-
-    seeds: int  # in how many seeds it did
-    of: int
-    first: int | None  # the earliest, middle and latest of those rounds; None: it never did
-    middle: float | None
-    last: int | None
+TITLES = {attack.title: name for name, attack in ATTACKS.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One method under one attack."""
+    """One method under one attack: what every seed came to."""
 
     method: str
     attack: str
-    log_loss: Mean
-    accuracy: Mean
-    to_absent: Mean  # log loss minus that of the same method and seed without the attacker
-    to_honest: Mean  # and minus that with the attacker honest
-    to_alone: Mean  # and minus that of the user alone
+    figures: Sequence[Values]
+    to_absent: Sequence[float]  # log loss minus that without the attacker
+    to_alone: Sequence[float]  # and minus that of the user alone
     limit: float  # a difference of more standard errors is clear; nan with a single seed
-    weight: float | None  # median of the attacker's weight at the end
-    zero_rounds: Mapping[str, Zero]  # by peer; of Weight Erosion only
+
+    @property
+    def log_loss(self) -> float:
+        """The mean."""
+        return fmean(figures["log_loss"] for figures in self.figures)
 
     @property
     def harmed(self) -> bool:
         """Whether the user would do clearly better had the attacker never answered."""
-        return self.to_absent.is_above(self.limit)
+        return _is_above(self.to_absent, self.limit)
 
     @property
     def perhaps_harmed(self) -> bool:
         """Whether the harm is notable in the mean but not clear."""
-        return self.to_absent.mean > NOTABLE and not self.harmed
+        return fmean(self.to_absent) > NOTABLE and not self.harmed
 
     @property
     def below_alone(self) -> bool:
         """Whether the user would do clearly better without anybody."""
-        return self.to_alone.is_above(self.limit)
+        return _is_above(self.to_alone, self.limit)
+
+
+def _is_above(apart: Sequence[float], limit: float) -> bool:
+    """Return if the mean is that many standard errors above 0; never with a single seed."""
+    if len(apart) < 2:
+        return False
+    mean, error = mean_and_error(apart)
+    return mean > limit * max(error, ROUNDED)
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One study."""
+    """One study: a row for each method and attack."""
 
     study: str
-    attacker: str
     seeds: Sequence[int]
-    rounds: int
-    hospitals: Sequence[str]
-    rows: Sequence[Row]
+    rows: Mapping[tuple[str, str], Row]
 
-    def row(self, method: str, attack: str) -> Row | None:
-        """That row, where the method was put under that attack."""
-        return next((r for r in self.rows if (r.method, r.attack) == (method, attack)), None)
+    @property
+    def methods(self) -> list[str]:
+        """Those that were run."""
+        return list(dict.fromkeys(method for method, _ in self.rows))
 
 
-def summarise(name: str, cells: Iterable[Cell]) -> Summary | None:
+def summarise(study: str, cells: Mapping[str, Cell]) -> Summary:
     """From the seeds with a cell of every method that has any, and of the user alone.
 
-    None where there is no such seed. A method without a cell, as one that was just added, is left
-    out.
+    A method without a cell, as one that was just added, is left out.
     """
-    found: dict[int, dict[str, Cell]] = {}  # by seed and method
-    for cell in cells:
-        if cell.plan.config["study"] == name:
-            (method,) = cell.plan.config["arm"]
-            found.setdefault(cell.plan.config["seed"], {})[method] = cell
+    found: dict[int, dict[str, Values]] = {}  # by seed and method: figures by attack
+    for cell in where(cells, study=study):
+        (method,) = cell.plan.config["arm"]
+        found.setdefault(cell.plan.config["seed"], {})[method] = cell.figures
     methods = {ALONE}.union(*found.values())
-    seeds = sorted(seed for seed, by_method in found.items() if by_method.keys() == methods)
-    if not seeds:
-        return None
-    study = one_arm_study(name, ALONE, seeds[0])
-    outcomes = [
-        Outcome(method, attack, seed, **figures)
-        for seed in seeds
-        for method, cell in found[seed].items()
-        for attack, figures in cell.figures.items()
+    complete = {seed: of for seed, of in sorted(found.items()) if of.keys() == methods}
+    return Summary(study, list(complete), rows(list(complete.values())))
+
+
+def rows(by_seed: Sequence[Mapping[str, Values]]) -> dict[tuple[str, str], Row]:
+    """Return one row for each method and attack, of every seed's figures."""
+    found = [
+        (method, attack)
+        for method, by_attack in (by_seed[0].items() if by_seed else ())
+        for attack in by_attack
     ]
-    return Summary(name, ATTACKERS[name], seeds, study.rounds, study.hospitals, rows(outcomes))
+    limit = clear_limit(len(by_seed), comparisons=2 * len(found))  # harmed, and worse than alone
 
+    def losses(method: str, attack: str) -> list[float]:
+        return [seed[method][attack]["log_loss"] for seed in by_seed]
 
-def rows(outcomes: Iterable[Outcome]) -> list[Row]:
-    """Return one row for each method and attack, in their order; every one must have all seeds."""
-    groups: dict[tuple[str, str], dict[int, Outcome]] = {}
-    for outcome in outcomes:
-        groups.setdefault((outcome.method, outcome.attack), {})[outcome.seed] = outcome
+    def apart(row: tuple[str, str], reference: tuple[str, str]) -> list[float]:
+        pairs = zip(losses(*row), losses(*reference), strict=True)
+        return [ours - theirs for ours, theirs in pairs]
 
-    def apart(group: Mapping[int, Outcome], method: str, attack: str) -> Mean:
-        reference = groups[method, attack]
-        return mean([one.log_loss - reference[seed].log_loss for seed, one in group.items()])
-
-    seeds = max((len(group) for group in groups.values()), default=0)
-    limit = clear_limit(seeds, comparisons=2 * len(groups))  # harmed, and worse than alone
-    return [
-        Row(
+    return {
+        (method, attack): Row(
+            method,
+            attack,
+            [seed[method][attack] for seed in by_seed],
+            to_absent=apart((method, attack), (method, ABSENT)),
+            to_alone=apart((method, attack), (ALONE, NO_ATTACK)),
             limit=limit,
-            method=method,
-            attack=attack,
-            log_loss=mean([one.log_loss for one in group.values()]),
-            accuracy=mean([one.accuracy for one in group.values()]),
-            to_absent=apart(group, method, ABSENT),
-            to_honest=apart(group, method, NO_ATTACK),
-            to_alone=apart(group, ALONE, NO_ATTACK),
-            weight=_median([one.weight for one in group.values() if one.weight is not None]),
-            zero_rounds=_zero_rounds(list(group.values())),
         )
-        for (method, attack), group in groups.items()
-    ]
+        for method, attack in found
+    }
 
 
 def clear_limit(seeds: int, *, comparisons: int) -> float:
@@ -168,207 +133,161 @@ def clear_limit(seeds: int, *, comparisons: int) -> float:
 
     At `LEVEL` for all comparisons together (Bonferroni); nan with a single seed.
     """
-    return float(stats.t.ppf(1 - LEVEL / comparisons, seeds - 1)) if seeds > 1 else float("nan")
+    return float(stats.t.ppf(1 - LEVEL / comparisons, seeds - 1)) if seeds > 1 else nan
 
 
-def mean(values: Sequence[float]) -> Mean:
-    """Mean and standard error."""
-    if len(values) == 1:
-        return Mean(values[0], float("nan"))
-    return Mean(*mean_and_error(values))
-
-
-def _median(values: Sequence[float]) -> float | None:
-    return median(values) if values else None
-
-
-def _zero_rounds(group: Sequence[Outcome]) -> dict[str, Zero]:
-    found = {}
-    for peer in group[0].zero_rounds:
-        eroded = [r for one in group if (r := one.zero_rounds[peer]) is not None]
-        found[peer] = Zero(
-            seeds=len(eroded),
-            of=len(group),
-            first=min(eroded, default=None),
-            middle=_median(eroded),
-            last=max(eroded, default=None),
-        )
-    return found
-
-
-INTRODUCTION = f"""\
-# One harmful hospital
-
-What happens to the user's model when one of the other hospitals does harm, for every method that a
-study can name. The studies are those that come with the program; every method runs with its
-defaults, which for `{ERODING}` are those of its paper: `{RECOMMENDED}` has
-`preset = "recommended"`. The seed decides the training and the user's test patients (in
-breast-cancer also which patient is at which hospital), so the standard errors are about such
-splits, not about other patients.
-
-In breast-cancer the attacker is `miscoded`: the study has its labels the wrong way round. Here
-its labels are put right unless the attack is the label flip, so without an attack it is an honest
-hospital with the user's own population. In heart-disease it is `hungary`, the peer with the most
-patients, which methods that weight by patients trust most.
-
-Three references stand next to the attacks: no attack; the attacker absent, which is what a perfect
-defence would leave; and the method `{ALONE}`, which hears nobody. A user is called harmed where its
-log loss is above that with the attacker absent, and worse than alone where it is above that of
-`{ALONE}`, by Student's one-sided test of the paired differences over the seeds, at
-{100 * LEVEL:g} % for all comparisons of a study together (Bonferroni). With few seeds hardly
-anything passes it: not being called harmed is no proof of safety. A mean harm of more than
-{NOTABLE:g} that does not pass is listed as unclear. ± is one standard error over the seeds. How
-accurate it is to name the commonest class stands in
-[which rule wins](../which-rule/README.md).
-
-The attacker hears all updates of the round before it sends its own. What a method sends with
-the update (SCAFFOLD's control variate, FedLin's gradient, the noise of `{CLAIM_ONLY}`) stays
-honest, except with the free rider and the claimed noise. Nobody lies about its number of patients,
-to which methods that weight by it would be open; and neither study sets
-`federation.max_update_norm`, which rejects long updates.
-"""
+INTRODUCTION = (
+    "What happens to the user's model when one of the other hospitals does harm, for every method"
+    " that a study can name. The studies are those that come with the program; every method runs"
+    f" with its defaults, which for `{ERODING}` are those of its paper: `{RECOMMENDED}` has"
+    ' `preset = "recommended"`. The seed decides the training and the user\'s test patients (in'
+    " breast-cancer also which patient is at which hospital), so the standard errors are about such"
+    " splits, not about other patients.",
+    "In breast-cancer the attacker is `miscoded`: the study has its labels the wrong way round."
+    " Here its labels are put right unless the attack is the label flip, so without an attack it is"
+    " an honest hospital with the user's own population. In heart-disease it is `hungary`, the peer"
+    " with the most patients, which methods that weight by patients trust most.",
+    "Three references stand next to the attacks: no attack; the attacker absent, which is what a"
+    f" perfect defence would leave; and the method `{ALONE}`, which hears nobody. A user is called"
+    " harmed where its log loss is above that with the attacker absent, and worse than alone where"
+    f" it is above that of `{ALONE}`, by Student's one-sided test of the paired differences over"
+    f" the seeds, at {100 * LEVEL:g} % for all comparisons of a study together (Bonferroni). With"
+    " few seeds hardly anything passes it: not being called harmed is no proof of safety. A mean"
+    f" harm of more than {NOTABLE:g} that does not pass is listed as unclear. ± is one standard"
+    " error over the seeds. How accurate it is to name the commonest class stands in [which rule"
+    " wins](../which-rule/README.md).",
+    "The attacker hears all updates of the round before it sends its own. What a method sends with"
+    " the update (SCAFFOLD's control variate, FedLin's gradient, the noise of"
+    f" `{CLAIM_ONLY}`) stays honest, except with the free rider and the claimed noise. Nobody lies"
+    " about its number of patients, to which methods that weight by it would be open; and neither"
+    " study sets `federation.max_update_norm`, which rejects long updates.",
+)
 
 
 def draw(cells: Mapping[str, Cell]) -> Page:
     """Draw who fails under which attack, and all figures behind that."""
-    found = (summarise(name, cells.values()) for name in ATTACKERS)
-    text = page([summary for summary in found if summary is not None])
-    return Page(text)
+    found = [summarise(study, cells) for study in ATTACKERS]
+    return page(
+        "# One harmful hospital",
+        INTRODUCTION,
+        "The attacker ...",
+        bullets(f"{attack.title}: {attack.explanation}" for attack in ATTACKS.values()),
+        (_of_study(summary) for summary in found if summary.seeds),
+    )
 
 
-def page(summaries: Sequence[Summary]) -> str:
-    """Return the tables, as Markdown."""
-    attacks = [f"- {attack.title}: {attack.explanation}" for attack in ATTACKS.values()]
-    parts = [INTRODUCTION, "The attacker ...\n", "\n".join(attacks) + "\n"]
-    return "\n".join([*parts, *(_of_study(summary) for summary in summaries)])
+def _of_study(summary: Summary) -> Block:
+    attacker = ATTACKERS[summary.study]
 
+    def over_seeds(figure: str) -> str:
+        return _by_method(summary, lambda row: in_words([of[figure] for of in row.figures]))
 
-def _of_study(summary: Summary) -> str:
-    return "\n\n".join(
-        [
-            f"## {summary.study}",
-            _about(summary),
-            "### Who fails",
-            _failures(summary),
-            "### Log loss of the user",
-            _metric(summary, lambda row: row.log_loss),
-            "### Accuracy of the user",
-            _metric(summary, lambda row: row.accuracy),
-            "### When Weight Erosion takes a weight to zero",
-            "The median round over the seeds in which the weight reached zero, the earliest and\n"
-            "the latest, and how many seeds those are. A weight of zero never rises again.",
-            *(_erosion(summary, method) for method in _eroding(summary)),
-            "### The attacker's weight at the end",
-            "Relative to the user's own update, which counts 1 (or, where a rule leaves that out,\n"
-            "to the largest); the median over the seeds, – where none is known. Coordinate rules\n"
-            "say for how much of the model a hospital's value was used.",
-            _weights(summary),
-            "",
-        ]
+    return (
+        f"## {summary.study}",
+        _about(summary),
+        "### Who fails",
+        "In brackets: how much the log loss is above that with the attacker absent, and in the last"
+        f" column above that of the user alone. Without an attack, harm means that an honest"
+        f" `{attacker}` makes the model worse.",
+        _failures(summary),
+        "### Log loss of the user",
+        over_seeds("log_loss"),
+        "### Accuracy of the user",
+        over_seeds("accuracy"),
+        "### When Weight Erosion takes a weight to zero",
+        "The median round over the seeds in which the weight reached zero, the earliest and the"
+        " latest, and how many seeds those are. A weight of zero never rises again.",
+        (_erosion(summary, method) for method in (ERODING, RECOMMENDED)),
+        "### The attacker's weight at the end",
+        "Relative to the user's own update, which counts 1 (or, where a rule leaves that out, to"
+        " the largest); the median over the seeds, – where none is known. Coordinate rules say for"
+        " how much of the model a hospital's value was used.",
+        _by_method(summary, _weight),
     )
 
 
 def _about(summary: Summary) -> str:
-    alone, num_hospitals = _row(summary, ALONE, NO_ATTACK), len(summary.hospitals)
-    unfit = [method for method in METHODS if method not in _methods(summary)]
-    limit = summary.rows[0].limit
+    study = one_arm_study(summary.study, ALONE, summary.seeds[0])
+    hospitals, alone = len(study.hospitals), summary.rows[ALONE, NO_ATTACK]
+    loss, accuracy = (
+        in_words([figures[name] for figures in alone.figures]) for name in ("log_loss", "accuracy")
+    )
+    unfit = ", ".join(method for method in METHODS if method not in summary.methods)
     passes = (
         "With a single seed none is called clear."
-        if isnan(limit)
+        if len(summary.seeds) < 2
         else f"Of {2 * len(summary.rows)} comparisons, one passes where the mean is more than"
-        f" {limit:.3g} standard errors above 0."
+        f" {alone.limit:.3g} standard errors above 0."
     )
-    left_out = f"\nThese methods do not fit the study: {', '.join(unfit)}." if unfit else ""
     return (
-        f"{len(summary.seeds)} seeds, {summary.rounds} rounds, {num_hospitals} hospitals; attacker:"
-        f" `{summary.attacker}`.\n{passes}\nAlone, the user has a log loss of"
-        f" {_plus_minus(alone.log_loss)} and an accuracy of"
-        f" {_plus_minus(alone.accuracy)}.\nKrum and Multi-Krum are made for at most"
-        f" {max(0, num_hospitals - 3) // 2} harmful among {num_hospitals}."
-        f"{left_out}"
+        f"{len(summary.seeds)} seeds, {study.rounds} rounds, {hospitals} hospitals; attacker:"
+        f" `{ATTACKERS[summary.study]}`. {passes} Alone, the user has a log loss of {loss} and an"
+        f" accuracy of {accuracy}. Krum and Multi-Krum are made for at most"
+        f" {max(0, hospitals - 3) // 2} harmful among {hospitals}."
+        + (f" These methods do not fit the study: {unfit}." if unfit else "")
     )
 
 
 def _failures(summary: Summary) -> str:
-    lines = []
-    for name, attack in ATTACKS.items():
-        found = [row for row in summary.rows if row.attack == name]
-        lines.append(
-            [
-                attack.title,
-                _named((r.method, r.to_absent) for r in found if r.harmed),
-                _named((r.method, r.to_absent) for r in found if r.perhaps_harmed),
-                _named((r.method, r.to_alone) for r in found if r.below_alone),
-            ]
-        )
-    return (
-        "In brackets: how much the log loss is above that with the attacker absent, and in the last"
-        "\ncolumn above that of the user alone. Without an attack, harm means that an honest"
-        f"\n`{summary.attacker}` makes the model worse.\n\n"
-        + _table(["", "harmed", "unclear", "worse than alone"], lines)
-    )
+    columns: dict[str, Callable[[Row], Sequence[float] | None]] = {
+        "harmed": lambda row: row.to_absent if row.harmed else None,
+        "unclear": lambda row: row.to_absent if row.perhaps_harmed else None,
+        "worse than alone": lambda row: row.to_alone if row.below_alone else None,
+    }
+
+    def entry(attack: str, harm: Callable[[Row], Sequence[float] | None]) -> str:
+        found = [
+            f"{row.method} ({fmean(apart):+.3f})"
+            for row in summary.rows.values()
+            if row.attack == attack and (apart := harm(row)) is not None
+        ]
+        return ", ".join(found) or "none"
+
+    return grid("", TITLES, columns, entry)
 
 
-def _named(found: Iterable[tuple[str, Mean]]) -> str:
-    return ", ".join(f"{method} ({apart.mean:+.3f})" for method, apart in found) or "none"
+def _by_method(summary: Summary, of: Callable[[Row], str]) -> str:
+    """Return a table of an entry for every method and attack."""
+
+    def entry(method: str, attack: str) -> str:
+        row = summary.rows.get((method, attack))
+        return of(row) if row else ""
+
+    return grid("", named(summary.methods), TITLES, entry)
 
 
-def _metric(summary: Summary, of: Callable[[Row], Mean]) -> str:
-    lines = []
-    for method in _methods(summary):
-        found = (summary.row(method, attack) for attack in ATTACKS)
-        lines.append([method, *(_plus_minus(of(row)) if row else "" for row in found)])
-    return _table(["", *(attack.title for attack in ATTACKS.values())], lines)
-
-
-def _eroding(summary: Summary) -> list[str]:
-    return [method for method in (ERODING, RECOMMENDED) if method in _methods(summary)]
+def _weight(row: Row) -> str:
+    known = [figures["weight"] for figures in row.figures if figures["weight"] is not None]
+    return f"{median(known):.2g}" if known else "–"
 
 
 def _erosion(summary: Summary, method: str) -> str:
-    names = [*_row(summary, method, NO_ATTACK).zero_rounds]
-    names = [summary.attacker, *(name for name in names if name != summary.attacker)]
-    lines = []
-    for name, attack in ATTACKS.items():
-        if row := summary.row(method, name):
-            cells = [_zero(row.zero_rounds[peer]) for peer in names]
-            lines.append([attack.title, *(cells if attack.answers else ["", *cells[1:]])])
-    return _table([f"`{method}`", f"{summary.attacker} (attacker)", *names[1:]], lines)
+    if method not in summary.methods:
+        return ""
+    attacker = ATTACKERS[summary.study]
+    (peers,) = {tuple(of["zero_rounds"]) for of in summary.rows[method, NO_ATTACK].figures}
+    columns = {f"{attacker} (attacker)": attacker} | {p: p for p in peers if p != attacker}
+
+    def entry(attack: str, peer: str) -> str:
+        if (method, attack) not in summary.rows or (peer == attacker and attack == ABSENT):
+            return ""
+        figures = summary.rows[method, attack].figures
+        ended = [number for of in figures if (number := of["zero_rounds"][peer]) is not None]
+        seeds = f"{len(ended)} of {len(figures)}"
+        if not ended:
+            return f"never ({seeds})"
+        return f"{median(ended):g} ({min(ended)} to {max(ended)}; {seeds})"
+
+    return grid(f"`{method}`", TITLES, columns, entry)
 
 
-def _weights(summary: Summary) -> str:
-    lines = []
-    for method in _methods(summary):
-        found = [summary.row(method, attack) for attack in ATTACKS]
-        lines.append([method, *("" if row is None else _weight(row.weight) for row in found)])
-    return _table(["", *(attack.title for attack in ATTACKS.values())], lines)
-
-
-def _weight(weight: float | None) -> str:
-    return "–" if weight is None else f"{weight:.2g}"
-
-
-def _zero(zero: Zero) -> str:
-    if zero.middle is None:
-        return f"never (0 of {zero.of})"
-    return f"{zero.middle:g} ({zero.first} to {zero.last}; {zero.seeds} of {zero.of})"
-
-
-def _plus_minus(value: Mean) -> str:
-    return f"{value.mean:.3f}" + ("" if isnan(value.error) else f" ± {value.error:.3f}")
-
-
-def _methods(summary: Summary) -> list[str]:
-    return list(dict.fromkeys(row.method for row in summary.rows))
-
-
-def _row(summary: Summary, method: str, attack: str) -> Row:
-    row = summary.row(method, attack)
-    assert row is not None, f"{summary.study} has no {method} under {attack}"
-    return row
-
-
-def _table(header: Iterable[str], lines: Iterable[Sequence[str]]) -> str:
-    names = list(header)
-    drawn = [names, ["---"] * len(names), *lines]
-    return "\n".join("| " + " | ".join(line) + " |" for line in drawn)
+EXPERIMENT = Experiment(
+    "robustness",
+    "Robustness",
+    "One harmful hospital: what eight attacks make of every method, on the shipped breast cancer"
+    " and heart disease studies. An hour of one core.",
+    plans,
+    run,
+    draw,
+    study_of,
+)

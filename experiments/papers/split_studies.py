@@ -14,10 +14,11 @@ from typing import Any
 from erosion.simulation.testbed import study_path
 from erosion_common.algorithms.weight_erosion import PRESETS
 from erosion_common.study.study import Study, load_study
-from experiments.cells import Cell, CellPlan, Tick, Values
-from experiments.experiment import Experiment, Page
+from experiments.cells import Cell, CellPlan, Tick, Values, planned
+from experiments.experiment import Experiment
+from experiments.page import Block, Page, grid, named, page, table, where
 from experiments.papers.rules import RECOMMENDED, RECOMMENDED_ARM, Arms, test_share
-from experiments.splits import one_split, shipped_study
+from experiments.splits import measured, one_split, shipped_study
 from experiments.tables import (
     MARKS,
     errors_of,
@@ -26,8 +27,6 @@ from experiments.tables import (
     intervals,
     one_or_range,
     paired_difference,
-    paragraph,
-    table,
 )
 
 SEEDS = 20
@@ -46,19 +45,6 @@ STEP_ARMS: Arms = {
     "weight_erosion": PRESETS["paper"],
     RECOMMENDED: RECOMMENDED_ARM,
 }
-
-
-def round_plans() -> Sequence[CellPlan]:
-    """Return a cell for each study and seed."""
-    return [
-        CellPlan(
-            f"{name}-{seed}",
-            {"study": name, "seed": seed, "arms": arms(_rounds(name)), "version": 2},
-            rounds=1,
-        )
-        for name in STUDIES
-        for seed in range(SEEDS)
-    ]
 
 
 def arms(rounds: int) -> dict[str, dict[str, Any]]:
@@ -81,25 +67,25 @@ def _rounds(name: str) -> int:
     return load_study(study_path(name)).rounds
 
 
-def step_plans() -> Sequence[CellPlan]:
+def round_plans() -> list[CellPlan]:
+    """Return a cell for each study and seed."""
+    points = (
+        {"study": name, "seed": seed, "arms": arms(_rounds(name))}
+        for name in STUDIES
+        for seed in range(SEEDS)
+    )
+    return planned("{study}-{seed}", points, version=2)
+
+
+def step_plans() -> list[CellPlan]:
     """Return a cell for each seed, study and number of steps."""
-    return [
-        CellPlan(
-            f"{study}-{steps}steps-{seed}",
-            {
-                "study": study,
-                "steps": steps,
-                "rounds": total // steps,
-                "seed": seed,
-                "arms": dict(STEP_ARMS),
-                "version": 1,
-            },
-            rounds=1,
-        )
+    points = (
+        {"study": study, "steps": steps, "rounds": total // steps, "seed": seed}
         for seed in range(SEEDS)
         for study, total in STEPS_IN_ALL.items()
         for steps in STEPS
-    ]
+    )
+    return planned("{study}-{steps}steps-{seed}", points, arms=STEP_ARMS, version=1)
 
 
 def study_of(config: Values) -> Study:
@@ -116,8 +102,8 @@ def run_rounds(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     reply = one_split(study_of(config), data_dir)
     tick()
     return {
-        arm: {"log_loss": m["log_loss"], "accuracy": m["accuracy"], "patients": m.num_patients}
-        for arm, m in reply.arms.items()
+        arm: {**found, "patients": reply.arms[arm].num_patients}
+        for arm, found in measured(reply.arms, ("log_loss", "accuracy")).items()
     }
 
 
@@ -125,38 +111,31 @@ def run_steps(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     """Run all arms on one split."""
     reply = one_split(study_of(config), data_dir, min_local_steps=config["steps"])
     tick()
-    return {
-        arm: {"log_loss": found["log_loss"], "accuracy": found["accuracy"]}
-        for arm, found in reply.arms.items()
-    } | {"patients": reply.arms["local"].num_patients}
+    patients = reply.arms["local"].num_patients
+    return {**measured(reply.arms, ("log_loss", "accuracy")), "patients": patients}
 
 
-def _of(cells: Mapping[str, Cell], **config: Any) -> list[Values]:
-    """Return the figures of the cells of these settings."""
-    return [c.figures for c in cells.values() if config.items() <= c.plan.config.items()]
+def _figures(cells: Mapping[str, Cell], **settings: Any) -> list[Values]:
+    return [cell.figures for cell in where(cells, **settings)]
 
 
 def draw_rounds(cells: Mapping[str, Cell]) -> Page:
     """Draw one table for each study."""
-    lines = [
+    found = {name: _figures(cells, study=name) for name in STUDIES}
+    return page(
         "# Is one round enough? Personal GEMS over splits of the patients",
-        "",
-        *paragraph(
-            "Every arm trains as many local steps in all; those marked *one round* exchange once,"
-            " the others in every round of the study. Mean over the splits, which share patients,"
-            " so that the errors (±, one standard error) are about splits alone. The last column is"
-            " the log loss minus that of personal GEMS in the same split: above 0, personal GEMS is"
-            " better.",
-            intervals("all of a table"),
-            "\\*: leaves out 0. How many errors it is to name the commonest class stands in [which"
-            " rule wins](../which-rule/README.md).",
+        "Every arm trains as many local steps in all; those marked *one round* exchange once, the"
+        " others in every round of the study. Mean over the splits, which share patients, so that"
+        " the errors (±, one standard error) are about splits alone. The last column is the log"
+        " loss minus that of personal GEMS in the same split: above 0, personal GEMS is better."
+        f" {intervals('all of a table')} \\*: leaves out 0. How many errors it is to name the"
+        " commonest class stands in [which rule wins](../which-rule/README.md).",
+        (
+            (f"## {title}", *_round_table(found[name], _rounds(name)))
+            for name, title in STUDIES.items()
+            if len(found[name]) > 1
         ),
-    ]
-    for name, title in STUDIES.items():
-        found = _of(cells, study=name)
-        if len(found) > 1:
-            lines += [f"## {title}", "", *_round_table(found, _rounds(name))]
-    return Page("\n".join(lines))
+    )
 
 
 def _round_table(found: Sequence[Values], rounds: int) -> list[str]:
@@ -171,53 +150,45 @@ def _round_table(found: Sequence[Values], rounds: int) -> list[str]:
         rows.append([arm, how_many, in_words(losses), in_words(errors, ".1f"), minus])
     patients = one_or_range(one[REFERENCE]["patients"] for one in found)
     head = ["arm", "exchanges", "log loss", "errors", "log loss against personal GEMS"]
-    return [f"{len(found)} splits, {patients} test patients each.", "", *table(head, rows)]
+    return [f"{len(found)} splits, {patients} test patients each.", table(head, rows)]
 
 
 def draw_steps(cells: Mapping[str, Cell]) -> Page:
     """Draw one table for each study: log loss by steps a round, and training alone."""
-    lines = [
+    return page(
         "# Bias correction with local steps, on real data",
-        "",
-        *paragraph(
-            "Log loss of the user's test patients, with as many local steps in all however many a"
-            " round; ± is one standard error over splits, which share patients. Below it the"
-            " difference from training alone in the same split with its interval; below 0 is"
-            " better.",
-            intervals("all of a table"),
-            MARKS,
+        "Log loss of the user's test patients, with as many local steps in all however many a"
+        " round; ± is one standard error over splits, which share patients. Below it the difference"
+        " from training alone in the same split with its interval; below 0 is better."
+        f" {intervals('all of a table')} {MARKS}",
+        (
+            _step_table(study, total, {n: _figures(cells, study=study, steps=n) for n in STEPS})
+            for study, total in STEPS_IN_ALL.items()
         ),
-    ]
-    for study, total in STEPS_IN_ALL.items():
-        found = {steps: _of(cells, study=study, steps=steps) for steps in STEPS}
-        if min(map(len, found.values())) > 1:
-            patients = one_or_range(one["patients"] for of in found.values() for one in of)
-            columns = [f"{steps} ({len(figures)} splits)" for steps, figures in found.items()]
-            lines += [
-                f"## {study}",
-                "",
-                f"{patients} test patients, {total} local steps in all.",
-                "",
-                *table(["steps a round", *columns], _step_rows(study, found)),
-            ]
-    return Page("\n".join(lines))
+    )
 
 
-def _step_rows(study: str, found: Mapping[int, Sequence[Values]]) -> list[list[str]]:
-    rows = []
-    for arm in STEP_ARMS:
-        row = [arm]
-        for figures in found.values():
-            ours, alone = (figures_of(figures, name, "log_loss") for name in (arm, "local"))
-            apart = paired_difference(
-                ours,
-                alone,
-                comparisons=(len(STEP_ARMS) - 1) * len(STEPS),
-                test_share=test_share(study),
-            )
-            row.append(in_words(ours) + ("" if arm == "local" else f"<br>{apart.text()}"))
-        rows.append(row)
-    return rows
+def _step_table(study: str, total: int, found: Mapping[int, Sequence[Values]]) -> Block:
+    if min(map(len, found.values())) < 2:
+        return ""
+
+    def entry(arm: str, figures: Sequence[Values]) -> str:
+        ours, alone = (figures_of(figures, name, "log_loss") for name in (arm, "local"))
+        apart = paired_difference(
+            ours,
+            alone,
+            comparisons=(len(STEP_ARMS) - 1) * len(STEPS),
+            test_share=test_share((study, "")),
+        )
+        return in_words(ours) + ("" if arm == "local" else f"<br>{apart.text()}")
+
+    patients = one_or_range(one["patients"] for of in found.values() for one in of)
+    columns = {f"{steps} ({len(of)} splits)": of for steps, of in found.items()}
+    return (
+        f"## {study}",
+        f"{patients} test patients, {total} local steps in all.",
+        grid("steps a round", named(STEP_ARMS), columns, entry),
+    )
 
 
 ONE_ROUND_EXPERIMENT = Experiment(
@@ -229,7 +200,7 @@ ONE_ROUND_EXPERIMENT = Experiment(
     round_plans,
     run_rounds,
     draw_rounds,
-    lambda config: (study_of(config),),
+    study_of,
 )
 LOCAL_STEPS = Experiment(
     "local-steps",
@@ -239,5 +210,5 @@ LOCAL_STEPS = Experiment(
     step_plans,
     run_steps,
     draw_steps,
-    lambda config: (study_of(config),),
+    study_of,
 )

@@ -13,7 +13,8 @@ from typing import Any
 
 from erosion_common.study.study import Study
 from experiments.cells import Cell, CellPlan, Tick, Values
-from experiments.experiment import Experiment, Page
+from experiments.experiment import Experiment
+from experiments.page import Page, section, table
 from experiments.papers.rules import (
     EXPLORED,
     RECOMMENDED,
@@ -23,10 +24,10 @@ from experiments.papers.rules import (
     Arms,
     Setting,
     draw_rules,
+    plans_of,
     shipped_settings,
 )
-from experiments.splits import shipped_study, simulated_split
-from experiments.tables import paragraph, table
+from experiments.splits import figures_of_split, shipped_study, simulated_split
 
 Candidates = Mapping[str, Sequence[Mapping[str, Any]]]
 
@@ -38,7 +39,7 @@ ARMS: Arms = {
     **{name: arm for name, arm in EXPLORED.items() if name not in VARIANTS},
     RECOMMENDED: RECOMMENDED_ARM,
 }
-BY_SAMPLES_OR_NOT = ({"weighting": "samples"}, {"weighting": "uniform"})
+BY_SAMPLES_OR_NOT = [{"weighting": "samples"}, {"weighting": "uniform"}]
 CANDIDATES: Candidates = {
     "fedavg": BY_SAMPLES_OR_NOT,
     "fedavg_adam": [
@@ -76,39 +77,20 @@ def settings() -> list[Setting]:
     return [*shipped_settings(), *(("titanic", user) for user in TITANIC_USERS)]
 
 
-def plans() -> Sequence[CellPlan]:
+def plans() -> list[CellPlan]:
     """Return a cell for each setting and seed, where all arms have the same patients."""
-    return [
-        CellPlan(
-            f"{study}-{user}-{seed}",
-            {
-                "study": study,
-                "user": user,
-                "seed": seed,
-                "arms": dict(ARMS),
-                "candidates": {arm: list(tried) for arm, tried in CANDIDATES.items()},
-                "folds": FOLDS,
-                "version": 2,
-            },
-            rounds=1,
-        )
-        for seed in range(SEEDS)
-        for study, user in settings()
-    ]
+    return plans_of(
+        settings(), range(SEEDS), arms=ARMS, candidates=CANDIDATES, folds=FOLDS, version=2
+    )
 
 
 def study_of(config: Values) -> Study:
     """Return the shipped study for this cell's user, with the arms and what they choose from."""
+    selection = {key: config[key] for key in ("folds", "candidates")}
     return shipped_study(
         config["study"],
-        user=config["user"],
-        arms=config["arms"],
-        seed=config["seed"],
-        selection={
-            "method": "validation",
-            "folds": config["folds"],
-            "candidates": config["candidates"],
-        },
+        **{key: config[key] for key in ("user", "arms", "seed")},
+        selection={"method": "validation", **selection},
     )
 
 
@@ -116,54 +98,42 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
     """Simulate one split: the trials, and each arm with what they chose."""
     found = simulated_split(study_of(config), data_dir)
     tick()
-    base_rate = found.evaluation.base_rate
-    assert base_rate is not None
-    figures: dict[str, Any] = {
-        arm: {name: metrics.get(name) for name in ("log_loss", "accuracy", "auroc")}
-        for arm, metrics in {**found.evaluation.arms, "base rate": base_rate}.items()
-    }
+    figures = figures_of_split(found.evaluation.arms, found.evaluation.base_rate)
     for arm, choice in found.choices.items():
         figures[arm] |= {"settings": dict(choice.settings), "rounds": choice.rounds}
-    return {**figures, "patients": base_rate.num_patients}
+    return figures
 
 
 def draw(cells: Mapping[str, Cell]) -> Page:
     """Draw the tables of which-rule, and what was chosen how often."""
-    heading = [
+    heading = (
         "# Which rule wins with its settings chosen?",
-        "",
-        *paragraph(
-            "The rules of [which rule wins](../which-rule/README.md) on the same studies and on the"
-            " Titanic's four hospitals. Here each rule has a few values of its main constants to"
-            " choose from, and each, training alone included, its number of rounds: those with the"
-            " least log loss on half of the user's training patients, which the models of that"
-            " trial had not seen. So a rule with more to choose from may fit the luck of that half;"
-            " the test patients decide nothing. Log loss of the user's test patients; ± is one"
-            " standard error over splits, which share patients."
+        "The rules of [which rule wins](../which-rule/README.md) on the same studies and on the"
+        " Titanic's four hospitals. Here each rule has a few values of its main constants to choose"
+        " from, and each, training alone included, its number of rounds: those with the least log"
+        " loss on half of the user's training patients, which the models of that trial had not"
+        " seen. So a rule with more to choose from may fit the luck of that half; the test patients"
+        " decide nothing. Log loss of the user's test patients; ± is one standard error over"
+        " splits, which share patients.",
+        section(
+            "## What was chosen",
+            f"In how many of {len(cells)} cells; the last column is the median number of rounds.",
+            _chosen(cells),
         ),
-        *_chosen(cells),
-    ]
+    )
     return draw_rules(heading, ARMS, RECOMMENDED, settings(), cells)
 
 
-def _chosen(cells: Mapping[str, Cell]) -> list[str]:
-    if not cells:
-        return []
+def _chosen(cells: Mapping[str, Cell]) -> str:
     rows = []
-    for arm in ARMS:
+    for arm in ARMS if cells else ():
         found = [cell.figures[arm] for cell in cells.values()]
         counts = [
             f"{_in_words(tried)} {sum(one['settings'] == tried for one in found)}"
             for tried in CANDIDATES.get(arm, ())
         ]
         rows.append([arm, "; ".join(counts), f"{median(one['rounds'] for one in found):g}"])
-    return [
-        "## What was chosen",
-        "",
-        f"In how many of {len(cells)} cells; the last column is the median number of rounds.",
-        "",
-        *table(["arm", "settings", "rounds"], rows),
-    ]
+    return table(["arm", "settings", "rounds"], rows)
 
 
 def _in_words(tried: Mapping[str, Any]) -> str:
@@ -185,5 +155,5 @@ EXPERIMENT = Experiment(
     plans,
     run,
     draw,
-    lambda config: (study_of(config),),
+    study_of,
 )

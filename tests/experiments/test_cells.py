@@ -39,7 +39,8 @@ from experiments.cells import (
     read_cells,
     run_cells,
 )
-from experiments.experiment import Experiment, Page, carry_out, chosen_plans
+from experiments.experiment import Experiment, carry_out, chosen_plans
+from experiments.page import Page
 from experiments.papers import EXPERIMENTS
 from tests.support.patience import wait_until
 

@@ -2,13 +2,14 @@
 
 import pytest
 
+from experiments.page import grid, page, section, table
 from experiments.tables import (
+    Comparison,
+    about,
     comparisons,
-    counted,
     in_words,
     mean_and_error,
     paired_difference,
-    table,
 )
 
 
@@ -19,9 +20,15 @@ def test_the_standard_error_is_that_of_the_mean() -> None:
     assert in_words([1.0, 3.0, 5.0], "+.1f") == "+3.0 ± 1.2"
 
 
-def test_a_table_without_rows_is_left_out() -> None:
-    assert table(["a", "b"], [["1", "2"]]) == ["| a | b |", "| --- | --- |", "| 1 | 2 |", ""]
-    assert table(["a", "b"], []) == []
+def test_what_has_no_entry_is_left_out() -> None:
+    rows = table(["a", "b"], [["1", "2"], ["3", ""]])
+    assert rows == "| a | b |\n| --- | --- |\n| 1 | 2 |"
+    assert table(["a", "b"], [["3", ""]]) == section("## a", "b", "") == ""
+    assert grid("", {"x": 1}, {"y": 2}, lambda x, y: f"{x + y}").endswith("| x | 3 |")
+    text = page("# a", ["b" * 60, ("c d " * 30, rows)], "").text
+    assert max(map(len, text.splitlines())) <= 100
+    assert text.startswith("# a\n\nbbb")
+    assert text.endswith(f"\n\n{rows}\n")
 
 
 def test_an_interval_of_paired_differences_is_students() -> None:
@@ -44,7 +51,8 @@ def test_an_interval_that_allows_for_shared_patients_is_marked_twice() -> None:
     assert found.text() == f"{plain.text()}\\*"
     nearer = paired_difference([0.3, 0.4, 0.5], nothing, comparisons=1, test_share=0.5)
     assert (nearer.leaves_out_zero, nearer.holds_for_others) == (True, False)
-    assert counted([found, nearer, plain]) == "Of 3 differences 3 are marked, 1 of them twice."
+    every = [Comparison("s", "a", "b", "m", one) for one in (found, nearer, plain, None)]
+    assert about(every).endswith("Of 3 differences 3 are marked, 1 of them twice.")
 
 
 def test_two_splits_that_differ_alike_show_nothing() -> None:
