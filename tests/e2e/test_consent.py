@@ -186,7 +186,7 @@ def test_what_changes_in_a_site_file_holds_at_once_and_in_a_run_under_way(tmp_pa
         changed(path, "[approval]", '[limits]\nstudies = ["other"]\n[approval]')
         assert "limits.studies accepts only other" in rogue.train(study, 2, 0.0)
         assert "limits.studies accepts only other" in rogue.describe(study)
-        wait_until(lambda: "limits.studies" in trouble())
+        wait_until(lambda: "limits.studies" in status.read_text())
         changed(path, '"other"', '"*"')
         assert rogue.train(study, 2, 0.0) == ""
         whole = path.read_text()
