@@ -50,7 +50,7 @@ def test_every_output_of_the_registry_opens_and_is_told_of_a_run(
     name: str, tmp_path: Path, tracking: str
 ) -> None:
     folder = RUN.write(tmp_path / "run")
-    where = f"={tracking}" if name == "mlflow" else ""
+    where = {"mlflow": f"={tracking}", "notify": "=true"}.get(name, "")
     (opened,) = open_outputs([f"{name}{where}"]).values()
     with closing(opened) as observer:
         play(observer, RUN, folder)

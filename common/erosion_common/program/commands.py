@@ -24,6 +24,7 @@ COMMANDS = {  # in the order of `erosion --help`: name -> module; its constant h
     "describe": "erosion_server.commands.describe",
     "client": "erosion_client.commands.hospital",
     "status": "erosion_common.commands.records",
+    "watch": "erosion_common.commands.watch",
     "log": "erosion_common.commands.records",
     "audit": "erosion_server.commands.audit",
     "predict": "erosion_client.commands.hospital",

@@ -259,12 +259,7 @@ def in_words(path: Path, seen: Seen) -> str:
     values = seen.values
     level, problems = health(path, seen)
     try:
-        if "site" in values:
-            lines = _site(values)
-        else:
-            lines = _queue(values) if "queue" in values else _coordinator(values)
-            lines += _certificate(values)
-        lines.insert(0, (level.name, "; ".join(problems)))
+        lines = [(level.name, "; ".join(problems)), *lines_of_status(values)]
     except (AttributeError, OverflowError, TypeError, ValueError) as problem:
         raise RunError(f"{path} was not written by this program, or edited: {problem}.") from None
     if not seen.is_alive and not values.get("ended"):
@@ -278,6 +273,13 @@ def in_words(path: Path, seen: Seen) -> str:
         lines.append(("state", state))
     width = max(len(label) for label, _ in lines)
     return "\n".join(f"{label:<{width}}  {text}" for label, text in [*lines, ("file", str(path))])
+
+
+def lines_of_status(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the values for people, as label and text."""
+    if "site" in values:
+        return _site(values)
+    return [*(_queue(values) if "queue" in values else _coordinator(values)), *_certificate(values)]
 
 
 def _coordinator(values: Mapping[str, Any]) -> list[tuple[str, str]]:

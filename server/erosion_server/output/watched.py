@@ -1,0 +1,270 @@
+"""The page of a run: what `erosion watch` shows, and the output `watch`, which serves it.
+
+It is made of the run's status and of what its journal holds so far.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from erosion_common.errors import ErosionError
+from erosion_common.formats.json_file import without_checksum
+from erosion_common.rounds.records import RoundRecord
+from erosion_common.study.study import load_study
+from erosion_common.support.live_page import LivePage
+from erosion_common.support.status import (
+    STATUS_NAME,
+    Seen,
+    health,
+    lines_of_status,
+    read_status_file,
+    seconds_since,
+)
+from erosion_server.output.events import RunEvent, StudyStarted
+from erosion_server.output.observers import Observer
+from erosion_server.output.round_facts import news_of
+from erosion_server.output.words import printable
+
+MOST_RUNS = 6  # on a page
+MOST_POINTS = 300  # of a curve; longer ones are thinned out
+MOST_CURVES = 7  # hospitals in a chart: the user and those of the largest weights
+MOST_HOSPITALS = 60  # in the table
+MOST_NEWS = 30
+LAST_ROUNDS = 10  # by which the time left is estimated
+_RECORD = TypeAdapter(RoundRecord)
+
+
+def open_output(where: str) -> Observer:
+    """Return the output; `where` is the port, "" for a free one. Raises ValueError."""
+    if where and not (where.isascii() and where.isdecimal() and int(where) < 2**16):
+        raise ValueError("takes a port, such as watch=8000")
+    return WatchPage(int(where or 0))
+
+
+class WatchPage:
+    """Serves the page for as long as the run lasts, and prints its address."""
+
+    def __init__(self, port: int) -> None:
+        """`port` 0: a free one."""
+        self._port, self._page = port, ExitStack()
+
+    def notify(self, event: RunEvent) -> None:
+        """Begin when the run has a folder. Raises LinkError where the port is in use."""
+        if isinstance(event, StudyStarted):
+            self._page.close()  # the last user's
+            served = LivePage(Watched(event.run_folder), self._port)
+            print(f"Watch it at {self._page.enter_context(served).url}", file=sys.stderr)
+
+    def close(self) -> None:
+        """Answer nobody any more."""
+        self._page.close()
+
+
+class Watched:
+    """Reads a run's folder, or a folder of runs, again and again: only what is new of journals."""
+
+    def __init__(self, where: Path) -> None:
+        """Read nothing yet; the folder may still be empty."""
+        self._where = where
+        self._journals: dict[Path, _Journal] = {}
+
+    def __call__(self) -> Mapping[str, Any]:
+        """Return the page's snapshot."""
+        return {"parts": [self._part(folder, seen) for folder, seen in self._runs()]}
+
+    def _runs(self) -> Iterator[tuple[Path, Seen]]:
+        """The run itself; of a folder of runs those under way, or the newest one."""
+        files = [self._where / STATUS_NAME] if (self._where / STATUS_NAME).exists() else []
+        files = files or sorted(self._where.glob(f"*/{STATUS_NAME}"), key=_age)
+        found = []
+        for path in files:
+            try:
+                seen = read_status_file(path)
+            except (ErosionError, OSError):
+                continue  # of another program, or being replaced
+            if seen is not None and "study" in seen.values:
+                found.append((path.parent, seen))
+        alive = [run for run in found if run[1].is_alive]
+        yield from (alive or found[:1])[:MOST_RUNS]
+
+    def _part(self, folder: Path, seen: Seen) -> dict[str, Any]:
+        values = seen.values
+        journal = self._journals.setdefault(folder, _Journal(folder / "rounds.jsonl"))
+        journal.read()
+        made: dict[str, Any] = {
+            "title": f"{values.get('study')} for {values.get('user')}",
+            "lines": [("run", str(folder))],
+        }
+        try:
+            level, problems = health(folder / STATUS_NAME, seen)
+            words = "; ".join(problems)
+            made["level"] = level.name
+            made["lines"] += [("attention", words)] if words else []
+            made["lines"] += lines_of_status(values)
+        except (ErosionError, AttributeError, TypeError, ValueError) as problem:
+            made["lines"] += [("status", f"cannot be read: {problem}")]
+        done, rounds = values.get("round"), values.get("rounds")
+        if values.get("phase") == "training" and done and rounds:
+            made["bar"] = {
+                "label": f"{values.get('arm')}: round {done} of {rounds}{journal.left(rounds)}",
+                "done": done,
+                "of": rounds,
+            }
+        return {**made, **journal.shown(str(values.get("user")))}
+
+
+def _age(path: Path) -> float:
+    try:
+        return abs(seconds_since(path))
+    except OSError:
+        return float("inf")
+
+
+class _Journal:
+    """The rounds of a journal that grows, and that is cut back when a round is done again."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._offset = path, 0
+        self._arms: dict[str, list[RoundRecord]] = {}  # thinned out
+        self._every: dict[str, int] = {}  # arm -> one round in so many is kept
+        self._metric = ""  # of the curves
+        self._seconds: list[float] = []  # of the last rounds
+        self._last: RoundRecord | None = None
+        self._newest: dict[str, RoundRecord] = {}  # by arm
+        self._news: list[tuple[str, str, str]] = []
+
+    def read(self) -> None:
+        """Take in the lines that were added."""
+        try:
+            with self._path.open("rb") as file:
+                if file.seek(0, 2) < self._offset:
+                    self.__init__(self._path)  # type: ignore[misc]  # cut back: from the start
+                file.seek(self._offset)
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break
+                    self._offset += len(line)
+                    self._add(line)
+        except OSError:
+            return
+
+    def _add(self, line: bytes) -> None:
+        try:
+            values = without_checksum(json.loads(line))
+            values.pop("format", None)
+            record = _RECORD.validate_python(values)
+        except ValueError:
+            return  # `erosion server --resume` says what is wrong with it
+        kept = self._arms.setdefault(record.arm, [])
+        if record.round % self._every.setdefault(record.arm, 1) == 0:
+            kept.append(record)
+        if len(kept) > MOST_POINTS:
+            self._arms[record.arm] = kept[1::2]
+            self._every[record.arm] *= 2
+        if self._last is not None and self._last.arm != record.arm:
+            self._seconds.clear()
+        self._last = self._newest[record.arm] = record
+        self._seconds = [*self._seconds, record.seconds][-LAST_ROUNDS:]
+        found = [
+            (f"{news.arm}, round {news.round}", news.hospital or "all", news.text)
+            for news in news_of(record)
+        ]
+        self._news = [*self._news, *found][-MOST_NEWS:]
+
+    def left(self, rounds: int) -> str:
+        """Return about how long the arm takes from here on; "" where that is not known."""
+        if self._last is None or not self._seconds:
+            return ""
+        seconds = max(0, rounds - self._last.round) * median(self._seconds)
+        minutes = seconds / 60
+        return f", about {f'{minutes:.0f} min' if minutes >= 1 else f'{seconds:.0f} s'} left"
+
+    def shown(self, user: str) -> dict[str, Any]:
+        """Return charts and tables."""
+        if self._last is None:
+            return {}
+        together = [arm for arm in self._newest if len(self._newest[arm].hospitals) > 1]
+        arm = self._last.arm if self._last.arm in together or not together else together[-1]
+        records = [*self._arms[arm], self._newest[arm]]
+        return {
+            "charts": [self._curves(user), *_by_hospital(arm, records, user)],
+            "tables": [
+                {
+                    "title": f"Hospitals in round {self._last.round} of {self._last.arm}",
+                    "head": ["hospital", "outcome", "weight", "distance", "seconds", "reason"],
+                    "rows": _hospitals(self._last),
+                },
+                {
+                    "title": "Out of the ordinary, the newest first",
+                    "head": ["when", "hospital", "what"],
+                    "rows": self._news[::-1],
+                },
+            ],
+        }
+
+    def _choose_metric(self) -> str:
+        """The metric of the study's verdict; the first one where the study cannot be read."""
+        try:
+            self._metric = load_study(self._path.with_name("study.toml")).task.verdict_metric
+        except ErosionError:
+            every = (record for records in self._arms.values() for record in records)
+            found = (record.user_metrics for record in every if record.user_metrics is not None)
+            self._metric = next((name for one in found for name in one.__pydantic_extra__), "")
+        return self._metric
+
+    def _curves(self, user: str) -> dict[str, Any]:
+        name = self._metric or self._choose_metric()
+        series = []
+        for arm, records in self._arms.items():
+            points = [
+                (record.measured_after, value)
+                for record in records
+                if record.user_metrics is not None
+                and (value := record.user_metrics.get(name)) is not None
+            ]
+            series += [{"name": arm, "points": points}] if points else []
+        title = f"{name.replace('_', ' ')} on test patients of {user}, by round"
+        return {"title": title, "series": series[-MOST_CURVES:]}
+
+
+def _by_hospital(arm: str, records: list[RoundRecord], user: str) -> Iterator[dict[str, Any]]:
+    last = records[-1].hospitals
+    order = sorted(last, key=lambda name: (name != user, -(last[name].weight_after or 0.0)))
+    chosen = order[:MOST_CURVES]
+    others = f" ({len(chosen)} of {len(order)} hospitals)" if len(order) > len(chosen) else ""
+    for title, key in (
+        ("Weights", "weight_after"),
+        ("Distances from the user's update", "distance"),
+    ):
+        series = []
+        for name in chosen:
+            points = [
+                (record.round, value)
+                for record in records
+                if (entry := record.hospitals.get(name)) is not None
+                and (value := getattr(entry, key)) is not None
+            ]
+            series += [{"name": printable(name, at_most=48), "points": points}] if points else []
+        yield {"title": f"{title}, {arm}{others}", "series": series, "zero": True}
+
+
+def _hospitals(record: RoundRecord) -> list[tuple[str, ...]]:
+    rows = [
+        (
+            printable(name, at_most=48),
+            entry.outcome.replace("_", " "),
+            "" if entry.weight_after is None else f"{entry.weight_after:.3f}",
+            "" if entry.distance is None else f"{entry.distance:.3g}",
+            "" if entry.site_seconds is None else f"{entry.site_seconds:.1f}",
+            printable(entry.reason),
+        )
+        for name, entry in record.hospitals.items()
+    ]
+    more = len(rows) - MOST_HOSPITALS
+    return [*rows[:MOST_HOSPITALS], *([(f"{more} more", "", "", "", "", "")] if more > 0 else [])]
