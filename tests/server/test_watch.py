@@ -72,7 +72,7 @@ def test_the_page_shows_the_run_and_what_is_added_to_it(tmp_path: Path) -> None:
         assert found == expected
         assert set(found) == set(HOSPITALS)
         journal = Journal(folder / "rounds.jsonl")
-        journal.append(replace(RUN.records[-1], round=5))
+        journal.write(replace(RUN.records[-1], round=5))
         journal.close()
         (part,) = next(following)["parts"]
         assert "round 5" in part["tables"][0]["title"]
