@@ -9,10 +9,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+import numpy as np
 import pytest
+import torch
 from pydantic import BaseModel
 
-from erosion.simulation.simulator import simulate
+from erosion.simulation.simulator import simulate, timeless
 from erosion_client.training.hospital import Hospital
 from erosion_common.algorithms import REGISTRY, steps_of
 from erosion_common.protocol import messages, wire
@@ -31,7 +33,7 @@ from erosion_common.protocol.messages import (
 from erosion_common.sealed import phases
 from erosion_common.study.study import Study
 from tests.support.sealed_study import Line, hospitals, run_in, sealed_study
-from tests.support.small_study import TWO_NUMBERS, make_site, make_study, sixty_patients
+from tests.support.small_study import TWO_NUMBERS, make_site, make_study
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "threat-model.md").read_text(encoding="utf-8")
@@ -186,10 +188,12 @@ class Noting(Hospital):
     """A hospital that notes what it answers."""
 
     noted: set[tuple[str, str]]  # message, name
+    headers: list[dict[str, Any]]
 
     def answer(self, request: TrainRequest) -> TrainResult | StepResult:
         found = super().answer(request)
         message = wire.train_type(request.step)
+        self.headers.append(found.header.model_dump())
         if isinstance(found, StepResult):
             self.noted |= {(message, name) for name in {*found.tensors, *found.header.values}}
             return found
@@ -203,35 +207,66 @@ class Noting(Hospital):
         return found
 
 
-def study_of(method: str) -> Study:
+PATIENTS = {"a": 90, "b": 57, "c": 68}  # no multiples of the smallest cell
+TRAINING: dict[str, dict[str, object]] = {
+    "steps": {"steps": 3, "batch_size": 8, "learning_rate": 0.05},
+    "passes": {"epochs": 2, "batch_size": 8, "learning_rate": 0.05},
+}
+
+
+def table(num: int, seed: int) -> str:
+    ages = np.random.default_rng(seed).uniform(20, 80, num).tolist()
+    lines = [f"{age:.3f},{number % 7},{'ny'[age > 50]}" for number, age in enumerate(ages)]
+    return "\n".join(["age,dose,ill", *lines]) + "\n"
+
+
+def numbers(value: object) -> Iterator[float]:
+    """Every number in what was sent."""
+    if isinstance(value, dict | list | tuple):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from numbers(inner)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield value
+
+
+def study_of(method: str, training: str) -> Study:
     network = {"name": "mlp", "hidden": [4, 4]}
     return make_study(
-        hospitals=["a", "b", "c"],
-        rounds=2,
-        task=TWO_NUMBERS,
-        training={"steps": 2, "batch_size": 8, "learning_rate": 0.1},
+        hospitals=list(PATIENTS),
+        rounds=1 if "gems" in METHODS[method]["algorithm"] else 2,
+        task={**TWO_NUMBERS, "classes": ["n", "y"]},
+        training=TRAINING[training],
+        scaling="local",
         arms={method: METHODS[method]},
         model=network if method == "network_gems" else {"name": "logistic"},
-        evaluation={"test_share": 0.2, "bootstrap": 100},
+        evaluation={"test_share": 0.4, "bootstrap": 100},
     )
 
 
+@pytest.mark.parametrize("training", TRAINING)
 @pytest.mark.parametrize("method", METHODS)
-def test_what_hospitals_answer_for_a_method_is_documented(tmp_path: Path, method: str) -> None:
-    study, noted = study_of(method), set[tuple[str, str]]()
-    known = {}
-    for name in study.hospitals:
-        known[name] = Noting(
-            make_site(tmp_path, sixty_patients(name), name=name, file=f"{name}.csv")
+def test_what_hospitals_answer_is_documented_and_tells_no_number_of_patients(
+    tmp_path: Path, method: str, training: str
+) -> None:
+    study = study_of(method, training)
+    known: dict[str, Hospital] = {}
+    noted, headers = set[tuple[str, str]](), dict[str, list[dict[str, Any]]]()
+    for seed, (name, num) in enumerate(PATIENTS.items(), start=1):
+        site = make_site(
+            tmp_path, table(num, seed), name=name, file=f"{name}.csv", limits={"min_cell": 10}
         )
-        known[name].noted = noted
-    simulate(study, known)
+        known[name] = hospital = Noting(site)
+        hospital.noted, hospital.headers = noted, headers.setdefault(name, [])
+    simulate(study, known, clock=timeless)
     assert noted
     named = documented()
     assert {(message, name) for message, name in noted if name not in named[message]} == set()
-    assert {f"train.{step}" for step in steps_of(METHODS[method]["algorithm"])} - {
-        "train.train"
-    } <= named.keys()
+    steps = {f"train.{step}" for step in steps_of(METHODS[method]["algorithm"])}
+    assert steps - {"train.train"} <= named.keys()
+    if not study.arms[method].user_only:
+        assert headers["b"]
+    told = {number for header in headers["b"] for number in numbers(header)}
+    assert not told & {PATIENTS["b"], 2 * PATIENTS["b"]}
 
 
 def test_what_hospitals_answer_in_sealed_rounds_is_documented(tmp_path: Path) -> None:
@@ -239,7 +274,7 @@ def test_what_hospitals_answer_in_sealed_rounds_is_documented(tmp_path: Path) ->
     known = hospitals(tmp_path, Noting)
     for hospital in known.values():
         assert isinstance(hospital, Noting)
-        hospital.noted = noted
+        hospital.noted, hospital.headers = noted, []
     run_in(tmp_path / "runs", Line(sealed_study(), known))
     named = documented()
     tops = {message: {name.partition(".")[0] for name in names} for message, names in named.items()}
@@ -247,3 +282,31 @@ def test_what_hospitals_answer_in_sealed_rounds_is_documented(tmp_path: Path) ->
     assert {(message, name) for message, name in noted if name not in tops[message]} == set()
     assert f"`{BY_THE_ARMS_NAME}" not in PAGE
     assert BY_THE_ARMS_NAME in PAGE
+
+
+def test_no_figure_of_a_test_part_tells_how_few_are_without_the_event(tmp_path: Path) -> None:
+    """Of 49 patients whose number is told, 41 would be as good as the other eight."""
+    draws = np.random.default_rng(3)
+    tested = [(1, "test")] * 41 + [(0, "test")] * 8
+    trained = [(number % 2, "train") for number in range(60)]
+    lines = [
+        f"{draws.normal():.4f},{draws.normal():.4f},{draws.uniform(1, 90):.3f},{event},{part}"
+        for event, part in tested + trained
+    ]
+    text = "\n".join(["age,dose,months,event,part", *lines]) + "\n"
+    task = {
+        "kind": "tabular",
+        "outcome": "survival",
+        "target": {"time": "months", "event": "event"},
+        "cut_points": [12, 24, 48],
+        "features": ["age", "dose"],
+    }
+    evaluation = {"bootstrap": 100, "split_column": "part"}
+    study = make_study(task=task, evaluation=evaluation, arms=["fedavg", "local"])
+    parameters = dict.fromkeys(study.arms, torch.zeros(9))
+    user = Hospital(make_site(tmp_path, text, limits={"min_cell": 10}))
+    told = user.evaluate(EvaluateRequest(study, parameters, None)).header
+    assert told.comparison is not None
+    assert told.comparison.num_patients == 49
+    assert not {8.0, 41.0} & set(numbers(told.model_dump()))
+    assert told.comparison.smallest_class == 5

@@ -22,7 +22,6 @@ from erosion_client.disclosure.control import (
     rounded_deviation,
     sums_of,
 )
-from erosion_client.disclosure.patient_sets import keys_of, num_differing, patient_hashes, sketch_of
 from erosion_client.site_file import Limits, Site
 from erosion_client.training.hospital import Hospital
 from erosion_common.errors import Refusal, SiteError
@@ -337,20 +336,6 @@ def test_sets_of_patients_are_a_budget() -> None:
     with raises(Refusal, words):
         told(cells, normal(60, seed=2))
     told(cells, normal(60))  # was told before
-
-
-def test_sketches_differ_in_at_most_two_places_for_each_patient() -> None:
-    keys = keys_of(SECRET)
-    values = np.round(normal(300))
-    base = sketch_of(patient_hashes(values[:, None], one_each(values), keys))
-    for num in (1, 5, 20):
-        changed = values.copy()
-        changed[:num] += 7
-        other = sketch_of(patient_hashes(changed[:, None], one_each(changed), keys))
-        assert 0 < num_differing(base, other[None])[0] <= 2 * num
-    order = np.random.default_rng(0).permutation(300)
-    shuffled = sketch_of(patient_hashes(values[order, None], one_each(values), keys))
-    assert np.array_equal(base, shuffled)
 
 
 def test_a_test_part_of_few_patients_is_not_measured(tmp_path: Path) -> None:

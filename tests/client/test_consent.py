@@ -15,7 +15,6 @@ import torch
 from erosion_client.consent.approvals import (
     contracts_of,
     decide,
-    decision_about,
     entry_of,
     leads_to,
     listing,
@@ -184,19 +183,6 @@ def test_the_latest_of_several_decisions_holds(records: Records, consent: Consen
     consent.check(one)
 
 
-@pytest.mark.parametrize("again_by", ["somebody", "somebody else"])
-@pytest.mark.parametrize("first", [True, False])
-def test_redeciding_the_whole(tmp_path: Path, records: Records, first: bool, again_by: str) -> None:
-    whole = study(user="all")
-    part = whole.for_user("a")
-    decide(records, entry_of(whole, records), approve=first, by="somebody")
-    decide(records, entry_of(part, records), approve=not first, by="somebody")
-    decide(records, entry_of(whole, records), approve=first, by=again_by)
-    holds = decision_about(part, records)
-    assert holds is not None
-    assert (holds.state, holds.digest) == ("approved" if first else "declined", whole.digest)
-
-
 @pytest.mark.parametrize("by", ["the rule", "a person", "a person, after a no"])
 def test_no_question_is_answered_twice_because_another_study_leads_to_it_now(
     tmp_path: Path, records: Records, by: str
@@ -326,18 +312,6 @@ def test_a_run_has_one_choice_of_settings_for_each_user(
         resumed.authorise(evaluation(first))
         resumed.authorise(request(others[0], run="r2"))
     assert records.answers.used("c", dataset_of(site(tmp_path))).evaluations == len(users)
-
-
-def test_a_question_has_one_answer(tmp_path: Path, records: Records, consent: Consent) -> None:
-    approve(records, study())
-    consent.authorise(request(study()))
-    consent.authorise(request(study()))
-    with raises(Refusal, "other parameters"):
-        consent.authorise(request(study(), value=1.0))
-    again = Consent(site(tmp_path), Records(tmp_path / "state", "b"), "c")
-    with raises(Refusal, "other parameters"):
-        again.authorise(request(study(), value=1.0))
-    again.authorise(request(study(), value=1.0, run="r2"))
 
 
 @pytest.mark.parametrize("names", [("x1",), ("x1", "lab_7"), ("lab_7", "x1", "x1", "lab_7")])

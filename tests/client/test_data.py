@@ -368,3 +368,36 @@ def test_the_user_needs_two_patients_of_some_class(tmp_path: Path) -> None:
     text = "age,sex,ill\n1,f,0\n2,m,1\n"
     assert says(problem_of(make_site(tmp_path, text), make_study()), "class", "patients")
     assert len(load_patients(make_site(tmp_path, text, name="b"), make_study()).targets) == 2
+
+
+def notes_of_header(folder: Path, header: str, feature: dict[str, Any], **data: Any) -> list[str]:
+    task = {**make_study().task.model_dump(mode="json"), "features": [feature]}
+    rows = "".join(f"{7 + i % 5 / 10},{i % 3}\n" for i in range(30))
+    columns = {} if header == feature["name"] else {feature["name"]: header}
+    site = make_site(folder, f"{header},ill\n{rows}", data={"columns": columns, **data})
+    return [note for note in load_patients(site, make_study(task=task)).notes if "calls it" in note]
+
+
+def test_a_header_in_another_unit_than_the_studys_is_asked_about(tmp_path: Path) -> None:
+    feature = {"name": "haemoglobin", "unit": "g/dl", "range": [3, 25]}
+    assert notes_of_header(tmp_path, "Hb (mmol/l)", feature) == [
+        "column haemoglobin: the study has it in g/dl, and the file calls it 'Hb (mmol/l)'; if that"
+        " is its unit, write haemoglobin = 1.611 under [data.units]"
+    ]
+    named = {"name": "creatinine (mg/dl)", "range": [0, 25]}
+    told = notes_of_header(tmp_path, "Kreatinin [µmol/l]", named)
+    assert says(told[0], '"creatinine', 'mg/dl)"', "[data.units]")
+
+
+@pytest.mark.parametrize(
+    ("header", "data"),
+    [
+        ("Hb (mmol/l)", {"units": {"haemoglobin": 1.611}}),
+        ("Hb (g/100ml)", {}),
+        ("Hb (capillary)", {}),
+        ("Hb", {}),
+    ],
+)
+def test_equal_headers_are_silent(tmp_path: Path, header: str, data: dict[str, Any]) -> None:
+    feature = {"name": "haemoglobin", "unit": "g/dl", "range": [3, 25]}
+    assert notes_of_header(tmp_path, header, feature, **data) == []

@@ -21,8 +21,7 @@ from erosion_common.errors import DataError
 from erosion_common.program.command_line import main
 from erosion_common.study.study import load_study
 from tests.support.said import raises
-from tests.support.spreadsheets import write_ods, write_workbook
-from tests.support.stored_tables import SAS7BDAT, XLS, unpacked
+from tests.support.spreadsheets import SAS7BDAT, XLS, unpacked, write_ods, write_workbook
 
 ROWS = [(f"p{i}", 30.5 + i % 40, date(1950 + i % 50, 1 + i % 12, 2), i % 2) for i in range(60)]
 HEADER = ["pid", "age", "born", "ill"]

@@ -14,6 +14,8 @@ from torch.nn.functional import cross_entropy
 
 from erosion_client.dataset.local_dataset import LocalDataset
 from erosion_client.dataset.task_checks import warm_up
+from erosion_client.finding import Severity
+from erosion_client.preflight.site_checks import check_compute
 from erosion_client.site_file import Site
 from erosion_client.training.hospital import Hospital
 from erosion_common.errors import DataError, Refusal, SiteError
@@ -297,18 +299,6 @@ def test_the_user_evaluates_every_arm_and_the_declared_comparison(tmp_path: Path
     assert again.arms["fedavg"] == reply.arms["fedavg"]
 
 
-def test_classes_are_counted_in_patients_and_not_in_their_rows(tmp_path: Path) -> None:
-    rows = [f"p{i % 20},{30 + i % 20},{'fm'[i % 2]},{int(i % 20 < 10)}" for i in range(40)]
-    text = "\n".join(["pid,age,sex,ill", *rows]) + "\n"
-    hospital = Hospital(make_site(tmp_path, text, data={"patient": "pid"}))
-    study = make_study(evaluation={"bootstrap": 100, "test_share": 0.5}, arms=["fedavg", "local"])
-    parameters = {"fedavg": torch.zeros(DIM), "local": torch.zeros(DIM)}
-    reply = hospital.evaluate(EvaluateRequest(study, parameters, None)).header
-    assert reply.comparison is not None
-    assert (reply.arms["fedavg"].num_patients, reply.comparison.num_patients) == (10, 10)
-    assert reply.class_counts == {"healthy": 5, "ill": 5}
-
-
 @pytest.mark.parametrize(
     ("parameters", "reason"),
     [
@@ -378,8 +368,13 @@ def test_a_peer_of_one_class_trains(tmp_path: Path, caplog: pytest.LogCaptureFix
 def test_a_device_that_is_not_there_is_a_site_error(tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has the device")
+    site = user_site(tmp_path, compute={"device": "cuda"})
     with raises(SiteError, "compute.device"):
-        Hospital(user_site(tmp_path, compute={"device": "cuda"}))
+        Hospital(site)
+    found = check_compute(site)
+    assert found.outcome == Severity.FAILED
+    assert says(found.text, "compute.device", '"cuda"')
+    assert check_compute(user_site(tmp_path)).outcome == Severity.OK
 
 
 def test_images_are_trained_on(tmp_path: Path) -> None:

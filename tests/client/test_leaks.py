@@ -138,10 +138,15 @@ def result(folder: Path, study: Study) -> Result:
 
 
 @pytest.mark.parametrize(
-    ("task", "leak"),
-    [("died", "bill"), ("died", "ph"), ("died", "form"), ("risk", "score"), ("days", "months")],
+    ("task", "leak", "folds"),
+    [
+        ("died", "bill", None),
+        ("died", "ph", 3),
+        ("died", "form", None),
+        ("risk", "score", 3),
+        ("days", "months", None),
+    ],
 )
-@pytest.mark.parametrize("folds", [None, 3])
 def test_a_report_names_leaks(tmp_path: Path, task: str, leak: str, folds: int | None) -> None:
     evaluation = {"folds": folds} if folds else {}
     honest = result(tmp_path, study_of(task, "age", "height", evaluation=evaluation))

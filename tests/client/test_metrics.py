@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
 from erosion_client.evaluation.final_figures import measure, measure_with_intervals, told
-from erosion_common.protocol.messages import LARGEST_FIGURE, Interval
+from erosion_common.protocol.messages import LARGEST_FIGURE, FinalMetrics, Interval
 from erosion_common.tasks.metric import of_mean, of_ranking
 from experiments.tables import wilson
 from tests.support.task_examples import example
@@ -91,22 +91,15 @@ def test_auroc_is_undefined_where_one_class_is_present(num_classes: int) -> None
 
 def test_intervals_are_percentiles_of_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     probabilities, labels = random_predictions(3, 25, 2)
-    final = measure_with_intervals(
-        classes_of(2), probabilities, labels, MAJORITY, resamples=150, seed=5
-    )
-    again = measure_with_intervals(
-        classes_of(2), probabilities, labels, MAJORITY, resamples=150, seed=5
-    )
-    assert final == again
-    monkeypatch.setattr(
-        "erosion_client.evaluation.final_figures.CHUNK", 100
-    )  # the memory used does not change the draws
-    assert (
-        measure_with_intervals(
-            classes_of(2), probabilities, labels, MAJORITY, resamples=150, seed=5
-        )
-        == final
-    )
+
+    def measured() -> FinalMetrics:
+        return measure_with_intervals(TWO, probabilities, labels, MAJORITY, resamples=150, seed=5)
+
+    final = measured()
+    assert measured() == final
+    # The memory used does not change the draws.
+    monkeypatch.setattr("erosion_client.evaluation.final_figures.CHUNK", 100)
+    assert measured() == final
 
     generator = np.random.default_rng(5)
     aurocs, losses = [], []
@@ -118,19 +111,6 @@ def test_intervals_are_percentiles_of_resamples(monkeypatch: pytest.MonkeyPatch)
         low, high = np.quantile(values, [0.025, 0.975])
         assert final.intervals[name].low == pytest.approx(low)
         assert final.intervals[name].high == pytest.approx(high)
-
-
-def test_intervals_hold_the_point_and_narrow_with_patients() -> None:
-    widths = []
-    for num_patients in (30, 3000):
-        probabilities, labels = random_predictions(1, num_patients, 2)
-        final = measure_with_intervals(
-            classes_of(2), probabilities, labels, MAJORITY, resamples=200, seed=0
-        )
-        interval = final.intervals["accuracy"]
-        assert interval.low <= final["accuracy"] <= interval.high
-        widths.append(interval.high - interval.low)
-    assert widths[1] < widths[0] / 5
 
 
 def intervals_of(
@@ -163,8 +143,7 @@ def test_a_prediction_for_everyone_ranks_as_chance_does_whoever_comes() -> None:
     assert (interval.low, interval.high) == (0.5, 0.5)
 
 
-@pytest.mark.parametrize("num_patients", [16, 60])
-@pytest.mark.parametrize("distance", [2.3, 2.9])
+@pytest.mark.parametrize(("num_patients", "distance"), [(16, 2.9), (60, 2.3)])
 def test_intervals_hold_for_good_models(num_patients: int, distance: float) -> None:
     """AUROC 0.95 and 0.98: draws of the patients alone hold it in as few as half of cases."""
     generator = np.random.default_rng(0)
@@ -182,7 +161,7 @@ def test_intervals_hold_for_good_models(num_patients: int, distance: float) -> N
     assert min(held.values()) >= 0.93 * 200, held
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "auroc", "brier", "log_loss"])
+@pytest.mark.parametrize("metric", ["accuracy", "auroc"])
 def test_with_many_patients_and_errors_intervals_are_the_bootstraps(metric: str) -> None:
     generator = np.random.default_rng(0)
     labels = np.arange(2000) % 2

@@ -98,18 +98,24 @@ def test_what_reading_found_is_told(tmp_path: Path, capsys: pytest.CaptureFixtur
     )
 
 
-def test_values_far_away_are_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("farthest", "chances"),
+    [
+        (100.0, ["0.524979", "0.731059"]),
+        (400.0, ["0.524979", "0.982014"]),  # 1 / (1 + exp(-400 / 100)): as far as in training
+    ],
+)
+def test_values_far_away_are_cut_as_in_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], farthest: float, chances: list[str]
+) -> None:
     scaling = {"mean": [50.0, 0.0], "deviation": [0.1, 1.0]}
-    weak = PARAMETERS / 100
-    cut = {"deviations": 100.0, "unscaled": 10.0}
-    folder = run_folder(tmp_path, parameters=weak, scaling=scaling, cut=cut)
+    cut = {"deviations": farthest, "unscaled": 10.0}
+    folder = run_folder(tmp_path, parameters=PARAMETERS / 100, scaling=scaling, cut=cut)
     predict(folder, data_file(tmp_path, "age,sex\n51,f\n90,f\n"), None)
     told = capsys.readouterr()
-    assert [line.split(",")[1] for line in six_decimals(told.out).splitlines()[1:]] == [
-        "0.524979",
-        "0.731059",
-    ]
-    assert says(told.err, "because", "100 deviations")
+    lines = six_decimals(told.out).splitlines()[1:]
+    assert [line.split(",")[1] for line in lines] == chances
+    assert says(told.err, "because", "100 deviations") == (farthest == 100)
 
 
 UNLIKE_NOTE = re.compile("among the training patients|learned from")
@@ -145,20 +151,6 @@ def test_patients_unlike_those_whom_the_model_learned_from_are_told_of(
     assert len(noted) == bool(told and is_found)
     assert all(text in noted[0] for text in told if noted)
     assert not UNLIKE_NOTE.search(said.out)
-
-
-def test_nothing_is_cut_that_was_not_cut_in_training(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    scaling = {"mean": [50.0, 0.0], "deviation": [0.1, 1.0]}
-    cut = {"deviations": 400.0, "unscaled": 1.0}
-    folder = run_folder(tmp_path, parameters=PARAMETERS / 100, scaling=scaling, cut=cut)
-    predict(folder, data_file(tmp_path, "age,sex\n90,f\n"), None)
-    told = capsys.readouterr()
-    assert (
-        six_decimals(told.out).splitlines()[1].split(",")[1] == "0.982014"
-    )  # 1 / (1 + exp(-400 / 100))
-    assert "cut" not in told.err
 
 
 def test_missing_means_stand_in_without_scaling(tmp_path: Path) -> None:

@@ -177,14 +177,14 @@ def test_the_number_that_a_private_step_divides_by_is_of_patients(tmp_path: Path
     study = private_study(task=TWO_NUMBERS, privacy={"delta": 1e-3, "clip_norm": 1e-3})
     assert study.privacy is not None
     deviation = study.privacy.noise_deviation(study.num_releases, 40)
-    for times in (1, 30):
+    for times in (1, 10):
         site = peer_site(tmp_path, data={"patient": "id"}, limits={"min_cell": 10}, compute={})
         (tmp_path / "b.csv").write_text(many_rows(times), encoding="utf-8")
         hospital = Hospital(site, SECRET)
         assert hospital.describe(make_study(task=TWO_NUMBERS)).num_samples == 40 * times
         assert hospital.describe(study).num_samples == 40
         start = torch.zeros(6)
-        results = [hospital.train(request(study, run=f"r{n}", parameters=start)) for n in range(60)]
+        results = [hospital.train(request(study, run=f"r{n}", parameters=start)) for n in range(40)]
         assert {(r.header.num_samples, r.header.samples_seen) for r in results} == {(40, 40)}
         noise = torch.stack([r.delta for r in results])
         assert float(noise.std(dim=0).mean()) == pytest.approx(deviation, rel=0.15)
@@ -436,7 +436,7 @@ def test_the_check_says_what_a_run_costs_and_whether_it_fits(tmp_path: Path) -> 
 
 def test_who_is_there_is_hardly_seen_through_the_noise_and_plainly_without(tmp_path: Path) -> None:
     """A test that knows all patients but one, and what that one's gradient would be."""
-    epsilon, trials = 1.0, 150
+    epsilon, trials = 1.0, 100
     study = private_study(epsilon, rounds=1)
     assert study.privacy is not None
     whole = twenty_patients(older=PATIENTS)

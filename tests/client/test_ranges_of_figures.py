@@ -53,7 +53,7 @@ def within(value: float, low: float, high: float) -> bool:
     return low - 1e-9 * abs(value) <= value <= high + 1e-9 * abs(value)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(tables())
 def test_each_range_holds_the_truth(table: dict[str, Any]) -> None:
     task = make_study().task

@@ -133,33 +133,3 @@ def test_a_class_of_one_patient_beside_a_class_of_nobody_gives_that_patients_rec
     assert found == pytest.approx(draws[17], abs=0.05)
     with raises(Refusal, "limits.min_class = 10"):
         first_update_of(tmp_path, ["age,dose,ill", *lines], study, min_class=10)
-
-
-@pytest.mark.parametrize(("intervals", "least", "most"), [(100, 20, 60), (6, 0, 2)])
-def test_many_intervals_of_time_give_those_away_who_are_alone_in_one(
-    intervals: int, least: int, most: int, tmp_path: Path
-) -> None:
-    """Another: two intervals' parts differ by who was not followed into the later one."""
-    generator = torch.Generator().manual_seed(1)
-    draws = torch.randn(60, 2, generator=generator).tolist()
-    days = torch.empty(60).exponential_(1 / 900, generator=generator).tolist()
-    lines = [
-        f"{age:.4f},{dose:.4f},{after + 1:.1f},{number % 2}"
-        for number, ((age, dose), after) in enumerate(zip(draws, days, strict=True))
-    ]
-    study = make_study(
-        task={
-            "kind": "tabular",
-            "outcome": "survival",
-            "target": {"time": "days", "event": "dead"},
-            "cut_points": [2500 * number / intervals for number in range(1, intervals + 1)],
-            "features": ["age", "dose"],
-        },
-        training={"epochs": 1, "batch_size": 16, "learning_rate": 1e-3},
-    )
-    weights, biases = first_update_of(tmp_path, ["age,dose,days,dead", *lines], study)
-    guesses = torch.diff(weights, dim=0) / torch.diff(biases)[:, None]
-    apart = torch.cdist(torch.tensor(draws, dtype=torch.float64), guesses.nan_to_num(1e9))
-    assert least <= int((apart.min(dim=1).values < 0.05).sum()) <= most
-    with raises(Refusal, "limits.min_class = 10"):
-        first_update_of(tmp_path, ["age,dose,days,dead", *lines], study, min_class=10)

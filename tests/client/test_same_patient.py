@@ -84,19 +84,6 @@ def test_patients_of_one_ward_are_as_many_as_they_are() -> None:
     assert same_patient(np.c_[age, wards[ward]], labels).num_patients > 290
 
 
-def test_what_is_computed_from_other_columns_is_no_further_evidence() -> None:
-    draw = np.random.default_rng(0)
-    sex, age = draw.integers(2, size=3000), draw.integers(18, 95, 3000)
-    height = draw.normal(165 + 12 * sex, 7).round()
-    weight = draw.normal(68 + 14 * sex, 14).round().clip(40)
-    body_mass = (weight / (height / 100) ** 2).round(1)
-    surface = np.sqrt(height * weight / 3600).round(2)
-    ideal = (50 * sex + 45.5 * (1 - sex) + 0.9 * (height - 152)).round(1)
-    rows = np.c_[age, height, weight, body_mass, surface, ideal, sex]
-    labels = draw.integers(2, size=3000)
-    assert same_patient(rows, labels).num_patients > 2950
-
-
 @pytest.mark.parametrize("missing", [np.nan, 0.0])
 def test_patients_without_the_same_panel_are_as_many_as_they_are(missing: float) -> None:
     draw = np.random.default_rng(0)

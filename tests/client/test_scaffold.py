@@ -15,7 +15,6 @@ from erosion_client.dataset.text_table import hashes_of_rows
 from erosion_client.scaffold import table_folder
 from erosion_client.scaffold.column_match import match_columns
 from erosion_client.scaffold.column_profile import read_whole
-from erosion_client.scaffold.study_draft import rounded_outwards
 from erosion_client.scaffold.table_folder import shared_rows, tables_in
 from erosion_client.site_file import load_site
 from erosion_common.errors import DataError
@@ -173,13 +172,6 @@ def test_each_column_is_proposed_once_and_none_for_its_values_alone(trial: Path)
     assert matches["age"].local is None
 
 
-def test_a_number_is_predicted_by_regression(trial: Path) -> None:
-    output = trial / "regression.toml"
-    command = ["study", "new", str(trial / "alpha.csv"), "--target", "cholesterol"]
-    assert main([*command, "-o", str(output)]) == 0
-    assert load_study(output).task.outcome == "regression"
-
-
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
@@ -227,14 +219,6 @@ def test_a_folder_of_tables_may_hold_notes_and_names_in_any_language(tmp_path: P
     (tmp_path / "st. anna zurich.parquet").touch()
     with raises(DataError, "hospital", "'st-anna-zurich'"):
         tables_in(tmp_path)
-
-
-def test_ranges_are_rounded_outwards_and_tell_nobodys_value() -> None:
-    assert rounded_outwards(29, 91) == (10, 110)
-    assert rounded_outwards(0.4, 1.8) == (0, 2.2)
-    low, high = rounded_outwards(-3.2, 4.1)
-    assert low < -3.2
-    assert high > 4.1
 
 
 def test_printed_commands_are_quoted(trial: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -394,3 +378,52 @@ def test_check_asks_about_numbering(visits: Path, capsys: pytest.CaptureFixture[
         assert says(said, f"column {name}", "patients")
     for name in ("age", "sugar", "volume"):
         assert f"column {name} seems to number" not in said
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "berlin.csv").write_text("Alter,tot\n" + "50,1\n60,0\n" * 20)
+    (tmp_path / "home.csv").write_text("age,dead\n" + "50,1\n60,0\n" * 20)
+    return tmp_path
+
+
+def test_the_table_with_the_outcome(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["study", "new", str(folder), "--target", "dead"]) == 4
+    told = capsys.readouterr().err
+    assert says(told, "--target", "--user")
+    assert main(["study", "new", str(folder), "--target", "dead", "--user", "home"]) == 0
+
+
+def test_similar_columns_come_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [*(f"gene{i}" for i in range(300)), "outcome"]
+    (tmp_path / "a.csv").write_text(",".join(names) + "\n" + ",".join("1" * 301) + "\n")
+    assert main(["study", "new", str(tmp_path / "a.csv"), "--target", "outcomes"]) == 4
+    told = capsys.readouterr().err
+    assert says(told, "gene0", "gene1")
+    assert says(told, "gene18", "281")
+
+
+def test_units_and_yes_marks_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = "".join(
+        f"{40 + i % 37},{20 + i % 41} %,{100 + i % 30}/70,{'x' * (i % 3 > 0)},note {i},{i % 2}\n"
+        for i in range(90)
+    )
+    (tmp_path / "a.csv").write_text("age,ef,pressure,diabetes,remark,dead\n" + rows)
+    assert main(["study", "new", str(tmp_path / "a.csv"), "--target", "dead"]) == 0
+    told = capsys.readouterr().out
+    assert says(told, "pressure", "numbers")
+    assert says(told, "diabetes", "without")
+    (remark,) = [line for line in told.splitlines() if "remark: left" in line]
+    assert "numbers" not in remark
+    assert main(["study", "new", str(tmp_path / "a.csv"), "--target", "diabetes"]) == 2
+    (tmp_path / "study.toml").unlink()
+    assert main(["study", "new", str(tmp_path / "a.csv"), "--target", "diabetes"]) == 4
+    assert says(capsys.readouterr().err, "predicted", "without")
+
+
+def test_the_default_user_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["study", "new", str(folder), "--target", "tot"]) == 0
+    assert says(capsys.readouterr().out, "berlin", "another")
+    (folder / "study.toml").unlink()
+    assert main(["study", "new", str(folder), "--target", "dead", "--user", "home"]) == 0
+    assert "user:" not in capsys.readouterr().out

@@ -7,7 +7,6 @@ import pytest
 
 from erosion_client.dataset.load import load_patients
 from erosion_client.scaffold.site_draft import OPEN, is_written
-from erosion_client.scaffold.value_words import one_spelling
 from erosion_client.site_file import load_site
 from erosion_common.errors import DataError
 from erosion_common.tasks.features import CategoryFeature
@@ -122,12 +121,6 @@ def test_codes_that_are_no_others_subset_are_all_asked_about(tmp_path: Path) -> 
 def test_an_event_may_be_spelt_in_several_ways(tmp_path: Path) -> None:
     task = drafted(tmp_path, spelt_table(), "died", "--time", "days").task.model_dump(mode="json")
     assert (task["target"]["happened"], task["target"]["censored"]) == (["Yes"], ["no"])
-
-
-def test_an_answer_is_no_result_of_a_test() -> None:
-    assert len(set(one_spelling(["no", "neg", "pos"]).values())) == 3
-    assert one_spelling(["1", "0", "yes", "2"])["yes"] == "yes"
-    assert one_spelling(["<0.5", ">0.5"]) == {"<0.5": "<0.5", ">0.5": ">0.5"}
 
 
 def test_spellings_of_an_outcome(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

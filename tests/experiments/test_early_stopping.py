@@ -2,15 +2,48 @@
 
 from pathlib import Path
 
+import tomli_w
 import torch
 
 from erosion.simulation.simulated_testbed import side_by_side
 from erosion.simulation.simulator import simulate
+from erosion.simulation.testbed import study_path
+from erosion.sources import make_hospitals
 from erosion_client.site_file import load_site
 from erosion_client.training.hospital import Hospital
-from erosion_common.study.study import Study
+from erosion_common.study.study import Study, load_study
 from erosion_server.run.overview import EarlyStop
-from tests.support.early_stopping import ROUND, default_study, write_sites
+
+ROUND = 4  # in which it stops
+
+
+def default_study() -> Study:
+    """With fewer rounds, and two of its arms."""
+    values = load_study(study_path("breast-cancer")).model_dump()
+    eroding = {"algorithm": "weight_erosion", "cone": "stop", "cone_angle": 84}
+    changes = {
+        "rounds": 6,
+        "arms": {"weight_erosion": eroding, "local": values["arms"]["local"]},
+        "evaluation": {**values["evaluation"], "bootstrap": 100},
+        "federation": {**values["federation"], "round_deadline_seconds": 600.0},
+    }
+    return Study.model_validate({**values, **changes})
+
+
+def write_sites(study: Study, folder: Path, address: str) -> dict[str, Path]:
+    """Its hospitals' site files, by name."""
+    sites = {}
+    for name, data in make_hospitals(study, folder, None).items():
+        path = sites[name] = folder / name / "site.toml"
+        site = {
+            "name": name,
+            "data": data,
+            "coordinator": {"address": address},
+            "approval": {"automatic": "within_limits"},
+            "compute": {"public_order": True},  # so that a simulation is the same
+        }
+        path.write_text(tomli_w.dumps(site), encoding="utf-8")
+    return sites
 
 
 def test_the_default_study_with_a_narrow_cone_stops_and_its_other_arm_runs(tmp_path: Path) -> None:

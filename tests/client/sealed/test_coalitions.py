@@ -130,7 +130,7 @@ def attacks(draw: st.DrawFn) -> tuple[int, list[str], list[list[str]], list[int]
     return number, allies, stories, heard, weights
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(attacks())
 def test_no_coalition_below_the_stated_number_works_out_more_than_one_sum_by_the_rules(
     attack: tuple[int, list[str], list[list[str]], list[int], list[float]],
