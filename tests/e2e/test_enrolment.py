@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from erosion_common.support.files import write_atomically
-from erosion_server.description.ask import ask_all
+from erosion_server.description.description import ask_all
 from erosion_server.description.page import description_page
 from erosion_server.enrolment.enrolment import revoke_site
 from tests.support import programs

@@ -29,8 +29,7 @@ from erosion_common.protocol.messages import (
 from erosion_common.rounds.misfits import misfits_of
 from erosion_common.study.sections import Fold
 from erosion_common.study.study import Study
-from erosion_server.description.ask import ask_all
-from erosion_server.description.description import Descriptions, problem_with
+from erosion_server.description.description import Descriptions, ask_all, problem_with
 from erosion_server.description.page import description_page, show
 from tests.support.html_page import Page
 from tests.support.patience import PATIENCE

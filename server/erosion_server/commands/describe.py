@@ -69,7 +69,7 @@ def _run(options: argparse.Namespace) -> int:
         found = optional(SITES, "--simulate").describe_here(study_file, options.data_dir)
     else:
         from erosion_common.rounds.bounds import check_sizes
-        from erosion_server.description.ask import ask_all
+        from erosion_server.description.description import ask_all
         from erosion_server.enrolment.federation_folder import FederationFolder
         from erosion_server.link.link import federation_or_none, make_link
 

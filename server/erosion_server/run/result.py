@@ -185,57 +185,61 @@ def verdict(
     the task says. Which arms predict worse than the base rate, or not better, is the headline where
     the delivered one does, and else stands at the end.
     """
+    best, said = _compared(task, comparison, {**arms, **references}, base_rate, tested)
+    if best in references:
+        said.append(f"{best} was fitted and measured at the user's site: no model of it has left.")
+    delivered = best if best in arms else next(iter(arms))
+    worse, within = above_base_rate(task, arms, base_rate)
+    aside = ""
+    if within and base_rate is not None:
+        aside = _beside_base_rate(task, {arm: arms[arm] for arm in within}, base_rate)
+    heads = [leak.sentence(task)] if leak else []
+    tails: list[str] = []
+    if worse:
+        (heads if delivered in worse else tails).append(worse_sentence(worse, shifted_by))
+    if within:
+        sentence = not_better_sentence(within, shifted_by, aside)
+        (heads if delivered in within else tails).append(sentence)
+    if turned := [arm for arm in worse if ranks_wrong_way_round(task, arms[arm])]:
+        ranking = "ranks" if len(turned) == 1 else "rank"
+        tails.append(wrong_way_sentence(f"{listed(turned)} {ranking} patients"))
+    finding, *figures = every = [*heads, *said, *tails]
+    if delivered in within and not leak:  # its figures stand below the finding
+        finding = not_better_sentence(within, shifted_by)
+        figures.append(f"{aside[0].upper()}{aside[1:]}.")
+    return Verdict(best_arm=best, text=" ".join(every), finding=finding, figures=" ".join(figures))
 
-    def warned(best: str | None, sentences: Sequence[str], delivered: str) -> Verdict:
-        first = [leak.sentence(task)] if leak else []
-        worse, within = above_base_rate(task, arms, base_rate)
-        aside = ""
-        if within and base_rate is not None:
-            aside = _beside_base_rate(task, {arm: arms[arm] for arm in within}, base_rate)
-        heads = [worse_sentence(worse, shifted_by)] if delivered in worse else []
-        heads += [not_better_sentence(within, shifted_by, aside)] if delivered in within else []
-        tails = [worse_sentence(worse, shifted_by)] if worse and delivered not in worse else []
-        if within and delivered not in within:
-            tails.append(not_better_sentence(within, shifted_by, aside))
-        if turned := [arm for arm in worse if ranks_wrong_way_round(task, arms[arm])]:
-            ranking = "ranks" if len(turned) == 1 else "rank"
-            tails.append(wrong_way_sentence(f"{listed(turned)} {ranking} patients"))
-        said = [*first, *heads, *sentences, *tails]
-        finding, *figures = said
-        if delivered in within and not leak:  # its figures stand below the finding
-            finding = not_better_sentence(within, shifted_by)
-            figures.append(f"{aside[0].upper()}{aside[1:]}.")
-        return Verdict(
-            best_arm=best, text=" ".join(said), finding=finding, figures=" ".join(figures)
-        )
 
+def _compared(
+    task: type[Task],
+    comparison: Comparison | None,
+    measured: Mapping[str, FinalMetrics],
+    base_rate: FinalMetrics | None,
+    tested: str,
+) -> tuple[str | None, list[str]]:
+    """Return the better one, if that is clear, and the sentences on the declared comparison."""
     if comparison is None:
-        return warned(None, NOTHING_COMPARED, next(iter(arms)))
+        return None, [*NOTHING_COMPARED]
     arm, reference = comparison.arm, comparison.reference
     size = f"{comparison.num_patients} {tested}"
-    measured = {**arms, **references}
-    figures = beside_each_other(task, measured[arm], measured[reference], base_rate)
-    best: str | None
+    best: str | None = None
     match comparison.conclusion:
         case "better":
             best, finding = arm, f"On {size}, {arm} predicts better than {reference}."
         case "worse":
             best, finding = reference, f"On {size}, {arm} predicts worse than {reference}."
         case "too few patients":
-            best, finding = (
-                None,
+            finding = (
                 f"{size} with fewer than {FEWEST_OF_A_CLASS} {task.group_word} are too few to tell"
-                f" {arm} from {reference}.",
+                f" {arm} from {reference}."
             )
         case _:
-            best, finding = None, f"On {size}, no clear difference between {arm} and {reference}."
+            finding = f"On {size}, no clear difference between {arm} and {reference}."
+    figures = beside_each_other(task, measured[arm], measured[reference], base_rate)
     p_value = p_value_text(comparison.p_value, comparison.level, "= ")
     compared = f"{figures[0].upper()}{figures[1:]}, p {p_value}."
     said = [finding, compared, near_the_line(comparison), how_chosen(comparison)]
-    if best in references:
-        said.append(f"{best} was fitted and measured at the user's site: no model of it has left.")
-    delivered = next((name for name in arms if name == best), next(iter(arms)))
-    return warned(best, [*filter(None, said)], delivered)
+    return best, [*filter(None, said)]
 
 
 def how_chosen(comparison: Comparison) -> str:
