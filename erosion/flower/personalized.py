@@ -99,7 +99,7 @@ class Personalized(RoundStrategy):
         self._model: Arrangement | None = None
         self._state: RunState | None = None
         self._algorithm: Algorithm[Any] | None = None
-        self._goes_on = False  # from a state file
+        self._is_resumed = False  # from a state file
         self._rest: dict[str, Values] = {}  # buffers and counters as they go out
         self._asked: list[int] = []
         self._connected: list[int] = []
@@ -198,7 +198,7 @@ class Personalized(RoundStrategy):
         self._state, record = round_.outcome()
         record = replace(record, note=record.note.replace("(federation.quorum)", "(quorum)"))
         self.records.append(record)
-        self._tell(record)
+        self._log(record)
         if record.outcome != "done":
             self._raise_if_hopeless(record)
             return record, None, {}
@@ -246,7 +246,7 @@ class Personalized(RoundStrategy):
         self._rest = _own_arrays(model.rest_of, arrays)
         self._state = first_state(self._algorithm, _own_arrays(model.vector, arrays))
         self._names, self._others = Names(self._known), set()
-        self.records, self._goes_on = [], False
+        self.records, self._is_resumed = [], False
         if self._saved is not None and self._saved.exists:
             given = self._state.params, self._rest
             self._state, names, self._rest = self._saved.read(
@@ -255,10 +255,10 @@ class Personalized(RoundStrategy):
             if not _same(given, (self._state.params, self._rest)):
                 raise StudyError(
                     f"`start` was given another model than that of {self._saved.path}, from which"
-                    " the run goes on. Give it strategy.saved_arrays(...) of the arrays that it was"
+                    " the run resumes. Give it strategy.saved_arrays(...) of the arrays that it was"
                     " given."
                 )
-            self._goes_on = True
+            self._is_resumed = True
             if self._known is None:
                 self._names.of_node.update(names)
 
@@ -373,7 +373,7 @@ class Personalized(RoundStrategy):
             heard = {node for node, reply in received.items() if not reply.has_error()}
         return {node for node in heard if said.get(node) != self.user}
 
-    def _tell(self, record: RoundRecord) -> None:
+    def _log(self, record: RoundRecord) -> None:
         for name, site in record.hospitals.items():
             if site.outcome in ("rejected", "absent"):
                 logger.warning("round %d: %s: %s", record.round, name, site.reason)
@@ -387,7 +387,7 @@ class Personalized(RoundStrategy):
                 f"{self._max_skipped} rounds in a row were skipped (max_skipped_rounds); the last"
                 f" because {record.note}."
             )
-        if self._state.round >= self.num_rounds and not self._goes_on:
+        if self._state.round >= self.num_rounds and not self._is_resumed:
             self._raise_if_nothing_was_done()
 
     def _raise_if_nothing_was_done(self) -> None:

@@ -34,7 +34,7 @@ class Saved:
 
     @property
     def exists(self) -> bool:
-        """Is there something to go on from?"""
+        """Is there something to resume from?"""
         return self.path.exists()
 
     def write(

@@ -59,7 +59,7 @@ def replaced() -> list[str]:
 
 
 @contextmanager
-def told_of_replaced() -> Iterator[None]:
+def explaining_replaced() -> Iterator[None]:
     """Raise ImportError for what fails where packages were replaced: parts of both do not fit."""
     try:
         yield

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from erosion.interface.arguments import check, check_path, told_of_replaced
+from erosion.interface.arguments import check, check_path, explaining_replaced
 from erosion.interface.run import Run
 from erosion_common.errors import RunError, StudyError
 from erosion_common.learning.pretrained import FOLDER
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from erosion_client.site_file import Site
 
 
-@told_of_replaced()
+@explaining_replaced()
 def load_study(source: str | os.PathLike[str] | Mapping[str, Any] | Study) -> Study:
     """Return a checked study, with every default filled in.
 
@@ -58,7 +58,7 @@ _SITES = (Mapping, Sequence, str, os.PathLike, type(None))
 AnyStudy = AnyPath | Mapping[str, Any] | Study
 
 
-@told_of_replaced()
+@explaining_replaced()
 def read_run(folder: AnyPath) -> Run:
     """Return a finished run, from its folder.
 
@@ -83,7 +83,7 @@ def read_run(folder: AnyPath) -> Run:
     return Run(found.study, found.result, path, tuple(found.records), overview)
 
 
-@told_of_replaced()
+@explaining_replaced()
 def testbed(
     study: AnyStudy,
     *,
@@ -144,7 +144,7 @@ def testbed(
     return read_run(folder.path)
 
 
-@told_of_replaced()
+@explaining_replaced()
 def simulate(
     study: AnyStudy,
     sites: Mapping[str, AnyPath] | Sequence[AnyPath] | AnyPath | None = None,

@@ -21,7 +21,7 @@ from erosion_server.output.words import absences, data_check, metric_text
 from erosion_server.run.findings import absences as absent
 from erosion_server.run.findings import contributions, leak_of
 from erosion_server.run.overview import EarlyStop, Overview, UserResult, mean_weights, overview
-from erosion_server.run.result import CrossFitting, verdict, whom_it_tests
+from erosion_server.run.result import CrossFitting, verdict, words_for_tested
 
 
 def simulate_testbed(
@@ -80,7 +80,7 @@ def _print(console: Console, study: Study, found: Simulation) -> None:
         console.print(Text(leak.sentence(task), style="bold yellow"), soft_wrap=True)
     console.print(table)
     console.print()
-    tested = whom_it_tests(study)
+    tested = words_for_tested(study)
     said = verdict(
         task,
         ended.comparison,

@@ -19,7 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.validation import check_is_fitted
 
 import erosion
-from erosion.interface.arguments import told_of_replaced
+from erosion.interface.arguments import explaining_replaced
 from erosion.simulation.testbed import study_path
 from erosion_common.program.command_line import main
 from tests.support.patience import PATIENCE
@@ -130,9 +130,9 @@ def test_a_package_that_was_replaced_since_it_was_loaded_is_named(version: str |
 
 
 def test_what_fails_while_no_package_was_replaced_stays_as_it_is() -> None:
-    with pytest.raises(ZeroDivisionError), told_of_replaced():
+    with pytest.raises(ZeroDivisionError), explaining_replaced():
         raise ZeroDivisionError
-    with pytest.raises(erosion.ErosionError), told_of_replaced():
+    with pytest.raises(erosion.ErosionError), explaining_replaced():
         raise erosion.ErosionError
 
 

@@ -31,7 +31,7 @@ from erosion_server.run.result import (
     Result,
     SecondsPerRound,
     verdict,
-    whom_it_tests,
+    words_for_tested,
 )
 from erosion_server.run.run_folder import RunFolder
 
@@ -100,7 +100,7 @@ def result_of(
             evaluation.arms,
             evaluation.base_rate,
             references=evaluation.references,
-            tested=whom_it_tests(study),
+            tested=words_for_tested(study),
             shifted_by=study.task.shifted_by,
             leak=leak,
         ),

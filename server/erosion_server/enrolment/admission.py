@@ -243,12 +243,12 @@ class RejectionLog:
 
     def news(self, since: int) -> tuple[list[Denial], int]:
         """Return the denials after the first `since`, and how many there were in all."""
-        self._tell_of_broken_handshakes()
+        self._report_broken_handshakes()
         with self._lock:
             num_new = min(self.num_news - since, len(self._news))
             return list(self._news)[len(self._news) - num_new :], self.num_news
 
-    def _tell_of_broken_handshakes(self) -> None:
+    def _report_broken_handshakes(self) -> None:
         """Report handshakes that no call followed; the TLS library does not say who failed."""
         overdue = time.monotonic() - HANDSHAKE_SECONDS
         with self._lock:

@@ -356,7 +356,7 @@ class Watched(Generic[T]):
 
 
 class _Shown(NamedTuple):
-    """The coordinator's certificate, and whose certificates it accepts."""
+    """The coordinator's certificate, and the authorities that it accepts."""
 
     certificate: x509.Certificate
     configuration: grpc.ServerCertificateConfiguration

@@ -159,7 +159,7 @@ def _init(options: argparse.Namespace) -> None:
 def _site(options: argparse.Namespace) -> None:
     folder = FederationFolder(options.folder)
     made = enrolment.enrol_site(folder, options.name, out=options.out, days=options.days)
-    _tell_of_kit(folder, made, has_key=True)
+    _print_kit(folder, made, has_key=True)
 
 
 def _sign(options: argparse.Namespace) -> None:
@@ -167,9 +167,9 @@ def _sign(options: argparse.Namespace) -> None:
     name = options.name or certificates.read_request(options.request).hospital
     act = enrolment.renew_site if options.replace else enrolment.enrol_site
     made = act(folder, name, request=options.request, out=options.out, days=options.days)
-    _tell_of_kit(folder, made, has_key=False)
+    _print_kit(folder, made, has_key=False)
     if options.replace:
-        _tell_how_to_install(made.kit, f" --key KEY, the one of {options.request.name}")
+        _print_how_to_install(made.kit, f" --key KEY, the one of {options.request.name}")
 
 
 def _peers(options: argparse.Namespace) -> None:
@@ -268,11 +268,11 @@ def _renew(options: argparse.Namespace) -> None:
         out=options.out,
         days=options.days or SITE_DAYS,
     )
-    _tell_of_kit(folder, made, has_key=options.new_key)
-    _tell_how_to_install(made.kit)
+    _print_kit(folder, made, has_key=options.new_key)
+    _print_how_to_install(made.kit)
 
 
-def _tell_how_to_install(kit: Path, key: str = "") -> None:
+def _print_how_to_install(kit: Path, key: str = "") -> None:
     is_file = kit != STANDARD_OUTPUT
     print(
         f"At the site: erosion enroll install {kit.name if is_file else 'KIT'} site.toml{key}",
@@ -280,7 +280,7 @@ def _tell_how_to_install(kit: Path, key: str = "") -> None:
     )
 
 
-def _tell_of_kit(folder: FederationFolder, made: Enrolment, *, has_key: bool) -> None:
+def _print_kit(folder: FederationFolder, made: Enrolment, *, has_key: bool) -> None:
     caution = (
         "It holds the site's private key: hand it over by a way that nobody else can read, then"
         " delete it here.\n"

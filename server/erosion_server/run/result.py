@@ -158,7 +158,7 @@ def study_as_run(study: Study, result: Result) -> Study:
     )
 
 
-def whom_it_tests(study: Study) -> str:
+def words_for_tested(study: Study) -> str:
     """Return what the patients are called in a verdict on the study."""
     return "test patients" if study.evaluation.folds is None else OWN_PATIENTS
 
@@ -192,7 +192,7 @@ def verdict(
     worse, within = above_base_rate(task, arms, base_rate)
     aside = ""
     if within and base_rate is not None:
-        aside = _beside_base_rate(task, {arm: arms[arm] for arm in within}, base_rate)
+        aside = _and_base_rate(task, {arm: arms[arm] for arm in within}, base_rate)
     heads = [leak.sentence(task)] if leak else []
     tails: list[str] = []
     if worse:
@@ -235,7 +235,7 @@ def _compared(
             )
         case _:
             finding = f"On {size}, no clear difference between {arm} and {reference}."
-    figures = beside_each_other(task, measured[arm], measured[reference], base_rate)
+    figures = figures_of_both(task, measured[arm], measured[reference], base_rate)
     p_value = p_value_text(comparison.p_value, comparison.level, "= ")
     compared = f"{figures[0].upper()}{figures[1:]}, p {p_value}."
     said = [finding, compared, near_the_line(comparison), how_chosen(comparison)]
@@ -292,7 +292,7 @@ def digits_beyond(level: float, p_value: float) -> int:
     return digits
 
 
-def beside_each_other(
+def figures_of_both(
     task: type[Task], arm: Metrics, reference: Metrics, base_rate: Metrics | None
 ) -> str:
     """Return the headline's metrics, e.g. "log loss 0.31 against 0.36 (base rate: 0.66)"."""
@@ -374,9 +374,7 @@ def not_better_sentence(
     )
 
 
-def _beside_base_rate(
-    task: type[Task], arms: Mapping[str, FinalMetrics], base_rate: Metrics
-) -> str:
+def _and_base_rate(task: type[Task], arms: Mapping[str, FinalMetrics], base_rate: Metrics) -> str:
     """Their losses, e.g. "log loss 0.666, 95 % interval 0.601–0.731; base rate 0.661"."""
     loss = task.metric(task.verdict_metric)
     each = []

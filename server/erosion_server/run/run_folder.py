@@ -250,7 +250,7 @@ def alone_in(folder: Path) -> Iterator[None]:
             stack.enter_context(held(folder))
         except BlockingIOError:
             raise RunError(
-                f"Another coordinator is at work in {folder}. Let it go on, or stop it first."
+                f"Another coordinator is at work in {folder}. Let it end, or stop it first."
             ) from None
         yield
 
