@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 from torch import Tensor
 
 from erosion.flower.arrangement import Arrangement, Values
-from erosion_common.algorithms.base import ArmBase, Brings
+from erosion_common.algorithms.base import ArmBase, ExpectedReply
 from erosion_common.protocol.messages import LARGEST_COUNT, TrainReply, TrainResult
 from erosion_common.rounds.records import Answer, Rejection
 from erosion_common.rounds.screening import Expected, screen
@@ -166,7 +166,7 @@ class Reading:
             rule.algorithm,
             round_number,
             len(sent),
-            brings=Brings(update=True, tensors=rule.attachment_terms(len(sent))),
+            expects=ExpectedReply(update=True, tensors=rule.attachment_specs(len(sent))),
             max_norm=self.max_update_norm,
         )
         answer = screen(TrainResult(header, delta, attached), site, expected)

@@ -37,7 +37,7 @@ from erosion_common.rounds.data_check import DataCheck
 from erosion_common.rounds.events import DriverEvent, HospitalsCompared, RoundFinished
 from erosion_common.rounds.presence import Presence, UserDeclinedError
 from erosion_common.rounds.records import Absence, RoundRecord
-from erosion_common.rounds.study import Outcome, run_study
+from erosion_common.rounds.study import StudyOutcome, run_study
 from erosion_common.study.study import Study
 from erosion_common.support.keys import new_private_key
 
@@ -351,7 +351,7 @@ def introduce(hospitals: Mapping[str, Hospital]) -> None:
         hospital.identify(SealedIdentity(name, keys[name], public))
 
 
-Simulation = Outcome  # what a simulated study ends with
+Simulation = StudyOutcome  # what a simulated study ends with
 
 
 def timeless() -> float:

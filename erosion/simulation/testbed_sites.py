@@ -15,7 +15,7 @@ from erosion.sources import Data, make_hospitals
 from erosion_client.dataset.sources.table_file import TableFile
 from erosion_client.site_file import Budget, Site, load_site
 from erosion_common.errors import DataError, ErosionError, SiteError, StudyError
-from erosion_common.learning.installed import Installed
+from erosion_common.learning.installed import InstalledModel
 from erosion_common.settings.base import read_toml
 from erosion_common.study.study import Study, load_study
 from erosion_server.description.description import Descriptions
@@ -31,7 +31,7 @@ TESTBED_BUDGET = {
 def testbed_limits(study: Study, hospital: str) -> dict[str, Any]:
     """[limits] of its site file, so far as they are not the usual ones."""
     limits: dict[str, Any] = {}
-    if isinstance(study.model, Installed):  # it runs on this machine
+    if isinstance(study.model, InstalledModel):  # it runs on this machine
         limits["installed_models"] = {study.model.entry_point: study.model.sha256}
     methods = {
         arm.algorithm: getattr(arm, "sha256")  # noqa: B009 - of a package's alone

@@ -53,17 +53,19 @@ def test_local_names_values_and_marks_are_translated(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("middle", "num_patients", "is_told"),
+    ("middle", "num_patients", "is_disclosed"),
     [(6.5, 40, True), (118, 40, False), (100, 40, False), (250, 40, True), (6.5, 19, False)],
 )
-def test_values_of_a_unit(tmp_path: Path, middle: float, num_patients: int, is_told: bool) -> None:
+def test_values_of_a_unit(
+    tmp_path: Path, middle: float, num_patients: int, is_disclosed: bool
+) -> None:
     """In range, and so read without a word, though 6.5 is in mmol/l and not in mg/dl."""
     feature = {"name": "glucose", "range": [0, 600], "typical": [99, 130]}
     rows = "".join(f"{middle * (1 + i / 1000)},{i % 2}\n" for i in range(num_patients))
     task = {**TASK, "features": [feature]}
     found = load_patients(make_site(tmp_path, f"glucose,ill\n{rows}"), make_study(task=task))
     told = [note for note in found.notes if "in the study 99 to 130" in note]
-    assert len(told) == is_told
+    assert len(told) == is_disclosed
     if told:
         assert says(told[0], "[data.units]", "FACTOR")
 

@@ -22,7 +22,7 @@ from erosion_common.errors import ModelError, Refusal
 from erosion_common.learning.models import Mlp, build_model
 from erosion_common.program.command_line import main
 from erosion_common.protocol.messages import DescribeReply
-from erosion_common.rounds.study import Outcome
+from erosion_common.rounds.study import StudyOutcome
 from erosion_common.study.sections import Evaluation
 from erosion_common.study.study import Study
 from erosion_server.commands import coordinator
@@ -71,7 +71,7 @@ def site(folder: Path, sha256: str | None, name: str = "a") -> Site:
     return make_site(folder, twenty_patients(), name=name, file=f"{name}.csv", limits=limits)
 
 
-def simulated(study: Study, **sites: Site) -> Outcome:
+def simulated(study: Study, **sites: Site) -> StudyOutcome:
     return simulate(study, {name: Hospital(found) for name, found in sites.items()})
 
 

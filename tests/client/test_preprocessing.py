@@ -342,11 +342,13 @@ def test_one_note_names_all_columns_that_differ_for_a_few_patients(tmp_path: Pat
     assert note.startswith("dose, again: ")
 
 
-@pytest.mark.parametrize(("num_dosed", "is_told"), [(9, True), (0, False), (100, False)])
-def test_a_rare_column_does_not_outweigh(tmp_path: Path, num_dosed: int, is_told: bool) -> None:
+@pytest.mark.parametrize(("num_dosed", "is_disclosed"), [(9, True), (0, False), (100, False)])
+def test_a_rare_column_does_not_outweigh(
+    tmp_path: Path, num_dosed: int, is_disclosed: bool
+) -> None:
     site = make_site(tmp_path, doses(num_dosed), limits={"min_cell": 10})
     dataset = LocalDataset(site, make_study(scaling="local", task=small_study.TWO_NUMBERS))
-    assert any(note.startswith("dose: too few patients") for note in dataset.notes) == is_told
+    assert any(note.startswith("dose: too few patients") for note in dataset.notes) == is_disclosed
     without_dose = torch.tensor([1.0, 0.0])
     losses = [local_loss(dataset, fed) for fed in (torch.ones(2), without_dose)]
     assert losses[0] == pytest.approx(losses[1], abs=0.02)

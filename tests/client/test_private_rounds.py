@@ -198,7 +198,7 @@ def test_at_the_user_too_the_sum_is_over_the_patients_that_it_is_divided_by(tmp_
     text = "\n".join(lines) + "\n"
     site = make_site(tmp_path, text, data={"patient": "id"}, limits={"min_local_steps": 1})
     of = LocalDataset(site, private_study(task=TWO_NUMBERS), DisclosureControl(site, SECRET))
-    assert abs(of.told_samples - len(torch.unique(of.training_patients))) < 2 * 3
+    assert abs(of.disclosed_samples - len(torch.unique(of.training_patients))) < 2 * 3
 
 
 def test_the_users_step_is_the_same_without_noise(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 from flwr.app import ConfigRecord, RecordDict
 from pydantic import ValidationError
 
-from erosion_common.algorithms.base import UPDATES, Brings, RoundStart, TensorTerms
+from erosion_common.algorithms.base import UPDATES, ExpectedReply, RoundStart, TensorSpec
 from erosion_common.compression.codec import KINDS, compress
 from erosion_common.errors import StudyError
 from erosion_common.protocol import wire
@@ -199,10 +199,10 @@ def test_an_update_fits_however_it_is_compressed_and_nothing_much_larger_does(
 
 
 def test_tensors_of_any_length_are_bound_by_how_many_values_they_may_have() -> None:
-    terms = TensorTerms((None, 3), torch.uint8, most_values=300)
-    brings = Brings(tensors={"whole": TensorTerms((2, 5)), "open": terms})
-    assert 300 + 40 <= most_reply_bytes(brings, dim=10**6) <= 300 + 40 + ROOM
-    assert most_reply_bytes(Brings(), dim=10**6) == 0
+    terms = TensorSpec((None, 3), torch.uint8, most_values=300)
+    expects = ExpectedReply(tensors={"whole": TensorSpec((2, 5)), "open": terms})
+    assert 300 + 40 <= most_reply_bytes(expects, dim=10**6) <= 300 + 40 + ROOM
+    assert most_reply_bytes(ExpectedReply(), dim=10**6) == 0
 
 
 @pytest.mark.parametrize("arm", ["fedavg", "scaffold", "evidence_erosion"])

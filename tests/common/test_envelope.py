@@ -177,12 +177,12 @@ def test_frames_stay_modest_where_what_was_taken_goes_on_slowly() -> None:
 
 
 def test_frames_stay_as_small_as_a_coordinator_short_of_memory_asks() -> None:
-    size = FrameSize.told(MODEST_DATA_BYTES)
+    size = FrameSize.asked(MODEST_DATA_BYTES)
     assert max(sizes_while(size, 2 * FAST_BYTES, 0.001)) == MODEST_DATA_BYTES
 
 
 @pytest.mark.parametrize("told", [None, "1", True, 1.5, 0, -1, 10**12])
 def test_a_frame_size_that_makes_no_sense_changes_nothing_much(told: object) -> None:
-    size = FrameSize.told(told)
+    size = FrameSize.asked(told)
     assert size.num_bytes == SMALLEST_DATA_BYTES
     assert MODEST_DATA_BYTES <= size.most_bytes <= LARGEST_DATA_BYTES

@@ -15,7 +15,7 @@ from erosion_client.training.request import checked_payload
 from erosion_common.aggregation.cohort import HospitalName, Update
 from erosion_common.aggregation.vectors import norm
 from erosion_common.algorithms import REGISTRY, steps_of
-from erosion_common.algorithms.base import TRAIN, Ask, Brings, RoundStart, TensorTerms
+from erosion_common.algorithms.base import TRAIN, Ask, ExpectedReply, RoundStart, TensorSpec
 from erosion_common.algorithms.personal_layers import take_step
 from erosion_common.learning.local_work import LocalOutcome, LocalWork, Tensors
 from erosion_common.protocol import wire
@@ -96,10 +96,10 @@ def answer_of(
         result = wire.decode_step_result(
             wire.encode_step_result(StepResult(step_header, sends(agent, outcome.tensors)))
         )
-    brings = reply_spec(
-        small_study(arms={name: arm_of(name)}), name, ask.brings, DIM, by_user=of.is_user
+    expects = reply_spec(
+        small_study(arms={name: arm_of(name)}), name, ask.expects, DIM, by_user=of.is_user
     )
-    answer = screen(result, agent, Expected(name, of.round, DIM, ask.step, brings))
+    answer = screen(result, agent, Expected(name, of.round, DIM, ask.step, expects))
     if isinstance(outcome, LocalOutcome) and isinstance(answer, Update):
         assert answer.attachments.keys() == outcome.attachments.keys()  # nothing sent is dropped
     return answer, outcome.keep
@@ -222,18 +222,18 @@ def test_alone_a_played_round_is_local_training(name: str) -> None:
 @pytest.mark.parametrize(
     ("tensor", "terms", "reason"),
     [
-        (torch.zeros(3, dtype=torch.uint8), TensorTerms((3,), torch.uint8), None),
-        (torch.arange(4), TensorTerms((None,), torch.int64), None),
-        (torch.tensor([2**32 - 1], dtype=torch.uint32), TensorTerms((1,), torch.uint32), None),
-        (torch.zeros(2, 3), TensorTerms((2, None)), None),
-        (torch.zeros(3), TensorTerms((3,), torch.uint8), "of type torch.float32, expected torch."),
-        (torch.zeros(3), TensorTerms((2, None)), "of shape (3,), expected (2, any)"),
-        (torch.zeros(9), TensorTerms((None,), most_values=8), "of 9 values, at most 8"),
-        (torch.tensor([torch.nan]), TensorTerms((1,)), "a value that is not finite"),
+        (torch.zeros(3, dtype=torch.uint8), TensorSpec((3,), torch.uint8), None),
+        (torch.arange(4), TensorSpec((None,), torch.int64), None),
+        (torch.tensor([2**32 - 1], dtype=torch.uint32), TensorSpec((1,), torch.uint32), None),
+        (torch.zeros(2, 3), TensorSpec((2, None)), None),
+        (torch.zeros(3), TensorSpec((3,), torch.uint8), "of type torch.float32, expected torch."),
+        (torch.zeros(3), TensorSpec((2, None)), "of shape (3,), expected (2, any)"),
+        (torch.zeros(9), TensorSpec((None,), most_values=8), "of 9 values, at most 8"),
+        (torch.tensor([torch.nan]), TensorSpec((1,)), "a value that is not finite"),
     ],
 )
 def test_a_steps_tensors_travel_and_are_held_to_the_terms(
-    tensor: Tensor, terms: TensorTerms, reason: str | None
+    tensor: Tensor, terms: TensorSpec, reason: str | None
 ) -> None:
     header = StepReply(hospital="a", arm="x", round=1, step="s", seconds=0.0)
     record = wire.encode_step_result(StepResult(header, {"t": tensor}))
@@ -241,7 +241,7 @@ def test_a_steps_tensors_travel_and_are_held_to_the_terms(
     received = result.tensors["t"]
     assert received.dtype == tensor.dtype
     assert received.numpy().tobytes() == tensor.numpy().tobytes()
-    answer = screen(result, "a", Expected("x", 1, DIM, "s", Brings(tensors={"t": terms})))
+    answer = screen(result, "a", Expected("x", 1, DIM, "s", ExpectedReply(tensors={"t": terms})))
     if reason is None:
         assert not isinstance(answer, Rejection)
     else:

@@ -14,7 +14,7 @@ from erosion_client.site_file import Site, load_site
 from erosion_common.audit.log_files import verify
 from erosion_common.errors import ErosionError, SiteError
 from erosion_common.rounds.checkpoint import load_model
-from erosion_common.sealed.audit import read_opening
+from erosion_common.sealed.audit import read_disclosure
 from erosion_common.sealed.pinned_keys import read_pinned_keys
 from erosion_common.study.study import load_study
 from erosion_common.support import files
@@ -188,7 +188,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "request": read_request,
     "a site's files": lambda path: credentials_for(site(path).coordinator),
     "kit": lambda path: install(path, site(path)),
-    "opening": lambda path: read_opening(path, SiteError),
+    "opening": lambda path: read_disclosure(path, SiteError),
     "model": load_model,
 }
 

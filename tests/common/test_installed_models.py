@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from erosion_common.errors import ModelError
-from erosion_common.learning.installed import Installed
+from erosion_common.learning.installed import InstalledModel
 from erosion_common.learning.models import build_model, flat_parameters, parameter_layout
 from erosion_common.settings.packages import every_installed, installed_part
 from tests.support.installed_package import SMALL_NET, forgotten_afterwards, install
@@ -24,7 +24,7 @@ def _forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def built(sha256: str, name: str = "small-net", **options: Any) -> torch.nn.Module:
-    settings = Installed(entry_point=name, sha256=sha256, options=options)
+    settings = InstalledModel(entry_point=name, sha256=sha256, options=options)
     return build_model(settings, (3,), 2, seed=7)
 
 
@@ -41,7 +41,7 @@ def test_a_factory_gets_shapes_and_options(tmp_path: Path, monkeypatch: pytest.M
     assert len(flat_parameters(built(sha256))) == 3 * 4 + 4 + 4 * 2 + 2
     assert len(flat_parameters(built(sha256, width=5))) == 3 * 5 + 5 + 5 * 2 + 2
     assert torch.equal(flat_parameters(built(sha256)), flat_parameters(built(sha256)))
-    settings = Installed(entry_point="small-net", sha256=sha256, options={"width": 6})
+    settings = InstalledModel(entry_point="small-net", sha256=sha256, options={"width": 6})
     assert parameter_layout(settings, (3,), 2)["3.bias"] == slice(36, 38)
     assert [m.name for m in every_installed("model") if not isinstance(m, ModelError)] == [
         "small-net"

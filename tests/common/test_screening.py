@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from erosion_common.aggregation.cohort import Update
-from erosion_common.algorithms.base import Brings, TensorTerms
+from erosion_common.algorithms.base import ExpectedReply, TensorSpec
 from erosion_common.algorithms.scaffold import Scaffold
 from erosion_common.protocol.messages import (
     LARGEST_COUNT,
@@ -76,11 +76,13 @@ def screened(result: TrainResult) -> Answer:
 def test_what_an_answer_may_bring_is_dropped_where_it_does_not_fit(
     attached: list[float], kept: bool
 ) -> None:
-    terms = {"shares": TensorTerms((None,), most_values=2)}
+    terms = {"shares": TensorSpec((None,), most_values=2)}
     result = answered(numbers(1.0, 2.0))
     if attached:
         result = replace(result, attachments={"shares": numbers(*attached)})
-    expected = Expected("fedavg", round=1, dim=2, brings=Brings(update=True, optional=terms))
+    expected = Expected(
+        "fedavg", round=1, dim=2, expects=ExpectedReply(update=True, optional=terms)
+    )
     update = screen(result, "a", expected)
     assert isinstance(update, Update)
     assert ("shares" in update.attachments) == kept
@@ -156,8 +158,8 @@ def test_screening_answers_whatever_a_hospital_sends(
 def test_an_update_must_bring_what_its_method_needs(
     sizes: dict[str, int], reason: str | None
 ) -> None:
-    terms = {name: TensorTerms((size,)) for name, size in sizes.items()}
-    expected = Expected("fedavg", 1, 2, brings=Brings(update=True, tensors=terms))
+    terms = {name: TensorSpec((size,)) for name, size in sizes.items()}
+    expected = Expected("fedavg", 1, 2, expects=ExpectedReply(update=True, tensors=terms))
     answer = screen(answered(torch.ones(2)), "a", expected)
     assert answer == Rejection(reason) if reason else isinstance(answer, Update)
 
@@ -188,13 +190,13 @@ def updates_of(**norms: float) -> dict[str, Answer]:
 
 def test_a_peers_update_out_of_all_proportion_is_rejected() -> None:
     answers = updates_of(user=1.0, b=2.0, c=1.5, d=3e38)
-    screened = reject_outsized(answers, "user", usual_norm=5.0, dim=1)
+    screened = reject_outsized(answers, "user", baseline_norm=5.0, dim=1)
     rejected = screened.pop("d")
     assert isinstance(rejected, Rejection)
     assert "3e+38" in rejected.reason
     assert all(screened[name] is answers[name] for name in screened)
     fits = updates_of(user=1.0, b=2.0, c=1.5, d=OUTSIZED * 1.5)
-    assert reject_outsized(fits, "user", usual_norm=5.0, dim=1) == fits
+    assert reject_outsized(fits, "user", baseline_norm=5.0, dim=1) == fits
 
 
 def test_the_noise_that_a_hospital_had_to_add_is_not_out_of_proportion() -> None:
@@ -212,17 +214,17 @@ def test_the_noise_that_a_hospital_had_to_add_is_not_out_of_proportion() -> None
 
 def test_a_user_whose_training_has_converged_does_not_outlaw_its_only_peer() -> None:
     answers = updates_of(user=1e-6, b=2.0)
-    assert reject_outsized(answers, "user", usual_norm=1.0, dim=1) == answers
+    assert reject_outsized(answers, "user", baseline_norm=1.0, dim=1) == answers
     assert isinstance(
-        reject_outsized(updates_of(user=1e-6, b=1e6), "user", usual_norm=1.0, dim=1)["b"],
+        reject_outsized(updates_of(user=1e-6, b=1e6), "user", baseline_norm=1.0, dim=1)["b"],
         Rejection,
     )
 
 
 def stepped(gradient: Tensor, beside: Tensor, *, is_measured: bool) -> Answer:
-    terms = {"gradient": TensorTerms((2,), is_measured=is_measured), "radius": TensorTerms((1,))}
+    terms = {"gradient": TensorSpec((2,), is_measured=is_measured), "radius": TensorSpec((1,))}
     header = StepReply(hospital="a", arm="fedlin", round=1, step="gradient", seconds=0.1)
-    expected = Expected("fedlin", 1, 2, step="gradient", brings=Brings(tensors=terms))
+    expected = Expected("fedlin", 1, 2, step="gradient", expects=ExpectedReply(tensors=terms))
     return screen(StepResult(header, {"gradient": gradient, "radius": beside}), "a", expected)
 
 
@@ -234,7 +236,7 @@ def test_an_answer_without_an_update_is_measured_by_what_its_terms_say() -> None
         "c": stepped(2 * few, large, is_measured=True),
         "d": stepped(1e30 * few, large, is_measured=True),
     }
-    screened = reject_outsized(answers, "user", usual_norm=5.0, dim=2)
+    screened = reject_outsized(answers, "user", baseline_norm=5.0, dim=2)
     rejected = screened.pop("d")
     assert isinstance(rejected, Rejection)
     assert "5e+30" in rejected.reason
@@ -243,12 +245,12 @@ def test_an_answer_without_an_update_is_measured_by_what_its_terms_say() -> None
         "user": stepped(few, large, is_measured=False),
         "b": stepped(1e30 * few, large, is_measured=False),
     }
-    assert reject_outsized(free, "user", usual_norm=5.0, dim=2) == free
+    assert reject_outsized(free, "user", baseline_norm=5.0, dim=2) == free
 
 
 def with_control(name: str, delta: float, control: Tensor) -> Answer:
-    terms = Scaffold().attachment_terms(2)
-    expected = Expected("scaffold", 1, 2, brings=Brings(update=True, tensors=terms))
+    terms = Scaffold().attachment_specs(2)
+    expected = Expected("scaffold", 1, 2, expects=ExpectedReply(update=True, tensors=terms))
     result = answered(numbers(delta, 0), hospital=name, arm="scaffold")
     return screen(replace(result, attachments={"control": control}), name, expected)
 
@@ -262,7 +264,7 @@ def test_an_attachment_that_others_train_on_is_measured_by_the_others_attachment
         "d": with_control("d", 1.0, 2 * few),
         "e": with_control("e", 1.0, numbers(1, 0)),
     }
-    screened = reject_outsized(answers, "user", usual_norm=5.0, dim=2)
+    screened = reject_outsized(answers, "user", baseline_norm=5.0, dim=2)
     assert screened.pop("e") == Rejection(
         "norm 1 of 'control', more than 20 times what is usual (0.00075)"
     )
@@ -278,14 +280,14 @@ def test_what_one_hospital_alone_is_asked_for_is_measured_by_the_model() -> None
 
 def test_zeros_of_others_make_no_room_for_a_huge_update() -> None:
     answers = updates_of(user=0.0, b=0.0, c=0.0, d=3e38)
-    assert isinstance(reject_outsized(answers, "user", usual_norm=0.0, dim=4)["d"], Rejection)
+    assert isinstance(reject_outsized(answers, "user", baseline_norm=0.0, dim=4)["d"], Rejection)
     moved = updates_of(user=0.0, b=0.0, c=0.0, d=1.0)
-    assert reject_outsized(moved, "user", usual_norm=0.0, dim=4) == moved
+    assert reject_outsized(moved, "user", baseline_norm=0.0, dim=4) == moved
 
 
 def test_the_users_own_update_is_measured_by_nobody() -> None:
     answers = updates_of(user=1e9, b=1.0, c=1.0, d=1.0)
-    assert reject_outsized(answers, "user", usual_norm=1.0, dim=1) == answers
+    assert reject_outsized(answers, "user", baseline_norm=1.0, dim=1) == answers
 
 
 ALONE = make_study(arms={"x": {"algorithm": "fedavg"}})

@@ -23,7 +23,7 @@ from erosion_common.program.command_line import main
 from erosion_common.rounds import checkpoint
 from erosion_common.rounds.arm import initial_state
 from erosion_common.sealed import pinned_keys
-from erosion_common.sealed.audit import read_opening
+from erosion_common.sealed.audit import read_disclosure
 from erosion_common.sealed.phases import DISTANCE, MASKED, UNMASK
 from erosion_common.study.study import Study
 from erosion_server.enrolment.enrolment import write_peers
@@ -260,7 +260,7 @@ def opening_of(folder: Path, name: str) -> Path:
 
 def updates_of(folder: Path) -> dict[str, NDArray[np.float32]]:
     """What each peer put under its masks last."""
-    return {name: read_opening(opening_of(folder, name), SiteError).update for name in PEERS}
+    return {name: read_disclosure(opening_of(folder, name), SiteError).update for name in PEERS}
 
 
 @pytest.mark.parametrize("updates", ["memory", "disk"])

@@ -9,7 +9,7 @@ import pytest
 
 from erosion_client.training.privacy import PrivateRounds
 from erosion_common.protocol.messages import EvaluateRequest, TrainRequest
-from erosion_common.rounds.study import Outcome
+from erosion_common.rounds.study import StudyOutcome
 from tests.support.sealed_study import PEERS, Line, hospitals, run_in, sealed_study
 
 PRIVATE = {"privacy": {"epsilon": 8.0, "learning_rate": 2.0}, "scaling": "user"}
@@ -23,7 +23,7 @@ def _key(_self: PrivateRounds, request: TrainRequest | EvaluateRequest, arm: str
 
 def run(
     folder: Path, arm: str, options: dict[str, object], *, rounds: int = 1, sealed: bool = True
-) -> Outcome:
+) -> StudyOutcome:
     folder.mkdir()
     arms = {arm: options, "local": {}}
     study = sealed_study(sealed=sealed, rounds=rounds, arms=arms, **PRIVATE)

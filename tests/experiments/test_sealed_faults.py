@@ -20,7 +20,7 @@ from erosion_common.algorithms.base import TRAIN
 from erosion_common.errors import Refusal, RunError
 from erosion_common.protocol.messages import StepResult
 from erosion_common.rounds.channel import Connection, Reply, Request
-from erosion_common.rounds.study import Outcome
+from erosion_common.rounds.study import StudyOutcome
 from erosion_common.sealed.distance import Question
 from erosion_common.sealed.phases import (
     DISTANCE,
@@ -52,7 +52,7 @@ def run_with(
     *troubles: Trouble,
     also: str | None = None,
     **changes: object,
-) -> Outcome:
+) -> StudyOutcome:
     """The study with carol, and perhaps one more, as another site than the honest one."""
     folder.mkdir()
     sites = hospitals(folder)

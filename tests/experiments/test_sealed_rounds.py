@@ -14,7 +14,7 @@ from erosion_common.algorithms import REGISTRY
 from erosion_common.algorithms.base import TRAIN
 from erosion_common.errors import RunError, SiteError
 from erosion_common.protocol.messages import StepResult, TrainRequest, TrainResult
-from erosion_common.sealed.audit import examine, read_opening
+from erosion_common.sealed.audit import examine, read_disclosure
 from erosion_common.sealed.distance import Question
 from erosion_common.sealed.phases import (
     DISTANCE,
@@ -335,7 +335,7 @@ def test_a_lie_stops_the_arm_and_opened_masks_show_whose_it_is(tmp_path: Path) -
     findings = {}
     for name in PEERS:
         folder = tmp_path / "state" / name / "sealed"
-        opening = read_opening(folder / "opening.safetensors", SiteError)
+        opening = read_disclosure(folder / "opening.safetensors", SiteError)
         findings[name] = examine(evidence, own.numpy(), opening)
         changed = replace(opening, update=opening.update + np.float32(1))
         assert examine(evidence, own.numpy(), changed).reason
@@ -352,7 +352,7 @@ def test_all_that_a_hospital_sends_is_masked_words_and_small_values(tmp_path: Pa
     assert {type(content) for _, content in sent} == {TrainResult, StepResult}
     for name in PEERS:
         folder = tmp_path / "state" / name / "sealed"
-        update = read_opening(folder / "opening.safetensors", SiteError).update
+        update = read_disclosure(folder / "opening.safetensors", SiteError).update
         for sender, content in sent:
             if isinstance(content, TrainResult):
                 assert content.delta.numel() == 0

@@ -249,8 +249,8 @@ def test_a_key_that_replaces_another_is_installed_with_its_certificate(
     kit = unpack_kit(first.kit, tmp_path)
     site_file = kit / "site.toml"
     before = {path.name: path.read_bytes() for path in kit.iterdir()}
-    brings = ["enroll", "install", str(first.kit), str(site_file)]
-    assert main([*brings, "--key", str(kit / "node.key")]) == 9  # it has its key inside
+    expects = ["enroll", "install", str(first.kit), str(site_file)]
+    assert main([*expects, "--key", str(kit / "node.key")]) == 9  # it has its key inside
     new, third = tmp_path / "new.key", tmp_path / "third.key"
     for key in (new, third):
         assert main(["enroll", "request", "bob", "--out", str(key)]) == 0

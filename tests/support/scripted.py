@@ -49,7 +49,7 @@ from erosion_common.rounds.events import (
 from erosion_common.rounds.presence import Presence
 from erosion_common.rounds.records import Absence, RoundRecord, RunState
 from erosion_common.rounds.selection import Curves
-from erosion_common.rounds.study import Outcome, run_study
+from erosion_common.rounds.study import StudyOutcome, run_study
 from erosion_common.sealed.records import SumRecords
 from erosion_common.study.study import Study
 
@@ -297,6 +297,6 @@ def context(
     return RunContext(study=study, channel=channel, **known)
 
 
-def study_run(transport: Scripted, kept: Kept, **changes: Any) -> Outcome:
+def study_run(transport: Scripted, kept: Kept, **changes: Any) -> StudyOutcome:
     """The driver over a script."""
     return run_study(context(transport, transport.study, kept, **changes))

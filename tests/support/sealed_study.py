@@ -17,7 +17,7 @@ from erosion_common.rounds.context import RunContext, Store
 from erosion_common.rounds.events import ignore
 from erosion_common.rounds.presence import Presence
 from erosion_common.rounds.records import Absence
-from erosion_common.rounds.study import Outcome, run_study
+from erosion_common.rounds.study import StudyOutcome, run_study
 from erosion_common.sealed.paillier import CoordinatorKeys
 from erosion_common.study.study import Study
 from erosion_common.support.keys import PublicKey
@@ -125,7 +125,7 @@ def enrolled(known: Mapping[str, Hospital]) -> dict[str, PublicKey]:
     return {name: given.node_key.public_key() for name, given in identities.items() if given}
 
 
-def run_over(line: Line, store: Store) -> Outcome:
+def run_over(line: Line, store: Store) -> StudyOutcome:
     """The whole study."""
     ctx = RunContext(
         study=line.study,
@@ -138,21 +138,23 @@ def run_over(line: Line, store: Store) -> Outcome:
     return run_study(ctx)
 
 
-def run_in(folder: Path, line: Line, run: RunFolder | None = None) -> tuple[Outcome, RunFolder]:
+def run_in(
+    folder: Path, line: Line, run: RunFolder | None = None
+) -> tuple[StudyOutcome, RunFolder]:
     """The whole study, kept in a run folder, which may be one to go on from."""
     run = run or new_run_folder(folder, line.study)
     with FolderStore(run) as keeper:
         return run_over(line, keeper), run
 
 
-def run(folder: Path, *troubles: Trouble, sealed: bool = True, **changes: Any) -> Outcome:
+def run(folder: Path, *troubles: Trouble, sealed: bool = True, **changes: Any) -> StudyOutcome:
     """The sealed study, or the same one without seals."""
     folder.mkdir(exist_ok=True)
     study = sealed_study(sealed=sealed, **changes)
     return run_in(folder, Line(study, hospitals(folder), troubles))[0]
 
 
-def assert_same(sealed: Outcome, plain: Outcome, arm: str = ARM) -> None:
+def assert_same(sealed: StudyOutcome, plain: StudyOutcome, arm: str = ARM) -> None:
     """Two runs came to the same, round by round."""
     ours, theirs = sealed.finals[arm], plain.finals[arm]
     assert ours.params.numpy() == pytest.approx(theirs.params.numpy(), abs=1e-6)

@@ -9,11 +9,11 @@ from erosion_common.algorithms.base import (
     TRAIN,
     Algorithm,
     Ask,
-    Brings,
     BuildContext,
     Exchanges,
+    ExpectedReply,
     RoundStart,
-    TensorTerms,
+    TensorSpec,
 )
 from erosion_common.algorithms.fedavg import FedAvg
 from erosion_common.learning.local_work import LocalAnswer, LocalWork
@@ -33,7 +33,7 @@ def make_fedavg_ask_for_a_mean(monkeypatch: pytest.MonkeyPatch) -> None:
         average = average_of(arm, context)
 
         def exchanges(state: Any, _begun: RoundStart) -> Exchanges[Any]:
-            yield Ask(MEAN, brings=Brings(tensors={MEAN: TensorTerms((1,))}))
+            yield Ask(MEAN, expects=ExpectedReply(tensors={MEAN: TensorSpec((1,))}))
             trained = yield Ask(TRAIN)
             return average.update(state, trained.cohort)
 

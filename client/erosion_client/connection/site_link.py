@@ -261,7 +261,7 @@ class SiteLink:
                 raise ProtocolFault("no greeting")
             said = json_body(body)
             took = precise_now() - asked
-            self._frame_size = FrameSize.told(said.get("frame_bytes"))
+            self._frame_size = FrameSize.asked(said.get("frame_bytes"))
             theirs = _time_in(said, "time")
             return Welcome(
                 versions=Versions.read(said),

@@ -26,7 +26,7 @@ from erosion_client.training.privacy import promised
 from erosion_common.algorithms import REGISTRY
 from erosion_common.algorithms.base import TRAIN
 from erosion_common.errors import ModelError, Refusal
-from erosion_common.learning.installed import Installed
+from erosion_common.learning.installed import InstalledModel
 from erosion_common.rounds.selection import folds_of
 from erosion_common.study.study import Study
 from erosion_common.support.text import looking_alike, marked, skeleton
@@ -195,7 +195,7 @@ def leaving(site: Site, study: Study) -> Iterator[str]:
             further = f" and {further}" if most else ""
             noise = ", with noise" if is_private else ""
             yield f"{name}: in every round that asks it, a model update of {number}{further}{noise}"
-        if study.tells_steps and arm.compares_steps:
+        if study.reports_steps and arm.compares_steps:
             yield f"{name}: how many mini-batches each of its rounds took"
         if steps := [step for step in arm.site_steps() if step != TRAIN]:
             yield f"{name}: what the steps {', '.join(steps)} of its rounds ask for in addition"
@@ -284,7 +284,7 @@ def _how_often(site: Site, study: Study) -> list[str]:
 def _model(study: Study) -> Iterator[str]:
     """Yield installed code that trains, and the file that the model starts from."""
     model = study.model
-    if isinstance(model, Installed):
+    if isinstance(model, InstalledModel):
         yield (
             f"training by code that is installed here: the entry point {model.entry_point!r}, in a"
             f" package with the SHA-256 {model.sha256}"
@@ -302,7 +302,7 @@ def _model(study: Study) -> Iterator[str]:
 
 def _num_parameters(site: Site, study: Study) -> tuple[int, str]:
     """Return how many numbers an update has, as a number and in words."""
-    if isinstance(study.model, Installed) and problem_with_code(study.model, site.limits):
+    if isinstance(study.model, InstalledModel) and problem_with_code(study.model, site.limits):
         return 0, "as many numbers as the installed model has"
     try:
         layout = study.build_context.layout()

@@ -123,7 +123,7 @@ class LocalDataset:
         self._parts: tuple[Part, Part] | None = None
         self._scaled_by: Scaling | None = None  # that `_parts` were made with
         # Rounded whether sent or not: this site scales by them, too.
-        self.sums = self._training_sums(is_told=self._tells_sums(site.name))
+        self.sums = self._training_sums(is_disclosed=self._tells_sums(site.name))
         self.notes += tuple(self._unscaled())
         training = self.split.training
         keys = None if patients.keys is None else patients.keys[training]
@@ -132,7 +132,7 @@ class LocalDataset:
             patients.rows[training], patients.groups[training], keys, hashes
         )
         # A private step is over patients, so with privacy this is the number of patients.
-        self.told_samples = num_samples if study.privacy is None else num_identified
+        self.disclosed_samples = num_samples if study.privacy is None else num_identified
         self.missing_values = self._missing_values()
 
     def begin(self) -> None:
@@ -166,7 +166,7 @@ class LocalDataset:
         )
         return Summary(
             min_cell=self.cells.cell,
-            num_samples=self.told_samples,
+            num_samples=self.disclosed_samples,
             num_patients=self._told_patients,
             columns=tuple(columns),
         )
@@ -361,13 +361,15 @@ class LocalDataset:
             return stands_in(study.task, scaled=False)
         return name == study.user or study.sends_sums(name)
 
-    def _training_sums(self, *, is_told: bool) -> FeatureSums | None:
+    def _training_sums(self, *, is_disclosed: bool) -> FeatureSums | None:
         task = self.study.task
         if not isinstance(task, TabularTask) or self._counted.is_noised:
             return None
         training = self.split.training
         rows = self._patients.rows[training].astype(np.float64, copy=False)
-        return self.cells.sums(task, rows, self._patients.groups[training], is_disclosed=is_told)
+        return self.cells.sums(
+            task, rows, self._patients.groups[training], is_disclosed=is_disclosed
+        )
 
     def _unscaled(self) -> Iterator[str]:
         """Yield a note of columns without a disclosable deviation, though their values differ."""

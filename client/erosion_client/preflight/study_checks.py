@@ -35,7 +35,7 @@ from erosion_client.training.limits import (
 )
 from erosion_client.training.privacy import problem_with_cost, promised
 from erosion_common.errors import DataError, ModelError, Refusal, SiteError
-from erosion_common.learning.installed import Installed
+from erosion_common.learning.installed import InstalledModel
 from erosion_common.learning.local_work import PatientCounts
 from erosion_common.learning.models import build_model
 from erosion_common.learning.pretrained import some
@@ -207,7 +207,7 @@ MODEL = "model"
 def check_model(site: Site, study: Study) -> Iterator[Finding]:
     """Check the code and its hash, the weights file, and the trained parameters."""
     model = study.model
-    if isinstance(model, Installed):
+    if isinstance(model, InstalledModel):
         yield _code(model)
         if problem := problem_with_code(model, site.limits):
             yield failed(
@@ -239,7 +239,7 @@ def check_model(site: Site, study: Study) -> Iterator[Finding]:
         yield warning(MODEL, f"parameters with two names travel once: {some(tied)}", "")
 
 
-def _code(model: Installed) -> Finding:
+def _code(model: InstalledModel) -> Finding:
     try:
         found = installed_part("model", model.entry_point)
     except ModelError as problem:

@@ -91,8 +91,8 @@ class DisclosureTable:
                 kind: bool((nearly_same(sketch, told[kind], cell) & ~same[kind]).any())
                 for kind, sketch in sketches.items()
             }
-            is_told = bool(same[next(iter(kinds))].any())  # figures of exactly these values
-            if any(near.values()) and not is_told:
+            is_disclosed = bool(same[next(iter(kinds))].any())  # figures of exactly these values
+            if any(near.values()) and not is_disclosed:
                 return True
             for kind, sketch in sketches.items():
                 if is_noted and not (near[kind] or same[kind].any()):

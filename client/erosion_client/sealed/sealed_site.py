@@ -18,7 +18,7 @@ from erosion_client.records.ledgers import Place, SumTable
 from erosion_common.algorithms.base import TRAIN, WHOLE, SealedMeasure
 from erosion_common.errors import Refusal
 from erosion_common.sealed import distance, phases, roster
-from erosion_common.sealed.audit import Opening
+from erosion_common.sealed.audit import Disclosure
 from erosion_common.sealed.keys import digest, new_pair
 from erosion_common.sealed.masks import BUCKETS, Words, fits_range, hides_others, norm_of
 from erosion_common.sealed.paillier import (
@@ -34,7 +34,7 @@ from erosion_common.sealed.shares import (
     KEY,
     SECRET_BYTES,
     SEED,
-    Channel,
+    PairChannel,
     Shares,
     commitment,
     split_secret,
@@ -139,7 +139,7 @@ class MaskedUpdate:
     words: Words  # (dim,)
     receipt: Receipt
     seed: bytes  # hash of the self mask's seed, which reveals wrong shares of it
-    opening: Opening  # stays here, for an audit
+    opening: Disclosure  # stays here, for an audit
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -311,7 +311,7 @@ class SealedSite:
             raise Refusal("A mask key in the roster is no key.") from None
         rules = self._rules.among(measured.roster)
         receipt = roster.sign_receipt(key, told, name, words_hash(words), rules)
-        opening = Opening(name, told.hash.hex(), greeted.update, measured.seed, greeted.mask_key)
+        opening = Disclosure(name, told.hash.hex(), greeted.update, measured.seed, greeted.mask_key)
         return MaskedUpdate(words, receipt, seed_hash(told, name, measured.seed), opening)
 
     def _mask(self, measured: Measured, told: View, envelopes: Mapping[str, bytes]) -> None:
@@ -434,10 +434,10 @@ class SealedSite:
 
     def _channel(
         self, greeted: Greeted, everyone: Roster, roster_hash: bytes, other: str
-    ) -> Channel:
+    ) -> PairChannel:
         names = (self._identity.name, other)
         try:
-            return Channel.between(names, greeted.seal_key, everyone[other].seal, roster_hash)
+            return PairChannel.between(names, greeted.seal_key, everyone[other].seal, roster_hash)
         except ValueError:
             raise Refusal(f"The keys of {other} in the roster are no keys.") from None
 

@@ -18,7 +18,7 @@ from erosion_common.learning.local_work import LocalAnswer
 from erosion_common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion_common.protocol.scaling import as_text
 from erosion_common.sealed import phases
-from erosion_common.sealed.audit import Opening
+from erosion_common.sealed.audit import Disclosure
 from erosion_common.sealed.distance import Question
 from erosion_common.sealed.keys import digest
 from erosion_common.sealed.paillier import PaillierKey, from_bytes, from_rows, to_rows
@@ -129,7 +129,7 @@ class SealedSteps:
     def _rounds(self) -> SealedSite:
         return SealedSite(self._identity, self._sums, sum_rules(self._site))
 
-    def _keep_opening(self, opening: Opening) -> None:
+    def _keep_opening(self, opening: Disclosure) -> None:
         """Replace the last disclosure, for a person here to show in an audit. It is not synced."""
         if self._site.compute.state is None:
             return

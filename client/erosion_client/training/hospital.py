@@ -155,14 +155,14 @@ class Hospital:
         is_new = study.digest not in self._prepared
         prepared = self._prepare(study, run)
         check_parts(self.site, study, prepared.counts_in)
-        self._private.check(study, prepared.told_samples)
+        self._private.check(study, prepared.disclosed_samples)
         if self._is_sealed(study):
             self._sealed.check()  # before others count on a hospital that can be in no sum
         if is_new:
             warm_up(prepared.model, study.task.input_shape, study.training)
         return DescribeReply(
             hospital=self.name,
-            num_samples=prepared.told_samples,
+            num_samples=prepared.disclosed_samples,
             sums=prepared.sums if study.sends_sums(self.name) else None,
             model=prepared.model_shape,
             software=software_version(),
@@ -382,14 +382,14 @@ class Hospital:
             arm=request.arm,
             round=request.round,
             step=request.step,
-            num_samples=prepared.told_samples,
+            num_samples=prepared.disclosed_samples,
             samples_seen=_samples_disclosed(outcome.samples_seen, prepared),
             seconds=perf_counter() - started,
             metrics=metrics,
             own_loss=own_loss,
             sealed=keys,
             noise_multiplier=work.privacy.noise_multiplier or None if work.privacy else None,
-            steps=outcome.steps if study.tells_steps else None,
+            steps=outcome.steps if study.reports_steps else None,
         )
         return TrainResult(
             header,
@@ -510,10 +510,10 @@ class Hospital:
             training=study.training,
             secret=secret_of(request, self._secret),
             patients=prepared.training_patients,
-            told_samples=prepared.told_samples,
+            disclosed_samples=prepared.disclosed_samples,
             smallest_cell=self.site.limits.min_cell,
             smallest_batch=self.site.limits.min_batch_size,
-            privacy=self._private.step(request, arm, prepared.told_samples),
+            privacy=self._private.step(request, arm, prepared.disclosed_samples),
             kept={name: tensor.to(device) for name, tensor in kept.items() if name != _ERROR},
             enclosed={
                 name: checked_payload(name, tensor, length).to(device)
@@ -550,11 +550,11 @@ def _samples_disclosed(samples_seen: int, prepared: LocalDataset) -> int:
     """Return samples in a round's mini-batches; whole passes count the rounded number."""
     training, num = prepared.study.training, prepared.num_training
     if prepared.study.privacy is not None:
-        return prepared.told_samples
+        return prepared.disclosed_samples
     in_a_round = (training.steps or 0) * training.batch_size
     if in_a_round and num >= training.batch_size and samples_seen % in_a_round == 0:
         return samples_seen  # from the study, and not from the patients
-    return max(1, round(samples_seen / num)) * prepared.told_samples
+    return max(1, round(samples_seen / num)) * prepared.disclosed_samples
 
 
 def _step_result(

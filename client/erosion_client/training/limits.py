@@ -8,7 +8,7 @@ from typing import Any
 from erosion_client.records.answers import Used
 from erosion_client.site_file import Budget, Limits, Site
 from erosion_common.errors import Refusal
-from erosion_common.learning.installed import Installed
+from erosion_common.learning.installed import InstalledModel
 from erosion_common.learning.local_work import PatientCounts, WorkSize
 from erosion_common.learning.models import num_built
 from erosion_common.learning.training import Training
@@ -250,7 +250,9 @@ def _study_reasons(site: Site, study: Study) -> list[str]:
         reasons.append(
             f"model {study.model.name!r}; limits.models accepts only {', '.join(limits.models)}"
         )
-    if isinstance(study.model, Installed) and (problem := problem_with_code(study.model, limits)):
+    if isinstance(study.model, InstalledModel) and (
+        problem := problem_with_code(study.model, limits)
+    ):
         reasons.append(problem)
     reasons += _problems_with_packages(study, limits)
     if study.model.has_free_shapes:  # only an installed method's own code knows
@@ -293,7 +295,7 @@ def _problem_with_privacy(site: Site, study: Study) -> str | None:
     return None
 
 
-def problem_with_code(model: Installed, limits: Limits) -> str | None:
+def problem_with_code(model: InstalledModel, limits: Limits) -> str | None:
     """Return why a model's code may not run. Nothing of its package is imported before."""
     return problem_with_part("model", model.entry_point, model.sha256, limits.installed_models)
 

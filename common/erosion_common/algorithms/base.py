@@ -7,9 +7,10 @@ round's cohort gives the step. Such a method is an `Algorithm` with `init` and `
 A method with several exchanges in a round describes them as a generator, `Algorithm.exchanges`:
 
     def exchanges(state, begun):                       # begun: RoundStart
-        found = yield Ask("gradient", brings=Brings(tensors={"gradient": TensorTerms((dim,))}))
+        wanted = ExpectedReply(tensors={"gradient": TensorSpec((dim,))})
+        found = yield Ask("gradient", expects=wanted)
         mean = torch.stack([a.tensors["gradient"] for a in found.replies.values()]).mean(dim=0)
-        trained = yield Ask("train", Payload(tensors={"mean": mean}), brings=UPDATES)
+        trained = yield Ask("train", Payload(tensors={"mean": mean}), expects=UPDATES)
         return update(state, trained.cohort)           # a Step
 
 and the hospital's part as named steps, `ArmBase.site_steps`. What is sent into the generator has
@@ -136,7 +137,7 @@ TRAIN = "train"  # the step of every method that asks once
 
 
 @dataclass(frozen=True, slots=True)
-class TensorTerms:
+class TensorSpec:
     """What one tensor of a reply must be; floating-point values must also be finite."""
 
     shape: tuple[int | None, ...]  # None: any length
@@ -148,17 +149,17 @@ class TensorTerms:
 
 
 @dataclass(frozen=True, slots=True)
-class Brings:
+class ExpectedReply:
     """What an answer must bring. Anything else in it is dropped."""
 
     update: bool = False  # the hospital's update; also what `attachment_sizes` announces
     sealed: bool = False  # fresh keys in place of the update, except the user's
-    tensors: Mapping[str, TensorTerms] = field(default_factory=dict)
-    optional: Mapping[str, TensorTerms] = field(default_factory=dict)  # of an update; else dropped
+    tensors: Mapping[str, TensorSpec] = field(default_factory=dict)
+    optional: Mapping[str, TensorSpec] = field(default_factory=dict)  # of an update; else dropped
     values: type[Settings] | None = None  # the form of its small values; None: it has none
 
 
-UPDATES = Brings(update=True)
+UPDATES = ExpectedReply(update=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,7 +178,7 @@ class Ask:
     step: str = TRAIN
     to_all: Payload = Payload()
     to_each: Mapping[HospitalName, Payload] = field(default_factory=dict)  # in addition to `to_all`
-    brings: Brings = UPDATES
+    expects: ExpectedReply = UPDATES
     hospitals: Sequence[HospitalName] | None = None
     # None: all that the round wants and that answered every question of it so far
     sends_parameters: bool = True  # those that the round starts from travel along; False: none do
@@ -193,7 +194,7 @@ class SiteAnswer:
     """What one hospital answered to a step that brings no update."""
 
     tensors: Tensors
-    values: Any = None  # of the type that `Brings.values` names
+    values: Any = None  # of the type that `ExpectedReply.values` names
     norm: float | None = None  # Euclidean, of what is measured of its tensors; None: nothing is
 
 
@@ -363,14 +364,14 @@ class ArmBase(Settings):
         del dim
         return {}
 
-    def attachment_terms(self, dim: int) -> Mapping[str, TensorTerms]:
+    def attachment_specs(self, dim: int) -> Mapping[str, TensorSpec]:
         """Return their shapes and types."""
         return {
-            name: TensorTerms((size,), is_measured=name in self.measured_attachments)
+            name: TensorSpec((size,), is_measured=name in self.measured_attachments)
             for name, size in self.attachment_sizes(dim).items()
         }
 
-    def own_attachments(self, num_hospitals: int) -> Mapping[str, TensorTerms]:
+    def own_attachments(self, num_hospitals: int) -> Mapping[str, TensorSpec]:
         """Return the attachments that the user's own update may bring."""
         del num_hospitals
         return {}

@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 from erosion_common.aggregation.cohort import Cohort, HospitalName
-from erosion_common.algorithms.base import Algorithm, ArmBase, BuildContext, TensorTerms
+from erosion_common.algorithms.base import Algorithm, ArmBase, BuildContext, TensorSpec
 from erosion_common.algorithms.own_model import OwnModelState, follow_own_model, with_others
 from erosion_common.learning.local_work import LocalOutcome, LocalWork, WorkSize
 
@@ -45,9 +45,9 @@ class FedFomo(ArmBase):
         del context
         return follow_own_model(_shares)
 
-    def own_attachments(self, num_hospitals: int) -> Mapping[str, TensorTerms]:
+    def own_attachments(self, num_hospitals: int) -> Mapping[str, TensorSpec]:
         """Return the shapes of the user's weights."""
-        return {_SHARES: TensorTerms((None,), most_values=num_hospitals)}
+        return {_SHARES: TensorSpec((None,), most_values=num_hospitals)}
 
     def train(self, work: LocalWork) -> LocalOutcome:
         """Train; the user first moves, and trains without the patients held out."""

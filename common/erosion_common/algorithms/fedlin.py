@@ -13,14 +13,14 @@ from erosion_common.algorithms.base import (
     UPDATES,
     Algorithm,
     Ask,
-    Brings,
     BuildContext,
     Exchanges,
+    ExpectedReply,
     NoState,
     Payload,
     RoundStart,
     SiteStep,
-    TensorTerms,
+    TensorSpec,
 )
 from erosion_common.algorithms.fedavg import Averaging
 from erosion_common.learning.local_sgd import gradient
@@ -65,8 +65,8 @@ class FedLin(Averaging):
         by_samples = self.weighting == "samples"
 
         def exchanges(state: NoState, begun: RoundStart) -> Exchanges[NoState]:
-            terms = {_GRADIENT: TensorTerms(tuple(begun.parameters.shape), is_measured=True)}
-            found = yield Ask(_GRADIENT, brings=Brings(tensors=terms, values=_Counted))
+            terms = {_GRADIENT: TensorSpec(tuple(begun.parameters.shape), is_measured=True)}
+            found = yield Ask(_GRADIENT, expects=ExpectedReply(tensors=terms, values=_Counted))
             answers = found.replies.values()
             counts = {n: a.values.num_samples for n, a in found.replies.items()}
             shares = torch.ones(len(counts), dtype=torch.float64)
@@ -75,7 +75,7 @@ class FedLin(Averaging):
             mean = torch.zeros(begun.parameters.shape, dtype=torch.float64)
             for share, answer in zip((shares / shares.sum()).tolist(), answers, strict=True):
                 mean += share * answer.tensors[_GRADIENT].double()
-            trained = yield Ask(TRAIN, Payload({_MEAN_GRADIENT: mean.float()}), brings=UPDATES)
+            trained = yield Ask(TRAIN, Payload({_MEAN_GRADIENT: mean.float()}), expects=UPDATES)
             return average.update(state, trained.cohort)
 
         return Algorithm(average.init, average.update, exchanges=exchanges)
@@ -87,7 +87,7 @@ class FedLin(Averaging):
     def gradient(self, work: LocalWork) -> LocalAnswer:
         """Return the local loss's gradient at the received parameters, and keep it for training."""
         own = _gradient(work)
-        return LocalAnswer({_GRADIENT: own}, {"num_samples": work.num_told}, {_GRADIENT: own})
+        return LocalAnswer({_GRADIENT: own}, {"num_samples": work.num_disclosed}, {_GRADIENT: own})
 
     def train(self, work: LocalWork) -> LocalOutcome:
         """Train with corrected steps."""

@@ -1,5 +1,6 @@
 """Krum and Multi-Krum (Blanchard et al. 2017)."""
 
+from abc import abstractmethod
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -23,7 +24,44 @@ from erosion_common.settings.names import OrAuto
 NumByzantine = OrAuto[Annotated[int, Field(ge=0)]]
 
 
-class Krum(AggregatingArm):
+class _ScoringArm(AggregatingArm):
+    """Averages the updates with the smallest scores, all alike."""
+
+    private_updates: ClassVar[bool] = True
+
+    num_byzantine: NumByzantine = Field(  # f
+        default="auto",
+        description='f: hospitals that may send anything. `"auto"`: the most that the updates of '
+        "the round allow.",
+    )
+
+    def problem_with(self, num_hospitals: int) -> str | None:
+        """Refuse n < 2f + 3."""
+        return problem_with_f(self.algorithm, self.num_byzantine, num_hospitals)
+
+    @abstractmethod
+    def selected(self, trusted: int) -> int:
+        """Return how many updates are averaged; `trusted` is n - f."""
+
+    def rule(self, context: BuildContext) -> Algorithm[NoState]:
+        """Return the algorithm with these parameters."""
+        del context
+
+        def update(state: NoState, cohort: Cohort) -> Step[NoState]:
+            if step := short_of(cohort, state, needed(self.num_byzantine)):
+                return step
+            f = tolerated(self.num_byzantine, cohort)
+            count = self.selected(len(cohort.updates) - f)
+            best = krum_scores(cohort, f).argsort(stable=True)[:count]
+            shares = torch.zeros(len(cohort.updates), dtype=torch.float64)
+            shares[best] = 1 / count
+            weights = relative_weights(cohort, shares.tolist())
+            return Step(cohort.weighted_sum(shares), weights, state)
+
+        return Algorithm(no_state, update)
+
+
+class Krum(_ScoringArm):
     """Each round follows the one hospital with the update that has the nearest neighbours.
 
     With n updates of which up to f may be anything, an update's score is the sum of the squared
@@ -37,33 +75,48 @@ class Krum(AggregatingArm):
     Tolerant Gradient Descent, 2017.
     """
 
-    private_updates: ClassVar[bool] = True
-
     algorithm: Literal["krum"] = "krum"
-    num_byzantine: NumByzantine = Field(  # f
-        default="auto",
-        description='f: hospitals that may send anything. `"auto"`: the most that the updates of '
-        "the round allow.",
+
+    def selected(self, trusted: int) -> int:
+        """Return 1."""
+        del trusted
+        return 1
+
+
+class MultiKrum(_ScoringArm):
+    """The average of the updates that Krum likes best.
+
+    Updates are scored as in Krum, and the `num_selected` with the smallest scores are averaged,
+    each the same: a hospital's word for its number of samples is not taken, for a harmful one could
+    name any. 1 is Krum and all is the plain average. Use it where some hospitals may send harmful
+    updates and Krum's single update is too noisy. A study of fewer than 2f + 3 hospitals is
+    refused; a round with fewer usable updates is skipped, and one with the user's alone is local
+    training.
+    Source: Blanchard, El Mhamdi, Guerraoui, Stainer, Machine Learning with Adversaries: Byzantine
+    Tolerant Gradient Descent, 2017.
+    """
+
+    algorithm: Literal["multi_krum"] = "multi_krum"
+    num_selected: OrAuto[Annotated[int, Field(ge=1)]] = Field(  # m
+        default="auto", description='Updates that are averaged. `"auto"`: all but f.'
     )
 
     def problem_with(self, num_hospitals: int) -> str | None:
-        """Refuse n < 2f + 3."""
-        return problem_with_f("krum", self.num_byzantine, num_hospitals)
+        """Refuse n < 2f + 3, and more than n - f selected."""
+        problem = super().problem_with(num_hospitals)
+        if problem or self.num_selected == "auto":
+            return problem
+        f = (num_hospitals - 3) // 2 if self.num_byzantine == "auto" else self.num_byzantine
+        if self.num_selected <= num_hospitals - f:
+            return None
+        return (
+            f"num_selected = {self.num_selected} of {num_hospitals} hospitals leaves no room for"
+            f" {f} harmful ones; lower it to {num_hospitals - f} or less"
+        )
 
-    def rule(self, context: BuildContext) -> Algorithm[NoState]:
-        """Return the algorithm with these parameters."""
-        del context
-
-        def update(state: NoState, cohort: Cohort) -> Step[NoState]:
-            if step := short_of(cohort, state, needed(self.num_byzantine)):
-                return step
-            best = int(krum_scores(cohort, tolerated(self.num_byzantine, cohort)).argmin())
-            shares = torch.zeros(len(cohort.updates), dtype=torch.float64)
-            shares[best] = 1.0
-            weights = relative_weights(cohort, shares.tolist())
-            return Step(cohort.weighted_sum(shares), weights, state)
-
-        return Algorithm(no_state, update)
+    def selected(self, trusted: int) -> int:
+        """Return m, or all that are trusted."""
+        return trusted if self.num_selected == "auto" else min(self.num_selected, trusted)
 
 
 def krum_scores(cohort: Cohort, num_byzantine: int) -> Tensor:
@@ -104,62 +157,3 @@ def problem_with_f(
         needed(num_byzantine),
         f"{remedy}, or add hospitals",
     )
-
-
-class MultiKrum(AggregatingArm):
-    """The average of the updates that Krum likes best.
-
-    Updates are scored as in Krum, and the `num_selected` with the smallest scores are averaged,
-    each the same: a hospital's word for its number of samples is not taken, for a harmful one could
-    name any. 1 is Krum and all is the plain average. Use it where some hospitals may send harmful
-    updates and Krum's single update is too noisy. A study of fewer than 2f + 3 hospitals is
-    refused; a round with fewer usable updates is skipped, and one with the user's alone is local
-    training.
-    Source: Blanchard, El Mhamdi, Guerraoui, Stainer, Machine Learning with Adversaries: Byzantine
-    Tolerant Gradient Descent, 2017.
-    """
-
-    private_updates: ClassVar[bool] = True
-
-    algorithm: Literal["multi_krum"] = "multi_krum"
-    num_byzantine: NumByzantine = Field(  # f
-        default="auto",
-        description='f: hospitals that may send anything. `"auto"`: the most that the updates of '
-        "the round allow.",
-    )
-    num_selected: OrAuto[Annotated[int, Field(ge=1)]] = Field(  # m
-        default="auto", description='Updates that are averaged. `"auto"`: all but f.'
-    )
-
-    def problem_with(self, num_hospitals: int) -> str | None:
-        """Refuse n < 2f + 3, and more than n - f selected."""
-        problem = problem_with_f("multi_krum", self.num_byzantine, num_hospitals)
-        if problem or self.num_selected == "auto":
-            return problem
-        f = (num_hospitals - 3) // 2 if self.num_byzantine == "auto" else self.num_byzantine
-        if self.num_selected <= num_hospitals - f:
-            return None
-        return (
-            f"num_selected = {self.num_selected} of {num_hospitals} hospitals leaves no room for"
-            f" {f} harmful ones; lower it to {num_hospitals - f} or less"
-        )
-
-    def rule(self, context: BuildContext) -> Algorithm[NoState]:
-        """Return the algorithm with these parameters."""
-        del context
-
-        def update(state: NoState, cohort: Cohort) -> Step[NoState]:
-            if step := short_of(cohort, state, needed(self.num_byzantine)):
-                return step
-            f = tolerated(self.num_byzantine, cohort)
-            trusted = len(cohort.updates) - f
-            num_selected = (
-                trusted if self.num_selected == "auto" else min(self.num_selected, trusted)
-            )
-            best = krum_scores(cohort, f).argsort(stable=True)[:num_selected]
-            shares = torch.zeros(len(cohort.updates), dtype=torch.float64)
-            shares[best] = 1 / num_selected
-            weights = relative_weights(cohort, shares.tolist())
-            return Step(cohort.weighted_sum(shares), weights, state)
-
-        return Algorithm(no_state, update)

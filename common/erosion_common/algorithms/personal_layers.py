@@ -58,10 +58,21 @@ def _changed(work: LocalWork, before: Mapping[str, int]) -> str:
 
 def _problems(outcome: Any, work: LocalWork) -> Iterator[str]:
     if isinstance(outcome, LocalOutcome):
-        yield from _problems_with_update(outcome, len(work.received))
-        yield from _problems_with_tensors("attachments", outcome.attachments)
+        delta, dim = outcome.delta, len(work.received)
+        if not isinstance(delta, Tensor):
+            yield f"`delta` is a {type(delta).__name__}; it must be a tensor"
+        if delta.shape != (dim,) or delta.dtype != torch.float32 or delta.requires_grad:
+            yield (
+                f"`delta` has the shape {tuple(delta.shape)} of {delta.dtype}; it must have"
+                f" ({dim},) of torch.float32, and no gradient to come (detach)"
+            )
+        steps = () if outcome.steps is None else (("steps", outcome.steps),)
+        for name, count in (("samples_seen", outcome.samples_seen), *steps):
+            if type(count) is not int or count < 1:
+                yield f"`{name}` is {count!r:.80}; it must be an int of 1 or more"
+        tensors = {"attachments": outcome.attachments}
     elif isinstance(outcome, LocalAnswer) and work.step != TRAIN:
-        yield from _problems_with_tensors("tensors", outcome.tensors)
+        tensors = {"tensors": outcome.tensors}
         try:
             json.dumps(dict(outcome.values), allow_nan=False)
         except (TypeError, ValueError) as problem:
@@ -69,41 +80,13 @@ def _problems(outcome: Any, work: LocalWork) -> Iterator[str]:
     else:
         wanted = "LocalOutcome" if work.step == TRAIN else "LocalOutcome or LocalAnswer"
         yield f"it gave back a {type(outcome).__name__}, no {wanted}"
-        return
-    yield from _problems_with_tensors("keep", outcome.keep)
-
-
-def _problems_with_update(outcome: LocalOutcome, dim: int) -> Iterator[str]:
-    delta = outcome.delta
-    if not isinstance(delta, Tensor):
-        yield f"`delta` is a {type(delta).__name__}; it must be a tensor"
-    elif delta.shape != (dim,) or delta.dtype != torch.float32:
-        yield (
-            f"`delta` has the shape {tuple(delta.shape)} of {delta.dtype}; it must have ({dim},) of"
-            " torch.float32"
-        )
-    elif delta.requires_grad:
-        yield "`delta` has a gradient to come; detach() it"
-    for name, count in (("samples_seen", outcome.samples_seen), ("steps", outcome.steps)):
-        if count is None and name == "steps":
-            continue
-        if isinstance(count, bool) or not isinstance(count, int):
-            yield f"`{name}` is a {type(count).__name__}; it must be an int"
-        elif count < 1:
-            yield f"`{name}` is {count}; it must be 1 or more"
-
-
-def _problems_with_tensors(what: str, tensors: Any) -> Iterator[str]:
-    if not isinstance(tensors, Mapping):
-        yield f"`{what}` is a {type(tensors).__name__}; it must be a dict of tensors"
-        return
-    for name, tensor in tensors.items():
-        if not isinstance(name, str):
-            yield f"a name in `{what}` is a {type(name).__name__}; it must be a str"
-        elif not isinstance(tensor, Tensor):
-            yield f"{name!r:.80} of `{what}` is a {type(tensor).__name__}; it must be a tensor"
-        elif tensor.requires_grad:
-            yield f"{name!r:.80} of `{what}` has a gradient to come; detach() it"
+    for what, found in {**tensors, "keep": outcome.keep}.items():
+        if not isinstance(found, Mapping):
+            yield f"`{what}` is a {type(found).__name__}; it must be a dict of tensors"
+        for name, tensor in found.items():
+            if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.requires_grad:
+                kinds = f"a {type(name).__name__} with a {type(tensor).__name__}"
+                yield f"{name!r:.80} of `{what}` is {kinds}; write a str, and detach() the tensor"
 
 
 OUTPUT_BIAS, OUTPUT_LAYER = "output_bias", "output_layer"  # by any name in the model
@@ -193,8 +176,8 @@ def _with_own_values(arm: ArmBase, work: LocalWork, layout: Layout) -> tuple[Loc
     else:
         last = list(layout)[-1]
         place = layout[last]
-        is_told = work.privacy is not None and not work.is_user  # by the next noised update
+        is_disclosed = work.privacy is not None and not work.is_user  # by the next noised update
         is_bias = last.endswith("bias") and place.stop - place.start == work.task.num_outputs
-        if is_bias and bool(own[place].all()) and not is_told:
+        if is_bias and bool(own[place].all()) and not is_disclosed:
             received[place] = work.task.base_rate_outputs(work.targets)
     return replace(work, received=received, own=own), own

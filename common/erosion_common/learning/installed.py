@@ -17,7 +17,7 @@ Option = bool | int | float | str
 Options = dict[str, Option | list[Option]]
 
 
-class Installed(ModelBase):
+class InstalledModel(ModelBase):
     """A model that a package installed at each site makes: any `nn.Module`.
 
     The package declares an entry point in the group `erosion.models`. It names a function, or a

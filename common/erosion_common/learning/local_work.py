@@ -113,16 +113,15 @@ class LocalWork:
     patients: Tensor | None = None  # (n,) int64: rows with the same number are of one patient;
     # None: each row is of another
     privacy: PrivateStep | None = None  # how updates are made; None: by the local training
-    told_samples: int | None = None  # n as disclosed to others, with privacy of patients; None: as
-    # it is
+    disclosed_samples: int | None = None  # n for others, with privacy of patients; None: as it is
     smallest_cell: int = 1  # patients of a part that disclosed values are about, at least
     smallest_batch: int = 1  # samples that a mini-batch must have
     trainer: Trainer = train_locally  # what does the local training
 
     @property
-    def num_told(self) -> int:
+    def num_disclosed(self) -> int:
         """How many samples there are, as others may know it."""
-        return len(self.targets) if self.told_samples is None else self.told_samples
+        return len(self.targets) if self.disclosed_samples is None else self.disclosed_samples
 
     def of_patients(self, values: Tensor) -> Tensor:
         """Return each patient's mean of its rows' values (n, ...): (patients, ...)."""

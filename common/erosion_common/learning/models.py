@@ -14,7 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from erosion_common.learning.installed import Installed
+from erosion_common.learning.installed import InstalledModel
 from erosion_common.learning.networks import (
     Logistic,
     Mlp,
@@ -51,7 +51,7 @@ __all__ = [
     "unweighted_model",
 ]
 
-AnyModel = Logistic | Mlp | MnistCnn | Resnet18 | TorchvisionNetwork | MonaiNetwork | Installed
+AnyModel = Logistic | Mlp | MnistCnn | Resnet18 | TorchvisionNetwork | MonaiNetwork | InstalledModel
 ModelSettings = Annotated[AnyModel, Field(discriminator="name")]
 
 

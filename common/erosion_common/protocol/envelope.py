@@ -96,7 +96,7 @@ class FrameSize:
     _seconds: float = 0.0  # that this took
 
     @classmethod
-    def told(cls, most_bytes: object) -> Self:
+    def asked(cls, most_bytes: object) -> Self:
         """Return the size that the other side asked for; implausible ones are ignored."""
         if type(most_bytes) is not int:
             return cls()
@@ -129,7 +129,7 @@ class _Described:
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class ContentDescription:
     """A header's checked description of a message's content, which `content` makes."""
 
     arrays: dict[str, tuple[_Described, ...]]  # by record
@@ -154,7 +154,7 @@ class Description:
         return RecordDict({name: records[name] for name in self.order})
 
 
-def read_description(records: object) -> Description:
+def read_description(records: object) -> ContentDescription:
     """Check a header's description of the content. Raises ProtocolFault."""
     if not isinstance(records, dict):
         raise ProtocolFault("a message without records")
@@ -174,7 +174,7 @@ def read_description(records: object) -> Description:
                 others[name] = _made(ConfigRecord, decoded)
             case _:
                 raise ProtocolFault("a record of no known kind")
-    return Description(arrays, others, tuple(records))
+    return ContentDescription(arrays, others, tuple(records))
 
 
 def _check_size(records: dict[str, Any]) -> None:
@@ -281,7 +281,7 @@ class Nowhere:
 class Assembly:
     """One message under way: its header, and the part of its arrays that has arrived."""
 
-    def __init__(self, head: dict[str, Any], description: Description, space: Space) -> None:
+    def __init__(self, head: dict[str, Any], description: ContentDescription, space: Space) -> None:
         self.head = head
         self.num_bytes = description.num_bytes
         self._description, self._space, self._come = description, space, 0

@@ -34,11 +34,11 @@ class Range(NamedTuple):
     high: float
 
 
-def count_range(told: int, cell: int) -> Range:
+def count_range(reported: int, cell: int) -> Range:
     """Return the range of a count disclosed as `told`: 0 below a cell, else a multiple of it."""
-    if told == 0:
+    if reported == 0:
         return Range(0, max(0, cell - 1))
-    return Range(max(cell, told - cell + 1), told + max(0, cell - 1))
+    return Range(max(cell, reported - cell + 1), reported + max(0, cell - 1))
 
 
 def relative_step(count: int, cell: int) -> float:
@@ -66,7 +66,7 @@ class ColumnSummary(Settings):
     def count_range(self, cell: int) -> Range:
         """Return the range of the number of patients who have a value."""
         low, high = count_range(self.count, cell)
-        hidden = sum(told == 0 for told in self.shares.values())
+        hidden = sum(reported == 0 for reported in self.shares.values())
         if self.shares and self.count == 0:
             low, high = 0, 0
         return Range(low, high + hidden * max(0, cell - 1))
@@ -74,7 +74,11 @@ class ColumnSummary(Settings):
     def share_range(self, category: str, cell: int) -> Range:
         """Return the range of a category's share of the patients who have a value."""
         low, high = count_range(self.shares[category], cell)
-        others = [count_range(told, cell) for name, told in self.shares.items() if name != category]
+        others = [
+            count_range(reported, cell)
+            for name, reported in self.shares.items()
+            if name != category
+        ]
         fewest, most = sum(r.low for r in others), sum(r.high for r in others)
         return Range(
             low / (low + most) if low else 0.0,

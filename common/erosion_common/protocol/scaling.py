@@ -65,8 +65,8 @@ def pool(sums: Sequence[FeatureSums], task: Task, users: FeatureSums | None = No
     for index, is_number in enumerate(number_columns(task)):
         parts = [_column(s, index) for s in sums]
         own = None if users is None else _column(users, index)
-        usual = _usual([part for part in parts if part.count], own)
-        columns.append(_mean_and_deviation(usual) if is_number else (0.0, NOT_FOUND))
+        baseline = _baseline([part for part in parts if part.count], own)
+        columns.append(_mean_and_deviation(baseline) if is_number else (0.0, NOT_FOUND))
     return Scaling(mean=tuple(m for m, _ in columns), deviation=tuple(d for _, d in columns))
 
 
@@ -83,7 +83,7 @@ def _column(sums: FeatureSums, index: int) -> _Sums:
     return _Sums(sums.count[index], sums.total[index], sums.squares[index])
 
 
-def _usual(parts: Sequence[_Sums], own: _Sums | None) -> _Sums:
+def _baseline(parts: Sequence[_Sums], own: _Sums | None) -> _Sums:
     """Return the hospitals' sums together, each bounded by what is usual.
 
     One with values far from what is usual is left out of the column, and one that claims more

@@ -5,9 +5,8 @@ Otherwise a state that a checkpoint cannot hold would only show when the run is 
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import is_dataclass
-from itertools import chain
-from math import inf, isfinite, isnan
+from dataclasses import fields, is_dataclass
+from math import isfinite
 from typing import Any, get_args, get_type_hints
 
 import torch
@@ -17,25 +16,25 @@ from erosion_common.aggregation.cohort import Cohort, HospitalName
 from erosion_common.aggregation.vectors import is_finite
 from erosion_common.algorithms.base import Ask, Payload, RoundStart, Step
 from erosion_common.errors import RunError
-from erosion_common.rounds.checkpoint import why_not_exactly
+from erosion_common.rounds.checkpoint import TENSOR, kind_of
 from erosion_common.rounds.records import RunState
 
 _OUTCOMES = get_args(get_type_hints(Step)["outcome"])
+_REMEDY = "What it must be is in docs/extending.md; correct the method."
 
 
 def checked_first(state: Any, arm: str) -> Any:
     """Return the state that `init` made. Raises RunError."""
-    if problem := _problem_with_state(state, state):
+    if problem := next(_problems_with_state(state, state), ""):
         of_arm = f"of {arm!r} " if arm else ""
-        raise RunError(
-            f"The rule {of_arm}made a mistake: `init` gave back a wrong state: {problem}. {_REMEDY}"
-        )
+        what = f"The rule {of_arm}made a mistake: `init` gave back a wrong state: {problem}"
+        raise RunError(what, remedy=_REMEDY)
     return state
 
 
 def checked_state(state: Any, before: RunState, arm: str, made_by: str) -> Any:
     """Return a later state of the arm, as `made_by` of its method gave it back. Raises RunError."""
-    if problem := _problem_with_state(state, before.algorithm_state):
+    if problem := next(_problems_with_state(state, before.algorithm_state), ""):
         raise _fault(arm, before.round + 1, f"`{made_by}` gave back a wrong state: {problem}")
     return state
 
@@ -70,25 +69,16 @@ def checked_ask(ask: Any, begun: RoundStart, known: Collection[HospitalName], ar
     return ask
 
 
-_REMEDY = "What it must be is in docs/extending.md; correct the method."
-
-
 def _fault(arm: str, number: int, problem: str) -> RunError:
     return RunError(
-        f"The rule of {arm!r} made a mistake in round {number}: {problem}. {_REMEDY} A run"
-        " with a folder goes on after the rounds before, with --resume."
+        f"The rule of {arm!r} made a mistake in round {number}: {problem}",
+        remedy=f"{_REMEDY} A run with a folder goes on after the rounds before, with --resume.",
     )
 
 
-def _problem_with_state(state: Any, before: Any) -> str:
-    if not is_dataclass(state) or isinstance(state, type):
-        return f"the state is a {type(state).__name__}; it must be a frozen dataclass"
-    if not type(state).__dataclass_params__.frozen:  # type: ignore[attr-defined]
-        return (
-            f"the state is a {type(state).__name__}, a dataclass that can be changed, with what a"
-            " round that is undone goes back to; write @dataclass(frozen=True)"
-        )
-    return why_not_exactly(state, before)
+def _other_kind(what: str, value: object, kind: Any, wanted: str) -> Iterator[str]:
+    if not isinstance(value, kind):
+        yield f"{what} is a {type(value).__name__}; it must be a {wanted}"
 
 
 def _problems_with_step(
@@ -96,53 +86,43 @@ def _problems_with_step(
 ) -> Iterator[str]:
     if step.outcome not in _OUTCOMES:
         yield f"the outcome is {step.outcome!r:.80}; it must be one of {', '.join(_OUTCOMES)}"
-    if not isinstance(step.note, str):
-        yield f"`note` is a {type(step.note).__name__}; it must be a str"
-    if not isinstance(step.rejected, Mapping):
-        yield f"`rejected` is a {type(step.rejected).__name__}; it must be a dict"
-    yield from _problems_with_delta(step.delta, before.params)
-    if step.outcome == "done" and not is_finite(step.delta):
-        return  # of finite updates: the round is skipped, and nothing else of it counts
-    yield from _problems_with_numbers(step.weights, known, "weight", largest=None)
-    if step.outcome == "done" and cohort is not None:
-        there = {cohort.own.agent, *cohort.peers} - set(step.rejected)
-        if missing := sorted(there - set(step.weights)):
-            yield f"there is no weight of {', '.join(missing)}, although it got their updates"
-    if step.distances is not None:
-        yield from _problems_with_numbers(step.distances, known, "distance", largest=inf)
-    for name, reason in step.rejected.items():
-        if name not in known:
-            yield f"it rejects {name!r:.80}, which the round did not ask"
-        if not isinstance(reason, str):
-            yield f"the reason for rejecting {name} is a {type(reason).__name__}; write a str"
-
-
-def _problems_with_delta(delta: Any, params: Tensor) -> Iterator[str]:
-    if not isinstance(delta, Tensor):
-        yield f"`delta` is a {type(delta).__name__}; it must be a tensor"
-    elif (delta.shape, delta.dtype, delta.device) != (params.shape, torch.float32, params.device):
+    yield from _other_kind("`note`", step.note, str, "str")
+    yield from _other_kind("`rejected`", step.rejected, Mapping, "dict")
+    delta, params = step.delta, before.params
+    yield from _other_kind("`delta`", delta, Tensor, "tensor")
+    if (delta.shape, delta.dtype, delta.device) != (params.shape, torch.float32, params.device):
         # Updates are float32 also where somebody's own app has parameters of float64.
         yield (
             f"`delta` has the shape {tuple(delta.shape)} of {delta.dtype} on {delta.device}; an"
             f" update has {tuple(params.shape)} of {torch.float32} on {params.device}"
         )
-    elif delta.requires_grad:
+    if delta.requires_grad:
         yield "`delta` has a gradient to come; detach() it"
+    if step.outcome == "done" and not is_finite(delta):
+        return  # of finite updates: the round is skipped, and nothing else of it counts
+    yield from _problems_with_numbers(step.weights, known, "weight", may_be_infinite=False)
+    if step.outcome == "done" and cohort is not None:
+        there = {cohort.own.agent, *cohort.peers} - set(step.rejected)
+        if missing := sorted(there - set(step.weights)):
+            yield f"there is no weight of {', '.join(missing)}, although it got their updates"
+    if step.distances is not None:
+        yield from _problems_with_numbers(step.distances, known, "distance", may_be_infinite=True)
+    for name, reason in step.rejected.items():
+        if name not in known:
+            yield f"it rejects {name!r:.80}, which the round did not ask"
+        yield from _other_kind(f"the reason for rejecting {name}", reason, str, "str")
 
 
 def _problems_with_numbers(
-    numbers: Any, known: Collection[HospitalName], what: str, *, largest: float | None
+    numbers: Any, known: Collection[HospitalName], what: str, *, may_be_infinite: bool
 ) -> Iterator[str]:
-    """Yield problems. `largest`: infinity where that is allowed; None: numbers are finite."""
-    if not isinstance(numbers, Mapping):
-        yield f"`{what}s` is a {type(numbers).__name__}; it must be a dict by hospital"
-        return
+    yield from _other_kind(f"`{what}s`", numbers, Mapping, "dict by hospital")
     for name, value in numbers.items():
         if name not in known:
             yield f"there is a {what} of {name!r:.80}; the round knows {', '.join(sorted(known))}"
         elif isinstance(value, bool) or not isinstance(value, int | float):
             yield f"the {what} of {name} is a {type(value).__name__}; it must be a float"
-        elif isnan(value) or value < 0 or (largest is None and not isfinite(value)):
+        elif not value >= 0 or not (isfinite(value) or may_be_infinite):
             yield f"the {what} of {name} is {value}; it must be 0 or more"
 
 
@@ -154,28 +134,85 @@ def _problems_with_ask(
             yield f"it asks nobody for the step {ask.step!r}"
         if unknown := sorted(set(map(str, ask.hospitals)) - set(known)):
             yield f"it asks {', '.join(map(repr, unknown))}, which the round did not want"
-        if ask.brings.update and user not in ask.hospitals:
+        if ask.expects.update and user not in ask.hospitals:
             yield f"it asks others for updates and not the user, {user}, for the comparison"
-    if not isinstance(ask.to_each, Mapping):
-        yield f"`to_each` is a {type(ask.to_each).__name__}; it must be a dict by hospital"
-    for payload in chain([ask.to_all], ask.to_each.values()):
-        yield from _problems_with_payload(payload)
+    yield from _other_kind("`to_each`", ask.to_each, Mapping, "dict by hospital")
+    for payload in (ask.to_all, *ask.to_each.values()):
+        if not isinstance(payload, Payload):
+            yield f"it sends a {type(payload).__name__}; it must be a Payload"
+        for name, tensor in payload.tensors.items():
+            yield from _other_kind(f"it sends {name!r:.80}, which", tensor, Tensor, "tensor")
+        for name, value in payload.values.items():
+            try:
+                arrives = json.loads(json.dumps(value, allow_nan=False))
+            except (TypeError, ValueError) as problem:
+                yield f"it sends {name!r:.80}, which is no JSON ({problem})"
+                continue
+            if arrives != value:  # a simulation would use the one, a deployment the other
+                yield (
+                    f"it sends {name!r:.80} as {value!r:.80}, and a site would get"
+                    f" {arrives!r:.80}: write lists for tuples, and text for the keys of a dict"
+                )
 
 
-def _problems_with_payload(payload: Any) -> Iterator[str]:
-    if not isinstance(payload, Payload):
-        yield f"it sends a {type(payload).__name__}; it must be a Payload"
-    for name, tensor in payload.tensors.items():
-        if not isinstance(tensor, Tensor):
-            yield f"it sends {name!r:.80}, which is a {type(tensor).__name__}; it must be a tensor"
-    for name, value in payload.values.items():
-        try:
-            arrives = json.loads(json.dumps(value, allow_nan=False))
-        except (TypeError, ValueError) as problem:
-            yield f"it sends {name!r:.80}, which is no JSON ({problem})"
-            continue
-        if arrives != value:  # a simulation would use the one, a deployment the other
+def _problems_with_state(state: Any, before: Any) -> Iterator[str]:
+    """Yield what a checkpoint would change in a state, and the remedy.
+
+    `before`: an earlier state of the same arm, which shows where dataclasses stand.
+    """
+    if not is_dataclass(state) or isinstance(state, type):
+        yield f"the state is a {type(state).__name__}; it must be a frozen dataclass"
+    elif not type(state).__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        yield (
+            f"the state is a {type(state).__name__}, a dataclass that can be changed, with what a"
+            " round that is undone goes back to; write @dataclass(frozen=True)"
+        )
+    yield from _changes(state, before, "state")
+
+
+def _changes(value: Any, first: Any, place: str) -> Iterator[str]:
+    kind = type(value)
+    if is_dataclass(first) and not isinstance(first, type) and kind is not type(first):
+        yield f"{place} is a {kind.__name__}; it was a {type(first).__name__}, and must stay one"
+    elif is_dataclass(value):
+        if kind is not type(first):
             yield (
-                f"it sends {name!r:.80} as {value!r:.80}, and a site would get {arrives!r:.80}:"
-                " write lists for tuples, and text for the keys of a dict"
+                f"{place} is a {kind.__name__}, of which a checkpoint keeps the values alone; let a"
+                " field of the state's dataclass be it from the first state on, or write a dict"
             )
+        for each in fields(value):
+            inner = f"{place}.{each.name}"
+            if not each.init:
+                yield f"{inner} is a field that its dataclass does not take (init=False)"
+            yield from _changes(getattr(value, each.name), getattr(first, each.name), inner)
+    elif value is None:
+        return
+    elif first is not None and kind_of(value) != kind_of(first):
+        yield (
+            f"{place} is a {kind_of(value)}; it was a {kind_of(first)}, and must stay one. What may"
+            " be missing is None"
+        )
+    elif isinstance(value, Tensor):
+        is_plain = kind is Tensor and value.device.type == "cpu" and value.layout == torch.strided
+        if value.requires_grad or not is_plain or not value.is_contiguous():
+            yield (  # of another order in memory, sums may round otherwise
+                f"{place} is a {kind.__name__} on {value.device}, {value.layout}; a checkpoint"
+                " brings back a plain tensor on the CPU: keep detach().cpu().contiguous()"
+            )
+    elif kind is dict:
+        if value.keys() == {TENSOR}:
+            yield f"{place} has the key {TENSOR!r} alone, which stands for a tensor; name it else"
+        for key, item in value.items():
+            if type(key) is not str:
+                yield f"{place} has the key {key!r:.80} of another kind than text; write str keys"
+            yield from _changes(item, None, f"{place}[{key!r:.80}]")
+    elif kind is tuple:
+        for number, item in enumerate(value):
+            yield from _changes(item, None, f"{place}[{number}]")
+    elif isinstance(value, list | tuple):
+        yield f"{place} is a {kind.__name__}, which comes back as a tuple; write a tuple"
+    elif kind not in (bool, int, float, str):
+        yield (
+            f"{place} is a {kind.__name__}; a state is made of int, float, str, bool, None,"
+            " tensors, tuples of them, and dicts of them with str keys"
+        )

@@ -1,12 +1,12 @@
 """One file from which a run resumes exactly: safetensors with a JSON header, no pickle.
 
-JSON knows no other keys than text, and no difference between a list and a tuple: `why_not_exactly`
-names what of a rule's state would come back as something else.
+JSON knows no other keys than text, and no difference between a list and a tuple: `checked_step`
+refuses a rule's state that would come back as something else.
 """
 
 import errno
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,7 +25,6 @@ from erosion_common.support.files import replacing
 VERSION = 1
 REMEDY = "Start the study again, without it."
 TENSOR = "$tensor"  # marks a tensor's place in the JSON
-_PLAIN = (bool, int, float, str)
 S = TypeVar("S")
 
 
@@ -184,14 +183,6 @@ def load_model(path: Path) -> Tensor:
     return params
 
 
-def why_not_exactly(state: Any, first: Any) -> str:
-    """Return what a checkpoint would change in a state, and the remedy; "" for nothing.
-
-    `first`: an earlier state of the same arm, which shows where dataclasses stand.
-    """
-    return next(_problems(state, first, "state"), "")
-
-
 def kind_of(value: Any) -> str:
     """Return the kind of a value, as far as JSON and tensors distinguish kinds."""
     if isinstance(value, Tensor):
@@ -201,68 +192,3 @@ def kind_of(value: Any) -> str:
     if isinstance(value, int | float):
         return "number"
     return "table" if isinstance(value, Mapping) else "list"
-
-
-def _problems(value: Any, first: Any, place: str) -> Iterator[str]:
-    kind = type(value)
-    if is_dataclass(first) and not isinstance(first, type) and kind is not type(first):
-        yield f"{place} is a {kind.__name__}; it was a {type(first).__name__}, and must stay one"
-    elif is_dataclass(value):
-        if kind is not type(first):
-            yield (
-                f"{place} is a {kind.__name__}, of which a checkpoint keeps the values alone; let a"
-                " field of the state's dataclass be it from the first state on, or write a dict"
-            )
-            return
-        for each in fields(value):
-            inner = f"{place}.{each.name}"
-            if not each.init:
-                yield f"{inner} is a field that its dataclass does not take (init=False)"
-            yield from _problems(getattr(value, each.name), getattr(first, each.name), inner)
-    elif value is not None and first is not None and kind_of(value) != kind_of(first):
-        yield (
-            f"{place} is a {kind_of(value)}; it was a {kind_of(first)}, and must stay one. What may"
-            " be missing is None"
-        )
-    elif isinstance(value, Tensor):
-        yield from _problems_of_tensor(value, place)
-    elif kind is dict:
-        yield from _problems_of_table(value, place)
-    elif kind is tuple:
-        for number, item in enumerate(value):
-            yield from _problems(item, None, f"{place}[{number}]")
-    elif isinstance(value, list | tuple):
-        yield f"{place} is a {kind.__name__}, which comes back as a tuple; write a tuple"
-    elif value is not None and kind not in _PLAIN:
-        yield (
-            f"{place} is a {kind.__name__}; a state is made of int, float, str, bool, None,"
-            " tensors, tuples of them, and dicts of them with str keys"
-        )
-
-
-def _problems_of_table(table: Mapping[Any, Any], place: str) -> Iterator[str]:
-    if table.keys() == {TENSOR}:
-        yield f"{place} has the key {TENSOR!r} alone, which stands for a tensor; name it otherwise"
-    for key, item in table.items():
-        if type(key) is not str:
-            yield (
-                f"{place} has the key {key!r:.80} of type {type(key).__name__}, which comes back as"
-                " a text; write str keys"
-            )
-        yield from _problems(item, None, f"{place}[{key!r:.80}]")
-
-
-def _problems_of_tensor(tensor: Tensor, place: str) -> Iterator[str]:
-    if type(tensor) is not Tensor:
-        yield f"{place} is a {type(tensor).__name__}, which comes back as a plain tensor"
-    elif tensor.requires_grad:
-        yield f"{place} is a tensor with a gradient to come; detach() it"
-    elif tensor.device.type != "cpu":
-        yield f"{place} is a tensor on {tensor.device}, which comes back on the CPU; keep it there"
-    elif tensor.layout != torch.strided:
-        yield f"{place} is a tensor of layout {tensor.layout}; make it dense"
-    elif not tensor.is_contiguous():
-        yield (
-            f"{place} is a tensor that does not lie in memory in its own order, and comes back so,"
-            " which sums may round otherwise; keep tensor.contiguous()"
-        )

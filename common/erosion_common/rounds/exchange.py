@@ -6,7 +6,7 @@ from typing import Any
 
 from erosion_common.aggregation.cohort import HospitalName, Update
 from erosion_common.aggregation.vectors import norm
-from erosion_common.algorithms.base import Ask, Brings, RoundStart, SiteAnswer
+from erosion_common.algorithms.base import Ask, ExpectedReply, RoundStart, SiteAnswer
 from erosion_common.algorithms.equal_steps import lengthened_by
 from erosion_common.compression.codec import compress
 from erosion_common.protocol.messages import Metrics, Scaling, TrainRequest, TrainResult
@@ -257,9 +257,9 @@ class OpenRound:
             self._arm.state.round + 1,
             dim,
             request.step,
-            reply_spec(study, name, request.brings, dim, by_user=is_user),
+            reply_spec(study, name, request.expects, dim, by_user=is_user),
             study.federation.max_update_norm,
-            sealed=request.brings.sealed and not is_user,
+            sealed=request.expects.sealed and not is_user,
             # In a trial the user trains without a fold of the patients that it described.
             num_samples=None if study.fold is not None else patients,
             most_samples=None if is_user else sample_cap(described, hospital),
@@ -306,7 +306,7 @@ def train_requests(
     dim, parameters, packed = len(state.params), None, None
     if ask.sends_parameters:  # as the sites will have them, in a simulation too
         parameters, packed = compress(state.params, study.federation.compression)
-    spec = reply_spec(study, arm, ask.brings, dim, by_user=True)
+    spec = reply_spec(study, arm, ask.expects, dim, by_user=True)
     to_all = TrainRequest(
         study=study,
         arm=arm,
@@ -318,7 +318,7 @@ def train_requests(
         enclosed=ask.to_all.tensors,
         step=ask.step,
         exchange=exchange,
-        wants_update=ask.brings.update,
+        wants_update=ask.expects.update,
         values=ask.to_all.values,
         most_reply_bytes=most_reply_bytes(spec, dim),
     )
@@ -334,14 +334,16 @@ def train_requests(
     }
 
 
-def reply_spec(study: Study, arm: str, brings: Brings, dim: int, *, by_user: bool) -> Brings:
+def reply_spec(
+    study: Study, arm: str, expects: ExpectedReply, dim: int, *, by_user: bool
+) -> ExpectedReply:
     """Returns what an answer must bring, including what the arm's method attaches to updates."""
-    if not brings.update:
-        return brings
+    if not expects.update:
+        return expects
     settings = study.arms[arm]
     own = settings.own_attachments(len(study.hospitals)) if by_user else {}
     return replace(
-        brings,
-        tensors={**settings.attachment_terms(dim), **brings.tensors},
-        optional={**own, **brings.optional},
+        expects,
+        tensors={**settings.attachment_specs(dim), **expects.tensors},
+        optional={**own, **expects.optional},
     )

@@ -161,8 +161,10 @@ def _one_value(name: str, columns: Mapping[str, ColumnSummary]) -> str:
         if (found := [q for column in varying if (q := _quantile(column, place)) is not None])
     ]
     if value == 0 and quarters and quarters[0] > 0:
-        usual = median([middle for column in varying if (middle := middle_of(column)) is not None])
-        return f"all are 0 (other hospitals: {usual:.3g}). Does 0 stand for missing values?"
+        baseline = median(
+            [middle for column in varying if (middle := middle_of(column)) is not None]
+        )
+        return f"all are 0 (other hospitals: {baseline:.3g}). Does 0 stand for missing values?"
     if len({*quarters}) < 3:
         return ""
     return f"all are {value:.3g}; at other hospitals they differ. Is it recorded there?"
@@ -173,12 +175,12 @@ def _are_of_0_and_1(columns: Sequence[ColumnSummary]) -> bool:
 
     A hospital reports at most one quantile between the two: where its values change.
     """
-    told = [([q for q in column.quantiles if q is not None], column) for column in columns]
-    return any(quantiles for quantiles, _ in told) and all(
+    reported = [([q for q in column.quantiles if q is not None], column) for column in columns]
+    return any(quantiles for quantiles, _ in reported) and all(
         sum(min(abs(q), abs(q - 1)) > ROUNDING * (column.deviation or 0.0) for q in quantiles) <= 1
         if quantiles
         else 0 <= (column.mean or 0.0) <= 1
-        for quantiles, column in told
+        for quantiles, column in reported
     )
 
 
@@ -187,9 +189,9 @@ def _varies(column: ColumnSummary) -> bool:
 
 
 def _deviations_apart(name: str, columns: Mapping[str, ColumnSummary]) -> float:
-    value, usual, own, spread = _beside(name, columns)
+    value, baseline, own, spread = _beside(name, columns)
     typical = min(own, spread) or max(own, spread)
-    return abs(value - usual) / typical if typical else inf
+    return abs(value - baseline) / typical if typical else inf
 
 
 def _middle_off(name: str, columns: Mapping[str, ColumnSummary]) -> str:
@@ -200,10 +202,10 @@ def _middle_off(name: str, columns: Mapping[str, ColumnSummary]) -> str:
 
 
 def _side(column: ColumnSummary) -> int:
-    told = [quantile for quantile in column.quantiles if quantile is not None]
-    if not told or min(told) <= 0 <= max(told):
+    reported = [quantile for quantile in column.quantiles if quantile is not None]
+    if not reported or min(reported) <= 0 <= max(reported):
         return 0
-    return 1 if min(told) > 0 else -1
+    return 1 if min(reported) > 0 else -1
 
 
 def _beside(name: str, columns: Mapping[str, ColumnSummary]) -> tuple[float, float, float, float]:
@@ -224,19 +226,19 @@ def _which_category_is_off(
     column: ColumnSummary, others: Sequence[ColumnSummary], cell: int
 ) -> str:
     """Return a category that nearly all have here and hardly any elsewhere, or all here."""
-    told = [other for other in others if other.shares and other.count]
-    if not told or not column.count:
+    reported = [other for other in others if other.shares and other.count]
+    if not reported or not column.count:
         return ""
     for category, number in column.shares.items():
         share = number / column.count
-        usual = median(other.shares.get(category, 0) / other.count for other in told)
-        elsewhere = f"(other hospitals: {f'{usual:.0%}' if usual else 'few'})"
+        baseline = median(other.shares.get(category, 0) / other.count for other in reported)
+        elsewhere = f"(other hospitals: {f'{baseline:.0%}' if baseline else 'few'})"
         at_least = column.share_range(category, cell).low
-        if share >= MOST and at_least >= HALF and usual <= FEW:
+        if share >= MOST and at_least >= HALF and baseline <= FEW:
             return (
                 f"{share_text(share)} are {category!r} {elsewhere}. Is it coded differently there?"
             )
-        if share == 1 and column.count >= MANY and usual <= MOST:
+        if share == 1 and column.count >= MANY and baseline <= MOST:
             return f"nearly all are {category!r} {elsewhere}. Is it recorded there?"
     return ""
 
@@ -248,27 +250,29 @@ def _are_relabelled(column: ColumnSummary, others: Sequence[ColumnSummary], cell
     """
     from scipy.optimize import linear_sum_assignment
 
-    told = [other for other in others if other.count]
-    if column.kind != "outcome" or len(column.shares) < 3 or not told:
+    reported = [other for other in others if other.count]
+    if column.kind != "outcome" or len(column.shares) < 3 or not reported:
         return ""
     if column.count < FEWEST_CELLS * cell:
         return ""
     classes = [*column.shares]
     own = np.array([column.shares[name] / column.count for name in classes])
-    usual = np.array([median(o.shares.get(name, 0) / o.count for o in told) for name in classes])
-    if usual.sum() == 0:
+    baseline = np.array(
+        [median(o.shares.get(name, 0) / o.count for o in reported) for name in classes]
+    )
+    if baseline.sum() == 0:
         return ""
-    usual /= usual.sum()
-    moved = np.abs(own - usual).sum() / 2
-    _, exchanged = linear_sum_assignment(np.abs(own[:, None] - usual[None, :]))
+    baseline /= baseline.sum()
+    moved = np.abs(own - baseline).sum() / 2
+    _, exchanged = linear_sum_assignment(np.abs(own[:, None] - baseline[None, :]))
     for order, how, least in (
         (np.arange(len(classes))[::-1], "the other way round", TURNED),
         (exchanged, "with classes exchanged", EXCHANGED),
     ):
-        if moved >= least and np.abs(own - usual[order]).sum() / 2 <= MATCHED:
+        if moved >= least and np.abs(own - baseline[order]).sum() / 2 <= MATCHED:
             return (
-                f"{_listed(classes, own)} (other hospitals: {_listed(classes, usual)}). Is it coded"
-                f" {how} there?"
+                f"{_listed(classes, own)} (other hospitals: {_listed(classes, baseline)}). Is it"
+                f" coded {how} there?"
             )
     return ""
 
@@ -281,13 +285,13 @@ def _listed(classes: Sequence[str], shares: NDArray[np.float64]) -> str:
 
 def _lacks_category(column: ColumnSummary, others: Sequence[ColumnSummary], cell: int) -> str:
     """Return a category that is common elsewhere, and of which fewer than a cell are here."""
-    told = [other for other in others if other.shares and other.count]
+    reported = [other for other in others if other.shares and other.count]
     for category, number in column.shares.items():
-        if number or not told:
+        if number or not reported:
             continue
-        usual = median(other.shares.get(category, 0) / other.count for other in told)
-        if usual >= COMMON and usual * column.count >= EXPECTED * cell:
-            said = f"few or none are {category!r} (other hospitals: {usual:.0%})"
+        baseline = median(other.shares.get(category, 0) / other.count for other in reported)
+        if baseline >= COMMON and baseline * column.count >= EXPECTED * cell:
+            said = f"few or none are {category!r} (other hospitals: {baseline:.0%})"
             return f"{said}. Is it recorded there?"
     return ""
 
@@ -298,8 +302,8 @@ def _lacks(column: ColumnSummary, others: Sequence[ColumnSummary]) -> str:
     own = _missing(column)
     if own is None or own < LACKING or not shares or median(shares) > COMPLETE:
         return ""
-    usual = f"{median(shares):.0%}" if median(shares) else "few or none"
-    return f"missing for {share_text(own)} (other hospitals: {usual}). Is it recorded there?"
+    baseline = f"{median(shares):.0%}" if median(shares) else "few or none"
+    return f"missing for {share_text(own)} (other hospitals: {baseline}). Is it recorded there?"
 
 
 def share_text(share: float) -> str:
@@ -325,29 +329,29 @@ def _quantile(column: ColumnSummary, place: int) -> float | None:
 
 
 def _what_is_off(
-    value: float, usual: float, own: float, spread: float, *, least: float, is_turned: bool
+    value: float, baseline: float, own: float, spread: float, *, least: float, is_turned: bool
 ) -> str:
     """Return what is off: a wrong unit moves a column by many deviations, other patients do not.
 
     `least`: the smallest factor that is none of other patients'. `is_turned`: nearly all values are
     on the other side of 0 than the others'.
     """
-    apart = abs(value - usual)
+    apart = abs(value - baseline)
     typical = min(own, spread) or max(own, spread)
     is_mirrored = (
-        is_turned and abs(value + usual) <= MIRRORED * typical and apart >= TWICE * typical > 0
+        is_turned and abs(value + baseline) <= MIRRORED * typical and apart >= TWICE * typical > 0
     )
     if apart <= FAR * typical and not is_mirrored:
         return ""
-    here = f"typically {value:.3g} (other hospitals: {usual:.3g})."
-    if 0 in (value, usual):  # of which there is no factor; where all have it, it may be no value
+    here = f"typically {value:.3g} (other hospitals: {baseline:.3g})."
+    if 0 in (value, baseline):  # of which there is no factor; where all have it, it may be no value
         which, varies = ("0", own) if value == 0 else ("0 there", spread)
         if varies or not typical:
             return ""
         return f"{here} Does {which} stand for missing values?"
-    if (value < 0) != (usual < 0):
+    if (value < 0) != (baseline < 0):
         return f"{here} Another sign, or other patients?"
-    factor = abs(value / usual)
+    factor = abs(value / baseline)
     larger = max(factor, 1 / factor) if factor else inf
     if larger < least:
         return ""
@@ -356,7 +360,7 @@ def _what_is_off(
     if larger < OFF_BY or isinf(larger):  # the latter where one of the two is next to nothing
         return f"{here} Another unit, or other patients?"
     times = f"{factor:.2g} times" if factor >= 1 else f"1/{1 / factor:.2g} of"
-    elsewhere = f"{times} the {usual:.3g} of other hospitals"
+    elsewhere = f"{times} the {baseline:.3g} of other hospitals"
     return f"typically {value:.3g}, {elsewhere}. Is it in another unit{_unit_of(larger)}?"
 
 
@@ -367,13 +371,13 @@ def _which_end_is_off(name: str, columns: Mapping[str, ColumnSummary]) -> str:
     """
     others = _others(name, columns)
     own = [_quantile(columns[name], place) for place in range(len(QUANTILES))]
-    told = [
+    reported = [
         [found for column in others if (found := _quantile(column, place)) is not None]
         for place in range(len(QUANTILES))
     ]
-    if not (told[_LOWEST] and told[_MIDDLE] and told[_HIGHEST]):
+    if not (reported[_LOWEST] and reported[_MIDDLE] and reported[_HIGHEST]):
         return ""
-    low, middle, high = min(told[_LOWEST]), median(told[_MIDDLE]), max(told[_HIGHEST])
+    low, middle, high = min(reported[_LOWEST]), median(reported[_MIDDLE]), max(reported[_HIGHEST])
     if not low < middle < high:
         return ""  # nearly all of the others' patients have one value, as of a column of 0 and 1
     own_low, own_high = own[_LOWEST], own[_HIGHEST]
@@ -386,9 +390,11 @@ def _which_end_is_off(name: str, columns: Mapping[str, ColumnSummary]) -> str:
 
     def stays(*places: int) -> bool:
         return all(
-            scale(min(told[place])) - span / 2 <= scale(value) <= scale(max(told[place])) + span / 2
+            scale(min(reported[place])) - span / 2
+            <= scale(value)
+            <= scale(max(reported[place])) + span / 2
             for place in places
-            if (value := own[place]) is not None and told[place]
+            if (value := own[place]) is not None and reported[place]
         )
 
     if own_low is not None and scale(own_low) <= scale(low) - span and stays(_MIDDLE, _THIRD):

@@ -125,7 +125,7 @@ class Round:
             self.request = None
             self._outcome = _skipped(self._state, self._answers, self._arm, reason)
             return
-        if request.brings.update:
+        if request.expects.update:
             updates = {n: a for n, a in usable.items() if isinstance(a, Update)}
             self._cohort = self._cohort_of(updates.pop(self._started.user), updates)
         self._resume(
@@ -134,7 +134,7 @@ class Round:
                 missing={
                     n: a.reason for n, a in answers.items() if isinstance(a, Rejection | Absence)
                 },
-                updates=self._cohort if request.brings.update else None,
+                updates=self._cohort if request.expects.update else None,
             )
         )
 
@@ -145,7 +145,7 @@ class Round:
             request = next(self._method) if answers is None else self._method.send(answers)
         except StopIteration as end:
             # A hospital may have failed in an exchange after the one that brought its update.
-            cohort = self._cohort if self.request and self.request.brings.update else None
+            cohort = self._cohort if self.request and self.request.expects.update else None
             step = checked_step(end.value, self._state, cohort, known, self._arm)
             self.request, self._outcome = None, self._conclude(step)
         else:
@@ -205,7 +205,7 @@ class Round:
         usable, quorum = len(answers) - len(missing), self._quorum(answers)
         if self.request.any_number or usable >= quorum:
             return ""
-        if self.request.brings.update:
+        if self.request.expects.update:
             return f"{usable} usable updates, {quorum} are needed (federation.quorum)"
         what = f"{usable} usable answers to {self.request.step!r}, {quorum} are needed"
         return what + most_said(missing)

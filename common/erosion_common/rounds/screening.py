@@ -12,7 +12,7 @@ from torch import Tensor
 
 from erosion_common.aggregation.cohort import HospitalName, Update
 from erosion_common.aggregation.vectors import is_finite, norm
-from erosion_common.algorithms.base import TRAIN, UPDATES, Brings, SiteAnswer, TensorTerms
+from erosion_common.algorithms.base import TRAIN, UPDATES, ExpectedReply, SiteAnswer, TensorSpec
 from erosion_common.learning.training import Training
 from erosion_common.protocol.messages import LARGEST_COUNT, StepResult, TrainResult
 from erosion_common.rounds.records import Answer, Rejection
@@ -33,7 +33,7 @@ class Expected:
     round: int
     dim: int  # of the model's parameters
     step: str = TRAIN
-    brings: Brings = UPDATES
+    expects: ExpectedReply = UPDATES
     max_norm: float | None = None  # Euclidean, of an update; None: any finite one is accepted
     sealed: bool = False  # fresh keys come in place of the update
     num_samples: int | None = None  # that the hospital described; None: not known
@@ -46,8 +46,8 @@ def screen(result: object, agent: HospitalName, expected: Expected) -> Answer:
     """Return the answer of `agent`, or why it cannot be used."""
     if not isinstance(result, TrainResult | StepResult):
         return Rejection(f"a {type(result).__name__}, expected the answer to {expected.step!r}")
-    if isinstance(result, TrainResult) != expected.brings.update:
-        what = "an update" if expected.brings.update else "none"
+    if isinstance(result, TrainResult) != expected.expects.update:
+        what = "an update" if expected.expects.update else "none"
         return Rejection(f"a {type(result).__name__}, expected {what} for {expected.step!r}")
     header = result.header
     if header.hospital != agent:
@@ -85,9 +85,9 @@ def _update(result: TrainResult, expected: Expected) -> Answer:
         return Rejection(f"numbers of type {delta.dtype}, expected torch.float32")
     if not is_finite(delta):
         return Rejection(NOT_FINITE)
-    if problem := _problem_with(result.attachments, expected.brings.tensors):
+    if problem := _problem_with(result.attachments, expected.expects.tensors):
         return Rejection(problem)
-    optional = expected.brings.optional.items()
+    optional = expected.expects.optional.items()
     kept = [
         name for name, terms in optional if not _problem_with(result.attachments, {name: terms})
     ]
@@ -106,10 +106,10 @@ def _update(result: TrainResult, expected: Expected) -> Answer:
         norm=length,
         attached_norms={
             name: norm(result.attachments[name])
-            for name, terms in expected.brings.tensors.items()
+            for name, terms in expected.expects.tensors.items()
             if terms.is_measured
         },
-        attachments={n: result.attachments[n] for n in (*expected.brings.tensors, *kept)},
+        attachments={n: result.attachments[n] for n in (*expected.expects.tensors, *kept)},
         hello=header.sealed if expected.sealed else None,
         steps=steps,
     )
@@ -118,7 +118,7 @@ def _update(result: TrainResult, expected: Expected) -> Answer:
 def reject_outsized(
     answers: Mapping[HospitalName, Answer],
     user: HospitalName,
-    usual_norm: float,
+    baseline_norm: float,
     dim: int,
     longest_noise: Callable[[float, int], float] = lambda _patients, _dim: 0.0,
     factors: Mapping[HospitalName, float] = MappingProxyType({}),
@@ -128,8 +128,8 @@ def reject_outsized(
     Updates are measured, and of their attachments and of other answers the tensors with terms that
     say so, each array for itself. What is usual is the median norm of what the *other* hospitals
     sent, so that no site sets its own measure. With fewer than three others a median says little:
-    the user's own update may be small because its training has converged. Then `usual_norm` counts,
-    too: the model's own norm, or what the method says. Where most others sent zeros, there is no
+    the user's own update may be small because its training has converged. Then `baseline_norm`, the
+    model's own norm or what the method says, counts, too. Where most others sent zeros, there is no
     such measure, and a root mean square of LARGEST_STEP is the bound. Beyond either, an update may
     be as long as the noise for privacy that its hospital adds (`longest_noise` of its
     number of patients and `dim`). `factors`: by how much the method lengthens an update.
@@ -146,10 +146,10 @@ def reject_outsized(
         for name, length in lengths.items():
             if name == user or isinstance(screened[name], Rejection):
                 continue
-            usual, num_others = _median_without(ordered, length), len(lengths) - 1
-            if num_others < 3 or not usual:
-                usual = max(usual, usual_norm)
-            limit = OUTSIZED * usual or LARGEST_STEP * math.sqrt(dim)
+            baseline, num_others = _median_without(ordered, length), len(lengths) - 1
+            if num_others < 3 or not baseline:
+                baseline = max(baseline, baseline_norm)
+            limit = OUTSIZED * baseline or LARGEST_STEP * math.sqrt(dim)
             answer = answers[name]
             if length > limit and isinstance(answer, Update) and array == ITSELF:
                 limit += longest_noise(answer.samples_seen, dim)
@@ -158,8 +158,8 @@ def reject_outsized(
                 if array == ITSELF and factors.get(name, 1.0) != 1:
                     what += " as of the user's number of steps"
                 screened[name] = Rejection(
-                    f"{what}, more than {OUTSIZED:g} times what is usual ({usual:.4g})"
-                    if usual
+                    f"{what}, more than {OUTSIZED:g} times what is usual ({baseline:.4g})"
+                    if baseline
                     else f"{what}, at most {limit:.4g} is accepted where others send none or zeros"
                 )
     return screened
@@ -203,25 +203,25 @@ def steps_cap(study: Study, num_samples: int) -> int | None:
     As above, some methods train on two halves, and a described count is rounded. `steps_of` in
     `equal_steps` bounds them from below.
     """
-    return 2 * study.training.steps_with(2 * num_samples) if study.tells_steps else None
+    return 2 * study.training.steps_with(2 * num_samples) if study.reports_steps else None
 
 
 def _step_answer(result: StepResult, expected: Expected) -> Answer:
-    if problem := _problem_with(result.tensors, expected.brings.tensors):
+    if problem := _problem_with(result.tensors, expected.expects.tensors):
         return Rejection(problem)
     values = None
-    if (form := expected.brings.values) is not None:
+    if (form := expected.expects.values) is not None:
         try:
             values = form.model_validate(result.header.values)
         except ValidationError as mismatch:
             return Rejection(f"wrong values: {first_mistake(mismatch, 'form')}")
-    tensors = {name: result.tensors[name] for name in expected.brings.tensors}
-    measured = [name for name, terms in expected.brings.tensors.items() if terms.is_measured]
+    tensors = {name: result.tensors[name] for name in expected.expects.tensors}
+    measured = [name for name, terms in expected.expects.tensors.items() if terms.is_measured]
     length = math.hypot(*(norm(tensors[name].flatten()) for name in measured))
     return SiteAnswer(tensors, values, length if measured else None)
 
 
-def _problem_with(tensors: Mapping[str, Tensor], terms: Mapping[str, TensorTerms]) -> str | None:
+def _problem_with(tensors: Mapping[str, Tensor], terms: Mapping[str, TensorSpec]) -> str | None:
     for name, wanted in terms.items():
         if name not in tensors:
             return f"without the attachment {name!r}"
@@ -240,6 +240,6 @@ def _problem_with(tensors: Mapping[str, Tensor], terms: Mapping[str, TensorTerms
     return None
 
 
-def _in_words(terms: TensorTerms) -> str:
+def _in_words(terms: TensorSpec) -> str:
     lengths = ["any" if length is None else str(length) for length in terms.shape]
     return f"({', '.join(lengths)}{',' if len(lengths) == 1 else ''})"

@@ -36,7 +36,7 @@ CROSS_FITTING = "cross-fitting"  # what the folds are displayed as
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StudyOutcome:
     """What a study ends with."""
 
     study: Study  # as it was run: nothing is left to be selected
@@ -58,7 +58,7 @@ class Outcome:
         return self.evaluated.personal
 
 
-def run_study(ctx: RunContext) -> Outcome:
+def run_study(ctx: RunContext) -> StudyOutcome:
     """Runs every arm and evaluates. Raises RunError, and ModelError before anyone is asked."""
     check_start(ctx.study, ctx.weights)
     decisions = ctx.store.decisions()
@@ -98,7 +98,7 @@ def run_study(ctx: RunContext) -> Outcome:
         for name, member in members.items()
         if member.summary is not None and name in decisions.data_check.compared
     }
-    return Outcome(ctx.study, finals, records, evaluated, choices, compared, summaries)
+    return StudyOutcome(ctx.study, finals, records, evaluated, choices, compared, summaries)
 
 
 def check_start(study: Study, weights: Path | None) -> None:

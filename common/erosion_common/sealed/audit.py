@@ -25,7 +25,7 @@ from erosion_common.support.text import printable
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Opening:
+class Disclosure:
     """One hospital's part of one sum."""
 
     name: str  # of the hospital
@@ -67,7 +67,7 @@ def _secret(text: str) -> bytes:
     return secret
 
 
-def read_opening(path: Path, error: type[ErosionError]) -> Opening:
+def read_disclosure(path: Path, error: type[ErosionError]) -> Disclosure:
     """Read what `write` wrote; raises `error`."""
     try:
         about, tensors = read_tensors(path)
@@ -80,7 +80,7 @@ def read_opening(path: Path, error: type[ErosionError]) -> Opening:
     if update.dtype != torch.float32 or update.ndim != 1:
         kind = str(update.dtype).removeprefix("torch.")
         raise error(f"{path} holds {kind} of shape {tuple(update.shape)}, which is no update.")
-    return Opening(name, view, update.numpy(), seed, mask_key)
+    return Disclosure(name, view, update.numpy(), seed, mask_key)
 
 
 TOLERANCE = 1e-3  # of a distance, relative or absolute; a rounding error is a thousandth of that
@@ -108,7 +108,7 @@ class Examined:
         )
 
 
-def examine(evidence: Evidence, own: NDArray[np.float32], opening: Opening) -> Examined:
+def examine(evidence: Evidence, own: NDArray[np.float32], opening: Disclosure) -> Examined:
     """Compare an opening with what its hospital sent; `own` is the user's update."""
     name = opening.name
     roster = evidence.roster

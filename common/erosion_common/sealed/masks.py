@@ -93,7 +93,7 @@ def hides_others(update: NDArray[np.float32], scale: float, weight: float) -> bo
     return norm_of(update) * weight * scale >= STEPS * math.sqrt(len(update))
 
 
-class Encoder:
+class UpdateEncoder:
     """The nearest whole numbers to factor * scale * value, modulo 2^32, of updates that fit."""
 
     def __init__(self, factor: float, scale: float) -> None:
@@ -111,7 +111,7 @@ class Encoder:
 
 def encode_update(update: NDArray[np.float32], factor: float, scale: float) -> Words:
     """Return a whole update: (dim,)."""
-    words, encoder = np.empty(len(update), np.uint32), Encoder(factor, scale)
+    words, encoder = np.empty(len(update), np.uint32), UpdateEncoder(factor, scale)
     for place in chunks(len(update)):
         encoder.encode(update[place], words[place])
     return words

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from erosion_common.sealed.keys import Part, agree, derive, digest, doubtful
-from erosion_common.sealed.masks import Encoder, Mask, Words, chunks
+from erosion_common.sealed.masks import Mask, UpdateEncoder, Words, chunks
 from erosion_common.sealed.phases import Hello, Receipt, Roster, RoundContext, SumRules, View
 from erosion_common.support.keys import PrivateKey, PublicKey
 
@@ -125,7 +125,7 @@ def masked_words(
     # Never in the memory of an earlier answer: that may still be on its way, and would for a moment
     # show what is not under its masks yet.
     words = np.empty(len(update), np.uint32)
-    encoder = Encoder(view.weights[name], view.scale)
+    encoder = UpdateEncoder(view.weights[name], view.scale)
     for place in chunks(len(update)):  # all of it while the part is in the cache
         part = words[place]
         encoder.encode(update[place], part)

@@ -17,12 +17,12 @@ from erosion_common.algorithms.base import (
     WHOLE,
     Answers,
     Ask,
-    Brings,
+    ExpectedReply,
     Payload,
     RoundStart,
     SealedMeasure,
     SiteAnswer,
-    TensorTerms,
+    TensorSpec,
 )
 from erosion_common.sealed import phases
 from erosion_common.sealed.cohort import SealedCohort, SealedSum
@@ -109,7 +109,7 @@ class SealedRound:
             TRAIN,
             Payload(to_all.tensors, said),
             to_user,
-            brings=Brings(update=True, sealed=True),
+            expects=ExpectedReply(update=True, sealed=True),
         )
         self._sites = self._keys.sites()
         self.own, *others = answered.cohort.updates
@@ -184,8 +184,8 @@ class SealedRound:
                 {phases.SEALED_OWN: rows, phases.MODULUS_PROOF: proof},
                 asked.model_dump(mode="json"),
             ),
-            brings=Brings(
-                tensors={phases.SEALED_DISTANCE: TensorTerms((2 * num_bytes,), torch.uint8)},
+            expects=ExpectedReply(
+                tensors={phases.SEALED_DISTANCE: TensorSpec((2 * num_bytes,), torch.uint8)},
                 values=phases.DistanceSaid,
             ),
             hospitals=sorted(self.peers),
@@ -258,9 +258,9 @@ class SealedRound:
         in_measure = self.attempt.measure.largest_scale / self.attempt.measured_norm
         left_out = []
         for name, apart in distances.items():
-            usual = median([1.0, *(other + 1 for n, other in distances.items() if n != name)])
+            baseline = median([1.0, *(other + 1 for n, other in distances.items() if n != name)])
             noise = in_measure * self._noise[name]
-            if apart - 1 - noise > OUTSIZED * usual or apart >= self._asker.farthest:
+            if apart - 1 - noise > OUTSIZED * baseline or apart >= self._asker.farthest:
                 left_out.append(name)
         return left_out
 
@@ -334,14 +334,14 @@ class SealedRound:
                     self._total += words
             return SiteAnswer({}, said)
 
-        terms = TensorTerms((len(self.own.delta),), torch.uint32)
+        terms = TensorSpec((len(self.own.delta),), torch.uint32)
         return Ask(
             phases.MASKED,
             to_each={
                 name: Payload(values=self._disclosed(view, name).model_dump(mode="json"))
                 for name in view.members
             },
-            brings=Brings(tensors={phases.WORDS: terms}, values=phases.MaskedSaid),
+            expects=ExpectedReply(tensors={phases.WORDS: terms}, values=phases.MaskedSaid),
             hospitals=view.members,
             sends_parameters=False,
             as_it_comes=add,
@@ -373,7 +373,7 @@ class SealedRound:
         return Ask(
             phases.UNMASK,
             to_each=to_each,
-            brings=Brings(values=phases.UnmaskSaid),
+            expects=ExpectedReply(values=phases.UnmaskSaid),
             hospitals=helpers,
             sends_parameters=False,
             any_number=True,

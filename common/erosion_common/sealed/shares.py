@@ -67,7 +67,7 @@ class Shares:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Channel:
+class PairChannel:
     """The sealed way between two sites in one attempt at a round."""
 
     key: bytes
@@ -76,7 +76,7 @@ class Channel:
     @classmethod
     def between(
         cls, names: tuple[str, str], own_private: bytes, other_public: bytes, roster_hash: bytes
-    ) -> "Channel":
+    ) -> "PairChannel":
         """Return the same channel from either side. `names`: the own one first."""
         pairs = sorted(zip(names, (public_half(own_private), other_public), strict=True))
         bound = digest("seal", roster_hash, *(part for pair in pairs for part in pair))

@@ -383,7 +383,7 @@ class Study(Settings):
         return self.privacy.longest_noise(self.num_releases, patients, dim)
 
     @property
-    def tells_steps(self) -> bool:
+    def reports_steps(self) -> bool:
         """Whether hospitals take different numbers of steps, which they report if an arm asks."""
         is_summed = self.federation.sealed or self.privacy is not None
         return self.training.epochs is not None and not is_summed

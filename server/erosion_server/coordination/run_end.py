@@ -10,7 +10,7 @@ from erosion_common.formats.json_file import write_json
 from erosion_common.formats.model_card import ModelCard, write_model
 from erosion_common.protocol.messages import EvaluateReply, Summary
 from erosion_common.rounds.records import RoundRecord
-from erosion_common.rounds.study import Outcome
+from erosion_common.rounds.study import StudyOutcome
 from erosion_common.study.study import Study
 from erosion_common.support.files import write_atomically
 from erosion_common.support.process import peak_megabytes
@@ -39,7 +39,7 @@ MOST_DESCRIBED = 12  # hospitals with their columns in a result
 
 
 def result_of(
-    outcome: Outcome, started: str, seconds: float, in_folds: Sequence[RoundRecord] = ()
+    outcome: StudyOutcome, started: str, seconds: float, in_folds: Sequence[RoundRecord] = ()
 ) -> Result:
     """Return the figures and the verdict. `started`: ISO 8601, UTC; `seconds`: of this start alone.
 
@@ -107,7 +107,7 @@ def result_of(
     )
 
 
-def _described(outcome: Outcome, ledger: Mapping[str, Contribution]) -> dict[str, Summary]:
+def _described(outcome: StudyOutcome, ledger: Mapping[str, Contribution]) -> dict[str, Summary]:
     """Return the descriptions of the user and of the others that counted most."""
     weights = {name: given.weight_sum for name, given in ledger.items()}
     peers = sorted(
@@ -122,7 +122,7 @@ def _described(outcome: Outcome, ledger: Mapping[str, Contribution]) -> dict[str
     }
 
 
-def write(folder: RunFolder, result: Result, outcome: Outcome) -> None:
+def write(folder: RunFolder, result: Result, outcome: StudyOutcome) -> None:
     """Everything that the run ends with; the report last, for it says that the run has ended."""
     finals, study = outcome.finals, outcome.study
     arm = result.delivered_arm

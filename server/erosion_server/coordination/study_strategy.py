@@ -19,14 +19,14 @@ from erosion_common.rounds.context import RunContext
 from erosion_common.rounds.exchange import OpenRound
 from erosion_common.rounds.records import RoundRecord, RunState
 from erosion_common.rounds.strategy import RoundStrategy
-from erosion_common.rounds.study import Outcome, run_study
+from erosion_common.rounds.study import StudyOutcome, run_study
 from erosion_server.coordination.network import NetworkChannel
 
 
 class StudyStrategy(RoundStrategy):
     """Runs a study for one user; `outcome` has what Flower's `Result` has no room for."""
 
-    outcome: Outcome
+    outcome: StudyOutcome
     grid: Grid
 
     def __init__(self, ctx: RunContext, channel: NetworkChannel) -> None:

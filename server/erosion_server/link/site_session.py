@@ -16,7 +16,7 @@ from flwr.app import Error
 
 from erosion_common.protocol.envelope import (
     Assembly,
-    Description,
+    ContentDescription,
     FrameSize,
     MemorySpace,
     Nowhere,
@@ -266,7 +266,9 @@ class SiteSession:
         if asked is None:
             raise ProtocolFault("a reply to what it was not asked")
         description = (
-            Description({}, {}, ()) if "error" in head else read_description(head.get("records"))
+            ContentDescription({}, {}, ())
+            if "error" in head
+            else read_description(head.get("records"))
         )
         head.pop("records", None)
         if description.num_bytes > asked.most_bytes:

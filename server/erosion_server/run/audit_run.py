@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from erosion_common.errors import RunError
-from erosion_common.sealed.audit import Examined, examine, read_opening
+from erosion_common.sealed.audit import Examined, examine, read_disclosure
 from erosion_common.sealed.records import Evidence, RecordFiles, arms_in
 from erosion_server.run.run_folder import RunFolder
 
@@ -22,7 +22,7 @@ def audit_run(run: Path, openings: Sequence[Path]) -> bool:
             " did not fit."
         )
     ((evidence, own),) = found  # a study has one sealed arm
-    shown = [examine(evidence, own.numpy(), read_opening(path, RunError)) for path in openings]
+    shown = [examine(evidence, own.numpy(), read_disclosure(path, RunError)) for path in openings]
     for line in _lines(evidence, shown):
         print(line)
     return all(finding.is_honest for finding in shown)

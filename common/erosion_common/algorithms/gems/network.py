@@ -5,36 +5,33 @@ from dataclasses import replace
 from typing import Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from erosion_common.algorithms.base import (
     Answers,
     Ask,
-    Brings,
+    ExpectedReply,
     Layout,
     Payload,
     RoundStart,
     SiteStep,
-    TensorTerms,
+    TensorSpec,
 )
 from erosion_common.algorithms.gems.balls import (
     LARGEST_RADIUS,
     Layer,
     balls,
+    directions,
     hidden_features,
     layer_of_neurons,
+    neuron_radii,
     problem_with_radius,
     split_layers,
 )
 from erosion_common.algorithms.gems.meeting import merge_neurons
-from erosion_common.algorithms.gems.retraining import perceptron, retrain, training_of
-from erosion_common.algorithms.gems.rounds import (
-    GemsOptions,
-    PublicTuning,
-    measured_neurons,
-    module_widths,
-    perceptron_widths,
-)
+from erosion_common.algorithms.gems.retraining import Retraining, perceptron, retrain, training_of
+from erosion_common.algorithms.gems.rounds import PublicTuning, module_widths, perceptron_widths
 from erosion_common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork, WorkSize
 from erosion_common.learning.trainable import flat_parameters
 
@@ -43,7 +40,7 @@ _NEURONS, _RADII = "neurons", "radii"
 _HIDDEN = "hidden_{}"  # (m, d + 1) the common hidden layers so far, from the input
 
 
-class NetworkGems(PublicTuning, GemsOptions):
+class NetworkGems(PublicTuning):
     """GEMS for a network: similar hidden neurons of all hospitals are merged, the others kept.
 
     Each hospital trains its own smaller network; their hidden neurons together become the
@@ -58,6 +55,22 @@ class NetworkGems(PublicTuning, GemsOptions):
     """
 
     algorithm: Literal["network_gems"] = "network_gems"
+    clusters: int = Field(
+        default=100,
+        ge=1,
+        description="Clusters of all neurons of a layer, in which similar ones are merged.",
+    )
+    neuron_epsilon: float = Field(
+        default=1.0, gt=0, description="How much a neuron's output may change (eps_j in eq. 3)."
+    )
+    divide_by_count: bool = Field(
+        default=True,
+        description="Whether that change is divided by the number of patients; eq. 3 does not.",
+    )
+    retraining: Retraining = Field(
+        default="zeros",
+        description='"zeros": the output layer starts at 0, or "authors": at chance.',
+    )
 
     def problem_with_model(self, layout: Callable[[], Layout]) -> str | None:
         """Refuse models other than perceptrons with hidden layers."""
@@ -104,14 +117,14 @@ class NetworkGems(PublicTuning, GemsOptions):
         width_in = widths[0]
         for depth, width in enumerate(own[1:-1]):
             terms = {
-                _NEURONS: TensorTerms((width, width_in + 1), is_measured=True),
-                _RADII: TensorTerms((width,)),
+                _NEURONS: TensorSpec((width, width_in + 1), is_measured=True),
+                _RADII: TensorSpec((width,)),
             }
             values = {"hospitals": num_hospitals}
             found = yield Ask(
                 NEURONS,
                 Payload(hidden, values),
-                brings=Brings(tensors=terms),
+                expects=ExpectedReply(tensors=terms),
                 hospitals=names,
                 sends_parameters=False,
             )
@@ -136,7 +149,13 @@ class NetworkGems(PublicTuning, GemsOptions):
             above = widths[len(common) + 1 : -1]
             layer = self._retrained(rest, features, above, widths[-1], generator)[0]
         inputs = held_out.of_patients(hidden_features(common, held_out.inputs.flatten(1)))
-        radii = measured_neurons(layer, inputs, self, generator)
+        radii = neuron_radii(
+            layer,
+            inputs,
+            self.neuron_epsilon,
+            directions(self.directions, inputs.shape[1] + 1, generator),
+            divide_by_count=self.divide_by_count,
+        )
         return LocalAnswer({_NEURONS: layer.neurons, _RADII: radii.float()}, keep=work.kept)
 
     def train(self, work: LocalWork) -> LocalOutcome:
@@ -181,10 +200,7 @@ class NetworkGems(PublicTuning, GemsOptions):
             torch.cat([tensors[_NEURONS] for tensors in sent]),
             radii.masked_fill(torch.tensor(strange), 0.0),
         )
-        merged = merge_neurons(
-            every,
-            self.clusters,
-        )
+        merged = merge_neurons(every, self.clusters)
         if len(merged.neurons) <= most:
             return merged.neurons
         # More hospitals than the study's layer has neurons: each cluster becomes one of them.

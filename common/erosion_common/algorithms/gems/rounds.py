@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -18,31 +18,27 @@ from erosion_common.algorithms.base import (
     Answers,
     ArmBase,
     Ask,
-    Brings,
     BuildContext,
     Exchanges,
+    ExpectedReply,
     Layout,
     Payload,
     RoundStart,
     SiteStep,
     Step,
-    TensorTerms,
+    TensorSpec,
     relative_weights,
 )
 from erosion_common.algorithms.gems.balls import (
-    GoodEnough,
     Layer,
     directions,
     good_enough_ball,
     hidden_features,
-    neuron_radii,
     problem_with_radius,
     split_layers,
 )
-from erosion_common.algorithms.gems.meeting import (
-    meet_from_afar,
-)
-from erosion_common.algorithms.gems.retraining import Retraining, fine_tune, tuning
+from erosion_common.algorithms.gems.meeting import Meeting, meet_from_afar
+from erosion_common.algorithms.gems.retraining import fine_tune, tuning
 from erosion_common.errors import Refusal
 from erosion_common.learning.local_sgd import LocalResult
 from erosion_common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork, WorkSize
@@ -50,78 +46,6 @@ from erosion_common.learning.training import Training
 from erosion_common.settings.base import Settings
 from erosion_common.support.text import printable
 from erosion_common.tasks.task import Task
-
-
-class BallOptions(Settings):
-    """What good enough means, and how it is measured."""
-
-    epsilon: float = Field(
-        default=0.7,
-        ge=0,
-        le=1,
-        description="Accuracy that is good enough, or a share of the own model's; see "
-        "`epsilon_of`.",
-    )
-    epsilon_of: Literal["accuracy", "own_accuracy"] = Field(
-        default="accuracy",
-        description="What `epsilon` is: an accuracy, or a share of the accuracy of the "
-        "hospital's own model.",
-    )
-    directions: int = Field(
-        default=500,
-        ge=1,
-        le=100_000,
-        description="Directions that are tried from the centre of a ball to measure its radius.",
-    )
-
-
-class GemsOptions(BallOptions):
-    """Networks: how hidden neurons are merged."""
-
-    clusters: int = Field(
-        default=100,
-        ge=1,
-        description="Clusters of all neurons of a layer, in which similar ones are merged.",
-    )
-    neuron_epsilon: float = Field(
-        default=1.0, gt=0, description="How much a neuron's output may change (eps_j in eq. 3)."
-    )
-    divide_by_count: bool = Field(
-        default=True,
-        description="Whether that change is divided by the number of patients; eq. 3 does not.",
-    )
-    retraining: Retraining = Field(
-        default="zeros",
-        description='"zeros": the output layer starts at 0, or "authors": at chance.',
-    )
-
-
-def measured_ball(
-    layer: Layer,
-    features: Tensor,
-    labels: Tensor,
-    options: BallOptions,
-    generator: torch.Generator,
-    cell: int = 1,
-) -> GoodEnough:
-    """Return the ball of output layers around `layer`, on patients that it was not trained on.
-
-    The radius is about `cell` patients, or 0.
-    """
-    epsilon = options.epsilon
-    if options.epsilon_of == "own_accuracy":
-        epsilon *= accuracy_of(layer, features, labels)
-    along = directions(options.directions, layer.flat.numel(), generator)
-    return good_enough_ball(layer, features, labels, epsilon, along, cell=cell)
-
-
-def measured_neurons(
-    layer: Layer, inputs: Tensor, options: GemsOptions, generator: torch.Generator
-) -> Tensor:
-    """Return the radius of every neuron of a hidden layer: (out,) float64."""
-    along = directions(options.directions, inputs.shape[1] + 1, generator)
-    divide = options.divide_by_count
-    return neuron_radii(layer, inputs, options.neuron_epsilon, along, divide_by_count=divide)
 
 
 def accuracy_of(layer: Layer, features: Tensor, labels: Tensor) -> float:
@@ -150,7 +74,7 @@ class SentBall:
         return 0.0 if self.problem else self.radius
 
     @property
-    def is_untold(self) -> bool:
+    def is_undisclosed(self) -> bool:
         """Whether its model is good enough, and fewer than a cell of patients may be lost."""
         return self.radius == 0 and self.accuracy >= self.needed - 1e-6
 
@@ -169,21 +93,7 @@ def sent_ball(hospital: HospitalName, attachment: Tensor) -> SentBall:
     return SentBall(hospital, radius, accuracy, needed, patients)
 
 
-class Met(Protocol):
-    """What is said of a model that was found: a `Meeting`, or what `descend` found."""
-
-    @property
-    def gaps(self) -> Tensor:
-        """How far it lies outside each ball (k,); 0: inside."""
-        ...
-
-    @property
-    def in_all(self) -> bool:
-        """Whether it lies in every ball that counts."""
-        ...
-
-
-def in_words(sent: Sequence[SentBall], meeting: Met) -> str:
+def in_words(sent: Sequence[SentBall], meeting: Meeting) -> str:
     """Return whether the model found lies in all balls, and by how much it misses the others."""
     believed = [number for number, ball in enumerate(sent) if ball.problem is None]
     sentences = [f"{ball.hospital} is left out: {ball.problem}" for ball in sent if ball.problem]
@@ -193,10 +103,10 @@ def in_words(sent: Sequence[SentBall], meeting: Met) -> str:
         for ball in sent
         if ball.problem is None and ball.accuracy < ball.needed - 1e-6
     ]
-    if untold := [ball.hospital for ball in sent if ball.is_untold]:
+    if undisclosed := [ball.hospital for ball in sent if ball.is_undisclosed]:
         sentences.append(
-            f"where fewer patients may be lost than a cell ({_list(untold)}), a ball holds no other"
-            " model"
+            f"where fewer patients may be lost than a cell ({_list(undisclosed)}), a ball holds no"
+            " other model"
         )
     if meeting.in_all:
         return "; ".join([*sentences, f"the model lies in the balls of all {len(believed)}"])
@@ -219,12 +129,14 @@ def apart_in_words(
     """
     sentences = []
     for one, ball in enumerate(sent):
-        if ball.hospital not in refusing or ball.problem or ball.is_untold:
+        if ball.hospital not in refusing or ball.problem or ball.is_undisclosed:
             continue
         strangers = [
             other.hospital
             for number, other in enumerate(sent)
-            if number != one and not (other.problem or other.is_untold) and not meets(one, number)
+            if number != one
+            and not (other.problem or other.is_undisclosed)
+            and not meets(one, number)
         ]
         both = "that is good enough for both, as far as their balls tell"
         if len(strangers) == 1:
@@ -235,20 +147,13 @@ def apart_in_words(
     return "; ".join(sentences)
 
 
-class Check(Protocol):
-    """What a hospital found of the model, on the patients that it held out."""
-
-    accuracy: float
-    needed: float
-
-
-def refusing(found: Mapping[HospitalName, Check]) -> list[HospitalName]:
+def refusing(found: Mapping[HospitalName, "OwnCheck"]) -> list[HospitalName]:
     """Return the hospitals for which the model is not good enough."""
     return [name for name, check in found.items() if check.accuracy < check.needed - 1e-6]
 
 
 def checks_in_words(
-    found: Mapping[HospitalName, Check], missing: Mapping[HospitalName, str]
+    found: Mapping[HospitalName, "OwnCheck"], missing: Mapping[HospitalName, str]
 ) -> str:
     """Return what the hospitals' own checks say of the model."""
     refused = [
@@ -270,8 +175,8 @@ def _list(names: Sequence[str], word: str = "and") -> str:
 
 
 BALL = "ball"  # (4,) of an update: see `SentBall`
-CHECK, REST = "check", "rest"
-_MODEL, _NEEDED = "model", "needed"
+CHECK, REST, TUNE = "check", "rest", "tune"
+_MODEL, _NEEDED, _OUTPUT = "model", "needed", "output"
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,9 +193,27 @@ class OwnCheck(Settings):
     needed: float = Field(ge=0, le=1)  # what it asked for
 
 
-class GemsBase(ArmBase, BallOptions):
+class GemsBase(ArmBase):
     """A round: what comes before training, training with a ball, the meeting, the checks."""
 
+    epsilon: float = Field(
+        default=0.7,
+        ge=0,
+        le=1,
+        description="Accuracy that is good enough, or a share of the own model's; see "
+        "`epsilon_of`.",
+    )
+    epsilon_of: Literal["accuracy", "own_accuracy"] = Field(
+        default="accuracy",
+        description="What `epsilon` is: an accuracy, or a share of the accuracy of the "
+        "hospital's own model.",
+    )
+    directions: int = Field(
+        default=500,
+        ge=1,
+        le=100_000,
+        description="Directions that are tried from the centre of a ball to measure its radius.",
+    )
     gems_rounds: int = Field(default=1, ge=1, le=100, description="Rounds; then the arm ends.")
     local_rounds: int = Field(
         default=1,
@@ -393,16 +316,6 @@ class GemsBase(ArmBase, BallOptions):
             work.kept,
         )
 
-    def which_meet(self, cohort: Cohort, sent: Sequence[SentBall]) -> Callable[[int, int], bool]:
-        """Return whether two balls, by their place in the cohort, have a model in common."""
-        apart = distances_between(cohort.gram())
-
-        def meets(one: int, other: int) -> bool:
-            reach = sent[one].radius + sent[other].radius
-            return float(apart[one, other]) <= reach * (1 + 1e-6)
-
-        return meets
-
     def parts(self, work: LocalWork) -> tuple[LocalWork, LocalWork]:
         """Return the patients to train on and those held out; the same where there are too few."""
         return work.hold_out(self.validation_share)
@@ -437,8 +350,12 @@ class GemsBase(ArmBase, BallOptions):
         _, held_out = self.parts(work)
         features = held_out.of_patients(hidden_features(hidden, held_out.inputs.flatten(1)))
         outcomes = held_out.outcomes
+        epsilon = self.epsilon
+        if self.epsilon_of == "own_accuracy":
+            epsilon *= accuracy_of(output, features, outcomes)
+        along = directions(self.directions, output.flat.numel(), generator)
         cell = held_out.smallest_cell
-        ball = measured_ball(output, features, outcomes, self, generator, cell)
+        ball = good_enough_ball(output, features, outcomes, epsilon, along, cell=cell)
         sent = SentBall(work.agent, ball.radius, ball.accuracy, ball.needed, len(outcomes))
         needed = torch.tensor(min(ball.needed, 1.0))
         return LocalOutcome(delta, samples_seen, {BALL: sent.tensor}, {_NEEDED: needed})
@@ -493,14 +410,14 @@ class GemsBase(ArmBase, BallOptions):
         checked = yield Ask(
             CHECK,
             Payload({_MODEL: begun.parameters + step.delta}),
-            brings=Brings(values=OwnCheck),
+            expects=ExpectedReply(values=OwnCheck),
             any_number=True,
             hospitals=self.checked_by(begun),
             sends_parameters=bool(self.own_parameters),
         )
         found = {name: answer.values for name, answer in checked.replies.items()}
         sent = sent_balls(trained.cohort)
-        meets = self.which_meet(trained.cohort, sent)
+        meets = which_meet(trained.cohort, sent)
         said = (  # what matters most comes first
             checks_in_words(found, checked.missing),
             apart_in_words(sent, meets, refusing(found)),
@@ -514,11 +431,18 @@ def sent_balls(cohort: Cohort) -> list[SentBall]:
     return [sent_ball(update.agent, update.attachments[BALL]) for update in cohort.updates]
 
 
-def distances_between(gram: Tensor) -> Tensor:
-    """Return |d_i - d_j| of all pairs, from the inner products (k, k)."""
+def which_meet(cohort: Cohort, sent: Sequence[SentBall]) -> Callable[[int, int], bool]:
+    """Return whether two balls, by their place in the cohort, have a model in common."""
+    gram = cohort.gram()
     norms = gram.diagonal()
     squares: Tensor = norms + norms[:, None] - 2 * gram
-    return squares.clamp(min=0.0).sqrt()
+    apart = squares.clamp(min=0.0).sqrt()  # |d_i - d_j|
+
+    def meets(one: int, other: int) -> bool:
+        reach = sent[one].radius + sent[other].radius
+        return float(apart[one, other]) <= reach * (1 + 1e-6)
+
+    return meets
 
 
 def module_widths(model: nn.Module) -> tuple[int, ...]:
@@ -536,10 +460,6 @@ def perceptron_widths(layout: Layout) -> tuple[int, ...]:
     widths = (weights[0] // biases[0], *biases)
     fits = all(w == i * o for w, (i, o) in zip(weights, pairwise(widths), strict=True))
     return widths if fits else ()
-
-
-TUNE = "tune"
-_MODEL, _OUTPUT = "model", "output"
 
 
 class PublicTuning(GemsBase):
@@ -599,7 +519,7 @@ class PublicTuning(GemsBase):
         tuned = yield Ask(
             TUNE,
             Payload({_MODEL: model}),
-            brings=Brings(tensors={_OUTPUT: TensorTerms((size,), is_measured=True)}),
+            expects=ExpectedReply(tensors={_OUTPUT: TensorSpec((size,), is_measured=True)}),
             hospitals=[name],
             sends_parameters=False,
             any_number=True,
