@@ -5,51 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from erosion.simulation.testbed import study_path
-from erosion_common.study.study import Study, load_study
-from experiments.cells import Cell, Values
 from experiments.papers import fed_heart, fed_heart_published
-from experiments.papers.flamby import ARMS
-
-
-def test_every_cell_is_a_valid_study_with_all_arms() -> None:
-    raw = load_study(study_path("heart-disease")).model_dump(mode="json")
-    for plan in fed_heart.plans()[:4]:
-        changed = raw | {"user": plan.config["user"], "arms": plan.config["arms"]}
-        assert list(Study.model_validate(changed).arms) == list(ARMS)
-
-
-def test_the_page_sets_ours_beside_the_published_figures() -> None:
-    cells: dict[str, Cell] = {}
-    arms = ["majority", "pooled", *ARMS]
-    users = load_study(study_path("heart-disease")).hospitals
-    for plan in fed_heart.plans():
-        figures: Values = {
-            arm: {"accuracy": 0.7 + 0.001 * place, "auroc": 0.8, "brier": 0.1}
-            for place, arm in enumerate(arms)
-        }
-        again: Values = {arm: dict.fromkeys(users, 0.6) for arm in fed_heart_published.ARMS}
-        found = again if "kind" in plan.config else {**figures, "patients": 16}
-        cells[plan.name] = Cell(plan, found, "c0ffee", "command", 1.0)
-    text = fed_heart.draw(cells).text
-    assert "| its training repeated, FedAvg | 60.0 | 60.0 | 60.0 | 60.0 | 60.0 |" in text
-    assert "random starts of its 5 seeds" in text
-    assert "| FLamby, pooled | 78.3 | 76.4 | 75.0 | 64.4 | 73.5 |" in text
-    assert "| majority | 70.0 | 70.0 | 70.0 | 70.0 | 70.0 |" in text
-    assert "| local | 0.702 ± 0.000 | 0.800 ± 0.000 | 0.100 ± 0.000 |" in text
-    assert "for all 72 together" in text  # 4 users x 3 of ours x 3 others x 2 metrics
-
-
-def test_a_page_of_the_first_cells_alone_has_no_empty_table() -> None:
-    plan = fed_heart.plans()[0]
-    figures = {
-        arm: {"accuracy": 0.7, "auroc": None, "brier": 0.1} for arm in ["majority", "pooled", *ARMS]
-    }
-    cell = Cell(plan, {**figures, "patients": 16}, "c0ffee", "command", 1.0)
-    text = fed_heart.draw({plan.name: cell}).text
-    assert "| majority | 70.0 |  |  |  |  |" in text
-    assert "for all" not in text
-    assert "repeated" not in text
 
 
 @pytest.mark.data

@@ -281,17 +281,6 @@ def test_the_page_says_which_differences_an_interval_supports() -> None:
     assert "| rosendahl | weight_erosion | own | 0.25 | 0.25 | 0.25 |" in text
 
 
-def test_a_page_of_the_first_cells_alone_compares_nothing() -> None:
-    cells = cells_of(1)
-    text = draw({"first": cells["ham10000-rosendahl-0"]}).text
-    assert "| local | 0.700 |" in text
-    assert "CIFAR-10: skewed" not in text
-    assert "Ours minus others" not in text
-    both = draw(cells).text
-    assert "| cifar10" not in both
-    assert "CIFAR-10: skewed labels" in both
-
-
 def test_an_auroc_that_is_undefined_in_a_split_leaves_that_split_out() -> None:
     cells = cells_of(5)
     figures = cells["cifar10-hospital-0-0"].figures

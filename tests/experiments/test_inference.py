@@ -53,14 +53,6 @@ def cell(plan: CellPlan, **figures: object) -> Cell:
     return Cell(plan, figures, "c0ffee", "erosion experiment", 1.0)
 
 
-def test_the_page_tells_every_series() -> None:
-    cells = {plan.name: cell(plan, found=plan.config["seed"]) for plan in inference.plans()}
-    page = inference.draw(cells)
-    for words in inference.SERIES.values():
-        assert f"| {words} | 0.5 of 60 |" in page.text
-    assert page.pictures[inference.FIGURE].startswith(b"<?xml")
-
-
 def test_the_price_of_a_protection_is_told_beside_the_first() -> None:
     cells = {}
     for plan in protections.plans():

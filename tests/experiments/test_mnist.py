@@ -10,21 +10,16 @@ import pytest
 from numpy.typing import NDArray
 
 from erosion.sources.mnist import PATTERNS, partition
-from experiments.cells import Cell, CellPlan
+from experiments.cells import CellPlan
 from experiments.papers import mnist
 from experiments.papers.image_sites import HeldImages
-from experiments.papers.mnist import PUBLISHED, draw
+from experiments.papers.mnist import PUBLISHED
 from experiments.tables import wilson
 
 DATA = Path(os.environ["EROSION_DATA"]) if "EROSION_DATA" in os.environ else None
 needs_mnist = pytest.mark.skipif(
     DATA is None or not (DATA / "mnist").is_dir(), reason="needs EROSION_DATA with the folder mnist"
 )
-
-
-def cell(name: str, accuracy: list[float], **figures: Any) -> Cell:
-    plan = next(plan for plan in mnist.plans() if plan.name == name)
-    return Cell(plan, {"accuracy": accuracy, "test_images": 1038, **figures}, "c" * 40, "cmd", 1.0)
 
 
 def test_the_grid_begins_with_the_paper_s_84_cells() -> None:
@@ -40,22 +35,6 @@ def test_the_interval_is_wilson_s() -> None:
     assert low == pytest.approx(0.23659, abs=1e-4)
     assert high == pytest.approx(0.76341, abs=1e-4)
     assert wilson(1.0, 1000)[1] == pytest.approx(1.0)
-
-
-def test_a_page_of_some_cells_leaves_the_others_open() -> None:
-    cells = {
-        "C-10-local": cell("C-10-local", [0.5, 0.9932, 0.99]),
-        "C-10-weight_erosion": cell("C-10-weight_erosion", [0.7, 0.998], mean_weight=[0.9, 0.8]),
-    }
-    page = draw(cells)
-    assert "right in a share of 0.11 (A), 0.58 (B), 0.27 (C), 0.41 (D)" in page.text
-    assert "Every image at one agent" not in page.text
-    assert "| C | Local | 0.9923 | 0.9932 | 0.986 to 0.997 | 0.9900 |" in page.text
-    assert "| C | FedAvg | 0.9894 | \u2013 | \u2013 | \u2013 |" in page.text
-    assert "## 20 agents" not in page.text
-    assert "Weight Erosion and Local stand in the published order in 1 of 1 settings." in page.text
-    assert "Weight Erosion and FedAvg stand" not in page.text
-    assert b"</svg>" in page.pictures["rounds.svg"]
 
 
 def test_the_constants_are_the_authors() -> None:
@@ -89,27 +68,6 @@ def test_both_partitions_are_run_where_the_authors_gives_images_to_several_agent
             given = np.concatenate(partition(labels, pattern, agents, "reference"))
             is_shared = len(np.unique(given)) < len(given)
             assert is_shared == (agents in mnist.SHARED.get(pattern, ()))
-
-
-def test_further_cells_stand_in_tables_of_their_own() -> None:
-    cells = {
-        name: cell(name, accuracy)
-        for name, accuracy in {
-            "G-20-local": [0.98, 0.97],
-            "G-20-weight_erosion": [0.96, 0.95],
-            "A-10-local": [0.98, 0.97],
-            "A-10-weight_erosion": [0.96, 0.95],
-            "A-10-weight_erosion-recommended": [0.9932, 0.99],
-            "G-20-local-disjoint": [0.95, 0.94],
-        }.items()
-    }
-    text = draw(cells).text
-    ours = "0.9932 (0.986 to 0.997), 0.9900"
-    assert f"| 10 | A | 0.9600 (0.946 to 0.970), 0.9500 | \u2013 | {ours} |" in text
-    assert "- as published: in the last round above local in 0 of 2 settings\n" in text
-    assert "- recommended: in the last round above local in 1 of 1 settings\n" in text
-    assert "- default unit" not in text
-    assert "| 20 | G | local | 0.9800 (0.969 to 0.987), 0.9700 | 0.9500 (" in text
 
 
 @needs_mnist

@@ -1,6 +1,7 @@
 """The papers' experiments: hand-computed values, and one small cell of each."""
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from erosion.sources.titanic import (
     load_passengers,
     split_indices,
 )
+from erosion_common.study.study import Study
 from experiments.cells import (
     FILE_NAME,
     CellFile,
@@ -25,13 +27,13 @@ from experiments.cells import (
 from experiments.experiment import carry_out, with_constants
 from experiments.papers import (
     EXPERIMENTS,
-    named,
     quadratic,
     titanic,
 )
 from experiments.papers.quadratic import expected_losses, mean_plans
 from experiments.papers.quadratic import run_means as run_mean
 
+RESULTS = Path(__file__).parents[2] / "experiments" / "results"
 DATA = Path(os.environ["EROSION_DATA"]) if "EROSION_DATA" in os.environ else None
 needs_titanic = pytest.mark.skipif(
     DATA is None or not (DATA / "titanic").is_dir(),
@@ -211,7 +213,7 @@ def test_one_cell_of_each_experiment_is_run_and_drawn(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_page_is_what_its_cells_say(name: str, tmp_path: Path) -> None:
-    kept = Path(__file__).parents[2] / "experiments" / "results" / name
+    kept = RESULTS / name
     if not kept.is_dir():
         pytest.skip(f"no cell of {name} is kept")
     (tmp_path / name).mkdir()
@@ -224,7 +226,7 @@ def test_every_page_is_what_its_cells_say(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_the_cells_that_were_run_are_of_the_configurations_that_are_planned(name: str) -> None:
-    folder = Path(__file__).parents[2] / "experiments" / "results" / name
+    folder = RESULTS / name
     assert set(read_cells(folder, EXPERIMENTS[name].plans())) == set(CellFile.read(folder).cells)
 
 
@@ -234,6 +236,24 @@ def test_every_experiment_s_cells_have_names_of_their_own() -> None:
         assert len(set(names)) == len(names)
 
 
-def test_an_unknown_experiment_names_those_there_are() -> None:
-    with pytest.raises(ExperimentError, match="titanic, quadratic"):
-        named("nothing")
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_page_of_few_cells_leaves_out_what_has_no_figure(name: str) -> None:
+    experiment = EXPERIMENTS[name]
+    cells = read_cells(RESULTS / name, experiment.plans())
+    for count in (1, 7):
+        text = experiment.draw(dict(list(cells.items())[:count])).text
+        assert text.startswith("# ")
+        assert "nan" not in re.findall(r"\w+", text)
+        assert not re.search(r"^## [^\n]*\n\n#", text, re.MULTILINE), "a heading with nothing below"
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_cell_is_a_valid_study_with_its_arms(name: str) -> None:
+    experiment = EXPERIMENTS[name]
+    kinds = {
+        (plan.config.get("study"), plan.config.get("user")): plan for plan in experiment.plans()
+    }
+    for plan in list(kinds.values())[:7]:
+        found = experiment.settings(plan.config)
+        if isinstance(found, Study) and "arms" in plan.config:
+            assert list(found.arms) == list(plan.config["arms"])

@@ -40,14 +40,6 @@ def test_differences_are_of_the_same_splits() -> None:
     assert "| weight_erosion minus local | +0.00 (+0.00 to +0.00) |" in privacy.draw(both).text
 
 
-def test_the_page_shows_what_was_run_and_a_dash_for_the_rest() -> None:
-    figures = {"errors": [3, 5], "log_loss": [0.1, 0.2], "patients": 104}
-    done = {"local-0", "weight_erosion-epsilon3-0", "trial-epsilon3-rate2-clip1"}
-    text = privacy.draw(cells_of(done, figures)).text
-    assert "| weight_erosion | – | – | 4.00 ± 1.00 (0.150), 2 splits | – |" in text
-    assert "**4.0**" in text
-
-
 @pytest.mark.parametrize("epsilon", privacy.EPSILONS)
 def test_the_setting_with_the_fewest_errors_over_the_trial_splits_is_used(epsilon: float) -> None:
     errors = {}

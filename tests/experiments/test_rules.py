@@ -11,7 +11,7 @@ from erosion_common.algorithms import REGISTRY
 from erosion_common.study.study import Study
 from experiments.cells import Cell, CellPlan
 from experiments.experiment import Experiment
-from experiments.papers import named, references, rules, split_studies, tuned_rules
+from experiments.papers import references, rules, split_studies, tuned_rules
 from experiments.papers.rules import CONFIRMED, EXPLORED, SHARES, SLOW
 
 RULES = ("which-rule", "odd-one-out", "confirmation", "slow-erosion", "local-steps", "one-round")
@@ -27,15 +27,6 @@ def ascending(arms: Sequence[str], step: float) -> dict[str, Any]:
         arm: {"log_loss": 0.5 + step * place, "accuracy": 0.9, "auroc": 0.8}
         for place, arm in enumerate(arms)
     }
-
-
-@pytest.mark.parametrize("name", RULES)
-def test_every_cell_is_a_valid_study_with_all_arms(name: str) -> None:
-    experiment = named(name)
-    for plan in {plan.config["study"]: plan for plan in experiment.plans()}.values():
-        study = experiment.settings(plan.config)
-        assert isinstance(study, Study)
-        assert list(study.arms) == list(plan.config["arms"])
 
 
 @pytest.mark.parametrize("arms", [EXPLORED, CONFIRMED, tuned_rules.ARMS])
@@ -105,21 +96,6 @@ def test_a_cell_says_what_every_rule_chose(tmp_path: Path) -> None:
     assert found == tuned_rules.run(config, tmp_path, lambda: None)
 
 
-def test_the_page_counts_what_was_chosen() -> None:
-    cells = {}
-    for plan in of_breast_cancer(tuned_rules.EXPERIMENT, 4):
-        figures = ascending([*tuned_rules.ARMS, "base rate"], 0.01)
-        for arm in tuned_rules.ARMS:
-            tried = tuned_rules.CANDIDATES.get(arm, [{}])
-            figures[arm] |= {"settings": tried[plan.config["seed"] % 2 % len(tried)], "rounds": 7}
-        cells[plan.name] = cell(plan, **figures, patients=50)
-    text = tuned_rules.draw(cells).text
-    assert "| fedavg | `weighting = samples` 2; `weighting = uniform` 2 | 7 |" in text
-    assert "| fedavg_adam | `learning_rate = 0.03` 2; `learning_rate = 0.1` 2; `learning" in text
-    assert "| multi_krum | the default 2; `num_selected = 2` 2 | 7 |" in text
-    assert "|" not in tuned_rules.draw({}).text
-
-
 def test_a_rule_is_set_beside_a_reference_on_the_same_split_alone() -> None:
     plan = references.plans()[0]
     of_rules = {name: {"log_loss": 0.4} for name in (*references.COMPARED, SLOW, "base rate")}
@@ -164,17 +140,3 @@ def test_the_difference_from_one_round_is_taken_within_a_split() -> None:
     assert "| personal_gems | one round | 0.500 ± 0.250 | 10.0 ± 0.0 |  |" in text
     local = "| local | 30 rounds | 0.625 ± 0.250 | 10.0 ± 0.0 | +0.125 (+0.125 to +0.125) |"
     assert local in text
-
-
-def test_local_steps_are_set_beside_training_alone() -> None:
-    cells = {}
-    for plan in split_studies.step_plans():
-        if (seed := plan.config["seed"]) <= 4:
-            figures = {
-                arm: {"log_loss": 0.5 - 0.1 * number - 0.002 * seed * number}
-                for number, arm in enumerate(split_studies.STEP_ARMS)
-            }
-            cells[plan.name] = cell(plan, **figures, patients=50)
-    text = split_studies.draw_steps(cells).text
-    assert "| steps a round | 1 (5 splits) | 5 (5 splits) | 20 (5 splits) |" in text
-    assert "| weighted_gradient | 0.396 ± 0.001<br>-0.104 (" in text
