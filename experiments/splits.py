@@ -46,11 +46,9 @@ def shipped_study(name: str, **changed: Any) -> Study:
     return Study.model_validate(raw | changed)
 
 
-def one_split(
-    study: Study, data_dir: Path | None, *, min_local_steps: int | None = None
-) -> EvaluateReply:
+def one_split(study: Study, data_dir: Path | None, **options: Any) -> EvaluateReply:
     """Return the final figures of the study with the seed that it has; see `simulated_split`."""
-    return simulated_split(study, data_dir, min_local_steps=min_local_steps).evaluation
+    return simulated_split(study, data_dir, **options).evaluation
 
 
 def simulated_split(
@@ -120,30 +118,6 @@ def _figures(study: Study, metrics: Sequence[Metrics]) -> dict[str, list[float]]
     return by_name
 
 
-def _beside_reference(
-    study: Study, replies: Sequence[EvaluateReply], reference: str
-) -> dict[str, list[float]]:
-    """Return the task's loss of every other arm minus the reference's, seed by seed."""
-    loss = study.task.verdict_metric
-    return {
-        arm: [reply.arms[arm][loss] - reply.arms[reference][loss] for reply in replies]
-        for arm in study.arms
-        if arm != reference
-    }
-
-
-def _least_losses(study: Study, splits: Sequence[Simulation]) -> dict[str, list[float]]:
-    """Return the task's loss of every arm in its best round, by seed.
-
-    Papers print it. The round is chosen by the test patients, so it promises too much.
-    """
-    loss = study.task.verdict_metric
-    return {
-        arm: [min(figures[loss] for figures in after_each_round(split, arm)) for split in splits]
-        for arm in study.arms
-    }
-
-
 def main() -> None:
     """Read the command line, simulate, print a line for each arm and the verdicts' counts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
@@ -185,11 +159,22 @@ def main() -> None:
         figures = ", ".join(f"{name} {m:.3f} ± {e:.3f}" for name, (m, e) in arms[arm].items())
         print(f"{arm}: {figures}")
     reference = study.comparison[1][0] if study.comparison else next(iter(study.arms))
-    apart = _beside_reference(study, replies, reference)
+    loss = study.task.verdict_metric
+    apart = {
+        arm: [reply.arms[arm][loss] - reply.arms[reference][loss] for reply in replies]
+        for arm in study.arms
+        if arm != reference
+    }
     for arm, differences in apart.items():
         m, e = mean_and_error(differences)
-        print(f"{arm} minus {reference}: {study.task.verdict_metric} {m:+.4f} ± {e:.4f}")
-    best = {arm: mean_and_error(of) for arm, of in _least_losses(study, simulated).items()}
+        print(f"{arm} minus {reference}: {loss} {m:+.4f} ± {e:.4f}")
+    # Papers print the best round. It is chosen by the test patients, so it promises too much.
+    best = {
+        arm: mean_and_error(
+            [min(each[loss] for each in after_each_round(split, arm)) for split in simulated]
+        )
+        for arm in study.arms
+    }
     for arm, (m, e) in best.items():
         print(f"{arm}, in the round that suits the test patients best: {m:.3f} ± {e:.3f}")
     compared = [reply.comparison for reply in replies if reply.comparison]

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Self
 
 from experiments.faults.program import PATIENCE_SECONDS
@@ -65,16 +65,11 @@ class Network:
                 _run("ip", "-n", space, "link", "set", "cable", "up")
                 _run("ip", "-n", hub, "link", "set", port, "master", "switch", "up")
         except BaseException:  # with a failed `__enter__`, nobody else would take it down
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Take everything down that was put up."""
         for name in self._names:
             with suppress(subprocess.CalledProcessError):

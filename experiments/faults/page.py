@@ -1,12 +1,19 @@
 """`python -m experiments.faults.page`: docs/faults.md from the rows that were measured."""
 
+import argparse
 import json
-from collections.abc import Mapping
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from erosion.simulation.program import run_program
+from erosion.simulation.program import output_file, run_program
 from erosion_common.support.files import write_atomically
+from erosion_common.support.logs import configure_logging
+from experiments.cells import committed
 
 HOSTILE_HEAD = """\
 ## Hostile connections
@@ -22,17 +29,6 @@ is the measure, and most of the time until a hospital has joined goes into start
 | kind | by | connections | rounds done in 20 s | a round took | before | skipped | a hospital joined within | coordinator's peak |
 |---|---|--:|--:|--:|--:|--:|--:|--:|
 """  # noqa: E501 - a table's line
-
-
-def hostile_section(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the hostile_section, with its heading."""
-    lines = [
-        f"| {row['kind']} | {row['by']} | {row['connections']:,} | {row['rounds_under']}"
-        f" | {row['seconds_under']:.2f} s | {row['seconds_before']:.2f} s | {row['skipped']}"
-        f" | {row['seconds_to_join']:.0f} s | {row['coordinator_megabytes']:.0f} MB |"
-        for row in rows.values()
-    ]
-    return HOSTILE_HEAD + "\n".join(lines) + "\n"
 
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -75,28 +71,63 @@ it 200 malformed replies (`test_fuzz.py`), and lets certificates expire
 """
 
 
-def read(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the rows by the fault's short name."""
-    rows: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-    return rows
+Rows = Mapping[str, Mapping[str, Any]]  # by the fault's short name
 
 
-def write(path: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
-    """Keep the rows."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(rows, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+def read(path: Path) -> dict[str, Mapping[str, Any]]:
+    """Return the rows of a file."""
+    return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
-def markdown(
-    rows: Mapping[str, Mapping[str, Any]], attacks: Mapping[str, Mapping[str, Any]]
-) -> str:
+def make_rows(program: str, about: str, known: Sequence[str], play: Callable[..., object]) -> int:
+    """Read the command line, and play what is asked for; the exit code is 1 where one failed.
+
+    `play` takes a name of `known`, a folder, and the options; it returns a row, or why not.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m experiments.{program}", description=about)
+    parser.add_argument("names", nargs="*", help=f"default: all of {', '.join(known)}")
+    parser.add_argument("--connections", type=int, default=5000, help="of a hostile load")
+    parser.add_argument("--json", type=output_file, help="rows to add to, or to replace")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # taking everything down, as Ctrl-C does
+    configure_logging(0)
+    rows = read(options.json) if options.json and options.json.exists() else {}
+    failed, commit = 0, committed()
+    for name in options.names or known:
+        try:
+            with tempfile.TemporaryDirectory(prefix="erosion-fault-") as folder:
+                row = play(name, Path(folder), options)
+        except (TimeoutError, AssertionError, OSError) as problem:
+            failed += 1
+            print(f"{name}: FAILED: {problem}", file=sys.stderr, flush=True)
+            continue
+        if isinstance(row, str):
+            print(f"{name}: left out, {row}", flush=True)
+            continue
+        rows[name] = {**asdict(row), "commit": commit}  # type: ignore[call-overload]
+        print(f"{name}: {json.dumps(rows[name])}", flush=True)
+        if options.json:
+            kept = {name: rows[name] for name in known if name in rows}
+            text = json.dumps(kept, indent=2, ensure_ascii=False) + "\n"
+            options.json.write_text(text, encoding="utf-8")
+    return 1 if failed else 0
+
+
+def markdown(rows: Rows, attacks: Rows) -> str:
     """Return the tables of faults and of attacks, and below them what people see."""
+    hostile = [
+        f"| {row['kind']} | {row['by']} | {row['connections']:,} | {row['rounds_under']}"
+        f" | {row['seconds_under']:.2f} s | {row['seconds_before']:.2f} s | {row['skipped']}"
+        f" | {row['seconds_to_join']:.0f} s | {row['coordinator_megabytes']:.0f} MB |"
+        for row in attacks.values()
+    ]
     lines = [
         f"| {row['fault']} | {row['rounds_lost']} | {_count(row['rounds_without_site'])}"
         f" | {_seconds(row['seconds_to_go_on'])} | {_seconds(row['seconds_to_recover'])} |"
         for row in rows.values()
     ]
-    parts = [HEAD + "\n".join(lines), "", hostile_section(attacks), "## What people see", ""]
+    attacked = HOSTILE_HEAD + "\n".join(hostile)
+    parts = [HEAD + "\n".join(lines), "", attacked, "", "## What people see", ""]
     for row in rows.values():
         parts += [f"**{row['fault'][0].upper()}{row['fault'][1:]}**", ""]
         parts += _quoted("the coordinator", row["coordinator_says"])

@@ -1,10 +1,13 @@
-"""Every fault of the table: what happens to which machine, with the study and machines it needs."""
+"""Every fault of the table: what happens to which machine, with the study and machines it needs.
+
+A scene begins a study, causes a fault, waits, cures it, and waits until the hospital (or, where the
+coordinator had the fault, the study) is back.
+"""
 
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,6 @@ from erosion_client.enrolment.install import install
 from erosion_client.site_file import load_site
 from erosion_server.enrolment.enrolment import renew_site, revoke_site
 from experiments.faults.network import COORDINATOR, Network, SmallDisk, why_no_networks
-from experiments.faults.program import Program
 from experiments.faults.stage import (
     DEADLINE_SECONDS,
     HOSPITALS,
@@ -23,205 +25,51 @@ from experiments.faults.stage import (
 )
 from experiments.faults.stepped_clock import SteppedClock, why_no_steps
 
-SITE = "bob"
+SITE, USER = "bob", "alice"
 RESTART_SECONDS = 2.0  # until systemd starts a program again that was killed
 
-
-def killed_while_idle(stage: Stage) -> Row:
-    """Killed while the study waits for a third hospital; restarted by its supervisor."""
-    coordinator = stage.coordinator()
-    stage.site("alice")
-    bob = stage.site(SITE)
-    coordinator.wait_for(f"{SITE} joined")
-    seen = Observation(stage, "site killed while idle", SITE)
-    bob.kill()
-    time.sleep(RESTART_SECONDS)
-    seen.repaired()
-    stage.site(SITE)
-    stage.site("carol")
-    seen.wait_until_back()
-    return seen.row()
+Act = Callable[[Stage], object]
 
 
-def killed_while_training(stage: Stage) -> Row:
-    """Killed in the middle of a round; restarted by its supervisor."""
-    bob = stage.begin()[SITE]
-    num_rounds = len(stage.rounds)
-    stage.wait(lambda: len(stage.rounds) > num_rounds)
-    time.sleep(0.1)  # the next round trains now
-    seen = Observation(stage, "site killed while training", SITE)
-    return _killed_and_restarted(stage, seen, bob)
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One fault."""
 
+    fault: str  # as the page names it
+    cause: Act
+    seconds: float = 0.0  # from the cause to the cure
+    cure: Act | None = None  # None: nobody comes back, and two more rounds are done
+    site: str | None = SITE  # that has the fault; None: the coordinator
+    begin: Act = Stage.begin
+    said_by: str | None = None  # the program with the log to quote; None: the site's
+    study: Mapping[str, Any] = field(default_factory=dict)  # what differs from the usual one
+    needs_network: bool = False
+    needs_compiler: bool = False
+    slow_line_of: str | None = None
+    small_disk_kilobytes: int | None = None  # of the disk with the run's folder
 
-def killed_while_uploading(stage: Stage) -> Row:
-    """Killed while its update is on a slow line."""
-    bob = stage.begin()[SITE]
-    sent = stage.folder / SITE / "records" / SITE / "sent.jsonl"
+    def why_not(self) -> str | None:
+        """Return why it cannot be played on this machine; None where it can."""
+        if self.needs_network and (reason := why_no_networks()):
+            return reason
+        return why_no_steps() if self.needs_compiler else None
 
-    def num_sent() -> int:
-        return sent.read_bytes().count(b"\n")
-
-    before = num_sent()
-    stage.wait(lambda: num_sent() > before)
-    time.sleep(0.5)  # it is written down before it leaves, and takes longer than this to leave
-    seen = Observation(stage, "site killed while uploading", SITE)
-    return _killed_and_restarted(stage, seen, bob)
-
-
-def frozen(stage: Stage) -> Row:
-    """Stopped for longer than the line's keep-alive bears, then continued."""
-    bob = stage.begin()[SITE]
-    seen = Observation(stage, "site frozen for 45 s", SITE)
-    bob.freeze()
-    time.sleep(45)
-    seen.repaired()
-    bob.thaw()
-    seen.wait_until_back()
-    return seen.row()
-
-
-def slow(stage: Stage) -> Row:
-    """Gets a fiftieth of its processor for a while, so that it misses deadlines."""
-    bob = stage.begin()[SITE]
-    seen = Observation(stage, "site slower than the deadline for 15 s", SITE)
-    end = time.monotonic() + 3 * DEADLINE_SECONDS
-    while time.monotonic() < end:
-        bob.freeze()
-        time.sleep(0.98)
-        bob.thaw()
-        time.sleep(0.02)
-    seen.repaired()
-    seen.wait_until_back()
-    return seen.row()
-
-
-def late_joiner(stage: Stage) -> Row:
-    """A hospital that comes when the study has begun."""
-    stage.begin(without=SITE)
-    seen = Observation(stage, "late joiner", SITE)
-    seen.repaired()
-    stage.site(SITE)
-    seen.wait_until_back()
-    return seen.row()
-
-
-def leaves_for_ever(stage: Stage) -> Row:
-    """A hospital that signs out and does not come back; the study ends without it."""
-    bob = stage.begin()[SITE]
-    seen = Observation(stage, "site leaves for ever", SITE)
-    bob.end()
-    code = stage.programs["coordinator"].wait()
-    if code != 0:
-        raise AssertionError(f"the study ended with exit code {code}")
-    return seen.row()
-
-
-def user_killed(stage: Stage) -> Row:
-    """The user's own site, without which no round counts, is killed in a round."""
-    alice = stage.begin()["alice"]
-    seen = Observation(stage, "the user's own site killed while training", "alice")
-    return _killed_and_restarted(stage, seen, alice)
-
-
-def _killed_and_restarted(stage: Stage, seen: Observation, program: Program) -> Row:
-    """As by a supervisor such as systemd, which starts it again after a moment."""
-    program.kill()
-    time.sleep(RESTART_SECONDS)
-    seen.repaired()
-    stage.site(program.name)
-    seen.wait_until_back()
-    return seen.row()
-
-
-DISK_KILOBYTES, LEFT_BYTES = 256, 12 * 1024
-RUN_ERROR = 7  # exit code
-
-
-def coordinator_killed(stage: Stage) -> Row:
-    """Killed in a round, and resumed."""
-    programs = stage.begin()
-    stage.wait_for_rounds(5)
-    seen = Observation(stage, "coordinator coordinator_killed; `erosion server --resume`")
-    programs[COORDINATOR].kill()
-    before = stage.journal()
-    seen.repaired()
-    stage.coordinator(resume=True)
-    seen.wait_until_back()
-    _hold_against(before, stage.journal())
-    return seen.row()
-
-
-def coordinator_frozen(stage: Stage, *, seconds: float) -> Row:
-    """Stopped for longer than every deadline, as a suspended virtual machine, then continued."""
-    coordinator = stage.begin()[COORDINATOR]
-    seen = Observation(stage, f"coordinator coordinator_frozen for {seconds:g} s")
-    coordinator.freeze()
-    time.sleep(seconds)
-    seen.repaired()
-    coordinator.thaw()
-    seen.wait_until_back()
-    _wait_for_everybody(stage)
-    return seen.row()
-
-
-def clock_stepped(stage: Stage, *, machine: str, seconds: int) -> Row:
-    """Somebody sets the wall clock of one machine, and sets it right again."""
-    clock = stage.clocks[machine] = SteppedClock(stage.folder)
-    stage.begin()
-    name = "coordinator's" if machine == COORDINATOR else f"{machine}'s"
-    seen = Observation(
-        stage,
-        f"{name} clock stepped by {seconds:+d} s",
-        None if machine == COORDINATOR else machine,
-    )
-    for step in (seconds, 0):
-        clock.step(step)
-        stage.wait_for_rounds(len(stage.rounds) + 10)
-    seen.repaired()
-    seen.wait_until_back()
-    return seen.row()
-
-
-def _wait_for_everybody(stage: Stage) -> None:
-    now = time.monotonic()
-    stage.first(lambda seen: all(seen.has(hospital) for hospital in stage.study.hospitals), now)
-
-
-def disk_full(stage: Stage) -> Row:
-    """The disk with the run folder fills up; somebody makes room, and the run is resumed."""
-    with SmallDisk(stage.run, DISK_KILOBYTES) as disk:
-        coordinator = stage.begin()[COORDINATOR]
-        (disk.path / "something-else").write_bytes(bytes(max(0, disk.free_bytes() - LEFT_BYTES)))
-        seen = Observation(stage, "disk full at the coordinator; `erosion server --resume`")
-        code = coordinator.wait()
-        said = coordinator.text()
-        if code != RUN_ERROR or "Traceback" in said:
-            raise AssertionError(f"exit code {code}: {said[-2000:]}")
+    def act(self, stage: Stage) -> Row:
+        """Let it happen."""
+        self.begin(stage)
+        seen = Observation(stage, self.fault, self.site)
+        self.cause(stage)
+        if self.cure is None:
+            if stage.programs[COORDINATOR].exit_code is None:
+                stage.wait_for_rounds(len(stage.rounds) + 2)
+            return seen.row(said_by=self.said_by)
+        time.sleep(self.seconds)
         before = stage.journal()
-        disk.grow(64 * 1024)
         seen.repaired()
-        stage.coordinator(resume=True)
+        self.cure(stage)
         seen.wait_until_back()
         _hold_against(before, stage.journal())
-        row = seen.row()
-        stage.programs[COORDINATOR].close()  # or the disk could not be taken away
-        time.sleep(0.2)
-        return row
-
-
-def absent_at_the_start(stage: Stage) -> Row:
-    """A site starts before the coordinator does."""
-    bob = stage.site("bob")
-    seen = Observation(stage, "coordinator out of reach when the site starts", "bob")
-    bob.wait_for("cannot be reached")
-    time.sleep(5)
-    stage.coordinator()
-    for hospital in ("alice", "carol"):
-        stage.site(hospital)
-    stage.programs[COORDINATOR].wait_for("alice joined")
-    seen.repaired()
-    seen.wait_until_back()
-    return seen.row()
+        return seen.row()
 
 
 def _hold_against(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> None:
@@ -234,69 +82,132 @@ def _hold_against(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> 
         raise AssertionError(f"rounds {numbers}")
 
 
-def cut_for(stage: Stage, seconds: float, site: str = SITE) -> Row:
-    """Every packet vanishes for a while, without notice to either side."""
+def _of(name: str, act: str) -> Act:
+    """Do something to the program of a hospital or of the coordinator."""
+    return lambda stage: getattr(stage.programs[name], act)()
+
+
+def _late_in_the_study(stage: Stage) -> None:
     stage.begin()
-    network = stage.network
-    assert network is not None
-    link = "the user's own line" if site == stage.study.user else "line"
-    seen = Observation(stage, f"{link} cut for {seconds:g} s and restored", site)
-    network.cut(site)
-    time.sleep(seconds)
-    seen.repaired()
-    network.restore(site)
-    seen.wait_until_back()
-    return seen.row()
+    stage.wait_for_rounds(5)
 
 
-def peers_cut(stage: Stage, seconds: float = 32) -> Row:
-    """All hospitals but the user's are out of reach: the study is below its quorum."""
+def _resume(stage: Stage) -> None:
+    stage.coordinator(resume=True)
+
+
+# -- How scenes begin ------------------------------------------------------------------------------
+
+
+def _waiting_for_carol(stage: Stage) -> None:
+    stage.coordinator()
+    for hospital in (USER, SITE):
+        stage.site(hospital)
+    stage.programs[COORDINATOR].wait_for(f"{SITE} joined")
+
+
+def _in_a_round(stage: Stage) -> None:
     stage.begin()
-    network = stage.network
-    assert network is not None
-    peers = [name for name in stage.study.hospitals if name != stage.study.user]
-    seen = Observation(stage, f"lines of all peers cut for {seconds:g} s and restored", peers[0])
-    for peer in peers:
-        network.cut(peer)
-    time.sleep(seconds)
-    seen.repaired()
-    for peer in peers:
-        network.restore(peer)
-    seen.wait_until_back()
-    return seen.row()
+    num_rounds = len(stage.rounds)
+    stage.wait(lambda: len(stage.rounds) > num_rounds)
+    time.sleep(0.1)  # the next round trains now
 
 
-def duplicate_key(stage: Stage) -> Row:
-    """A copy of a site's folder is started elsewhere, while the site is connected."""
+def _in_an_upload(stage: Stage) -> None:
     stage.begin()
-    seen = Observation(stage, "the same key a second time", SITE)
-    stage.copied_site(SITE).wait_for("in use")
-    stage.wait_for_rounds(len(stage.rounds) + 2)
-    return seen.row(said_by="copy")
+    sent = stage.folder / SITE / "records" / SITE / "sent.jsonl"
+    before = sent.read_bytes().count(b"\n")
+    stage.wait(lambda: sent.read_bytes().count(b"\n") > before)
+    time.sleep(0.5)  # it is written down before it leaves, and takes longer than this to leave
 
 
-def expired_key(stage: Stage) -> Row:
-    """A site's key expires in the middle of the study and is renewed."""
-    bob = stage.begin()[SITE]
-    seen = Observation(stage, "a site's key expires; it is renewed", SITE)
+def _with_clock_of(machine: str) -> Act:
+    def begin(stage: Stage) -> None:
+        stage.clocks[machine] = SteppedClock(stage.folder)
+        stage.begin()
+
+    return begin
+
+
+# -- What happens ----------------------------------------------------------------------------------
+
+
+def _slow_down(stage: Stage) -> None:
+    """A fiftieth of its processor for three deadlines."""
+    bob, end = stage.programs[SITE], time.monotonic() + 3 * DEADLINE_SECONDS
+    while time.monotonic() < end:
+        bob.freeze()
+        time.sleep(0.98)
+        bob.thaw()
+        time.sleep(0.02)
+
+
+def _leave(stage: Stage) -> None:
+    """The study ends without it."""
+    stage.programs[SITE].end()
+    if (code := stage.programs[COORDINATOR].wait()) != 0:
+        raise AssertionError(f"the study ended with exit code {code}")
+
+
+def _step_and_back(machine: str, seconds: int) -> Act:
+    def cause(stage: Stage) -> None:
+        for step in (seconds, 0):
+            stage.clocks[machine].step(step)
+            stage.wait_for_rounds(len(stage.rounds) + 10)
+
+    return cause
+
+
+LEFT_BYTES = 12 * 1024
+RUN_ERROR = 7  # exit code
+
+
+def _fill_disk(stage: Stage) -> None:
+    assert stage.disk is not None
+    filler = bytes(max(0, stage.disk.free_bytes() - LEFT_BYTES))
+    (stage.disk.path / "something-else").write_bytes(filler)
+    coordinator = stage.programs[COORDINATOR]
+    code, said = coordinator.wait(), coordinator.text()
+    if code != RUN_ERROR or "Traceback" in said:
+        raise AssertionError(f"exit code {code}: {said[-2000:]}")
+
+
+def _make_room(stage: Stage) -> None:
+    assert stage.disk is not None
+    stage.disk.grow(64 * 1024)
+    _resume(stage)
+
+
+def _try_in_vain(stage: Stage) -> None:
+    stage.programs[SITE].wait_for("cannot be reached")
+    time.sleep(5)
+    stage.coordinator()
+    for hospital in (USER, "carol"):
+        stage.site(hospital)
+    stage.programs[COORDINATOR].wait_for(f"{USER} joined")
+
+
+def _thaw_for_everybody(stage: Stage) -> None:
+    stage.programs[COORDINATOR].thaw()
+    now = time.monotonic()
+    stage.first(lambda seen: all(seen.has(hospital) for hospital in stage.study.hospitals), now)
+
+
+def _expire(stage: Stage) -> None:
+    bob = stage.programs[SITE]
     renew_site(stage.federation, SITE, days=-1)
     bob.wait_for("expired")
-    bob.wait_until(lambda: bob.exit_code is not None, "end")
+    bob.wait()
+
+
+def _renew(stage: Stage) -> None:
     install(renew_site(stage.federation, SITE).kit, load_site(stage.site_file(SITE)))
-    seen.repaired()
     stage.site(SITE)
-    seen.wait_until_back()
-    return seen.row()
 
 
-def revoked(stage: Stage) -> Row:
-    """A site's key is revoked in the middle of the study."""
-    bob = stage.begin()[SITE]
-    seen = Observation(stage, "a site's key is revoked", SITE)
+def _revoke(stage: Stage) -> None:
     revoke_site(stage.federation, SITE)
-    bob.wait_until(lambda: bob.exit_code is not None, "end")
-    stage.wait_for_rounds(len(stage.rounds) + 2)
-    return seen.row()
+    stage.programs[SITE].wait()
 
 
 # 1 MB of parameters take 4 s at 2 Mbit/s.
@@ -316,70 +227,129 @@ SHORT_WAIT: Mapping[str, Any] = {  # for hospitals, before the study begins with
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """One fault."""
+def _killed(fault: str, name: str = SITE, **values: Any) -> Scene:
+    """Killed, and started again by its supervisor."""
+    scene: dict[str, Any] = {
+        "cause": _of(name, "kill"),
+        "seconds": RESTART_SECONDS,
+        "cure": lambda stage: stage.site(name),
+        "site": name,
+        "begin": _in_a_round,
+    }
+    return Scene(fault, **{**scene, **values})
 
-    act: Callable[[Stage], Row]
-    study: Mapping[str, Any] = field(default_factory=dict)  # what differs from the usual one
-    needs_network: bool = False
-    needs_compiler: bool = False
-    slow_line_of: str | None = None
 
-    def why_not(self) -> str | None:
-        """Return why it cannot be played on this machine; None where it can."""
-        if self.needs_network and (reason := why_no_networks()):
-            return reason
-        return why_no_steps() if self.needs_compiler else None
+def _clock(machine: str, seconds: int) -> Scene:
+    """Somebody sets the wall clock of one machine, and sets it right again."""
+    whose = "coordinator's" if machine == COORDINATOR else f"{machine}'s"
+    return Scene(
+        f"{whose} clock stepped by {seconds:+d} s",
+        _step_and_back(machine, seconds),
+        cure=lambda _stage: None,
+        site=None if machine == COORDINATOR else machine,
+        begin=_with_clock_of(machine),
+        needs_compiler=True,
+    )
+
+
+def _line(fault: str, seconds: float, *sites: str) -> Scene:
+    """Every packet vanishes for a while, without notice to either side."""
+
+    def cut(stage: Stage) -> None:
+        for site in sites:
+            stage.networked.cut(site)
+
+    def restore(stage: Stage) -> None:
+        for site in sites:
+            stage.networked.restore(site)
+
+    return Scene(
+        f"{fault} cut for {seconds:g} s and restored",
+        cut,
+        seconds,
+        restore,
+        site=sites[0],
+        needs_network=True,
+    )
 
 
 SCENES: Mapping[str, Scene] = {
-    "killed-idle": Scene(killed_while_idle),
-    "killed-training": Scene(killed_while_training),
-    "killed-uploading": Scene(
-        killed_while_uploading,
+    "killed-idle": _killed(
+        "site killed while idle",
+        begin=_waiting_for_carol,
+        cure=lambda stage: [stage.site(name) for name in (SITE, "carol")],
+    ),
+    "killed-training": _killed("site killed while training"),
+    "killed-uploading": _killed(
+        "site killed while uploading",
+        begin=_in_an_upload,
         study=LARGE_MODEL,
         needs_network=True,
         slow_line_of=SITE,
     ),
-    "frozen": Scene(frozen),
-    "slow": Scene(slow),
-    "late-joiner": Scene(late_joiner, study=SHORT_WAIT),
-    "leaves": Scene(leaves_for_ever, study={"rounds": 12}),
-    "user-killed": Scene(user_killed),
-    "coordinator-killed": Scene(coordinator_killed),
-    "disk-full": Scene(disk_full),
-    "coordinator-frozen": Scene(partial(coordinator_frozen, seconds=300)),
-    "clock-ahead": Scene(
-        partial(clock_stepped, machine=COORDINATOR, seconds=300),
-        needs_compiler=True,
+    "frozen": Scene("site frozen for 45 s", _of(SITE, "freeze"), 45, _of(SITE, "thaw")),
+    "slow": Scene("site slower than the deadline for 15 s", _slow_down, cure=lambda _stage: None),
+    "late-joiner": Scene(
+        "late joiner",
+        lambda _stage: None,
+        cure=lambda stage: stage.site(SITE),
+        begin=lambda stage: stage.begin(without=SITE),
+        study=SHORT_WAIT,
     ),
-    "clock-behind": Scene(
-        partial(clock_stepped, machine=COORDINATOR, seconds=-300),
-        needs_compiler=True,
+    "leaves": Scene("site leaves for ever", _leave, study={"rounds": 12}),
+    "user-killed": _killed("the user's own site killed while training", USER, begin=Stage.begin),
+    "coordinator-killed": Scene(
+        "coordinator killed; `erosion server --resume`",
+        _of(COORDINATOR, "kill"),
+        cure=_resume,
+        site=None,
+        begin=_late_in_the_study,
     ),
-    "site-clock-ahead": Scene(
-        partial(clock_stepped, machine="bob", seconds=300), needs_compiler=True
+    "disk-full": Scene(
+        "disk full at the coordinator; `erosion server --resume`",
+        _fill_disk,
+        cure=_make_room,
+        site=None,
+        small_disk_kilobytes=256,
     ),
-    "site-clock-behind": Scene(
-        partial(clock_stepped, machine="bob", seconds=-300), needs_compiler=True
+    "coordinator-frozen": Scene(
+        "coordinator frozen for 300 s",
+        _of(COORDINATOR, "freeze"),
+        300,
+        _thaw_for_everybody,
+        site=None,
     ),
-    "coordinator-absent": Scene(absent_at_the_start),
-    "line-cut": Scene(partial(cut_for, seconds=60), needs_network=True),
-    "peers-cut": Scene(peers_cut, needs_network=True),
-    "line-cut-briefly": Scene(partial(cut_for, seconds=8), needs_network=True),
-    "user-line-cut": Scene(partial(cut_for, seconds=8, site="alice"), needs_network=True),
-    "duplicate-key": Scene(duplicate_key),
-    "expired-key": Scene(expired_key),
-    "revoked": Scene(revoked),
+    "clock-ahead": _clock(COORDINATOR, 300),
+    "clock-behind": _clock(COORDINATOR, -300),
+    "site-clock-ahead": _clock(SITE, 300),
+    "site-clock-behind": _clock(SITE, -300),
+    "coordinator-absent": Scene(
+        "coordinator out of reach when the site starts",
+        _try_in_vain,
+        cure=lambda _stage: None,
+        begin=lambda stage: stage.site(SITE),
+    ),
+    "line-cut": _line("line", 60, SITE),
+    "peers-cut": _line("lines of all peers", 32, SITE, "carol"),
+    "line-cut-briefly": _line("line", 8, SITE),
+    "user-line-cut": _line("the user's own line", 8, USER),
+    "duplicate-key": Scene(
+        "the same key a second time",
+        lambda stage: stage.copied_site(SITE).wait_for("in use"),
+        said_by="copy",
+    ),
+    "expired-key": Scene("a site's key expires; it is renewed", _expire, cure=_renew),
+    "revoked": Scene("a site's key is revoked", _revoke),
 }
 
 
 def play(scene: Scene, folder: Path, **changes: Any) -> Row:
     """Set the stage, let the fault happen, and take everything down; `changes` are the study's."""
+    kilobytes = scene.small_disk_kilobytes
     with (
+        SmallDisk(folder / "run", kilobytes) if kilobytes else nullcontext() as disk,
         Network(*HOSPITALS) if scene.needs_network else nullcontext() as network,
-        Stage(folder, small_study(**{**scene.study, **changes}), network) as stage,
+        Stage(folder, small_study(**{**scene.study, **changes}), network, disk) as stage,
     ):
         if network is not None and scene.slow_line_of:
             network.slow_down(scene.slow_line_of, SLOW_LINE_KILOBITS)

@@ -7,9 +7,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -23,7 +22,7 @@ from erosion_common.study.study import Study
 from erosion_server.enrolment.enrolment import enrol_site, init_federation
 from erosion_server.enrolment.federation_folder import Address, FederationFolder
 from erosion_server.run.run_folder import write_study
-from experiments.faults.network import COORDINATOR, COORDINATOR_ADDRESS, Network
+from experiments.faults.network import COORDINATOR, COORDINATOR_ADDRESS, Network, SmallDisk
 from experiments.faults.program import POLL_SECONDS, Program, wait_until
 from experiments.faults.stepped_clock import SteppedClock
 
@@ -78,9 +77,15 @@ class Seen:
 class Stage:
     """Use as a context manager: nothing that it started outlives it."""
 
-    def __init__(self, folder: Path, study: Study, network: Network | None = None) -> None:
-        """On this machine alone, or on the machines of `network`."""
-        self.folder, self.study, self.network = folder, study, network
+    def __init__(
+        self,
+        folder: Path,
+        study: Study,
+        network: Network | None = None,
+        disk: SmallDisk | None = None,
+    ) -> None:
+        """On this machine alone, or on the machines of `network`. `disk`: the run's folder."""
+        self.folder, self.study, self.network, self.disk = folder, study, network, disk
         self.run = folder / "run"
         self.clocks: dict[str, SteppedClock] = {}  # of programs with their own wall clock
         self.programs: dict[str, Program] = {}  # the latest of each name
@@ -103,16 +108,17 @@ class Stage:
         threading.Thread(target=self._watch, daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End all programs that run."""
         self._closed.set()
         for program in self._started:
             program.close()
+
+    @property
+    def networked(self) -> Network:
+        """The network, where there is one."""
+        assert self.network is not None
+        return self.network
 
     def coordinator(self, *, resume: bool = False) -> Program:
         """`erosion server`, listening."""
@@ -236,10 +242,6 @@ class Row:
     rounds_without_site: int | None  # done without the site that has the fault
     seconds_to_go_on: float | None  # from the fault to the next round that was done
     seconds_to_recover: float | None  # from the cause's end to the site's next accepted update
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
 
 
 @dataclass

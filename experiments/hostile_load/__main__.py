@@ -7,23 +7,19 @@ started under attack needs until it takes part, and the coordinator's memory.
 """
 
 import argparse
-import json
-import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from erosion.simulation.program import output_file, run_program, unpack_kit
-from erosion_common.support.logs import configure_logging
+from erosion.simulation.program import run_program, unpack_kit
 from erosion_server.enrolment.enrolment import enrol_site
-from experiments.cells import committed
+from experiments.faults.page import make_rows
 from experiments.faults.program import PATIENCE_SECONDS
 from experiments.faults.scenes import SHORT_WAIT
 from experiments.faults.stage import Stage, small_study
@@ -109,30 +105,12 @@ def _median(rounds: list[Any]) -> float:
 
 
 def main() -> int:
-    """Run the attacks that are asked for; the exit code is 1 where one was not withstood."""
-    kinds = [*BY_STRANGERS, *BY_A_SITE]
-    parser = argparse.ArgumentParser(prog="python -m experiments.hostile_load", description=__doc__)
-    parser.add_argument("kinds", nargs="*", help=f"default: all of {', '.join(kinds)}")
-    parser.add_argument("--connections", type=int, default=5000)
-    parser.add_argument("--json", type=output_file, help="rows to add to, or to replace")
-    options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    configure_logging(0)
-    kept = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
-    failed, commit = 0, committed()
-    for kind in options.kinds or kinds:
-        try:
-            with tempfile.TemporaryDirectory(prefix="erosion-hostile-") as folder:
-                row = play(kind, options.connections, Path(folder))
-        except (TimeoutError, AssertionError, OSError) as problem:
-            failed += 1
-            print(f"{kind}: NOT WITHSTOOD: {problem}", file=sys.stderr, flush=True)
-            continue
-        print(json.dumps(asdict(row)), flush=True)
-        kept[kind] = {**asdict(row), "commit": commit}
-        if options.json:
-            options.json.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
-    return 1 if failed else 0
+    """Run the attacks that are asked for."""
+
+    def played(kind: str, folder: Path, options: argparse.Namespace) -> Row:
+        return play(kind, options.connections, folder)
+
+    return make_rows("hostile_load", __doc__ or "", [*BY_STRANGERS, *BY_A_SITE], played)
 
 
 if __name__ == "__main__":

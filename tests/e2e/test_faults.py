@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,7 @@ def test_the_table_shows_every_row_and_what_people_see() -> None:
         "coordinator_megabytes": 553.2,
         "commit": "def",
     }
-    text = page.markdown({"struck": {**row.as_json(), "commit": "abc"}}, {"idle": attack})
+    text = page.markdown({"struck": {**asdict(row), "commit": "abc"}}, {"idle": attack})
     assert "| site struck | 0 | 3 | 0.2 s | 4.0 s |" in text
     assert "bob lost its connection" in text
     assert "| idle | strangers | 5,000 | 17 | 1.50 s | 1.00 s | 0 | 21 s | 553 MB |" in text

@@ -1,15 +1,13 @@
 """The slow line carries every byte, in order, both ways; and the tables of what it showed."""
 
-import json
 import socket
 import threading
 from pathlib import Path
 
+import pytest
+
 from erosion_common.compression.codec import KINDS
-from experiments.compression import MARK, Cell, table
-from experiments.compression_seeds import MARK as SEEDS_MARK
-from experiments.compression_seeds import Run, read
-from experiments.compression_seeds import table as table_of_seeds
+from experiments.compression import MARKS, read, table
 from experiments.slow_line import SlowLine
 from tests.support.patience import PATIENCE
 
@@ -52,27 +50,27 @@ def test_a_line_to_nobody_ends_the_call() -> None:
             assert near.recv(1) == b""
 
 
-def test_a_row_says_what_was_measured() -> None:
-    cell = Cell("mnist_cnn", "int8", 30, 2.904, 0.8211, 0.9224, 0.2331)
-    assert table([cell]).splitlines()[-1] == (
-        "| mnist_cnn | int8 | 30 | 2.90 | 0.82 | 0.922 | 0.233 |"
-    )
-
-
 def test_differences_are_taken_at_the_same_seed() -> None:
     runs = [
-        Run("resnet18", kind, seed, 0.9 + 0.02 * seed + (0.01 if kind == "int8" else 0.0), 0.25)
+        {
+            "network": "resnet18",
+            "compression": kind,
+            "seed": seed,
+            "accuracy": 0.9 + 0.02 * seed + (0.01 if kind == "int8" else 0.0),
+            "log_loss": 0.25,
+        }
         for kind in KINDS
         for seed in (0, 1)
     ]
-    rows = table_of_seeds(runs).splitlines()
+    rows = table("runs", runs).splitlines()
     assert "| resnet18 | none | 2 | 0.910 ± 0.010 |" in rows[2]
     assert "| resnet18 | int8 | 2 | 0.920 ± 0.010 | +0.010 ± 0.000 |" in rows[-1]
 
 
-def test_the_pages_tables_are_those_of_the_runs() -> None:
-    results, page = ROOT / "experiments" / "results", (ROOT / "docs" / "compression.md").read_text()
-    cells = json.loads((results / "compression.json").read_text())["cells"]
-    assert f"{MARK}\n{table([Cell(**cell) for cell in cells])}\n{MARK}" in page
-    runs = read(results / "compression_seeds.json")
-    assert f"{SEEDS_MARK}\n{table_of_seeds(runs)}\n{SEEDS_MARK}" in page
+@pytest.mark.parametrize(
+    ("key", "file"), [("cells", "compression.json"), ("runs", "compression_seeds.json")]
+)
+def test_the_pages_tables_are_those_of_the_runs(key: str, file: str) -> None:
+    page = (ROOT / "docs" / "compression.md").read_text(encoding="utf-8")
+    cells = read(key, ROOT / "experiments" / "results" / file)
+    assert f"{MARKS[key]}\n{table(key, cells)}\n{MARKS[key]}" in page
