@@ -172,7 +172,7 @@ def test_a_site_answers_in_no_other_words() -> None:
                 made.add(f"{path.stem}: {ast.unparse(node)}")
     assert used == ENCODERS
     assert made == {
-        "agent: Message(Error(reply.error.code, words), reply_to=request)",
+        "agent: Message(Error(reply.error.code, reason), reply_to=request)",
         "agent: Message(error, reply_to=message)",
         "agent: Message(said, reply_to=message)",
         "agent: RecordDict()",

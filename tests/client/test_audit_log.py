@@ -260,7 +260,7 @@ def test_a_site_that_cannot_log_signs_out_until_it_can(monkeypatch: pytest.Monke
         ClientApp(),
         address="127.0.0.1:9092",
         until=agent.Until(study_ends=True),
-        watchers=[Watcher()],
+        watchers=[Watcher()],  # type: ignore[list-item]
     ).run()
     assert [len(line.sent) > 0 for line in lines] == [False, False, True]
 

@@ -28,10 +28,10 @@ from erosion_common.audit.log_files import (
     FIRST,
     MOST_VALUES,
     AuditEntry,
+    first_number,
     full_files,
     hash_of,
     last_line,
-    lines_of,
     remove_old,
     set_aside,
 )
@@ -86,7 +86,7 @@ class AuditLog:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._number, self._head = self._continue()
-            self._first = self._first_number()
+            self._first = first_number(self.path) or self._number + 1
             remove_old(self.path, now=datetime.now(UTC), keep_days=keep_days)
         except BlockingIOError:
             self._file.close()
@@ -131,10 +131,7 @@ class AuditLog:
             self._replace_dead()
             before = self._file.seek(0, os.SEEK_END)
         except OSError as problem:
-            raise NotLogged(
-                f"{self.path} cannot be written ({problem.strerror}), so nothing was sent. Make"
-                " room; the site then continues."
-            ) from None
+            raise self._not_written(problem) from None
         if not self._is_in_place():
             raise NotLogged(
                 f"{self.path} was moved, removed or replaced while this site ran, so nothing was"
@@ -148,11 +145,12 @@ class AuditLog:
         except OSError as problem:
             with contextlib.suppress(OSError):
                 self._file.truncate(before)
-            raise NotLogged(
-                f"{self.path} cannot be written ({problem.strerror}), so nothing was sent. Make"
-                " room; the site then continues."
-            ) from None
+            raise self._not_written(problem) from None
         self._number, self._head = line.number, hash_of(line.text)
+
+    def _not_written(self, problem: OSError) -> NotLogged:
+        said = f"{self.path} cannot be written ({problem.strerror}), so nothing was sent"
+        return NotLogged(said, remedy="Make room; the site then continues.")
 
     def _replace_dead(self) -> None:
         """Start another file where this one is full. Raises OSError."""
@@ -197,13 +195,6 @@ class AuditLog:
                 f" another folder with `records` in the site file of {self._hospital}."
             )
         return entry.number, hash_of(last)
-
-    def _first_number(self) -> int:
-        for text, _ in lines_of(self.path):
-            with contextlib.suppress(ValueError):
-                return AuditEntry.model_validate_json(text).number
-            break
-        return self._number + 1
 
 
 def _opened(path: Path) -> FileIO:

@@ -16,7 +16,7 @@ BUDGETS_SECONDS = 5.0  # between two checks of the budgets
 
 
 class SiteObservers:
-    """Follows the agent (a `SiteObserver`). Use within the audit log's context."""
+    """Follows the agent. Use within the audit log's context."""
 
     def __init__(
         self,
@@ -83,15 +83,11 @@ class SiteObservers:
             sent=self._sent,
             last_sent=_now(),
             log_head=self._audit_log.head,
-            **self._news_of_budgets(),
         )
+        if time.monotonic() >= self._looked + BUDGETS_SECONDS:
+            self._looked = time.monotonic()
+            self._sign.show(budgets=list(self._budgets()))
         return self._audit_log.head
-
-    def _news_of_budgets(self) -> dict[str, list[str]]:
-        if time.monotonic() < self._looked + BUDGETS_SECONDS:
-            return {}
-        self._looked = time.monotonic()
-        return {"budgets": list(self._budgets())}
 
     def end(self, why: str) -> None:
         """Note that the program ends."""

@@ -6,13 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Protocol
 
 import grpc
 from flwr.app import Context, Error, Message, RecordDict
 
 from erosion_client.audit.audit_log import NotLogged
+from erosion_client.audit.site_observers import SiteObservers
 from erosion_client.connection.credentials import connection_error
 from erosion_client.connection.site_link import OURS, SiteLink
 from erosion_common.errors import LinkError, SiteError
@@ -111,19 +110,6 @@ MOST_RUNS = 1000  # runs that have not ended
 _PACED = (wire.NOTICE, wire.DESCRIBE, wire.SUMMARY)  # not in any budget
 
 
-class SiteObserver(Protocol):
-    """Follows an agent: the log of what is sent, and the site's status."""
-
-    def connected(self) -> None:
-        """Note that the coordinator admitted this site."""
-
-    def disconnected(self, why: str) -> None:
-        """Note that the connection is down; the agent goes on trying."""
-
-    def sending(self, request: Message, reply: Message) -> str | None:
-        """Return what the coordinator is to keep of this site's log, before `reply` is sent."""
-
-
 @dataclass(frozen=True, slots=True)
 class Until:
     """When a site ends without being stopped; by default never."""
@@ -145,7 +131,7 @@ class Agent:
         address: str,
         encrypted: bool = False,
         until: Until = Until(),
-        watchers: Sequence[SiteObserver] = (),
+        watchers: Sequence[SiteObservers] = (),
         has_changed: Callable[[], bool] = lambda: False,
         has_decided: Callable[[], bool] = lambda: False,
         is_repeated: Callable[[], bool] = lambda: False,
@@ -192,7 +178,7 @@ class Agent:
                 self.stop.wait(LAST_RETRY_SECONDS)
                 continue
             except SiteError as problem:  # keys have expired; they or the site file are replaced
-                sentence, remedy = str(problem).removesuffix("."), " `erosion check` looks into it."
+                sentence, remedy = problem.problem.reason, " `erosion check` looks into it."
             if outage.is_news(sentence):
                 logger.warning("%s; trying again", sentence)
                 for watcher in self._watchers:
@@ -234,10 +220,13 @@ class Agent:
         return False
 
     def _serve(self, connection: SiteLink) -> None:
-        once_a_day = expiry.OnceADay()
+        once_a_day, expires = expiry.OnceADay(), connection.welcome.expires
         while not self.stop.is_set() and not self._has_changed():
-            if once_a_day.is_due():
-                _warn_of_expiry(connection.welcome.expires)
+            if once_a_day.is_due() and expires is not None and expiry.ends_soon(expires):
+                words = expiry.in_words(expires)
+                logger.warning(
+                    "this site's certificate is %s; have the coordinator renew it", words
+                )
             if self._has_decided():
                 connection.ask_again()
             if (message := connection.receive(LOOK_SECONDS)) is not None:
@@ -303,7 +292,10 @@ class Agent:
             del self._takes_part[next(iter(self._takes_part))]
 
     def _send(self, connection: SiteLink, request: Message, reply: Message) -> None:
-        log_head, reply = None, _in_few_words(request, reply)
+        log_head = None
+        if reply.has_error():  # shortened to one line, as it is logged and sent
+            reason = printable(reply.error.reason or "", at_most=LONGEST_REASON)
+            reply = Message(Error(reply.error.code, reason), reply_to=request)
         for watcher in self._watchers:
             log_head = watcher.sending(request, reply) or log_head
         connection.reply(request, reply, log_head)
@@ -325,24 +317,8 @@ def _run_in(request: Message) -> str:
     return str(wire.header_of(request.content).get("run") or "")
 
 
-def _in_few_words(request: Message, reply: Message) -> Message:
-    """Return the reply; an error is shortened to one line, as it is logged and sent."""
-    if not reply.has_error():
-        return reply
-    words = printable(reply.error.reason or "", at_most=LONGEST_REASON)
-    return Message(Error(reply.error.code, words), reply_to=request)
-
-
 def _nonsense(message: Message, what: str) -> Message:
     kind = printable(message.metadata.message_type, at_most=60)
     logger.error("%s: %s", kind, what)
     error = Error(CLIENT_APP_RAISED_EXCEPTION, f"this site cannot answer {kind!r}: {what}")
     return Message(error, reply_to=message)
-
-
-def _warn_of_expiry(expires: datetime | None) -> None:
-    if expires is not None and expiry.ends_soon(expires):
-        logger.warning(
-            "this site's certificate is %s; ask the coordinator to renew it",
-            expiry.in_words(expires),
-        )

@@ -240,7 +240,11 @@ class RunningSite:
 
     def _take(self, site: Site) -> None:
         allow_only_these(site.limits)
-        _load_methods(site)
+        for name, sha256 in site.limits.installed_methods.items():  # so that steps are known
+            try:
+                load_method(name, sha256)
+            except ModelError as problem:  # no study that names it can be answered
+                logger.error("%s", problem)
         credentials = credentials_for(site.coordinator)
         self.coordinator = known_as(credentials)  # as the records have it
         self.certificate_expires = credentials.expires
@@ -250,15 +254,6 @@ class RunningSite:
         self._app: ClientApp = make_app(hospital, consent)
         self._site, self._hospital, self._consent = site, hospital, consent
         self.dataset = dataset_of(site)
-
-
-def _load_methods(site: Site) -> None:
-    """Load methods from packages that the limits allow, so that the app knows their steps."""
-    for name, sha256 in site.limits.installed_methods.items():
-        try:
-            load_method(name, sha256)
-        except ModelError as problem:  # no study that names it can be answered
-            logger.error("%s", problem)
 
 
 def _settled(path: Path) -> tuple[int, ...]:
@@ -299,13 +294,9 @@ def serve(path: Path, until: Until) -> None:
     site = load_site(path)
     line = credentials_for(site.coordinator)
     claim(site)
-    secret = site_secret(site.consent_folder)
-    records = Records.of(site)
+    secret, records = site_secret(site.consent_folder), Records.of(site)
     running = RunningSite(path, site, records, secret=secret, version=version)
-    with (
-        closing(records),
-        _audit_log(site, lambda: running.dataset) as audit_log,
-    ):
+    with closing(records), _audit_log(site, lambda: running.dataset) as audit_log:
         recover(records, known_as(line), dataset_of(site), audit_log.path)
         watch = SiteObservers(
             site.records_folder,

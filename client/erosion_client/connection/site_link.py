@@ -307,7 +307,9 @@ class SiteLink:
             case Kind.MESSAGE:
                 head = json_body(body)
                 description = read_description(head.pop("records", None))
-                if description.num_bytes + self._waiting_bytes() > self._most_bytes:
+                with self._inbox:
+                    waiting = sum(num_bytes for _, num_bytes in self._waiting.values())
+                if description.num_bytes + waiting > self._most_bytes:
                     raise ProtocolFault(f"requests of more than {self._most_bytes} bytes")
                 space = MemorySpace(description.num_bytes)
                 self._arriving = Assembly(head, description, space)
@@ -333,13 +335,10 @@ class SiteLink:
         head, content = self._arriving.head, self._arriving.content()
         self._arriving = None
         request = _request(head, content)
-        if not self.is_dropped(request):
-            self._put(request, num_bytes)
-
-    def _put(self, request: Message, num_bytes: int) -> None:
-        """Queue the request; one that no honest coordinator sends ends the connection."""
+        if self.is_dropped(request):
+            return
         request_id = request.metadata.message_id
-        with self._inbox:
+        with self._inbox:  # what no honest coordinator sends ends the connection
             if request_id in self._waiting:
                 raise ProtocolFault("two requests under one id")
             if len(self._waiting) >= MOST_WAITING:
@@ -348,10 +347,6 @@ class SiteLink:
                 )
             self._waiting[request_id] = request, num_bytes
             self._inbox.notify_all()
-
-    def _waiting_bytes(self) -> int:
-        with self._inbox:
-            return sum(num_bytes for _, num_bytes in self._waiting.values())
 
     def _drop(self, request_id: str) -> None:
         with self._inbox:
@@ -389,6 +384,9 @@ class SiteLink:
 
 def _request(head: dict[str, Any], content: RecordDict) -> Message:
     """Read a request as Flower has it. Raises ProtocolFault."""
+    ttl = head.get("ttl")  # seconds for which an answer is wanted
+    if not (isinstance(ttl, int | float) and 1 <= ttl <= LONGEST_TTL_SECONDS):
+        ttl = 3600.0
     try:
         return RequestMessage(
             content,
@@ -396,18 +394,11 @@ def _request(head: dict[str, Any], content: RecordDict) -> Message:
             NODE_ID,
             text_in(head, "type"),
             group_id=text_in(head, "group"),
-            ttl=_seconds_in(head.get("ttl")),
+            ttl=float(ttl),
             run=RunNews.read(head.get("run")),
         )
     except (ValueError, TypeError) as problem:
         raise ProtocolFault(f"a request that cannot be made ({type(problem).__name__})") from None
-
-
-def _seconds_in(said: object) -> float:
-    """Return how long an answer is wanted, within reason."""
-    if isinstance(said, int | float) and 1 <= said <= LONGEST_TTL_SECONDS:
-        return float(said)
-    return 3600.0
 
 
 def _time_in(said: dict[str, Any], name: str) -> datetime | None:

@@ -46,7 +46,13 @@ def leads_to(approved: Study, study: Study) -> bool:
         return any(fold.digest == study.digest for fold in fold_studies(approved))
     if approved.selection is None:
         return False
-    return _is_trial(approved, study) if study.fold is not None else _is_chosen(approved, study)
+    if study.fold is None:
+        return _is_chosen(approved, study)
+    arms = [arm for arm in study.arms if arm in approved.arms]
+    if len(arms) != 1:
+        return False
+    tried = (trial for folds in trials(approved, arms[0]) for trial in folds)
+    return any(trial.digest == study.digest for trial in tried)
 
 
 def derived(approved: Study) -> Iterator[Study]:
@@ -62,15 +68,6 @@ def derived(approved: Study) -> Iterator[Study]:
         for arm in approved.arms:
             for folds in trials(approved, arm):
                 yield from folds
-
-
-def _is_trial(approved: Study, study: Study) -> bool:
-    arms = [arm for arm in study.arms if arm in approved.arms]
-    if len(arms) != 1:
-        return False
-    return any(
-        trial.digest == study.digest for folds in trials(approved, arms[0]) for trial in folds
-    )
 
 
 def _is_chosen(approved: Study, study: Study) -> bool:
@@ -209,11 +206,11 @@ def decision_that_holds(entry: StudyEntry, records: Records) -> StudyEntry | Non
 
 def study_of(entry: StudyEntry) -> Study | None:
     """Return an entry's study; None for one that this version cannot read."""
-    return _read_text(entry.content)
+    return _study_in(entry.content)
 
 
 @lru_cache(maxsize=256)  # many studies are compared with each decided one
-def _read_text(content: str) -> Study | None:
+def _study_in(content: str) -> Study | None:
     try:
         return study_from_json(content)
     except ErosionError:

@@ -294,8 +294,8 @@ class Consent:
                 self._keep_for_a_person(entry)
             self._waiting[study.digest] = study
         raise Undecided(
-            f"nobody at {self._site.name} has approved study {study.name!r} ({_short(study)}) yet;"
-            " somebody there decides with `erosion review SITE.toml`"
+            f"nobody at {self._site.name} has approved study {study.name!r}"
+            f" ({study.digest[:12]}) yet; somebody there decides with `erosion review SITE.toml`"
         )
 
     def _check_declined(self, study: Study) -> None:
@@ -303,7 +303,7 @@ class Consent:
         if declined_before(self._site, study, self._records) is not None:
             raise Refusal(  # without the name: it may be another coordinator's study
                 f"somebody at {self._site.name} declined a study, and {study.name!r}"
-                f" ({_short(study)}) asks no less. Ask the hospital to look at it with `erosion"
+                f" ({study.digest[:12]}) asks no less. Ask the hospital to look at it with `erosion"
                 " review SITE.toml`, or ask for fewer columns."
             )
 
@@ -362,7 +362,3 @@ def _check_names(**names: str) -> None:
         # as the log writes it, for finding answers again
         if not value.isascii() or value != printable(value, at_most=_LONGEST_NAME):
             raise Refusal(f"The request's {name} is too long, or is not in plain letters.")
-
-
-def _short(study: Study) -> str:
-    return study.digest[:12]

@@ -8,8 +8,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
-
 from erosion_client.consent.approvals import (
     decision_about,
     too_little,
@@ -23,6 +21,7 @@ from erosion_client.finding import Finding, failed, failed_by, ok, warning
 from erosion_client.records.account import SECRET_NAME, copied_from, copy_in_words, site_secret
 from erosion_client.records.records import Records
 from erosion_client.site_file import AppSite, Site
+from erosion_client.training.limits import problem_with_device
 from erosion_common.errors import SiteError
 from erosion_common.study.study import Study
 from erosion_common.support import expiry
@@ -204,10 +203,7 @@ def _word(value: Any) -> str:
 def check_compute(site: Site) -> Finding:
     """Check that the device can be used, so that no study fails after it began."""
     what, device = "compute", site.compute.device
-    try:
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as problem:
-        reason = str(problem).splitlines()[0]
+    if reason := problem_with_device(device):
         return failed(
             what,
             f'compute.device = "{device}" cannot be used: {reason}',

@@ -36,7 +36,12 @@ from erosion_client.sealed.sealed_site import SealedIdentity
 from erosion_client.sealed.sealed_steps import SealedSteps, secret_of
 from erosion_client.site_file import Site
 from erosion_client.training.kept_state import KeptState, Moment
-from erosion_client.training.limits import check_limits, check_parts, check_study
+from erosion_client.training.limits import (
+    check_limits,
+    check_parts,
+    check_study,
+    problem_with_device,
+)
 from erosion_client.training.privacy import PrivateRounds
 from erosion_client.training.request import (
     Request,
@@ -61,7 +66,6 @@ from erosion_common.protocol.messages import (
     DescribeReply,
     EvaluateRequest,
     EvaluateResult,
-    Metrics,
     Scaling,
     StepReply,
     StepResult,
@@ -71,7 +75,6 @@ from erosion_common.protocol.messages import (
     TrainRequest,
     TrainResult,
 )
-from erosion_common.sealed.phases import Hello
 from erosion_common.study.sections import BEST_LOCAL
 from erosion_common.study.study import Study
 from erosion_common.support.software import software_version
@@ -127,14 +130,11 @@ class Hospital:
         self._prepared: OrderedDict[str, _Prepared] = OrderedDict()  # by study digest, oldest first
         self._noted: set[tuple[str, str]] = set()  # study, and its notes about the data
         torch.set_num_threads(site.compute.threads)
-        try:
-            torch.zeros(1, device=site.compute.device)
-        except (RuntimeError, AssertionError) as problem:
-            reason = str(problem).splitlines()[0]
+        if reason := problem_with_device(site.compute.device):
             raise SiteError(
                 f"compute.device = {site.compute.device!r}; this machine does not have it"
                 f' ({reason}). Write "cpu".'
-            ) from None
+            )
 
     @property
     def name(self) -> str:
@@ -208,13 +208,9 @@ class Hospital:
             if not self._kept.has(state_key_of(request, arm), moment)
         }
 
-    def answer(self, request: TrainRequest) -> TrainResult | StepResult:
-        """Take the step that the request names."""
-        return self.train(request) if request.step == TRAIN else self._take_step(request)
-
     def train(self, request: TrainRequest) -> TrainResult:
         """Train from the request's parameters; the user also measures them on its test part."""
-        result = self._take_step(request)
+        result = self.answer(request)
         if not isinstance(result, TrainResult):
             raise Refusal(f"The step {request.step!r} of {request.arm} brings no update.")
         return result
@@ -345,8 +341,8 @@ class Hospital:
                 folder,
             )
 
-    def _take_step(self, request: TrainRequest) -> TrainResult | StepResult:
-        """Check the request, compute the answer, bound what leaves, and commit to it."""
+    def answer(self, request: TrainRequest) -> TrainResult | StepResult:
+        """Take the step that the request names: check, compute, bound what leaves, and commit."""
         started, study = perf_counter(), request.study
         prepared = self._prepare(study, request.run)
         if self._is_sealed(study) and request.step != TRAIN:
@@ -363,7 +359,9 @@ class Hospital:
             if work.is_user and isinstance(outcome, LocalOutcome):
                 personal = personal_parameters(settings, work, layout)
                 if prepared.tells_of_test_part:
-                    metrics = self._measured(prepared, personal, request)
+                    predicted = self._predictions(prepared, personal, request.scaling, request.arm)
+                    outcomes = prepared.tested_outcomes, prepared.trained_outcomes
+                    metrics = measure(study.task, predicted, *outcomes)
                 if not (study.federation.sealed or settings.user_only):
                     own_loss = min(work.loss(personal), MOST_LOSS)
         if not isinstance(outcome, LocalOutcome):
@@ -376,7 +374,13 @@ class Hospital:
         )
         self._private.pay(request, delta, outcome.attachments)
         self._keep(request, moment, outcome.keep, error=left)
-        keys = self._hello(request, delta, outcome) if self._is_sealed(study) else None
+        keys = None
+        if self._is_sealed(study):
+            if any(tensor.numel() > 1 for tensor in outcome.attachments.values()):
+                raise Refusal(
+                    f"{settings.algorithm} sends more than single numbers with its update."
+                )
+            keys = self._sealed.hello(request, delta)  # replaces the update
         header = TrainReply(
             hospital=self.name,
             arm=request.arm,
@@ -414,13 +418,6 @@ class Hospital:
             )
         return settings
 
-    def _hello(self, request: TrainRequest, delta: Tensor, outcome: LocalOutcome) -> Hello:
-        """Return what replaces the update."""
-        if any(tensor.numel() > 1 for tensor in outcome.attachments.values()):
-            settings = request.study.arms[request.arm]
-            raise Refusal(f"{settings.algorithm} sends more than single numbers with its update.")
-        return self._sealed.hello(request, delta)
-
     def _keep(
         self, request: TrainRequest, moment: Moment, kept: Tensors, *, error: Tensor | None
     ) -> None:
@@ -439,8 +436,13 @@ class Hospital:
         """Return the study's data as of the start of the run; without a run, as they are now."""
         check_study(self.site, study)
         known = self._prepared.get(study.digest)
-        if known is None or (known.run != run and not self._is_as_it_was(known)):
-            revision = self.site.data.revision()  # before reading: what changes meanwhile is newer
+        # Before reading: what changes meanwhile is newer.
+        revision = self.site.data.revision() if known is None or known.run != run else None
+        is_as_it_was = known is not None and (
+            known.run == run
+            or (revision is not None and known.revision == revision and known.dataset.has_begun)
+        )
+        if known is None or not is_as_it_was:
             dataset = LocalDataset(self.site, study, self._cells, self._patients, run)
             is_user = self.name == study.user
             check_task(study.task, dataset.training_targets, measures=is_user)
@@ -461,11 +463,6 @@ class Hospital:
         """Note the patients before the first update or figure about them."""
         prepared.begin()
         self._patients.begin(request.study, request.run)
-
-    def _is_as_it_was(self, known: _Prepared) -> bool:
-        """Return whether the data and the patients that are trained on are the same."""
-        same_data = known.revision is not None and known.revision == self.site.data.revision()
-        return same_data and known.dataset.has_begun
 
     def _tell(self, study: Study, notes: Sequence[str]) -> None:
         """Log notes about the data, once for a study and all its folds and trials."""
@@ -521,14 +518,6 @@ class Hospital:
             },
             trainer=self.trainer,
         )
-
-    def _measured(
-        self, prepared: LocalDataset, parameters: Tensor, request: TrainRequest
-    ) -> Metrics:
-        """Return the metrics of the test part."""
-        predicted = self._predictions(prepared, parameters, request.scaling, request.arm)
-        task = request.study.task
-        return measure(task, predicted, prepared.tested_outcomes, prepared.trained_outcomes)
 
     def _predictions(
         self, prepared: LocalDataset, parameters: Tensor, scaling: Scaling | None, arm: str

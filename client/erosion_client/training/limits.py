@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+import torch
+
 from erosion_client.records.answers import Used
 from erosion_client.site_file import Budget, Limits, Site
 from erosion_common.errors import Refusal
@@ -353,3 +355,12 @@ def _parts(study: Study, fold: Fold) -> Iterator[Study]:
     for arm in study.arms:
         for settings in candidates(study, arm):
             yield trial(study, arm, settings, fold)
+
+
+def problem_with_device(device: str) -> str:
+    """Return why training cannot use this device of the machine; "" where it can."""
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as problem:
+        return str(problem).splitlines()[0]
+    return ""

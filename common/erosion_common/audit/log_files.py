@@ -129,42 +129,29 @@ def lines_of(path: Path) -> Iterator[tuple[str, bool]]:
 def entries_since(log: Path, number: int) -> Iterator[AuditEntry]:
     """Yield the log's lines after that number; all of them where another log was begun since."""
     try:
-        yield from _entries_since(log, number)
+        with suppress(ValueError):
+            if AuditEntry.model_validate_json(last_line(log)).number < number:
+                number = 0
+        files = [*full_files(log), log]
+        firsts = [first_number(file) for file in files]
+        for file, following in zip(files, [*firsts[1:], None], strict=True):
+            if following is not None and following <= number + 1:
+                continue  # all of it was read
+            for text, whole in lines_of(file):
+                with suppress(ValueError):  # `erosion log verify` reports it
+                    entry = AuditEntry.model_validate_json(text)
+                    if whole and entry.number > number:
+                        yield entry
     except OSError as problem:
-        raise SiteError(f"{log} cannot be read: {problem.strerror}. Check its folder.") from None
+        remedy = "Check its folder."
+        raise SiteError(f"{log} cannot be read: {problem.strerror}", remedy=remedy) from None
 
 
-def _entries_since(log: Path, number: int) -> Iterator[AuditEntry]:
-    if (_last_number(log) or number) < number:
-        number = 0
-    files = [*full_files(log), log]
-    firsts = [_first_number(file) for file in files]
-    for file, following in zip(files, [*firsts[1:], None], strict=True):
-        if following is not None and following <= number + 1:
-            continue  # all of it was read
-        for text, whole in lines_of(file):
-            try:
-                entry = AuditEntry.model_validate_json(text)
-            except ValueError:
-                continue  # `erosion log verify` reports it
-            if whole and entry.number > number:
-                yield entry
-
-
-def _first_number(file: Path) -> int | None:
-    for text, _ in lines_of(file):
-        try:
-            return AuditEntry.model_validate_json(text).number
-        except ValueError:
-            return None
+def first_number(file: Path) -> int | None:
+    """Return the number of a file's first line; None where it has none."""
+    with suppress(ValueError, StopIteration):
+        return AuditEntry.model_validate_json(next(lines_of(file))[0]).number
     return None
-
-
-def _last_number(log: Path) -> int | None:
-    try:
-        return AuditEntry.model_validate_json(last_line(log)).number
-    except ValueError:
-        return None
 
 
 @dataclass(frozen=True, slots=True)
