@@ -203,7 +203,13 @@ def _some(rows: NDArray[np.int64], places: Sequence[str]) -> str:
 
 def checked_for(study: Study, site: Site, patients: Patients) -> Patients:
     """Check that a model can be measured on the user's patients; a peer only gets a note."""
-    if site.name == study.user and (seen := _tested_and_trained_on(patients)):
+    seen = 0
+    if site.name == study.user and patients.is_test is not None:  # by the table itself
+        tested, trained_on = (
+            patients.groups[part] for part in (patients.is_test, ~patients.is_test)
+        )
+        seen = len(np.intersect1d(tested, trained_on))
+    if seen:
         note = (
             f"{seen} test patients have rows among the training patients, too"
             " (evaluation.split_column): figures of them are not of new patients"
@@ -221,14 +227,6 @@ def checked_for(study: Study, site: Site, patients: Patients) -> Patients:
             f" {study.task.unmeasurable_remedy}"
         )
     return replace(patients, notes=(*patients.notes, what))
-
-
-def _tested_and_trained_on(patients: Patients) -> int:
-    """Return how many patients the table itself puts on both sides of the split."""
-    if patients.is_test is None:
-        return 0
-    tested, trained_on = patients.groups[patients.is_test], patients.groups[~patients.is_test]
-    return len(np.intersect1d(tested, trained_on))
 
 
 _BEGUN, _AFTER = Moment(1), Moment(2)
@@ -261,8 +259,10 @@ class KeptPatients:
             return checked_for(study, self._site, self._patients)
         patients = self._read(study, keep=wanted is not None or self._run is None)
         patients = checked_for(study, self._site, patients)
-        if run and self._began_with_others(study, run, patients):
-            patients = self._changed(study, patients)
+        if run and self._state is not None:
+            begun = self._state.before(_place(study, run), _AFTER)
+            if begun and not torch.equal(begun["patients"], _fingerprint(patients)):
+                patients = self._changed(study, patients)
         if wanted is not None:
             self._run = wanted
         return patients
@@ -291,12 +291,6 @@ class KeptPatients:
         read = read_patients(self._site.data, study, self._site.records)
         self._patients, self._seen = read, seen
         return self._patients
-
-    def _began_with_others(self, study: Study, run: str, patients: Patients) -> bool:
-        if self._state is None:
-            return False
-        begun = self._state.before(_place(study, run), _AFTER)
-        return bool(begun) and not torch.equal(begun["patients"], _fingerprint(patients))
 
     def _changed(self, study: Study, patients: Patients) -> Patients:
         """Return the current patients with a note; Refusal where figures depend on the former."""

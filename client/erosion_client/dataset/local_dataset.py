@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -45,8 +46,7 @@ class NamedPatients:
     outcomes: Targets
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """Patients as model inputs."""
 
     inputs: Tensor  # (n, *input_shape) float32
@@ -123,13 +123,18 @@ class LocalDataset:
         self._parts: tuple[Part, Part] | None = None
         self._scaled_by: Scaling | None = None  # that `_parts` were made with
         # Rounded whether sent or not: this site scales by them, too.
-        self.sums = self._training_sums(is_disclosed=self._tells_sums(site.name))
-        self.notes += tuple(self._unscaled())
+        self.sums: FeatureSums | None = None
         training = self.split.training
+        task, rows = study.task, patients.rows[training]
+        if isinstance(task, TabularTask) and not self._counted.is_noised:
+            numbers, groups = rows.astype(np.float64, copy=False), patients.groups[training]
+            is_told = self._tells_sums(site.name)
+            self.sums = cells.sums(task, numbers, groups, is_disclosed=is_told)
+        self.notes += tuple(self._unscaled())
         keys = None if patients.keys is None else patients.keys[training]
         hashes = None if patients.row_hashes is None else patients.row_hashes[training]
         num_samples, num_identified, self._told_patients = cells.numbers(
-            patients.rows[training], patients.groups[training], keys, hashes
+            rows, patients.groups[training], keys, hashes
         )
         # A private step is over patients, so with privacy this is the number of patients.
         self.disclosed_samples = num_samples if study.privacy is None else num_identified
@@ -156,19 +161,13 @@ class LocalDataset:
     @cached_property
     def summary(self) -> Summary:
         """Describe the training patients and their columns, as disclosed. Raises Refusal."""
-        training = self.split.training
-        columns = column_summaries(
-            self.cells,
-            self.study.task,
-            self._patients.rows[training],
-            self._patients.targets[training],
-            self._patients.groups[training],
-        )
+        of, part = self._patients, self.split.training
+        patients = of.rows[part], of.targets[part], of.groups[part]
         return Summary(
             min_cell=self.cells.cell,
             num_samples=self.disclosed_samples,
             num_patients=self._told_patients,
-            columns=tuple(columns),
+            columns=tuple(column_summaries(self.cells, self.study.task, *patients)),
         )
 
     def columns(self, *, every: bool) -> Iterator[tuple[Feature, Floats]]:
@@ -194,10 +193,7 @@ class LocalDataset:
     @cached_property
     def training_counts(self) -> PatientCounts:
         """The numbers of training patients."""
-        training = self.split.training
-        return PatientCounts.of(
-            self.study.task, self._patients.targets[training], self._patients.groups[training]
-        )
+        return self._counts(self.study, self.split.training)
 
     def counts_in(self, part: Study) -> PatientCounts:
         """Return the same of a fold, or of its trials; computed once each."""
@@ -206,9 +202,12 @@ class LocalDataset:
         of = self._patients
         split = split_patients(part, self._name, of.rows, of.targets, of.groups, of.is_test)
         training = np.intersect1d(split.training, self.split.training)
-        counts = PatientCounts.of(part.task, of.targets[training], of.groups[training])
-        self._counts_in[part.fold] = counts
+        self._counts_in[part.fold] = counts = self._counts(part, training)
         return counts
+
+    def _counts(self, study: Study, rows: NDArray[np.int64]) -> PatientCounts:
+        of = self._patients
+        return PatientCounts.of(study.task, of.targets[rows], of.groups[rows])
 
     @property
     def training_patients(self) -> Tensor:
@@ -360,16 +359,6 @@ class LocalDataset:
         if name == study.user and study.scaling == "none":
             return stands_in(study.task, scaled=False)
         return name == study.user or study.sends_sums(name)
-
-    def _training_sums(self, *, is_disclosed: bool) -> FeatureSums | None:
-        task = self.study.task
-        if not isinstance(task, TabularTask) or self._counted.is_noised:
-            return None
-        training = self.split.training
-        rows = self._patients.rows[training].astype(np.float64, copy=False)
-        return self.cells.sums(
-            task, rows, self._patients.groups[training], is_disclosed=is_disclosed
-        )
 
     def _unscaled(self) -> Iterator[str]:
         """Yield a note of columns without a disclosable deviation, though their values differ."""

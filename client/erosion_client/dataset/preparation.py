@@ -155,9 +155,7 @@ def time_between(
 
 def _as_date(text: str, date_format: str, unknown: Collection[str]) -> date | str:
     """Return the date, or the text unchanged; "" is missing."""
-    if canonical(text) in unknown:
-        return ""
-    if text.lower() in MISSING_MARKERS:
+    if canonical(text) in unknown or text.lower() in MISSING_MARKERS:
         return ""
     iso = text[:10] if text[10:11] in ("T", " ") else text  # without the database's time of day
     for written, known in ((text, date_format), (TIME.sub("", text), date_format), (iso, ISO)):
@@ -275,10 +273,8 @@ def joined(
         rule = rows.columns.get(name, rows.take)
         if name in (patient, rows.event_column):
             rule, known = "first", np.ones(table.num_rows, dtype=bool)
-        used = np.flatnonzero(known)
-        if rule in ("first", "last"):
-            numbers = None
-        else:
+        used, numbers = np.flatnonzero(known), None
+        if rule not in ("first", "last"):
             numbers = _numbers(table, name, column, used, marks, values)
         columns[name] = _taken(column, rule, used, patients, len(starts), numbers)
     hashes = None
@@ -340,16 +336,15 @@ def _of_event(table: TextTable, rows: JoinedRows, name: str) -> NDArray[np.bool_
     if event is None or rows.event_column is None:
         return np.ones(table.num_rows, dtype=bool)
     found = table.columns.get(rows.event_column)
-    texts = () if found is None else found.texts
-    if found is None or event not in texts:
-        events = some(repr(text) for text in texts if text)
-        has = "which is no column" if found is None else f"which has {events}"
+    if found is None or event not in found.texts:
+        has = "which is no column"
+        if found is not None:
+            has = f"which has {some(repr(text) for text in found.texts if text)}"
         raise DataError(
-            f"{table.origin}: there is no event {event!r} in {rows.event_column!r}, {has}. Correct"
-            " [data.rows]."
+            f"{table.origin}: there is no event {event!r} in {rows.event_column!r}, {has}",
+            remedy="Correct [data.rows].",
         )
-    is_it: NDArray[np.bool_] = found.codes == texts.index(event)
-    return is_it
+    return np.asarray(found.codes == found.texts.index(event))
 
 
 def _numbers(
@@ -400,9 +395,7 @@ def some(names: Iterable[str]) -> str:
 
 def nearly_bare(is_missing: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return which rows (n,) lack nearly all features; `is_missing`: (n, features)."""
-    lacked = max(MOST_LACKED * is_missing.shape[1], 1)
-    bare: NDArray[np.bool_] = is_missing.sum(axis=1) >= lacked
-    return bare
+    return np.asarray(is_missing.sum(axis=1) >= max(MOST_LACKED * is_missing.shape[1], 1))
 
 
 def stand_apart(is_missing: NDArray[np.bool_]) -> int:

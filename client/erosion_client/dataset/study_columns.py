@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from erosion_client.dataset.column_values import (
@@ -58,8 +58,9 @@ def study_columns(
         texts[name] = text = _text(table, source, name)
         written = replace(marks, limit=source.limits.get(name))
         parsers[name] = parser(PLAIN_MARKS if name in source.derive else written)
-        if text is not None and text.typed:
-            parsers[name] = _by_origin(text.typed, parser(PLAIN_MARKS), parsers[name])
+        if text is not None and text.typed:  # the source's own numbers
+            typed, plain, parse = text.typed, parser(PLAIN_MARKS), parsers[name]
+            parsers[name] = lambda text: plain(text) if text in typed else parse(text)
 
     for feature in task.features:
         unit = source.units.get(feature.name)
@@ -121,11 +122,6 @@ def decimal_mark(table: TextTable, task: TabularTask, source: TableSource) -> De
     return found_decimal(text for column in columns for text in column.written)
 
 
-def _by_origin(typed: frozenset[str], plain: Parse, written: Parse) -> Parse:
-    """Return the parser of a column in which these texts are the source's own numbers."""
-    return lambda text: plain(text) if text in typed else written(text)
-
-
 def _text(table: TextTable, source: TableSource, name: str) -> TextColumn | None:
     if name in source.absent:
         return None
@@ -148,12 +144,7 @@ def _mapped(parse: Parse, source: TableSource, name: str) -> Parse:
     return lambda text: parse(meant.get(canonical(text), text))
 
 
-@dataclass(frozen=True, slots=True)
-class MapFindings:
-    """Problems and notes about the declarations."""
-
-    problems: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+Findings = tuple[list[str], list[str]]  # problems and notes
 
 
 def check_maps(
@@ -161,34 +152,34 @@ def check_maps(
     source: TableSource,
     columns: dict[str, StudyColumn],
     unasked: Collection[str],
-) -> MapFindings:
+) -> Findings:
     """Check every declaration against the study's columns and the table's values."""
-    found = MapFindings()
+    problems, notes = found = list[str](), list[str]()
     for where, name in _declared(source):
         if name in columns or name in unasked:
             continue
         near = difflib.get_close_matches(name, columns, n=1, cutoff=0.8)
         if near and name not in table.header:
-            found.problems.append(
+            problems.append(
                 f"{where} names {name!r}, which is no column of the study; did you mean"
                 f" {near[0]!r}? Correct it, or remove it"
             )
         else:
-            found.notes.append(f"{where} names {name!r}, which this study does not use")
-    found.problems.extend(_read_twice(source, columns))
+            notes.append(f"{where} names {name!r}, which this study does not use")
+    problems.extend(_read_twice(source, columns))
     for name, column in columns.items():
         is_read = column.text is not None and name not in source.derive
         if is_read and (meant := source.value_map(name)):
             _check_values(name, column, meant, found)
     for name in source.absent:
         if name in columns and not columns[name].can_be_absent:
-            found.problems.append(
+            problems.append(
                 f"absent names {name!r}, which is no feature of the study: a hospital that does not"
                 " record it cannot take part. Remove it from absent; if the file calls it"
                 f' otherwise, write {toml_key(name)} = "ITS NAME IN THE FILE" under [data.columns]'
             )
         elif name in columns and source.local_name(name) in table.header:
-            found.problems.append(
+            problems.append(
                 f"absent names {name!r}, and there is such a column; remove it from absent, or"
                 " rename the column if it is another one"
             )
@@ -226,12 +217,11 @@ def _read_twice(source: TableSource, columns: dict[str, StudyColumn]) -> Iterato
             )
 
 
-def _check_values(
-    name: str, column: StudyColumn, meant: dict[str, str], found: MapFindings
-) -> None:
+def _check_values(name: str, column: StudyColumn, meant: dict[str, str], found: Findings) -> None:
+    problems, notes = found
     texts = {canonical(text) for text in column.text.texts} if column.text else set()
     for value, one, other in () if column.is_number else _merged(meant, texts):
-        found.notes.append(
+        notes.append(
             f"column {name}: {one!r} and {other!r} are both read as {value!r}, by the map for it;"
             " correct it, if they are two"
         )
@@ -240,12 +230,13 @@ def _check_values(
     # Texts that the study understands without the map: the map's left sides, if it is reversed.
     understood = [key for key in meant if not isinstance(column.plain(key), Fault)]
     if len(understood) == len(meant) and any(value in texts for value in meant.values() if value):
-        found.problems.append(
+        left, right = next((key, value) for key, value in meant.items() if value in texts)
+        problems.append(
             f"the map for {name} is the wrong way round: what the data hold goes to the left, what"
-            f" the study calls it to the right, such as {_example(meant, texts)}"
+            f' the study calls it to the right, such as "{right}" = "{left}"'
         )
     else:
-        found.notes.append(
+        notes.append(
             f"no value that is mapped for {name} ({', '.join(list(meant)[:5])}) is in the data"
         )
 
@@ -257,8 +248,3 @@ def _merged(meant: dict[str, str], texts: set[str]) -> Iterator[tuple[str, str, 
         is_itself = value in texts and meant.get(value, value) == value
         if value and is_other and key in texts and is_itself:
             yield value, key, value
-
-
-def _example(meant: dict[str, str], texts: set[str]) -> str:
-    key, value = next((key, value) for key, value in meant.items() if value in texts)
-    return f'"{value}" = "{key}"'

@@ -86,7 +86,10 @@ def check_table(
     check = _Check(table, source, study, notes=list(table.notes))
     if source.decimal is None and decimal_mark(table, task, source) == ",":
         check.notes.append("numbers are written 1,5 (detected; decimal sets it)")
-    check.declarations(() if with_target else [column.name for column in task.target_columns])
+    unasked = () if with_target else [column.name for column in task.target_columns]
+    problems, notes = check_maps(table, source, study, unasked)
+    check.problems += problems
+    check.notes += notes
     check.header()
     patients = check.patients()
     columns: list[NDArray[np.float64]] = []
@@ -131,11 +134,12 @@ def check_table(
     if check.problems:
         raise DataError(_message(table, check.problems))
     kept = np.flatnonzero(~dropped)
+    targets: Targets = kept[:0]
+    if with_target:
+        targets = checked_targets(task, np.stack(target_columns, axis=1)[kept])
     return CheckedTable(
         rows=np.stack([values[kept] for values in columns], axis=1),
-        targets=checked_targets(task, np.stack(target_columns, axis=1)[kept])
-        if with_target
-        else kept[:0],
+        targets=targets,
         places=kept,
         patients=None if patients is None else patients[kept],
         notes=tuple(check.notes),
@@ -167,12 +171,6 @@ class _Check:
     study: dict[str, StudyColumn]
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-
-    def declarations(self, unasked: Sequence[str]) -> None:
-        """Note ineffective declarations of the site file."""
-        found = check_maps(self.table, self.source, self.study, unasked)
-        self.problems += found.problems
-        self.notes += found.notes
 
     def header(self) -> None:
         """Note columns that are missing, or that share one column of the file."""

@@ -170,20 +170,16 @@ def why_not(profile: Profile) -> str:
         return NAMES
     if profile.kind == "text" and profile.values:
         return CODES_OF_MANY
-    if profile.kind == "text" and _begin_with_numbers(profile.counts):
+    all_rows = sum(profile.counts.values())
+    measured = sum(num for text, num in profile.counts.items() if MEASURED.match(text))
+    if profile.kind == "text" and measured >= MOSTLY * all_rows:  # such as 45 % and 120/80
         return WITH_UNITS
     rows = sum(profile.counts[text] for text in words)
-    if profile.kind == "text" and 2 * rows < sum(profile.counts.values()):
+    if profile.kind == "text" and 2 * rows < all_rows:
         return NUMBERS_AND_WORDS.format(words=", ".join(map(repr, words[:3])))
     if profile.kind == "constant" and profile.num_missing:
         return ONE_OR_NONE
     return WHY[profile.kind]
-
-
-def _begin_with_numbers(counts: Mapping[str, int]) -> bool:
-    """Return whether nearly all rows begin with a number, as 45 % and 120/80."""
-    num = sum(count for text, count in counts.items() if MEASURED.match(text))
-    return num >= MOSTLY * sum(counts.values())
 
 
 MANY_BARE = 0.3  # of the rows with an outcome, without nearly any feature

@@ -14,6 +14,13 @@ from erosion_client.scaffold.vocabulary import unit_text
 
 MOST_ODD = 10  # non-numeric values of a number, listed one by one
 SHOWN = 4  # limits in a comment
+_JOINED = (
+    "",
+    "# The outcome stands on other rows than the features; joined, a patient has one row.",
+    "# ? [data.rows]",
+    '# ? take = "first"  # or "last", "mean", "max", "min"; or name the event (event_column,',
+    "# event), so that nothing is read that came after the outcome.",
+)
 OPEN_NUMBER = "A NUMBER"  # not a format
 OPEN = "WHAT IT MEANS"  # not a value of a study, so nothing matches it
 
@@ -48,10 +55,15 @@ def site_draft(
         "[data]",
         f"path = {quoted(str(data))}",
         *(f"{key} = {quoted(value)}" for key, value in written.items()),
-        *_marks(matches, notes, footer),
+        *(f"# {note}" for note in notes),
+        *([f"# ? footer_lines = {footer}"] if footer else []),
+        *(
+            f'# ? thousands = "{mark}"  # 198{mark}000 is a hundred and ninety-eight thousand'
+            for mark in dict.fromkeys(m.thousands for m in matches if m.thousands)
+        ),
         *_patient(profiles, joined_by),
         *_absent(matches, outcome),
-        *_rows(joined_by),
+        *([] if joined_by is None else _JOINED),
         *_columns(matches, accept),
         *_units(matches, profiles),
         *_limits(matches),
@@ -65,29 +77,6 @@ def site_draft(
         '# private_key = "node.key"',
     ]
     return "\n".join(lines) + "\n"
-
-
-def _marks(matches: Sequence[Match], notes: Sequence[str], footer: int) -> list[str]:
-    lines = [f"# {note}" for note in notes]
-    if footer:
-        lines.append(f"# ? footer_lines = {footer}")
-    lines += [
-        f'# ? thousands = "{mark}"  # 198{mark}000 is a hundred and ninety-eight thousand'
-        for mark in dict.fromkeys(m.thousands for m in matches if m.thousands)
-    ]
-    return lines
-
-
-def _rows(joined_by: str | None) -> list[str]:
-    if joined_by is None:
-        return []
-    return [
-        "",
-        "# The outcome stands on other rows than the features; joined, a patient has one row.",
-        "# ? [data.rows]",
-        '# ? take = "first"  # or "last", "mean", "max", "min"; or name the event (event_column,',
-        "# event), so that nothing is read that came after the outcome.",
-    ]
 
 
 def _patient(profiles: Sequence[Profile], joined_by: str | None) -> list[str]:
@@ -124,7 +113,8 @@ def _columns(matches: Sequence[Match], accept: float) -> list[str]:
     lines = ["", '[data.columns]  # "in the study" = "in the data"']
     for match in renamed:
         line = f"{quoted(match.column)} = {quoted(str(match.local))}"
-        lines.append(f"{_mark(match, accept)}{line}  # confidence {match.confidence:.2f}")
+        mark = "" if match.confidence >= accept else "# ? "
+        lines.append(f"{mark}{line}  # confidence {match.confidence:.2f}")
     return lines
 
 
@@ -153,24 +143,20 @@ def _derived(matches: Sequence[Match]) -> list[str]:
     lines: list[str] = []
     for match in matches:
         if (found := match.between) is not None:
+            which = ""
+            if len(match.forms) > 1:
+                which = "  # keep one: the dates do not show which, as where all days are up to 12"
+            elif "%y" in match.forms[0]:
+                which = "  # years of two digits: people over a hundred look like children"
             lines += [
                 "",
                 f"# ? [data.derive.{quoted(match.column)}]  # made of two dates",
                 f'# ? kind = "{found.kind}"',
                 f"# ? start = {quoted(found.start)}",
                 f"# ? end = {quoted(str(found.end))}  # or one date for everybody",
-                f'# ? date_format = "{" OR ".join(match.forms)}"{_which(match)}',
+                f'# ? date_format = "{" OR ".join(match.forms)}"{which}',
             ]
     return lines
-
-
-def _which(match: Match) -> str:
-    """Return a comment where dates may be in several formats, or in several centuries."""
-    if len(match.forms) > 1:
-        return "  # keep one: the dates do not show which, such as where all days are up to 12"
-    if "%y" in match.forms[0]:
-        return "  # years of two digits: people over a hundred look like children"
-    return ""
 
 
 def _values(matches: Sequence[Match], profiles: Sequence[Profile], accept: float) -> list[str]:
@@ -229,10 +215,6 @@ def _pairs(values: Mapping[str, str], form: Callable[[str], str] = str) -> str:
 def is_written(match: Match, text: str, accept: float) -> bool:
     """Return whether a spelling is written uncommented, not as a proposal."""
     return match.confidence >= accept and text not in match.asked
-
-
-def _mark(match: Match, accept: float) -> str:
-    return "" if match.confidence >= accept else "# ? "
 
 
 def in_words(match: Match, accept: float) -> Iterator[str]:

@@ -42,7 +42,11 @@ def tables_in(folder: Path) -> dict[str, Path]:
 
 def table_files(folder: Path) -> list[Path]:
     """Return all tables. Raises DataError where the folder cannot be read."""
-    return [f for f in entries_of(folder) if suffix_of(f) in SUFFIXES and _is_table(f)]
+    return [
+        file
+        for file in entries_of(folder)  # without notes and office programs' lock files
+        if suffix_of(file) in SUFFIXES and file.is_file() and not BESIDE.match(file.name)
+    ]
 
 
 def shared_rows(hospitals: Mapping[str, DataSource]) -> Iterator[str]:
@@ -90,11 +94,6 @@ def _hashes(table: TextTable, columns: frozenset[str]) -> tuple[RowHashes, float
         table.num_rows,
     )
     return hashes, 1 - len(np.unique(hashes)) / len(hashes)
-
-
-def _is_table(file: Path) -> bool:
-    """Return whether it is a table, not a note or an office program's lock file."""
-    return file.is_file() and not BESIDE.match(file.name)
 
 
 def hospital_name(text: str) -> str:

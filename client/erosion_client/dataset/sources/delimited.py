@@ -219,11 +219,9 @@ class _Gathered:
         self._batch = []
 
     def notes(self, row_word: str) -> Iterator[str]:
-        num = self.num_empty
-        if num == 1:
-            yield f"1 {row_word} holds no value at all, and is left out"
-        elif num:
-            yield f"{num} {row_word}s hold no value at all, and are left out"
+        if num := self.num_empty:
+            hold, are = ("s hold", "are") if num > 1 else (" holds", "is")
+            yield f"{num} {row_word}{hold} no value at all, and {are} left out"
         if self._broken:
             num = len(self._broken)
             times = "once" if num == 1 else f"{num} times, first"

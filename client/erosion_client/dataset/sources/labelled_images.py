@@ -263,9 +263,8 @@ def some_of(names: Sequence[str], mark: str = ", ") -> str:
 def not_read(root: Path, names: Sequence[str]) -> Iterator[str]:
     """Yield a note of files below `root` that may be intended as images and are not read."""
     if names:
-        many = "1 file" if len(names) == 1 else f"{len(names)} files"
-        are = "is" if len(names) == 1 else "are"
-        yield f"{many} in {root} {are} not read: {some_of(names)}"
+        files_are = ("files", "are") if len(names) > 1 else ("file", "is")
+        yield f"{len(names)} {files_are[0]} in {root} {files_are[1]} not read: {some_of(names)}"
 
 
 @dataclass(frozen=True, slots=True)
