@@ -72,7 +72,7 @@ def all_patterns() -> list[tuple[str, str, bool]]:
 # Read no more than one cell, header or address of a hospital's own files, or this program's texts.
 OF_OUR_OWN = {
     "client/erosion_client/dataset/preparation.py",
-    "client/erosion_client/dataset/sources/sql.py",
+    "client/erosion_client/dataset/sources/databases.py",
     "client/erosion_client/scaffold/column_profile.py",
     "client/erosion_client/scaffold/vocabulary.py",
     "common/erosion_common/support/software.py",

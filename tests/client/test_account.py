@@ -7,7 +7,7 @@ from pathlib import Path
 
 from erosion_client.audit.audit_log import AuditLog
 from erosion_client.finding import Severity
-from erosion_client.preflight.site_checks import check_state
+from erosion_client.preflight.check import check_state
 from erosion_client.records.account import claim, dataset_of
 from erosion_client.records.ledgers import Release
 from erosion_client.records.records import FILE_NAME, Records

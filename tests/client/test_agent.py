@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from flwr.app import Error, Message, RecordDict
 
-from erosion_client.audit.audit_log import AuditLog
-from erosion_client.audit.site_observers import SiteObservers
+from erosion_client.audit.audit_log import AuditLog, SiteObservers
 from erosion_client.connection import agent as agent_module
 from erosion_client.connection.agent import (
     FIRST_RETRY_SECONDS,

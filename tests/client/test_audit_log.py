@@ -20,8 +20,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, Re
 from flwr.clientapp import ClientApp
 
 from erosion_client.audit import audit_log as audit_log_module
-from erosion_client.audit.audit_log import AuditLog, NotLogged
-from erosion_client.audit.site_observers import SiteObservers
+from erosion_client.audit.audit_log import AuditLog, NotLogged, SiteObservers
 from erosion_client.connection import agent
 from erosion_client.connection import serve as serving
 from erosion_client.connection.site_link import Welcome

@@ -24,8 +24,8 @@ from pydicom.uid import (
 
 from erosion_client.dataset import text_table
 from erosion_client.dataset.load import load_patients
+from erosion_client.dataset.sources.databases import DuckdbFiles
 from erosion_client.dataset.sources.dicom import DicomImages
-from erosion_client.dataset.sources.duckdb_files import DuckdbFiles
 from erosion_client.dataset.sources.image_files import ImageFiles
 from erosion_client.dataset.sources.nifti import NiftiImages
 from erosion_client.dataset.sources.table_file import TableFile

@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from erosion_client.dataset.load import KeptPatients, load_patients
-from erosion_client.dataset.sources.duckdb_files import DuckdbFiles
+from erosion_client.dataset.sources.databases import DuckdbFiles
 from erosion_client.finding import Severity
 from erosion_client.site_file import Site
 from erosion_common.errors import DataError

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from erosion_client.dataset.isolated_values import standing_apart, to_be_asked_about
 from erosion_client.dataset.load import load_patients
+from erosion_client.dataset.single_column import standing_apart, to_be_asked_about
 from erosion_client.site_file import load_site
 from erosion_common.errors import DataError
 from erosion_common.study.study import load_study

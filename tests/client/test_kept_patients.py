@@ -12,7 +12,7 @@ import torch
 
 from erosion_client.dataset.load import KeptPatients
 from erosion_client.dataset.sources.data_source import TableSource, revision_of
-from erosion_client.dataset.sources.sql import SqlQuery
+from erosion_client.dataset.sources.databases import SqlQuery
 from erosion_client.dataset.sources.table_file import TableFile
 from erosion_client.dataset.text_table import TextTable
 from erosion_client.site_file import Site

@@ -12,7 +12,7 @@ import pytest
 
 from erosion_client.dataset.load import load_patients
 from erosion_client.dataset.sources.data_source import within
-from erosion_client.dataset.sources.sql import SqlQuery
+from erosion_client.dataset.sources.databases import SqlQuery
 from erosion_client.finding import Severity
 from erosion_client.site_file import Site
 from erosion_common.errors import DataError, SiteError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from erosion_client.preflight.site_checks import WEAKER, weaker_values
+from erosion_client.preflight.check import WEAKER, weaker_values
 from erosion_client.site_file import Site
 from erosion_common.program.command_line import main
 

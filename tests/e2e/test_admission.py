@@ -18,7 +18,7 @@ from erosion_client.connection.agent import Agent, Until
 from erosion_client.connection.credentials import Credentials, connection_error, credentials_for
 from erosion_client.connection.site_link import OURS, SiteLink, Tls
 from erosion_client.finding import Severity
-from erosion_client.preflight.site_checks import check_keys
+from erosion_client.preflight.check import check_keys
 from erosion_client.site_file import CoordinatorAddress, load_site
 from erosion_common.errors import LinkError, SiteError
 from erosion_common.protocol.frames import Kind, Versions, frame

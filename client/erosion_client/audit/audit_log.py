@@ -4,7 +4,8 @@ Each line holds the SHA-256 of the line before it, so a changed, removed or move
 (`erosion log verify`). Counts, sums, metrics and arrays of a few numbers are logged as sent; of an
 update, its norm and hash. What a request says about itself is quoted short and printable. When a
 file is full, the chain continues in another (`log_files`).
-"""
+
+The observers of a site's agent keep it, and the status file."""
 
 import contextlib
 import errno
@@ -13,7 +14,8 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
@@ -40,6 +42,7 @@ from erosion_common.protocol import wire
 from erosion_common.protocol.envelope import describe
 from erosion_common.protocol.frames import LARGEST_HEAD_BYTES
 from erosion_common.support.files import make_private_folder, sync_folder, whole_bytes
+from erosion_common.support.status import STATUS_NAME, StatusFile, certificate_shown
 from erosion_common.support.text import printable
 
 PART_BYTES = 2**22  # of an update, hashed at a time
@@ -301,3 +304,90 @@ def _figures(header: str) -> Any:
 def _values(buffer: memoryview, kind: str) -> tuple[float | None, ...]:
     numbers = np.frombuffer(buffer, dtype=np.dtype(kind).newbyteorder("<")).tolist()
     return tuple(float(number) if math.isfinite(number) else None for number in numbers)
+
+
+BUDGETS_SECONDS = 5.0  # between two checks of the budgets
+
+
+class SiteObservers:
+    """Follows the agent. Use within the audit log's context."""
+
+    def __init__(
+        self,
+        folder: Path,
+        audit_log: AuditLog,
+        *,
+        name: str,
+        coordinator: str,
+        budgets: Callable[[], Sequence[str]] = lambda: (),
+        site_file: Callable[[], str] = lambda: "",
+        study_named: Callable[[str], str | None] = lambda _digest: None,
+        certificate_expires: Callable[[], datetime | None] = lambda: None,
+    ) -> None:
+        """Keep `folder`/status.json.
+
+        `budgets` returns what is used up, in lines; `site_file` what has changed in it;
+        `study_named` the name of the approved study with a digest;
+        `certificate_expires` when the site's certificate ends, None where it has none.
+        """
+        self._study_named = study_named
+        self._audit_log, self._budgets, self._site_file = audit_log, budgets, site_file
+        self._looked = float("-inf")  # when the budgets were last checked
+        self._sign = StatusFile(
+            folder / STATUS_NAME,
+            live=lambda: certificate_shown(certificate_expires()),
+            site=name,
+            coordinator=coordinator,
+            connected=False,
+            trouble="not connected yet",
+            disconnected_since=_now(),
+            sent=0,
+            last_sent=None,
+            log_head=audit_log.head,
+        )
+        self._sent, self._is_connected = 0, False
+
+    def connected(self) -> None:
+        """Note that the coordinator admitted this site."""
+        self._is_connected = True
+        self._looked = time.monotonic()
+        self._sign.show(
+            connected=True,
+            trouble=None,
+            disconnected_since=None,
+            budgets=list(self._budgets()),
+            site_file=self._site_file(),
+        )
+
+    def disconnected(self, why: str) -> None:
+        """Note that the connection is down."""
+        values: dict[str, Any] = {"connected": False, "trouble": why}
+        if self._is_connected:
+            values["disconnected_since"] = _now()
+        self._is_connected = False
+        self._sign.show(**values)
+
+    def sending(self, request: Message, reply: Message) -> str:
+        """Log the reply before it is sent; return the hash of its line, which is sent with it."""
+        digest = wire.header_of(request.content).get("digest")
+        name = self._study_named(digest) if isinstance(digest, str) else None
+        self._audit_log.record(request, reply, name)
+        self._sent += 1
+        self._sign.show(
+            sent=self._sent,
+            last_sent=_now(),
+            log_head=self._audit_log.head,
+        )
+        if time.monotonic() >= self._looked + BUDGETS_SECONDS:
+            self._looked = time.monotonic()
+            self._sign.show(budgets=list(self._budgets()))
+        return self._audit_log.head
+
+    def end(self, why: str) -> None:
+        """Note that the program ends."""
+        self._sign.show(budgets=list(self._budgets()))
+        self._sign.end(connected=False, trouble=why, ended=True)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import grpc
 from flwr.app import Context, Error, Message, RecordDict
 
-from erosion_client.audit.audit_log import NotLogged
-from erosion_client.audit.site_observers import SiteObservers
+from erosion_client.audit.audit_log import NotLogged, SiteObservers
 from erosion_client.connection.credentials import connection_error
 from erosion_client.connection.site_link import OURS, SiteLink
 from erosion_common.errors import LinkError, SiteError

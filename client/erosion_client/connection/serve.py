@@ -12,8 +12,7 @@ from typing import Any
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from erosion_client.audit.audit_log import AuditLog
-from erosion_client.audit.site_observers import SiteObservers
+from erosion_client.audit.audit_log import AuditLog, SiteObservers
 from erosion_client.connection.agent import Agent, Until
 from erosion_client.connection.credentials import credentials_for, known_as
 from erosion_client.connection.site_link import SiteLink

@@ -16,8 +16,8 @@ from erosion_client.connection.credentials import credentials_for, known_as
 from erosion_client.dataset.sources.data_source import TableSource
 from erosion_client.disclosure.control import DisclosureControl
 from erosion_client.records.account import dataset_of
+from erosion_client.records.answers import State, StudyEntry, now
 from erosion_client.records.records import Records
-from erosion_client.records.studies import State, StudyEntry, now
 from erosion_client.site_file import Site
 from erosion_client.training.limits import lacking, most_runs, needs_of, part_asked
 from erosion_client.training.privacy import spent_here

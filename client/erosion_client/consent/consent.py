@@ -24,9 +24,15 @@ from erosion_client.consent.approvals import (
     too_many_approved,
 )
 from erosion_client.records.account import dataset_of
-from erosion_client.records.answers import FINAL_FIGURES, Answer, place
+from erosion_client.records.answers import (
+    FINAL_FIGURES,
+    MOST_PENDING,
+    Answer,
+    StudyEntry,
+    now,
+    place,
+)
 from erosion_client.records.records import Records
-from erosion_client.records.studies import MOST_PENDING, StudyEntry, now
 from erosion_client.site_file import Site
 from erosion_client.training.kept_state import Moment
 from erosion_client.training.limits import check_study, lacking, needs_of, part_asked, rounds_asked

@@ -12,8 +12,8 @@ from erosion_client.consent.approvals import (
     used_by_a_run,
 )
 from erosion_client.dataset.preprocessing import stands_in
+from erosion_client.records.answers import StudyEntry
 from erosion_client.records.records import Records
-from erosion_client.records.studies import StudyEntry
 from erosion_client.site_file import Site
 from erosion_client.training.limits import (
     check_study,

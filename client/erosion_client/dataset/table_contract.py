@@ -17,7 +17,6 @@ from erosion_client.dataset.column_values import (
     groups_by_point,
     toml_key,
 )
-from erosion_client.dataset.isolated_values import to_be_asked_about
 from erosion_client.dataset.preparation import (
     NOT_A_DATE,
     REMEDY,
@@ -26,6 +25,7 @@ from erosion_client.dataset.preparation import (
     some,
     stand_apart,
 )
+from erosion_client.dataset.single_column import to_be_asked_about
 from erosion_client.dataset.sources.data_source import TableSource
 from erosion_client.dataset.study_columns import (
     StudyColumn,

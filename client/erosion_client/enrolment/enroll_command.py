@@ -95,7 +95,7 @@ def _request(options: argparse.Namespace) -> None:
 
 def _install(options: argparse.Namespace) -> None:
     from erosion_client.enrolment.install import install
-    from erosion_client.preflight.site_checks import weaker_values
+    from erosion_client.preflight.check import weaker_values
     from erosion_client.site_file import AppSite, Site, load_app_site, load_site
 
     site = load_app_site(options.site)

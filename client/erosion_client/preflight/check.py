@@ -1,28 +1,30 @@
-"""Runs every check and shows the table."""
+"""Checks a site's files, limits, machine and records, runs every check, and shows the table."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from contextlib import closing
+from errno import EACCES
 from pathlib import Path
 from shlex import quote
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from erosion_client.finding import Finding, Severity, failed, skipped
-from erosion_client.preflight.network import check_network
-from erosion_client.preflight.site_checks import (
-    check_approval,
-    check_budgets,
-    check_compute,
-    check_keys,
-    check_proposals,
-    check_run,
-    check_site_file,
-    check_state,
-    check_weaker,
+from erosion_client.consent.approvals import (
+    decision_about,
+    too_little,
+    too_many_approved,
+    used_by_a_run,
+    used_up,
+    was_answered,
 )
+from erosion_client.disclosure.control import DisclosureControl
+from erosion_client.finding import Finding, Severity, failed, failed_by, ok, skipped, warning
+from erosion_client.preflight.network import check_network
 from erosion_client.preflight.study_checks import (
     KINDS,
     check_model,
@@ -30,14 +32,280 @@ from erosion_client.preflight.study_checks import (
     check_study_here,
     column_counts,
 )
+from erosion_client.records.account import SECRET_NAME, copied_from, copy_in_words, site_secret
 from erosion_client.records.records import Records
 from erosion_client.site_file import AppSite, Site, is_for_app, load_app_site, load_site
-from erosion_client.training.limits import allow_only_these, part_asked
-from erosion_common.errors import DataError
+from erosion_client.training.limits import allow_only_these, part_asked, problem_with_device
+from erosion_common.errors import DataError, SiteError
 from erosion_common.rounds.bounds import problem_with_heads
 from erosion_common.study.study import Study, load_study
-from erosion_common.support.text import shown
+from erosion_common.support import expiry
+from erosion_common.support.files import read_named
+from erosion_common.support.keys import (
+    certificate_fingerprint,
+    certificate_in,
+    fingerprint,
+    load_private_key,
+)
+from erosion_common.support.network import is_loopback
+from erosion_common.support.text import open_questions, shown
 from erosion_common.tasks.inputs import TabularTask
+
+
+def check_site_file(site: Site | AppSite, path: Path) -> Finding:
+    """Check who may write it: that account, or the authority's certificate, acts for the site."""
+    root = site.coordinator.root_certificate
+    for each in (path, path.resolve().parent, *([] if root is None else [root])):
+        if os.access(each, os.F_OK) and each.stat().st_mode & 0o002:
+            return warning(
+                "site file",
+                f"every account of this machine may write {each}, and so change this site's limits"
+                " or which coordinator it trusts",
+                f"chmod o-w {each}",
+            )
+    return ok("site file", f"{path} is {site.name}'s")
+
+
+def check_proposals(site_file: Path, study_file: Path | None) -> Iterator[Finding]:
+    """Check for proposals and questions of a draft of either file that nobody has decided yet."""
+    if lines := open_questions(read_named(site_file)):
+        yield warning(
+            "site file",
+            f"proposals are still open, on line {', '.join(map(str, lines))}",
+            "remove the mark `# ?` where they are right, and the line where they are not",
+        )
+    asked = open_questions(read_named(study_file)) if study_file is not None else {}
+    for number, question in asked.items():
+        yield warning(
+            "study",
+            f"line {number} asks: {question}",
+            "decide it with the coordinator, who then removes the line",
+        )
+
+
+def check_keys(site: Site | AppSite) -> Iterator[Finding]:
+    """Check the keys, and the records folder."""
+    coordinator = site.coordinator
+    if coordinator.private_key is not None:
+        yield _private_key(coordinator.private_key)
+    if coordinator.certificate is not None:
+        yield _certificate(
+            "site certificate", coordinator.certificate, "install a new kit from the coordinator"
+        )
+    if coordinator.root_certificate is not None:
+        yield _certificate(
+            "coordinator's CA",
+            coordinator.root_certificate,
+            "take ca.crt from the site kit again",
+            alone=True,
+        )
+    elif is_loopback(coordinator.address):
+        yield ok("keys", "none are named; none are needed while all runs on this machine")
+    else:
+        yield failed(
+            "keys",
+            "none are named, so the connection would be neither encrypted nor signed",
+            "name coordinator.root_certificate, .certificate and .private_key; they are in the kit",
+        )
+    yield _records(site.records_folder)
+
+
+def _private_key(path: Path) -> Finding:
+    try:
+        key = load_private_key(path, SiteError)
+    except SiteError as problem:
+        return failed_by("private key", problem)
+    return ok("private key", f"for its owner alone; fingerprint {fingerprint(key.public_key())}")
+
+
+def _certificate(what: str, path: Path, remedy: str, *, alone: bool = False) -> Finding:
+    try:
+        certificate = certificate_in(read_named(path), alone=alone)
+    except OSError as problem:
+        return failed(what, f"{path}: {problem.strerror}", remedy)
+    except ValueError as problem:
+        return failed(what, f"{path} holds {problem}", remedy)
+    expires = certificate.not_valid_after_utc
+    text = f"{expiry.in_words(expires)}; fingerprint {certificate_fingerprint(certificate)}"
+    if expiry.has_ended(expires):
+        return failed(what, text, "ask the coordinator for a new site kit")
+    if expiry.ends_soon(expires):
+        return warning(what, text, "ask the coordinator for a new site kit")
+    return ok(what, text)
+
+
+def _records(folder: Path) -> Finding:
+    what = "records"
+    try:
+        try_to_write(folder)
+    except OSError as problem:
+        return failed(
+            what,
+            f"{folder} cannot be written ({problem.strerror}), so what is sent cannot be logged",
+            f"give this account the folder, or name another with `records`: chown USER {folder}",
+        )
+    return ok(what, f"{folder} can be written")
+
+
+# By how a value of the site file can protect less than its default. A test finds a missing key.
+WEAKER: Mapping[str, tuple[str, ...]] = {
+    "lower": (
+        "limits.min_patients limits.min_cell limits.min_class limits.min_local_steps",
+        "limits.min_batch_size limits.min_summed log.keep_days",
+    ),
+    "higher": (  # None: no limit
+        "limits.max_rounds limits.max_parameters limits.epsilon limits.delta limits.largest_share",
+        "limits.largest_round budget.studies budget.runs_per_study budget.rounds",
+        "budget.evaluations budget.sets budget.variants",
+    ),
+    "other": (
+        "limits.installed_models limits.installed_methods limits.installed_tasks",
+        "approval.automatic budget.epsilon compute.public_order coordinator.proxy",
+    ),
+    "never": (
+        "limits.studies limits.models limits.as_user limits.sealed_only limits.summed_with",
+        "log.file_megabytes compute.threads compute.device compute.state compute.weights",
+        "coordinator.address coordinator.root_certificate coordinator.certificate",
+        "coordinator.private_key",
+    ),
+}
+
+
+def weaker_values(site: Site | AppSite) -> Iterator[tuple[str, str]]:
+    """Yield key and value of each, with the default: ("limits.min_cell", "3 (by default 10)")."""
+    for way, lines in WEAKER.items():
+        for name in " ".join(lines).split():
+            table, _, key = name.partition(".")
+            if (group := getattr(site, table, None)) is None:
+                continue
+            field = type(group).model_fields[key]
+            default = field.get_default(call_default_factory=True)
+            value = getattr(group, key)
+            if not field.is_required() and _is_weaker(way, value, default):
+                said = "one is named" if not field.repr else _word(value)
+                yield name, f"{said} (by default {_word(default)})"
+
+
+def _is_weaker(way: str, value: Any, default: Any) -> bool:
+    if way == "lower":
+        return bool(value < default)
+    if way == "higher":
+        return default is not None and (value is None or bool(value > default))
+    return way == "other" and bool(value != default)
+
+
+def check_weaker(site: Site | AppSite) -> Iterator[Finding]:
+    """Yield every one of them, or that there is none."""
+    found = False
+    for key, value in weaker_values(site):
+        found = True
+        yield warning(
+            "weaker",
+            f"{key} = {value} protects this hospital's patients less than the default",
+            "leave the line out, unless people here decided so",
+        )
+    if not found:
+        yield ok("limits", "no value protects less than the program's default")
+
+
+def _word(value: Any) -> str:
+    if value is None or value in ((), {}):
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def check_compute(site: Site) -> Finding:
+    """Check that the device can be used, so that no study fails after it began."""
+    what, device = "compute", site.compute.device
+    if reason := problem_with_device(device):
+        return failed(
+            what,
+            f'compute.device = "{device}" cannot be used: {reason}',
+            'write device = "cpu" under [compute], or repair the driver and install a torch for it',
+        )
+    return ok(what, f"{device}, {site.compute.threads} thread(s)")
+
+
+def check_state(site: Site) -> Finding:
+    """Check the site's secret and its records, as far as they exist; nothing is left behind."""
+    what, folder = "state", site.consent_folder
+    try:
+        try_to_write(folder)
+        if (folder / SECRET_NAME).exists():
+            site_secret(folder)
+        with closing(Records.existing(site)) as records:
+            if records.path is not None and not os.access(records.path, os.W_OK):
+                raise PermissionError(EACCES, os.strerror(EACCES), str(records.path))
+            records.studies.all()
+    except OSError as problem:
+        return failed(
+            what,
+            f"{folder} cannot be used ({problem.strerror}), so what is answered cannot be noted",
+            "give this account the folder and its files, or name another with compute.state",
+        )
+    except SiteError as problem:
+        return failed_by(what, problem)
+    if (copied := copied_from(site)) is not None:
+        return warning(what, *copy_in_words(copied))
+    return ok(what, f"{folder} can be written")
+
+
+def try_to_write(folder: Path) -> None:
+    """Write and remove a file in `folder`, or where it would be made. Raises OSError."""
+    place = folder
+    while not place.exists():
+        place = place.parent
+    with TemporaryDirectory(dir=place):
+        pass
+
+
+def check_approval(site: Site, study: Study, review: str, records: Records) -> Finding:
+    """Check whether people here decided about the study. `review`: the deciding command."""
+    what, entry = "approval", decision_about(study, records)
+    if entry is not None and entry.state == "declined":
+        return failed(
+            what,
+            f"this study was declined by {entry.decided_by}, {entry.decided}",
+            f"{review} shows it; --approve takes part in it after all",
+        )
+    if entry is not None:
+        return ok(what, f"approved by {entry.decided_by}, {entry.decided}")
+    if full := too_many_approved(site, records):
+        remedy = "raise budget.studies in the site file, or decline one that is over"
+        return failed(what, full, f"{remedy}; it is your decision")
+    if site.approval.automatic != "within_limits":
+        return warning(
+            what,
+            "nobody here has approved this study yet, so the site takes no part in it",
+            f"{review} shows it in plain words; then approve or decline it",
+        )
+    return ok(what, 'not asked for yet; approval.automatic = "within_limits" approves it')
+
+
+def check_budgets(site: Site, records: Records) -> Iterator[Finding]:
+    """Show the smallest cell, and each coordinator's use of the budgets."""
+    cell = site.limits.min_cell
+    _, *disclosed = DisclosureControl(site, records=records).disclosed()
+    yield ok("smallest cell", f"{cell} patients: no figure about fewer leaves (limits.min_cell)")
+    yield ok("budgets", "\n".join([*used_up(site, records), *disclosed]))
+
+
+def check_run(site: Site, study: Study, records: Records) -> Finding:
+    """Check whether enough is left for a run of the study."""
+    what = "a run"
+    problems = too_little(site, study, records)
+    if problems and was_answered(study, records):
+        return warning(
+            what,
+            f"one that has begun can continue, not a new one: {'; '.join(problems)}",
+            "for a new one raise that under [budget]; it is your decision",
+        )
+    if problems:
+        return failed(what, "; ".join(problems), "raise that under [budget]; it is your decision")
+    return ok(what, "\n".join(used_by_a_run(site, study)))
+
 
 STYLES = {
     Severity.OK: "green",

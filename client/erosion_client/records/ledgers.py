@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from typing import NamedTuple
 
+from erosion_client.records.answers import now
 from erosion_client.records.private_database import PrivateDatabase
-from erosion_client.records.studies import now
 from erosion_common.errors import Refusal, RunOver
 
 LEDGER_TABLES = """

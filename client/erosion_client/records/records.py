@@ -10,11 +10,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from erosion_client.records.answers import ANSWER_TABLES, AnswerTable
+from erosion_client.records.answers import ANSWER_TABLES, STUDY_TABLES, AnswerTable, StudyTable
 from erosion_client.records.disclosures import DISCLOSURE_TABLES, DisclosureTable
 from erosion_client.records.ledgers import LEDGER_TABLES, PrivacyTable, SumTable
 from erosion_client.records.private_database import PrivateDatabase
-from erosion_client.records.studies import STUDY_TABLES, StudyTable
 from erosion_common.errors import SiteError
 
 if TYPE_CHECKING:

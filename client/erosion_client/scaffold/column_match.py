@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 
 from erosion_client.dataset.column_values import Fault, UnitChange, feature_parser, target_parser
-from erosion_client.dataset.isolated_values import is_code, to_be_asked_about
 from erosion_client.dataset.preparation import TimeBetween
+from erosion_client.dataset.single_column import is_code, to_be_asked_about
 from erosion_client.scaffold.column_profile import Profile
 from erosion_client.scaffold.value_words import (
     NO,

@@ -20,8 +20,8 @@ from erosion_client.dataset.column_values import (
     groups_by_point,
     points_may_group,
 )
-from erosion_client.dataset.isolated_values import seem_counted_dates, standing_apart
 from erosion_client.dataset.preparation import TIME
+from erosion_client.dataset.single_column import seem_counted_dates, standing_apart
 from erosion_client.dataset.sources.table_file import TableFile
 from erosion_client.dataset.text_table import TextColumn, TextTable
 from erosion_client.scaffold.vocabulary import (

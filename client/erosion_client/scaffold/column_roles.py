@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from erosion_client.dataset.column_values import MISSING_MARKERS
-from erosion_client.dataset.isolated_values import seem_assigned
 from erosion_client.dataset.preparation import nearly_bare, on_other_rows, stand_apart
-from erosion_client.dataset.single_column import Outcome, suspicion
+from erosion_client.dataset.single_column import Outcome, seem_assigned, suspicion
 from erosion_client.dataset.sources.data_source import DataSource, TableSource
 from erosion_client.dataset.study_columns import columns_of
 from erosion_client.dataset.text_table import TextTable

@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from erosion_client.dataset.column_values import toml_key
-from erosion_client.dataset.isolated_values import is_code, to_be_asked_about
+from erosion_client.dataset.single_column import is_code, to_be_asked_about
 from erosion_client.scaffold.column_profile import Profile
 from erosion_client.scaffold.column_roles import (
     PLAINLY_NONE,

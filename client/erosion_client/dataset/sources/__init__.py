@@ -7,11 +7,10 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from erosion_client.dataset.sources.data_source import DataSource
+from erosion_client.dataset.sources.databases import DuckdbFiles, SqlQuery
 from erosion_client.dataset.sources.dicom import DicomImages
-from erosion_client.dataset.sources.duckdb_files import DuckdbFiles
 from erosion_client.dataset.sources.image_files import ImageFiles
 from erosion_client.dataset.sources.nifti import NiftiImages
-from erosion_client.dataset.sources.sql import SqlQuery
 from erosion_client.dataset.sources.table_file import TableFile
 from erosion_common.settings.packages import load_class, open_union
 

@@ -23,7 +23,7 @@ from erosion_client.dataset.column_values import (
     target_parser,
     toml_key,
 )
-from erosion_client.dataset.isolated_values import to_be_asked_about
+from erosion_client.dataset.single_column import to_be_asked_about
 from erosion_client.dataset.sources.data_source import (
     DataSource,
     ImageSource,
