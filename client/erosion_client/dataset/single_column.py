@@ -224,7 +224,7 @@ MOST_ROWS, MOST_SURVIVAL = 20_000, 3_000  # more are not used
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class OutcomeValues:
     """The outcome to predict: (n,) classes from 0, (n,) numbers, or (n, 2) times and events."""
 
     kind: Kind
@@ -260,15 +260,15 @@ class Outcome:
         ones = np.ones((1, len(self)))
         return float(concordances(scores[:, 0], self.targets, ones, ones)[0, 0])
 
-    def of(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> "Outcome":
+    def of(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> "OutcomeValues":
         """Return the outcome of some rows."""
-        return Outcome(self.kind, self.targets[rows])
+        return OutcomeValues(self.kind, self.targets[rows])
 
 
-def outcome_of(task: Task, targets: Targets) -> Outcome:
+def outcome_of(task: Task, targets: Targets) -> OutcomeValues:
     """Return the targets (n, ...) of a study's task as an outcome."""
     kinds: dict[str, Kind] = {"classification": "classification", "survival": "survival"}
-    return Outcome(kinds.get(task.outcome, "regression"), targets.astype(np.float64))
+    return OutcomeValues(kinds.get(task.outcome, "regression"), targets.astype(np.float64))
 
 
 def columns_of(
@@ -292,11 +292,11 @@ def columns_of(
         yield feature, np.where(num > 0, sums / np.maximum(num, 1), np.nan)
 
 
-def suspicion(values: Floats, outcome: Outcome, *, is_category: bool) -> str:
+def suspicion(values: Floats, outcome: OutcomeValues, *, is_category: bool) -> str:
     """Return why a column seems to be target leakage; "" where it does not."""
     asked = [outcome]
     if outcome.kind == "survival":
-        asked.append(Outcome("classification", outcome.targets[:, 1]))
+        asked.append(OutcomeValues("classification", outcome.targets[:, 1]))
     for each in asked:
         found = strength(values, each, is_category=is_category)
         if found >= TELLS[each.kind]:
@@ -304,7 +304,7 @@ def suspicion(values: Floats, outcome: Outcome, *, is_category: bool) -> str:
     return ""
 
 
-def strength(values: Floats, outcome: Outcome, *, is_category: bool) -> float:
+def strength(values: Floats, outcome: OutcomeValues, *, is_category: bool) -> float:
     """Return the measure of a column (n,), NaN where a value is missing, by cross-validation."""
     most = MOST_SURVIVAL if outcome.kind == "survival" else MOST_ROWS
     if len(values) > most:
@@ -325,7 +325,7 @@ def strength(values: Floats, outcome: Outcome, *, is_category: bool) -> float:
 
 def strength_held_out(
     values: Floats,
-    outcome: Outcome,
+    outcome: OutcomeValues,
     trained: NDArray[np.bool_],
     *,
     is_category: bool,
@@ -337,7 +337,7 @@ def strength_held_out(
     return _best(scores, values[~trained], outcome.of(~trained))
 
 
-def _best(scores: Floats, values: Floats, outcome: Outcome) -> float:
+def _best(scores: Floats, values: Floats, outcome: OutcomeValues) -> float:
     """Return the better of all rows by categories or ranges, and rows with a value both ways."""
     known = ~np.isnan(values)
     found = [outcome.measured(scores[0])]

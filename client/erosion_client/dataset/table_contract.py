@@ -83,7 +83,7 @@ def check_table(
     The message quotes patients' values: it is for the hospital alone (`DataError.public`).
     """
     study = study_columns(table, task, source, with_target=with_target, split_column=split_column)
-    check = _Check(table, source, study, notes=list(table.notes))
+    check = _TableCheck(table, source, study, notes=list(table.notes))
     if source.decimal is None and decimal_mark(table, task, source) == ",":
         check.notes.append("numbers are written 1,5 (detected; decimal sets it)")
     unasked = () if with_target else [column.name for column in task.target_columns]
@@ -163,7 +163,7 @@ def _alike(name: str, other: str) -> bool:
 
 
 @dataclass(slots=True)
-class _Check:
+class _TableCheck:
     """The problems and notes of one table."""
 
     table: TextTable

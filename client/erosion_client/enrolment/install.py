@@ -139,7 +139,7 @@ _GZIP = b"\x1f\x8b"  # beginnings of such a file
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
+class InstalledKit:
     """The installed files and their places."""
 
     files: tuple[Path, ...]
@@ -156,7 +156,7 @@ class Installed:
 
 def install(
     kit: Path, site: Site | AppSite, *, own_key: Path | None = None, new_authority: bool = False
-) -> Installed:
+) -> InstalledKit:
     """Install `kit`. Raises EnrolmentError, before anything is written, where it does not fit.
 
     `own_key`: of a request that this site made, where the site file names another key so far.
@@ -189,7 +189,7 @@ def install(
     write_atomically(root_file, root.public_bytes(serialization.Encoding.PEM))
     write_atomically(certificate_file, members["node.crt"])
     pinned = None if offered is None else pin(offered, site)
-    return Installed(tuple(files), certificate, key_file, pinned, is_other)
+    return InstalledKit(tuple(files), certificate, key_file, pinned, is_other)
 
 
 def _members(kit: Path) -> dict[str, bytes]:

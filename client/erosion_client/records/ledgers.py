@@ -105,7 +105,7 @@ class PrivacyTable:
         return lacking
 
 
-class Place(NamedTuple):
+class RoundPlace(NamedTuple):
     """A round of a run, in every attempt."""
 
     study: str  # digest
@@ -128,7 +128,7 @@ class SumTable:
         if known != use:
             raise Refusal(why_not)
 
-    def answer(self, place: Place, step: str) -> None:
+    def answer(self, place: RoundPlace, step: str) -> None:
         """Note that a phase of a round is about to be answered."""
         lost = self._file.execute(
             "select 1 from sealed_answers where study = ? and run = ? and round = ?"
@@ -146,7 +146,7 @@ class SumTable:
             (*place, step),
         )
 
-    def recover(self, answers: Counter[tuple[Place, str]]) -> int:
+    def recover(self, answers: Counter[tuple[RoundPlace, str]]) -> int:
         """Add the log's new answers; return in how many rounds these records lack one."""
         self._file.execute_many(
             "insert into sealed_answers (study, run, round, step, in_log) values (?, ?, ?, ?, ?)"

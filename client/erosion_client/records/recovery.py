@@ -14,7 +14,7 @@ from pathlib import Path
 
 from erosion_client.consent.approvals import derived
 from erosion_client.records.answers import FINAL_FIGURES, Answer, place
-from erosion_client.records.ledgers import Place, Release
+from erosion_client.records.ledgers import Release, RoundPlace
 from erosion_client.records.records import Records
 from erosion_common.algorithms.base import TRAIN
 from erosion_common.audit.log_files import AuditEntry, entries_since
@@ -41,7 +41,7 @@ def recover(records: Records, coordinator: str, dataset: str, log: Path) -> Reco
     read_to = records.log_was_read_to(log)
     answers: set[Answer] = set()
     releases: list[Release] = []
-    sealed: Counter[tuple[Place, str]] = Counter()
+    sealed: Counter[tuple[RoundPlace, str]] = Counter()
     for entry in entries_since(log, read_to):
         read_to = entry.number
         if entry.error is not None or entry.dataset not in ("", dataset):
@@ -112,10 +112,10 @@ def _release_of(entry: AuditEntry, dataset: str) -> list[Release]:
     return [Release(*where, strength_of(noise))]
 
 
-def _leg_of(entry: AuditEntry) -> list[tuple[Place, str]]:
+def _leg_of(entry: AuditEntry) -> list[tuple[RoundPlace, str]]:
     """Return the phase of a sealed round that the line logs."""
     kind, _, step = entry.kind.partition(".")
     has_keys = isinstance(entry.figures, dict) and entry.figures.get("sealed") is not None
     if kind != wire.TRAIN or not (step in phases.STEPS or (has_keys and not step)):
         return []
-    return [(Place(entry.digest or "", entry.run or "", entry.round or 0), step or TRAIN)]
+    return [(RoundPlace(entry.digest or "", entry.run or "", entry.round or 0), step or TRAIN)]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from erosion_client.dataset.column_values import MISSING_MARKERS
 from erosion_client.dataset.preparation import nearly_bare, on_other_rows, stand_apart
-from erosion_client.dataset.single_column import Outcome, seem_assigned, suspicion
+from erosion_client.dataset.single_column import OutcomeValues, seem_assigned, suspicion
 from erosion_client.dataset.sources.data_source import DataSource, TableSource
 from erosion_client.dataset.study_columns import columns_of
 from erosion_client.dataset.text_table import TextTable
@@ -253,18 +253,18 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 def _outcome(
     table: TextTable, profiles: Mapping[str, Profile], target: str, time: str | None
-) -> tuple[NDArray[np.bool_], Outcome]:
+) -> tuple[NDArray[np.bool_], OutcomeValues]:
     """Return which rows (n,) have the outcome, and its value there."""
     column = profiles[target]
     if time is not None:
         times, events = _numbers(table, profiles[time]), _codes(table, target)
         kept = ~np.isnan(times) & ~np.isnan(events)
-        return kept, Outcome("survival", np.column_stack([times, events > 0])[kept])
+        return kept, OutcomeValues("survival", np.column_stack([times, events > 0])[kept])
     if column.kind == "number":
         numbers = _numbers(table, column)
-        return (kept := ~np.isnan(numbers)), Outcome("regression", numbers[kept])
+        return (kept := ~np.isnan(numbers)), OutcomeValues("regression", numbers[kept])
     codes = _codes(table, target)
-    return (kept := ~np.isnan(codes)), Outcome("classification", codes[kept])
+    return (kept := ~np.isnan(codes)), OutcomeValues("classification", codes[kept])
 
 
 def _numbers(table: TextTable, profile: Profile) -> Floats:

@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from erosion_client.records.ledgers import Place, SumTable
+from erosion_client.records.ledgers import RoundPlace, SumTable
 from erosion_common.algorithms.base import TRAIN, WHOLE, SealedMeasure
 from erosion_common.errors import Refusal
 from erosion_common.sealed import distance, phases, roster
@@ -475,8 +475,8 @@ class SealedSite:
             self._sums.answer(_place(context), step)
 
 
-def _place(context: RoundContext) -> Place:
-    return Place(context.study, context.run, context.round)
+def _place(context: RoundContext) -> RoundPlace:
+    return RoundPlace(context.study, context.run, context.round)
 
 
 def _known_as(greeted: Greeted) -> tuple[bytes, bytes]:

@@ -59,7 +59,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _LastRound:
+class _KeptRound:
     place: StateKey
     round: int = 0
     befores: Mapping[int, Tensors] = field(default_factory=dict)  # by exchange, ascending; 0: of
@@ -80,7 +80,7 @@ class KeptState:
     def __init__(self, folder: Path | None) -> None:
         """Keep files in `folder`; None: in memory, and lost with the program."""
         self._folder = folder
-        self._in_memory: dict[tuple[str, str], _LastRound] = {}  # by study and arm
+        self._in_memory: dict[tuple[str, str], _KeptRound] = {}  # by study and arm
 
     def before(self, place: StateKey, moment: Moment, parameters: Tensor | None = None) -> Tensors:
         """Return the start of that exchange: nothing in a run's first. Raises CheckpointError.
@@ -124,7 +124,7 @@ class KeptState:
             earlier = "" if received == last.earlier else last.received
             befores.pop(0, None)
         befores[moment.exchange] = before
-        last = _LastRound(place, moment.round, befores, after, received, earlier)
+        last = _KeptRound(place, moment.round, befores, after, received, earlier)
         if self._folder is None:
             self._in_memory[place.study, place.arm] = last
             return
@@ -150,14 +150,14 @@ class KeptState:
             header = read_header(path)
             return _place_in(header).run == place.run and int(header["round"]) <= moment.round
 
-    def _last(self, place: StateKey, moment: Moment) -> _LastRound:
+    def _last(self, place: StateKey, moment: Moment) -> _KeptRound:
         """Return the run's last round up to that moment; without one, a round that kept nothing."""
         last = self._load(place)
         is_of_run = last.place.run == place.run and last.round <= moment.round
-        return last if is_of_run else _LastRound(place)
+        return last if is_of_run else _KeptRound(place)
 
-    def _load(self, place: StateKey) -> _LastRound:
-        nothing = _LastRound(place)
+    def _load(self, place: StateKey) -> _KeptRound:
+        nothing = _KeptRound(place)
         if self._folder is None:
             return self._in_memory.get((place.study, place.arm), nothing)
         path = self._path(self._folder, place)
@@ -216,7 +216,7 @@ def _place_in(header: Mapping[str, Any]) -> StateKey:
     return StateKey(study, arm, run, header["whole"])
 
 
-def _encoded(last: _LastRound) -> bytes:
+def _encoded(last: _KeptRound) -> bytes:
     kept = {f"before {exchange}": tensors for exchange, tensors in last.befores.items()}
     tensors = {
         f"{when}/{name}": tensor.clone()  # an exchange may leave the state unchanged
@@ -236,7 +236,7 @@ def _encoded(last: _LastRound) -> bytes:
     return content
 
 
-def _decoded(path: Path) -> _LastRound:
+def _decoded(path: Path) -> _KeptRound:
     header, tensors = read_with_header(path)
     if header["version"] != VERSION:
         raise ValueError(f"version {header['version']}, expected {VERSION}")
@@ -248,7 +248,7 @@ def _decoded(path: Path) -> _LastRound:
     befores = {int(exchange): of(f"before {exchange}") for exchange in header["exchanges"]}
     received, earlier = header["parameters"]
     place, number = _place_in(header), int(header["round"])
-    return _LastRound(place, number, befores, of("after"), received, earlier)
+    return _KeptRound(place, number, befores, of("after"), received, earlier)
 
 
 def _digest(parameters: Tensor | None) -> str:

@@ -80,7 +80,7 @@ class DicomImages(ScanFolder):
                 f"{self.describe()}: the study wants {wanted}; write slice = {write} under [data]."
             )
         scans = self.scans(task, _files if self.slice == "each" else _folders)
-        seen = _Seen()
+        seen = _ScansSeen()
 
         def read_one(path: Path, name: str, said: int) -> tuple[NDArray[np.uint8], int]:
             try:
@@ -159,7 +159,7 @@ class DicomImages(ScanFolder):
         return [_read(Path(str(data.filename))) for data in ordered]
 
 
-class _Seen:
+class _ScansSeen:
     """What a folder's files say about themselves."""
 
     def __init__(self) -> None:
