@@ -305,11 +305,6 @@ class Budget(Settings):
         "`limits.epsilon` allows for one study.",
     )
 
-    def used_up(self, name: str) -> str:
-        """Return the ending of a refusal that this budget causes, with the remedy."""
-        most = getattr(self, name)
-        return f"budget.{name} = {most}. Ask the hospital to raise it in its site file."
-
 
 class Log(Settings):
     """How the log of what was sent is kept."""

@@ -419,7 +419,7 @@ def test_runs_are_counted_for_each_user(tmp_path: Path, records: Records) -> Non
             part = whole.for_user(user)
             consent.check_run(part, f"{run}.{user}")
             consent.authorise(request(part, run=f"{run}.{user}"))
-    further, refused = whole.for_user("a"), "12 runs of this study,…budget.runs_per_study = 2"
+    further, refused = whole.for_user("a"), "12 runs of this study…budget.runs_per_study = 2"
     with raises(Refusal, refused):
         consent.check_run(further, "r3.a")
     with raises(Refusal, refused):

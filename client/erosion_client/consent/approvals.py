@@ -19,7 +19,7 @@ from erosion_client.records.account import dataset_of
 from erosion_client.records.answers import State, StudyEntry, now
 from erosion_client.records.records import Records
 from erosion_client.site_file import Site
-from erosion_client.training.limits import lacking, most_runs, needs_of, part_asked
+from erosion_client.training.limits import lacking, needs_of, part_asked
 from erosion_client.training.privacy import spent_here
 from erosion_common.errors import ErosionError, SiteError, StudyError
 from erosion_common.rounds.selection import candidates, fold_studies, trials
@@ -154,11 +154,23 @@ def too_many_approved(site: Site, records: Records) -> str | None:
     return None if approved < most else f"approved studies: {approved} of {most} (budget.studies)"
 
 
-def most_runs_of(site: Site, digest: str, records: Records) -> int:
-    """Return how many runs are answered of the study with this digest."""
+def no_run_left(
+    site: Site, records: Records, key: tuple[str, str], digest: str, run: str = ""
+) -> str | None:
+    """Return why no further run of the approved study with this digest is answered, or None.
+
+    `key`: the coordinator and the data set; `run`: one that may be known already.
+    """
+    runs, most = records.answers.runs(*key, digest), site.budget.runs_per_study
+    if run in runs or len(runs) < most:
+        return None
     entry = records.studies.get(digest)
     own = None if entry is None else study_of(entry)
-    return site.budget.runs_per_study if own is None else most_runs(site, own)
+    users = 1 if own is None else max(1, needs_of(site, own).runs)
+    if len(runs) < most * users:
+        return None
+    each = f" for each of {users} users" if users > 1 else ""
+    return f"{len(runs)} runs of this study were answered (budget.runs_per_study = {most}{each})"
 
 
 def decide(records: Records, entry: StudyEntry, *, approve: bool, by: str) -> StudyEntry:
@@ -264,10 +276,9 @@ def too_little(site: Site, study: Study, records: Records) -> list[str]:
         *lacking(site.budget, records.answers.used(coordinator, dataset), needs_of(site, study))
     ]
     if (entry := first_entry_of(study, records)) is not None:
-        runs = len(records.answers.runs(coordinator, dataset, entry.digest))
-        if runs >= most_runs_of(site, entry.digest, records):
-            most = site.budget.runs_per_study
-            problems.append(f"{runs} runs of it were answered (budget.runs_per_study = {most})")
+        key = coordinator, dataset
+        if (problem := no_run_left(site, records, key, entry.digest)) is not None:
+            problems.append(problem)
     return problems
 
 

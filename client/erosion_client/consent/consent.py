@@ -20,7 +20,7 @@ from erosion_client.consent.approvals import (
     entry_of,
     first_entry_of,
     local_name,
-    most_runs_of,
+    no_run_left,
     too_many_approved,
 )
 from erosion_client.records.account import dataset_of
@@ -85,13 +85,9 @@ class Consent:
         approved = self.check(study)
         if run is None or run in self._records.answers.runs(*self._key, approved):
             return
-        self._check_number_of_runs(approved, run)
+        self._refuse(no_run_left(self._site, self._records, self._key, approved, run))
         used = self._records.answers.used(*self._key)
-        if problems := [*lacking(self._site.budget, used, needs_of(self._site, study))]:
-            raise Refusal(
-                f"{self._site.name} has not enough left for study {study.name!r}:"
-                f" {'; '.join(problems)}. Ask the hospital to raise it in its site file."
-            )
+        self._refuse(*lacking(self._site.budget, used, needs_of(self._site, study)))
 
     def has_news(self) -> bool:
         """Return whether an undecided study was approved since; once for each."""
@@ -247,33 +243,25 @@ class Consent:
                 )
 
     def _check_budgets(self, answer: Answer) -> None:
-        budget, name = self._site.budget, self._site.name
-        used = self._records.answers.used(*self._key)
-        self._check_number_of_runs(answer.study, answer.run)
+        budget, used = self._site.budget, self._records.answers.used(*self._key)
+        self._refuse(no_run_left(self._site, self._records, self._key, answer.study, answer.run))
         if answer.round > 0 or answer.is_fold:
-            is_begun = bool(self._records.answers.steps(*self._key, answer))
-            if used.rounds >= budget.rounds and not is_begun:
-                raise Refusal(
-                    f"{name} has answered {used.rounds} rounds about these data;"
-                    f" {budget.used_up('rounds')}"
+            if used.rounds >= budget.rounds and not self._records.answers.steps(*self._key, answer):
+                self._refuse(
+                    f"{used.rounds} rounds about these data were answered"
+                    f" (budget.rounds = {budget.rounds})"
                 )
         elif used.evaluations >= budget.evaluations:
-            raise Refusal(
-                f"{name} has given final figures {used.evaluations} times about these data;"
-                f" {budget.used_up('evaluations')}"
+            self._refuse(
+                f"final figures about these data were given {used.evaluations} times"
+                f" (budget.evaluations = {budget.evaluations})"
             )
 
-    def _check_number_of_runs(self, approved: str, run: str) -> None:
-        runs = self._records.answers.runs(*self._key, approved)
-        budget = self._site.budget
-        if run in runs or len(runs) < budget.runs_per_study:
-            return
-        if len(runs) >= (most := most_runs_of(self._site, approved, self._records)):
-            each = "" if most == budget.runs_per_study else ", each of which has one user"
-            raise Refusal(
-                f"{self._site.name} has taken part in {len(runs)} runs of this study{each};"
-                f" {budget.used_up('runs_per_study')}"
-            )
+    def _refuse(self, *problems: str | None) -> None:
+        """Raise Refusal where a budget has too little left."""
+        if found := [problem for problem in problems if problem is not None]:
+            remedy = "Ask the hospital to raise that in its site file."
+            raise Refusal(f"{self._site.name} answers no more: {'; '.join(found)}", remedy=remedy)
 
     def _ask(self, study: Study) -> str:
         """Approve by the site file's rule, or leave the study for a person.

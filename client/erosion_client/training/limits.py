@@ -56,11 +56,6 @@ def lacking(budget: Budget, used: Used, needs: Needs) -> Iterator[str]:
         )
 
 
-def most_runs(site: Site, study: Study) -> int:
-    """Return the number of runs of `study` that are answered, as sites count them: per user."""
-    return site.budget.runs_per_study * max(1, needs_of(site, study).runs)
-
-
 def longest_arm(study: Study) -> int:
     """Return the most rounds of an arm, in the study or its trials."""
     is_tried = study.selection is not None or study.selection_fold is not None
