@@ -311,7 +311,7 @@ def test_a_run_has_one_choice_of_settings_for_each_user(
         resumed.authorise(request(first, number=2))
         resumed.authorise(evaluation(first))
         resumed.authorise(request(others[0], run="r2"))
-    assert records.answers.used("c", dataset_of(site(tmp_path))).evaluations == len(users)
+    assert records.answers.used(("c", dataset_of(site(tmp_path)))).evaluations == len(users)
 
 
 @pytest.mark.parametrize("names", [("x1",), ("x1", "lab_7"), ("lab_7", "x1", "x1", "lab_7")])
@@ -402,8 +402,8 @@ def test_a_round_of_several_messages_counts_once(tmp_path: Path, records: Record
     for arm in two_arms.arms:
         consent.authorise(replace(request(two_arms), arm=arm, step="gradient"))
         consent.authorise(replace(request(two_arms), arm=arm, exchange=2))
-    assert records.answers.used("c", dataset).rounds == 2
-    assert records.answers.used("c", dataset).runs == 1
+    assert records.answers.used(("c", dataset)).rounds == 2
+    assert records.answers.used(("c", dataset)).runs == 1
     with raises(Refusal, "2 rounds", "budget.rounds = 2"):
         consent.authorise(replace(request(two_arms, 2), arm="fedlin", step="gradient"))
 
@@ -491,7 +491,7 @@ def test_all_rounds_of_a_run_are_those_expected(tmp_path: Path, records: Records
     crossed = study(name="crossed", evaluation={"folds": 2})
     for whole in (open_, crossed):
         approve(records, whole)
-        before = records.answers.used("c", dataset_of(here)).rounds
+        before = records.answers.used(("c", dataset_of(here))).rounds
         parts = fold_studies(whole)
         if whole is open_:
             parts = [trial for arm in whole.arms for folds in trials(whole, arm) for trial in folds]
@@ -506,7 +506,7 @@ def test_all_rounds_of_a_run_are_those_expected(tmp_path: Path, records: Records
         for arm in picked.arms:
             for number in range(1, 4):
                 consent.authorise(replace(request(picked, number), arm=arm))
-        used = records.answers.used("c", dataset_of(here)).rounds - before
+        used = records.answers.used(("c", dataset_of(here))).rounds - before
         assert used == needs_of(here, whole).rounds
 
 
@@ -616,7 +616,7 @@ def test_a_study_is_named_by_how_its_digest_begins(records: Records) -> None:
 def test_the_secret_and_the_book_are_private(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     records = Records(folder, "b")
-    records.answers.note("c", "d", Answer("s", "r", "s", "local", 1, "train"), "h")
+    records.answers.note(("c", "d"), Answer("s", "r", "s", "local", 1, "train"), "h")
     secret = site_secret(folder)
     assert site_secret(folder) == secret
     for name in ("secret.key", FILE_NAME):

@@ -42,7 +42,7 @@ def answer(number: int) -> Answer:
 def noted(folder: Path, numbers: range) -> Records:
     records = Records(folder / "state", "b")
     for number in numbers:
-        records.answers.note("c", "d", answer(number), f"hash {number}")
+        records.answers.note(("c", "d"), answer(number), f"hash {number}")
     return records
 
 
@@ -50,7 +50,7 @@ def test_what_the_book_has_is_not_counted_twice(tmp_path: Path) -> None:
     long_log(tmp_path, 9)
     records = noted(tmp_path, range(1, 10))
     assert recover(records, "c", "d", tmp_path / "sent.jsonl").answers == 0
-    assert records.answers.used("c", "d").rounds == 9
+    assert records.answers.used(("c", "d")).rounds == 9
 
 
 def test_what_the_log_alone_has_is_used_up_and_not_answered_again(tmp_path: Path) -> None:
@@ -65,15 +65,17 @@ def test_what_the_log_alone_has_is_used_up_and_not_answered_again(tmp_path: Path
     shutil.copy(tmp_path / "backup", file)
     records = Records(tmp_path / "state", "b")
     assert recover(records, "c", "d", tmp_path / "sent.jsonl").answers == 4
-    assert records.answers.used("c", "d").rounds == 9
-    assert [records.answers.is_recovered("c", "d", answer(number)) for number in (5, 6, 9, 10)] == [
+    assert records.answers.used(("c", "d")).rounds == 9
+    assert [
+        records.answers.is_recovered(("c", "d"), answer(number)) for number in (5, 6, 9, 10)
+    ] == [
         False,
         True,
         True,
         False,
     ]
     assert recover(records, "c", "d", tmp_path / "sent.jsonl").answers == 0
-    assert records.answers.used("c", "d").rounds == 9
+    assert records.answers.used(("c", "d")).rounds == 9
 
 
 def neurons(place: int) -> Answer:
@@ -97,19 +99,19 @@ def neurons_sent(folder: Path, places: tuple[int, ...]) -> Path:
 def test_of_a_step_that_is_asked_for_twice_a_round_the_book_may_have_one(tmp_path: Path) -> None:
     path = neurons_sent(tmp_path, (1, 2))
     records = Records(tmp_path / "state", "b")
-    records.answers.note("c", "d", neurons(1), "hash")
+    records.answers.note(("c", "d"), neurons(1), "hash")
     assert recover(records, "c", "d", path).answers == 1
-    assert not records.answers.is_recovered("c", "d", neurons(1))
-    assert records.answers.is_recovered("c", "d", neurons(2))
-    assert records.answers.steps("c", "d", neurons(3)) == ["neurons (1)", "neurons (2)"]
+    assert not records.answers.is_recovered(("c", "d"), neurons(1))
+    assert records.answers.is_recovered(("c", "d"), neurons(2))
+    assert records.answers.steps(("c", "d"), neurons(3)) == ["neurons (1)", "neurons (2)"]
 
 
 def test_without_the_book_the_log_keeps_the_budgets(tmp_path: Path) -> None:
     long_log(tmp_path, 9)
     records = Records(tmp_path / "state", "b")
     assert recover(records, "c", "d", tmp_path / "sent.jsonl").answers == 9
-    assert records.answers.used("c", "d").rounds == 9
-    assert records.answers.runs("c", "d", DIGEST) == ["run-7"]
+    assert records.answers.used(("c", "d")).rounds == 9
+    assert records.answers.runs(("c", "d"), DIGEST) == ["run-7"]
     assert records.answers.pairs() == [("c", "d")]
 
 
@@ -160,7 +162,7 @@ def test_runs_of_the_log_count_for_the_study(tmp_path: Path, kind: str) -> None:
     most = 5 * needs_of(here, approved).runs  # for each of its users
     runs = [f"r{number}" for number in range(most)]
     recover(records, "c", dataset, sent(tmp_path, studies, runs))
-    used = records.answers.used("c", dataset)
+    used = records.answers.used(("c", dataset))
     assert (used.studies, used.runs, used.rounds) == (1, most, most * len(studies))
     consent = Consent(here, records, "c")
     for study in studies:

@@ -27,21 +27,6 @@ logger = logging.getLogger("erosion.agent")
 BYTES_EACH = 1024  # of an answer's words; a longer one counts as several
 
 
-@dataclass
-class _Allowance:
-    """A number of answers at once, and one more after every fixed number of seconds."""
-
-    most: float
-    seconds_each: float
-    left: float
-    since: float = 0.0
-
-    def seconds_to_wait(self, now: float, cost: float) -> float:
-        self.left = min(self.most, self.left + (now - self.since) / self.seconds_each) - cost
-        self.since = now
-        return 0.0 if self.left >= 0 else -self.left * self.seconds_each
-
-
 class ErrorPace:
     """Limits answers that are errors, introductions, confirmations of a notice, or repeated.
 
@@ -49,15 +34,18 @@ class ErrorPace:
     """
 
     def __init__(self) -> None:
-        self._allowances = (
-            _Allowance(most=100, seconds_each=1.0, left=100),
-            _Allowance(most=2000, seconds_each=40.0, left=2000),
-        )
+        self._left = {(100, 1.0): 100.0, (2000, 40.0): 2000.0}  # by number at once, seconds each
+        self._since = 0.0
 
     def seconds_to_wait(self, now: float, num_bytes: int = 0) -> float:
-        """Return seconds to wait before the next request, after such an answer at `now`."""
-        cost = max(1.0, num_bytes / BYTES_EACH)
-        return max(each.seconds_to_wait(now, cost) for each in self._allowances)
+        """Return seconds to wait after an answer with these bytes of words at `now`."""
+        passed, self._since = now - self._since, now
+        waits = [0.0]
+        for (most, each), left in self._left.items():
+            left = min(most, left + passed / each) - max(1.0, num_bytes / BYTES_EACH)
+            self._left[most, each] = left
+            waits.append(-left * each)
+        return max(waits)
 
 
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.2, 10.0

@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -114,24 +115,16 @@ def _is_excepted(address: str) -> bool:
     host, _, port = address.lower().rpartition(":")
     host = host.strip("[]").rstrip(".")
     said = next((os.environ[name] for name in _EXCEPTIONS if os.environ.get(name)), "")
-    entries = re.split(r"[,\s]+", said.lower()[:_MOST_EXCEPTIONS])
-    return any(entry == "*" or _names(entry, host, port) for entry in entries if entry)
-
-
-def _names(entry: str, host: str, port: str) -> bool:
-    if _network(entry) is None:
-        name, colon, wanted = entry.rpartition(":")
-        if colon and name and wanted.isdecimal():
-            if wanted != port:
-                return False
-            entry = name
-    if (network := _network(entry)) is not None:
-        try:
-            return ipaddress.ip_address(host) in network
-        except ValueError:  # a name, which may be in that network; only the DNS knows
-            return False
-    entry = entry.lstrip("*").strip(".")
-    return bool(entry) and (host == entry or host.endswith(f".{entry}"))
+    for entry in filter(None, re.split(r"[,\s]+", said.lower()[:_MOST_EXCEPTIONS])):
+        name = entry if _network(entry) is not None else entry.removesuffix(f":{port}")
+        bare = name.lstrip("*").strip(".")
+        if (network := _network(name)) is not None:
+            with suppress(ValueError):  # a name may be in that network; only the DNS knows
+                if ipaddress.ip_address(host) in network:
+                    return True
+        elif entry == "*" or (bare and f".{host}".endswith(f".{bare}")):
+            return True
+    return False
 
 
 def _network(entry: str) -> _Network | None:

@@ -161,7 +161,7 @@ def no_run_left(
 
     `key`: the coordinator and the data set; `run`: one that may be known already.
     """
-    runs, most = records.answers.runs(*key, digest), site.budget.runs_per_study
+    runs, most = records.answers.runs(key, digest), site.budget.runs_per_study
     if run in runs or len(runs) < most:
         return None
     entry = records.studies.get(digest)
@@ -273,7 +273,7 @@ def too_little(site: Site, study: Study, records: Records) -> list[str]:
         coordinator = ""
     dataset = dataset_of(site)
     problems = [
-        *lacking(site.budget, records.answers.used(coordinator, dataset), needs_of(site, study))
+        *lacking(site.budget, records.answers.used((coordinator, dataset)), needs_of(site, study))
     ]
     if (entry := first_entry_of(study, records)) is not None:
         key = coordinator, dataset
@@ -286,7 +286,7 @@ def was_answered(study: Study, records: Records) -> bool:
     """Return whether a run of it was answered, and may continue."""
     entry = first_entry_of(study, records)
     return entry is not None and any(
-        records.answers.runs(coordinator, dataset, entry.digest)
+        records.answers.runs((coordinator, dataset), entry.digest)
         for coordinator, dataset in records.answers.pairs()
     )
 
@@ -330,13 +330,13 @@ def used_up(site: Site, records: Records) -> list[str]:
     lines = [f"Approved studies: {approved} of {budget.studies} (budget.studies)"]
     for coordinator, data in records.answers.pairs():
         if data == dataset:
-            used = records.answers.used(coordinator, data)
+            used = records.answers.used((coordinator, data))
             lines.append(
                 f"Coordinator {coordinator}: {used.studies} studies in {used.runs} runs;"
                 f" {used.rounds} of {budget.rounds} rounds answered, final figures given"
                 f" {used.evaluations} of {budget.evaluations} times"
             )
-            column, variants = records.answers.most_variants(coordinator, data)
+            column, variants = records.answers.most_variants((coordinator, data))
             if variants > 1:
                 lines.append(
                     f"Coordinator {coordinator}: {column} compared with {variants} of"

@@ -83,10 +83,10 @@ class Consent:
     def check_run(self, study: Study, run: str | None) -> None:
         """Check the same before a run begins, and that the budgets cover all of it."""
         approved = self.check(study)
-        if run is None or run in self._records.answers.runs(*self._key, approved):
+        if run is None or run in self._records.answers.runs(self._key, approved):
             return
         self._refuse(no_run_left(self._site, self._records, self._key, approved, run))
-        used = self._records.answers.used(*self._key)
+        used = self._records.answers.used(self._key)
         self._refuse(*lacking(self._site.budget, used, needs_of(self._site, study)))
 
     def has_news(self) -> bool:
@@ -133,7 +133,7 @@ class Consent:
         if is_kept and isinstance(request, TrainRequest):
             which = request.study.digest, request.run, request.arm
             since = request.round, request.exchange
-            self._records.answers.note_kept(*self._key, *which, since)
+            self._records.answers.note_kept(self._key, *which, since)
 
     def _approved_by(self, study: Study) -> str:
         if (decisions := self._records.studies.num_decisions()) != self._decisions:
@@ -161,8 +161,8 @@ class Consent:
         if asked in self._held:
             return
         most = self._site.budget.variants
-        known_as = self._records.answers.hold(*self._key, contracts, most)
-        if known_as is not None and not self._records.answers.runs(*self._key, approved):
+        known_as = self._records.answers.hold(self._key, contracts, most)
+        if known_as is not None and not self._records.answers.runs(self._key, approved):
             names = contracts_of(study)  # a column's local name stays here
             column = next(n for n in names if known_as in (n, local_name(self._site, n)))
             raise Refusal(
@@ -195,7 +195,7 @@ class Consent:
         if settings is None or step == TRAIN or step in phases.STEPS:
             return
         most = settings.times_asked(step, study.build_context.layout)
-        places = self._records.answers.steps(*self._key, answer)
+        places = self._records.answers.steps(self._key, answer)
         others = {place for place in places if place.partition(" ")[0] == step} - {answer.step}
         if len(others) >= most:
             times = "once" if most == 1 else f"{most} times"
@@ -209,23 +209,23 @@ class Consent:
     ) -> None:
         table = self._records.answers
         what = f"{answer.step} of round {answer.round}" if answer.round else "the final figures"
-        if table.is_recovered(*self._key, answer):
+        if table.is_recovered(self._key, answer):
             raise RunOver(
                 f"{self._site.name} answered {what} of this run before its records were restored,"
                 " and no longer knows to which parameters: start a new run."
             )
-        self.is_repeated = table.question(*self._key, answer) is not None
+        self.is_repeated = table.question(self._key, answer) is not None
         if not self.is_repeated:
             self._check_kept(answer, lacks)
             table.note_origin(answer.variant, answer.study)
             self._check_budgets(answer)
             # Settings are chosen once a run: each further choice would have its own rounds.
-            if study.fold is None and not table.choose(*self._key, answer, study.user):
+            if study.fold is None and not table.choose(self._key, answer, study.user):
                 raise RunOver(
                     f"{self._site.name} answers this run of study {study.name!r} with the settings"
                     " that were chosen first, and not with others: start a new run."
                 )
-        if not table.note(*self._key, answer, question):
+        if not table.note(self._key, answer, question):
             raise RunOver(
                 f"{self._site.name} answered {what} of this run once, to other parameters or from"
                 " another state of what it keeps. It does not answer it twice: start a new run."
@@ -235,7 +235,7 @@ class Consent:
         """Refuse to begin again in the middle of a run because kept state is missing."""
         for arm, moment in lacks.items():
             which = answer.variant, answer.run, arm
-            since = self._records.answers.kept_since(*self._key, *which)
+            since = self._records.answers.kept_since(self._key, *which)
             if since is not None and since < (moment.round, moment.exchange):
                 raise RunOver(
                     f"{self._site.name} has lost what it keeps of {arm} in this run (compute.state"
@@ -243,10 +243,10 @@ class Consent:
                 )
 
     def _check_budgets(self, answer: Answer) -> None:
-        budget, used = self._site.budget, self._records.answers.used(*self._key)
+        budget, used = self._site.budget, self._records.answers.used(self._key)
         self._refuse(no_run_left(self._site, self._records, self._key, answer.study, answer.run))
         if answer.round > 0 or answer.is_fold:
-            if used.rounds >= budget.rounds and not self._records.answers.steps(*self._key, answer):
+            if used.rounds >= budget.rounds and not self._records.answers.steps(self._key, answer):
                 self._refuse(
                     f"{used.rounds} rounds about these data were answered"
                     f" (budget.rounds = {budget.rounds})"

@@ -3,7 +3,7 @@
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,6 +12,7 @@ from pydantic import Field
 
 from erosion_common.settings.base import Settings
 from erosion_common.settings.names import canonical
+from erosion_common.support.text import some
 from erosion_common.tasks.features import CategoryFeature, NumberFeature
 from erosion_common.tasks.task import TargetColumn
 
@@ -134,7 +135,7 @@ def feature_parser(
     if isinstance(feature, NumberFeature):
         return _number_parser(feature, marks, unit)
     known = {category: float(index) for index, category in enumerate(feature.categories)}
-    return _code_parser(known, f"not among the categories {_some(feature.categories)}")
+    return _code_parser(known, f"not among the categories {some(feature.categories, most=20)}")
 
 
 def toml_key(name: str) -> str:
@@ -150,10 +151,6 @@ def target_parser(
     if isinstance(column, NumberFeature):
         return _number_parser(column, marks, unit)
     return _code_parser(column.codes, column.wrong)
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
 
 
 def _code_parser(known: Mapping[str, float], wrong: str) -> Parse:

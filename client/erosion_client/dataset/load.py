@@ -22,6 +22,7 @@ from erosion_client.training.kept_state import OF_A_RUN, KeptState, Moment, Stat
 from erosion_common.errors import DataError, Refusal
 from erosion_common.study.study import Study
 from erosion_common.support.files import write_atomically
+from erosion_common.support.text import some
 from erosion_common.tasks.inputs import ImageTask, TabularTask
 from erosion_common.tasks.task import Targets, Task
 
@@ -172,12 +173,13 @@ def _grouped(source: DataSource, read: Patients, places: Sequence[str], what: st
             kept = np.setdiff1d(kept, found.exact)
         notes.append(
             f"{_number(found.exact, what)} the same as another one, {action}:"
-            f" {_some(found.exact, places)}"
+            f" {some(places[row] for row in found.exact.tolist())}"
         )
     if len(found.near):
         notes.append(
             f"{_number(found.near, what)} nearly the same as another one:"
-            f" {_some(found.near, places)}; if they are of one patient, let a patient key say so"
+            f" {some(places[row] for row in found.near.tolist())}; if they are of one patient, let"
+            " a patient key say so"
         )
     return replace(
         read,
@@ -194,11 +196,6 @@ def _grouped(source: DataSource, read: Patients, places: Sequence[str], what: st
 
 def _number(rows: NDArray[np.int64], what: str) -> str:
     return f"1 of the {what} is" if len(rows) == 1 else f"{len(rows)} {what} are"
-
-
-def _some(rows: NDArray[np.int64], places: Sequence[str]) -> str:
-    shown = ", ".join(places[row] for row in rows.tolist()[:SHOWN_ROWS])
-    return shown + (", ..." if len(rows) > SHOWN_ROWS else "")
 
 
 def checked_for(study: Study, site: Site, patients: Patients) -> Patients:

@@ -6,7 +6,7 @@ derived from dates. No site file is ever executed.
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import date, datetime
 from typing import Annotated, Literal, Self
@@ -26,6 +26,7 @@ from erosion_client.dataset.text_table import TextColumn, TextTable
 from erosion_common.errors import DataError
 from erosion_common.settings.base import Settings
 from erosion_common.settings.names import canonical
+from erosion_common.support.text import some
 
 DAYS_A_YEAR = 365.25
 ISO = "%Y-%m-%d"
@@ -187,7 +188,6 @@ Rule = Literal["first", "last", "mean", "max", "min"]
 MOST_LACKED = 0.75  # of the features: a row with fewer has nearly none
 NEARLY_ALL = 0.9  # of the rows
 MOSTLY = 0.5  # of the rows without an outcome that have a feature
-SHOWN = 5
 REMEDY = (
     "if they stand on other rows of the same patient, join the rows: name patient under [data],"
     ' and write take = "first" (or "last", "mean", "max", "min", or an event) under [data.rows]'
@@ -385,12 +385,6 @@ def _plain(text: str, marks: NumberMarks) -> float:
 
 def _is_missing(text: str, meant: ValueMap) -> bool:
     return text.lower() in MISSING_MARKERS or meant.get(canonical(text)) == ""
-
-
-def some(names: Iterable[str]) -> str:
-    """Return the first few, for a message."""
-    known = [*names]
-    return ", ".join(known[:SHOWN]) + (", ..." if len(known) > SHOWN else "")
 
 
 def nearly_bare(is_missing: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -22,7 +22,6 @@ from erosion_client.dataset.preparation import (
     REMEDY,
     nearly_bare,
     on_other_rows,
-    some,
     stand_apart,
 )
 from erosion_client.dataset.single_column import to_be_asked_about
@@ -42,6 +41,7 @@ from erosion_client.scaffold.vocabulary import (
     unit_text,
 )
 from erosion_common.errors import DataError
+from erosion_common.support.text import some
 from erosion_common.tasks.features import CategoryMissing, NumberMissing
 from erosion_common.tasks.inputs import TabularTask
 from erosion_common.tasks.task import Targets

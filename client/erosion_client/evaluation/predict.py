@@ -35,7 +35,6 @@ from erosion_common.support.files import write_atomically
 from erosion_common.support.text import harmless
 from erosion_common.tasks.inputs import TabularTask
 
-NEEDS_SITE = "[data"  # in messages about a table: a part of a site file is the remedy
 GIVE_SITE = "what is written under [data] is of a site file; give one with --site SITE.toml"
 
 
@@ -95,9 +94,9 @@ def predict(
     try:
         applied = apply_model(saved, patients)
     except DataError as problem:
-        if source is None and NEEDS_SITE in str(problem):
-            raise DataError(f"{problem}\n  ({GIVE_SITE})") from None
-        raise
+        if source is not None or not (data_path and data_path.exists()):
+            raise
+        raise DataError(f"{problem}\n  ({GIVE_SITE})") from None
     if hospital not in (None, saved.card.user):
         print(
             f"Noted: this model was made for {saved.card.user}; its predictions for {hospital}'s"
@@ -107,7 +106,7 @@ def predict(
     for note in (applied.note_of_trained, *applied.notes):
         if note:
             print(f"Noted: {note}", file=sys.stderr)
-    if source is None and any(NEEDS_SITE in note for note in applied.notes):
+    if source is None and applied.notes:
         print(f"Noted: {GIVE_SITE}", file=sys.stderr)
     text = _as_csv(saved.task, applied)
     if output is None:

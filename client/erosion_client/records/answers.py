@@ -160,7 +160,7 @@ create table kept_since (
   arm text not null,
   round integer not null,
   exchange integer not null,
-  primary key (coordinator, dataset, variant, run, arm)
+  primary key (*key, variant, run, arm)
 );
 """
 
@@ -168,6 +168,9 @@ _THIS = (
     "coordinator = ? and dataset = ? and run = ? and variant = ? and arm = ? and round = ?"
     " and step = ?"
 )
+
+
+Key = tuple[str, str]  # a coordinator, and the data set that it was answered about
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +208,7 @@ class AnswerTable:
         """Read and write `file`, which has ANSWER_TABLES."""
         self._file = file
 
-    def note(self, coordinator: str, dataset: str, answer: Answer, question: str) -> bool:
+    def note(self, key: Key, answer: Answer, question: str) -> bool:
         """Note durably that `answer` is given to the question of this hash.
 
         Returns False where it was given to another one.
@@ -213,42 +216,42 @@ class AnswerTable:
         self._file.execute(
             "insert or ignore into answers values (?,?,?,?,?,?,?,?,?,?,?)",
             (
-                *(coordinator, dataset, *answer.key),
+                *(*key, *answer.key),
                 *(answer.study, answer.is_fold, question, now()),
             ),
         )
-        return self.question(coordinator, dataset, answer) == question
+        return self.question(key, answer) == question
 
-    def question(self, coordinator: str, dataset: str, answer: Answer) -> str | None:
+    def question(self, key: Key, answer: Answer) -> str | None:
         """Return the hash of the question that `answer` was given to; None: not given, or lost."""
         found = self._file.execute(
-            f"select question from answers where {_THIS}", (coordinator, dataset, *answer.key)
+            f"select question from answers where {_THIS}", (*key, *answer.key)
         )
         return found[0][0] if found else None
 
-    def is_recovered(self, coordinator: str, dataset: str, answer: Answer) -> bool:
+    def is_recovered(self, key: Key, answer: Answer) -> bool:
         """Return whether the log alone has the answer, so that its question is not known."""
         return bool(
             self._file.execute(
                 f"select 1 from answers where question is null and {_THIS}",
-                (coordinator, dataset, *answer.key),
+                (*key, *answer.key),
             )
         )
 
-    def steps(self, coordinator: str, dataset: str, answer: Answer) -> list[str]:
+    def steps(self, key: Key, answer: Answer) -> list[str]:
         """Return the steps answered in `answer`'s round."""
         rows = self._file.execute(
             "select step from answers where coordinator = ? and dataset = ? and run = ?"
             " and variant = ? and arm = ? and round = ? order by step",
-            (coordinator, dataset, *answer.key[:-1]),
+            (*key, *answer.key[:-1]),
         )
         return [str(step) for (step,) in rows]
 
-    def recover(self, coordinator: str, dataset: str, answers: Iterable[Answer]) -> None:
+    def recover(self, key: Key, answers: Iterable[Answer]) -> None:
         """Add answers that only the log has."""
         self._file.execute_many(
             "insert or ignore into answers values (?,?,?,?,?,?,?,?,?,null,?)",
-            [(coordinator, dataset, *each.key, each.study, False, now()) for each in answers],
+            [(*key, *each.key, each.study, False, now()) for each in answers],
         )
 
     def note_origin(self, variant: str, study: str) -> None:
@@ -266,53 +269,48 @@ class AnswerTable:
             )
         }
 
-    def choose(self, coordinator: str, dataset: str, answer: Answer, user: str) -> bool:
+    def choose(self, key: Key, answer: Answer, user: str) -> bool:
         """Note durably that a run has the settings of `answer`'s variant for this user.
 
         Returns whether they are those that it had before, or the first.
         """
-        key = coordinator, dataset, answer.study, answer.run, user
+        which = (*key, answer.study, answer.run, user)
         self._file.execute(
-            "insert or ignore into chosen values (?,?,?,?,?,?)", (*key, answer.variant)
+            "insert or ignore into chosen values (?,?,?,?,?,?)", (*which, answer.variant)
         )
         ((known,),) = self._file.execute(
             "select variant from chosen where coordinator = ? and dataset = ? and study = ?"
             " and run = ? and user = ?",
-            key,
+            which,
         )
         return bool(known == answer.variant)
 
     def note_kept(
         self,
-        coordinator: str,
-        dataset: str,
+        key: Key,
         variant: str,
         run: str,
         arm: str,
         since: tuple[int, int],
     ) -> None:
         """Note durably that the site keeps state of an arm since that (round, exchange)."""
-        key = coordinator, dataset, variant, run, arm
-        known = self.kept_since(*key)
+        known = self.kept_since(key, variant, run, arm)
         if known is None or since < known:
             self._file.execute(
-                "insert or replace into kept_since values (?,?,?,?,?,?,?)", (*key, *since)
+                "insert or replace into kept_since values (?,?,?,?,?,?,?)",
+                (*key, variant, run, arm, *since),
             )
 
-    def kept_since(
-        self, coordinator: str, dataset: str, variant: str, run: str, arm: str
-    ) -> tuple[int, int] | None:
+    def kept_since(self, key: Key, variant: str, run: str, arm: str) -> tuple[int, int] | None:
         """Return since which (round, exchange) state is kept of an arm; None: never."""
         found = self._file.execute(
             "select round, exchange from kept_since where coordinator = ? and dataset = ?"
             " and variant = ? and run = ? and arm = ?",
-            (coordinator, dataset, variant, run, arm),
+            (*key, variant, run, arm),
         )
         return (int(found[0][0]), int(found[0][1])) if found else None
 
-    def hold(
-        self, coordinator: str, dataset: str, contracts: Mapping[str, str], most: int
-    ) -> str | None:
+    def hold(self, key: Key, contracts: Mapping[str, str], most: int) -> str | None:
         """Note durably that columns are checked by these contracts, by name.
 
         Returns None, or the column already checked by `most` others; then nothing is noted.
@@ -323,37 +321,36 @@ class AnswerTable:
                 rows = self._file.execute(
                     "select contract from contracts where coordinator = ? and dataset = ?"
                     " and column_name = ?",
-                    (coordinator, dataset, name),
+                    (*key, name),
                 )
                 if (contract,) in rows:
                     continue
                 if len(rows) >= most:
                     return name
-                new.append((coordinator, dataset, name, contract, now()))
+                new.append((*key, name, contract, now()))
             self._file.execute_many("insert into contracts values (?,?,?,?,?)", new)
         return None
 
-    def most_variants(self, coordinator: str, dataset: str) -> tuple[str, int]:
+    def most_variants(self, key: Key) -> tuple[str, int]:
         """Return the column checked by the most contracts, and their number."""
         rows = self._file.execute(
             "select column_name, count(*) from contracts where coordinator = ? and dataset = ?"
             " group by column_name order by count(*) desc, column_name limit 1",
-            (coordinator, dataset),
+            key,
         )
         return (str(rows[0][0]), int(rows[0][1])) if rows else ("", 0)
 
-    def runs(self, coordinator: str, dataset: str, study: str) -> list[str]:
+    def runs(self, key: Key, study: str) -> list[str]:
         """Return the runs of one study that were answered."""
         rows = self._file.execute(
             "select distinct run from answers where coordinator = ? and dataset = ? and study = ?"
             " order by run",
-            (coordinator, dataset, study),
+            (*key, study),
         )
         return [str(run) for (run,) in rows]
 
-    def used(self, coordinator: str, dataset: str) -> Used:
+    def used(self, key: Key) -> Used:
         """Return what one coordinator has used up on one data set."""
-        key = coordinator, dataset
         ((studies, runs, evaluations),) = self._file.execute(
             "select count(distinct study), count(distinct study || '/' || run),"
             " coalesce(sum(round = 0 and not is_fold), 0)"

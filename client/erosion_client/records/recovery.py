@@ -53,7 +53,7 @@ def recover(records: Records, coordinator: str, dataset: str, log: Path) -> Reco
         if answers:
             known = records.answers.keys()
             answers = {answer for answer in answers if answer.key not in known}
-        records.answers.recover(coordinator, dataset, _with_origins(records, answers))
+        records.answers.recover((coordinator, dataset), _with_origins(records, answers))
         recovered = Recovered(
             answers=len(answers),
             releases=records.privacy.recover(releases),

@@ -105,3 +105,9 @@ def open_questions(content: bytes) -> dict[int, str]:
         for number, line in lines
         if line.lstrip().startswith("# ?")
     }
+
+
+def some(names: Iterable[str], most: int = 5, mark: str = ", ") -> str:
+    """Return the first few of several names, for a message."""
+    known = [*names]
+    return mark.join(known[:most]) + (f"{mark}..." if len(known) > most else "")

@@ -32,6 +32,7 @@ from erosion_client.finding import Finding, failed, ok, warning
 from erosion_common.errors import DataError
 from erosion_common.support.files import read_named
 from erosion_common.support.software import install_command
+from erosion_common.support.text import some
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -282,7 +283,6 @@ def _cancel(connection: "Connection") -> None:
 
 PARQUET, CSV = "read_parquet", "read_csv"  # DuckDB's own functions
 READERS = {".parquet": PARQUET, ".pq": PARQUET, ".csv": CSV, ".tsv": CSV}
-SHOWN = 5  # files in a note
 # DuckDB would read 01/09/1950 as a date in either order, the year 50 as 2050, and a column of F
 # alone as false. These stay text, for the site file's date_format and maps to explain.
 PLAIN_TYPES = (
@@ -391,8 +391,7 @@ class DuckdbFiles(OnDisk, TableSource):
         others = [str(f.relative_to(self.path)) for f in files_below(self.path) if f not in read]
         shown = [name for name in others if not Path(name).name.startswith(".")]
         if shown:
-            some = ", ".join(shown[:SHOWN]) + (", ..." if len(shown) > SHOWN else "")
-            yield f"{len(shown)} files in {self.path} are not read: {some}"
+            yield f"{len(shown)} files in {self.path} are not read: {some(shown)}"
 
     def _rows(self, connection: "DuckDBPyConnection", wanted: set[str]) -> TextTable:
         for file in self._files():

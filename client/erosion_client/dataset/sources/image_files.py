@@ -35,12 +35,12 @@ from erosion_client.dataset.sources.labelled_images import (
     read_each,
     read_target,
     scans_by_class,
-    some_of,
     target_names,
 )
 from erosion_client.dataset.task_checks import checked_targets
 from erosion_client.dataset.text_table import hash_of_image, hashes_of_arrays
 from erosion_common.errors import DataError
+from erosion_common.support.text import some
 from erosion_common.tasks.inputs import ImageTask
 
 # Exif's orientations for a camera held on its side (Exif 2.3, 4.6.4 A), and their corrections.
@@ -112,7 +112,7 @@ class ImageFiles(OnDisk, ImageSource):
         scans = scans_by_class(self, self.path, task, _pictures)
         if deeper := [str(path.relative_to(self.path)) for path in scans.paths if path.is_dir()]:
             problem = (
-                f"{some_of(deeper)}: folders in the folder of a class are not read; move their"
+                f"{some(deeper)}: folders in the folder of a class are not read; move their"
                 " images up into it"
             )
             raise faults(self.path, [problem])

@@ -38,6 +38,7 @@ from erosion_client.dataset.text_table import hash_of_text
 from erosion_common.errors import DataError
 from erosion_common.settings.names import canonical
 from erosion_common.support.software import install_command
+from erosion_common.support.text import some
 from erosion_common.tasks.inputs import ImageTask
 from erosion_common.tasks.task import CodedColumn, TargetColumn, Targets
 
@@ -255,16 +256,11 @@ def faults(path: Path, problems: Sequence[str]) -> FaultyImagesError:
     return FaultyImagesError(message, problems)
 
 
-def some_of(names: Sequence[str], mark: str = ", ") -> str:
-    """Return the first of several names."""
-    return mark.join(names[:SHOWN]) + (f"{mark}..." if len(names) > SHOWN else "")
-
-
 def not_read(root: Path, names: Sequence[str]) -> Iterator[str]:
     """Yield a note of files below `root` that may be intended as images and are not read."""
     if names:
         files_are = ("files", "are") if len(names) > 1 else ("file", "is")
-        yield f"{len(names)} {files_are[0]} in {root} {files_are[1]} not read: {some_of(names)}"
+        yield f"{len(names)} {files_are[0]} in {root} {files_are[1]} not read: {some(names)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,8 +405,8 @@ def _scans_by_table(
         if path != root and named.isdisjoint((path.absolute(), *path.absolute().parents))
     ]
     if others:
-        some = some_of([str(path.relative_to(root)) for path in others])
-        notes.append(f"{len(others)} scans are not in {labels.name}, and not read: {some}")
+        named_others = some(str(path.relative_to(root)) for path in others)
+        notes.append(f"{len(others)} scans are not in {labels.name}, and not read: {named_others}")
     assert table.row_hashes is not None
     said = tuple(table.row_hashes.tolist())
     return Scans(root, paths, tuple(places), targets, said, tuple(notes))
@@ -452,7 +448,7 @@ def read_each(
     if left_out:
         notes += (
             f'{len(left_out)} files cannot be read and are left out (unreadable = "leave out"'
-            f" under [data]): {some_of([*left_out.values()], '; ')}",
+            f" under [data]): {some([*left_out.values()], mark='; ')}",
         )
     return LabelledImages(
         images[kept],

@@ -25,11 +25,11 @@ from erosion_client.dataset.sources.labelled_images import (
     not_read,
     patients_in_names,
     read_each,
-    some_of,
     windowed,
 )
 from erosion_client.dataset.text_table import hash_of_image
 from erosion_common.errors import DataError
+from erosion_common.support.text import some
 from erosion_common.tasks.inputs import ImageTask
 
 SUFFIXES = (".nii", ".nii.gz")
@@ -94,7 +94,7 @@ class NiftiImages(ScanFolder):
             notes.append(
                 f"{len(unsaid)} volumes do not state their orientation (qform_code and sform_code"
                 " are 0), so left and right, or all axes, may be mistaken:"
-                f" {some_of(unsaid)}; convert them again from the scanner's files"
+                f" {some(unsaid)}; convert them again from the scanner's files"
             )
         return replace(
             found,

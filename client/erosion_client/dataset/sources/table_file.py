@@ -38,6 +38,7 @@ from erosion_client.dataset.sources.file_content import (
 from erosion_client.dataset.text_table import ColumnEncoder, TextTable, text_columns, whole_table
 from erosion_common.errors import DataError
 from erosion_common.support.software import install_command
+from erosion_common.support.text import some
 
 # Not .xlsb: a cell far from the others crashes the program, and nothing warns of it.
 WORKBOOKS = (".xlsx", ".xlsm", ".xls", ".ods")
@@ -56,7 +57,6 @@ MOST_BYTES = 2**31  # of a workbook, unpacked
 WHOLE = 2**53  # numbers up to here are whole where they say so
 PLACE = re.compile(rb'<c [^>]*?\br="([A-Z]{1,3})(\d{1,7})"')  # of a cell, in a sheet's XML
 XPORT_RECORD = 80  # bytes; a SAS transport file is a multiple of these
-SHOWN = 5
 MIDNIGHT = time()
 
 
@@ -203,8 +203,8 @@ def read_statistics(
     labelled = [name for name, of_values in meant.items() if of_values]
     notes = []
     if labelled and not labels:
-        some = ", ".join(labelled[:SHOWN]) + (", ..." if len(labelled) > SHOWN else "")
-        notes = [f'{some}: read as codes, and have labels (value_labels = "labels" reads those)']
+        read = 'read as codes, and have labels (value_labels = "labels" reads those)'
+        notes = [f"{some(labelled)}: {read}"]
     columns = {
         name: [_plain(meant[name].get(value, value) if labels else value) for value in column]
         for name, column in found.items()
