@@ -49,6 +49,8 @@ from erosion_common.support.keys import fingerprint
 from erosion_common.tasks.features import CategoryFeature
 from erosion_common.tasks.inputs import ImageTask, TabularTask
 
+CHANGE = "change the study or [limits]; it is your decision"
+
 
 def check_study_here(site: Site, study: Study, records: Records | None = None) -> Iterator[Finding]:
     """Check the task's needs, the contract, the classes, and the limits."""
@@ -60,7 +62,12 @@ def check_study_here(site: Site, study: Study, records: Records | None = None) -
     except DataError as problem:
         text, _, details = str(problem).partition("\n")
         yield failed("contract", text, details.strip() or "see above")
-        yield _limits_before_data(site, study)
+        try:
+            check_study(site, study)
+        except Refusal as refusal:
+            yield failed("limits", str(refusal), CHANGE)
+        else:
+            yield skipped("limits", "the number of patients is unknown until the data are fixed")
         return
     yield from _contract(site, study, patients)
     yield ok("target", study.task.described(patients.outcomes(study.task)))
@@ -71,7 +78,7 @@ def check_study_here(site: Site, study: Study, records: Records | None = None) -
         check_limits(site, study, counts)
         check_parts(site, study, lambda part: _counts_in(part, site, patients))
     except (Refusal, DataError) as problem:
-        yield failed("limits", str(problem), "change the study or [limits]; it is your decision")
+        yield failed("limits", str(problem), CHANGE)
         return
     samples = _samples(study, patients)
     steps = local_steps(study.training, len(split.training), site.limits.min_batch_size)
@@ -86,7 +93,10 @@ def check_study_here(site: Site, study: Study, records: Records | None = None) -
 
 def _contract(site: Site, study: Study, patients: Patients) -> Iterator[Finding]:
     """Yield notes on the patients who meet the contract."""
-    yield ok("contract", f"{_count(study, patients)} meet it")
+    counted = f"{len(patients.targets)} {_samples(study, patients)}"
+    if patients.num_patients != len(patients.targets):
+        counted += f" of {patients.num_patients} patients"
+    yield ok("contract", f"{counted} meet it")
     for note in patients.notes:
         yield warning("contract", note, "")
     if (key := undeclared_key(site.data, study)) is not None:
@@ -176,22 +186,6 @@ def _privacy(site: Site, study: Study, records: Records | None) -> Iterator[Find
         return
     for line in promised(site, study, records):
         yield ok("privacy", line)
-
-
-def _limits_before_data(site: Site, study: Study) -> Finding:
-    try:
-        check_study(site, study)
-    except Refusal as problem:
-        return failed("limits", str(problem), "change the study or [limits]; it is your decision")
-    return skipped("limits", "the number of patients is unknown until the data are fixed")
-
-
-def _count(study: Study, patients: Patients) -> str:
-    """Return "328 patients", or "400 images of 328 patients"."""
-    counted = f"{len(patients.targets)} {_samples(study, patients)}"
-    if patients.num_patients == len(patients.targets):
-        return counted
-    return f"{counted} of {patients.num_patients} patients"
 
 
 def _samples(study: Study, patients: Patients) -> str:

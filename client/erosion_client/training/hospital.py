@@ -232,6 +232,7 @@ class Hospital:
         self._begin(prepared, request)
         better: Sequence[str] = ()
         shown = shown_arm(study)
+        folds = FoldPredictions(self._kept, study, request.run)
         with faults_of(study.model):
             personal = {arm: self._personal(prepared, request, arm) for arm in request.parameters}
             if study.evaluation.folds is None or fold is not None:
@@ -243,7 +244,6 @@ class Hospital:
                 predictions |= references
                 explained = self._explained(prepared, personal, request.scaling)
             else:
-                folds = FoldPredictions(self._kept, study, request.run)
                 better = folds.better()
                 chosen = [BEST_LOCAL] if better else []
                 predictions = folds.gathered([*personal, *study.references, *chosen], prepared)
@@ -252,14 +252,7 @@ class Hospital:
         if fold is not None:
             if better:
                 predictions[BEST_LOCAL] = predictions[better[0]]
-            folds = FoldPredictions(self._kept, study, request.run)
-            folds.keep(
-                fold,
-                prepared,
-                predictions,
-                better[0] if better else None,
-                explained,
-            )
+            folds.keep(fold, prepared, predictions, better[0] if better else None, explained)
             return EvaluateResult(no_figures_yet(self.name))
         measured = {name: each for name, each in predictions.items() if name != BASE_RATE}
         self._write_held_out(prepared, request.run, measured, places)

@@ -1,5 +1,6 @@
 """The pixels of one DICOM file, displayed as it asks: each request is honoured or refused."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -51,59 +52,54 @@ def shown(
 
 def _check_tags(data: "FileDataset", *, may_stretch: bool) -> str:
     """Return the photometric interpretation of a displayable file; else UnusableImageError."""
-    modality = str(data.get("Modality", ""))
-    kind = data.get("SOPClassUID")
+    modality, kind = str(data.get("Modality", "")), data.get("SOPClassUID")
     if modality in NO_IMAGES or (kind is not None and "Segmentation" in kind.name):
         raise UnusableImageError(
             f"is no image but of modality {modality or 'SEG'}, such as a segmentation; keep such"
             " files in another folder"
         )
-    missing = [tag for tag in NEEDED if tag not in data]
-    if missing and "PixelData" in missing and kind is not None and "Image" not in kind.name:
-        raise UnusableImageError(f"is no image but {kind.name}; remove it", is_damaged=True)
-    if missing:
-        raise UnusableImageError(
-            f"lacks the tags {', '.join(missing)}; export it again, with pixels", is_damaged=True
-        )
+    if missing := [tag for tag in NEEDED if tag not in data]:
+        wrong = f"lacks the tags {', '.join(missing)}; export it again, with pixels"
+        if "PixelData" in missing and kind is not None and "Image" not in kind.name:
+            wrong = f"is no image but {kind.name}; remove it"
+        raise UnusableImageError(wrong, is_damaged=True)
+    if problem := next(_problems(data, may_stretch=may_stretch), ""):
+        raise UnusableImageError(problem)
+    return str(data.PhotometricInterpretation)
+
+
+def _problems(data: "FileDataset", *, may_stretch: bool) -> Iterator[str]:
+    """Yield why a file with the needed tags cannot be displayed as it asks."""
     photometric = str(data.PhotometricInterpretation)
     if photometric not in (*GREY, *COLOUR):
-        raise UnusableImageError(f"is {photometric}; export it as MONOCHROME2 or RGB")
+        yield f"is {photometric}; export it as MONOCHROME2 or RGB"
     if int(data.get("NumberOfFrames", 1) or 1) > 1:
-        raise UnusableImageError(f"has {data.NumberOfFrames} frames; export one file per frame")
+        yield f"has {data.NumberOfFrames} frames; export one file per frame"
     if int(data.Rows) * int(data.Columns) * int(data.get("SamplesPerPixel", 1) or 1) > MOST_VALUES:
-        raise UnusableImageError(
-            f"says that it has {data.Columns} x {data.Rows} pixels; export it again"
-        )
+        yield f"says that it has {data.Columns} x {data.Rows} pixels; export it again"
     if data.BitsAllocated == 1:
-        raise UnusableImageError(
-            "holds single bits, as masks do, and no grey levels; keep masks in another folder"
-        )
+        yield "holds single bits, as masks do, and no grey levels; keep masks in another folder"
     if "PerFrameFunctionalGroupsSequence" in data or "SharedFunctionalGroupsSequence" in data:
-        raise UnusableImageError(
+        yield (
             "is of an enhanced kind, which says for each frame how it is shown; export it as one"
             " classic file per frame"
         )
     stored, high = data.get("BitsStored"), data.get("HighBit")
     if stored is not None and high is not None and high != stored - 1:
-        raise UnusableImageError(
-            f"keeps its {stored} bits below bit {high}, as nobody does any more; export it again"
-        )
+        yield f"keeps its {stored} bits below bit {high}, as nobody does any more; export it again"
     shape = str(data.get("PresentationLUTShape", "") or "")
     if shape and shape != GREY.get(photometric, shape):
-        raise UnusableImageError(
+        yield (
             f"says {photometric} and PresentationLUTShape {shape}, which contradict each other;"
             " export it again"
         )
     if table := next((tag for tag in TABLES if tag in data), ""):
-        raise UnusableImageError(
-            f"is shown through a separate table ({table}); export it as plain grey levels"
-        )
+        yield f"is shown through a separate table ({table}); export it as plain grey levels"
     if not may_stretch and (spacing := _not_square(data)):
-        raise UnusableImageError(
+        yield (
             f"has pixels that are not square ({spacing}), and would be shown distorted; resample"
             ' it, or write resize = "stretch" under [data]'
         )
-    return photometric
 
 
 def _not_square(data: "FileDataset") -> str:

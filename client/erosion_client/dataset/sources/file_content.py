@@ -261,16 +261,21 @@ def _readings(words: Sequence[bytes]) -> dict[str, tuple[str, ...]]:
             read[encoding] = tuple(word.decode(encoding) for word in words)
         except UnicodeError:
             continue
-    fitting = {name: texts for name, texts in read.items() if _are_words(name, texts)}
-    spelt = {name: texts for name, texts in fitting.items() if _are_of_a_language(name, texts)}
+    fitting, spelt = {}, {}
+    for encoding, texts in read.items():
+        script = OTHER.get(encoding, "LATIN")
+        if encoding in EAST_ASIAN:
+            are_words = _are_east_asian(EAST_ASIAN[encoding], texts)
+        else:
+            are_words = all(_is_word(text, script) for text in texts)
+        if not are_words:
+            continue
+        fitting[encoding] = texts
+        letters = {c for c in "".join(texts).lower() if c.isalpha() and not c.isascii()}
+        languages = LATIN.get(encoding, "").split()
+        if not languages or any(letters - set("µμªº") <= set(each) for each in languages):
+            spelt[encoding] = texts
     return spelt or fitting
-
-
-def _are_words(encoding: str, texts: Sequence[str]) -> bool:
-    if encoding in EAST_ASIAN:
-        return _are_east_asian(EAST_ASIAN[encoding], texts)
-    script = OTHER.get(encoding, "LATIN")
-    return all(_is_word(text, script) for text in texts)
 
 
 def _is_word(text: str, script: str) -> bool:
@@ -290,13 +295,6 @@ def _is_word(text: str, script: str) -> bool:
     return not any(
         a.islower() and b.isupper() and not (a + b).isascii() for a, b in pairwise(letters)
     )
-
-
-def _are_of_a_language(encoding: str, texts: Sequence[str]) -> bool:
-    if encoding not in LATIN:
-        return True
-    letters = {c for c in "".join(texts).lower() if c.isalpha() and not c.isascii()} - set("µμªº")
-    return any(letters <= set(language) for language in LATIN[encoding].split())
 
 
 def _are_east_asian(usual: str, texts: Sequence[str]) -> bool:
