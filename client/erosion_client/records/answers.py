@@ -160,7 +160,7 @@ create table kept_since (
   arm text not null,
   round integer not null,
   exchange integer not null,
-  primary key (*key, variant, run, arm)
+  primary key (coordinator, dataset, variant, run, arm)
 );
 """
 
