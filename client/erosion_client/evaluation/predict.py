@@ -106,7 +106,7 @@ def predict(
     for note in (applied.note_of_trained, *applied.notes):
         if note:
             print(f"Noted: {note}", file=sys.stderr)
-    if source is None and applied.notes:
+    if source is None and any("[data" in note for note in applied.notes):
         print(f"Noted: {GIVE_SITE}", file=sys.stderr)
     text = _as_csv(saved.task, applied)
     if output is None:
