@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from erosion_client.dataset.local_dataset import LocalDataset
 from erosion_client.dataset.task_checks import warm_up
 from erosion_client.finding import Severity
-from erosion_client.preflight.site_checks import check_compute
+from erosion_client.preflight.check import check_compute
 from erosion_client.site_file import Site
 from erosion_client.training.hospital import Hospital
 from erosion_common.errors import DataError, Refusal, SiteError

@@ -18,8 +18,7 @@ from typing import Any
 
 import pytest
 
-from erosion_client.audit.audit_log import AuditLog
-from erosion_client.audit.site_observers import SiteObservers
+from erosion_client.audit.audit_log import AuditLog, SiteObservers
 from erosion_client.audit.watched import site_snapshot
 from erosion_common.errors import LinkError, RunError
 from erosion_common.program.command_line import main
