@@ -48,6 +48,7 @@ class Patients:
     labels: NDArray[np.object_] = field(default_factory=lambda: np.empty(0, dtype=object))
     # (n,) the hospital's names for them
     label_word: str = "row"  # what a label denotes
+    num_recorded: int = 0  # rows or images in the source, those that are left out included
 
     @property
     def num_patients(self) -> int:
@@ -113,6 +114,7 @@ def _load_table(source: TableSource, task: TabularTask, split_column: str | None
         checked.patients,
         labels,
         label_word,
+        table.num_rows,
     )
     return _grouped(source, read, places, "rows")
 
@@ -146,6 +148,7 @@ def _load_images(source: ImageSource, task: ImageTask, records: Path | None) -> 
         found.patients,
         np.array(found.places, dtype=object),
         "image",
+        len(found.images) + len(found.left_out),
     )
     return _grouped(source, read, found.places, "images")
 

@@ -218,6 +218,12 @@ class LocalDataset:
         return torch.from_numpy(self._trained[self.split.training])
 
     @property
+    def num_recorded(self) -> int:
+        """Rows or images in the hospital's data, to a multiple of the smallest cell."""
+        cell = self.cells.cell
+        return cell * round(self._patients.num_recorded / cell)
+
+    @property
     def test_patients(self) -> NDArray[np.int64]:
         """Patient numbers of the test samples: (n,), equal for one patient's rows."""
         return self._patients.groups[self.split.test]

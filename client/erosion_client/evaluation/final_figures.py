@@ -180,6 +180,7 @@ def final_figures(
         missing_means=dataset.missing_values,
         best_column=_best_column(dataset),
         class_counts=dataset.cells.groups(task.groups(targets)),
+        rows_recorded=dataset.num_recorded,
         performance=_performance(
             dataset, {**arms, **references}, pooled, explained or Explained(), final_parameters
         ),

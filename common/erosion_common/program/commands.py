@@ -27,6 +27,7 @@ COMMANDS = {  # in the order of `erosion --help`: name -> module; its constant h
     "watch": "erosion_common.commands.watch",
     "log": "erosion_common.commands.records",
     "audit": "erosion_server.commands.audit",
+    "report": "erosion_server.commands.report",
     "predict": "erosion_client.commands.hospital",
     "algorithms": "erosion_common.commands.lists",
     "models": "erosion_common.commands.lists",

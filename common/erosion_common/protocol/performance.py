@@ -126,6 +126,12 @@ class Dependence(Settings):
     categories: Annotated[tuple[str, ...], Field(max_length=MOST_POINTS)] = ()  # else
     y: Values  # risk of the event, by the horizon where there is one, or the number
 
+    @model_validator(mode="after")
+    def _one_each(self) -> Self:
+        if len(self.y) != len(self.x or self.categories) or not self.y:
+            raise ValueError("a column's values are not as many as its predictions")
+        return self
+
 
 class Coefficient(Settings):
     """Of a linear model, for one standard deviation of a number, or for having a category."""

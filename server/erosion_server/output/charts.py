@@ -1,325 +1,345 @@
-"""The pages' charts as SVG with the page's colours, to suit light, dark and paper.
+"""Charts as SVG: text stays text, and the style sheet gives colours for light, dark and paper.
 
-Drawn with matplotlib's object interface: nothing global is left behind.
+They are narrow, so that a phone shows them unscaled, and name their lines below. `standalone`
+makes a file of one.
 """
 
-import io
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import pairwise
-from math import ceil, isfinite, nan
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from math import ceil, floor, isfinite, log10
+from pathlib import Path
 
-import matplotlib
-from markupsafe import Markup
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from markupsafe import Markup, escape
 
+from erosion_common.protocol.performance import Estimate
 from erosion_common.rounds.records import HospitalRecord, RoundRecord, curve_of
 from erosion_common.tasks.metric import Metric
 from erosion_server.output.run_data import RunData
 from erosion_server.output.words import printable, shortened, weight_text
 from erosion_server.run.overview import Overview
 
-# Stand-ins that the page's style sheet gives a value: `#fe0000` becomes var(--ink).
-INK, FAINT, GRID = "#fe0000", "#fe0001", "#fe0002"
-SERIES = tuple(f"#fe001{number}" for number in range(7))
-DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.4)), (0, (6, 1.5, 1.2, 1.5)))  # after seven colours
-
-WIDTH, HEIGHT = 9.0, 3.3  # inches; the SVG scales with the page
-BOTTOM, TOP = 0.52, 0.12  # margins in inches
-LEFT, RIGHT = 0.62, 2.1  # at least; more where numbers and labels are long
-FONT = 9.0  # points
-LINE_HEIGHT = 0.165  # inches between two labels
+STYLE = Path(__file__).parent / "templates" / "charts.css"
+WIDTH, HEIGHT = 360, 230  # of the plot with its numbers, in units of the view box
+LEFT, RIGHT, TOP, BOTTOM = 44, 12, 24, 38
+LINE_HEIGHT, LETTER = 16, 6.3  # of the names below
+COLOURS, DASHES = 7, 4
 LONGEST_NAME = 30
-LONGEST_POWERS = (-9, 9)  # of ten; beyond, a power stands above the axis and not in its numbers
-MOST_POINTS = 500  # a line; finer would not be seen and makes the file large
+SMALLEST_SPAN = 1e-200  # of an axis
+MOST_POINTS = 300  # of a line; finer would not be seen and makes the page large
+MOST_LINES = 14  # hospitals in a chart
 WIDE_RANGE = 40.0  # largest over smallest value from which a logarithmic axis is easier to read
-ROW_HEIGHT, LEGEND_HEIGHT = 0.34, 0.2  # inches: a hospital's row, a row of the legend
-LEGEND_TOP = 0.25  # inches above the legend
-LEGEND_COLUMNS = 5
-LETTER = 0.075  # inches
-SHIFT = 0.4  # of a row, from the first arm's mark to the last one's
-MARKERS = ("o", "s", "D", "^", "v", "P", "X")
+MARKS = "●■▲◆▼✚✖"
+
+Point = tuple[float, float | None]  # None: a gap
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One labelled line."""
+def nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
+    """Return round numbers from `low` to `high`."""
+    span = high - low
+    if not (isfinite(span) and span > 0):
+        return [low]
+    raw = span / about
+    power = 10.0 ** floor(log10(raw))
+    step = next((k * power for k in (1, 2, 2.5, 5, 10) if k * power >= raw * 0.999), 10 * power)
+    first = ceil(low / step - 1e-9)
+    return [step * number for number in range(first, floor(high / step + 1e-9) + 1)]
 
-    name: str
-    points: Sequence[tuple[int, float | None]]  # (round, value), ascending; None: a gap
-    style: int  # which colour and dash pattern: the same for one hospital in every chart
-    ending: str = ""  # said behind the name; "": the last value
+
+def short(value: float) -> str:
+    """Return a number for an axis."""
+    return f"{value:.4g}".replace("e+0", "e").replace("e-0", "e-").replace("-", "\u2212")
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """What is drawn."""
+def percent(value: float) -> str:
+    """Return a share for an axis in percent."""
+    return f"{100 * value:.3g}".replace("-", "\u2212")
 
-    title: str  # for screen readers, and to tell the charts of a page apart
-    lines: Sequence[Line]
+
+@dataclass
+class Plot:
+    """A chart under construction."""
+
+    x: tuple[float, float]
+    y: tuple[float, float]
     x_label: str
     y_label: str
-    last_round: int
-    written: Callable[[float], str] = "{:z.3f}".format  # the value behind a line's name
-    from_zero: bool = False
-    may_be_logarithmic: bool = False
-    reference: tuple[str, float] | None = None  # a labelled horizontal line
-    shaded_rounds: Sequence[int] = ()
-    label_room: int = 0  # characters at least; charts with the same room line up
+    x_form: Callable[[float], str] = short
+    y_form: Callable[[float], str] = short
+    logarithmic: bool = False  # in y
+    width: int = WIDTH
+    height: int = HEIGHT
+    left: int = LEFT
+    parts: list[Markup] = field(default_factory=list)
+    names: list[tuple[str, Markup]] = field(default_factory=list)  # a name, and its line's look
 
+    def __post_init__(self) -> None:
+        """Widen empty ranges, and draw the axes."""
+        self.x, self.y = (_not_empty(*ends) for ends in (self.x, self.y))
+        for value in self._y_ticks():
+            at = self._y(value)
+            self._add("line", "grid", x1=self.left, x2=self.width - RIGHT, y1=at, y2=at)
+            self._text(self.left - 6, at + 4, self.y_form(value), "tick", "end")
+        bottom = self.height - BOTTOM
+        self._add("line", "base", x1=self.left, x2=self.width - RIGHT, y1=bottom, y2=bottom)
+        for value in nice_ticks(*self.x):
+            self._text(self._x(value), bottom + 15, self.x_form(value), "tick", "middle")
+        middle = (self.left + self.width - RIGHT) / 2
+        self._text(middle, bottom + 31, self.x_label, "axis", "middle")
+        self._text(2, 12, self.y_label, "axis", "start")
 
-def draw(chart: Chart) -> Markup:
-    """Return the chart as an `<svg>` element."""
-    labels = [label.text for label in _labels(chart)]
-    right = max(RIGHT, 0.5 + 0.068 * max([chart.label_room, *map(len, labels)]))
-    plot_height = max(HEIGHT - BOTTOM - TOP, 1.4 * LINE_HEIGHT * len(labels))
-    height = plot_height + BOTTOM + TOP
-    with drawing(chart.title):
-        figure = Figure(figsize=(WIDTH, height))
-        axes = figure.add_axes((0, 0, 1, plot_height / height))
-        _draw_lines(axes, chart)
-        _set_scales(axes, chart)
-        numbers = axes.yaxis.get_major_formatter().format_ticks(axes.get_yticks().tolist())
-        left = LEFT + 0.1 * max(0, max(map(len, numbers), default=0) - 5)
-        axes.set_position(
-            (left / WIDTH, BOTTOM / height, 1 - (left + right) / WIDTH, plot_height / height)
-        )
-        _label_lines(axes, chart, gap=LINE_HEIGHT / plot_height)
-        return as_svg(figure, chart.title)
+    def _y_ticks(self) -> list[float]:
+        if not self.logarithmic:
+            return nice_ticks(*self.y)
+        low, high = floor(log10(self.y[0])), ceil(log10(self.y[1]))
+        every = max(1, ceil((high - low) / 6))
+        powers = [10.0**power for power in range(low, high + 1, every)]
+        return [power for power in powers if self.y[0] <= power <= self.y[1]]
 
+    def _x(self, value: float) -> float:
+        low, high = self.x
+        share = (value - low) / (high - low)
+        return round(self.left + share * (self.width - RIGHT - self.left), 1)
 
-@contextmanager
-def drawing(title: str) -> Iterator[None]:
-    """While a figure is made and written: text stays text, and the same figure the same bytes."""
-    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": title, "font.size": FONT}
-    with matplotlib.rc_context(settings):
-        yield
+    def _y(self, value: float) -> float:
+        low, high = self.y
+        if self.logarithmic:
+            low, high, value = log10(low), log10(high), log10(max(value, self.y[0]))
+        share = min(1.0, max(0.0, (value - low) / (high - low)))
+        return round(self.height - BOTTOM - share * (self.height - BOTTOM - TOP), 1)
 
+    def _add(self, tag: str, look: str, **attributes: object) -> None:
+        said = " ".join(f'{name}="{escape(str(value))}"' for name, value in attributes.items())
+        self.parts.append(Markup(f'<{tag} class="{escape(look)}" {said}/>'))
 
-def as_svg(figure: Figure, title: str) -> Markup:
-    """Return the figure as an `<svg>` element of the page; for use within `drawing`."""
-    buffer = io.StringIO()
-    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
-    return Markup(_for_page(buffer.getvalue(), title))
-
-
-def _draw_lines(axes: Axes, chart: Chart) -> None:
-    for first, last in _runs(chart.shaded_rounds):
-        axes.axvspan(first - 0.5, last + 0.5, color=GRID, linewidth=0)
-    if chart.reference is not None:
-        axes.axhline(chart.reference[1], **_REFERENCE_LOOK)
-    for line in chart.lines:
-        points = thinned(line.points)
-        values = [nan if y is None else y for _, y in points]
-        axes.plot(
-            [x for x, _ in points],
-            values,
-            marker="o",
-            markersize=3.2,
-            markevery=_isolated(values),
-            clip_on=False,  # whole dots and full line width at the edges
-            **_look(line.style),
-        )
-
-
-def _set_scales(axes: Axes, chart: Chart) -> None:
-    axes.set_xlim(0, max(1, chart.last_round))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=10, steps=[1, 2, 5, 10]))
-    values = [y for line in chart.lines for _, y in line.points if y is not None and y > 0]
-    if chart.may_be_logarithmic and values and max(values) > WIDE_RANGE * min(values):
-        axes.set_yscale("log", nonpositive="mask")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.yaxis.set_minor_formatter(NullFormatter())
-        y_label = f"{chart.y_label}, logarithmic"
-    else:
-        y_label = chart.y_label
-        axes.ticklabel_format(axis="y", scilimits=LONGEST_POWERS, useOffset=False)
-        if chart.from_zero:
-            axes.set_ylim(bottom=0)
-    axes.set_xlabel(chart.x_label, color=INK, parse_math=False)
-    axes.set_ylabel(y_label, color=INK, parse_math=False)
-    plain_axes(axes, grid="y")
-
-
-def plain_axes(axes: Axes, grid: Literal["x", "y"]) -> None:
-    """A base line and a faint grid, in the page's colours."""
-    axes.grid(axis=grid, color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(which="both", colors=INK, length=0, pad=5)
-    for side in ("top", "left", "right"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(FAINT)
-
-
-@dataclass(frozen=True, slots=True)
-class _Label:
-    """What stands at the right edge for one line."""
-
-    x: float  # where the line ends
-    y: float
-    since: int  # the round from which on y did not change
-    text: str
-    look: Mapping[str, Any]  # colour, dashes and width of the line
-
-
-def _label_lines(axes: Axes, chart: Chart, gap: float) -> None:
-    """Each line's name at the right edge, after a piece of the line and tied to its end."""
-    # Lines that end at the same height are labelled in the order in which they came there.
-    topmost_first = sorted(_labels(chart), key=lambda label: (-label.y, -label.since))
-    labels = topmost_first[::-1]
-    to_axes = axes.transData + axes.transAxes.inverted()
-    ends = [to_axes.transform((label.x, label.y)) for label in labels]
-    heights = spread([float(y) for _, y in ends], gap)
-    crowded = len(labels) > len(SERIES) + 1
-    for label, (x, y), height in zip(labels, ends, heights, strict=True):
-        reaches_edge = x > 0.999
-        if reaches_edge or not crowded:
-            axes.plot(
-                [float(x), 1.0, 1.012],
-                [float(y), float(y), height],
-                transform=axes.transAxes,
-                clip_on=False,
-                color=FAINT,
-                linewidth=0.6,
-                linestyle="-" if reaches_edge else (0, (1, 3)),
+    def _text(self, x: float, y: float, words: str, look: str, anchor: str) -> None:
+        self.parts.append(
+            Markup('<text x="{}" y="{}" class="{}" text-anchor="{}">{}</text>').format(
+                round(x, 1), round(y, 1), look, anchor, printable(words, at_most=80)
             )
-        axes.plot(
-            [1.015, 1.05],
-            [height, height],
-            transform=axes.transAxes,
-            clip_on=False,
-            **label.look,
-        )
-        axes.text(
-            1.058,
-            height,
-            label.text,
-            transform=axes.transAxes,
-            va="center",
-            color=INK,
-            parse_math=False,
         )
 
+    def line(self, name: str, points: Sequence[Point], style: int, ending: str = "") -> None:
+        """Draw a line with gaps; a point without neighbours is a dot. "" is not named below."""
+        look = _look(style)
+        for piece in _pieces(thinned(points)):
+            places = " ".join(f"{self._x(x)},{self._y(y)}" for x, y in piece)
+            if len(piece) == 1:
+                x, y = piece[0]
+                self._add("circle", f"dot {look}", cx=self._x(x), cy=self._y(y), r=3)
+            else:
+                self._add("polyline", f"line {look}", points=places)
+        if name:
+            shown = f"{shortened(printable(name), LONGEST_NAME)} {ending}".strip()
+            self.names.append((shown, Markup('class="line {}"').format(look)))
 
-def _labels(chart: Chart) -> Iterator[_Label]:
-    if chart.reference is not None:
-        name, value = chart.reference
-        text = f"{name} {chart.written(value)}"
-        yield _Label(chart.last_round, value, 0, text, _REFERENCE_LOOK)
-    for line in chart.lines:
-        known = [(x, y) for x, y in line.points if y is not None and isfinite(y)]
+    def band(
+        self, x: Sequence[float], low: Sequence[float], high: Sequence[float], style: int
+    ) -> None:
+        """Shade an interval."""
+        there = [f"{self._x(a)},{self._y(b)}" for a, b in zip(x, high, strict=True)]
+        back = [f"{self._x(a)},{self._y(b)}" for a, b in zip(x, low, strict=True)]
+        if there:
+            self._add("polygon", f"band {_look(style)}", points=" ".join([*there, *back[::-1]]))
+
+    def dots(
+        self,
+        x: Sequence[float],
+        y: Sequence[float],
+        ends: Sequence[tuple[float, float]],
+        style: int,
+    ) -> None:
+        """Draw dots, each with its interval."""
+        for a, b, (low, high) in zip(x, y, ends, strict=True):
+            at = self._x(a)
+            self._add(
+                "line", f"line {_look(style)}", x1=at, x2=at, y1=self._y(low), y2=self._y(high)
+            )
+            self._add("circle", f"dot {_look(style)}", cx=at, cy=self._y(b), r=3.5)
+
+    def bars(self, ends: Sequence[float], shares: Sequence[float | None], style: int) -> None:
+        """Draw bars upwards from the axis, each between two neighbouring ends."""
+        for first, last, share in zip(ends, ends[1:], shares, strict=False):
+            if share:
+                top, bottom = self._y(share), self.height - BOTTOM
+                at, wide = self._x(first) + 1, self._x(last) - self._x(first) - 2
+                self._add(
+                    "rect",
+                    f"fill {_look(style)}",
+                    x=round(at, 1),
+                    y=top,
+                    width=round(max(1.0, wide), 1),
+                    height=round(bottom - top, 1),
+                )
+
+    def reference(self, name: str, points: Sequence[Point]) -> None:
+        """Draw a dotted line."""
+        places = " ".join(f"{self._x(x)},{self._y(y)}" for x, y in points if y is not None)
+        self._add("polyline", "ref", points=places)
+        if name:
+            shown = shortened(printable(name), LONGEST_NAME + 10)
+            self.names.append((shown, Markup('class="ref"')))
+
+    def row(self, y: float, name: str, values: Sequence[float]) -> None:
+        """Draw one row of marks, one for each arm in turn, and its name."""
+        at = self._y(y)
+        self._text(self.left - 8, at + 4, name, "name", "end")
+        first, last = self._x(min(values)), self._x(max(values))
+        self._add("line", "span", x1=first, x2=last, y1=at, y2=at)
+        for style, value in enumerate(values):
+            shift = 4 * (style - (len(values) - 1) / 2) / len(values)
+            x, mark = self._x(value), MARKS[style // COLOURS % len(MARKS)]
+            self._text(x, at + shift + 4, mark, f"mark s{style % COLOURS}", "middle")
+
+    def tick(self, x: float, name: str, room: float) -> None:
+        """Name a place on the x axis, in the room that there is."""
+        shown = shortened(printable(name), max(3, int(room / LETTER)))
+        self._text(self._x(x), self.height - BOTTOM + 15, shown, "tick", "middle")
+
+    def mark(self, name: str, style: int) -> None:
+        """Name an arm's mark below."""
+        look = Markup('class="line {}"').format(_look(style))
+        self.names.append((shortened(printable(name), LONGEST_NAME), look))
+
+    def shade(self, first: float, last: float) -> None:
+        """Shade a range of x."""
+        left, right = self._x(max(first, self.x[0])), self._x(min(last, self.x[1]))
+        height = self.height - BOTTOM - TOP
+        self.parts.insert(
+            0,
+            Markup('<rect class="shade" x="{}" y="{}" width="{}" height="{}"/>').format(
+                left, TOP, round(max(1.0, right - left), 1), height
+            ),
+        )
+
+    def svg(self, title: str, description: str = "") -> Markup:
+        """Return the chart as an `<svg>` element, with its lines' names below it."""
+        names = list(self._named())
+        height = self.height + (LINE_HEIGHT * (1 + names[-1][0]) + 4 if names else 0)
+        below = Markup().join(markup for _, markup in names)
+        said = Markup("<title>{}</title>").format(printable(title, at_most=300))
+        if description:
+            said += Markup("<desc>{}</desc>").format(printable(description, at_most=2000))
+        label = printable(f"{title}. {description}" if description else title, at_most=600)
+        return Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}{}{}</svg>').format(
+            self.width, height, label, said, Markup().join(self.parts), below
+        )
+
+    def _named(self) -> Iterator[tuple[int, Markup]]:
+        """Yield each name's row and its markup, in as many columns as there is room for."""
+        if not self.names:
+            return
+        wide = max(LETTER * len(name) for name, _ in self.names) + 40
+        columns = max(1, min(len(self.names), int((self.width - 10) // wide)))
+        for number, (name, look) in enumerate(self.names):
+            row, column = divmod(number, columns)
+            x, y = 8 + column * (self.width - 10) / columns, self.height + LINE_HEIGHT * row + 6
+            yield (
+                row,
+                Markup(
+                    '<polyline {} points="{},{} {},{}"/><text x="{}" y="{}" class="name">{}</text>'
+                ).format(look, round(x), y, round(x) + 22, y, round(x) + 28, y + 4, name),
+            )
+
+
+def _not_empty(low: float, high: float) -> tuple[float, float]:
+    if not (isfinite(low) and isfinite(high)):
+        return 0.0, 1.0
+    if high - low > max(1e-12 * max(abs(low), abs(high)), SMALLEST_SPAN):
+        return low, high
+    return low - max(abs(low), 1.0) / 2, high + max(abs(high), 1.0) / 2
+
+
+def _look(style: int) -> str:
+    return f"s{style % COLOURS} d{style // COLOURS % DASHES}"
+
+
+def _pieces(points: Iterable[Point]) -> Iterator[list[tuple[float, float]]]:
+    """Yield the stretches without a gap."""
+    for known, piece in groupby(points, key=lambda point: _is_known(point[1])):
         if known:
-            x, value = known[-1]
-            since = next((x for x, y in reversed(known) if y != value), 0)
-            ending = line.ending or chart.written(value)
-            text = f"{shortened(printable(line.name), LONGEST_NAME)} {ending}"
-            yield _Label(x, value, since, text, _look(line.style))
+            yield [(x, y) for x, y in piece if y is not None]
 
 
-_REFERENCE_LOOK: Mapping[str, Any] = {"color": FAINT, "linestyle": (0, (2, 2)), "linewidth": 1.0}
+def _is_known(value: float | None) -> bool:
+    return value is not None and isfinite(value)
 
 
-def _look(style: int) -> Mapping[str, Any]:
-    return {
-        "color": SERIES[style % len(SERIES)],
-        "linestyle": DASHES[style // len(SERIES) % len(DASHES)],
-        "linewidth": 1.7,
-    }
-
-
-def spread(heights: Sequence[float], gap: float) -> list[float]:
-    """Return the nearest heights within 0 to 1 that are `gap` apart, in the same order.
-
-    Least squares by pooling adjacent violators.
-    """
-    if len(heights) < 2:
-        return [min(1.0, max(0.0, height)) for height in heights]
-    gap = min(gap, 1 / (len(heights) - 1))
-    order = sorted(range(len(heights)), key=lambda index: heights[index])
-    pools: list[tuple[float, int]] = []  # (mean of height - rank x gap, how many)
-    for rank, index in enumerate(order):
-        mean, count = heights[index] - rank * gap, 1
-        while pools and pools[-1][0] > mean:
-            previous, many = pools.pop()
-            mean, count = (previous * many + mean * count) / (many + count), many + count
-        pools.append((mean, count))
-    bases = [mean for mean, count in pools for _ in range(count)]
-    top = 1 - (len(heights) - 1) * gap
-    placed = [0.0] * len(heights)
-    for rank, index in enumerate(order):
-        placed[index] = min(top, max(0.0, bases[rank])) + rank * gap
-    return placed
-
-
-def thinned(points: Sequence[tuple[int, float | None]]) -> list[tuple[int, float | None]]:
+def thinned(points: Sequence[Point]) -> list[Point]:
     """At most about MOST_POINTS of the points, evenly, the last one always among them."""
     step = ceil(len(points) / MOST_POINTS)
     return [*points[:-1:step], *points[-1:]] if step > 1 else list(points)
 
 
-def _isolated(values: Sequence[float]) -> list[int]:
-    """Return points without a neighbour: no line shows them, so they need a dot."""
-    known = [False, *(isfinite(value) for value in values), False]
-    return [
-        index
-        for index in range(len(values))
-        if known[index + 1] and not known[index] and not known[index + 2]
-    ]
+def standalone(svg: Markup) -> str:
+    """Return a chart as a file of its own, in light colours on white."""
+    wide, high = svg.partition('viewBox="0 0 ')[2].partition('"')[0].split()
+    size = f'xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}"'
+    look = 'font-family="sans-serif" style="background:#fff"'
+    head, _, rest = str(svg).partition(">")
+    opened = head.replace("<svg ", f"<svg {size} {look} ", 1)
+    return f"{opened}><style>{STYLE.read_text('utf-8')}</style>{rest}\n"
 
 
-def _runs(rounds: Sequence[int]) -> list[tuple[int, int]]:
-    """First and last of every run of consecutive numbers."""
-    ordered = sorted(rounds)
-    breaks = [index + 1 for index, (a, b) in enumerate(pairwise(ordered)) if b > a + 1]
-    starts, ends = [0, *breaks], [*breaks, len(ordered)]
-    return [(ordered[a], ordered[b - 1]) for a, b in zip(starts, ends, strict=True) if b > a]
+def strip(
+    found: Estimate | None,
+    ends: tuple[float, float],
+    reference: float | None = None,
+    other: Estimate | None = None,
+    *,
+    logarithmic: bool = False,
+) -> Markup:
+    """Return one row of a forest plot, as wide as its cell; the number is in another column.
 
+    `other`: a second one below it.
+    """
 
-def _for_page(svg: str, title: str) -> str:
-    """Without the file's own head, and with the page's colours, font and size."""
-    names = {INK: "ink", FAINT: "faint", GRID: "grid"}
-    names |= {colour: f"series-{number}" for number, colour in enumerate(SERIES)}
-    svg = svg[svg.index("<svg") :]
-    # The <style> there would hold for the whole page.
-    svg = re.sub(r"<(metadata|defs)>\s*(<rdf|<style).*?</\1>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"#fe00[01]\d", lambda match: f"var(--{names[match[0]]})", svg)
-    svg = re.sub(r"font-family: [^;]*; ", "", svg)
-    label = "".join(c if c.isalnum() or c in " ,.-()" else " " for c in title)
-    return re.sub(
-        r'<svg (.*?)width="[\d.]+pt" height="[\d.]+pt"|<svg ',
-        lambda match: f'<svg role="img" aria-label="{label}" {match[1] or ""}',
-        svg,
-        count=1,
-    )
+    def at(value: float) -> str:
+        low, high, here = (log10(max(v, 1e-9)) if logarithmic else v for v in (*ends, value))
+        return f"{2 + 96 * min(1.0, max(0.0, (here - low) / (high - low))):.1f}%"
+
+    marks = Markup()
+    if reference is not None:
+        marks += Markup('<line class="ref" x1="{0}" x2="{0}" y1="0" y2="100%"/>').format(
+            at(reference)
+        )
+    places = ("50%", "") if other is None else ("30%", "72%")
+    for style, (each, y) in enumerate(zip((found, other), places, strict=True)):
+        if each is not None:
+            marks += Markup(
+                '<line class="line s{0} d0" x1="{1}" x2="{2}" y1="{4}" y2="{4}"/>'
+                '<circle class="dot s{0} d0" cx="{3}" cy="{4}" r="3.5"/>'
+            ).format(style, at(each.low), at(each.high), at(each.value), y)
+    return Markup('<svg class="strip" aria-hidden="true" height="24">{}</svg>').format(marks)
 
 
 def metric_figure(run: RunData, metric: Metric) -> Markup:
     """Return one metric of the user's over the rounds, one line an arm, and the base rate's."""
-    lines = [
-        Line(arm, metric_points(run, arm, metric.name), style)
-        for style, arm in enumerate(run.result.arms)
-    ]
+    lines = {arm: metric_points(run, arm, metric.name) for arm in run.result.arms}
     called, other = run.result.task.baseline(metric)
     found = run.result.base_rate
     base_rate = None if found is None else found.get(other)
-    chart = Chart(
-        title=f"{metric.label} of {run.result.user} after each round, one line for each arm",
-        lines=lines,
-        x_label="rounds finished",
-        y_label=f"{metric.label} ({metric.unit})",
-        last_round=max(x for line in lines for x, _ in line.points),
-        written=metric.text,
-        from_zero=metric.from_zero,
-        reference=None if base_rate is None else (called, base_rate),
+    title = f"{metric.label} of {run.result.user} after each round, one line for each arm"
+    known = [y for points in lines.values() for _, y in points if y is not None and isfinite(y)]
+    last = max(x for points in lines.values() for x, _ in points)
+    ends = [*known, *([base_rate] if base_rate is not None else [])] or [0.0, 1.0]
+    low = 0.0 if metric.from_zero else min(ends)
+    plot = Plot(
+        (0, max(1, last)),
+        (low, max(ends)),
+        "rounds finished",
+        f"{metric.label} ({metric.unit})",
     )
-    return draw(chart)
+    if base_rate is not None:
+        points: list[Point] = [(0, base_rate), (max(1, last), base_rate)]
+        plot.reference(f"{called} {metric.text(base_rate)}", points)
+    said = []
+    for style, (arm, drawn) in enumerate(lines.items()):
+        final = next((y for _, y in reversed(drawn) if y is not None and isfinite(y)), None)
+        ending = "" if final is None else metric.text(final)
+        plot.line(arm, drawn, style, ending)
+        said.append(f"{arm} ends at {ending or 'no value'}")
+    return plot.svg(title, "; ".join(said))
 
 
 def metric_points(run: RunData, arm: str, metric: str) -> list[tuple[int, float | None]]:
@@ -333,14 +353,15 @@ def metric_points(run: RunData, arm: str, metric: str) -> list[tuple[int, float 
 
 def weight_figure(run: RunData) -> Markup:
     """Return the weight of every other hospital after each round; "" where there is none."""
+    is_own = run.own_counts_one
     return _peers_figure(
         run,
         _peer_lines(run, _weight_shown, _when_out),
         title=f"weight of each hospital after each round of {run.first_arm}",
         y_label=f"weight ({shortened(run.result.user, LONGEST_NAME)} = 1)"
-        if run.own_counts_one
+        if is_own
         else "weight (largest = 1)",
-        reference=(run.result.user, 1.0) if run.own_counts_one else None,
+        reference=(f"{run.result.user} 1.00", 1.0) if is_own else None,
     )
 
 
@@ -350,12 +371,12 @@ def _weight_shown(entry: HospitalRecord) -> float | None:
     return entry.weight_after if entry.outcome == "accepted" or is_out else None
 
 
-def _when_out(points: Sequence[tuple[int, float | None]]) -> str:
+def _when_out(points: Sequence[Point]) -> str:
     """Return when the weight fell to 0 for good; "" where it did not."""
     known = [(number, weight) for number, weight in points if weight is not None]
     above = [index for index, (_, weight) in enumerate(known) if weight > 0.0]
     first = above[-1] + 1 if above else 0
-    return f"out in round {known[first][0]}" if first < len(known) else ""
+    return f"out in round {known[first][0]:g}" if first < len(known) else ""
 
 
 def distance_figure(run: RunData) -> Markup:
@@ -371,23 +392,37 @@ def distance_figure(run: RunData) -> Markup:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class PeerLine:
+    """One hospital's values."""
+
+    name: str
+    points: Sequence[Point]  # by round, ascending
+    style: int  # the same for one hospital in every chart
+    ending: str  # the last value, or what became of it
+
+
 def _peer_lines(
     run: RunData,
     value: Callable[[HospitalRecord], float | None],
-    ending: Callable[[Sequence[tuple[int, float | None]]], str] = lambda _points: "",
-) -> list[Line]:
-    """Return a line for each peer with any value in the first arm; `ending` is its last word."""
-    records = run.of(run.first_arm)
-    return [
-        Line(name, points, style, ending(points))
-        for style, name in enumerate(run.peers)
-        if _any_known(points := _points(records, name, value))
-    ]
+    ending: Callable[[Sequence[Point]], str] = lambda _points: "",
+) -> list[PeerLine]:
+    """Return a line for each peer with a value in the first arm; of very many the heaviest."""
+    records, given = run.of(run.first_arm), run.result.contributions
+    heaviest = sorted(run.peers, key=lambda name: -(given[name].weight_sum if name in given else 0))
+    shown = set(heaviest[:MOST_LINES])
+    lines = []
+    for style, name in enumerate(name for name in run.peers if name in shown):
+        points = _points(records, name, value)
+        known = [y for _, y in points if y is not None]
+        if known:
+            lines.append(PeerLine(name, points, style, ending(points) or weight_text(known[-1])))
+    return lines
 
 
 def _peers_figure(
     run: RunData,
-    lines: Sequence[Line],
+    lines: Sequence[PeerLine],
     *,
     title: str,
     y_label: str,
@@ -398,78 +433,58 @@ def _peers_figure(
     if not lines:
         return Markup()
     records = run.of(run.first_arm)
-    return draw(
-        Chart(
-            title=title,
-            lines=lines,
-            x_label="round",
-            y_label=y_label,
-            last_round=records[-1].round,
-            written=weight_text,
-            from_zero=True,
-            may_be_logarithmic=may_be_logarithmic,
-            reference=reference,
-            label_room=max(len(name) for name in run.peers) + len(" out in round 10"),
-            shaded_rounds=[record.round for record in records if record.outcome == "skipped"],
-        )
+    values = [y for line in lines for _, y in line.points if y is not None and isfinite(y)]
+    above = [y for y in values if y > 0]
+    is_wide = may_be_logarithmic and above and max(above) > WIDE_RANGE * min(above)
+    top = max([*values, *([reference[1]] if reference else [])], default=1.0)
+    first, last = 1, max(2, records[-1].round)
+    plot = Plot(
+        (first, last),
+        (min(above), max(above)) if is_wide else (0.0, 1.05 * top),
+        "round",
+        f"{y_label}, logarithmic" if is_wide else y_label,
+        logarithmic=bool(is_wide),
     )
+    for record in records:
+        if record.outcome == "skipped":
+            plot.shade(record.round - 0.5, record.round + 0.5)
+    if reference is not None:
+        plot.reference(reference[0], [(first, reference[1]), (last, reference[1])])
+    for line in lines:
+        plot.line(line.name, line.points, line.style, line.ending)
+    said = "; ".join(f"{line.name} ends at {line.ending}" for line in lines)
+    return plot.svg(title, said)
 
 
 def _points(
     records: Iterable[RoundRecord], name: str, value: Callable[[HospitalRecord], float | None]
-) -> list[tuple[int, float | None]]:
+) -> list[Point]:
     entries = ((record.round, record.hospitals.get(name)) for record in records)
     return [(number, None if entry is None else value(entry)) for number, entry in entries]
 
 
-def _any_known(points: Iterable[tuple[int, float | None]]) -> bool:
-    return any(y is not None for _, y in points)
-
-
 def loss_figure(overview: Overview) -> Markup:
     """Return one row for each hospital and one mark for each arm."""
-    names = [shortened(printable(user), LONGEST_NAME) for user in overview.users]
     metric = overview.task.metric(overview.task.verdict_metric)
     title = f"{metric.label} of every arm for each hospital of {overview.study}"
-    above = LEGEND_TOP + LEGEND_HEIGHT * ceil(len(overview.arms) / LEGEND_COLUMNS)
-    height = BOTTOM + above + ROW_HEIGHT * len(names)
-    left = 0.3 + LETTER * max(map(len, names))
-    with drawing(title):
-        figure = Figure(figsize=(WIDTH, height))
-        axes = figure.add_axes(
-            (
-                left / WIDTH,
-                BOTTOM / height,
-                1 - (left + 0.25) / WIDTH,
-                1 - (BOTTOM + above) / height,
-            )
-        )
-        rows = range(len(names))
-        for row, line in zip(rows, overview.users.values(), strict=True):
-            found = [metrics[metric.name] for metrics in line.arms.values()]
-            axes.plot([min(found), max(found)], [row, row], color=GRID, linewidth=3, zorder=1)
-        for style, arm in enumerate(overview.arms):
-            # Marks on top of each other would hide each other.
-            shift = SHIFT * (style - (len(overview.arms) - 1) / 2) / len(overview.arms)
-            axes.plot(
-                [line.arms[arm][metric.name] for line in overview.users.values()],
-                [row + shift for row in rows],
-                marker=MARKERS[style // len(SERIES) % len(MARKERS)],
-                markersize=7,
-                linestyle="",
-                color=SERIES[style % len(SERIES)],
-                label=shortened(printable(arm), LONGEST_NAME),
-                clip_on=False,
-            )
-        axes.set_yticks(rows, names, parse_math=False)
-        axes.set_ylim(len(names) - 0.4, -0.6)  # the first hospital on top
-        axes.set_xlabel(f"{metric.label} ({metric.unit}); less is better", color=INK)
-        plain_axes(axes, grid="x")
-        figure.legend(
-            loc="upper left",
-            ncols=LEGEND_COLUMNS,
-            frameon=False,
-            labelcolor=INK,
-            handletextpad=0.2,
-        )
-        return as_svg(figure, title)
+    losses = {
+        user: [metrics[metric.name] for metrics in line.arms.values()]
+        for user, line in overview.users.items()
+    }
+    every = [loss for of_user in losses.values() for loss in of_user]
+    names = {user: shortened(printable(user), LONGEST_NAME) for user in losses}
+    plot = Plot(
+        (min(every), max(every)),
+        (0, len(losses)),
+        f"{metric.label} ({metric.unit}); less is better",
+        "",
+        y_form=lambda _: "",
+        width=560,
+        height=TOP + BOTTOM + 26 * len(losses),
+        left=20 + int(LETTER * max(map(len, names.values()))),
+    )
+    for row, (user, of_user) in enumerate(losses.items()):
+        plot.row(len(losses) - row - 0.5, names[user], of_user)
+    for style, arm in enumerate(overview.arms):
+        plot.mark(arm, style)
+    return plot.svg(title)

@@ -1,17 +1,53 @@
 """`report.html`: a finished run on one page, the answer first."""
 
+import tomllib
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
+from math import exp, log
 from pathlib import Path
 from typing import Any
 
-from erosion_common.formats.model_card import read_card
-from erosion_common.protocol.messages import FEWEST_OF_A_CLASS, Comparison, FinalMetrics
-from erosion_common.rounds.records import HospitalRecord
+from markupsafe import Markup
+
+from erosion_common.formats.model_card import ModelCard, read_card
+from erosion_common.protocol.messages import (
+    FEWEST_OF_A_CLASS,
+    ColumnSummary,
+    Comparison,
+    FinalMetrics,
+    Metrics,
+    Summary,
+    count_range,
+)
+from erosion_common.protocol.performance import Estimate, ModelFigures, Performance
+from erosion_common.rounds.records import HospitalRecord, RoundRecord
 from erosion_common.settings.base import Settings
 from erosion_common.study.sections import Evaluation
 from erosion_common.support.files import write_atomically
-from erosion_server.output.charts import distance_figure, metric_figure, weight_figure
-from erosion_server.output.pages import Cell, Row, render_page, verbatim
+from erosion_server.output.charts import (
+    MOST_LINES,
+    distance_figure,
+    metric_figure,
+    strip,
+    weight_figure,
+)
+from erosion_server.output.figures import (
+    FOLDER,
+    MOST_SHOWN,
+    calibration,
+    decisions,
+    dependences,
+    discrimination,
+    drawable,
+    estimate_text,
+    named,
+    over_time,
+    residuals,
+    tables,
+    useful_range,
+    write_figures,
+)
+from erosion_server.output.pages import TEMPLATES, Cell, Row, render_page, verbatim
 from erosion_server.output.round_facts import NewsGroup, grouped
 from erosion_server.output.run_data import RunData, read_run
 from erosion_server.output.words import (
@@ -34,42 +70,99 @@ from erosion_server.run import provenance
 from erosion_server.run.result import (
     ArmResult,
     Result,
+    above_base_rate,
     digits_beyond,
     listed,
+    near_the_line,
+    not_better_sentence,
     p_value_text,
+    ranks_wrong_way_round,
     study_as_run,
+    verdict,
+    worse_sentence,
+    wrong_way_sentence,
 )
 from erosion_server.run.run_folder import RunFolder
 
 VARIES = " (the first time; then with other numbers)"
+FEW = "too few patients on a side, or up to another threshold"
+LARGEST_LOG_RATIO = 3.0  # in a plot of ratios: 20 and 1/20
+MOST_COLUMNS_SHOWN = 60  # of Table 1; the description has all
+MOST_FLOWS = 40  # hospitals in the flow of patients
+TRIPOD = TEMPLATES / "tripod_ai.toml"
+SECTIONS = {  # in the page's order, with what shows them
+    "glance": ("Key figures", ""),
+    "apart": ("Telling apart", "apart"),
+    "times": ("By time", "timed"),
+    "calibration": ("Calibration", "calibrated"),
+    "decisions": ("Decisions", "thresholds"),
+    "groups": ("Groups of patients", "groups"),
+    "effects": ("What the model uses", "effects important"),
+    "patients": ("Patients", ""),
+    "hospitals": ("Hospitals by round", ""),
+    "made": ("How it was made", ""),
+    "card": ("Model card", ""),
+    "tripod": ("TRIPOD+AI", ""),
+}
+STATES = {
+    "here": Markup('<span class="state-here">\u2713 Here</span>'),
+    "part": Markup('<span class="state-part">\u25d0 Partly</span>'),
+    "you": Markup('<span class="state-you">\u270e You write</span>'),
+}
+MISSING = {
+    "drop": "A patient with an empty cell is left out.",
+    "refuse": "None were allowed.",
+    "impute": "Filled in with the training mean; categories as the study file says.",
+}
+SCALED_BY = {
+    "local": "Each hospital uses its own means and deviations.",
+    "federated": "Means and deviations are over all hospitals' training patients.",
+    "user": "Means and deviations are those of {user}.",
+    "none": "None.",
+}
 
 
-def write_report(run_folder: Path) -> Path:
-    """Write the report of the finished run in `run_folder`; returns its path.
+def write_report(run_folder: Path, *, is_rounded: bool = False) -> Path:
+    """Write the report of the finished run in `run_folder`, and its figures; returns its path.
 
+    `is_rounded`: the user's own exact figures are rounded for publication, in files of their own.
     Raises StudyError or CheckpointError where the folder's files cannot be used.
     """
     folder = RunFolder(run_folder)
-    has_card = folder.model_card.exists()  # a report can be written again years later
-    versions = read_card(folder.path).versions if has_card else provenance.versions()
-    values = report_values(read_run(folder), folder.study.read_text("utf-8-sig"), versions)
-    write_atomically(folder.report, render_page("report.html", **values))
-    return folder.report
+    card = read_card(folder.path) if folder.model_card.exists() else None
+    versions = provenance.versions() if card is None else card.versions  # years later, too
+    run, path = read_run(folder), folder.report
+    if is_rounded:
+        run = replace(run, result=rounded(run.result), records=[*map(_rounded_record, run.records)])
+        path = path.with_name("report-rounded.html")
+    study_file = folder.study.read_text("utf-8-sig")
+    values = report_values(run, study_file, versions, card=card, is_rounded=is_rounded)
+    write_figures(folder.path, values["files"], "figures-rounded" if is_rounded else FOLDER)
+    write_atomically(path, render_page("report.html", **values))
+    return path
 
 
-def report_values(run: RunData, study_file: str, versions: Mapping[str, str]) -> dict[str, Any]:
+def report_values(
+    run: RunData,
+    study_file: str,
+    versions: Mapping[str, str],
+    *,
+    card: ModelCard | None = None,
+    is_rounded: bool = False,
+) -> dict[str, Any]:
     """Return what the page shows; `study_file` is the study's TOML."""
     result, task = run.result, run.result.task
     named = [*result.arms, *result.references]
     best = result.verdict.best_arm
     groups = grouped(run.records)
     comparison = result.comparison
-    return dict(
+    values = dict(
         run=run,
         result=result,
+        is_rounded=is_rounded,
         loss=task.metric(task.verdict_metric),
-        cautions=data_check(result.data_check, named_in="result.json"),
-        away=[*absences(result.absent), *recounts(result.recounts)],
+        cautions=_warnings(run),
+        bullets=_bullets(run),
         **({} if comparison is None else _how_sure(result, comparison)),
         classes=class_sizes(result.class_counts),
         how_to_read=_how_to_read(result, run.study.task.shifted_by),
@@ -83,13 +176,453 @@ def report_values(run: RunData, study_file: str, versions: Mapping[str, str]) ->
         has_gaps=any(record.user_metrics is None for record in run.records),
         weights=weight_figure(run),
         distances=distance_figure(run),
+        hidden_peers=len(run.peers) - MOST_LINES,
         has_skipped=any(record.outcome == "skipped" for record in run.of(run.first_arm)),
         ledger=_ledger(run),
         other_rounds=_other_rounds(result),
         events=_events(groups),
         facts=_facts(run, versions),
+        card=_card(run, card),
         study_file=verbatim(study_file),
+        **_performance(run),
+        **_patients(run),
     )
+    values["contents"] = [
+        (name, words)
+        for name, (words, keys) in SECTIONS.items()
+        if not keys or any(values[key] for key in keys.split())
+    ]
+    values["tripod"] = _tripod(values)
+    return values
+
+
+def _bullets(run: RunData) -> list[tuple[str, str]]:
+    """Return what was compared, on which patients, how sure it is, and what it does not say."""
+    result, comparison = run.result, run.result.comparison
+    peers = len(run.study.hospitals) - 1
+    others = f"{peers} other hospital{'s' * (peers != 1)}"
+    if comparison is None:
+        compared = f"One arm was run with {others}; nothing was compared."
+        sure = "There is no test of a difference."
+    else:
+        against = run.study.arms.get(comparison.reference)
+        is_alone = against is None or against.user_only
+        kind = "a tuned model" if against is None else "a model"
+        whose = f"{kind} of {result.user}'s patients alone" if is_alone else "which does, too"
+        compared = (
+            f"{comparison.arm}, which learns with {others}, with {comparison.reference}, {whose}."
+            " This was declared before the run."
+        )
+        p_value = p_value_text(comparison.p_value, comparison.level, "= ")
+        sure = (
+            f"p {p_value}, and a difference is claimed only up to {comparison.level:g}."
+            f" {near_the_line(comparison)}"
+        )
+        metric = result.task.metric(result.task.leak_metric or result.task.verdict_metric)
+        measured = {**{n: a.metrics for n, a in result.arms.items()}, **result.references}
+        figures = measured.get(comparison.arm)
+        if figures is not None and (interval := interval_text(figures, metric)):
+            said = metric_text(metric, figures.get(metric.name))
+            sure += f" {metric.label} of {comparison.arm}: {said}, 95 % interval {interval}."
+    classes = class_sizes(result.class_counts)
+    seen = (
+        "Each was predicted by models that never saw it."
+        if result.cross_fitting
+        else "No model was trained on them."
+    )
+    unseen = what_may_be_unseen(result.num_patients, result.class_counts, result.task)
+    return [
+        ("What was compared", compared),
+        (
+            "On which patients",
+            f"{result.num_patients} {result.tested} of {result.user}"
+            f"{f' ({classes})' if classes else ''}. {seen}",
+        ),
+        ("How sure it is", sure),
+        (
+            "What it does not say",
+            f"Nothing about other hospitals' patients, and nothing about causes. {unseen}",
+        ),
+    ]
+
+
+def _warnings(run: RunData) -> list[str]:
+    """Return what must be read before the model is used, the gravest first."""
+    result, task = run.result, run.result.task
+    found = [result.leak.sentence(task)] if result.leak is not None else []
+    arms = {name: arm.metrics for name, arm in result.arms.items()}
+    shifted = run.study.task.shifted_by
+    worse, within = above_base_rate(task, arms, result.base_rate)
+    if worse:
+        found.append(worse_sentence(worse, shifted))
+    if within:
+        found.append(not_better_sentence(within, shifted))
+    if turned := [arm for arm in worse if ranks_wrong_way_round(task, arms[arm])]:
+        found.append(
+            wrong_way_sentence(f"{listed(turned)} rank{'s' * (len(turned) == 1)} patients")
+        )
+    found += data_check(result.data_check, named_in="result.json")
+    for model in result.performance.models[:1]:
+        slope = model.estimates.get("calibration_slope")
+        if slope is not None and slope.high < 1:
+            found.append(
+                f"Predictions of {named(model, result.performance.models)} are too extreme:"
+                f" calibration slope {estimate_text(slope)}."
+            )
+    found += [*absences(result.absent), *recounts(result.recounts)]
+    return [sentence for sentence in found if sentence not in result.verdict.finding]
+
+
+def _performance(run: RunData) -> dict[str, Any]:
+    """Return the sections about predictions, and the files of their figures."""
+    found, task = run.result.performance, run.study.task
+    shown = map(drawable, _models_shown(found))
+    models = [_with_own_metric(model, run.result) for model in shown]
+    is_number = bool(models) and not models[0].event
+    unit = getattr(task, "unit", "") if is_number else ""
+    time_unit = getattr(getattr(task, "target", None), "unit", "")
+    apart = list(discrimination(models))
+    calibrated = list(calibration(models, unit))
+    decided = decisions(models)
+    timed = list(over_time(models, time_unit))
+    outcome = f"mean {'prediction' if is_number else 'risk, %'}"
+    dependent = list(dependences(found.dependence, outcome, is_share=not is_number))
+    spread = residuals(models)
+    first = models[0] if models else None
+    files = [*apart, *calibrated, *timed, *dependent, *tables(found)]
+    files += [each for each in (decided, spread) if each is not None]
+    horizon = None if first is None else first.horizon
+    return {
+        "shown": found.shown,
+        "why_no_curves": found.why_not,
+        "apart": apart,
+        "calibrated": calibrated,
+        "is_number": is_number,
+        "decided": decided,
+        "useful": _useful(first),
+        "thresholds": _thresholds(first),
+        "timed": timed,
+        "horizon": None if horizon is None else f"{horizon:g} {time_unit}".strip(),
+        "errors": [] if spread is None else [[_plain(each) for each in r] for r in spread.rows],
+        "groups": _groups(found),
+        "group_measures": ("R²", "Mean error") if is_number else ("AUROC", "Expected/observed"),
+        "dependent": dependent,
+        "important": _important(found),
+        "files": files,
+        **_effects(run, found),
+    }
+
+
+def _models_shown(found: Performance) -> list[ModelFigures]:
+    """Return the compared two and one more; of several classes, each class."""
+    several = len({model.event for model in found.models}) > 1
+    return [*found.models] if several else [*found.models[:MOST_SHOWN]]
+
+
+def _with_own_metric(model: ModelFigures, result: Result) -> ModelFigures:
+    """Return it with the AUROC that the key figures give, where it is of two classes."""
+    arm = result.arms.get(model.model)
+    metrics = result.references.get(model.model) if arm is None else arm.metrics
+    interval = None if metrics is None else metrics.intervals.get("auroc")
+    if metrics is None or interval is None or len(result.class_counts) != 2:
+        return model
+    own = Estimate(value=metrics["auroc"], low=interval.low, high=interval.high)
+    return model.model_copy(update={"estimates": {**model.estimates, "auroc": own}})
+
+
+def _useful(model: ModelFigures | None) -> str:
+    if model is None:
+        return ""
+    ends = useful_range(model)
+    if ends is None:
+        return (
+            f"At no range of thresholds is acting on {model.model} clearly better than acting on"
+            " everybody or on nobody."
+        )
+    return (
+        f"From a threshold of {100 * ends[0]:g} to {100 * ends[1]:g} % acting on {model.model} is"
+        " clearly better than acting on everybody and on nobody."
+    )
+
+
+def _thresholds(model: ModelFigures | None) -> list[Row]:
+    def share(found: Estimate | None) -> Cell:
+        if found is None:
+            return Cell("–")
+        ends = f"{100 * found.low:.0f}–{100 * found.high:.0f}"
+        return Cell(f"{100 * found.value:.0f} %", ends)
+
+    rows: list[Row] = []
+    for row in model.thresholds if model is not None else ():
+        if row.alerts is None:
+            rows.append((f"{100 * row.threshold:g} %", FEW, "", "", "", "", ""))
+            continue
+        benefit = row.net_benefit
+        rows.append(
+            (
+                f"{100 * row.threshold:g} %",
+                f"{100 * row.alerts:.0f}",
+                share(row.sensitivity),
+                share(row.specificity),
+                share(row.positive_predictive_value),
+                share(row.negative_predictive_value),
+                Cell("–")
+                if benefit is None
+                else Cell(f"{benefit.value:z.3f}", f"{benefit.low:z.2f}–{benefit.high:z.2f}"),
+            )
+        )
+    return rows
+
+
+def _estimated(found: Estimate | None, digits: int = 2) -> Cell:
+    if found is None:
+        return Cell("–")
+    low, high = (f"{each:z.{digits}f}".replace("-", "−") for each in (found.low, found.high))
+    return Cell(f"{found.value:z.{digits}f}".replace("-", "−"), f"{low} to {high}")
+
+
+def _groups(found: Performance) -> list[Row]:
+    whole = found.models[0].estimates.get("auroc") if found.models else None
+    rows: list[Row] = []
+    for group in found.subgroups:
+        name = f"{group.column}: {group.group}"
+        drawn = strip(group.discrimination, (0.4, 1.0), None if whole is None else whole.value)
+        if group.num_patients is None:
+            rows.append((name, "too few", strip(None, (0.4, 1.0)), "–", "–", "–"))
+            continue
+        rows.append(
+            (
+                name,
+                str(group.num_patients),
+                drawn,
+                *map(_estimated, (group.discrimination, group.gap, group.calibration)),
+            )
+        )
+    return rows
+
+
+def _important(found: Performance) -> list[Row]:
+    shown = found.importance[:MOST_COLUMNS_SHOWN]
+    ends = [0.0, *(each.loss.low for each in shown), *(each.loss.high for each in shown)]
+    span = (min(ends), max(*ends, min(ends) + 1e-9))
+    return [(each.column, _estimated(each.loss, 3), strip(each.loss, span, 0.0)) for each in shown]
+
+
+def _effects(run: RunData, found: Performance) -> dict[str, Any]:
+    """Return a linear model's coefficients: ratios of odds or hazards, or differences."""
+    is_ratio = run.study.task.predicts != "number"
+    what = {
+        "classes": "Odds ratio",
+        "times": "Ratio of the hazard's odds",
+    }.get(run.study.task.predicts, "Difference")
+
+    def shown(estimate: Estimate | None) -> Estimate | None:
+        if estimate is None or not is_ratio:
+            return estimate
+        value, low, high = (
+            exp(min(each, 50.0)) for each in (estimate.value, estimate.low, estimate.high)
+        )
+        return Estimate(value=value, low=low, high=high)
+
+    refitted = any(each.refits is not None for each in found.coefficients)
+    rows: list[Row] = []
+    every = [
+        (each, shown(each.refits or Estimate(value=each.value, low=each.value, high=each.value)))
+        for each in found.coefficients[:MOST_COLUMNS_SHOWN]
+    ]
+    ends = [
+        end for each, own in every for e in (own, shown(each.alone)) if e for end in (e.low, e.high)
+    ]
+    reach = max((abs(log(max(end, 1e-9))) if is_ratio else abs(end) for end in ends), default=1.0)
+    reach = min(max(reach, 1e-9), LARGEST_LOG_RATIO) if is_ratio else max(reach, 1e-9)
+    span = (exp(-reach), exp(reach)) if is_ratio else (-reach, reach)
+    for each, estimate in every:
+        name = each.column if each.category is None else f"{each.column}: {each.category}"
+        own = _estimated(estimate)
+        alone = shown(each.alone)
+        middle = 1.0 if is_ratio else 0.0
+        drawn = strip(estimate, span, middle, alone, logarithmic=is_ratio)
+        own = own if refitted else Cell(own.value)
+        rows.append((name, own, _estimated(alone), drawn))
+    return {
+        "effects": rows,
+        "effect_caption": f"{what}s of {found.shown}, per standard deviation or category",
+        "effect_headings": ("Column", what, f"{run.result.user} alone", "Plot"),
+        "effect_remark": "The first interval comes from the folds' models (a grouped jackknife): it"
+        " shows how far the figure moves with the user's patients, the other hospitals' being the"
+        " same."
+        if refitted
+        else "The model's own figure has no interval, because it was trained once; a study with"
+        " evaluation.folds refits it.",
+    }
+
+
+def _plain(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _patients(run: RunData) -> dict[str, Any]:
+    """Return the flow of patients and Table 1, as hospitals describe themselves."""
+    result = run.result
+    records = run.of(run.first_arm)
+    samples = {
+        name: str(entry.num_samples)
+        for record in records
+        for name, entry in record.hospitals.items()
+        if entry.num_samples is not None
+    }
+    missing = {each.hospital: each for each in result.absent}
+    unlike = {misfit.hospital for misfit in result.data_check.misfits}
+    flow: list[Row] = []
+    for name in run.study.user_first[:MOST_FLOWS]:
+        described = result.patients.get(name)
+        given = result.contributions.get(name)
+        remarks = ["wants the model"] if name == result.user else []
+        if (away := missing.get(name)) is not None:
+            remarks.append(away.reason if away.everywhere else "missing in some rounds")
+        remarks += ["look at its columns"] if name in unlike else []
+        is_user, recorded = name == result.user, result.rows_recorded
+        flow.append(
+            (
+                name,
+                f"about {recorded}" if is_user and recorded is not None else "not known here",
+                "" if described is None else _about_count(described.num_samples, described),
+                samples.get(name, "")
+                if described is None
+                else _about_count(described.num_patients, described),
+                str(result.num_patients) if is_user else "none",
+                "" if given is None else f"{given.rounds} of {len(records)} rounds",
+                "; ".join(remarks),
+            )
+        )
+    notes = []
+    if (more := len(run.study.hospitals) - MOST_FLOWS) > 0:
+        notes.append(f"And {more} more hospitals: contributions.csv has them.")
+    if result.cross_fitting:
+        notes.append(f"Every patient of {result.user} was trained on, and tested without its fold.")
+    columns = _columns_of(result)
+    rows = [_column_row(name, result) for name in columns[:MOST_COLUMNS_SHOWN]]
+    if (more := len(columns) - MOST_COLUMNS_SHOWN) > 0:
+        notes.append(f"Table 1 leaves out {more} columns; `erosion describe` shows all.")
+    return {
+        "flow": flow,
+        "flow_notes": notes,
+        "table1": [row for of_column in rows for row in of_column],
+        "table1_headings": ("", *result.patients),
+        "patients": result.patients,
+    }
+
+
+def _columns_of(result: Result) -> list[str]:
+    found = (column.name for each in result.patients.values() for column in each.columns)
+    return [*dict.fromkeys(found)]
+
+
+def _column_row(name: str, result: Result) -> list[Row]:
+    """Return Table 1's rows of one column: one of a number, one for each category."""
+    of = {
+        hospital: next((column for column in each.columns if column.name == name), None)
+        for hospital, each in result.patients.items()
+    }
+    categories = [*dict.fromkeys(c for column in of.values() if column for c in column.shares)]
+    if not categories:
+        return [(name, *(_mean_of(of[hospital], result.patients[hospital]) for hospital in of))]
+    return [
+        (
+            f"{name}: {category}",
+            *(_share_of(of[hospital], category, result.patients[hospital]) for hospital in of),
+        )
+        for category in categories[:MOST_CATEGORIES]
+    ]
+
+
+def _mean_of(column: ColumnSummary | None, of: Summary) -> Cell:
+    if column is None or column.mean is None:
+        return Cell("–")
+    deviation = f" ({column.deviation:.3g})" if column.deviation else ""
+    off = column.off_by(of.min_cell)
+    return Cell(f"{column.mean:.3g}{deviation}", f"±{off:.2g}" if off else "")
+
+
+def _share_of(column: ColumnSummary | None, category: str, of: Summary) -> Cell:
+    if column is None or category not in column.shares or not column.count:
+        return Cell("–")
+    told, (low, high) = column.shares[category], column.share_range(category, of.min_cell)
+    share = f"{100 * told / column.count:.0f} %" if told else "few or none"
+    return Cell(share, f"{100 * low:.0f}–{100 * high:.0f} %")
+
+
+def _about_count(told: int, of: Summary) -> Cell:
+    low, high = count_range(told, of.min_cell)
+    return Cell(f"about {told}" if told else "few", f"{low:.0f}–{high:.0f}")
+
+
+def _card(run: RunData, card: ModelCard | None) -> list[Row]:
+    """Return the model card: what the model is, and what its users have to know."""
+    study, result, task = run.study, run.result, run.study.task
+    features = getattr(task, "features", ())
+    named_features = [
+        f"{each.name}{f' ({each.unit})' if getattr(each, 'unit', '') else ''}" for each in features
+    ]
+    arm = result.arms[result.delivered_arm].metrics
+    figures = [
+        f"{metric.label} {metric_text(metric, arm.get(metric.name))}"
+        f"{f' ({found})' if (found := interval_text(arm, metric)) else ''}"
+        for metric in result.task.metrics
+        if not metric.of_data
+    ]
+    outcome = {
+        "classes": "a chance of each class: "
+        + ", ".join(study.task.group_names and result.class_counts),
+        "number": "a number",
+        "times": "the chance of being without the event at each time",
+    }.get(task.predicts, task.outcome)
+    columns = ", ".join(column.name for column in task.target_columns)
+    more = len(named_features) - MOST_COLUMNS_SHOWN
+    inputs = ", ".join(named_features[:MOST_COLUMNS_SHOWN]) or "images"
+    return [
+        ("Model", f"{study.model.described()}, the arm {result.delivered_arm}"),
+        ("Predicts", f"{columns}: {outcome}"),
+        ("Reads", f"{inputs}{f', and {more} more columns' if more > 0 else ''}"),
+        ("Meant for", f"Patients like those of {result.user}. You write: purpose and users."),
+        (
+            "Trained by",
+            f"{len(study.hospitals)} hospitals, in"
+            f" {result.arms[result.delivered_arm].rounds} rounds",
+        ),
+        ("Tested on", f"{result.num_patients} {result.tested} of {result.user} alone"),
+        ("Performance", "; ".join(figures)),
+        (
+            "Not known",
+            "How it does at other hospitals, in other years, and in groups that are not shown"
+            " here. You write: known limits, and who is responsible.",
+        ),
+        *([("SHA-256", str(card.sha256))] if card is not None and card.sha256 else []),
+    ]
+
+
+def _tripod(values: Mapping[str, Any]) -> list[tuple[str, list[Row]]]:
+    """Return TRIPOD+AI's items by part, filled in as far as the page shows them."""
+    contents: dict[str, str] = dict(values["contents"])
+    parts = tomllib.loads(TRIPOD.read_text("utf-8"))["part"]
+    found: list[tuple[str, list[Row]]] = []
+    for part in parts:
+        rows: list[Row] = []
+        for number, asks, state, section, note, needs in part["items"]:
+            is_there = (not needs or values.get(NEEDED.get(needs, needs))) and (
+                section in contents or section in ("", "top")
+            )
+            where = "Top of the page" if section == "top" else contents.get(section, "")
+            shown = state if is_there else "you"
+            link = f"#{section}" if is_there and section else ""
+            place = Cell(where if link else "", note if is_there or not needs else "", link)
+            rows.append((number, asks, STATES[shown], place))
+        found.append((part["name"], rows))
+    return found
+
+
+NEEDED = {"coefficients": "effects", "subgroups": "groups"}
+MOST_CATEGORIES = 8
 
 
 def _how_sure(result: Result, comparison: Comparison) -> dict[str, str]:
@@ -241,20 +774,24 @@ def _facts(run: RunData, versions: Mapping[str, str]) -> list[Row]:
     study, result = run.study, run.result
     since = " since it was last resumed" if result.resumed else ""
     arms = study_as_run(study, result).arms
+    missing = MISSING.get(str(getattr(study.task, "missing", "")))
+    shown = list(study.hospitals[:MOST_FLOWS])
+    more = len(study.hospitals) - len(shown)
     return [
+        ("Hospitals", f"{', '.join(shown)}{f' and {more} more' if more > 0 else ''}"),
+        *([("Missing values", missing)] if missing else []),
+        ("Scaling", SCALED_BY.get(study.scaling, study.scaling).format(user=study.user)),
+        ("Model", _settings(study.model)),
+        ("Training", _settings(study.training)),
+        *((f"Arm {name}", _settings(arm)) for name, arm in arms.items()),
+        ("Evaluation", _settings(study.evaluation, without=_idle(study.evaluation))),
+        ("Federation", _settings(study.federation)),
+        ("Seed", str(result.seed)),
         ("Command", result.command),
         ("Program", f"commit {result.commit}"),
         ("Versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
         ("Started", f"{result.started}, took {seconds_text(result.seconds)}{since}"),
         ("Memory", f"{result.peak_megabytes:.0f} MB at most, at the coordinator{since}"),
-        ("Seed", str(result.seed)),
-        ("Hospitals", ", ".join(study.hospitals)),
-        ("Model", _settings(study.model)),
-        ("Training", _settings(study.training)),
-        ("Scaling", study.scaling),
-        *((f"Arm {name}", _settings(arm)) for name, arm in arms.items()),
-        ("Evaluation", _settings(study.evaluation, without=_idle(study.evaluation))),
-        ("Federation", _settings(study.federation)),
     ]
 
 
@@ -266,7 +803,18 @@ def _idle(evaluation: Evaluation) -> set[str]:
 
 def _settings(settings: Settings, without: Set[str] = frozenset()) -> str:
     values = settings.model_dump(mode="json", exclude_none=True, exclude=set(without))
-    return ", ".join(f"{key} = {value}" for key, value in values.items())
+    return "; ".join(f"{key.replace('_', ' ')}: {_said(value)}" for key, value in values.items())
+
+
+def _said(value: object) -> str:
+    """Return a setting's value for people."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_said(each)}" for key, each in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_said, value)) or "none"
+    return str(value)
 
 
 def _signed(value: float) -> str:
@@ -282,3 +830,53 @@ def _share(p_value: float, level: float) -> str:
     if p_value >= 0.1:
         return f"{100 * p_value:.0f} %"
     return f"{100 * p_value:.{digits_beyond(level, p_value)}g} %"
+
+
+COUNTED = {"num_patients", "num_events", "smallest_class", "class_counts"}
+EXACT = {"threshold", "level", "p_value", "p_by_cut", "horizon", "flips", "chosen"}
+ROUNDED_TO = 10  # patients
+
+
+def rounded(result: Result) -> Result:
+    """Return it with the user's own figures rounded: counts to tens, others to two digits."""
+    parts = {"arms", "references", "base_rate", "comparison", "class_counts", "performance"}
+    values = result.model_dump()
+    values |= {part: _rounded_values(values[part], part) for part in parts}
+    values["arms"] = {
+        name: {**result.arms[name].model_dump(), "metrics": arm["metrics"]}
+        for name, arm in values["arms"].items()
+    }
+    made = Result.model_validate(values)
+    said = verdict(
+        made.task,
+        made.comparison,
+        {name: arm.metrics for name, arm in made.arms.items()},
+        made.base_rate,
+        references=made.references,
+        tested=made.tested,
+        leak=made.leak,
+    )
+    return made.model_copy(update={"verdict": said})
+
+
+def _rounded_values(value: Any, key: str) -> Any:
+    """Return plain values, rounded by the key that they stand at."""
+    if isinstance(value, Mapping):
+        is_counts = key == "class_counts"
+        return {k: _rounded_values(v, key if is_counts else str(k)) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded_values(each, key) for each in value]
+    if isinstance(value, bool) or value is None or key in EXACT:
+        return value
+    if key in COUNTED and isinstance(value, int):
+        return ROUNDED_TO * round(value / ROUNDED_TO)
+    if isinstance(value, float):
+        return float(f"{value:.2g}") if abs(value) < 1 else float(f"{value:.3g}")
+    return value
+
+
+def _rounded_record(record: RoundRecord) -> RoundRecord:
+    if record.user_metrics is None:
+        return record
+    values = _rounded_values(record.user_metrics.model_dump(), "")
+    return replace(record, user_metrics=Metrics.model_validate(values))

@@ -15,6 +15,7 @@ from erosion_server.run.overview import EarlyStop, Overview
 from erosion_server.run.result import Result
 
 RESULT_OF_STOPPED = "the model reached there is the arm's result"
+LEFT_OUT = {"slow": "much slower than the others", "late": "too late"}
 MOST_ABSENT = 6  # hospitals named, of each kind
 MOST_MISFITS = 12  # columns of hospitals
 
@@ -157,9 +158,13 @@ def absences(missing: Sequence[Absent], *, named_in: str = "result.json") -> lis
             f"{count} of {absent.wanted[arm]} in {printable(arm)}"
             for arm, count in absent.rounds.items()
         )
+        why = "; ".join(
+            f"left out of {count} rounds, because it answered {LEFT_OUT[cause]}"
+            for cause, count in absent.left_out.items()
+        )
         said.append(
             f"{printable(absent.hospital, at_most=48)} was missing in some rounds: {missed}"
-            f" (the last time: {printable(absent.reason)})."
+            f" ({why or f'the last time: {printable(absent.reason)}'})."
         )
     more = len(missing) - len(said)
     if more:
