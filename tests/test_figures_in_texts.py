@@ -99,6 +99,25 @@ def test_the_page_about_the_link_quotes_the_cost_of_a_round() -> None:
     assert f"{parts['screening, aggregating, recording']:.2f} s into screening" in text
 
 
+def test_the_page_about_the_link_quotes_the_deployed_site() -> None:
+    text = flowing("docs/link.md")
+    found = json.loads((BENCHMARKS / "deployed_round.json").read_text())["details"]
+    walls, spent = {}, {}
+    for size in ("tiny", "large"):
+        systems = ("ours", "bare", "copy")
+        walls[size] = [two_digits(median(found[size][s]["seconds_per_round"])) for s in systems]
+        parts = found[size]["ours"]["seconds_by_part"]
+        spent[size] = [
+            f"{1000 * parts[f'processor, {who}']:.0f}" for who in ("coordinator", "peer")
+        ]
+    ours, bare, copy = walls["tiny"]
+    assert f"took {ours} s, with sites that only add {bare} s and a copy {copy} s" in text
+    ours, bare, copy = walls["large"]
+    assert f"of 11.2 million parameters {ours}, {bare} and {copy} s" in text
+    assert f"coordinator {spent['tiny'][0]} ms and a site {spent['tiny'][1]} ms" in text
+    assert f"one of 11.2 million {' and '.join(spent['large'])} ms" in text
+
+
 def two_digits(value: float) -> str:
     """Two significant digits, a trailing 0 included."""
     return f"{value:#.2g}".rstrip(".")
