@@ -83,6 +83,12 @@ def _patients_with_several_rows(config: Mapping[str, Any]) -> bool:
     )
 
 
+def _trains_in_the_heart_study(config: Mapping[str, Any]) -> bool:
+    """Return if its hospitals do: two of them have rows that nearly agree, whoever the user is."""
+    of_heart = config.get("user") in ("cleveland", "hungary", "switzerland", "va")
+    return of_heart or config.get("study") == "heart-disease"
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """One change of the figures."""
@@ -100,7 +106,13 @@ NUMERICS: Sequence[Change] = (
     Change(
         "all rows of a patient drew one lot and gave one prediction", _patients_with_several_rows
     ),
-    Change("rows that nearly agree counted as two patients", _patients_with_several_rows),
+    Change(
+        "rows that nearly agree counted as two patients",
+        # Two hospitals of the heart study have such rows, and they train for every user.
+        lambda config: (
+            config.get("study") == "heart-disease" or _patients_with_several_rows(config)
+        ),
+    ),
 )
 
 
