@@ -108,10 +108,8 @@ NUMERICS: Sequence[Change] = (
     ),
     Change(
         "rows that nearly agree counted as two patients",
-        # Two hospitals of the heart study have such rows, and they train for every user.
-        lambda config: (
-            config.get("study") == "heart-disease" or _patients_with_several_rows(config)
-        ),
+        lambda config: _trains_in_the_heart_study(config) or _patients_with_several_rows(config),
+    ),
     ),
 )
 
