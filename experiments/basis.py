@@ -110,7 +110,6 @@ NUMERICS: Sequence[Change] = (
         "rows that nearly agree counted as two patients",
         lambda config: _trains_in_the_heart_study(config) or _patients_with_several_rows(config),
     ),
-    ),
 )
 
 
