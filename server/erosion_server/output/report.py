@@ -508,7 +508,7 @@ def _patients(run: RunData) -> dict[str, Any]:
         "flow": flow,
         "flow_notes": notes,
         "table1": [row for of_column in rows for row in of_column],
-        "table1_headings": ("", *result.patients),
+        "table1_headings": ("Column", *result.patients),
         "patients": result.patients,
     }
 
