@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from erosion.sources.source import (
-    Patients,
+    PatientTable,
     SourceBase,
     check_complete,
     data_folder,
@@ -63,7 +63,7 @@ class Diabetes130(SourceBase):
 
     patients: int = Field(default=500, ge=20, le=1800)  # at each hospital
 
-    def contents(self, study: Study, data_dir: Path | None) -> Iterator[tuple[str, Patients]]:
+    def contents(self, study: Study, data_dir: Path | None) -> Iterator[tuple[str, PatientTable]]:
         """Each payer's patients."""
         path = existing_file(data_folder(data_dir, FOLDER), FILE)
         rows = first_stays(path)
@@ -73,7 +73,7 @@ class Diabetes130(SourceBase):
                 drawn = np.random.default_rng([study.seed, place]).permutation(len(stays))
                 chosen = drawn[: self.patients].tolist()
                 patients = [patient_of(stays[number]) for number in chosen]
-            yield hospital, Patients(COLUMNS, patients)
+            yield hospital, PatientTable(COLUMNS, patients)
 
 
 @lru_cache(maxsize=1)  # a second to read, and every split of an experiment reads it

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from erosion.sources.source import (
-    Patients,
+    PatientTable,
     SourceBase,
     data_folder,
     existing_file,
@@ -62,7 +62,7 @@ class HeartDisease(SourceBase):
     zero_cholesterol: Literal["keep", "missing"] = "keep"
     split_seed: int | None = Field(default=None, ge=0)
 
-    def contents(self, study: Study, data_dir: Path | None) -> Iterator[tuple[str, Patients]]:
+    def contents(self, study: Study, data_dir: Path | None) -> Iterator[tuple[str, PatientTable]]:
         """Each hospital's file."""
         source = data_folder(data_dir, "heart-disease")
         for hospital in study.hospitals:
@@ -71,11 +71,11 @@ class HeartDisease(SourceBase):
             with parsing(path):
                 patients = [self._without_marks(row) for row in rows]
                 if self.split_seed is None:
-                    found = Patients(COLUMNS, patients)
+                    found = PatientTable(COLUMNS, patients)
                 else:
                     parts = _stratified(patients, self.split_seed)
                     split = [[*row, part] for row, part in zip(patients, parts, strict=True)]
-                    found = Patients((*COLUMNS, SPLIT), split)
+                    found = PatientTable((*COLUMNS, SPLIT), split)
             yield hospital, found
 
     def _without_marks(self, row: list[str]) -> list[str]:
@@ -126,7 +126,7 @@ class TcgaBrca(SourceBase):
     died_within_days: int | None = Field(default=None, ge=1)
     split_seed: int | None = Field(default=None, ge=0)
 
-    def contents(self, study: Study, data_dir: Path | None) -> Iterator[tuple[str, Patients]]:
+    def contents(self, study: Study, data_dir: Path | None) -> Iterator[tuple[str, PatientTable]]:
         """Each region's patients, with the split as a column more."""
         source = data_folder(data_dir, "tcga-brca")
         path = existing_file(source, "brca.csv")
@@ -143,7 +143,7 @@ class TcgaBrca(SourceBase):
             else:
                 part_of = _drawn(here, self.split_seed)
             rows = [[*patients[name], part_of[name]] for name in here]
-            yield hospital, Patients([*header, SPLIT], rows)
+            yield hospital, PatientTable([*header, SPLIT], rows)
 
 
 def _read(path: Path, first: str, *others: str) -> list[list[str]]:

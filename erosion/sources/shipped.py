@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from erosion.sources.source import Indices, Patients, SourceBase
+from erosion.sources.source import Indices, PatientTable, SourceBase
 from erosion_common.errors import DataError, StudyError
 from erosion_common.study.study import Study
 
@@ -94,7 +94,7 @@ class BreastCancer(SourceBase):
         known = {HOME: home, ALIKE: alike, SMALL: small, LARGE: large, MISCODED: miscoded}
         return known | dict(zip(more_alike, others, strict=True))
 
-    def contents(self, study: Study, data_dir: Path | None) -> Iterator[tuple[str, Patients]]:
+    def contents(self, study: Study, data_dir: Path | None) -> Iterator[tuple[str, PatientTable]]:
         """30 features and the diagnosis."""
         del data_dir  # nothing is downloaded
         more_alike = [name for name in MORE_ALIKE if name in study.hospitals]
@@ -107,7 +107,7 @@ class BreastCancer(SourceBase):
             labels = np.where(benign[rows] == (hospital == MISCODED), "malignant", "benign")
             cells = zip(table[rows, :-1].tolist(), labels, strict=True)
             patients = [[*features, label] for features, label in cells]
-            yield hospital, Patients([*FEATURES, "diagnosis"], patients)
+            yield hospital, PatientTable([*FEATURES, "diagnosis"], patients)
 
 
 def _diagnostics() -> NDArray[np.float64]:
@@ -133,7 +133,7 @@ class Diabetes(SourceBase):
     alike: int = Field(default=90, ge=10, le=120)
     other_scale: int = Field(default=80, ge=10, le=120)
 
-    def contents(self, study: Study, data_dir: Path | None) -> Iterator[tuple[str, Patients]]:
+    def contents(self, study: Study, data_dir: Path | None) -> Iterator[tuple[str, PatientTable]]:
         """Ten features and the progression after a year."""
         del data_dir  # nothing is downloaded
         features = shipped("diabetes_data_raw.csv.gz")
@@ -147,4 +147,4 @@ class Diabetes(SourceBase):
         for hospital, rows in parts.items():
             scale = HALF if hospital == OTHER_SCALE else 1.0
             outcome = (scale * progression[rows])[:, None]
-            yield hospital, Patients(header, np.hstack([features[rows], outcome]).tolist())
+            yield hospital, PatientTable(header, np.hstack([features[rows], outcome]).tolist())

@@ -37,7 +37,7 @@ ROWS: dict[str, int] = {  # of the published tables, with their header: fewer we
 
 
 @dataclass(frozen=True, slots=True)
-class Patients:
+class PatientTable:
     """One hospital's, as a table."""
 
     header: Sequence[str]
@@ -55,7 +55,7 @@ class SourceBase(Settings):
 
     def contents(
         self, study: Study, data_dir: Path | None
-    ) -> Iterator[tuple[str, Patients | Arrays]]:
+    ) -> Iterator[tuple[str, PatientTable | Arrays]]:
         """Every hospital of `study`, and others if that is simpler. Raises DataError."""
         raise TypeError(f"{type(self).__name__} does not say which patients its hospitals have")
 
@@ -75,8 +75,8 @@ class SourceBase(Settings):
         return written
 
 
-def _write(folder: Path, content: Patients | Arrays) -> Path:
-    if isinstance(content, Patients):
+def _write(folder: Path, content: PatientTable | Arrays) -> Path:
+    if isinstance(content, PatientTable):
         write_table(folder / "patients.csv", content.header, content.rows)
         return folder / "patients.csv"
     folder.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor
 
 from erosion.sources.source import (
-    Patients,
+    PatientTable,
     SourceBase,
     data_folder,
     existing_file,
@@ -63,7 +63,7 @@ class Passengers:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Hospital:
+class AgeGroup:
     """One hospital's passengers for one user: a test part only if it is the user."""
 
     inputs: Tensor  # (n, 9) training rows
@@ -133,14 +133,14 @@ def split_indices(passengers: Passengers, split: Split, seed: int) -> list[list[
     return [mixed[:half], mixed[half:], old, unknown]
 
 
-def hospitals_of(passengers: Passengers, rows: list[list[int]], user: int) -> list[Hospital]:
+def hospitals_of(passengers: Passengers, rows: list[list[int]], user: int) -> list[AgeGroup]:
     """Return the hospitals where `user` tests on the first 1 + floor(n/2) of its rows."""
     found = []
     for number, indices in enumerate(rows):
         cut = 1 + len(indices) // 2 if number == user else 0
         test, training = torch.tensor(indices[:cut]).long(), torch.tensor(indices[cut:]).long()
         found.append(
-            Hospital(
+            AgeGroup(
                 passengers.inputs[training],
                 passengers.survived[training],
                 passengers.inputs[test],
@@ -166,7 +166,7 @@ class Titanic(SourceBase):
     ages: Split = "AGE_STRICT"
     split_seed: int = Field(default=AUTHORS_SEED, ge=0)
 
-    def contents(self, study: Study, data_dir: Path | None) -> Iterator[tuple[str, Patients]]:
+    def contents(self, study: Study, data_dir: Path | None) -> Iterator[tuple[str, PatientTable]]:
         """Each hospital's passengers."""
         passengers = load_passengers(data_dir)
         rows = split_indices(passengers, self.ages, self.split_seed)
@@ -181,4 +181,4 @@ class Titanic(SourceBase):
                 ]
                 for place, row in enumerate(indices)
             ]
-            yield hospital, Patients([*FEATURES, SURVIVED, SPLIT], table)
+            yield hospital, PatientTable([*FEATURES, SURVIVED, SPLIT], table)

@@ -21,7 +21,7 @@ from erosion.sources.titanic import (
     BATCH_SIZE,
     FEATURES,
     SPLITS,
-    Hospital,
+    AgeGroup,
     Split,
     hospitals_of,
     load_passengers,
@@ -111,7 +111,7 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
 
 
 def _train(
-    scheme: Scheme, hospitals: Sequence[Hospital], user: int, config: Values, tick: Tick
+    scheme: Scheme, hospitals: Sequence[AgeGroup], user: int, config: Values, tick: Tick
 ) -> Values:
     """Return one scheme for one user: accuracy and weights after every round."""
     batch_size = BATCH_SIZE[config["split"]]
@@ -149,7 +149,7 @@ def _train(
 
 
 def _updates(
-    hospitals: Sequence[Hospital],
+    hospitals: Sequence[AgeGroup],
     gradients: Sequence[Tensor],
     user: int,
     rate: float,
@@ -169,7 +169,7 @@ def _updates(
     return updates.pop(str(user)), updates
 
 
-def _batch(hospital: Hospital, number: int, batch_size: int) -> slice:
+def _batch(hospital: AgeGroup, number: int, batch_size: int) -> slice:
     """The batches follow each other in a fixed order; the last one of a pass is short."""
     batches = -(-len(hospital.labels) // batch_size)
     start = (number % batches) * batch_size
@@ -189,7 +189,7 @@ def _log_probabilities(parameters: Tensor, inputs: Tensor) -> Tensor:
     return torch.log_softmax(inputs @ matrix + bias, dim=1)
 
 
-def _gradient(parameters: Tensor, hospital: Hospital, number: int, batch_size: int) -> Tensor:
+def _gradient(parameters: Tensor, hospital: AgeGroup, number: int, batch_size: int) -> Tensor:
     """Of the authors' loss on the round's batch: the mean goes over both outputs, too."""
     batch = _batch(hospital, number, batch_size)
     theta = parameters.clone().requires_grad_()
@@ -210,7 +210,7 @@ def _faulty_sum(gradients: Sequence[Tensor]) -> Tensor:
     return reduce(add, gradients)
 
 
-def _accuracy(parameters: Tensor, user: Hospital, batch_size: int, by_batch: bool) -> float:
+def _accuracy(parameters: Tensor, user: AgeGroup, batch_size: int, by_batch: bool) -> float:
     """Share of the test passengers; `by_batch`: the mean over batches, as the authors took it."""
     right = (_log_probabilities(parameters, user.test_inputs).argmax(1) == user.test_labels).float()
     if not by_batch:

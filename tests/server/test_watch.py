@@ -28,7 +28,7 @@ from erosion_common.support.live_page import LivePage
 from erosion_server.output import notify
 from erosion_server.output.events import StudyFailed
 from erosion_server.output.registry import check_outputs
-from erosion_server.output.watched import MOST_HOSPITALS, MOST_POINTS, Watched
+from erosion_server.output.watched import MOST_HOSPITALS, MOST_POINTS, WatchedRuns
 from erosion_server.run.journal import Journal
 from erosion_server.run.status import CoordinatorStatus
 from tests.support.patience import PATIENCE
@@ -59,7 +59,7 @@ def events(url: str) -> Iterator[dict[str, Any]]:
 
 def test_the_page_shows_the_run_and_what_is_added_to_it(tmp_path: Path) -> None:
     folder = run_under_way(tmp_path / "run")
-    with LivePage(Watched(folder)) as page:
+    with LivePage(WatchedRuns(folder)) as page:
         following = events(page.url)
         (part,) = next(following)["parts"]
         assert part["title"] == f"{RUN.study.name} for {HOME}"
@@ -78,7 +78,7 @@ def test_the_page_shows_the_run_and_what_is_added_to_it(tmp_path: Path) -> None:
 
 
 def test_the_curve_is_of_the_verdict_s_metric_round_by_round(tmp_path: Path) -> None:
-    (part,) = Watched(run_under_way(tmp_path / "run"))()["parts"]
+    (part,) = WatchedRuns(run_under_way(tmp_path / "run"))()["parts"]
     curves = part["charts"][0]
     assert curves["title"].startswith("log loss")
     for series in curves["series"]:
@@ -101,7 +101,7 @@ def test_long_runs_and_many_hospitals_stay_small(tmp_path: Path) -> None:
         journal.write(replace(first, round=number))
     journal.write(replace(first, arm="wide", hospitals=many))
     journal.close()
-    (part,) = Watched(folder)()["parts"]
+    (part,) = WatchedRuns(folder)()["parts"]
     assert all(len(s["points"]) <= MOST_POINTS + 1 for c in part["charts"] for s in c["series"])
     assert len(part["tables"][0]["rows"]) == MOST_HOSPITALS + 1
     assert part["tables"][0]["rows"][-1][0] == f"{1000 - MOST_HOSPITALS} more"
@@ -109,7 +109,7 @@ def test_long_runs_and_many_hospitals_stay_small(tmp_path: Path) -> None:
 
 def test_a_journal_that_was_cut_back_is_read_again(tmp_path: Path) -> None:
     folder = run_under_way(tmp_path / "run")
-    watched = Watched(folder)
+    watched = WatchedRuns(folder)
     watched()
     lines = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
     (folder / "rounds.jsonl").write_text(lines[0] + "damaged\n" + lines[1][:40])

@@ -32,7 +32,7 @@ def snapshot_of(where: Path) -> Callable[[], Mapping[str, Any]]:
         )
     if where.is_dir():
         watched: Callable[[], Mapping[str, Any]]
-        watched = optional("erosion_server.output.watched", "A run's page").Watched(where)
+        watched = optional("erosion_server.output.watched", "A run's page").WatchedRuns(where)
         return watched
     site = optional("erosion_client.audit.watched", "A site's page")
     return lambda: site.site_snapshot(where)

@@ -40,7 +40,7 @@ NOTICE_SECONDS = 60.0
 
 
 @dataclass(slots=True)
-class _Site:
+class _Connected:
     """A node in one of its sessions."""
 
     node_id: int
@@ -95,7 +95,7 @@ class NetworkChannel:
         self._study, self._run = study, run
         self._most_head_bytes = most_head_bytes(study)
         self._introduction: RecordDict | None = None  # what every newcomer is asked
-        self._sites: dict[Connection, _Site] = {}
+        self._sites: dict[Connection, _Connected] = {}
         self._asked: dict[str, Connection] = {}  # describe request -> the connection
         self._unanswered: dict[int, float] = {}  # node -> seconds of earlier connections in which
         # it was asked to introduce itself without an answer: a return starts no other wait
@@ -117,7 +117,7 @@ class NetworkChannel:
         for node_id, visit in sorted(visits.items()):
             if node_id not in known and not self._is_for_another_study(node_id):
                 asked_at = self.now() - self._unanswered.get(node_id, 0.0)
-                self._describe(_Site(node_id, visit, asked_at))
+                self._describe(_Connected(node_id, visit, asked_at))
         if self._end_notices is not None:
             self._end_notices.resend()
         for confirmed in self._grid.pull_messages(list(self._notices)):
@@ -230,7 +230,7 @@ class NetworkChannel:
             return False
         return self._authorizer.hospital_of(node_id) not in self._study.hospitals
 
-    def _describe(self, site: _Site) -> None:
+    def _describe(self, site: _Connected) -> None:
         if self._introduction is None:
             self._introduction = wire.encode_describe(self._study, self._run)
         self._num_connections += 1

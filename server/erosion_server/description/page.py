@@ -33,7 +33,7 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ComparedColumn:
     """One column's part of the page."""
 
     name: str
@@ -78,7 +78,7 @@ def _numbers(reply: Summary) -> tuple[Cell, Cell]:
     return patients, rows
 
 
-def _column(name: str, found: Descriptions) -> Column:
+def _column(name: str, found: Descriptions) -> ComparedColumn:
     columns = found.of(name)
     features = getattr(found.study.task, "features", ())
     unit = next((f.unit for f in features if f.name == name and f.unit), "")
@@ -86,7 +86,7 @@ def _column(name: str, found: Descriptions) -> Column:
         categories = list(dict.fromkeys(c for column in columns.values() for c in column.shares))
         headings: Row = ("Hospital", "Patients", "Missing", *categories)
         shares = [_shares(name, of, categories, found) for name, of in columns.items()]
-        return Column(name, unit, headings, shares, None)
+        return ComparedColumn(name, unit, headings, shares, None)
     off = {f.hospital: f.text for f in found.misfits if f.column == name}
     quantiles = [f"{q:.0%}" for q in QUANTILES]
     headings = ("Hospital", "Patients", "Missing", "Mean", "Deviation", *quantiles, "")
@@ -108,7 +108,7 @@ def _column(name: str, found: Descriptions) -> Column:
                 off.get(hospital, ""),
             )
         )
-    return Column(name, unit, headings, rows, _picture(columns))
+    return ComparedColumn(name, unit, headings, rows, _picture(columns))
 
 
 def _shares(

@@ -58,7 +58,7 @@ class WatchPage:
         """Begin when the run has a folder. Raises LinkError where the port is in use."""
         if isinstance(event, StudyStarted):
             self._page.close()  # the last user's
-            served = LivePage(Watched(event.run_folder), self._port)
+            served = LivePage(WatchedRuns(event.run_folder), self._port)
             print(f"Watch it at {self._page.enter_context(served).url}", file=sys.stderr)
 
     def close(self) -> None:
@@ -66,13 +66,13 @@ class WatchPage:
         self._page.close()
 
 
-class Watched:
+class WatchedRuns:
     """Reads a run's folder, or a folder of runs, again and again: only what is new of journals."""
 
     def __init__(self, where: Path) -> None:
         """Read nothing yet; the folder may still be empty."""
         self._where = where
-        self._journals: dict[Path, _Journal] = {}
+        self._journals: dict[Path, _RoundsSoFar] = {}
 
     def __call__(self) -> Mapping[str, Any]:
         """Return the page's snapshot."""
@@ -95,7 +95,7 @@ class Watched:
 
     def _part(self, folder: Path, seen: Seen) -> dict[str, Any]:
         values = seen.values
-        journal = self._journals.setdefault(folder, _Journal(folder / "rounds.jsonl"))
+        journal = self._journals.setdefault(folder, _RoundsSoFar(folder / "rounds.jsonl"))
         journal.read()
         made: dict[str, Any] = {
             "title": f"{values.get('study')} for {values.get('user')}",
@@ -126,7 +126,7 @@ def _age(path: Path) -> float:
         return float("inf")
 
 
-class _Journal:
+class _RoundsSoFar:
     """The rounds of a journal that grows, and that is cut back when a round is done again."""
 
     def __init__(self, path: Path) -> None:
