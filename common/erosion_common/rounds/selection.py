@@ -14,6 +14,7 @@ from pydantic import Field
 
 from erosion_common.errors import HopelessError
 from erosion_common.protocol.messages import Metrics
+from erosion_common.settings.base import MOST_ITEMS
 from erosion_common.study.sections import Fold
 from erosion_common.study.study import Study
 
@@ -25,6 +26,9 @@ Curves = Mapping[str, Curve]
 RunTrial = Callable[[Study, int], Curve]
 
 
+_Losses = Annotated[tuple[float, ...], Field(max_length=MOST_ITEMS)]
+
+
 @dataclass(frozen=True, slots=True)
 class SelectedSettings:
     """What an arm is run with."""
@@ -32,8 +36,8 @@ class SelectedSettings:
     settings: Mapping[str, Any]  # in place of the arm's own
     rounds: Annotated[int, Field(ge=1)]
     loss: float | None  # the task's, mean over the patients held out; None: nothing was left open
-    tried: Annotated[tuple[tuple[float, ...], ...], Field(exclude=True)] = ()  # by candidate and
-    # number of rounds, from 1; infinite where the user was away; in no file
+    tried: Annotated[tuple[_Losses, ...], Field(exclude=True, max_length=MOST_ITEMS)] = ()
+    # by candidate and number of rounds, from 1; infinite where the user was away; in no file
 
 
 def choose(study: Study, arm: str, run_trial: RunTrial) -> SelectedSettings:
