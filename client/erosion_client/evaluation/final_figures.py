@@ -1,6 +1,7 @@
 """The models' figures on the user's held-out patients, with intervals, and the verdict."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from math import ceil, isfinite
 
 import numpy as np
@@ -18,6 +19,8 @@ from erosion_client.evaluation.explanation import (
 )
 from erosion_client.evaluation.held_out import BASE_RATE, Explained
 from erosion_client.evaluation.performance import model_figures, subgroups
+from erosion_client.training.request import faults_of
+from erosion_common.errors import SiteError
 from erosion_common.protocol.messages import (
     FEWEST_OF_A_CLASS,
     LARGEST_FIGURE,
@@ -209,7 +212,8 @@ def _performance(
         ranked = importance(dataset, losses if losses.ndim == 3 else losses[None])
     if final_parameters is not None:
         names = [each.column for each in ranked]
-        shown = [*dependence(dataset, final_parameters, pooled, arm, names)]
+        with suppress(SiteError), faults_of(study.model):  # it may fail on values of no patient
+            shown = [*dependence(dataset, final_parameters, pooled, arm, names)]
         found = linear_effects(dataset, final_parameters)
         if found is not None:
             scaling = dataset.scaling(pooled, arm)

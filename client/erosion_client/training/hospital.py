@@ -3,6 +3,7 @@
 import logging
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -278,10 +279,10 @@ class Hospital:
         arm = shown_arm(prepared.study)
         if (parameters := personal.get(arm)) is None:
             return Explained()
-        return Explained(
-            permuted_losses(prepared, parameters, scaling, arm),
-            linear_effects(prepared, parameters),
-        )
+        losses = None
+        with suppress(SiteError), faults_of(prepared.study.model):  # on mixtures of patients
+            losses = permuted_losses(prepared, parameters, scaling, arm)
+        return Explained(losses, linear_effects(prepared, parameters))
 
     def _references(
         self, prepared: LocalDataset, request: EvaluateRequest
