@@ -783,6 +783,15 @@ def test_predictions_are_drawn_and_each_figure_has_its_files(folder: Path) -> No
     assert any("0.70 (0.50 to 0.90)" in sentence for sentence in values["cautions"])
 
 
+@pytest.mark.parametrize(("ratio", "says"), [(1.5, "too high"), (0.6, "too low"), (1.0, "")])
+def test_a_group_whose_risks_are_off_is_named_at_the_top(ratio: float, says: str) -> None:
+    group = {"column": "sex", "group": "female", "num_patients": 40}
+    found = performance(subgroups=[{**group, "calibration": estimated(ratio)}])
+    off = [line for line in values_of(with_performance(found))["cautions"] if "female" in line]
+    assert len(off) == bool(says)
+    assert all(says in line for line in off)
+
+
 def test_a_page_without_predictions_says_why(folder: Path) -> None:
     run = with_performance(Performance(why_not="Fewer than 10 had it."))
     assert "Fewer than 10 had it." in Page(written(run, folder)).text

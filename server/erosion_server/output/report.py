@@ -1,7 +1,7 @@
 """`report.html`: a finished run on one page, the answer first."""
 
 import tomllib
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from math import exp, log
 from pathlib import Path
@@ -269,8 +269,23 @@ def _warnings(run: RunData) -> list[str]:
                 f"Predictions of {named(model, result.performance.models)} are too extreme:"
                 f" calibration slope {estimate_text(slope)}."
             )
+    found += _groups_off(result.performance)
     found += [*absences(result.absent), *recounts(result.recounts)]
     return [sentence for sentence in found if sentence not in result.verdict.finding]
+
+
+def _groups_off(found: Performance) -> Iterator[str]:
+    """Say of which declared groups the risks are too high or too low, beyond chance."""
+    if not found.models or not found.models[0].event:
+        return  # mean errors of a number have no natural zero that a patient would notice
+    for group in found.subgroups:
+        ratio = group.calibration
+        if ratio is not None and not ratio.low <= 1 <= ratio.high:
+            high = "high" if ratio.low > 1 else "low"
+            yield (
+                f"Risks are too {high} where {group.column} is {group.group}: expected over"
+                f" observed {estimate_text(ratio)}."
+            )
 
 
 def _performance(run: RunData) -> dict[str, Any]:
