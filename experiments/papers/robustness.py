@@ -172,10 +172,11 @@ class Overheard(Hospital):
         super().__init__(site)
         self._wire = wire
 
-    def train(self, request: TrainRequest) -> TrainResult:
+    def answer(self, request: TrainRequest) -> TrainResult | StepResult:
         """Return the honest answer."""
-        result = super().train(request)
-        self._wire.heard.setdefault(request.round, {})[self.name] = result.delta
+        result = super().answer(request)
+        if isinstance(result, TrainResult):
+            self._wire.heard.setdefault(request.round, {})[self.name] = result.delta
         return result
 
 
@@ -192,13 +193,8 @@ class Attacker(Hospital):
         if not self._attack.answers:
             raise Refusal("takes no part.")
         result = super().answer(request)
-        if isinstance(result, TrainResult):
-            return result
-        return replace(result, tensors=self._attack.attachments(result.tensors))
-
-    def train(self, request: TrainRequest) -> TrainResult:
-        """Return the honest answer with another update."""
-        result = super().train(request)
+        if not isinstance(result, TrainResult):
+            return replace(result, tensors=self._attack.attachments(result.tensors))
         study, heard = request.study, self._wire.heard
         known = Knowledge(
             honest=result.delta,

@@ -20,7 +20,7 @@ from erosion_client.site_file import Site, load_site
 from erosion_client.training.hospital import Hospital
 from erosion_common.errors import ErosionError
 from erosion_common.privacy.accountant import epsilon_of
-from erosion_common.protocol.messages import TrainRequest, TrainResult
+from erosion_common.protocol.messages import StepResult, TrainRequest, TrainResult
 from erosion_common.rounds import checkpoint
 from erosion_common.study.study import Study
 from erosion_server.run.result import read_result
@@ -70,8 +70,8 @@ class InThatRun(Hospital):
         super().__init__(own, noise_secret=secret)
         self._run = run
 
-    def train(self, request: TrainRequest) -> TrainResult:
-        return super().train(replace(request, run=self._run))
+    def answer(self, request: TrainRequest) -> TrainResult | StepResult:
+        return super().answer(replace(request, run=self._run))
 
 
 @pytest.mark.parametrize("compression", ["none", "int8"])

@@ -18,6 +18,7 @@ from erosion_common.errors import CheckpointError, Refusal, RunError, StudyError
 from erosion_common.protocol.messages import (
     EvaluateRequest,
     Metrics,
+    StepResult,
     TrainRequest,
     TrainResult,
 )
@@ -292,14 +293,14 @@ def test_a_fold_that_was_interrupted_asks_nobody_for_a_round_with_other_paramete
     class Once(Hospital):
         away = 2
 
-        def train(self, request: TrainRequest) -> TrainResult:
+        def answer(self, request: TrainRequest) -> TrainResult | StepResult:
             place = (self.name, request.study.digest, request.arm, request.round)
             assert request.parameters is not None
             assert torch.equal(asked.setdefault(place, request.parameters), request.parameters)
             if self.name == "b" and request.round == self.away:
                 self.away = 0
                 raise Refusal("It is away for now.")
-            return super().train(request)
+            return super().answer(request)
 
     class Dying(FolderStore):
         def keep_round(self, study: Study, state: RunState, record: RoundRecord) -> None:
