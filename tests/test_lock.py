@@ -100,7 +100,7 @@ def test_of_the_extras_packages_the_image_has_those_that_the_whole_program_takes
 def test_the_image_takes_extras_by_the_hashes_of_the_checks() -> None:
     """uv, unlike pip, holds what it resolves against the hashes of its constraints."""
     dockerfile = (ROOT / "docker" / "Dockerfile").read_text()
-    assert "--constraint /requirements-dev.lock \\\n        $(printf" in dockerfile
+    assert '--constraint /requirements-dev.lock "$@"' in dockerfile
     assert "uv" in IMAGE
 
 
