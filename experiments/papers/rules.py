@@ -291,7 +291,7 @@ WHICH_RULE = Experiment(
     "which-rule",
     "Which rule wins",
     "Every rule with its defaults on the shipped breast cancer and heart disease studies, each"
-    " heart hospital as the user, over 50 splits. Two hours of one core.",
+    " heart hospital as the user, over 50 splits. An hour of one core.",
     lambda: plans_of(shipped_settings(), range(SEEDS), arms=EXPLORED, version=2),
     run,
     lambda cells: draw_rules(WHICH_RULE_HEADING, EXPLORED, SLOW, shipped_settings(), cells),
