@@ -178,7 +178,7 @@ def drawn_patients(num_patients: int, seed: int) -> Floats:
 def _of_event(dataset: LocalDataset, model: str, event: str, predicted: Predicted) -> ModelFigures:
     cell, declared = dataset.cells.cell, dataset.study.evaluation.thresholds
     happened, total = int(predicted.event.sum()), len(predicted.event)
-    shares = _Shares.of(predicted, declared, cell)
+    shares = _PatientShares.of(predicted, declared, cell)
     drawn = predicted.drawn
     prevalence = (drawn[0] @ predicted.event) / drawn[0].sum()
     is_counted = not isinstance(dataset.study.task, Survival)
@@ -196,7 +196,7 @@ def _of_event(dataset: LocalDataset, model: str, event: str, predicted: Predicte
 
 
 @dataclass(frozen=True, slots=True)
-class _Shares:
+class _PatientShares:
     """Weights of patients at or above each shown threshold, by draw: (1 + draws, thresholds)."""
 
     thresholds: Floats  # (t,) ascending
@@ -206,7 +206,7 @@ class _Shares:
     events: Floats
 
     @classmethod
-    def of(cls, predicted: Predicted, declared: Sequence[float], cell: int) -> "_Shares":
+    def of(cls, predicted: Predicted, declared: Sequence[float], cell: int) -> "_PatientShares":
         """Choose thresholds, the declared ones first."""
         every = np.unique([*GRID, *declared])
         counted = np.zeros((len(predicted.event), len(every)))
