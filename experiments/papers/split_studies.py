@@ -206,7 +206,7 @@ LOCAL_STEPS = Experiment(
     "local-steps",
     "Local steps",
     "Bias correction, gradient averaging and Weight Erosion on real data with 1, 5 and 20 local"
-    " steps a round (what Chayti et al. 2021 left out). A quarter of an hour of one core.",
+    " steps a round (what Chayti et al. 2021 left out). Five minutes of one core.",
     step_plans,
     run_steps,
     draw_steps,

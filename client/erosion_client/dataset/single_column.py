@@ -14,7 +14,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from erosion_common.tasks.features import CategoryFeature, Feature
 from erosion_common.tasks.inputs import TabularTask
@@ -355,6 +354,8 @@ def _scores(
     is_category: bool,
 ) -> Iterator[Floats]:
     """Yield three predictions (held, k): by categories or ranges, and two lines for numbers."""
+    from scipy.stats import rankdata  # slow to import, and seldom needed
+
     cells = _cells(values, trained, is_category=is_category)
     mean = signal[trained].mean(axis=0)
     sums = np.zeros((int(cells.max(initial=0)) + 1, signal.shape[1]))
@@ -388,6 +389,8 @@ def _cells(values: Floats, trained: NDArray[np.bool_], *, is_category: bool) -> 
 
 
 def _auroc(scores: Floats, positive: NDArray[np.bool_]) -> float:
+    from scipy.stats import rankdata  # slow to import, and seldom needed
+
     num, others = int(positive.sum()), int((~positive).sum())
     if min(num, others) < FEWEST:
         return np.nan
