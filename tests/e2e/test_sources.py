@@ -122,7 +122,7 @@ def test_dicom_series_end_with_a_verdict_and_keep_their_names(
     result = run(study, tmp_path, data, monkeypatch)
     assert result.class_counts == {"well": 11, "ill": 11}
     sent = [tmp_path / "runs", *(tmp_path / name / "records" for name in HOSPITALS)]
-    assert [path for folder in sent for path in holds(folder, "Doe")] == []
+    assert [path for folder in sent for path in holds(folder, "Quillfeather")] == []
     assert [path for folder in sent for path in holds(folder, "alice-1")] == []
 
 

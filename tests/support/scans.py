@@ -9,7 +9,7 @@ from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
 
 SERIES = generate_uid()
-NAME = "Doe^Jane"
+NAME = "Quillfeather^Jane"  # a word of no page
 
 
 def write_dicom(path: Path, values: Any = None, **tags: Any) -> Path:
