@@ -144,7 +144,7 @@ def main() -> None:
     """Read the command line, run what is missing, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--json", type=output_file, required=True, metavar="FILE")
-    parser.add_argument("--seeds", type=int, help="simulate with so many")
+    parser.add_argument("--seeds", type=int, help="how many seeds to simulate")
     parser.add_argument(
         "--page", type=output_file, metavar="FILE", help="the page with the table to replace"
     )

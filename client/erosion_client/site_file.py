@@ -221,8 +221,8 @@ class Limits(Settings):
         "sum, such as the updates of hospitals that it enrolled itself. The other hospitals of a "
         "sum receive this list, and keep the rule where this one cannot. In "
         "rounds of which more than about a third are not among these it takes no part, because "
-        "they would hold enough of its secrets to remove its masks. Left out: all whose keys "
-        "are in `peers.pem` count.",
+        "they would hold enough of its secrets to remove its masks. Left out: every "
+        "hospital with a key in `peers.pem` counts.",
     )
     largest_round: float = Field(
         default=1.0,

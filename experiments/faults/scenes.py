@@ -241,9 +241,9 @@ def _killed(fault: str, name: str = SITE, **values: Any) -> Scene:
 
 def _clock(machine: str, seconds: int) -> Scene:
     """Somebody sets the wall clock of one machine, and sets it right again."""
-    whose = "coordinator's" if machine == COORDINATOR else f"{machine}'s"
+    owner = "coordinator's" if machine == COORDINATOR else f"{machine}'s"
     return Scene(
-        f"{whose} clock stepped by {seconds:+d} s",
+        f"{owner} clock stepped by {seconds:+d} s",
         _step_and_back(machine, seconds),
         cure=lambda _stage: None,
         site=None if machine == COORDINATOR else machine,

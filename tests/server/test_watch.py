@@ -147,6 +147,22 @@ def test_browsers_that_go_away_leave_room_for_others(monkeypatch: pytest.MonkeyP
             pass  # until a place of those that left is free
 
 
+def test_a_request_that_makes_no_sense_leaves_no_traceback(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with LivePage(lambda: {"parts": []}) as page:
+        host, port = page.url.split("/")[2].split(":")
+        for request in (b"GET http://[/ HTTP/1.1\r\n\r\n", b"\xff\xfe\r\n\r\n", b"GET /"):
+            with socket.create_connection((host, int(port)), timeout=PATIENCE) as sent:
+                sent.sendall(request)
+                sent.shutdown(socket.SHUT_WR)
+                while sent.recv(4096):
+                    pass
+        with get(page.url) as answer:
+            assert answer.status == 200
+    assert "Traceback" not in "".join(capfd.readouterr())
+
+
 def test_a_port_in_use_is_named() -> None:
     with LivePage(lambda: {}) as page:
         port = int(page.url.split(":")[2].split("/")[0])
@@ -253,7 +269,9 @@ def test_a_program_is_told_on_its_standard_input(tmp_path: Path) -> None:
         output.notify(StudyFailed("x"))
 
 
-@pytest.mark.parametrize("where", ["", "=/nowhere/tell", "=https://"])
+@pytest.mark.parametrize(
+    "where", ["", "=/nowhere/tell", "=https://", "=http://host:x/", "=http://[/"]
+)
 def test_what_cannot_be_told_is_refused_before_the_run(where: str) -> None:
     with refused(RunError, "notify"):
         check_outputs([f"notify{where}"])

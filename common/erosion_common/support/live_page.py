@@ -6,6 +6,7 @@ a snapshot whenever one has changed, as server-sent events; a page that is close
 
 import errno
 import json
+import logging
 import secrets
 import threading
 import time
@@ -19,6 +20,8 @@ from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
 from erosion_common.errors import LinkError
+
+logger = logging.getLogger("erosion.page")
 
 LOOK_SECONDS = 1.0  # between two snapshots
 BEAT_SECONDS = 10.0  # without news, to see whether the browser is still there
@@ -37,14 +40,13 @@ class LivePage:
         self._places = threading.BoundedSemaphore(MOST_BROWSERS)
         self._snapshot, self._lock = snapshot, threading.Lock()
         try:
-            self._server = ThreadingHTTPServer(("127.0.0.1", port), partial(_Handler, self))
+            self._server = _Server(("127.0.0.1", port), partial(_Handler, self))
         except (OSError, OverflowError) as problem:
             in_use = getattr(problem, "errno", None) == errno.EADDRINUSE
             why = "is in use" if in_use else f"cannot be used ({problem})"
             raise LinkError(
                 f"Port {port} on 127.0.0.1 {why}. Give another one, or 0 for a free one."
             ) from None
-        self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
     @property
@@ -94,6 +96,16 @@ class LivePage:
                 self._ended.wait(LOOK_SECONDS)
         finally:
             self._places.release()
+
+
+class _Server(ThreadingHTTPServer):
+    """Its threads end with the program; a request that fails leaves no traceback."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Note what a browser that went away, or an address that is none, led to."""
+        logger.debug("a request to the page failed", exc_info=True)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Tells a program or a web address when a run ends, fails, or waits for hospitals.
+"""Notifies a program or a web address when a run ends, fails, or waits for hospitals.
 
 The message is JSON: event, study, user, time, and what it is about in words. It has no figure of a
 patient, no verdict, and of hospitals only the names of those that are waited for.
@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import urllib.request
 from datetime import UTC, datetime
+from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -25,7 +26,7 @@ def open_output(where: str) -> Observer:
     """Return the output; `where` is a program or an address. Raises ValueError."""
     address = urlsplit(where)
     if address.scheme in ("http", "https"):
-        if not address.hostname:
+        if not address.hostname or address.port == 0:  # a port that is no number is a ValueError
             raise ValueError("takes a whole address, such as notify=https://example.org/hook")
         return Notify(url=where)
     program = shutil.which(where) if where else None
@@ -70,14 +71,23 @@ class Notify:
         body = json.dumps({"event": event, **about, "words": printable(words)}).encode()
         try:
             if self._program:
+                nowhere = subprocess.DEVNULL  # a pipe could be held open beyond the time limit
                 subprocess.run(
-                    [self._program], input=body, check=True, timeout=SECONDS, capture_output=True
+                    [self._program],
+                    input=body,
+                    stdout=nowhere,
+                    stderr=nowhere,
+                    check=True,
+                    timeout=SECONDS,
                 )
                 return
             kind = {"Content-Type": "application/json"}
             request = urllib.request.Request(self._url, data=body, headers=kind)
             with urllib.request.urlopen(request, timeout=SECONDS):
                 pass
-        except (OSError, subprocess.SubprocessError) as problem:
+        except (OSError, HTTPException, subprocess.SubprocessError) as problem:
             place = self._program or urlsplit(self._url).hostname
-            raise RunError(f"{place} could not be told: {printable(str(problem))}") from None
+            raise RunError(
+                f"{place} did not take the message ({printable(str(problem))}). Correct it for the"
+                " next run: this one notifies nobody any more."
+            ) from None

@@ -27,7 +27,9 @@ class Output:
 
 OUTPUTS: Mapping[str, Output] = {
     "metrics": Output("metrics_csv", "metrics.csv in the run's folder, a line for every figure"),
-    "notify": Output("notify", "a program or an address told of the end: notify=PROGRAM or =URL"),
+    "notify": Output(
+        "notify", "notifies a program or an address of the end: notify=PROGRAM or =URL"
+    ),
     "watch": Output("watched", "a page on 127.0.0.1 that follows the run, at a port: watch=8000"),
     "mlflow": Output("mlflow_runs", "MLflow at MLFLOW_TRACKING_URI, or mlflow=ADDRESS"),
 }

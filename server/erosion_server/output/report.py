@@ -12,12 +12,9 @@ from markupsafe import Markup
 from erosion_common.formats.model_card import ModelCard, read_card
 from erosion_common.protocol.messages import (
     FEWEST_OF_A_CLASS,
-    ColumnSummary,
     Comparison,
     FinalMetrics,
     Metrics,
-    Summary,
-    count_range,
 )
 from erosion_common.protocol.performance import Estimate, ModelFigures, Performance
 from erosion_common.rounds.records import HospitalRecord, RoundRecord
@@ -48,6 +45,7 @@ from erosion_server.output.figures import (
     write_figures,
 )
 from erosion_server.output.pages import TEMPLATES, Cell, Row, render_page, verbatim
+from erosion_server.output.report_patients import MOST_COLUMNS_SHOWN, MOST_FLOWS, patient_values
 from erosion_server.output.round_facts import NewsGroup, grouped
 from erosion_server.output.run_data import RunData, read_run
 from erosion_server.output.words import (
@@ -87,8 +85,6 @@ from erosion_server.run.run_folder import RunFolder
 VARIES = " (the first time; then with other numbers)"
 FEW = "too few patients on a side, or up to another threshold"
 LARGEST_LOG_RATIO = 3.0  # in a plot of ratios: 20 and 1/20
-MOST_COLUMNS_SHOWN = 60  # of Table 1; the description has all
-MOST_FLOWS = 40  # hospitals in the flow of patients
 TRIPOD = TEMPLATES / "tripod_ai.toml"
 SECTIONS = {  # in the page's order, with what shows them
     "glance": ("Key figures", ""),
@@ -185,7 +181,7 @@ def report_values(
         card=_card(run, card),
         study_file=verbatim(study_file),
         **_performance(run),
-        **_patients(run),
+        **patient_values(run),
     )
     values["contents"] = [
         (name, words)
@@ -476,102 +472,6 @@ def _plain(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _patients(run: RunData) -> dict[str, Any]:
-    """Return the flow of patients and Table 1, as hospitals describe themselves."""
-    result = run.result
-    records = run.of(run.first_arm)
-    samples = {
-        name: str(entry.num_samples)
-        for record in records
-        for name, entry in record.hospitals.items()
-        if entry.num_samples is not None
-    }
-    missing = {each.hospital: each for each in result.absent}
-    unlike = {misfit.hospital for misfit in result.data_check.misfits}
-    flow: list[Row] = []
-    for name in run.study.user_first[:MOST_FLOWS]:
-        described = result.patients.get(name)
-        given = result.contributions.get(name)
-        remarks = ["wants the model"] if name == result.user else []
-        if (away := missing.get(name)) is not None:
-            remarks.append(away.reason if away.everywhere else "missing in some rounds")
-        remarks += ["look at its columns"] if name in unlike else []
-        is_user, recorded = name == result.user, result.rows_recorded
-        flow.append(
-            (
-                name,
-                f"about {recorded}" if is_user and recorded is not None else "not known here",
-                "" if described is None else _about_count(described.num_samples, described),
-                samples.get(name, "")
-                if described is None
-                else _about_count(described.num_patients, described),
-                str(result.num_patients) if is_user else "none",
-                "" if given is None else f"{given.rounds} of {len(records)} rounds",
-                "; ".join(remarks),
-            )
-        )
-    notes = []
-    if (more := len(run.study.hospitals) - MOST_FLOWS) > 0:
-        notes.append(f"And {more} more hospitals: contributions.csv has them.")
-    if result.cross_fitting:
-        notes.append(f"Every patient of {result.user} was trained on, and tested without its fold.")
-    columns = _columns_of(result)
-    rows = [_column_row(name, result) for name in columns[:MOST_COLUMNS_SHOWN]]
-    if (more := len(columns) - MOST_COLUMNS_SHOWN) > 0:
-        notes.append(f"Table 1 leaves out {more} columns; `erosion describe` shows all.")
-    return {
-        "flow": flow,
-        "flow_notes": notes,
-        "table1": [row for of_column in rows for row in of_column],
-        "table1_headings": ("Column", *result.patients),
-        "patients": result.patients,
-    }
-
-
-def _columns_of(result: Result) -> list[str]:
-    found = (column.name for each in result.patients.values() for column in each.columns)
-    return [*dict.fromkeys(found)]
-
-
-def _column_row(name: str, result: Result) -> list[Row]:
-    """Return Table 1's rows of one column: one of a number, one for each category."""
-    of = {
-        hospital: next((column for column in each.columns if column.name == name), None)
-        for hospital, each in result.patients.items()
-    }
-    categories = [*dict.fromkeys(c for column in of.values() if column for c in column.shares)]
-    if not categories:
-        return [(name, *(_mean_of(of[hospital], result.patients[hospital]) for hospital in of))]
-    return [
-        (
-            f"{name}: {category}",
-            *(_share_of(of[hospital], category, result.patients[hospital]) for hospital in of),
-        )
-        for category in categories[:MOST_CATEGORIES]
-    ]
-
-
-def _mean_of(column: ColumnSummary | None, of: Summary) -> Cell:
-    if column is None or column.mean is None:
-        return Cell("–")
-    deviation = f" ({column.deviation:.3g})" if column.deviation else ""
-    off = column.off_by(of.min_cell)
-    return Cell(f"{column.mean:.3g}{deviation}", f"±{off:.2g}" if off else "")
-
-
-def _share_of(column: ColumnSummary | None, category: str, of: Summary) -> Cell:
-    if column is None or category not in column.shares or not column.count:
-        return Cell("–")
-    told, (low, high) = column.shares[category], column.share_range(category, of.min_cell)
-    share = f"{100 * told / column.count:.0f} %" if told else "few or none"
-    return Cell(share, f"{100 * low:.0f}–{100 * high:.0f} %")
-
-
-def _about_count(told: int, of: Summary) -> Cell:
-    low, high = count_range(told, of.min_cell)
-    return Cell(f"about {told}" if told else "few", f"{low:.0f}–{high:.0f}")
-
-
 def _card(run: RunData, card: ModelCard | None) -> list[Row]:
     """Return the model card: what the model is, and what its users have to know."""
     study, result, task = run.study, run.result, run.study.task
@@ -637,7 +537,6 @@ def _tripod(values: Mapping[str, Any]) -> list[tuple[str, list[Row]]]:
 
 
 NEEDED = {"coefficients": "effects", "subgroups": "groups"}
-MOST_CATEGORIES = 8
 
 
 def _how_sure(result: Result, comparison: Comparison) -> dict[str, str]:

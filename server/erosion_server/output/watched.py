@@ -201,7 +201,7 @@ class _RoundsSoFar:
                     "rows": _hospitals(self._last),
                 },
                 {
-                    "title": "Out of the ordinary, the newest first",
+                    "title": "Events, newest first",
                     "head": ["when", "hospital", "what"],
                     "rows": self._news[::-1],
                 },
