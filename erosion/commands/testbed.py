@@ -1,6 +1,7 @@
 """On one machine: `erosion testbed` and `erosion data`."""
 
 import argparse
+import re
 
 from erosion_common.errors import StudyError
 from erosion_common.program.command import (
@@ -28,6 +29,11 @@ def _testbed_arguments(parser: argparse.ArgumentParser) -> None:
     add_weights(parser)
     add_outputs(parser)
     parser.add_argument(
+        "--device",
+        default="cpu",
+        help='what every hospital trains on: "cpu", "cuda" or "cuda:N" (default: cpu)',
+    )
+    parser.add_argument(
         "--simulate",
         action="store_true",
         help="run everything in this program, without a network or a run folder, and print only the"
@@ -54,6 +60,8 @@ def _run_testbed(options: argparse.Namespace) -> int:
         from erosion.simulation.testbed import run_testbed, study_path
 
     configure_logging(options.verbose)
+    if not re.fullmatch(r"cpu|cuda(:\d{1,2})?", options.device):
+        raise StudyError(f'--device {options.device}: it must be "cpu", "cuda" or "cuda:N".')
     if options.simulate:
         if options.output or options.runs is not None:
             raise StudyError("--output and --runs go without --simulate, which keeps no run.")
@@ -63,6 +71,7 @@ def _run_testbed(options: argparse.Namespace) -> int:
             study_path(options.study),
             data_dir=options.data_dir,
             weights=options.weights,
+            device=options.device,
             workers=options.workers,
             stacked=options.stacked,
         )
@@ -79,6 +88,7 @@ def _run_testbed(options: argparse.Namespace) -> int:
         verbosity=options.verbose,
         outputs=options.output,
         weights=options.weights,
+        device=options.device,
     )
 
 

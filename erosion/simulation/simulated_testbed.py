@@ -29,19 +29,21 @@ def simulate_testbed(
     *,
     data_dir: Path | None,
     weights: Path | None = None,
+    device: str = "cpu",
     workers: int | None = None,
     stacked: bool | None = None,
     console: Console | None = None,
 ) -> None:
     """Simulate, with a progress bar on standard error, and print the outcome.
 
-    `workers`, `stacked` and what is raised: see `simulate`.
+    `device`: what all hospitals train on. `workers`, `stacked` and what is raised: see `simulate`.
     """
     study, clock = load_study(study_file), time.monotonic()
     users = study.hospitals if study.has_every_user else (study.user,)
     simulations: dict[str, Simulation] = {}
     with tempfile.TemporaryDirectory() as made, Progress(console=Console(stderr=True)) as bar:
-        sites = sites_of_testbed(study, study_file.resolve().parent, Path(made), data_dir, weights)
+        folder = study_file.resolve().parent
+        sites = sites_of_testbed(study, folder, Path(made), data_dir, weights, device=device)
         hospitals = {name: Hospital(site) for name, site in sites.items()}
         task = bar.add_task(study.name, total=len(users) * study.rounds * len(study.arms))
         for user in users:

@@ -141,11 +141,12 @@ def run_testbed(
     verbosity: int,
     outputs: Sequence[str],
     weights: Path | None,
+    device: str = "cpu",
 ) -> int:
     """Run a study here; the exit code is the coordinator's. Raises StudyError, DataError.
 
     `outputs` are the coordinator's, as after its `--output`; `weights` is the folder of files that
-    models start from, for everybody.
+    models start from, for everybody, and `device` what every hospital trains on.
     """
     study = load_study(study_file)
     check_start(study, weights)
@@ -160,6 +161,7 @@ def run_testbed(
         outputs=outputs,
         own=own,
         weights=weights,
+        device=device,
     )
 
 
@@ -172,6 +174,7 @@ def run_in_testbed(
     outputs: Sequence[str],
     own: Mapping[str, Data] | None,
     weights: Path | None,
+    device: str = "cpu",
 ) -> int:
     """Run it in a run folder that was made for this study; see `run_testbed`.
 
@@ -180,7 +183,15 @@ def run_in_testbed(
     hospitals = own or make_hospitals(study, folder.path / DATA, data_dir)
     flags = ["-" + "v" * verbosity] if verbosity else []
     named = [f"--output={output}" for output in outputs]
-    return deploy(study, folder, hospitals, flags=flags, server_flags=named, weights=weights)
+    return deploy(
+        study,
+        folder,
+        hospitals,
+        flags=flags,
+        server_flags=named,
+        weights=weights,
+        device=device,
+    )
 
 
 def deploy(
@@ -192,6 +203,7 @@ def deploy(
     server_flags: Sequence[str] = (),
     server_log: Path | None = None,
     weights: Path | None = None,
+    device: str = "cpu",
     by_way_of: Callable[[str], contextlib.AbstractContextManager[str]] = contextlib.nullcontext,
 ) -> int:
     """Run a study here on hospitals with data here; the exit code is the coordinator's.
@@ -206,7 +218,7 @@ def deploy(
         write_identities(data, list(hospitals))
     address = free_address()
     place = ["--address", address, "--run-folder", str(folder.path)]
-    compute = {} if weights is None else {"weights": str(weights.absolute())}
+    compute = {"device": device} | ({} if weights is None else {"weights": str(weights.absolute())})
     if weights is not None:
         place += ["--weights", str(weights)]
     if study.federation.longest_wait_seconds is None:  # nobody starts a site again here

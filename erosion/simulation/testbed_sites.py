@@ -54,11 +54,12 @@ def site_of(
     *,
     min_local_steps: int | None = None,
     weights: Path | None = None,
+    device: str = "cpu",
 ) -> Site:
     """Return a site that is never connected to anything, with [data] of a site file.
 
     It allows what a testbed of `study` does. `min_local_steps` takes the place of the usual limit,
-    for papers that take one step a round. `weights`: its compute.weights.
+    for papers that take one step a round. `weights`, `device`: its compute.weights and .device.
     """
     limits = {} if study is None else testbed_limits(study, name)
     if min_local_steps is not None:
@@ -70,7 +71,7 @@ def site_of(
             "coordinator": {"address": "127.0.0.1:1"},
             "limits": limits,
             # a simulation's hospitals have no secret
-            "compute": {"public_order": True, "weights": weights},
+            "compute": {"public_order": True, "weights": weights, "device": device},
         }
     )
 
@@ -83,17 +84,21 @@ def sites_of_testbed(
     weights: Path | None,
     *,
     min_local_steps: int | None = None,
+    device: str = "cpu",
 ) -> Mapping[str, Site]:
     """Return the hospitals' sites, from the study's [testbed] table or the files in `folder`.
 
     What a [testbed] table makes is written to `made`. `weights`: the folder with the files that
-    models start from. `min_local_steps`: see `site_of`. Raises StudyError, SiteError, DataError.
+    models start from. `min_local_steps`, `device`: see `site_of`. Raises StudyError, SiteError,
+    DataError.
     """
     hospitals = (
         own_data(study, folder) if study.testbed is None else make_hospitals(study, made, data_dir)
     )
     return {
-        name: site_of(name, data, study, min_local_steps=min_local_steps, weights=weights)
+        name: site_of(
+            name, data, study, min_local_steps=min_local_steps, weights=weights, device=device
+        )
         for name, data in hospitals.items()
     }
 

@@ -25,11 +25,11 @@ SAMPLE_SECONDS = 1.0  # between two looks at the memory
 ALL = ("ours", "loop", "flower", "limit", "table")
 
 
-def measure(program: str, rounds: int, workers: int) -> dict[str, Any]:
+def measure(program: str, rounds: int, workers: int, device: str) -> dict[str, Any]:
     """Run one program; what it printed, and the memory of all its processes at its highest."""
     # Not -m: Ray's workers import what a client app uses by the name of its module.
     command = [sys.executable, "-c", f"from {PROGRAMS} import main; main()", program]
-    counts = ["--rounds", str(rounds), "--workers", str(workers)]
+    counts = ["--rounds", str(rounds), "--workers", str(workers), "--device", device]
     with Processes(deadline_seconds=DEADLINE_SECONDS) as processes:
         child, peak = processes.start(program, [*command, *counts]), 0.0
         while child.process.poll() is None:
@@ -73,11 +73,12 @@ def main() -> None:
         "--workers", type=int, default=len(os.sched_getaffinity(0)), help="default: the cores"
     )
     parser.add_argument("--only", nargs="+", choices=ALL, default=list(ALL), help="measure these")
+    parser.add_argument("--device", default="cpu", help='what "ours" trains on (default: cpu)')
     options = parser.parse_args()
     found = {}
     for program in options.only:
         print(f"{program} ...", file=sys.stderr, flush=True)
-        found[program] = measure(program, options.rounds, options.workers)
+        found[program] = measure(program, options.rounds, options.workers, options.device)
         print(json.dumps(found[program]), flush=True)
     report(compare(found), json_path=options.json, details=found)
 

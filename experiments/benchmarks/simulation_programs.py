@@ -90,8 +90,8 @@ def accuracy_of(parameters: Tensor) -> float:
     return float((found == torch.from_numpy(labels)).float().mean())
 
 
-def ours(rounds: int, workers: int) -> dict[str, Any]:
-    """`simulate`, in as many processes."""
+def ours(rounds: int, workers: int, device: str) -> dict[str, Any]:
+    """`simulate`, in as many processes; on a GPU in one."""
     config = {
         "agents": AGENTS,
         "rounds": rounds,
@@ -100,9 +100,9 @@ def ours(rounds: int, workers: int) -> dict[str, Any]:
         "arm": {"weighting": "uniform"},
     }
     study = study_of(config)
-    hospitals = agents_of(study, "A", "disjoint", data_folder())
+    hospitals = agents_of(study, "A", "disjoint", data_folder(), device)
     begun = time.perf_counter()
-    found = simulate(study, hospitals, workers=workers)
+    found = simulate(study, hospitals, workers=workers if device == "cpu" else 1)
     return {
         "seconds_per_round": [record.seconds for record in found.records["fedavg"]],
         "seconds_in_all": time.perf_counter() - begun,
@@ -278,10 +278,11 @@ def main() -> None:
     parser.add_argument("program")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     torch.set_num_threads(1)
     programs: Mapping[str, Callable[[], dict[str, Any]]] = {
-        "ours": lambda: ours(options.rounds, options.workers),
+        "ours": lambda: ours(options.rounds, options.workers, options.device),
         "loop": lambda: loop(options.rounds),
         "flower": lambda: flower(options.rounds, options.workers),
         "limit": lambda: limit(options.workers),

@@ -170,7 +170,11 @@ def study_of(config: Values) -> Study:
 
 
 def agents_of(
-    study: Study, pattern: PatternName, how: PartitionName, data_dir: Path | None
+    study: Study,
+    pattern: PatternName,
+    how: PartitionName,
+    data_dir: Path | None,
+    device: str = "cpu",
 ) -> dict[str, Hospital]:
     """Return every agent with its images; the user also has its test images, marked as such."""
     source = data_folder(data_dir, "mnist")
@@ -188,7 +192,7 @@ def agents_of(
             is_test = np.concatenate([is_test, np.ones(len(tested), dtype=np.bool_)])
         places = tuple(f"number {index}" for index in range(len(digits)))
         held = LabelledImages(pictures[:, None], digits, places, is_test=is_test)
-        site = site_of(name, {"path": source})
+        site = site_of(name, {"path": source}, device=device)
         hospitals[name] = Hospital(site.model_copy(update={"data": HeldImages.of(held)}))
     return hospitals
 
