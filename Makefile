@@ -8,6 +8,7 @@ TORCH := $(shell sed -n 's/^\# \(torch==[0-9.]*\).*/\1/p' requirements.lock)
 VENV := .venv
 PROJECTS := pyproject.toml client/pyproject.toml common/pyproject.toml server/pyproject.toml
 BIN := $(VENV)/bin
+VERSION = $$($(BIN)/python -m setuptools_scm)
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 export OMP_NUM_THREADS ?= 1
 export NO_MKDOCS_2_WARNING := 1
@@ -15,7 +16,7 @@ export NO_MKDOCS_2_WARNING := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help testbed test quick test-docker install lint types contracts docs pages unit fast lock \
-	bundle clean
+	image bundle clean
 
 help:
 	@echo "make testbed    run a study with five hospitals on this machine"
@@ -26,6 +27,7 @@ help:
 	@echo "make test-docker  the compose testbed on a Docker engine, from building the image"
 	@echo "make lock       the packages anew, with their hashes, into requirements.lock (the image's) and"
 	@echo "                requirements-dev.lock (these checks')"
+	@echo "make image      the image, with its version; needs a Docker engine"
 	@echo "make bundle     all that a machine without internet needs, in bundle/"
 	@echo "make clean      remove the environment, the site and the caches (runs/ and data/ stay)"
 
@@ -52,7 +54,8 @@ $(VENV)/installed: $(PROJECTS) requirements-dev.lock
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) $(TORCH)
 	$(INSTALL) --no-deps --require-hashes -r requirements-dev.lock
-	$(INSTALL) --no-deps --no-build-isolation -e common -e client -e server -e .
+	SETUPTOOLS_SCM_PRETEND_VERSION=$(VERSION) \
+	  $(INSTALL) --no-deps --no-build-isolation -e common -e client -e server -e .
 	$(BIN)/pip check
 	$(BIN)/python -c 'import erosion_client.connection.serve, erosion_server.coordination.run_study'
 	touch $@
@@ -82,7 +85,14 @@ unit: $(VENV)/installed
 fast: $(VENV)/installed
 	$(BIN)/pytest $(PARALLEL) --quiet $(addprefix --ignore tests/,e2e experiments flower)
 
-# TORCH_INDEX= (empty) builds from docker/wheelhouse/ and the default index alone.
+# SOURCE: where this program is found. Any mirror: PIP_INDEX_URL. TORCH_INDEX= (empty) builds from
+# docker/wheelhouse/ and the default index alone.
+BUILD_ARGS := $(foreach name,TORCH_INDEX PIP_INDEX_URL SOURCE,$(if $(filter undefined,$(origin $(name))),,--build-arg $(name)))
+export EROSION_IMAGE ?= erosion
+image: $(VENV)/installed
+	docker build --file docker/Dockerfile --tag $(EROSION_IMAGE) $(BUILD_ARGS) \
+	  --build-arg VERSION=$(VERSION) --build-arg REVISION=$$(git rev-parse HEAD) .
+
 test-docker: $(VENV)/installed
 	$(BIN)/pytest -m docker tests/docker
 
@@ -91,7 +101,7 @@ test-docker: $(VENV)/installed
 NOT_OURS := $(foreach part,client common server,--no-emit-package erosion-$(part))
 lock:
 	echo "$(TORCH)+cpu" > docker/wheelhouse/cpu-torch.txt
-	sed -n 's/^requires = \["\(.*\)"\]/\1/p' pyproject.toml > docker/wheelhouse/build.txt
+	sed -n 's/^requires = \[\(.*\)\]/\1/p' pyproject.toml | tr -d ' "' | tr , '\n' > docker/wheelhouse/build.txt
 	(echo "# $(TORCH) comes from its own index. All other packages of the image, with their hashes (make lock):"; \
 	  uv pip compile pyproject.toml docker/wheelhouse/build.txt --quiet --python-version 3.11 \
 	    --find-links docker/wheelhouse --override docker/wheelhouse/cpu-torch.txt \

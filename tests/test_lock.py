@@ -120,12 +120,13 @@ def test_what_the_image_copies_is_not_ignored() -> None:
     assert [name for name in names if f"!{name}" not in ignored_but] == []
 
 
-def test_the_packages_have_one_version_and_require_each_other_at_it() -> None:
-    (version,) = {project["project"]["version"] for project in PROJECTS.values()}
-    for project in PROJECTS.values():
-        for requirement in map(Requirement, project["project"]["dependencies"]):
-            if requirement.name.startswith("erosion-"):
-                assert str(requirement.specifier) == f"=={version}"
+def test_the_packages_take_their_version_from_the_tag_in_one_way() -> None:
+    ways = [
+        (project["build-system"], project["project"]["dynamic"], project["tool"]["setuptools_scm"])
+        for project in PROJECTS.values()
+    ]
+    assert ways == [ways[0]] * 4
+    assert ways[0][1] == ["version"]
 
 
 def test_the_packages_require_the_same_of_others() -> None:

@@ -13,10 +13,14 @@ from packaging.requirements import Requirement
 
 from erosion_client.dataset.sources.dicom import DicomImages
 from erosion_client.dataset.sources.nifti import NiftiImages
-from erosion_common.errors import DataError
+from erosion_common.errors import DataError, ErosionError
 from erosion_common.support.logs import JsonLines
 from erosion_common.support.process import GAP_SECONDS, RunningTime, imports_for_good
-from erosion_common.support.software import install_command
+from erosion_common.support.software import (
+    DISTRIBUTIONS,
+    check_distributions,
+    install_command,
+)
 from tests.support.projects import EXTRAS, PROJECTS
 from tests.support.refusals import refused
 
@@ -148,3 +152,15 @@ def test_a_source_without_its_package_says_how_to_install_it(
     monkeypatch.setattr("erosion_client.dataset.sources.labelled_images.find_spec", lambda _: None)
     with refused(DataError, f"pip install '{package}>="):
         source(path=Path("images")).require(package, extra)
+
+
+# -- Versions ------------------------------------------------------------------------------------
+
+
+def test_parts_of_two_versions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = dict.fromkeys(DISTRIBUTIONS, "0.3.0")
+    monkeypatch.setattr(metadata, "version", lambda name: versions[name])
+    check_distributions()
+    versions["erosion-client"] = "0.2.0"
+    with pytest.raises(ErosionError, match=r"erosion-client 0\.2\.0"):
+        check_distributions()

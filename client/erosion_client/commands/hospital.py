@@ -199,8 +199,9 @@ def _run_client(options: argparse.Namespace) -> int:
         from erosion_client.site_file import load_app_site
         from erosion_common.errors import SiteError
         from erosion_common.support.process import end_with_stdin
-        from erosion_common.support.software import load_app
+        from erosion_common.support.software import check_distributions, load_app
 
+    check_distributions()
     if options.until_stdin_closes:
         end_with_stdin()
     until = Until(options.give_up_seconds, options.until_study_ends)

@@ -18,6 +18,16 @@ def software_version() -> str:
     return _version("erosion-common") or "unknown"
 
 
+def check_distributions() -> None:
+    """Raise ErosionError where parts of the program are of different versions."""
+    found = {name: version for name in DISTRIBUTIONS if (version := _version(name))}
+    if len({*found.values()}) > 1:
+        raise ErosionError(
+            f"parts of different versions are installed: {', '.join(map(' '.join, found.items()))}",
+            remedy="Install all of them from one release, or run `make install` in the checkout.",
+        )
+
+
 def install_command(extra: str) -> str:
     """Return the command that installs an extra's packages, by their own names and versions.
 

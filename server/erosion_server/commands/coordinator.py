@@ -136,6 +136,7 @@ def _run_server(options: argparse.Namespace) -> int:
         from erosion_common.rounds.study import check_start
         from erosion_common.study.study import load_study
         from erosion_common.support.process import end_with_stdin
+        from erosion_common.support.software import check_distributions
         from erosion_common.support.text import open_questions
         from erosion_server.coordination.run_study import Planned, run_studies
         from erosion_server.output.observers import Observers
@@ -148,6 +149,7 @@ def _run_server(options: argparse.Namespace) -> int:
             resumed_run_folder,
         )
 
+    check_distributions()
     if options.until_stdin_closes:
         end_with_stdin()
     _refuse_what_does_nothing(options)
