@@ -16,7 +16,6 @@ from erosion_client.dataset.preprocessing import (
     notes_of_cut,
     notes_of_unlike,
     stand_ins,
-    stands_in,
     table_inputs,
 )
 from erosion_common.errors import DataError
@@ -30,7 +29,7 @@ from erosion_common.learning.training import Training
 from erosion_common.protocol.messages import FeatureSums, Scaling
 from erosion_common.protocol.scaling import CUT, NOT_FOUND, number_columns, pool, problem_with_sums
 from erosion_common.tasks.features import NumberFeature
-from erosion_common.tasks.inputs import TabularTask
+from erosion_common.tasks.inputs import TabularTask, stands_in
 from tests.support import small_study
 from tests.support.said import raises, says
 from tests.support.small_study import make_site, make_study

@@ -11,7 +11,6 @@ from erosion_client.consent.approvals import (
     too_many_approved,
     used_by_a_run,
 )
-from erosion_client.dataset.preprocessing import stands_in
 from erosion_client.records.answers import StudyEntry
 from erosion_client.records.records import Records
 from erosion_client.site_file import Site
@@ -30,7 +29,7 @@ from erosion_common.learning.installed import InstalledModel
 from erosion_common.rounds.selection import folds_of
 from erosion_common.study.study import Study
 from erosion_common.support.text import looking_alike, marked, skeleton
-from erosion_common.tasks.inputs import TabularTask
+from erosion_common.tasks.inputs import TabularTask, stands_in
 
 _METHODS = {skeleton(name) for name in REGISTRY}
 # Keys by how much they say about what a hospital is asked; then all others.

@@ -16,7 +16,6 @@ from erosion_client.dataset.preprocessing import (
     image_inputs,
     notes_of_cut,
     stand_ins,
-    stands_in,
     table_inputs,
 )
 from erosion_client.dataset.single_column import columns_of
@@ -33,7 +32,7 @@ from erosion_common.protocol.scaling import CUT, NOT_FOUND, pool
 from erosion_common.study.sections import Fold
 from erosion_common.study.study import Study
 from erosion_common.tasks.features import Feature, NumberFeature
-from erosion_common.tasks.inputs import ImageTask, TabularTask
+from erosion_common.tasks.inputs import ImageTask, TabularTask, stands_in
 from erosion_common.tasks.task import Floats, Targets, as_tensor
 
 

@@ -12,23 +12,11 @@ from erosion_common.protocol.messages import Scaling
 from erosion_common.protocol.scaling import CUT, NOT_FOUND, Cut
 from erosion_common.tasks.features import NumberFeature
 from erosion_common.tasks.inputs import ImageTask, TabularTask
-from erosion_common.tasks.task import Task
 
 UNIT_APART = 3.0  # deviations from the training mean to the median of new patients
 FAR = 20.0  # deviations from the training mean; measurements are skewed, and some lie at 17
 ZERO_FAR = 4.0  # the same for a 0: where it is measured, it is nearer
 MANY = 10  # patients: the middle of fewer may be a severely ill one
-
-
-def stands_in(task: Task, *, scaled: bool) -> bool:
-    """Return whether a replacement for a missing value depends on a hospital's patients.
-
-    A missing number is the mean, which is 0 where columns are scaled; a category the commonest one.
-    """
-    return isinstance(task, TabularTask) and any(
-        policy == "mode" or (policy == "impute" and not scaled)
-        for policy in map(task.policy, task.features)
-    )
 
 
 def stand_ins(

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from erosion_client.dataset.preprocessing import (
     notes_of_cut,
     notes_of_unlike,
-    stands_in,
     table_inputs,
 )
 from erosion_client.dataset.sources.data_source import TableSource
@@ -28,9 +27,8 @@ from erosion_client.evaluation.held_out import (
     testbed_site,
 )
 from erosion_common.errors import CheckpointError, DataError
-from erosion_common.formats.model_card import ModelCard, read_model
+from erosion_common.formats.model_card import ModelCard, read_model, saved_network
 from erosion_common.learning.local_sgd import predictions_of
-from erosion_common.learning.models import build_model, load_flat_parameters
 from erosion_common.support.files import write_atomically
 from erosion_common.support.text import harmless
 from erosion_common.tasks.inputs import TabularTask
@@ -181,44 +179,9 @@ def load_saved_model(
         raise CheckpointError(
             f"{run_folder} holds a model of images; predicting reads tables only."
         )
-    network = _network(card, card.task, parameters, run_folder, weights)
+    network = saved_network(card, parameters, run_folder, weights)
     at_site = run_folder_at(site_folder or testbed_site(run_folder, card.user), card.run)
     return SavedModel(card, card.task, network, parameters, read_trained_on(at_site))
-
-
-def _network(
-    card: ModelCard,
-    task: TabularTask,
-    parameters: Tensor,
-    run_folder: Path,
-    weights: Path | None,
-) -> nn.Module:
-    columns = task.input_shape[0]
-    per_column = [card.missing_means] if card.missing_means is not None else []
-    if card.scaling is not None:
-        per_column += [card.scaling.mean, card.scaling.deviation]
-    if any(len(values) != columns for values in per_column):
-        raise CheckpointError(
-            f"{run_folder}/model.json scales another number of columns than its {columns}."
-            " Run the study again."
-        )
-    if stands_in(task, scaled=card.scaling is not None) and card.missing_means is None:
-        raise CheckpointError(
-            f"{run_folder}/model.json imputes missing values and does not say by what"
-            " (missing_means). Run the study again."
-        )
-    network = build_model(
-        card.model, task.input_shape, task.num_outputs, card.seed, weights=weights
-    )
-    try:
-        for member in parameters.reshape(-1, parameters.shape[-1]):
-            load_flat_parameters(network, member)
-    except ValueError as problem:
-        raise CheckpointError(
-            f"{run_folder}: model.safetensors does not fit model.json ({problem})."
-            " Run the study again."
-        ) from None
-    return network
 
 
 def _predictions(saved: SavedModel, inputs: Tensor) -> NDArray[np.float64]:

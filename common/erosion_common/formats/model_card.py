@@ -7,17 +7,23 @@ import hashlib
 from pathlib import Path
 from typing import Final, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from erosion_common.errors import CheckpointError
 from erosion_common.formats.json_file import read_json, write_json
-from erosion_common.learning.models import ModelSettings, parameter_shapes
+from erosion_common.learning.models import (
+    ModelSettings,
+    build_model,
+    load_flat_parameters,
+    parameter_shapes,
+)
 from erosion_common.protocol.messages import Scaling
 from erosion_common.protocol.scaling import CUT, Cut
 from erosion_common.rounds.checkpoint import load_model, save_model
 from erosion_common.settings.base import Settings
 from erosion_common.support.files import open_named
 from erosion_common.tasks import AnyTask
+from erosion_common.tasks.inputs import TabularTask, stands_in
 
 CARD, PARAMETERS, ARMS = "model.json", "model.safetensors", "models"
 FORMAT: Final = 1  # raised when a key changes its meaning
@@ -78,6 +84,46 @@ def read_model(run_folder: Path, arm: str | None = None) -> tuple[ModelCard, Ten
             f" or is of another model. Bring both back from one backup, or: {REMEDY}"
         )
     return card, parameters
+
+
+def saved_network(
+    card: ModelCard, parameters: Tensor, run_folder: Path, weights: Path | None = None
+) -> nn.Module:
+    """Return the network that `read_model` found, with the parameters of its last member.
+
+    `weights`: the folder with the file that the model started from. Raises CheckpointError where
+    card and parameters do not fit together, and ModelError for the model's code or weights.
+    """
+    task = card.task
+    if isinstance(task, TabularTask):
+        _check_columns(card, task, run_folder)
+    network = build_model(
+        card.model, task.input_shape, task.num_outputs, card.seed, weights=weights
+    )
+    try:
+        for member in parameters.reshape(-1, parameters.shape[-1]):
+            load_flat_parameters(network, member)
+    except ValueError as problem:
+        raise CheckpointError(
+            f"{run_folder}: {PARAMETERS} does not fit {CARD} ({problem}). {REMEDY}"
+        ) from None
+    return network
+
+
+def _check_columns(card: ModelCard, task: TabularTask, run_folder: Path) -> None:
+    columns, scaling = task.input_shape[0], card.scaling
+    per_column = [card.missing_means] if card.missing_means is not None else []
+    if scaling is not None:
+        per_column += [scaling.mean, scaling.deviation]
+    if any(len(values) != columns for values in per_column):
+        raise CheckpointError(
+            f"{run_folder}/{CARD} scales another number of columns than its {columns}. {REMEDY}"
+        )
+    if stands_in(task, scaled=scaling is not None) and card.missing_means is None:
+        raise CheckpointError(
+            f"{run_folder}/{CARD} imputes missing values and does not say by what (missing_means)."
+            f" {REMEDY}"
+        )
 
 
 def _sha256(path: Path) -> str:

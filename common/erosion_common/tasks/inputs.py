@@ -69,6 +69,17 @@ class TabularTask(Task):
         return (sum(self.width(feature) for feature in self.features),)
 
 
+def stands_in(task: Task, *, scaled: bool) -> bool:
+    """Return whether a replacement for a missing value depends on a hospital's patients.
+
+    A missing number is the mean, which is 0 where columns are scaled; a category the commonest one.
+    """
+    return isinstance(task, TabularTask) and any(
+        policy == "mode" or (policy == "impute" and not scaled)
+        for policy in map(task.policy, task.features)
+    )
+
+
 class ImageTask(Task):
     """Predict from an image, or from a volume: the slices of one scan."""
 
