@@ -1,6 +1,5 @@
 """Training on a GPU, where this machine has one."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from erosion.simulation.testbed_sites import sites_of_testbed
 from erosion_client.training.hospital import Hospital
 from erosion_common.program.command_line import main
 from erosion_common.study.study import Study, load_study
+from erosion_server.run.result import read_result
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
 ROUNDING = 1e-4  # of parameters of the order of 1, after three rounds in float32
@@ -62,10 +62,10 @@ def test_a_testbed_on_a_gpu_equals_its_simulation(
     monkeypatch.chdir(tmp_path)
     assert main(["testbed", "study.toml", "--device", "cuda", "--runs", "runs"]) == 0
     (run,) = (tmp_path / "runs").iterdir()
-    result = json.loads((run / "result.json").read_text(encoding="utf-8"))
+    result = read_result(run / "result.json")
     simulation = simulated(found, tmp_path, "cuda")
     for arm, figures in simulation.evaluation.arms.items():
-        assert result["arms"][arm]["metrics"] == figures
+        assert result.arms[arm].metrics == figures
     sites = list((run / "data").glob("*/site.toml"))
     assert len(sites) == len(found.hospitals)
     assert all('device = "cuda"' in path.read_text(encoding="utf-8") for path in sites)
