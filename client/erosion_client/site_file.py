@@ -19,7 +19,8 @@ from erosion_common.settings.names import HospitalName, Name, Sha256
 from erosion_common.support.network import is_name
 
 
-def _checked_address(value: str) -> str:
+def checked_address(value: str) -> str:
+    """Return "host:port" as it was given. Raises ValueError for anything else."""
     host, _, port = value.rpartition(":")
     decimal = port.isascii() and port.isdecimal()
     if not re.fullmatch(r"[^\s:/]+|\[[0-9a-fA-F:.]+\]", host) or not decimal:
@@ -37,7 +38,7 @@ def _checked_proxy(value: str) -> str:
         raise ValueError(
             "a proxy that is itself reached by TLS is not supported; name its http port"
         )
-    return _checked_address(address.rpartition("@")[2]) and address if address else ""
+    return checked_address(address.rpartition("@")[2]) and address if address else ""
 
 
 def _checked_device(value: str) -> str:
@@ -49,7 +50,7 @@ def _checked_device(value: str) -> str:
 class CoordinatorAddress(Settings):
     """The address and keys for connecting to the coordinator."""
 
-    address: Annotated[str, AfterValidator(_checked_address)] = Field(  # host:port
+    address: Annotated[str, AfterValidator(checked_address)] = Field(  # host:port
         description="`host:port` of the coordinator."
     )
     root_certificate: Path | None = Field(

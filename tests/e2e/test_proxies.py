@@ -11,21 +11,26 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import grpc
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 
 from erosion.simulation.free_ports import free_address
-from erosion_client.connection.credentials import credentials_for, dial, proxy_for
+from erosion_client.connection.credentials import connection_error, credentials_for, dial, proxy_for
 from erosion_client.preflight.network import check_network
 from erosion_client.site_file import CoordinatorAddress, Site, load_site
 from erosion_common.errors import SiteError
 from erosion_common.settings.base import read_toml
+from erosion_server.enrolment.certificates import Authority, issue, new_authority
 from erosion_server.enrolment.enrolment import enrol_site, init_federation
 from erosion_server.enrolment.federation_folder import Address, FederationFolder
 from erosion_server.link import Link
 from erosion_server.link.link import make_link
-from tests.support.connect_proxy import ConnectProxy
+from tests.support.connect_proxy import ConnectProxy, Inspector
 from tests.support.enrolled import unpack_kit
 from tests.support.patience import PATIENCE, wait_until
 from tests.support.small_study import twenty_patients
@@ -156,23 +161,42 @@ def test_this_machine_is_dialled_straight_however_it_is_written(
         ("*.example.org", "erosion.example.org:9092", True),
         ("localhost 10.1.2.3", "10.1.2.3:9092", True),
         ("10.0.0.0/99, *", "10.1.2.3:9092", True),
+        ("[fd12::]/16", "[fd12::1]:9092", True),
+        ("[fd13::1]:9092", "[fd12::1]:9092", False),
+        ("10.0.0.0/8:9092", "10.1.2.3:9092", True),
+        ("10.1.*", "10.1.2.3:9092", True),
+        ("10.2.*", "10.1.2.3:9092", False),
+        ("*:9092", "erosion.example.org:9092", True),
+        ("other.org;http://example.org", "erosion.example.org:9092", True),
         ("", "10.1.2.3:9092", False),
     ],
 )
 def test_what_no_proxy_names_is_dialled_straight(
     monkeypatch: pytest.MonkeyPatch, no_proxy: str, address: str, is_straight: bool
 ) -> None:
-    monkeypatch.setenv("https_proxy", "http://proxy.example.com:3128")
-    monkeypatch.setenv("no_proxy", no_proxy)
-    assert proxy_for(address, None) == (None if is_straight else "proxy.example.com:3128")
+    for proxy, exceptions in (("https_proxy", "no_proxy"), ("All_Proxy", "NO_Proxy")):
+        monkeypatch.setenv(proxy, "http://proxy.example.com:3128")
+        monkeypatch.setenv(exceptions, no_proxy)
+        assert proxy_for(address, None) == (None if is_straight else "proxy.example.com:3128")
+        monkeypatch.delenv(proxy)
+        monkeypatch.delenv(exceptions)
 
 
-def test_an_environments_proxy_without_a_port_is_named_with_the_remedy(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "proxy",
+    [
+        "http://user:secret@proxy.example.org",
+        "socks5://user:secret@proxy.example.org:1080",
+        "http://user:secret@proxy.example.org:99999",
+    ],
+)
+def test_an_environments_proxy_that_cannot_be_used_is_named_with_the_remedy(
+    site: Site, monkeypatch: pytest.MonkeyPatch, proxy: str
 ) -> None:
-    monkeypatch.setenv("https_proxy", "http://user:secret@proxy.example.org")
-    with pytest.raises(SiteError, match=r"https_proxy names the proxy .* without"):
+    monkeypatch.setenv("https_proxy", proxy)
+    with pytest.raises(SiteError, match=r"https_proxy names the proxy") as refused:
         credentials_for(site.coordinator)
+    assert "secret" not in str(refused.value)
     assert found(site)["DNS"] == "failed"
 
 
@@ -188,6 +212,44 @@ def test_a_proxy_that_refuses_is_named_without_its_password(link: Link, site: Si
     assert failed.what == "port"
     assert "407" in failed.text
     assert "secret" not in " ".join(f"{f.text} {f.remedy}" for f in findings)
+
+
+@pytest.mark.parametrize("alpn", [("h2",), ()], ids=["speaks h2", "speaks no h2"])
+def test_who_opens_tls_on_the_way_is_named(
+    link: Link, site: Site, tmp_path: Path, alpn: tuple[str, ...]
+) -> None:
+    """A firewall's proxy shows the coordinator's name under an authority of its own."""
+    firewall = authority_called("Clinic Web Gateway CA")
+    shown = issue(firewall, [NAME], 30)
+    with (
+        Inspector(shown, link.address, tmp_path, alpn) as inspector,
+        ConnectProxy(inspector.address) as proxy,
+    ):
+        through = by(site, proxy=proxy.address)
+        findings = {finding.what: finding for finding in check_network(through)}
+        with pytest.raises(grpc.RpcError) as refused, credentials_for(through.coordinator).connect():
+            pass
+    assert findings["port"].outcome.value == "ok"
+    assert findings["TLS"].outcome.value == "failed"
+    assert "CN=Clinic Web Gateway CA" in findings["TLS"].remedy
+    trouble = connection_error(refused.value, f"{NAME}:9092", encrypted=True)
+    assert trouble.text == findings["TLS"].text
+    assert "firewall" in trouble.text
+    assert not trouble.is_final  # it may be exempted while the site waits
+    assert not inspector.was_opened  # the site said nothing to it, and showed it no certificate
+
+
+def authority_called(name: str) -> Authority:
+    """One that no site trusts."""
+    own = new_authority()
+    called = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder(
+        called, called, own.key.public_key(), 1, now, now + timedelta(days=30)
+    )
+    for extension in own.certificate.extensions:
+        builder = builder.add_extension(extension.value, extension.critical)
+    return replace(own, certificate=builder.sign(own.key, hashes.SHA256()))
 
 
 def test_a_proxy_that_answers_a_byte_at_a_time_is_given_up() -> None:

@@ -1,9 +1,14 @@
-"""An HTTP proxy that does CONNECT and nothing else."""
+"""An HTTP proxy that does CONNECT and nothing else, and one that opens TLS on the way."""
 
 import socket
+import ssl
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Self
+
+from erosion_server.enrolment.certificates import Identity
 
 
 class ConnectProxy:
@@ -49,6 +54,50 @@ class ConnectProxy:
                 back.start()
                 _carry(client, server)
                 back.join(5)
+
+
+class Inspector:
+    """Ends TLS with a certificate that it made itself, and opens TLS to `target` for the rest."""
+
+    def __init__(self, shown: Identity, target: str, folder: Path, alpn: Sequence[str]) -> None:
+        chain = folder / "inspector.pem"
+        chain.write_bytes(shown.key + shown.certificate)
+        self._here = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._here.load_cert_chain(chain)
+        self._there = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._there.check_hostname, self._there.verify_mode = False, ssl.CERT_NONE
+        if alpn:
+            self._here.set_alpn_protocols(list(alpn))
+            self._there.set_alpn_protocols(list(alpn))
+        host, _, port = target.rpartition(":")
+        self._target = host, int(port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.was_opened = False  # somebody said something inside
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._serve, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+
+    def _serve(self) -> None:
+        with suppress(OSError):  # once closed
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._inspect, args=(client,), daemon=True).start()
+
+    def _inspect(self, client: socket.socket) -> None:
+        with (
+            suppress(OSError),
+            self._here.wrap_socket(client, server_side=True) as inside,
+            socket.create_connection(self._target) as line,
+            self._there.wrap_socket(line) as outside,
+        ):
+            while data := inside.recv(2**16):
+                self.was_opened = True
+                outside.sendall(data)
 
 
 def _carry(source: socket.socket, sink: socket.socket) -> None:

@@ -7,9 +7,11 @@ import os
 import re
 import socket
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -18,7 +20,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from erosion_client.connection.site_link import SiteLink, Tls
-from erosion_client.site_file import CoordinatorAddress
+from erosion_client.site_file import CoordinatorAddress, checked_address
 from erosion_common.errors import SiteError
 from erosion_common.protocol.frames import REASON, Reason
 from erosion_common.support import expiry
@@ -30,11 +32,11 @@ from erosion_common.support.keys import (
     private_pem,
     public_pem,
 )
-from erosion_common.support.network import is_loopback, is_name
+from erosion_common.support.network import is_loopback
 from erosion_common.support.text import printable
 
-_VARIABLES = ("grpc_proxy", "https_proxy", "HTTPS_PROXY", "http_proxy")
-_EXCEPTIONS = ("no_grpc_proxy", "no_proxy", "NO_PROXY")
+_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy", "all_proxy")
+_EXCEPTIONS = ("no_grpc_proxy", "no_proxy")
 _HEAD_BYTES = 2**14  # of the proxy's answer
 _MOST_EXCEPTIONS = 2**16  # characters of no_proxy
 
@@ -52,19 +54,28 @@ def proxy_for(address: str, configured: str | None) -> str | None:
         return _plain(configured) or None
     if is_loopback(address):
         return None
-    name = next((name for name in _VARIABLES if os.environ.get(name)), None)
-    if name is None or _is_excepted(address):
+    name, said = _in_environment(_VARIABLES)
+    if not said or _is_excepted(address):
         return None
-    proxy = _plain(os.environ[name])
-    place = without_password(proxy)
-    well_formed = re.fullmatch(r"[^\s:/]+:[0-9]{1,5}|\[[0-9a-fA-F:.]+\]:[0-9]{1,5}", place)
-    if not well_formed or not is_name(place.rpartition(":")[0]):
+    proxy = _plain(said)
+    try:
+        if re.match(r"(?i)socks", said):
+            raise ValueError("a SOCKS proxy is not supported; name one for HTTP")
+        checked_address(without_password(proxy))
+    except ValueError as mistake:
         raise SiteError(
-            f"The environment variable {name} names the proxy {place!r}, without"
-            " a host and a port. Write it like http://proxy.example.org:3128, or name the proxy"
-            " in the site file (coordinator.proxy)."
-        )
+            f"The environment variable {name} names the proxy {without_password(proxy)!r}:"
+            f" {mistake}. Write it like http://proxy.example.org:3128, or name the proxy in the"
+            " site file (coordinator.proxy)."
+        ) from None
     return proxy
+
+
+def _in_environment(names: Sequence[str]) -> tuple[str, str]:
+    """Return the first of the variables that is set, in any case, and its value; "" for none."""
+    given = {name.lower(): name for name in sorted(os.environ) if os.environ[name].strip()}
+    found = next((given[name] for name in names if name in given), "")
+    return found, os.environ.get(found, "").strip()
 
 
 def without_password(proxy: str) -> str:
@@ -109,27 +120,31 @@ def _plain(proxy: str) -> str:
 def _is_excepted(address: str) -> bool:
     """Return whether no_proxy names the address, read as curl and Go do.
 
-    An entry is "*", a host's name (its sub-domains included), an IP address or a network such as
-    10.0.0.0/8; all but networks may have a port.
+    An entry is a host's name (its sub-domains included), an IP address or a network such as
+    10.0.0.0/8, each with or without a port. A "*" stands for anything, as in 10.*.
     """
     host, _, port = address.lower().rpartition(":")
     host = host.strip("[]").rstrip(".")
-    said = next((os.environ[name] for name in _EXCEPTIONS if os.environ.get(name)), "")
-    for entry in filter(None, re.split(r"[,\s]+", said.lower()[:_MOST_EXCEPTIONS])):
-        name = entry if _network(entry) is not None else entry.removesuffix(f":{port}")
-        bare = name.lstrip("*").strip(".")
+    _, said = _in_environment(_EXCEPTIONS)
+    for entry in filter(None, re.split(r"[,;\s]+", said.lower()[:_MOST_EXCEPTIONS])):
+        name = _plain(entry)
+        if _network(name) is None:
+            name = name.removesuffix(f":{port}")
         if (network := _network(name)) is not None:
             with suppress(ValueError):  # a name may be in that network; only the DNS knows
                 if ipaddress.ip_address(host) in network:
                     return True
-        elif entry == "*" or (bare and f".{host}".endswith(f".{bare}")):
+        elif (bare := name.strip(".")) and fnmatchcase(host, bare):
+            return True
+        elif (bare := bare.removeprefix("*").strip(".")) and host.endswith(f".{bare}"):
             return True
     return False
 
 
 def _network(entry: str) -> _Network | None:
     try:
-        return ipaddress.ip_network(entry.strip("[]"), strict=False)
+        bare = entry.removeprefix("[").removesuffix("]").replace("]/", "/")
+        return ipaddress.ip_network(bare, strict=False)
     except ValueError:
         return None
 
