@@ -57,8 +57,12 @@ class Arrangement:
                     f"The array {name} holds {values.dtype}, which is neither floating-point nor"
                     " whole numbers. Send it as float32 or float64, or name it in buffers."
                 )
+            if not is_buffer and values.dtype.kind == "f" and not np.isfinite(values).all():
+                raise StudyError(
+                    f"The array {name} of the initial model holds a value that is not finite."
+                )
             (rest if is_buffer or values.dtype.kind != "f" else parameters)[name] = form
-        if not parameters:
+        if not any(np.prod(form.shape) for form in parameters.values()):
             raise StudyError("The initial arrays hold no floating-point parameters to be trained.")
         return cls(tuple(arrays), parameters, rest)
 

@@ -125,6 +125,8 @@ def reading(path: Path) -> str:
         ("age = Alter", '"yes"'),
         ('a = "1', "TOML"),
         ("name = 'a'\nshare = 0,1\n", "0.1"),
+        ("share = ,5\n", "0.1"),
+        ("share = .5\n", "0.1"),
         ('name = "a"\nrounds = = 3\n', "line 2, column 10"),
         ("a = " + "[" * 10_000, "TOML"),
         (f"a = {'9' * 5_000}", "TOML"),
@@ -135,14 +137,27 @@ def test_what_is_no_toml_is_refused_with_a_hint(tmp_path: Path, text: str, hint:
     assert hint in reading(tmp_path / "x.toml")
 
 
-@pytest.mark.parametrize("path", ["C:\\data\\x.csv", "C:\\new\\table.csv", "D:\\Users\\x.csv"])
+class Data(Settings):
+    """What names a file."""
+
+    path: Path
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["C:\\data\\x.csv", "C:\\new\\table.csv", "D:\\Users\\x.csv", "data\\table.csv", ".\\new"],
+)
 def test_a_path_of_windows_in_double_quotes_is_told_how_to_be_written(
     tmp_path: Path, path: str
 ) -> None:
-    (tmp_path / "x.toml").write_text(f'[data]\npath = "{path}"\n', encoding="utf-8")
-    assert r"'C:\data\patients.csv'" in reading(tmp_path / "x.toml")
-    (tmp_path / "x.toml").write_text(f"[data]\npath = '{path}'\n", encoding="utf-8")
-    assert read_toml(tmp_path / "x.toml", "site file", SiteError) == {"data": {"path": path}}
+    def read(text: str) -> Data:
+        (tmp_path / "x.toml").write_text(text, encoding="utf-8")
+        return validate(Data, read_toml(tmp_path / "x.toml", "x", SiteError), "x", SiteError)
+
+    with pytest.raises(SiteError) as mistaken:
+        read(f'path = "{path}"\n')
+    assert r"'C:\data\patients.csv'" in str(mistaken.value)
+    assert str(read(f"path = '{path}'\n").path) == path
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -227,7 +227,10 @@ def test_who_opens_tls_on_the_way_is_named(
     ):
         through = by(site, proxy=proxy.address)
         findings = {finding.what: finding for finding in check_network(through)}
-        with pytest.raises(grpc.RpcError) as refused, credentials_for(through.coordinator).connect():
+        with (
+            pytest.raises(grpc.RpcError) as refused,
+            credentials_for(through.coordinator).connect(),
+        ):
             pass
     assert findings["port"].outcome.value == "ok"
     assert findings["TLS"].outcome.value == "failed"

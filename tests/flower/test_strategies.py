@@ -322,6 +322,14 @@ def test_arrays_of_a_type_that_no_rule_can_add_are_refused() -> None:
         run(erosion(), grid, first={"w": np.zeros(2, np.float32), "c": np.zeros(2, np.complex64)})
 
 
+@pytest.mark.parametrize("first", [[], [np.nan, 1.0]])
+def test_a_model_of_no_numbers_or_of_some_that_are_none_does_not_begin(first: list[float]) -> None:
+    grid = InProcessGrid({7: moved_by(*first, name=0), 8: moved_by(*first, name=1)})
+    with pytest.raises(StudyError, match="initial"):
+        run(erosion(), grid, first={"w": np.array(first, np.float32)})
+    assert grid.asked == []
+
+
 def test_an_array_whose_bytes_are_something_else_is_a_rejection() -> None:
     def answer(request: Message) -> RecordDict:
         content = moved_by(1, 0, name=1)(request)

@@ -134,9 +134,9 @@ def _is_excepted(address: str) -> bool:
             with suppress(ValueError):  # a name may be in that network; only the DNS knows
                 if ipaddress.ip_address(host) in network:
                     return True
-        elif (bare := name.strip(".")) and fnmatchcase(host, bare):
-            return True
-        elif (bare := bare.removeprefix("*").strip(".")) and host.endswith(f".{bare}"):
+        elif (bare := name.removeprefix("*.").strip(".")) and (
+            fnmatchcase(host, bare) or host.endswith(f".{bare}")
+        ):
             return True
     return False
 

@@ -113,8 +113,8 @@ class Settings(BaseModel):
     @field_validator("*")
     @classmethod
     def _is_a_possible_path(cls, value: Any) -> Any:
-        if isinstance(value, Path) and "\0" in str(value):
-            raise ValueError("a path has no NUL character (\\u0000) in it; remove it")
+        if isinstance(value, Path) and (odd := re.search(r"[\0-\x1f]", str(value))):
+            raise ValueError(f"a path has no character {odd[0]!r} in it; remove it.{_BACKSLASHES}")
         if isinstance(value, Path) and len(str(value)) > LONGEST_TEXT:
             raise ValueError(f"a path has at most {LONGEST_TEXT} characters")
         return value
@@ -159,29 +159,18 @@ def read_toml(
             " may read."
         ) from None
     try:
-        values = tomllib.loads(text)
+        return tomllib.loads(text)
     except (ValueError, RecursionError) as problem:  # the former also of a number without end
         hint = _hint(str(problem), text)
         raise error(
             f"The {what} {path} is not valid TOML: {problem}. Correct it there.{hint}"
         ) from None
-    if re.search(r'"[A-Za-z]:\\[bfnrt]', text) and (broken := _broken_path(values)) is not None:
-        raise error(f"The {what} {path} has the path {broken!r}.{_BACKSLASHES}")
-    return values
 
 
 _BACKSLASHES = (
     " In double quotes a backslash begins a special character: write a path of Windows in single"
     " quotes, such as 'C:\\data\\patients.csv'."
 )
-
-
-def _broken_path(value: object) -> str | None:
-    """Return a Windows path in which \\n, \\t and the like became other characters, or None."""
-    if isinstance(value, str):
-        return value if re.match("[A-Za-z]:[\b\f\n\r\t]", value) else None
-    nested = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return next((found for one in nested if (found := _broken_path(one)) is not None), None)
 
 
 def _hint(problem: str, text: str) -> str:
@@ -191,7 +180,7 @@ def _hint(problem: str, text: str) -> str:
     line = lines[int(number) - 1] if number.isdecimal() and int(number) <= len(lines) else ""
     if "\\" in line:
         return _BACKSLASHES
-    if re.search(r"=\s*[-+]?\d+,\d", line):
+    if re.search(r"=\s*[-+]?(\d*[,٫]|\.)\d", line):
         return " A decimal number has a point, such as 0.1; a comma parts the items of a list."
     if "Invalid value" in problem:
         return ' Text stands in quotes, such as "yes"; numbers, true and false do not.'
