@@ -66,7 +66,7 @@ def test_a_testbed_on_a_gpu_equals_its_simulation(
     simulation = simulated(found, tmp_path, "cuda")
     for arm, figures in simulation.evaluation.arms.items():
         assert result.arms[arm].metrics == figures
-    sites = list((run / "data").glob("*/site.toml"))
+    sites = list((run / "testbed").glob("*/site.toml"))
     assert len(sites) == len(found.hospitals)
     assert all('device = "cuda"' in path.read_text(encoding="utf-8") for path in sites)
 
