@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from flwr.app import ConfigRecord, RecordDict
 from pydantic import ValidationError
 
 import erosion_client
@@ -14,6 +15,7 @@ import erosion_common
 import erosion_server
 from erosion_common.audit.log_files import AuditEntry
 from erosion_common.errors import StudyError
+from erosion_common.protocol import wire
 from erosion_common.settings.base import Settings
 from erosion_common.study.study import study_from_json, study_from_values
 
@@ -115,3 +117,12 @@ def test_a_study_nested_without_end_is_refused() -> None:
     for text in ('{"a":' * 100_000, '{"task":' + "[" * 500 + "]" * 500 + "}"):
         with pytest.raises(StudyError):
             study_from_json(text)
+
+
+@pytest.mark.parametrize("items", ["[],", "{},", "[[]],"])
+def test_a_header_of_very_many_lists_is_refused_before_they_are_looked_at(items: str) -> None:
+    """Each was validated as whatever it might be: seconds for one message of anybody's."""
+    text = '{"study": {"a": [' + items * 2**18 + "0]}}"
+    record = RecordDict({"header": ConfigRecord({"json": text})})
+    with pytest.raises(wire.WireError, match="lists and tables"):
+        wire.decode_describe(record, wire.KnownStudies())

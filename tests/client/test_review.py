@@ -248,3 +248,27 @@ def test_a_part_counts_the_runs_as_the_whole_has_them(tmp_path: Path, records: R
 def test_it_names_the_setting_that_changed(tmp_path: Path, records: Records) -> None:
     approve(records, study())
     assert f"rounds: {STUDY['rounds']} -> 9" in text_of(tmp_path, records, rounds=9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"task": TASK | {"classes": TASK["classes"][::-1]}}, "task.classes: "),
+        ({"task": TASK | {"features": TASK["features"][::-1]}}, "task.features: "),
+        ({"arms": dict(reversed(study().arms.items()))}, "arms: "),
+    ],
+    ids=["classes", "features", "arms"],
+)
+def test_an_order_that_changed_is_named(
+    tmp_path: Path, records: Records, changes: dict[str, Any], place: str
+) -> None:
+    """The last class is the one that is predicted."""
+    approve(records, study())
+    assert place in text_of(tmp_path, records, **changes).partition("Changed since")[2]
+
+
+def test_classes_that_look_alike_are_marked(tmp_path: Path, records: Records) -> None:
+    classes = [{"name": "ill", "values": ["o"]}, {"name": "iII", "values": ["\u043e"]}]
+    text = text_of(tmp_path, records, task=TASK | {"classes": classes})
+    alike = [line for line in text.splitlines() if line.startswith("  look alike")]
+    assert len(alike) == 2

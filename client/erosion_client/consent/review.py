@@ -101,6 +101,9 @@ def _looking_alike(study: Study) -> Iterator[str]:
     }
     for feature in features:
         kinds[f"categories of {_column(feature.name)}"] = getattr(feature, "categories", ())
+    labels = getattr(task, "classes", ())
+    kinds["classes"] = [label.name for label in labels]
+    kinds["values of the classes"] = [value for label in labels for value in label.values]
     for kind, names in kinds.items():
         for group in looking_alike(names):
             yield f"  look alike  {kind}: {' and '.join(map(_column, group))}"
@@ -425,11 +428,15 @@ def _by_place(content: str) -> dict[str, str]:
 
 def _flat(value: object, place: str = "") -> Iterator[tuple[str, object]]:
     if isinstance(value, dict) and value:
+        if place == "arms":
+            yield place, [*value]
         for key, inner in value.items():
             yield from _flat(inner, f"{place}.{_key(key)}" if place else str(key))
     elif isinstance(value, list) and value and isinstance(value[0], dict):
         names = [inner.get("name") for inner in value]
         is_named = all(isinstance(name, str) for name in names) and len({*names}) == len(names)
+        if is_named:
+            yield place, names  # their order: the last class is the positive one
         for number, inner in enumerate(value):
             yield from _flat(inner, f"{place}.{_key(names[number]) if is_named else number}")
     else:

@@ -55,6 +55,9 @@ MOST_STUDIES = 16  # that a site keeps; each trial is a study
 MOST_CHARACTERS = 4 * LARGEST_HEAD_BYTES  # of these together: in memory one is many times as large
 
 
+MOST_TABLES = 2**17  # lists and tables in a header: validating a million takes seconds
+
+
 class WireError(ErosionError):
     """A message that does not follow the protocol: the other side runs something else."""
 
@@ -428,6 +431,8 @@ def _record(header: Settings, arrays: Mapping[str, Array]) -> RecordDict:
 def _header(record: RecordDict, model: type[H]) -> H:
     if not (text := header_text(record)):
         raise WireError("a message without a header")
+    if text.count("[") + text.count("{") > MOST_TABLES:
+        raise WireError(f"a header of more than {MOST_TABLES} lists and tables")
     try:
         # Strictly: what logs read of a header must be what was answered, and "3" is no 3 to them.
         return model.model_validate_json(text, strict=True)
