@@ -5,6 +5,8 @@ import shutil
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from erosion_client.audit.audit_log import AuditLog
 from erosion_client.finding import Severity
 from erosion_client.preflight.check import check_state
@@ -65,6 +67,30 @@ def test_a_second_kit_for_the_same_patients_has_the_same_budget(tmp_path: Path) 
     other = load_site(kit(tmp_path / "third", table(tmp_path / "data"), "south"))
     claim(other)
     assert paid(other) == 0, "another hospital's"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_one"),
+    [
+        ("postgresql://reader@db.org:5432/omop", "postgresql+psycopg://DB.org./omop?ssl=1", True),
+        ("mysql://localhost/omop", "mysql://u@127.0.0.1:3306/omop", True),
+        ("sqlite:///data/omop.db", "sqlite:///data/../data/omop.db?timeout=5", True),
+        ("postgresql://db.org/omop", "postgresql://db.org/other", False),
+        ("postgresql://db.org/omop", "postgresql://db.org:5433/omop", False),
+        ("postgresql:///omop?host=a.org", "postgresql:///omop?host=b.org", False),
+    ],
+)
+def test_a_database_has_one_budget_however_its_address_is_written(
+    tmp_path: Path, first: str, second: str, is_one: bool
+) -> None:
+    folders = []
+    for name, url in (("first", first), ("second", second)):
+        file = kit(tmp_path / name, tmp_path)
+        source = f'url = "{url.replace("///data", f"///{tmp_path}/data")}"\nquery = "select 1"'
+        file.write_text(file.read_text().replace(f'path = "{tmp_path}"', source))
+        claim(site := load_site(file))
+        folders.append(site.consent_folder.resolve())
+    assert (folders[0] == folders[1]) == is_one
 
 
 def test_a_kit_with_a_copy_of_the_data_is_told_how_to_share_the_budget(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from erosion_common.support.files import (
     write_atomically,
     write_private,
 )
+from erosion_common.support.network import is_loopback
 
 if TYPE_CHECKING:
     from erosion_client.site_file import Site
@@ -208,8 +209,27 @@ def _read(place: Path) -> list[_Account]:
 
 def _place(data: DataSource) -> str:
     path = getattr(data, "path", None)  # a database has an address instead
-    place = os.path.realpath(path) if path is not None else str(getattr(data, "url", ""))
+    place = os.path.realpath(path) if path is not None else _one_form(getattr(data, "url", ""))
     return hashlib.sha256(place.encode(errors="surrogateescape")).hexdigest()[:16]
+
+
+_USUAL_PORTS = {"postgresql": 5432, "mysql": 3306, "mariadb": 3306, "mssql": 1433, "oracle": 1521}
+
+
+def _one_form(url: str) -> str:
+    """Return a database's address however it is written: no account, driver or options."""
+    kind, _, rest = url.partition("://")
+    kind = kind.partition("+")[0].lower()
+    server, _, database = rest.partition("?")[0].rpartition("@")[2].partition("/")
+    if kind == "sqlite":
+        return os.path.realpath(database)
+    server = server.lower().removesuffix(f":{_USUAL_PORTS.get(kind)}")
+    if not server:  # the options name it
+        return url
+    host, colon, port = server.partition(":") if "]" not in server else (server, "", "")
+    if is_loopback(f"{host}:0"):
+        host = "localhost"
+    return f"{kind}://{host.rstrip('.')}{colon}{port}/{database}"
 
 
 def _content(data: DataSource) -> list[str | int] | None:
