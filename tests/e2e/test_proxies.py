@@ -205,12 +205,28 @@ def _low(head: str) -> str:
     return re.sub(r"(?im)^proxy-authorization: basic", "proxy-authorization: basic", head)
 
 
-def test_a_proxy_that_refuses_is_named_without_its_password(link: Link, site: Site) -> None:
-    with ConnectProxy(link.address, refuses="407 Proxy Authentication Required") as proxy:
-        findings = list(check_network(by(site, proxy=f"user:secret@{proxy.address}")))
+@pytest.mark.parametrize(
+    ("refuses", "remedy"),
+    [("407 Proxy Authentication Required", "Basic"), ("403 Forbidden", "network people")],
+)
+def test_a_proxy_that_refuses_is_named_without_its_password(
+    link: Link, site: Site, refuses: str, remedy: str
+) -> None:
+    with ConnectProxy(link.address, refuses=refuses) as proxy:
+        through = by(site, proxy=f"user:secret@{proxy.address}")
+        findings = list(check_network(through))
+        with (
+            pytest.raises(grpc.RpcError) as refused,
+            credentials_for(through.coordinator).connect(),
+        ):
+            pass
     (failed,) = [finding for finding in findings if finding.outcome.value == "failed"]
     assert failed.what == "port"
-    assert "407" in failed.text
+    assert refuses in failed.text
+    trouble = connection_error(refused.value, f"{NAME}:9092", encrypted=True)
+    for said in (str(failed.remedy), trouble.text):
+        assert remedy in said
+    assert "the proxy" in trouble.text
     assert "secret" not in " ".join(f"{f.text} {f.remedy}" for f in findings)
 
 

@@ -232,8 +232,18 @@ class ConnectionProblem:
     is_final: bool = False  # useless to retry before a person has acted
 
 
+LOGIN = (
+    'write proxy = "user:password@HOST:PORT" under [coordinator]; of the ways to log in only Basic'
+    " is supported"
+)
 # gRPC's texts, in the order in which to look for them -> what they mean.
 _HANDSHAKE = (
+    ("response code 407", f"the proxy on the way to {{address}} asks for a login: {LOGIN}"),
+    (
+        "HTTP proxy returned response code",
+        "the proxy on the way to {address} refuses the connection; `erosion check` shows its"
+        " answer. Ask your network people to allow CONNECT to that address",
+    ),
     (
         "certificate has expired",
         "the certificate of {address} has expired, or this machine's clock is wrong; the"

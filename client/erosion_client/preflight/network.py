@@ -8,6 +8,7 @@ import grpc
 from cryptography import x509
 
 from erosion_client.connection.credentials import (
+    LOGIN,
     Credentials,
     connection_error,
     credentials_for,
@@ -105,6 +106,8 @@ def _port(address: str, proxy: str | None) -> Iterator[Finding]:
         remedy = f"ask your network people to allow TCP from here to {way}"
         if isinstance(problem, ConnectionRefusedError):
             remedy = "ask whether the coordinator runs, and on which port"
+        if " 407" in str(problem):
+            remedy = LOGIN
         yield failed("port", f"{way}: {problem.strerror or problem}", remedy)
     else:
         yield ok("port", f"{way} answers")
