@@ -175,6 +175,12 @@ class Limits(Settings):
         description="Whether a study may be for this hospital. Its own test figures and personal "
         "parameters then go to the coordinator.",
     )
+    validation: bool = Field(
+        default=True,
+        description="Whether this hospital measures another one's final model on its own "
+        "patients, where an approved study asks for that. Rounded figures over all of them then "
+        "go to the coordinator.",
+    )
     epsilon: float | None = Field(
         default=None,
         gt=0,

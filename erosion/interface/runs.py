@@ -282,11 +282,11 @@ def _sites_given(
             warn_of_rows(study, name, table)
     else:
         files = site_files([Path(path) for path in sites])
-    unknown = sorted({*files, *tables} - {*study.hospitals})
+    unknown = sorted({*files, *tables} - {*study.everyone})
     if unknown or study.user not in {*files, *tables}:
         trouble = f"does not name {', '.join(unknown)}" if unknown else f"is for {study.user}"
         raise StudyError(
-            f"Study {study.name} {trouble}; its hospitals are {', '.join(study.hospitals)}."
+            f"Study {study.name} {trouble}; its hospitals are {', '.join(study.everyone)}."
             " Give the sites by these names, the user's included."
         )
     missing = [name for name in study.hospitals if name not in {*files, *tables}]

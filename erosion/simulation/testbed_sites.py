@@ -139,10 +139,10 @@ def in_a_simulation(site: Site, study: Study, weights: Path | None) -> Site:
 
 def own_data(study: Study, folder: Path) -> Mapping[str, Data]:
     """[data] of every hospital's site file, else its table as it is: see `own_files`."""
-    sites, tables = own_files(study, folder, study.hospitals)
+    sites, tables = own_files(study, folder, study.everyone)
     return {
         name: _as_written(sites[name]) if name in sites else {"path": str(tables[name])}
-        for name in study.hospitals
+        for name in study.everyone
     }
 
 
@@ -162,7 +162,7 @@ def own_files(
     for pattern in ("sites/*.toml", "*/site.toml"):
         found = site_files(path for path in sorted(folder.glob(pattern)) if _is_of(study, path))
         sites = {**found, **sites}
-    without = [name for name in study.hospitals if name not in sites]
+    without = [name for name in study.everyone if name not in sites]
     in_folder = tables_in(folder) if without and table_files(folder) else {}
     tables = {name: in_folder[name] for name in without if name in in_folder}
     if missing := [name for name in needed if name not in {*sites, *tables}]:
@@ -187,7 +187,7 @@ def _is_of(study: Study, path: Path) -> bool:
     except SiteError:
         said = None
     names = (path.stem, path.parent.name) if said is None else (said,)
-    return any(name in study.hospitals for name in names)
+    return any(name in study.everyone for name in names)
 
 
 def site_files(paths: Iterable[Path]) -> Mapping[str, Site]:

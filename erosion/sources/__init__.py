@@ -37,7 +37,7 @@ def make_hospitals(study: Study, folder: Path, data_dir: Path | None) -> dict[st
     source, option or hospital that does not exist, and DataError for data that are not there.
     """
     files = source_of(study).write(study, folder, data_dir)
-    return {hospital: files[hospital] for hospital in study.hospitals}
+    return {hospital: files[hospital] for hospital in study.everyone}
 
 
 def source_of(study: Study) -> SourceBase:

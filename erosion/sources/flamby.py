@@ -65,7 +65,7 @@ class HeartDisease(SourceBase):
     def contents(self, study: Study, data_dir: Path | None) -> Iterator[tuple[str, PatientTable]]:
         """Each hospital's file."""
         source = data_folder(data_dir, "heart-disease")
-        for hospital in study.hospitals:
+        for hospital in study.everyone:
             path = existing_file(source, FILES[hospital])
             rows = read_rows(path)
             with parsing(path):
@@ -136,7 +136,7 @@ class TcgaBrca(SourceBase):
         if self.died_within_days is not None:
             with parsing(path):
                 header, patients = _with_death(header, patients, self.died_within_days)
-        for hospital in study.hospitals:
+        for hospital in study.everyone:
             here = [name for name in patients if parts.get(name, ("", ""))[1] == hospital]
             if self.split_seed is None:
                 part_of = {name: parts[name][0] for name in here}

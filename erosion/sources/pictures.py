@@ -42,16 +42,16 @@ class Cifar10(SourceBase):
     def contents(self, study: Study, data_dir: Path | None) -> Iterator[tuple[str, Arrays]]:
         """Images (n, 32, 32, 3) uint8 and labels (n,) int64."""
         jpegs = read_jpegs(existing_file(data_folder(data_dir, CIFAR10), TRAINING_FILE))
-        wanted, most = len(study.hospitals) * self.images, int(np.bincount(jpegs.labels).min())
+        wanted, most = len(study.everyone) * self.images, int(np.bincount(jpegs.labels).min())
         if wanted > most:
             raise StudyError(
-                f"Study {study.name}: images = {self.images} for {len(study.hospitals)} hospitals;"
+                f"Study {study.name}: images = {self.images} for {len(study.everyone)} hospitals;"
                 f" together they may draw {most}, for they may all draw the same class. Write"
-                f" {most // len(study.hospitals)} or less."
+                f" {most // len(study.everyone)} or less."
             )
         generator = np.random.default_rng(study.seed)
-        parts = share_out(jpegs.labels, len(study.hospitals), self, generator)
-        for hospital, rows in zip(study.hospitals, parts, strict=True):
+        parts = share_out(jpegs.labels, len(study.everyone), self, generator)
+        for hospital, rows in zip(study.everyone, parts, strict=True):
             yield hospital, {"images": jpegs.images(rows), "labels": jpegs.labels[rows]}
 
 
@@ -130,7 +130,7 @@ class Ham10000(SourceBase):
         """Images (n, 28, 28, 3) uint8, labels (n,) and lesions (n,)."""
         pictures = read_ham10000(data_dir)
         usable = ~pictures.is_shared
-        for hospital in study.hospitals:
+        for hospital in study.everyone:
             rows = np.flatnonzero(usable & (pictures.sites == COLLECTIONS.index(hospital)))
             yield (
                 hospital,

@@ -97,7 +97,7 @@ class BreastCancer(SourceBase):
     def contents(self, study: Study, data_dir: Path | None) -> Iterator[tuple[str, PatientTable]]:
         """30 features and the diagnosis."""
         del data_dir  # nothing is downloaded
-        more_alike = [name for name in MORE_ALIKE if name in study.hospitals]
+        more_alike = [name for name in MORE_ALIKE if name in study.everyone]
         if len(more_alike) * self.alike > self._left:
             raise StudyError(f"{NUM_PATIENTS} patients are too few; lower home, alike or miscoded")
         table = _diagnostics()

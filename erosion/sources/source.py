@@ -61,7 +61,7 @@ class SourceBase(Settings):
 
     def write(self, study: Study, folder: Path, data_dir: Path | None) -> Mapping[str, Data]:
         """Write one data file per hospital of `study`, below `folder`/HOSPITAL."""
-        if unknown := sorted(set(study.hospitals) - set(self.offered or study.hospitals)):
+        if unknown := sorted(set(study.everyone) - set(self.offered or study.everyone)):
             raise StudyError(
                 f"Study {study.name}: hospitals names {', '.join(unknown)}, but its testbed source"
                 f" has {', '.join(self.offered)}; name hospitals from that list."
@@ -69,7 +69,7 @@ class SourceBase(Settings):
         key = {} if self.patient is None else {"patient": self.patient}
         written = {}
         for hospital, content in self.contents(study, data_dir):
-            if hospital in study.hospitals:
+            if hospital in study.everyone:
                 path = _write(folder / hospital, content)
                 written[hospital] = {"path": str(path.absolute()), **key}
         return written

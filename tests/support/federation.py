@@ -1,7 +1,7 @@
 """A real deployment for tests: the coordinator in this process, every site a process of its own."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -211,11 +211,14 @@ class Federation:
         """The same hospital in this process, for a simulation."""
         return Hospital(load_site(self.site_file(name)))
 
-    def compare_with_simulation(self) -> Simulation:
-        """Hold every arm's parameters, weights and figures to those of a simulation."""
+    def compare_with_simulation(self, further: Sequence[str] = ()) -> Simulation:
+        """Hold every arm's parameters, weights and figures to those of a simulation.
+
+        `further`: hospitals that only measure.
+        """
         assert isinstance(self.result, Result)
-        study = self.study
-        simulated = simulate(study, {name: self.hospital(name) for name in study.hospitals})
+        study, names = self.study, (*self.study.hospitals, *further)
+        simulated = simulate(study, {name: self.hospital(name) for name in names})
         assert list(self.result.arms) == list(simulated.finals)
         for arm, final in simulated.finals.items():
             path = self.run_folder.checkpoint(arm)

@@ -244,7 +244,8 @@ def _asks_no_less(site: Site, study: Study, declined: Study) -> bool:
     is_better_kept = (new.privacy is not None and old.privacy is None) or (
         new.federation.sealed and not old.federation.sealed
     )
-    is_smaller_role = old.user == site.name and new.user != site.name
+    measures, measured = (site.name in each.only_measuring for each in (new, old))
+    is_smaller_role = (old.user == site.name and new.user != site.name) or measures > measured
     asks_for_all = _columns(site, old) <= _columns(site, new)
     return asks_for_all and not is_better_kept and not is_smaller_role
 
@@ -260,7 +261,8 @@ def used_by_a_run(site: Site, study: Study) -> Iterator[str]:
     needs, budget = needs_of(site, study), site.budget
     yield f"up to {needs.rounds} rounds of arms, of {budget.rounds} (budget.rounds)"
     if needs.evaluations:
-        yield f"final figures once, of {budget.evaluations} times (budget.evaluations)"
+        often = "once" if needs.evaluations == 1 else f"{needs.evaluations} times"
+        yield f"final figures {often}, of {budget.evaluations} times (budget.evaluations)"
     users = f", for each of {needs.runs} users" if needs.runs > 1 else ""
     yield f"one of {budget.runs_per_study} runs{users} (budget.runs_per_study)"
 

@@ -45,7 +45,7 @@ def review(site: Site, study: Study, records: Records) -> list[str]:
     names = {entry.name for entry in records.studies.all()} - {study.name}
     like = sorted(name for name in names if skeleton(name) == skeleton(study.name))
     is_unlike = f" (looks like {', '.join(like)}, which is another study here)" if like else ""
-    is_named = "" if site.name in study.hospitals else f"; {site.name} is not among them"
+    is_named = "" if site.name in study.everyone else f"; {site.name} is not among them"
     user = f"{study.user}{' (this hospital)' if study.user == site.name else ''}"
     if study.has_every_user:
         user = "every hospital in turn, this one included"
@@ -54,7 +54,7 @@ def review(site: Site, study: Study, records: Records) -> list[str]:
         f"Study {study.name}{is_unlike}",
         f"  digest      {study.digest}",
         f"  for         {user}",
-        f"  hospitals   {', '.join(study.hospitals)}{is_named}",
+        f"  hospitals   {', '.join(study.everyone)}{is_named}",
         *_looking_alike(study),
         "",
         "Its arms, by name",
@@ -95,7 +95,7 @@ def _looking_alike(study: Study) -> Iterator[str]:
     task = study.task
     features = getattr(task, "features", ())
     kinds = {
-        "hospitals": study.hospitals,
+        "hospitals": study.everyone,
         "arms": study.arms,
         "columns": [column.name for column in (*features, *task.target_columns)],
     }
@@ -115,13 +115,24 @@ def asked(site: Site, study: Study, records: Records) -> Iterator[str]:
     if names := _needed(study):  # two studies of other columns use sets that can be subtracted
         yield f"and only those who lack no value of {', '.join(names)}"
     is_user = site.name == study.user
-    arms = [name for name, arm in study.arms.items() if is_user or not arm.user_only]
+    arms = study.arms_asking(site.name, is_user=is_user)
     each = "each of " if len(arms) > 1 else ""
     which = f"{each}{_many_of(len(arms), 'arm')} ({', '.join(arms)})"
     if arms:
         yield f"local training in {_many_of(study.rounds, 'round')} for {which}"
     else:
-        yield "no local training: its arms ask the user alone"
+        alone = (
+            "it only measures"
+            if site.name in study.only_measuring
+            else "its arms ask the user alone"
+        )
+        yield f"no local training: {alone}"
+    if study.validation is not None and not is_user:
+        refused = "" if site.limits.validation else ", which limits.validation = false refuses"
+        yield (
+            f"that the final model of {study.user} is measured on all of these patients, when the"
+            f" run ends or later (validation){refused}"
+        )
     if trials := sum(num_trials(study, arm) for arm in arms):
         yield (
             f"before that {_many_of(trials, 'trial')} of {longest_arm(study)} rounds, to choose"
@@ -133,7 +144,7 @@ def asked(site: Site, study: Study, records: Records) -> Iterator[str]:
     amount = _many_of(training.steps or 0, "step")
     if training.epochs:
         amount = "1 pass" if training.epochs == 1 else f"{training.epochs:,} passes"
-    if is_user or study.privacy is None:
+    if site.name in study.hospitals and (is_user or study.privacy is None):
         yield (
             f"a round is {amount} of mini-batches of {training.batch_size} patients"
             + (" in the file's order" if training.order == "sequential" else "")
@@ -184,7 +195,7 @@ def leaving(site: Site, study: Study) -> Iterator[str]:
         subject = "the pooled" if study.scaling == "federated" else "this hospital's"
         yield f"once: rounded sums, for {subject} means and deviations of {columns} columns"
     for name, arm in study.arms.items():
-        if arm.user_only and not is_user:
+        if name not in study.arms_asking(site.name, is_user=is_user):
             continue
         more = sum(arm.attachment_sizes(dim).values())
         own = arm.own_attachments(len(study.hospitals)) if is_user else {}
@@ -208,6 +219,12 @@ def leaving(site: Site, study: Study) -> Iterator[str]:
         )
     if is_user:
         yield from _as_user(study, cell)
+    elif study.validation is not None and site.limits.validation:
+        yield (
+            "at the end, or later: how well the final model ranks the patients here, and whether"
+            " its predictions come true: figures over all of them with intervals, to three digits,"
+            f" only with {cell} patients or more of each class, or with the event and without"
+        )
     if folds := len(folds_of(study)):
         yield f"all of this {folds} more times, once for each fold of the user's patients"
     yield (
@@ -270,6 +287,8 @@ def _as_user(study: Study, cell: int) -> Iterator[str]:
         if stands_in(study.task, scaled=is_scaled):
             yield "as the user: at the end what stands for missing values here, rounded"
     yield "as the user: its personal model, to its coordinator"
+    if study.validation is not None:
+        yield "as the user: its final model, to every other hospital, which measures it"
 
 
 def _how_often(site: Site, study: Study) -> list[str]:

@@ -143,6 +143,10 @@ class LocalDataset:
         """Note the patients of updates and measurements, before the first of either."""
         self._counted.begin()
 
+    def begin_validation(self) -> None:
+        """Note that another hospital's model is measured on the training patients, or refuse."""
+        self._counted.measure_training()
+
     @property
     def has_begun(self) -> bool:
         """Whether the patients of updates and figures are noted."""
@@ -249,9 +253,14 @@ class LocalDataset:
 
     @property
     def measured_patients(self) -> NamedPatients:
-        """The patients of the final figures: the test part, or everybody where each has a fold."""
+        """The patients of the final figures: the test part, or everybody where each has a fold.
+
+        Where the model is another hospital's, those that train here.
+        """
         of, rows = self._patients, self.split.test
-        if self.study.evaluation.folds is not None:
+        if self._name != self.study.user:
+            rows = self.split.training
+        elif self.study.evaluation.folds is not None:
             rows = np.arange(len(of.targets))
         first = np.unique(of.groups[rows], return_index=True)[1]
         return NamedPatients(of.label_word, of.labels[rows[first]].tolist(), self._outcomes(rows))
@@ -326,11 +335,31 @@ class LocalDataset:
         of_patients = self._patients.groups[self.split.training]
         return Rows(training, self.training_targets, of_patients), test
 
-    def _part(self, patients: NDArray[np.int64], scaling: Scaling | None) -> Part:
+    def as_delivered(self, scaling: Scaling | None, missing: Sequence[float] | None) -> Part:
+        """Return the training part, scaled and completed as a delivered model is applied."""
+        columns = self.study.task.input_shape[0]
+        if scaling is None and self.study.scaling != "none":
+            raise Refusal(f'The study has scaling = "{self.study.scaling}"; the request has none.')
+        given = [] if scaling is None else [scaling.mean, scaling.deviation]
+        given += [] if missing is None else [tuple(missing)]
+        if any(len(values) != columns for values in given):
+            raise Refusal(f"The request scales another number of columns than {columns}.")
+        if scaling is not None and min(scaling.deviation) <= 0:
+            raise Refusal("The scaling has a deviation that is not more than 0.")
+        if missing is None and stands_in(self.study.task, scaled=scaling is not None):
+            raise Refusal("The request does not say what stands for missing values.")
+        return self._part(self.split.training, scaling, missing)
+
+    def _part(
+        self,
+        patients: NDArray[np.int64],
+        scaling: Scaling | None,
+        missing: Sequence[float] | None = None,
+    ) -> Part:
         task, rows = self.study.task, self._patients.rows[patients]
         if isinstance(task, TabularTask):
             numbers = rows.astype(np.float64, copy=False)
-            inputs = table_inputs(task, numbers, scaling, self.missing_values)
+            inputs = table_inputs(task, numbers, scaling, missing or self.missing_values)
         else:
             assert isinstance(task, ImageTask)
             inputs = image_inputs(task, rows.astype(np.uint8, copy=False))

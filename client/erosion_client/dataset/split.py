@@ -7,6 +7,7 @@ set once per cut, and the final models are trained on all.
 
 import hashlib
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -202,7 +203,7 @@ class CountedPatients:
         # Whether others are trained on, and how, must not depend on that one.
         self.is_noised = study.privacy is not None and not is_user
         self.has_begun = False
-        self._check_measured(is_noted=False)
+        self._check_measured(self._measured, is_noted=False)
         self.training = self._settled(is_noted=False)  # indices, ascending
 
     @property
@@ -222,7 +223,7 @@ class CountedPatients:
         if self.has_begun:
             return
         with self._cells.transaction():
-            self._check_measured(is_noted=True)
+            self._check_measured(self._measured, is_noted=True)
             if not np.array_equal(self._settled(is_noted=True), self.training):
                 raise RunOver(
                     f"{self._name} trained on nearly these patients in another study since it was"
@@ -230,8 +231,12 @@ class CountedPatients:
                 )
         self.has_begun = True
 
-    def _check_measured(self, *, is_noted: bool) -> None:
-        for part in self._measured:
+    def measure_training(self) -> None:
+        """Note that a model is measured on the training patients. Raises Refusal."""
+        self._check_measured([self.training], is_noted=True)
+
+    def _check_measured(self, parts: Sequence[NDArray[np.int64]], *, is_noted: bool) -> None:
+        for part in parts:
             self._cells.check_test_part(
                 self._name,
                 *self._hashed(part),

@@ -19,6 +19,7 @@ from erosion_client.dataset.local_dataset import LocalDataset
 from erosion_client.dataset.task_checks import check_task, warm_up
 from erosion_client.disclosure.control import DisclosureControl
 from erosion_client.evaluation.explanation import linear_effects, permuted_losses, shown_arm
+from erosion_client.evaluation.external import external_figures
 from erosion_client.evaluation.final_figures import final_figures, measure, no_figures_yet
 from erosion_client.evaluation.held_out import (
     BASE_RATE,
@@ -65,6 +66,7 @@ from erosion_common.learning.models import first_parameters
 from erosion_common.protocol.messages import (
     MOST_LOSS,
     DescribeReply,
+    EvaluateReply,
     EvaluateRequest,
     EvaluateResult,
     Scaling,
@@ -217,16 +219,15 @@ class Hospital:
         return result
 
     def evaluate(self, request: EvaluateRequest) -> EvaluateResult:
-        """Return the final figures of every arm for the user's patients; refused anywhere else.
+        """Return the final figures of every arm for the user's patients.
 
         They are of the test part, or of all patients where each was predicted with its fold. For a
-        fold, the predictions are kept and there are no figures yet.
+        fold, the predictions are kept and there are no figures yet. Any other hospital returns
+        figures of the delivered model alone, where the study and the site allow that.
         """
         study, places = request.study, None
         if self.name != study.user:
-            raise Refusal(
-                f"{self.name} has no test part in study {study.name!r}; ask its user, {study.user}."
-            )
+            return EvaluateResult(self._measured_elsewhere(request))
         if study.selection_fold is not None:
             raise Refusal("A trial has no final figures: its study has.")
         prepared, fold = self._prepare(study, request.run), study.evaluation_fold
@@ -271,6 +272,23 @@ class Hospital:
             final_parameters=personal.get(shown),
         )
         return EvaluateResult(figures, differing)
+
+    def _measured_elsewhere(self, request: EvaluateRequest) -> EvaluateReply:
+        """Return the figures of another hospital's model on these patients."""
+        study = request.study
+        if study.validation is None or study.fold is not None:
+            raise Refusal(
+                f"{self.name} has no test part in study {study.name!r}, which has no [validation];"
+                f" ask its user, {study.user}."
+            )
+        if not self.site.limits.validation:
+            raise Refusal(
+                f"{self.name} measures no other hospital's model; limits.validation = false."
+            )
+        prepared = self._prepare(study, request.run)
+        self._begin(prepared, request)
+        with faults_of(study.model):
+            return external_figures(self.name, prepared, request)
 
     def _explained(
         self, prepared: LocalDataset, personal: Mapping[str, Tensor], scaling: Scaling | None
@@ -403,8 +421,9 @@ class Hospital:
     def _arm(self, request: TrainRequest) -> ArmBase:
         """Return the requested arm; Refusal where it does not ask this hospital for the step."""
         settings = arm_of(request, request.arm)
-        if settings.user_only and self.name != request.study.user:
-            raise Refusal(f"{request.arm} asks no hospital but the user.")
+        is_user = self.name == request.study.user
+        if request.arm not in request.study.arms_asking(self.name, is_user=is_user):
+            raise Refusal(f"{request.arm} does not ask {self.name} to train.")
         if request.step not in settings.site_steps():
             raise Refusal(
                 f"The request asks for the step {request.step!r}; {settings.algorithm} has"
@@ -439,7 +458,8 @@ class Hospital:
         if known is None or not is_as_it_was:
             dataset = LocalDataset(self.site, study, self._cells, self._patients, run)
             is_user = self.name == study.user
-            check_task(study.task, dataset.training_targets, measures=is_user)
+            measures = is_user or study.validation is not None
+            check_task(study.task, dataset.training_targets, measures=measures)
             self._tell(study, dataset.notes)
         else:
             revision, dataset = known.revision, known.dataset

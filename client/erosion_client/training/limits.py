@@ -28,7 +28,7 @@ class Needs:
 
     runs: int  # as sites count them: one per user
     rounds: int  # of the arms that ask it, including trials and folds
-    evaluations: int  # number of final figures
+    evaluations: int  # number of final figures, its own as the user and those of others' models
 
 
 def needs_of(site: Site, study: Study) -> Needs:
@@ -36,10 +36,12 @@ def needs_of(site: Site, study: Study) -> Needs:
     users = set(study.hospitals) if study.has_every_user else {study.user}
     own = int(site.name in users and site.limits.as_user)
     others = len(users - {site.name})
+    measures = study.validation is not None and site.limits.validation
+    as_user, as_peer = (_rounds(study, site.name, is_user=is_user) for is_user in (True, False))
     return Needs(
         runs=own + others,
-        rounds=own * _rounds(study, is_user=True) + others * _rounds(study, is_user=False),
-        evaluations=own,
+        rounds=own * as_user + others * as_peer,
+        evaluations=own + others * measures,
     )
 
 
@@ -75,9 +77,9 @@ def num_trials(study: Study, arm: str) -> int:
     return len(candidates(study, arm)) * len(study.selection.trial_folds())
 
 
-def _rounds(study: Study, *, is_user: bool) -> int:
+def _rounds(study: Study, hospital: str, *, is_user: bool) -> int:
     """Return the rounds of one user's run; predicting a fold counts as a round of the user."""
-    arms = [name for name, arm in study.arms.items() if is_user or not arm.user_only]
+    arms = study.arms_asking(hospital, is_user=is_user)
     whole = study.rounds * len(arms)
     tried = sum(num_trials(study, arm) for arm in arms) * longest_arm(study)
     return whole + tried + len(folds_of(study)) * (whole + is_user)
@@ -135,10 +137,11 @@ def _local_trainings(
         smallest_cell=site.limits.min_cell,
         smallest_batch=site.limits.min_batch_size,
     )
+    asking = study.arms_asking(site.name, is_user=whole.is_user)
     return [
         (name, size)
         for name, arm in study.arms.items()
-        if whole.is_user or not arm.user_only
+        if name in asking
         for size in arm.local_trainings(whole)
     ]
 
@@ -233,8 +236,10 @@ def _sealed_reasons(site: Site, study: Study, counts: PatientCounts) -> Iterator
 def _study_reasons(site: Site, study: Study) -> list[str]:
     limits, training = site.limits, study.training
     reasons = []
-    if site.name not in study.hospitals:
-        reasons.append(f"it is not among the study's hospitals ({', '.join(study.hospitals)})")
+    if site.name not in study.everyone:
+        reasons.append(f"it is not among the study's hospitals ({', '.join(study.everyone)})")
+    if site.name in study.only_measuring and not limits.validation:
+        reasons.append("it would only measure the model; limits.validation = false")
     if site.name == study.user and not limits.as_user:
         reasons.append(
             "it would be the user: its test figures and personal model go to the coordinator;"

@@ -28,6 +28,7 @@ COMMANDS = {  # in the order of `erosion --help`: name -> module; its constant h
     "log": "erosion_common.commands.records",
     "audit": "erosion_server.commands.audit",
     "report": "erosion_server.commands.report",
+    "validate": "erosion_server.commands.validate",
     "predict": "erosion_client.commands.hospital",
     "algorithms": "erosion_common.commands.lists",
     "models": "erosion_common.commands.lists",

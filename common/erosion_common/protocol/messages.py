@@ -320,7 +320,8 @@ class BestColumn(Settings):
 class EvaluateReply(Settings):
     """The user's final figures: they leave the site, the patients' rows do not.
 
-    Where a fold of a cross-fitted evaluation was predicted there are none yet, for any arm.
+    Where a fold of a cross-fitted evaluation was predicted there are none yet, for any arm. Another
+    hospital's are of one arm's model, with `class_counts` and `performance.models`, all rounded.
     """
 
     hospital: Said
@@ -382,14 +383,18 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class EvaluateRequest:
-    """Measure the final parameters of every arm on the user's test patients."""
+    """Measure final parameters: the user's site those of every arm, on its test patients.
+
+    Any other site measures the delivered model as it is, of one arm, on all of its patients.
+    """
 
     study: Study
-    parameters: Mapping[str, Tensor]  # arm -> (dim,) float32
-    scaling: Scaling | None
+    parameters: Mapping[str, Tensor]  # arm -> (dim,) float32; delivered also (m, dim), see below
+    scaling: Scaling | None  # pooled, or the delivered model's
     run: str = ""
     enclosed: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)  # by arm
     most_reply_bytes: int | None = None  # of an honest answer's arrays; the coordinator's to know
+    missing_means: tuple[float, ...] | None = None  # the delivered model's, as in EvaluateReply
 
 
 @dataclass(frozen=True, slots=True)

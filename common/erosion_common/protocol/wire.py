@@ -24,6 +24,7 @@ from erosion_common.protocol.messages import (
     EvaluateReply,
     EvaluateRequest,
     EvaluateResult,
+    Numbers,
     Scaling,
     StepReply,
     StepResult,
@@ -94,6 +95,7 @@ class _EvaluateHeader(_StudyHeader):
     arms: tuple[Said, ...] = Field(max_length=MAX_ARRAYS)
     scaling: Scaling | None
     run: Said
+    missing_means: Numbers | None = None
 
 
 H = TypeVar("H", bound=Settings)
@@ -162,6 +164,7 @@ class Encoder:
             arms=tuple(request.parameters),
             scaling=request.scaling,
             run=request.run,
+            missing_means=request.missing_means,
         )
         enclosed = {
             f"{arm}/{name}": tensor  # no arm's name has a slash
@@ -300,6 +303,7 @@ def decode_evaluate(record: RecordDict, known: KnownStudies) -> EvaluateRequest:
         header.scaling,
         header.run,
         enclosed,
+        missing_means=header.missing_means,
     )
 
 

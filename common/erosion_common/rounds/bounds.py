@@ -50,7 +50,7 @@ def most_head_bytes(study: Study) -> int:
         BASE_BYTES
         + COLUMN_BYTES * num_columns(study)
         + ARM_BYTES * len(study.arms)
-        + HOSPITAL_BYTES * len(study.hospitals)
+        + HOSPITAL_BYTES * len(study.everyone)
         + TIMES_STUDY * len(study.canonical_json()),
     )
 
@@ -78,7 +78,7 @@ def problem_with_heads(study: Study) -> tuple[str, str] | None:
     scaled = SCALING_BYTES * width if study.scaling in ("federated", "user") else 0
     described = len(json.dumps(wire.header_text(wire.encode_describe(study))))
     of_columns = max(described + scaled, FIGURES_BYTES * width)
-    others = BASE_BYTES + ARM_BYTES * len(study.arms) + HOSPITAL_BYTES * len(study.hospitals)
+    others = BASE_BYTES + ARM_BYTES * len(study.arms) + HOSPITAL_BYTES * len(study.everyone)
     if of_columns + others <= LARGEST_HEAD_BYTES:
         return None
     fit = max(0, width * (LARGEST_HEAD_BYTES - others) // of_columns // 100 * 100)

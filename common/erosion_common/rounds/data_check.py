@@ -41,7 +41,7 @@ def data_check(study: Study, summaries: Mapping[HospitalName, Summary | None]) -
     """Compare the hospitals that are there. None: it gave no figures."""
     usable: dict[HospitalName, Summary] = {}
     unchecked: dict[HospitalName, str] = {}
-    for name in study.hospitals:
+    for name in study.everyone:
         if name not in summaries:
             continue
         if (summary := summaries[name]) is None:

@@ -44,7 +44,7 @@ def evaluate(ctx: RunContext, finals: Mapping[str, RunState]) -> EvaluateResult:
     problem, spent = "it was not connected", 0.0  # all attempts share one deadline
     for _ in range(MOST_EVALUATIONS):
         ctx.presence.wait_for([user], 1)
-        described = ctx.presence.described
+        described = {n: p for n, p in ctx.presence.described.items() if n in ctx.study.hospitals}
         patients = described[user]
         if ctx.every_user:  # others wait for it: it counts for no more than all of them
             patients = min(patients, sample_cap(described, user))

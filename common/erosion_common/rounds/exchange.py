@@ -165,7 +165,9 @@ class OpenRound:
         ctx, members, request = self._ctx, self._ctx.presence.members, self._round.request
         assert request is not None
         self._names = {members[name].connection: name for name in names}
-        self._described = {name: member.num_samples for name, member in members.items()}
+        self._described = {
+            name: members[name].num_samples for name in ctx.study.hospitals if name in members
+        }
         requests = train_requests(
             ctx.study,
             self._arm.name,

@@ -95,7 +95,7 @@ class Presence:
                 case Introduced(connection, described):
                     self._admit(connection, described)
                 case Declined(_, hospital, reason, for_now):
-                    if hospital in self._study.hospitals:
+                    if hospital in self._study.everyone:
                         self._decline(hospital, reason, for_now=for_now)
                 case Left(connection, expelled):
                     self._left(connection, expelled)
@@ -116,6 +116,11 @@ class Presence:
             and (self.cohort is None or name in self.cohort)
         ]
 
+    @property
+    def _num_ready(self) -> int:
+        """Members that train."""
+        return len(self.members.keys() & {*self._study.hospitals})
+
     def is_here(self, hospital: HospitalName) -> bool:
         """Returns True for a member that gives signs of life."""
         member = self.members.get(hospital)
@@ -127,7 +132,11 @@ class Presence:
             return f"declined: {self.declined[hospital]}"
         if hospital in self.undecided:
             return "has not approved the study yet"
-        if self.cohort is not None and hospital not in self.cohort:
+        if (
+            self.cohort is not None
+            and hospital in self._study.hospitals
+            and hospital not in self.cohort
+        ):
             return "was not there when the study began"
         away = self._away.get(hospital)
         return "was not connected" if away is None else away.reason
@@ -149,11 +158,12 @@ class Presence:
 
     def _problem_with(self, described: DescribeReply) -> str | None:
         name, task = described.hospital, self._study.task
-        if name not in self._study.hospitals:
+        if name not in self._study.everyone:
             return f"the study has no hospital {name!r}; check `name` in the site file"
         if name in self.members:
             return f"another site is already connected as {name!r}; two sites cannot share a name"
-        if self.cohort is not None and name not in self.cohort:
+        is_closed = self.cohort is not None and name not in self._study.only_measuring
+        if is_closed and name not in (self.cohort or ()):
             return "the study has begun and is closed to newcomers (federation.join)"
         if described.num_samples < 1:
             return f"it reports {described.num_samples} training samples"
@@ -199,7 +209,7 @@ class Presence:
         elif hospital not in self.declined and not (
             known is not None and known.reason.partition(";")[0] == reason.partition(";")[0]
         ):
-            if hospital in self._study.hospitals:
+            if hospital in self._study.everyone:
                 self._away[hospital] = Away(hospital, reason)
             self._emit(HospitalDeclined(event.who, reason))
 
@@ -225,10 +235,10 @@ class Presence:
             return [] if is_late else self.missing
 
         self._wait(missing, deadline, lambda waited, _: self._not_started(waited))
-        if len(self.members) < study.federation.quorum:  # the others have declined
+        if self._num_ready < study.federation.quorum:  # the others have declined
             raise self._not_started(self._channel.now() - begun, RunError)
         if study.federation.join == "at_start" and not resumed:
-            self.cohort = frozenset(self.members)
+            self.cohort = frozenset(self.members).intersection(study.hospitals)
         if absent := {n: self.why_away(n) for n in study.hospitals if n not in self.members}:
             self._emit(StudyBegunWithout(absent))
 
@@ -304,7 +314,7 @@ class Presence:
 
     def _may_start(self, *, resumed: bool) -> bool:
         federation = self._study.federation
-        if self._study.user not in self.members or len(self.members) < federation.quorum:
+        if self._study.user not in self.members or self._num_ready < federation.quorum:
             return False
         # A site that is connected and says nothing must not keep the others from starting for ever.
         silent = {name for name, away in self._away.items() if away.connection is not None}
@@ -319,7 +329,7 @@ class Presence:
         )
 
     def _not_started(self, waited: float, kind: type[RunError] = HospitalsAwayError) -> RunError:
-        study, user, ready = self._study, self._study.user, len(self.members)
+        study, user, ready = self._study, self._study.user, self._num_ready
         away = {name: event.reason for name, event in self._away.items()}
         missing = ", ".join(f"{n} ({away[n]})" if n in away else n for n in self.missing)
         why = self.undecided.get(user) or away.get(user)

@@ -1,6 +1,7 @@
 """A study from the first hospital to the figures. Read it from top to bottom.
 
 run_study   who is here -> data check and scaling -> trials -> folds -> every arm -> final figures
+            -> the delivered model at other hospitals, where the study asks for that
 """
 
 from collections.abc import Callable, Mapping
@@ -30,6 +31,7 @@ from erosion_common.rounds.selection import (
     fold_studies,
     mean_curves,
 )
+from erosion_common.rounds.validation import Validated, validate
 from erosion_common.study.study import Study
 
 CROSS_FITTING = "cross-fitting"  # what the folds are displayed as
@@ -46,6 +48,7 @@ class StudyOutcome:
     choices: Mapping[str, SelectedSettings]  # by arm
     data_check: DataCheck
     summaries: Mapping[HospitalName, Summary]  # of the hospitals that described their columns
+    validation: Mapping[HospitalName, Validated]  # where others measured the delivered model
 
     @property
     def evaluation(self) -> EvaluateReply:
@@ -98,7 +101,10 @@ def run_study(ctx: RunContext) -> StudyOutcome:
         for name, member in members.items()
         if member.summary is not None and name in decisions.data_check.compared
     }
-    return StudyOutcome(ctx.study, finals, records, evaluated, choices, compared, summaries)
+    validated = validate(ctx, finals, records, evaluated)
+    return StudyOutcome(
+        ctx.study, finals, records, evaluated, choices, compared, summaries, validated
+    )
 
 
 def check_start(study: Study, weights: Path | None) -> None:

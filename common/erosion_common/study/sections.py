@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 
 from erosion_common.compression.codec import Compression
 from erosion_common.settings.base import Settings
-from erosion_common.settings.names import ColumnName, Name
+from erosion_common.settings.names import ColumnName, HospitalName, Name
 from erosion_common.tasks import AnyTask
 from erosion_common.tasks.features import NumberFeature
 from erosion_common.tasks.inputs import TabularTask
@@ -212,6 +212,16 @@ class Evaluation(Settings):
                 f" {', '.join([*arms, *references])}"
             )
         return None
+
+
+class Validation(Settings):
+    """Who measures the final model on its own patients, other than the user."""
+
+    hospitals: Annotated[tuple[HospitalName, ...], Field(max_length=10_000)] = Field(
+        default=(),
+        description="Further hospitals, not among the study's `hospitals`: they train nothing and "
+        "only measure, when the run ends or later (`erosion validate`).",
+    )
 
 
 class Fold(Settings):

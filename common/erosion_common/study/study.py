@@ -29,7 +29,14 @@ from erosion_common.settings.base import Settings, read_toml, validate
 from erosion_common.settings.names import HospitalName, Name
 from erosion_common.study import privacy, sealing
 from erosion_common.study.privacy import Privacy
-from erosion_common.study.sections import Evaluation, Federation, Fold, LocalReference, Selection
+from erosion_common.study.sections import (
+    Evaluation,
+    Federation,
+    Fold,
+    LocalReference,
+    Selection,
+    Validation,
+)
 from erosion_common.tasks import AnyTask
 from erosion_common.tasks.inputs import ImageTask
 
@@ -120,6 +127,12 @@ class Study(Settings):
         description="How the user's hospital measures the models, on patients that none was "
         "trained on.",
     )
+    validation: Validation | None = Field(
+        default=None,
+        description="Given, an empty table too: at the end every other hospital measures the "
+        "user's model on its own patients, if its site allows that, and the report shows how far "
+        "it travels ([evaluation](evaluation.md#does-it-travel)). Left out: nobody does.",
+    )
     selection: Selection | None = Field(
         default=None,
         description="Left out: the settings are as the file says. Given: each arm's settings and "
@@ -154,7 +167,7 @@ class Study(Settings):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        twice = sorted(name for name, times in Counter(self.hospitals).items() if times > 1)
+        twice = sorted(name for name, times in Counter(self.everyone).items() if times > 1)
         if twice:
             raise ValueError(f"hospitals: {', '.join(twice)} named twice; name each hospital once")
         if self.user not in (*self.hospitals, EVERY_USER):
@@ -192,6 +205,11 @@ class Study(Settings):
             raise ValueError(f"federation.sealed = true: {problem}")
         if self.privacy is not None and (problem := self._problem_with_privacy()):
             raise ValueError(f"[privacy]: {problem}")
+        if self.privacy is not None and self.validation is not None:
+            raise ValueError(
+                "[validation]: what hospitals measure has no noise, and [privacy] promises it to"
+                " their patients; leave one of them out"
+            )
         self._check_candidates()
         return self
 
@@ -337,6 +355,21 @@ class Study(Settings):
         return None if self.fold is None or self.fold.cut is None else self.fold
 
     @property
+    def only_measuring(self) -> tuple[str, ...]:
+        """The hospitals that train nothing."""
+        return () if self.validation is None else self.validation.hospitals
+
+    @property
+    def everyone(self) -> tuple[str, ...]:
+        """All hospitals that the study is sent to."""
+        return (*self.hospitals, *self.only_measuring)
+
+    def arms_asking(self, hospital: str, *, is_user: bool) -> list[str]:
+        """Return the arms in which a hospital trains; none of one that only measures."""
+        trains = hospital in self.hospitals
+        return [n for n, arm in self.arms.items() if is_user or (trains and not arm.user_only)]
+
+    @property
     def user_first(self) -> tuple[str, ...]:
         """The hospitals with the user's own in front; as they are written where all are users."""
         peers = tuple(name for name in self.hospitals if name != self.user)
@@ -403,7 +436,9 @@ class Study(Settings):
 
     def sends_sums(self, hospital: str) -> bool:
         """Return whether the hospital sends sums that columns are scaled by."""
-        return self.scaling == "federated" or (self.scaling == "user" and hospital == self.user)
+        if self.scaling == "federated":
+            return hospital in self.hospitals
+        return self.scaling == "user" and hospital == self.user
 
     def canonical_json(self) -> str:
         """Return the study as one line of JSON: what travels, and what the digest is taken of."""

@@ -228,7 +228,7 @@ class NetworkChannel:
     def _is_for_another_study(self, node_id: int) -> bool:
         if not self._others_stay or self._authorizer is None:
             return False
-        return self._authorizer.hospital_of(node_id) not in self._study.hospitals
+        return self._authorizer.hospital_of(node_id) not in self._study.everyone
 
     def _describe(self, site: _Connected) -> None:
         if self._introduction is None:
@@ -254,7 +254,7 @@ class NetworkChannel:
                 " source hangs"
             )
             name = self._known(site.node_id)
-            if name in self._study.hospitals:
+            if name in self._study.everyone:
                 yield Away(name, reason, connection)
             else:
                 yield Denied(name or f"node {site.node_id}", None, reason)
@@ -294,7 +294,7 @@ class NetworkChannel:
         hospital = known or said
         if not is_name(said):  # no words of its hospital's
             who, reason = known or f"node {node_id}", printable(reason)
-        elif hospital not in self._study.hospitals:
+        elif hospital not in self._study.everyone:
             who, reason = hospital, f"the study has no hospital {hospital!r}"
             if known is None:
                 reason += "; check `name` in the site file"
@@ -306,7 +306,7 @@ class NetworkChannel:
         else:
             who = hospital
             reason = f"its site file calls it {said!r}; `name` there must be {hospital!r}"
-        if known in self._study.hospitals:
+        if known in self._study.everyone:
             yield Away(known, reason, connection)
         elif not self._others_stay:  # else it waits for another study
             yield Denied(who, None, reason)

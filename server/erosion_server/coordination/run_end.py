@@ -11,6 +11,7 @@ from erosion_common.formats.model_card import ModelCard, write_model
 from erosion_common.protocol.messages import EvaluateReply, Summary
 from erosion_common.rounds.records import RoundRecord
 from erosion_common.rounds.study import StudyOutcome
+from erosion_common.rounds.validation import delivered_scaling
 from erosion_common.study.study import Study
 from erosion_common.support.files import write_atomically
 from erosion_common.support.process import peak_megabytes
@@ -79,6 +80,7 @@ def result_of(
         performance=evaluation.performance,
         patients=_described(outcome, ledger),
         rows_recorded=evaluation.rows_recorded,
+        validation=dict(outcome.validation),
         contributions=ledger,
         data_check=outcome.data_check,
         leak=leak,
@@ -138,8 +140,6 @@ def write(folder: RunFolder, result: Result, outcome: StudyOutcome) -> None:
 
 
 def _card(folder: RunFolder, study: Study, arm: str, evaluation: EvaluateReply) -> ModelCard:
-    own = evaluation.own_scaling
-    scaling = own if own is not None and study.arms[arm].user_only else evaluation.scaling
     return ModelCard(
         study=study.name,
         arm=arm,
@@ -148,7 +148,7 @@ def _card(folder: RunFolder, study: Study, arm: str, evaluation: EvaluateReply) 
         task=study.task,
         model=study.model,
         seed=study.seed,
-        scaling=scaling,
+        scaling=delivered_scaling(study, arm, evaluation),
         missing_means=evaluation.missing_means,
         versions=provenance.versions(),
     )

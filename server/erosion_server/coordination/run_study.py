@@ -103,7 +103,7 @@ def run_studies(planned: Sequence[Planned], setup: Setup) -> list[Result | Overv
     setup = replace(setup, updates="disk" if _are_on_disk(setup, *studies) else "memory")
     if setup.updates == "disk":
         return_freed_memory()
-    hospitals = dict.fromkeys(name for study in studies for name in study.hospitals)
+    hospitals = dict.fromkeys(name for study in studies for name in study.everyone)
     with _listening(setup, hospitals) as link:
         if len(planned) == 1:
             return [run_on(link, planned[0], setup)]
@@ -177,7 +177,7 @@ def _listening(setup: Setup, hospitals: Collection[str] = ()) -> Iterator[Link]:
 def _run_at_once(link: Link, planned: Sequence[Planned], setup: Setup) -> list[Result | Overview]:
     notices = EndNotices(link)
     for each in planned:  # a site that has done with one of them stays for the others
-        notices.begin(each.folder.run, each.study.hospitals)
+        notices.begin(each.folder.run, each.study.everyone)
     results: dict[int, Result | Overview] = {}
     problems: dict[int, BaseException] = {}
 
@@ -225,7 +225,7 @@ def run_on(
     """
     study, folder, observers = planned.study, planned.folder, planned.observers
     others_stay, notices = notices is not None, notices or EndNotices(link)
-    notices.begin(folder.run, study.hospitals)
+    notices.begin(folder.run, study.everyone)
     grid = link.open(folder.spool if _are_on_disk(setup, study) else None)
     status = CoordinatorStatus(folder.status, study, lambda: link.certificate_expires)
     observers.add("status.json", status)

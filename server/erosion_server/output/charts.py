@@ -191,6 +191,22 @@ class Plot:
             x, mark = self._x(value), MARKS[style // COLOURS % len(MARKS)]
             self._text(x, at + shift + 4, mark, f"mark s{style % COLOURS}", "middle")
 
+    def interval(
+        self, y: float, name: str, found: Estimate, style: int, inner: Estimate | None = None
+    ) -> None:
+        """Draw one row of a forest plot, cut at the axis' ends; `inner` is a thicker interval."""
+        at, look = self._y(y), _look(style)
+        self._text(self.left - 8, at + 4, name, "name", "end")
+
+        def along(value: float) -> float:
+            return self._x(min(self.x[1], max(self.x[0], value)))
+
+        for each, kind in ((found, "line"), (inner, "line thick")):
+            if each is not None:
+                ends = {"x1": along(each.low), "x2": along(each.high)}
+                self._add("line", f"{kind} {look}", **ends, y1=at, y2=at)
+        self._add("circle", f"dot {look}", cx=along(found.value), cy=at, r=3.5)
+
     def tick(self, x: float, name: str, room: float) -> None:
         """Name a place on the x axis, in the room that there is."""
         shown = shortened(printable(name), max(3, int(room / LETTER)))

@@ -46,6 +46,7 @@ from erosion_server.output.figures import (
 )
 from erosion_server.output.pages import TEMPLATES, Cell, Row, render_page, verbatim
 from erosion_server.output.report_patients import MOST_COLUMNS_SHOWN, MOST_FLOWS, patient_values
+from erosion_server.output.report_validation import travel_sentence, validation_values
 from erosion_server.output.round_facts import NewsGroup, grouped
 from erosion_server.output.run_data import RunData, read_run
 from erosion_server.output.words import (
@@ -93,6 +94,7 @@ SECTIONS = {  # in the page's order, with what shows them
     "calibration": ("Calibration", "calibrated"),
     "decisions": ("Decisions", "thresholds"),
     "groups": ("Groups of patients", "groups"),
+    "travel": ("Other hospitals", "travel"),
     "effects": ("What the model uses", "effects important"),
     "patients": ("Patients", ""),
     "hospitals": ("Hospitals by round", ""),
@@ -182,7 +184,9 @@ def report_values(
         study_file=verbatim(study_file),
         **_performance(run),
         **patient_values(run),
+        **validation_values(run),
     )
+    values["files"] += values.pop("travel_files")
     values["contents"] = [
         (name, words)
         for name, (words, keys) in SECTIONS.items()
@@ -227,6 +231,8 @@ def _bullets(run: RunData) -> list[tuple[str, str]]:
         else "No model was trained on them."
     )
     unseen = what_may_be_unseen(result.num_patients, result.class_counts, result.task)
+    elsewhere = travel_sentence(result)
+    silent = "hospitals that did not measure it" if elsewhere else "other hospitals' patients"
     return [
         ("What was compared", compared),
         (
@@ -235,9 +241,10 @@ def _bullets(run: RunData) -> list[tuple[str, str]]:
             f"{f' ({classes})' if classes else ''}. {seen}",
         ),
         ("How sure it is", sure),
+        *([("Elsewhere", elsewhere)] if elsewhere else []),
         (
             "What it does not say",
-            f"Nothing about other hospitals' patients, and nothing about causes. {unseen}",
+            f"Nothing about {silent}, and nothing about causes. {unseen}",
         ),
     ]
 
@@ -494,6 +501,7 @@ def _card(run: RunData, card: ModelCard | None) -> list[Row]:
     }.get(task.predicts, task.outcome)
     columns = ", ".join(column.name for column in task.target_columns)
     more = len(named_features) - MOST_COLUMNS_SHOWN
+    elsewhere = "" if travel_sentence(result) else "at other hospitals, "
     inputs = ", ".join(named_features[:MOST_COLUMNS_SHOWN]) or "images"
     return [
         ("Model", f"{study.model.described()}, the arm {result.delivered_arm}"),
@@ -507,10 +515,11 @@ def _card(run: RunData, card: ModelCard | None) -> list[Row]:
         ),
         ("Tested on", f"{result.num_patients} {result.tested} of {result.user} alone"),
         ("Performance", "; ".join(figures)),
+        *([("Elsewhere", said)] if (said := travel_sentence(result)) else []),
         (
             "Not known",
-            "How it does at other hospitals, in other years, and in groups that are not shown"
-            " here. You write: known limits, and who is responsible.",
+            f"How it does {elsewhere}in other years, and in groups that are not shown here. You"
+            " write: known limits, and who is responsible.",
         ),
         *([("SHA-256", str(card.sha256))] if card is not None and card.sha256 else []),
     ]

@@ -31,6 +31,10 @@ class RunData:
         every = dict.fromkeys([*self.study.hospitals, *named])
         return [name for name in every if name != self.result.user]
 
+    def shown(self, hospital: str) -> str:
+        """Return what people call a hospital."""
+        return hospital
+
     @property
     def own_counts_one(self) -> bool:
         """Whether weights are relative to the user's own in all rounds; Krum may leave that out."""

@@ -19,6 +19,7 @@ from erosion_common.protocol.messages import (
 from erosion_common.protocol.performance import Performance
 from erosion_common.rounds.data_check import DataCheck
 from erosion_common.rounds.selection import SelectedSettings, chosen
+from erosion_common.rounds.validation import Validated
 from erosion_common.settings.base import Settings
 from erosion_common.study.study import Study
 from erosion_common.tasks import DEFAULT, REGISTRY
@@ -122,6 +123,8 @@ class Result(RunFacts, UserFigures):
     patients: dict[str, Summary] = Field(default_factory=dict)  # as hospitals described their
     # training patients before the run: the user's, and of those that counted most
     rows_recorded: int | None = None  # in the user's data, rounded; None: not known
+    validation: dict[str, Validated] = Field(default_factory=dict)  # the delivered model at other
+    # hospitals, where the study asks for that
     contributions: dict[str, Contribution]
     recounts: tuple[Recount, ...] = ()  # hospitals that came back with other numbers of patients
     privacy: PrivacySpent | None = None  # None: the study promised none

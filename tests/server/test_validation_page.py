@@ -1,0 +1,148 @@
+"""The delivered model at other hospitals: the summary, and the page's section."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from erosion_common.protocol.messages import FinalMetrics
+from erosion_common.protocol.performance import Estimate, EstimateName, ModelFigures
+from erosion_common.rounds.validation import Validated
+from erosion_server.output.report import write_report
+from erosion_server.output.report_validation import (
+    MOST_ROWS,
+    summaries,
+    travel_sentence,
+    validation_values,
+)
+from erosion_server.output.run_data import RunData
+from erosion_server.run.heterogeneity import Z, pooled
+from tests.support.html_page import EVIL, Page
+from tests.support.synthetic_run import Run, make_run
+
+
+def around(value: float, error: float) -> Estimate:
+    return Estimate(value=value, low=value - Z * error, high=value + Z * error)
+
+
+def test_the_summary_is_that_of_statsmodels() -> None:
+    # statsmodels 0.14: combine_effects(eff, variance, method_re="dl", use_t=True)
+    found = pooled(
+        [around(0.9, 0.2), around(0.4, 0.3), around(1.3, 0.05**0.5), around(0.7, 0.02**0.5)],
+        "plain",
+    )
+    assert found is not None
+    assert found.predicted is not None
+    assert found.tau**2 == pytest.approx(0.06189781021897815)
+    assert found.i_squared == pytest.approx(0.596762843068262)
+    assert found.mean.value == pytest.approx(0.8424927207957993)
+    assert (found.mean.low, found.mean.high) == pytest.approx((0.28632411, 1.39866133))
+    # t of 2 degrees of freedom, 4.302653, times sqrt(tau^2 + 0.17476134980968608^2)
+    assert found.predicted[1] - found.mean.value == pytest.approx(
+        4.302652729696 * (0.06189781021897815 + 0.17476134980968608**2) ** 0.5
+    )
+
+
+def test_two_hospitals_by_hand() -> None:
+    # Variances 0.01 and 0.04, so fixed weights 100 and 25: their mean is 0.6, and
+    # Q = 100 * 0.1^2 + 25 * 0.4^2 = 5. tau^2 = (5 - 1) / (125 - (100^2 + 25^2) / 125) = 0.1.
+    found = pooled([around(0.5, 0.1), around(1.0, 0.2)], "plain")
+    assert found is not None
+    assert found.tau**2 == pytest.approx(0.1)
+    assert found.i_squared == pytest.approx(0.8)
+    weights = 1 / 0.11, 1 / 0.14
+    assert found.mean.value == pytest.approx((weights[0] * 0.5 + weights[1]) / sum(weights))
+    assert found.predicted is None
+    assert pooled([around(0.5, 0.1)], "plain") is None
+
+
+def test_equal_hospitals_have_no_variance_between_them() -> None:
+    found = pooled([around(0.8, 0.05)] * 4, "plain")
+    assert found is not None
+    assert (found.tau, found.i_squared) == (0.0, 0.0)
+    assert found.mean.high - 0.8 > Z * 0.05 / 2  # never narrower than without any
+
+
+@pytest.mark.parametrize("scale", ["log", "logit", "plain"])
+def test_perfect_and_degenerate_figures_are_pooled(scale: Any) -> None:
+    one = Estimate(value=1.0, low=1.0, high=1.0)
+    zero = Estimate(value=0.0, low=0.0, high=0.0)
+    found = pooled([one, one, one, zero], scale)
+    assert found is not None
+    assert 0.0 <= found.mean.value <= 1.0
+
+
+def validated(role: str = "external", auroc: float = 0.8, slope: float = 1.0) -> Validated:
+    metrics = {
+        "num_patients": 100,
+        "auroc": auroc,
+        "log_loss": 0.5,
+        "intervals": {"auroc": {"low": auroc - 0.1, "high": min(1.0, auroc + 0.1)}},
+    }
+    estimates: dict[EstimateName, Estimate] = {
+        "calibration_slope": around(slope, 0.2),
+        "expected_over_observed": around(1, 0.1),
+    }
+    model = ModelFigures(model="fedavg", event="ill", num_patients=100, estimates=estimates)
+    return Validated(
+        role=role,  # type: ignore[arg-type]
+        arm="fedavg",
+        metrics=FinalMetrics.model_validate(metrics),
+        models=(model,),
+    )
+
+
+def with_validation(every: dict[str, Validated]) -> Run:
+    run = make_run()
+    return replace(run, result=run.result.model_copy(update={"validation": every}))
+
+
+def test_only_hospitals_without_part_in_training_are_in_the_mean() -> None:
+    every = {
+        "a": validated(auroc=0.7),
+        "b": validated(auroc=0.8),
+        "c": validated("trained", 0.95),
+        "d": Validated(role="external", arm="fedavg", why_not="declined"),
+    }
+    result = with_validation(every).result
+    found = summaries(result)
+    assert found["auroc"].hospitals == 2
+    assert 0.7 < found["auroc"].mean.value < 0.8
+    assert "2 hospitals" in travel_sentence(result)
+    trained = {name: each for name, each in every.items() if each.role == "trained"}
+    alone = with_validation(trained).result
+    assert not summaries(alone)
+    assert "none of them is an external one" in travel_sentence(alone)
+    assert not travel_sentence(with_validation({}).result)
+
+
+def test_the_page_names_each_hospitals_part_and_files_hold_all(tmp_path: Path) -> None:
+    every = {
+        "a": validated(auroc=0.7, slope=0.6),
+        "b": validated(auroc=0.8),
+        "e": validated(auroc=0.75),
+        "c": validated("trained", 0.95),
+        "d": Validated(role="external", arm="fedavg", why_not=EVIL),
+    }
+    path = write_report(with_validation(every).write(tmp_path / "run"))
+    page = Page(path.read_text("utf-8"))
+    assert "took part in training" in page.text
+    assert not {"script", "b-evil"} & {tag for tag, _ in page.tags}
+    lines = (path.parent / "figures" / "validation.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines] == ["hospital", *every, "(mean)"]
+    assert (path.parent / "figures" / "forest-auroc.svg").exists()
+
+
+def test_a_thousand_hospitals_stay_readable(tmp_path: Path) -> None:
+    every = {f"h{n:04}": validated(auroc=0.6 + 0.2 * (n % 7) / 7) for n in range(1000)}
+    run = with_validation(every)
+    found = validation_values(RunData(run.study, run.records, run.result))
+    assert len(found["travel"]) == MOST_ROWS + 2
+    assert found["travel_more"] == 1000 - MOST_ROWS
+    path = write_report(run.write(tmp_path / "run"))
+    assert path.stat().st_size < 2e6
+    drawn = (path.parent / "figures" / "forest-auroc.svg").read_text()
+    assert drawn.count("<circle") == MOST_ROWS + 1
+    lines = (path.parent / "figures" / "forest-auroc.csv").read_text().splitlines()
+    assert len(lines) == 1001
