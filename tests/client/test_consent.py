@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -168,6 +168,17 @@ def test_a_rule_approves_what_asks_less_than_was_declined(
     fewer = {**STUDY["task"], "features": ["x1"]}  # type: ignore[dict-item]
     Consent(automatic, records, "c").check(study(user="b", task=fewer))
     Consent(automatic, records, "c").check(study(user="a"))
+
+
+@pytest.mark.parametrize(("epsilon", "is_less"), [(3, True), (100, False)])
+def test_a_promise_that_is_hardly_one_is_no_less_than_was_declined(
+    records: Records, automatic: Site, epsilon: float, is_less: bool
+) -> None:
+    plain = {"arms": {"fedavg": {}, "local": {}}, "scaling": "user"}
+    privacy = {"epsilon": epsilon, "learning_rate": 0.1}
+    decide(records, entry_of(study(**plain), records), approve=False, by="somebody")
+    with nullcontext() if is_less else raises(Refusal, "asks no less"):
+        Consent(automatic, records, "c").check(study(**plain, privacy=privacy))
 
 
 def test_the_latest_of_several_decisions_holds(records: Records, consent: Consent) -> None:

@@ -281,6 +281,18 @@ def test_a_site_is_well_only_while_it_is_connected(
         assert (code, "revoked" in problems) == (2, True)
 
 
+def test_what_a_status_file_says_rewrites_no_screen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with observed_site(tmp_path) as site:
+        site.disconnected("away\x1b[2J\u202e\nOK  running")
+        site._sign._write()
+        main(["status", str(tmp_path)])
+    lines = capsys.readouterr().out.splitlines()
+    assert all(map(str.isprintable, lines))
+    assert not any(line.startswith("OK") for line in lines)
+
+
 @pytest.mark.parametrize(("days", "code"), [(300, 0), (20, 1), (-1, 2)])
 def test_a_sites_certificate_counts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], days: int, code: int

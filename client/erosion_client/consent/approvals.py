@@ -239,15 +239,22 @@ def declined_before(site: Site, study: Study, records: Records) -> StudyEntry | 
     return None
 
 
+_WEAKEST_PROMISE = 8.0  # epsilon: with more, a declined study is hardly kept better than without
+
+
 def _asks_no_less(site: Site, study: Study, declined: Study) -> bool:
     new, old = part_asked(site, study), part_asked(site, declined)
-    is_better_kept = (new.privacy is not None and old.privacy is None) or (
+    is_better_kept = (_is_private(new) and not _is_private(old)) or (
         new.federation.sealed and not old.federation.sealed
     )
     measures, measured = (site.name in each.only_measuring for each in (new, old))
     is_smaller_role = (old.user == site.name and new.user != site.name) or measures > measured
     asks_for_all = _columns(site, old) <= _columns(site, new)
     return asks_for_all and not is_better_kept and not is_smaller_role
+
+
+def _is_private(study: Study) -> bool:
+    return study.privacy is not None and study.privacy.epsilon <= _WEAKEST_PROMISE
 
 
 def _columns(site: Site, study: Study) -> set[str]:

@@ -18,6 +18,7 @@ from typing import Any
 from erosion_common.errors import ErosionError, RunError, SiteError
 from erosion_common.support import expiry
 from erosion_common.support.files import check_named, read_named, replacing
+from erosion_common.support.text import printable
 
 logger = logging.getLogger("erosion.status")
 
@@ -272,7 +273,8 @@ def in_words(path: Path, seen: Seen) -> str:
             )
         lines.append(("state", state))
     width = max(len(label) for label, _ in lines)
-    return "\n".join(f"{label:<{width}}  {text}" for label, text in [*lines, ("file", str(path))])
+    lines.append(("file", str(path)))
+    return "\n".join(f"{label:<{width}}  {printable(t, at_most=4000)}" for label, t in lines)
 
 
 def lines_of_status(values: Mapping[str, Any]) -> list[tuple[str, str]]:
