@@ -22,6 +22,11 @@ def rule_of(rule: str | ArmBase, settings: dict[str, Any]) -> ArmBase:
         if rule in KEEP_AT_SITES:  # what stays at a site is its ClientApp's business
             settings = {"own_parameters": (), **settings}
         made = validate(REGISTRY[rule], settings, f"The settings of {rule}", StudyError)
+    if made.finish != "none":
+        raise StudyError(
+            f"finish = {made.finish!r} is a step at the user's site, which an ordinary ClientApp"
+            " does not take; leave it out."
+        )
     if made.own_parameters:
         raise StudyError(
             f"own_parameters = {made.own_parameters!r}: what stays at a site is for its ClientApp"

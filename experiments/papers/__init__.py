@@ -11,6 +11,7 @@ from experiments.papers import (
     image_sites,
     inference,
     mnist,
+    personal_finish,
     privacy,
     protections,
     quadratic_page,
@@ -45,6 +46,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         split_studies.LOCAL_STEPS,
         verdict_page.EXPERIMENT,
         references.EXPERIMENT,
+        personal_finish.EXPERIMENT,
         rules.CONFIRMATION,
         robustness_page.EXPERIMENT,
     )

@@ -8,6 +8,7 @@ import torch
 
 from erosion_common.formats.json_file import with_checksum, without_checksum
 from erosion_common.formats.model_card import CARD, ModelCard, write_model
+from erosion_common.learning.finished import Predictor
 from erosion_common.protocol.messages import Scaling
 from erosion_common.study.study import Study
 from tests.support.small_study import make_study
@@ -18,7 +19,7 @@ SCALING = Scaling(mean=(50.0, 0.0), deviation=(10.0, 1.0))
 
 
 def run_folder(
-    folder: Path, study: Study | None = None, parameters: torch.Tensor = PARAMETERS, **changes: Any
+    folder: Path, study: Study | None = None, parameters: Predictor = PARAMETERS, **changes: Any
 ) -> Path:
     study = study or make_study()
     card = ModelCard(

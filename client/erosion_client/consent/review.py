@@ -286,7 +286,9 @@ def _as_user(study: Study, cell: int) -> Iterator[str]:
             )
         if stands_in(study.task, scaled=is_scaled):
             yield "as the user: at the end what stands for missing values here, rounded"
-    yield "as the user: its personal model, to its coordinator"
+    finished = any(arm.finish != "none" for arm in study.arms.values())
+    layers = " (with the last layers that the finish fitted here)" if finished else ""
+    yield f"as the user: its personal model{layers}, to its coordinator"
     if study.validation is not None:
         yield "as the user: its final model, to every other hospital, which measures it"
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from erosion_client.dataset.local_dataset import LocalDataset
 from erosion_client.evaluation.performance import drawn_patients, estimate, fitted
 from erosion_common.errors import Refusal
-from erosion_common.learning.local_sgd import predictions_of
+from erosion_common.learning.finished import Finished, Predictor, predicted_by
 from erosion_common.protocol.messages import Scaling
 from erosion_common.protocol.performance import (
     MOST_COLUMNS,
@@ -78,7 +78,7 @@ def _places(task: TabularTask) -> Iterator[tuple[str, slice]]:
 
 
 def permuted_losses(
-    dataset: LocalDataset, parameters: Tensor, scaling: Scaling | None, arm: str
+    dataset: LocalDataset, predictor: Predictor, scaling: Scaling | None, arm: str
 ) -> Floats | None:
     """Return by how much each test patient's loss grows without a column: (n, features).
 
@@ -100,7 +100,7 @@ def permuted_losses(
 
     def losses(inputs: Tensor) -> Floats:
         """Return the mean loss of each patient over as many repetitions of the rows."""
-        predicted = predictions_of(task, dataset.model, parameters, inputs).cpu().numpy()
+        predicted = predicted_by(task, dataset.model, predictor, inputs).cpu().numpy()
         each = task.usable(predicted).reshape(-1, len(rows), predicted.shape[-1])
         found = [
             task.patient_losses(task.predictions_of_patients(one, patients), outcomes[:num_tried])
@@ -144,7 +144,7 @@ def importance(dataset: LocalDataset, grown: Floats) -> list[Importance]:
 
 def dependence(
     dataset: LocalDataset,
-    parameters: Tensor,
+    predictor: Predictor,
     scaling: Scaling | None,
     arm: str,
     ranked: Sequence[str],
@@ -164,7 +164,7 @@ def dependence(
     def mean_with(columns: slice, values: Tensor) -> float:
         changed = inputs.clone()
         changed[:, columns] = values.to(inputs)
-        predicted = predictions_of(task, dataset.model, parameters, changed).cpu().numpy()
+        predicted = predicted_by(task, dataset.model, predictor, changed).cpu().numpy()
         of_patients = means_of_patients(task.usable(predicted), patients)[:, -1]
         mean = float(of_patients.mean())
         return float(f"{1 - mean if isinstance(task, Survival) else mean:.6g}")
@@ -202,14 +202,17 @@ def _described(dataset: LocalDataset) -> dict[str, tuple[float, float]]:
     }
 
 
-def linear_effects(dataset: LocalDataset, parameters: Tensor) -> Floats | None:
+def linear_effects(dataset: LocalDataset, predictor: Predictor) -> Floats | None:
     """Return a linear model's effect of each encoded column (q,); None where there is no such.
+
+    After a finish it is the mean over its last layers.
 
     The log odds of the second class; in the outcome's unit; the mean log odds of the hazards.
     """
     study, task = dataset.study, dataset.study.task
     if study.model.name != "logistic" or not isinstance(task, TabularTask):
         return None
+    parameters = predictor.mean() if isinstance(predictor, Finished) else predictor
     is_ensemble = parameters.numel() > dataset.dim
     if is_ensemble or (isinstance(task, Classification) and task.num_outputs > 2):
         return None

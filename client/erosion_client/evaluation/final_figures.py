@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import ceil, isfinite
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from erosion_client.dataset.local_dataset import LocalDataset
 from erosion_client.dataset.single_column import outcome_of, strength, strength_held_out
@@ -21,6 +21,7 @@ from erosion_client.evaluation.held_out import BASE_RATE, Explained
 from erosion_client.evaluation.performance import model_figures, subgroups
 from erosion_client.training.request import faults_of
 from erosion_common.errors import SiteError
+from erosion_common.learning.finished import Predictor
 from erosion_common.protocol.messages import (
     FEWEST_OF_A_CLASS,
     LARGEST_FIGURE,
@@ -29,6 +30,7 @@ from erosion_common.protocol.messages import (
     Comparison,
     EvaluateReply,
     FinalMetrics,
+    FinishFigures,
     Interval,
     Metrics,
     Scaling,
@@ -136,7 +138,8 @@ def final_figures(
     better: Sequence[str] = (),
     *,
     explained: Explained | None = None,
-    final_parameters: Tensor | None = None,
+    final_model: Predictor | None = None,
+    finishes: Mapping[str, FinishFigures] = MappingProxyType({}),
 ) -> EvaluateReply:
     """Return what the user's site sends at a study's end.
 
@@ -144,7 +147,7 @@ def final_figures(
     or of all where each was predicted with its fold, (cuts, n, k), including those of the base
     rate. `pooled`: the scaling that the coordinator sent. `better`: which of several references
     predicts better, according to the training part, or to each fold's in order. `explained`: what
-    the shown arm's model uses; `final_parameters`: of that model.
+    the shown arm's model uses; `final_model`: that one. `finishes`: of the arms that have one.
     """
     study, task = dataset.study, dataset.study.task
     # All patients, where each was predicted with its fold. What metrics need from them is equal
@@ -177,6 +180,7 @@ def final_figures(
         arms={arm: measured(predicted) for arm, predicted in arms.items()},
         references={name: measured(predicted) for name, predicted in references.items()},
         base_rate=measured(base_rate),
+        finishes=dict(finishes),
         comparison=_verdict(dataset, {**arms, **references}, targets, better),
         scaling=dataset.scaling(pooled),
         own_scaling=own_scaling,
@@ -185,7 +189,7 @@ def final_figures(
         class_counts=dataset.cells.groups(task.groups(targets)),
         rows_recorded=dataset.num_recorded,
         performance=_performance(
-            dataset, {**arms, **references}, pooled, explained or Explained(), final_parameters
+            dataset, {**arms, **references}, pooled, explained or Explained(), final_model
         ),
     )
 
@@ -195,7 +199,7 @@ def _performance(
     predictions: Mapping[str, Floats],
     pooled: Scaling | None,
     explained: Explained,
-    final_parameters: Tensor | None,
+    final_model: Predictor | None,
 ) -> Performance:
     """Return curves, groups and effects; without those that cannot be computed."""
     study, arm = dataset.study, shown_arm(dataset.study)
@@ -210,11 +214,11 @@ def _performance(
     if explained.permuted_losses is not None:
         losses = explained.permuted_losses
         ranked = importance(dataset, losses if losses.ndim == 3 else losses[None])
-    if final_parameters is not None:
+    if final_model is not None:
         names = [each.column for each in ranked]
         with suppress(SiteError), faults_of(study.model):  # it may fail on values of no patient
-            shown = [*dependence(dataset, final_parameters, pooled, arm, names)]
-        found = linear_effects(dataset, final_parameters)
+            shown = [*dependence(dataset, final_model, pooled, arm, names)]
+        found = linear_effects(dataset, final_model)
         if found is not None:
             scaling = dataset.scaling(pooled, arm)
             effects = coefficients(dataset, found, scaling, explained.effects_in_folds)

@@ -28,7 +28,7 @@ from erosion_client.evaluation.held_out import (
 )
 from erosion_common.errors import CheckpointError, DataError
 from erosion_common.formats.model_card import ModelCard, read_model, saved_network
-from erosion_common.learning.local_sgd import predictions_of
+from erosion_common.learning.finished import Predictor, predicted_by
 from erosion_common.support.files import write_atomically
 from erosion_common.support.text import harmless
 from erosion_common.tasks.inputs import TabularTask
@@ -43,7 +43,7 @@ class SavedModel:
     card: ModelCard
     task: TabularTask
     network: nn.Module
-    parameters: Tensor  # (dim,), or (m, dim) for the mean of m models
+    predictor: Predictor
     trained_on: TrainedOn | None = None  # None: not found where it would be kept
 
 
@@ -174,20 +174,20 @@ def load_saved_model(
 
     Raises CheckpointError, and ModelError where its code or its weights are missing.
     """
-    card, parameters = read_model(run_folder, arm)
+    card, predictor = read_model(run_folder, arm)
     if not isinstance(card.task, TabularTask):
         raise CheckpointError(
             f"{run_folder} holds a model of images; predicting reads tables only."
         )
-    network = saved_network(card, parameters, run_folder, weights)
+    network = saved_network(card, predictor, run_folder, weights)
     at_site = run_folder_at(site_folder or testbed_site(run_folder, card.user), card.run)
-    return SavedModel(card, card.task, network, parameters, read_trained_on(at_site))
+    return SavedModel(card, card.task, network, predictor, read_trained_on(at_site))
 
 
 def _predictions(saved: SavedModel, inputs: Tensor) -> NDArray[np.float64]:
     if not len(inputs):
         return np.empty((0, saved.task.num_outputs))
-    predicted = predictions_of(saved.task, saved.network, saved.parameters, inputs)
+    predicted = predicted_by(saved.task, saved.network, saved.predictor, inputs)
     predictions: NDArray[np.float64] = predicted.numpy()
     if not np.isfinite(predictions).all():
         raise CheckpointError("The model's training diverged: it has no prediction to give.")

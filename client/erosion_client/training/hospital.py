@@ -21,6 +21,7 @@ from erosion_client.disclosure.control import DisclosureControl
 from erosion_client.evaluation.explanation import linear_effects, permuted_losses, shown_arm
 from erosion_client.evaluation.external import external_figures
 from erosion_client.evaluation.final_figures import final_figures, measure, no_figures_yet
+from erosion_client.evaluation.finish import finished
 from erosion_client.evaluation.held_out import (
     BASE_RATE,
     Explained,
@@ -60,7 +61,8 @@ from erosion_common.algorithms.base import TRAIN, ArmBase
 from erosion_common.algorithms.personal_layers import personal_parameters, take_step
 from erosion_common.compression.codec import compress_with_feedback
 from erosion_common.errors import Refusal, SiteError
-from erosion_common.learning.local_sgd import Trainer, predictions_of, train_locally
+from erosion_common.learning.finished import Finished, Predictor, last_layer, predicted_by
+from erosion_common.learning.local_sgd import Trainer, train_locally
 from erosion_common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork, Tensors
 from erosion_common.learning.models import first_parameters
 from erosion_common.protocol.messages import (
@@ -69,6 +71,7 @@ from erosion_common.protocol.messages import (
     EvaluateReply,
     EvaluateRequest,
     EvaluateResult,
+    FinishFigures,
     Scaling,
     StepReply,
     StepResult,
@@ -77,6 +80,7 @@ from erosion_common.protocol.messages import (
     TrainReply,
     TrainRequest,
     TrainResult,
+    layers_of,
 )
 from erosion_common.study.sections import BEST_LOCAL
 from erosion_common.study.study import Study
@@ -161,6 +165,9 @@ class Hospital:
         self._private.check(study, prepared.disclosed_samples)
         if self._is_sealed(study):
             self._sealed.check()  # before others count on a hospital that can be in no sum
+        has_finish = any(arm.finish != "none" for arm in study.arms.values())
+        if has_finish and last_layer(prepared.model) is None:
+            raise Refusal(f"Study {study.name!r}: a finish needs a model that ends in nn.Linear.")
         if is_new:
             warm_up(prepared.model, study.task.input_shape, study.training)
         return DescribeReply(
@@ -236,11 +243,11 @@ class Hospital:
         shown = shown_arm(study)
         folds = FoldPredictions(self._kept, study, request.run)
         with faults_of(study.model):
-            personal = {arm: self._personal(prepared, request, arm) for arm in request.parameters}
+            personal, finishes = self._predictors(prepared, request)
             if study.evaluation.folds is None or fold is not None:
                 predictions = {
-                    arm: self._predictions(prepared, parameters, request.scaling, arm)
-                    for arm, parameters in personal.items()
+                    arm: self._predictions(prepared, predictor, request.scaling, arm)
+                    for arm, predictor in personal.items()
                 }
                 references, better = self._references(prepared, request)
                 predictions |= references
@@ -258,20 +265,23 @@ class Hospital:
             return EvaluateResult(no_figures_yet(self.name))
         measured = {name: each for name, each in predictions.items() if name != BASE_RATE}
         self._write_held_out(prepared, request.run, measured, places)
-        differing = {
-            arm: parameters.cpu()
-            for arm, parameters in personal.items()
-            if not torch.equal(parameters.cpu(), request.parameters[arm])
-        }
+        differing, layers = {}, {}
+        for arm, predictor in personal.items():
+            own = predictor.parameters if isinstance(predictor, Finished) else predictor
+            if not torch.equal(own.cpu(), request.parameters[arm]):
+                differing[arm] = own.cpu()
+            if isinstance(predictor, Finished):
+                layers[layers_of(arm)] = predictor.layers.cpu()
         figures = final_figures(
             prepared,
             predictions,
             request.scaling,
             better,
             explained=explained,
-            final_parameters=personal.get(shown),
+            final_model=personal.get(shown),
+            finishes=finishes,
         )
-        return EvaluateResult(figures, differing)
+        return EvaluateResult(figures, {**differing, **layers})
 
     def _measured_elsewhere(self, request: EvaluateRequest) -> EvaluateReply:
         """Return the figures of another hospital's model on these patients."""
@@ -291,16 +301,16 @@ class Hospital:
             return external_figures(self.name, prepared, request)
 
     def _explained(
-        self, prepared: LocalDataset, personal: Mapping[str, Tensor], scaling: Scaling | None
+        self, prepared: LocalDataset, personal: Mapping[str, Predictor], scaling: Scaling | None
     ) -> Explained:
         """Return what the shown arm's model uses, as measured on the test part."""
         arm = shown_arm(prepared.study)
-        if (parameters := personal.get(arm)) is None:
+        if (predictor := personal.get(arm)) is None:
             return Explained()
         losses = None
         with suppress(SiteError), faults_of(prepared.study.model):  # on mixtures of patients
-            losses = permuted_losses(prepared, parameters, scaling, arm)
-        return Explained(losses, linear_effects(prepared, parameters))
+            losses = permuted_losses(prepared, predictor, scaling, arm)
+        return Explained(losses, linear_effects(prepared, predictor))
 
     def _references(
         self, prepared: LocalDataset, request: EvaluateRequest
@@ -485,11 +495,23 @@ class Hospital:
                 self._noted.add((study.name, note))
                 logger.warning("%s, study %s: %s", self.name, study.name, note)
 
-    def _personal(self, prepared: LocalDataset, request: EvaluateRequest, arm: str) -> Tensor:
-        """Return the user's parameters after the last round: (dim,) or (m, dim)."""
-        study = request.study
-        work = self._work(prepared, request, arm, Moment(study.rounds + 1))
-        return personal_parameters(arm_of(request, arm), work, study.build_context.layout)
+    def _predictors(
+        self, prepared: LocalDataset, request: EvaluateRequest
+    ) -> tuple[dict[str, Predictor], dict[str, FinishFigures]]:
+        """Return what the user predicts with after the last round, and figures of finishes."""
+        study, predictors = request.study, dict[str, Predictor]()
+        finishes: dict[str, FinishFigures] = {}
+        for arm in request.parameters:
+            settings = arm_of(request, arm)
+            work = self._work(prepared, request, arm, Moment(study.rounds + 1))
+            own = personal_parameters(settings, work, study.build_context.layout)
+            predictors[arm] = own
+            if settings.finish != "none":
+                targets, patients = prepared.training_targets, prepared.training_patients.numpy()
+                predictors[arm], finishes[arm] = finished(
+                    study.task, prepared.model, own, work.inputs, targets, patients
+                )
+        return predictors, finishes
 
     def _work(
         self,
@@ -534,11 +556,11 @@ class Hospital:
         )
 
     def _predictions(
-        self, prepared: LocalDataset, parameters: Tensor, scaling: Scaling | None, arm: str
+        self, prepared: LocalDataset, predictor: Predictor, scaling: Scaling | None, arm: str
     ) -> Floats:
         """Return predictions for the patients of the test part, one each: (n, k)."""
         task, (_, test) = prepared.study.task, prepared.parts(scaling, arm)
-        predicted = predictions_of(task, prepared.model, parameters, test.inputs)
+        predicted = predicted_by(task, prepared.model, predictor, test.inputs)
         of_rows = task.usable(predicted.cpu().numpy())
         return task.predictions_of_patients(of_rows, prepared.test_patients)
 

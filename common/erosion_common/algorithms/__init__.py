@@ -107,6 +107,18 @@ alone and never sends. They are "output_bias" (which then starts at the hospital
 differ in something that few parameters can hold, above all in how common the disease is. Source:
 FedPer (Arivazhagan et al., Federated Learning with Personalization Layers, 2019).
 
+`weight_erosion`, `evidence_erosion`, `fedavg`, `fedprox` and `personal_intercept` take `finish`.
+With "evidence" the user's update is weighed and compared as ever, but not added to the step: its
+weight only makes the step shorter. So the model has not seen the user's outcomes (but for an output
+bias that stays there), and is an offset of a regression of the user's training patients: output =
+a offset + b + z d, with z their standardised columns, or for a network what its last layer takes.
+a is drawn to 1, b and d to 0, by every strength on a grid, and the predictions are averaged by how
+well each strength explains the outcomes (Laplace's evidence; a number's is exact), over models with
+the offset and without it. Nothing is drawn at random, and no figure or update is sent for it. Of
+survival a column moves the hazards of all intervals alike. Use it where you want to lose nothing by
+collaborating: with others that do not help, it is a ridge regression of the user's patients alone.
+Source: this project; the average: Hoeting et al., Bayesian Model Averaging, 1999.
+
 Every method that averages or selects updates takes `server_optimizer`: what becomes of a round's
 aggregate. "none" is the aggregate itself, "momentum" adds the earlier ones (FedAvgM), "adam",
 "yogi" and "adagrad" scale every parameter's step by the size of its earlier ones. Each is a table

@@ -133,6 +133,7 @@ def broadcasts_nothing(_state: Any) -> Tensors:
     return {}
 
 
+OUTPUT_BIAS, OUTPUT_LAYER = "output_bias", "output_layer"  # by any name in the model
 TRAIN = "train"  # the step of every method that asks once
 
 
@@ -292,6 +293,8 @@ class ArmBase(Settings):
     # asks of a cohort no more than distances and one sum, which is what sealed rounds give
     private_updates: ClassVar[bool] = False
     # what its peers send and keep depends on their patients through `LocalWork.update` alone
+    leaves_user_out: ClassVar[bool] = False
+    # takes its steps by `average`, and keeps nothing else of the user's own update
     compares_steps: ClassVar[bool] = False
     # compares updates as of equally many steps, which hospitals then report
     measured_attachments: ClassVar[tuple[str, ...]] = ()
@@ -302,6 +305,12 @@ class ArmBase(Settings):
         default=(),
         description="Names of parameters that every hospital keeps to itself, such as "
         '`"*.bias"`; see [algorithms](algorithms.md).',
+    )
+    finish: Literal["none", "evidence"] = Field(
+        default="none",
+        description="A last step at the user's site, which sends nothing to anybody for it. "
+        "`\"evidence\"`: the others' model, made without adding the user's updates, is an offset "
+        "of a ridge regression of the user's training patients.",
     )
 
     @classmethod
@@ -330,6 +339,16 @@ class ArmBase(Settings):
         result = work.update(work.received)
         steps = result.steps if self.compares_steps else None
         return LocalOutcome(result.delta, result.samples_seen, steps=steps)
+
+    def average(self, cohort: Cohort, shares: Tensor) -> Tensor:
+        """Return the average by these shares (n+1,), own first; a finish leaves the user's out.
+
+        What is left out is not shared out to others: the user's share shortens the step.
+        """
+        parts = shares / shares.sum()
+        if self.finish != "none":
+            parts[0] = 0.0
+        return cohort.weighted_sum(parts)
 
     def equal_steps(self, context: BuildContext) -> Callable[[int], int] | None:
         """Return the approximate steps by samples, where updates are used as of equally many.
@@ -385,6 +404,8 @@ class ArmBase(Settings):
         """Return what makes this algorithm impossible on sealed rounds, or None."""
         if set(self.site_steps()) != {TRAIN}:
             return "it asks for more than updates, which would leave in the clear"
+        if self.finish != "none":
+            return f'finish = "{self.finish}" needs a sum without the user\'s own update'
         return None if self.sums_only else "it needs single updates, which nobody sees there"
 
     def problem_with_sealed_training(self, training: Training) -> str | None:
@@ -397,6 +418,23 @@ class ArmBase(Settings):
         if self.user_only or (self.private_updates and set(self.site_steps()) == {TRAIN}):
             return None
         return "its hospitals send or train on more than noised updates, which shows patients"
+
+    def problem_with_finish(self) -> str | None:
+        """Return why no finish can follow this algorithm, or None."""
+        if self.finish == "none":
+            return None
+        if not self.leaves_user_out:
+            return (
+                f'finish = "{self.finish}" needs a model without the user\'s updates, which'
+                f" {self.algorithm} does not make; take weight_erosion, evidence_erosion, fedavg,"
+                " fedprox or personal_intercept"
+            )
+        if set(self.own_parameters) - {OUTPUT_BIAS}:
+            return (
+                f'finish = "{self.finish}": the user would train own_parameters on the outcomes'
+                f" that the finish is fitted to; keep no more than {OUTPUT_BIAS!r}"
+            )
+        return None
 
     def problem_with(self, num_hospitals: int) -> str | None:
         """Return what makes this algorithm impossible in a study of `num_hospitals`, or None."""

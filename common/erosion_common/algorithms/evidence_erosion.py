@@ -9,9 +9,14 @@ import torch
 from pydantic import Field
 
 from erosion_common.aggregation.cohort import Cohort, HospitalName, Update
-from erosion_common.algorithms.base import Algorithm, BuildContext, Step, relative_weights
+from erosion_common.algorithms.base import (
+    OUTPUT_BIAS,
+    Algorithm,
+    BuildContext,
+    Step,
+    relative_weights,
+)
 from erosion_common.algorithms.equal_steps import as_of_equal_steps, problem_with_sealed_epochs
-from erosion_common.algorithms.personal_layers import OUTPUT_BIAS
 from erosion_common.algorithms.server_optimizer import AggregatingArm
 from erosion_common.algorithms.weight_erosion import noise_in
 from erosion_common.learning.local_work import LocalOutcome, LocalWork, WorkSize
@@ -49,6 +54,7 @@ class EvidenceErosion(AggregatingArm):
     sums_only: ClassVar[bool] = True
     private_updates: ClassVar[bool] = True
     compares_steps: ClassVar[bool] = True
+    leaves_user_out: ClassVar[bool] = True
 
     algorithm: Literal["evidence_erosion"] = "evidence_erosion"
     own_parameters: tuple[str, ...] = Field(
@@ -118,7 +124,7 @@ class EvidenceErosion(AggregatingArm):
             others = zip(cohort.updates[1:], added, strict=True)
             shares = [1.0, *(faded * self._share(after, cohort.own, u, a) for u, a in others)]
             factors = torch.tensor(shares, dtype=torch.float64)
-            delta = cohort.weighted_sum(factors / factors.sum())
+            delta = self.average(cohort, factors)
             return Step(delta, relative_weights(cohort, shares), after)
 
         return Algorithm(lambda _dim: EvidenceErosionState(0, {}, {}), update)

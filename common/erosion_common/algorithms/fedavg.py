@@ -9,6 +9,7 @@ from torch import Tensor
 
 from erosion_common.aggregation.cohort import Cohort
 from erosion_common.algorithms.base import (
+    OUTPUT_BIAS,
     Algorithm,
     BuildContext,
     NoState,
@@ -16,7 +17,6 @@ from erosion_common.algorithms.base import (
     no_state,
     relative_weights,
 )
-from erosion_common.algorithms.personal_layers import OUTPUT_BIAS
 from erosion_common.algorithms.server_optimizer import AggregatingArm
 from erosion_common.learning.local_work import LocalOutcome, LocalWork
 from erosion_common.learning.training import Training
@@ -43,7 +43,7 @@ class Averaging(AggregatingArm):
             counts = torch.tensor(
                 [u.num_samples if by_samples else 1 for u in cohort.updates], dtype=torch.float64
             )
-            delta = cohort.weighted_sum(counts / counts.sum())
+            delta = self.average(cohort, counts)
             return Step(delta, relative_weights(cohort, counts.tolist()), state)
 
         return Algorithm(no_state, update)
@@ -58,6 +58,8 @@ class FedAvg(Averaging):
     Source: McMahan et al., Communication-Efficient Learning of Deep Networks, 2017.
     """
 
+    leaves_user_out: ClassVar[bool] = True
+
     algorithm: Literal["fedavg"] = "fedavg"
 
 
@@ -70,6 +72,8 @@ class FedProx(Averaging):
     makes no personal model.
     Source: Li et al., Federated Optimization in Heterogeneous Networks, 2020.
     """
+
+    leaves_user_out: ClassVar[bool] = True
 
     algorithm: Literal["fedprox"] = "fedprox"
     proximal_weight: float = Field(  # mu
@@ -121,6 +125,8 @@ class PersonalIntercept(Averaging):
     Source: FedPer (Arivazhagan et al., Federated Learning with Personalization Layers, 2019) with
     the smallest of layers.
     """
+
+    leaves_user_out: ClassVar[bool] = True
 
     algorithm: Literal["personal_intercept"] = "personal_intercept"
     own_parameters: tuple[str, ...] = Field(

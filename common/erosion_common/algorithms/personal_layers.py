@@ -15,7 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from erosion_common.algorithms.base import TRAIN, ArmBase, Layout, SiteStep
+from erosion_common.algorithms.base import (
+    OUTPUT_BIAS,
+    OUTPUT_LAYER,
+    TRAIN,
+    ArmBase,
+    Layout,
+    SiteStep,
+)
 from erosion_common.errors import Refusal
 from erosion_common.learning.local_work import LocalAnswer, LocalOutcome, LocalWork
 
@@ -89,7 +96,6 @@ def _problems(outcome: Any, work: LocalWork) -> Iterator[str]:
                 yield f"{name!r:.80} of `{what}` is {kinds}; write a str, and detach() the tensor"
 
 
-OUTPUT_BIAS, OUTPUT_LAYER = "output_bias", "output_layer"  # by any name in the model
 _KEPT = "own_parameters"
 
 

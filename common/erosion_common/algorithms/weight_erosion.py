@@ -12,6 +12,7 @@ from torch import Tensor
 
 from erosion_common.aggregation.cohort import Cohort, HospitalName, KnowsProducts, Update
 from erosion_common.algorithms.base import (
+    OUTPUT_BIAS,
     Algorithm,
     BuildContext,
     Layout,
@@ -24,7 +25,7 @@ from erosion_common.algorithms.equal_steps import (
     problem_with_sealed_epochs,
     unequal_steps,
 )
-from erosion_common.algorithms.personal_layers import OUTPUT_BIAS, own_places
+from erosion_common.algorithms.personal_layers import own_places
 from erosion_common.algorithms.server_optimizer import AggregatingArm
 from erosion_common.learning.training import Training
 from erosion_common.settings.names import OrAuto
@@ -313,6 +314,7 @@ class WeightErosion(AggregatingArm):
     sums_only: ClassVar[bool] = True
     private_updates: ClassVar[bool] = True
     compares_steps: ClassVar[bool] = True
+    leaves_user_out: ClassVar[bool] = True
 
     algorithm: Literal["weight_erosion"] = "weight_erosion"
     preset: Literal["paper", "recommended"] | None = Field(
@@ -490,7 +492,7 @@ class WeightErosion(AggregatingArm):
         if note and self.cone == "stop":
             nothing = torch.zeros_like(cohort.own.delta)
             return Step(nothing, _shown(known, cohort), state, outcome="stopped", note=note)
-        delta = cohort.weighted_sum(factors / factors.sum())  # eq. 6, with the new weights
+        delta = self.average(cohort, factors)  # eq. 6, with the new weights
         distances = dict(zip(cohort.peers, measured.to_own, strict=True))
         return Step(delta, _shown(after, cohort), after, note=note, distances=distances)
 

@@ -11,10 +11,12 @@ from torch import Tensor, nn
 
 from erosion_common.errors import CheckpointError
 from erosion_common.formats.json_file import read_json, write_json
+from erosion_common.learning.finished import Finished, Predictor, problem_with_layers_of
 from erosion_common.learning.models import (
     ModelSettings,
     build_model,
     load_flat_parameters,
+    parameter_layout,
     parameter_shapes,
 )
 from erosion_common.protocol.messages import Scaling
@@ -26,6 +28,7 @@ from erosion_common.tasks import AnyTask
 from erosion_common.tasks.inputs import TabularTask, stands_in
 
 CARD, PARAMETERS, ARMS = "model.json", "model.safetensors", "models"
+LAYERS = "finish.safetensors"  # the last layers of a finish, which the model is averaged over
 FORMAT: Final = 1  # raised when a key changes its meaning
 REMEDY = "Run the study again."
 
@@ -47,20 +50,25 @@ class ModelCard(Settings):
     # per encoded column, what stands for a missing number where the study imputes without scaling
     versions: dict[str, str]  # of the packages that made it
     sha256: str = ""  # of model.safetensors; `write_model` fills it in
+    finish_sha256: str = ""  # of finish.safetensors, where the arm has a finish
 
 
-def write_model(folder: Path, card: ModelCard, parameters: Tensor) -> None:
-    """Write both files; parameters: (dim,), or (m, dim) for the mean of m models."""
+def write_model(folder: Path, card: ModelCard, model: Predictor) -> None:
+    """Write both files, and a third one for a finish."""
     folder.mkdir(parents=True, exist_ok=True)
     task = card.task
     shapes = parameter_shapes(card.model, tuple(task.input_shape), task.num_outputs)
+    parameters = model.parameters if isinstance(model, Finished) else model
     save_model(folder / PARAMETERS, parameters, shapes)
     card = card.model_copy(update={"sha256": _sha256(folder / PARAMETERS)})
+    if isinstance(model, Finished):
+        save_model(folder / LAYERS, model.layers, {})
+        card = card.model_copy(update={"finish_sha256": _sha256(folder / LAYERS)})
     write_json(folder / CARD, card)
 
 
-def read_model(run_folder: Path, arm: str | None = None) -> tuple[ModelCard, Tensor]:
-    """Return the card and the parameters of `arm`, or of the arm that the run ended with.
+def read_model(run_folder: Path, arm: str | None = None) -> tuple[ModelCard, Predictor]:
+    """Return the card and the model of `arm`, or of the arm that the run ended with.
 
     Raises CheckpointError.
     """
@@ -75,19 +83,30 @@ def read_model(run_folder: Path, arm: str | None = None) -> tuple[ModelCard, Ten
             f"{run_folder} has no model of an arm {arm!r}; it has {', '.join(there) or 'none'}."
         )
     card = read_card(folder)
-    if not (folder / PARAMETERS).exists():
-        raise _missing(folder / PARAMETERS)
-    parameters = load_model(folder / PARAMETERS)
-    if card.sha256 != _sha256(folder / PARAMETERS):
+    parameters = _read(folder / PARAMETERS, card.sha256)
+    if not card.finish_sha256:
+        return card, parameters
+    layers = _read(folder / LAYERS, card.finish_sha256)
+    layout = parameter_layout(card.model, tuple(card.task.input_shape), card.task.num_outputs)
+    if problem := problem_with_layers_of(layers, layout):
+        raise CheckpointError(f"The last layers in {folder / LAYERS} {problem}. {REMEDY}")
+    return card, Finished(parameters, layers)
+
+
+def _read(path: Path, sha256: str) -> Tensor:
+    if not path.exists():
+        raise _missing(path)
+    found = load_model(path)
+    if sha256 != _sha256(path):
         raise CheckpointError(
-            f"{folder / PARAMETERS} is not the file that {CARD} was written with: it was changed,"
+            f"{path} is not the file that {CARD} was written with: it was changed,"
             f" or is of another model. Bring both back from one backup, or: {REMEDY}"
         )
-    return card, parameters
+    return found
 
 
 def saved_network(
-    card: ModelCard, parameters: Tensor, run_folder: Path, weights: Path | None = None
+    card: ModelCard, model: Predictor, run_folder: Path, weights: Path | None = None
 ) -> nn.Module:
     """Return the network that `read_model` found, with the parameters of its last member.
 
@@ -100,6 +119,7 @@ def saved_network(
     network = build_model(
         card.model, task.input_shape, task.num_outputs, card.seed, weights=weights
     )
+    parameters = model.parameters if isinstance(model, Finished) else model
     try:
         for member in parameters.reshape(-1, parameters.shape[-1]):
             load_flat_parameters(network, member)

@@ -14,7 +14,8 @@ from pydantic import ConfigDict, Field, model_validator
 from torch import Tensor
 
 from erosion_common.compression.codec import Packed
-from erosion_common.protocol.performance import Performance
+from erosion_common.learning.finished import Finished, Predictor
+from erosion_common.protocol.performance import Estimate, Performance
 from erosion_common.sealed.phases import Hello
 from erosion_common.settings.base import PlainValues, Settings
 from erosion_common.settings.names import LARGEST_COUNT as LARGEST_COUNT
@@ -317,6 +318,13 @@ class BestColumn(Settings):
     measure: Figure  # AUROC, R² or concordance
 
 
+class FinishFigures(Settings):
+    """How far a finish at the user's site follows the others' model."""
+
+    slope: Estimate  # what their outputs count for: 1 as they are, below 0 turned round
+    share_alone: float = Field(ge=0, le=1)  # of the models that ignore them
+
+
 class EvaluateReply(Settings):
     """The user's final figures: they leave the site, the patients' rows do not.
 
@@ -330,6 +338,7 @@ class EvaluateReply(Settings):
     base_rate: FinalMetrics | None = (
         None  # of the training part's as everyone's prediction, or of each fold's as its patients'
     )
+    finishes: dict[str, FinishFigures] = Field(default_factory=dict)  # by arm, of the final models
     comparison: Comparison | None
     scaling: Scaling | None  # what a new patient's columns must be scaled by
     own_scaling: Scaling | None = None  # the same for arms that ask nobody else, where it differs
@@ -405,3 +414,14 @@ class EvaluateResult:
     personal: Mapping[str, Tensor] = field(default_factory=dict)
     # arm -> what the user predicts with, where that is not what the coordinator has: (dim,), or
     # (m, dim) for the mean of m models. They are the user's own and reach its own coordinator only.
+    # `layers_of(arm)` -> what a finish fitted, see `Finished.layers`
+
+    def predictor(self, arm: str, parameters: Tensor) -> Predictor:
+        """Return what the user predicts with where the arm ended with `parameters` (dim,)."""
+        own, layers = self.personal.get(arm, parameters), self.personal.get(layers_of(arm))
+        return own if layers is None else Finished(own, layers)
+
+
+def layers_of(arm: str) -> str:
+    """Return the name of an arm's fitted last layers: no arm's name has brackets."""
+    return f"{arm} (finish)"

@@ -7,6 +7,7 @@ import torch
 
 from erosion_common.aggregation.vectors import is_finite
 from erosion_common.errors import RunError
+from erosion_common.learning.finished import MOST_LAYERS, layer_size, problem_with_layers_of
 from erosion_common.protocol.messages import (
     EvaluateReply,
     EvaluateRequest,
@@ -15,6 +16,7 @@ from erosion_common.protocol.messages import (
     Metrics,
     Scaling,
     conclude,
+    layers_of,
     significance_of,
 )
 from erosion_common.protocol.performance import problem_with_performance
@@ -83,8 +85,11 @@ def evaluate_request(
         enclosed[arm] = {**method.broadcast(kept), **method.broadcast_to_user(kept)}
     parameters = {arm: state.params for arm, state in finals.items()}
     # Personal parameters are the user's own model, or everybody's for a mean of their predictions.
-    most = (most_update_bytes(len(p) * len(study.hospitals)) for p in parameters.values())
-    return EvaluateRequest(study, parameters, scaling, run, enclosed, most_reply_bytes=sum(most))
+    most = sum(most_update_bytes(len(p) * len(study.hospitals)) for p in parameters.values())
+    if finishing := [arm for arm in finals if study.arms[arm].finish != "none"]:
+        layers = MOST_LAYERS * (1 + layer_size(study.build_context.layout()))
+        most += len(finishing) * most_update_bytes(layers)
+    return EvaluateRequest(study, parameters, scaling, run, enclosed, most_reply_bytes=most)
 
 
 def evaluate_seconds(study: Study, num_training: int) -> float:
@@ -115,8 +120,12 @@ def problem_with_evaluation(
         return "it has figures of a fold" if header.arms or result.personal else None
     if missing := sorted(finals.keys() - header.arms.keys()):
         return f"its figures lack {', '.join(missing)}"
-    if strange := sorted((header.arms.keys() | result.personal.keys()) - finals.keys()):
+    finishing = {arm: layers_of(arm) for arm in finals if study.arms[arm].finish != "none"}
+    given = header.arms.keys() | header.finishes.keys() | result.personal.keys()
+    if strange := sorted(given - finals.keys() - set(finishing.values())):
         return f"it has figures of {', '.join(strange)[:100]}, which it was not asked about"
+    if header.finishes.keys() != finishing.keys():
+        return "its finishes are not of the arms that have one"
     compared = header.comparison
     is_mixed = compared is not None and compared.reference == BEST_LOCAL
     known = {*study.references, *([BEST_LOCAL] if is_mixed else [])}
@@ -144,7 +153,13 @@ def problem_with_evaluation(
     if header.best_column is not None and header.best_column.name not in features:
         named = printable(header.best_column.name, at_most=50)
         return f"it measured the column {named!r}, which the study has not"
+    for arm, name in finishing.items():
+        layers = result.personal.get(name, torch.empty(0))
+        if problem := problem_with_layers_of(layers, study.build_context.layout()):
+            return f"its last layers of {arm} {problem}"
     for arm, personal in result.personal.items():
+        if arm not in finals:
+            continue
         dim = len(finals[arm].params)
         if personal.dtype != torch.float32 or personal.dim() not in (1, 2):
             return f"its personal parameters of {arm} are no vectors of torch.float32"

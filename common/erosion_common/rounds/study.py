@@ -13,6 +13,7 @@ from torch import Tensor
 
 from erosion_common.aggregation.cohort import HospitalName
 from erosion_common.errors import HopelessError, RunError
+from erosion_common.learning.finished import Predictor
 from erosion_common.learning.models import check_model
 from erosion_common.protocol.messages import EvaluateReply, EvaluateResult, Scaling, Summary
 from erosion_common.protocol.scaling import pool
@@ -57,8 +58,13 @@ class StudyOutcome:
 
     @property
     def personal(self) -> Mapping[str, Tensor]:
-        """By arm, what the user predicts with if that is not the final parameters."""
+        """By arm, the user's own parameters where they are not the final ones."""
         return self.evaluated.personal
+
+    @property
+    def predictors(self) -> Mapping[str, Predictor]:
+        """By arm, what the user predicts with."""
+        return {arm: self.evaluated.predictor(arm, s.params) for arm, s in self.finals.items()}
 
 
 def run_study(ctx: RunContext) -> StudyOutcome:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from erosion_common.algorithms.base import ArmBase, Layout
-from erosion_common.algorithms.personal_layers import OUTPUT_LAYER, own_places
+from erosion_common.algorithms.base import OUTPUT_LAYER, ArmBase, Layout
+from erosion_common.algorithms.personal_layers import own_places
 from erosion_common.learning.training import Training
 
 FEWEST = 5  # the user and four others

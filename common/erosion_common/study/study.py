@@ -16,6 +16,7 @@ from erosion_common.algorithms import AnyArm, ArmSettings
 from erosion_common.algorithms.base import ArmBase, BuildContext
 from erosion_common.algorithms.personal_layers import problem_with_own
 from erosion_common.errors import ModelError, StudyError
+from erosion_common.learning.finished import layer_size
 from erosion_common.learning.models import (
     ModelSettings,
     check_size,
@@ -38,9 +39,13 @@ from erosion_common.study.sections import (
     Validation,
 )
 from erosion_common.tasks import AnyTask
+from erosion_common.tasks.classification import Classification
 from erosion_common.tasks.inputs import ImageTask
+from erosion_common.tasks.regression import Regression
+from erosion_common.tasks.survival import Survival
 
 EVERY_USER = "all"  # in place of the user's name: every hospital in turn
+FINISHED = (Classification, Regression, Survival)  # what a finish can be fitted to
 MOST_ARMS = 30  # the final parameters of all, and what goes with them, are one message
 
 
@@ -205,6 +210,11 @@ class Study(Settings):
             raise ValueError(f"federation.sealed = true: {problem}")
         if self.privacy is not None and (problem := self._problem_with_privacy()):
             raise ValueError(f"[privacy]: {problem}")
+        if self.validation is not None and any(a.finish != "none" for a in self.arms.values()):
+            raise ValueError(
+                "[validation]: a model with a finish is several, which other hospitals do not"
+                " measure yet; leave out one of the two"
+            )
         if self.privacy is not None and self.validation is not None:
             raise ValueError(
                 "[validation]: what hospitals measure has no noise, and [privacy] promises it to"
@@ -269,12 +279,21 @@ class Study(Settings):
             problem = (
                 arm_settings.problem_with(len(self.hospitals))
                 or arm_settings.problem_with_names(self.hospitals)
+                or self._problem_with_finish(arm_settings)
                 or arm_settings.problem_with_training(self.training)
                 or arm_settings.problem_with_task(self.task)
                 or (self._problem_with_model(arm_settings) if self.model.has_free_shapes else None)
             )
             if problem:
                 raise ValueError(f"arms.{name}: {problem}")
+
+    def _problem_with_finish(self, arm_settings: ArmBase) -> str | None:
+        if arm_settings.finish != "none" and not isinstance(self.task, FINISHED):
+            return (
+                f'finish = "{arm_settings.finish}" is for classes, a number or a time to an event,'
+                f" not for outcome = {self.task.outcome!r}"
+            )
+        return arm_settings.problem_with_finish()
 
     def _problem_with_model(self, arm_settings: ArmBase) -> str | None:
         layout = self.build_context.layout
@@ -284,6 +303,11 @@ class Study(Settings):
             return (
                 f"{arm_settings.algorithm} builds the layers of model.name = 'logistic' or 'mlp'"
                 " itself, with nothing frozen"
+            )
+        if arm_settings.finish != "none" and not layer_size(layout()):
+            return (
+                f'finish = "{arm_settings.finish}" fits the last layer, and the last two parameters'
+                f" of the model, {', '.join([*layout()][-2:])}, are not its weight and bias"
             )
         return arm_settings.problem_with_model(layout) or problem_with_own(
             arm_settings.own_parameters, layout

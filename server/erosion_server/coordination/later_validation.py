@@ -8,6 +8,7 @@ from erosion_common.audit.witness import Witness
 from erosion_common.errors import RunError
 from erosion_common.formats.json_file import write_json
 from erosion_common.formats.model_card import read_model
+from erosion_common.learning.finished import Finished
 from erosion_common.rounds.context import RunContext
 from erosion_common.rounds.presence import Presence
 from erosion_common.rounds.validation import Delivered, Validated, measured_at, trained_by
@@ -63,8 +64,12 @@ def measure_later(
     wanted = [name for name in at or study.everyone if name not in {*measured, run.result.user}]
     if not wanted:
         raise RunError("Every hospital that is named has measured this model.")
-    card, parameters = read_model(folder.path)
-    model = Delivered(card.arm, parameters, card.scaling, card.missing_means)
+    card, delivered = read_model(folder.path)
+    if isinstance(delivered, Finished):
+        raise RunError(
+            f"{card.arm} has a finish, and other hospitals do not measure such a model yet."
+        )
+    model = Delivered(card.arm, delivered, card.scaling, card.missing_means)
     link = make_link(study.everyone)
     link.start()
     try:

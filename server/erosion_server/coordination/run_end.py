@@ -56,6 +56,7 @@ def result_of(
             stopped=outcome.records[arm][-1].note if state.stopped else None,
             seconds_per_round=_seconds(outcome.records[arm]),
             selected=choice if (choice := outcome.choices[arm]).loss is not None else None,
+            finish=evaluation.finishes.get(arm),
         )
         for arm, state in outcome.finals.items()
     }
@@ -126,11 +127,11 @@ def _described(outcome: StudyOutcome, ledger: Mapping[str, Contribution]) -> dic
 
 def write(folder: RunFolder, result: Result, outcome: StudyOutcome) -> None:
     """Everything that the run ends with; the report last, for it says that the run has ended."""
-    finals, study = outcome.finals, outcome.study
+    study = outcome.study
     arm = result.delivered_arm
-    parameters = {name: outcome.personal.get(name, s.params) for name, s in finals.items()}
-    write_model(folder.path, _card(folder, study, arm, outcome.evaluation), parameters[arm])
-    for name, own in parameters.items():
+    predictors = outcome.predictors
+    write_model(folder.path, _card(folder, study, arm, outcome.evaluation), predictors[arm])
+    for name, own in predictors.items():
         card = _card(folder, study, name, outcome.evaluation)
         write_model(folder.of_arm(name).path, card, own)
     write_json(folder.result, result)

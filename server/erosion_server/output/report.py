@@ -55,6 +55,7 @@ from erosion_server.output.words import (
     class_sizes,
     data_check,
     figure_text,
+    finishes,
     interval_text,
     metric_text,
     privacy,
@@ -62,6 +63,7 @@ from erosion_server.output.words import (
     recounts,
     seconds_text,
     stops,
+    turned_finishes,
     weight_text,
     what_may_be_unseen,
 )
@@ -167,7 +169,7 @@ def report_values(
         metric_headings=("Arm", *(m.heading for m in task.metrics), "Rounds", "Time per round"),
         metric_rows=_metric_rows(run),
         best=named.index(best) if best in named else None,
-        below_metrics=[*stops(result), *privacy(result)],
+        below_metrics=[*stops(result), *finishes(result), *privacy(result)],
         findings=[(g, _when(g)) for g in groups if g.first.kind == "note"],
         choices=_choices(result),
         curves=[(m, metric_figure(run, m)) for m in map(task.metric, task.curves)],
@@ -264,6 +266,7 @@ def _warnings(run: RunData) -> list[str]:
         found.append(
             wrong_way_sentence(f"{listed(turned)} rank{'s' * (len(turned) == 1)} patients")
         )
+    found += turned_finishes(result)
     found += data_check(result.data_check, named_in="result.json")
     for model in result.performance.models[:1]:
         slope = model.estimates.get("calibration_slope")

@@ -17,6 +17,7 @@ from erosion_server.output.words import (
     chosen_text,
     class_sizes,
     data_check,
+    finishes,
     interval_text,
     means_of_fewer,
     metric_text,
@@ -27,6 +28,7 @@ from erosion_server.output.words import (
     shortened,
     stops,
     stops_by_user,
+    turned_finishes,
     weight_text,
     what_may_be_unseen,
 )
@@ -54,9 +56,10 @@ def print_summary(console: Console, result: Result, report: Path) -> None:
     console.print()
     console.print(_figures(result, console.width))
     console.print()
-    for sentence in (stopped := stops(result)):
+    said = [*turned_finishes(result), *finishes(result), *stops(result)]
+    for sentence in said:
         console.print(Text(sentence))
-    if stopped:
+    if said:
         console.print()
     first, arm = next(iter(result.arms.items()))
     if len(arm.weights) > 1:

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from erosion_common.protocol.messages import FEWEST_OF_A_CLASS, FinalMetrics
+from erosion_common.protocol.messages import FEWEST_OF_A_CLASS, FinalMetrics, FinishFigures
 from erosion_common.rounds.data_check import DataCheck
 from erosion_common.rounds.selection import SelectedSettings
 from erosion_common.support.text import printable as printable
@@ -16,6 +16,7 @@ from erosion_server.run.result import Result
 
 RESULT_OF_STOPPED = "the model reached there is the arm's result"
 LEFT_OUT = {"slow": "much slower than the others", "late": "too late"}
+MOSTLY_ALONE = 0.5  # of a finish's weight
 MOST_ABSENT = 6  # hospitals named, of each kind
 MOST_MISFITS = 12  # columns of hospitals
 
@@ -65,6 +66,36 @@ def ranges_text(rounds: Sequence[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs)
 
 
+def finishes(result: Result) -> list[str]:
+    """Return of each finish how far it follows the others' model, in sentences."""
+    return [
+        f"The finish of {name} counts what the other hospitals have learned {_slope(found)} times,"
+        f" and {100 * found.share_alone:.0f} % of its weight is in models that ignore it."
+        + (
+            f" So these patients gain little from the others in {name}."
+            if found.share_alone > MOSTLY_ALONE
+            else ""
+        )
+        for name, arm in result.arms.items()
+        if (found := arm.finish) is not None
+    ]
+
+
+def turned_finishes(result: Result) -> list[str]:
+    """Warn of finishes that clearly turn round what the others have learned."""
+    return [
+        f"The finish of {name} turns round what the other hospitals have learned (slope"
+        f" {_slope(found)}): is the outcome coded alike in every hospital's file?"
+        for name, arm in result.arms.items()
+        if (found := arm.finish) is not None and found.slope.high < 0
+    ]
+
+
+def _slope(found: FinishFigures) -> str:
+    of = found.slope
+    return f"{of.value:z.2f} ({of.low:z.2f} to {of.high:z.2f})".replace("-", "−")
+
+
 def what_may_be_unseen(
     num_patients: int, class_counts: Mapping[str, int | None], task: type[Task]
 ) -> str:
@@ -107,7 +138,9 @@ def beside_verdict(result: Result, *, named_in: str) -> list[str]:
     changed = recounts(result.recounts, named_in=f"{named_in}.recounts")
     compared = data_check(result.data_check, named_in=f"{named_in}.data_check")
     leak = [] if result.leak is None else [printable(result.leak.sentence(result.task))]
-    return [*leak, *compared, *stops(result), *unseen, *missing, *changed, *privacy(result)]
+    finished = [*turned_finishes(result), *finishes(result)]
+    told = [*stops(result), *finished, *unseen, *missing, *changed, *privacy(result)]
+    return [*leak, *compared, *told]
 
 
 def data_check(found: DataCheck, *, named_in: str = "") -> list[str]:

@@ -13,6 +13,7 @@ from erosion_common.protocol.messages import (
     FEWEST_OF_A_CLASS,
     Comparison,
     FinalMetrics,
+    FinishFigures,
     Metrics,
     Summary,
 )
@@ -54,6 +55,7 @@ class ArmResult(Settings):
     stopped: str | None = None  # why the arm's rule ended it in its last round; None: it did not
     seconds_per_round: SecondsPerRound
     selected: SelectedSettings | None = None  # where the study has a selection
+    finish: FinishFigures | None = None  # where the arm has one
 
 
 class Verdict(Settings):
