@@ -16,7 +16,7 @@ export NO_MKDOCS_2_WARNING := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help testbed test quick test-docker install lint types contracts docs pages unit fast lock \
-	image bundle clean
+	image bundle release audit fuzz clean
 
 help:
 	@echo "make testbed    run a study with five hospitals on this machine"
@@ -29,6 +29,9 @@ help:
 	@echo "                requirements-dev.lock (these checks')"
 	@echo "make image      the image, with its version; needs a Docker engine"
 	@echo "make bundle     all that a machine without internet needs, in bundle/"
+	@echo "make release    all that a release is, in release/, signed and verified; from a clean tag"
+	@echo "make audit      known weaknesses of the locked packages"
+	@echo "make fuzz       the property tests with other examples, and many"
 	@echo "make clean      remove the environment, the site and the caches (runs/ and data/ stay)"
 
 testbed: $(VENV)/installed
@@ -115,7 +118,21 @@ lock:
 	mv requirements-dev.lock.new requirements-dev.lock
 
 bundle: $(VENV)/installed
-	docker/bundle/make $(BIN)/pip bundle
+	SETUPTOOLS_SCM_PRETEND_VERSION=$(VERSION) docker/bundle/make $(BIN)/pip bundle
+
+# RELEASE_KEY=FILE signs it (docs/releasing.md).
+release: $(VENV)/installed
+	$(BIN)/python .ci/release.py make release
+
+# Known weaknesses of all locked packages; asks PyPI, or the index of --vulnerability-service.
+audit: $(VENV)/installed
+	sed -nE 's/^(# )?([A-Za-z0-9._-]+==[^ ]+) .*/\2/p' requirements*.lock | sort --unique > $(VENV)/audited.txt
+	$(BIN)/uvx --from pip-audit==2.10.1 pip-audit --strict --disable-pip --no-deps --requirement $(VENV)/audited.txt
+
+# Property tests with other examples each time, and many; a failure prints how to repeat it.
+fuzz: $(VENV)/installed
+	$(BIN)/pytest $(PARALLEL) --quiet --hypothesis-profile=search $$(grep -rl 'hypothesis import' tests --include='test_*.py') \
+	  tests/e2e/test_hostile_sites.py tests/e2e/test_hostile_connections.py
 
 clean:
-	rm -rf $(VENV) bundle site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) bundle release site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

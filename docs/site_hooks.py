@@ -31,6 +31,7 @@ MENU = {
         "privacy.md",
         "sealed-rounds.md",
         "faults.md",
+        "releasing.md",
     ],
     "How it works": [
         "architecture.md",

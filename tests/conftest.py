@@ -15,6 +15,7 @@ from erosion_common.tasks import load_task
 
 # Property tests draw the same examples on every machine, so that a failure in CI repeats at home.
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=60)
+settings.register_profile("search", deadline=None, max_examples=2000, print_blob=True)  # make fuzz
 settings.load_profile("repeatable")
 
 # A script's background job ignores Ctrl-C, and so would every program that is started from here,

@@ -266,6 +266,17 @@ class Approval(Settings):
         '`"within_limits"`: every study that the limits allow is approved automatically; for a '
         "testbed, or where a contract says so.",
     )
+    people: Literal[1, 2] = Field(
+        default=1,
+        description="How many people approve a study. With 2 these are people who logged in by two "
+        "accounts of the operating system, which are recorded; one alone can decline.",
+    )
+
+    @model_validator(mode="after")
+    def _two_people_are_no_rule(self) -> Self:
+        if self.people == 2 and self.automatic != "never":
+            raise ValueError('people = 2 goes with automatic = "never" only')
+        return self
 
 
 class Budget(Settings):

@@ -15,6 +15,7 @@ import torch
 from erosion_client.consent.approvals import (
     contracts_of,
     decide,
+    decision_about,
     entry_of,
     leads_to,
     listing,
@@ -25,7 +26,7 @@ from erosion_client.consent.review import review
 from erosion_client.records.account import dataset_of, site_secret
 from erosion_client.records.answers import Answer
 from erosion_client.records.records import FILE_NAME, Records
-from erosion_client.site_file import Budget, Site
+from erosion_client.site_file import Budget, Site, load_site
 from erosion_client.training import limits as limits_module
 from erosion_client.training.limits import needs_of
 from erosion_common.errors import Refusal, SiteError, StudyError, Undecided
@@ -33,7 +34,7 @@ from erosion_common.program.command_line import main
 from erosion_common.protocol.messages import EvaluateRequest
 from erosion_common.rounds.selection import SelectedSettings, chosen, fold_studies, folds_of, trials
 from erosion_common.sealed import phases
-from erosion_common.study.study import Study
+from erosion_common.study.study import Study, load_study
 from tests.support.approval import STUDY, approve, request, site, study
 from tests.support.said import raises, says
 
@@ -536,6 +537,41 @@ def test_a_person_keeps_budget_studies(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["review", file, "--study", str(other), "--decline"]) == 0
     assert main(["review", file, "--study", study_file, "--decline"]) == 0
     assert main(["review", file, "--study", str(other), "--approve"]) == 0
+
+
+def test_two_people_approve_by_two_logins_and_one_declines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    login, names = tmp_path / "loginuid", {1001: "anna", 1002: "ben"}
+    monkeypatch.setattr("erosion_client.commands.hospital.LOGIN_UID", login)
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: Mock(pw_name=names[uid]))
+    file, study_file = written(tmp_path)
+    toml = Path(file).read_text().replace('automatic = "never"', 'automatic = "never"\npeople = 2')
+    Path(file).write_text(toml.replace("people = 1\n", ""))
+
+    def decision(uid: int, *words: str) -> tuple[int, tuple[str, str]]:
+        login.write_text(str(uid))
+        code = main(["review", file, "--study", study_file, *words])
+        with closing(Records.of(load_site(Path(file)))) as book:
+            entry = entry_of(load_study(Path(study_file)), book)
+            is_approved = decision_about(load_study(Path(study_file)), book) is not None
+            assert is_approved == (entry.state != "pending")
+        return code, (entry.state, entry.decided_by)
+
+    assert decision(1001, "--approve") == (0, ("pending", "anna"))
+    assert decision(1001, "--approve") == (0, ("pending", "anna"))
+    assert decision(1002, "--approve", "--by", "ben") == (3, ("pending", "anna"))
+    assert decision(2**32 - 1, "--approve") == (3, ("pending", "anna"))  # no login, a container
+    assert decision(1003, "--approve") == (3, ("pending", "anna"))  # no account
+    assert decision(1002, "--approve") == (0, ("approved", "anna and ben"))
+    assert decision(1001, "--approve") == (0, ("approved", "anna and ben"))
+    assert decision(1002, "--decline") == (0, ("declined", "ben"))
+    assert decision(1001, "--approve") == (0, ("pending", "anna"))
+
+
+def test_two_people_are_no_rule(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="people = 2"):
+        site(tmp_path, approval={"automatic": "within_limits", "people": 2})
 
 
 def test_studies_that_wait_are_bounded(records: Records, consent: Consent) -> None:

@@ -10,7 +10,7 @@ from tests.support.docker_engine import BUILD_SECONDS, RUN_SECONDS, docker, runs
 from tests.support.patience import PATIENCE
 
 PROJECT = "erosion-test"
-LARGEST_IMAGE = 1.6e9  # bytes
+LARGEST_IMAGE = 1.2e9  # bytes
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(2 * BUILD_SECONDS)]
 

@@ -282,7 +282,9 @@ def test_another_version_is_told_both(
     enrolled: Enrolled, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
     line = enrolled.line()
-    monkeypatch.setattr(site_link, "OURS", Versions(OURS.wire, OURS.protocol + 1, version))
+    monkeypatch.setattr(
+        site_link, "OURS", Versions(OURS.wire, OURS.protocol + 2, version, OURS.protocol + 1)
+    )
     said = enrolled.refused(line)
     ((hospital, text),) = enrolled.recorded()
     assert hospital == "bob"

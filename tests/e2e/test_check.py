@@ -386,7 +386,9 @@ def test_another_version_and_a_study_that_cannot_be_sent_fail_and_a_clock_that_i
     assert 3500 < float(said["clock"].split()[1]) < 3700
     ours = site_link.OURS
     with monkeypatch.context() as patched:
-        patched.setattr(site_link, "OURS", Versions(ours.wire, ours.protocol + 1, "9.8.7"))
+        patched.setattr(
+            site_link, "OURS", Versions(ours.wire, ours.protocol + 2, "9.8.7", ours.protocol + 1)
+        )
         code, said = field.check()
     assert code == 1
     assert "erosion 9.8.7" in said["certificate"]

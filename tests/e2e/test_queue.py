@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 import tomli_w
 
 from erosion.simulation.free_ports import free_address
@@ -54,6 +55,47 @@ def test_a_site_that_is_to_end_with_its_study_waits_for_it(tmp_path: Path) -> No
     finally:
         for program in programs.values():
             program.close()
+
+
+OLD, NEW = ("7.1.0", 1), ("7.2.0", 2)
+
+
+@pytest.mark.parametrize(("coordinator", "before", "after"), [(NEW, OLD, NEW), (OLD, OLD, NEW)])
+def test_hospitals_upgrade_one_after_another_in_the_middle_of_a_queue(
+    tmp_path: Path,
+    coordinator: tuple[str, int],
+    before: tuple[str, int],
+    after: tuple[str, int],
+) -> None:
+    queue, address, names = tmp_path / "queue", free_address(), ("alice", "bob", "carol")
+    for number, name in enumerate(("one", "two", "three", "four"), start=1):
+        put(queue, f"{number}.toml", small_study(name=name, rounds=3, arms={"fedavg": {}}))
+    options = ["--insecure", "--address", address, "--runs", str(tmp_path / "runs")]
+    serve = ["server", "--queue", str(queue), *options, "--until-empty"]
+    server = Forked("coordinator", serve, tmp_path / "server.log", coordinator)
+
+    def begin(name: str, version: tuple[str, int]) -> Forked:
+        return Forked(name, ["client", str(files[name])], tmp_path / f"{name}.log", version)
+
+    files = {name: write_site(tmp_path, name, address) for name in names}
+    sites = {name: begin(name, before) for name in names}
+    try:
+        for number, name in enumerate(names, start=1):
+            done = queue / "done" / f"{number}.toml"
+            server.wait_until(done.exists, f"study {number}")
+            sites[name].close()
+            sites[name] = begin(name, after)
+        assert server.wait() == 0, server.text()
+    finally:
+        for program in (server, *sites.values()):
+            program.close()
+    results = [json.loads(path.read_text()) for path in tmp_path.glob("runs/*/result.json")]
+    assert len(results) == 4
+    for result in results:
+        assert set(result["arms"]["fedavg"]["weights"]) == set(names)
+    for name in names:
+        said = (tmp_path / f"{name}.log").read_text()
+        assert f"connected to the coordinator at {address}, erosion {coordinator[0]}" in said
 
 
 def test_sites_stay_connected_from_one_study_to_the_next(tmp_path: Path) -> None:

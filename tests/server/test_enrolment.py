@@ -837,6 +837,67 @@ def test_the_coordinator_renews_without_a_change_at_the_sites(folder: Federation
     assert "other.example.org" in ServingCertificate(folder).words
 
 
+def test_the_authoritys_key_is_used_by_its_passphrase_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = FederationFolder(tmp_path / "federation")
+    command = ["enroll", "init", "--host", "localhost", "--folder", str(folder.path)]
+    monkeypatch.setenv(certificates.PASSPHRASE, "too short")
+    assert main(command) == 9
+    assert not folder.path.exists()
+    monkeypatch.setenv(certificates.PASSPHRASE, "correct horse battery")
+    assert main(command) == 0
+    assert b"ENCRYPTED" in folder.authority_key.read_bytes()
+    enrol_site(folder, "bob")
+    monkeypatch.setenv(certificates.PASSPHRASE, "incorrect horse battery")
+    with refused(EnrolmentError, "passphrase"):
+        enrol_site(folder, "carol")
+    monkeypatch.delenv(certificates.PASSPHRASE)
+    with refused(EnrolmentError, certificates.PASSPHRASE):  # nobody is at a terminal
+        enrol_site(folder, "carol")
+    ServingCertificate(folder)  # a coordinator starts without it
+    (tmp_path / "secret").write_text("correct horse battery\n")
+    monkeypatch.setenv(f"{certificates.PASSPHRASE}_FILE", str(tmp_path / "secret"))
+    enrol_site(folder, "carol")
+    monkeypatch.setenv(f"{certificates.PASSPHRASE}_FILE", str(tmp_path / "none"))
+    with refused(EnrolmentError, "none"):
+        renew_coordinator(folder)
+
+
+def test_a_passphrase_is_typed_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = iter(["correct horse battery", "correct horse batery"] + 2 * ["correct horse battery"])
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("erosion_common.support.keys.getpass", lambda _prompt: next(typed))
+    command = ["enroll", "init", "--host", "localhost", "--folder", str(tmp_path / "federation")]
+    assert main(command) == 9
+    assert main(command) == 0
+
+
+def test_a_kits_password_is_taken_off_by_openssl_or_when_it_is_installed(
+    folder: FederationFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = enrol_site(folder, "bob", has_password=True)
+    home = unpack_kit(made.kit, tmp_path)
+    key, site_file = home / "node.key", home / "site.toml"
+    remedy = f"openssl pkey -in {key} -out {key}.open && mv {key}.open {key}"
+    with refused(SiteError, remedy):
+        credentials_for(load_site(site_file).coordinator)
+    typed = remedy.replace(" && ", f" -passin pass:{made.password} && ")
+    subprocess.run(typed, shell=True, check=True, timeout=PATIENCE)
+    assert mode(key) == 0o600
+    credentials_for(load_site(site_file).coordinator)
+
+    renewal = renew_site(folder, "bob", new_key=True, has_password=True)
+    for password in ("", made.password):
+        monkeypatch.setenv("EROSION_KIT_PASSWORD", password)
+        with refused(EnrolmentError, "node.key"):
+            install(renewal.kit, load_site(site_file))
+    monkeypatch.setenv("EROSION_KIT_PASSWORD", renewal.password)
+    install(renewal.kit, load_site(site_file))
+    assert b"ENCRYPTED" not in key.read_bytes()
+    assert renewal.password not in repr(renewal)
+
+
 @pytest.mark.parametrize("in_its_place", [None, ""])
 def test_an_authority_that_is_kept_elsewhere_is_asked_for(
     in_its_place: str | None, folder: FederationFolder
@@ -949,6 +1010,7 @@ def test_the_hosts_are_asked_for_on_a_terminal(
     folder = str(tmp_path / "asked")
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("builtins.input", lambda _prompt: "one.example.org, 192.0.2.1")
+    monkeypatch.setattr("erosion_common.support.keys.getpass", lambda _prompt: "")
     assert main(["enroll", "init", "--folder", folder]) == 0
     assert "one.example.org:9092" in capsys.readouterr().out
     assert FederationFolder(Path(folder)).read_place().hosts == ("one.example.org", "192.0.2.1")

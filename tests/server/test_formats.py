@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from erosion_common.errors import CheckpointError, ErosionError
-from erosion_common.formats.json_file import CHECKSUM, with_checksum, write_json
+from erosion_common.formats.json_file import CHECKSUM, WRITER, with_checksum, write_json
 from erosion_common.formats.model_card import read_model
 from erosion_common.formats.tensor_file import metadata
 from erosion_common.rounds import checkpoint
@@ -162,6 +162,20 @@ def test_another_version_is_named(folder: Path, name: str, version: Any) -> None
     values["format"] = version
     with refused(ErosionError, "format", name):
         read_changed(folder, name, json.dumps(values).encode())
+
+
+@pytest.mark.parametrize("name", ["model.json", "result.json", "beginning.json"])
+def test_a_newer_file_names_the_version_that_reads_it(folder: Path, name: str) -> None:
+    values = json.loads((folder / name).read_text())
+    later = as_line({**values, "format": 2, WRITER: "7.3.0"})
+    assert "Use erosion 7.3.0" in complaint(folder, name, later.encode())
+
+
+@pytest.mark.parametrize(("name", "key"), [("result.json", "absent"), ("model.json", "cut")])
+def test_a_file_of_a_version_that_lacked_a_key_is_read(folder: Path, name: str, key: str) -> None:
+    values = json.loads((folder / name).read_text())
+    assert key in values
+    assert complaint(folder, name, as_line(without(values, key)).encode()) == ""
 
 
 @pytest.mark.parametrize("name", ["model.json", "result.json", "beginning.json"])

@@ -15,8 +15,13 @@ class _Process:
 
     stdin = None
 
-    def __init__(self, log: Path, arguments: Sequence[str]) -> None:
-        self._process = start(programs.erosion, str(log), *arguments)
+    def __init__(
+        self, log: Path, arguments: Sequence[str], version: tuple[str, int] | None
+    ) -> None:
+        if version is None:
+            self._process = start(programs.erosion, str(log), *arguments)
+        else:
+            self._process = start(programs.erosion_of_version, str(log), *version, *arguments)
         self.pid = self._process.pid
 
     @property
@@ -35,9 +40,15 @@ class _Process:
 class Forked(Program):
     """Like `Program`, in this environment and without another program around it."""
 
-    def __init__(self, name: str, arguments: Sequence[str], log: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        log: Path,
+        version: tuple[str, int] | None = None,
+    ) -> None:
         self.name, self._log = name, log
         self._said_before = log.stat().st_size if log.exists() else 0
         self.started = time.monotonic()
         log.touch()
-        self._process = _Process(log, arguments)  # type: ignore[assignment]
+        self._process = _Process(log, arguments, version)  # type: ignore[assignment]

@@ -11,6 +11,7 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from erosion_client.connection import site_link
 from erosion_client.connection.agent import Agent
 from erosion_client.connection.credentials import credentials_for
 from erosion_client.connection.serve import make_app
@@ -21,10 +22,11 @@ from erosion_client.site_file import load_site
 from erosion_client.training.hospital import Hospital
 from erosion_common.errors import ErosionError
 from erosion_common.program.command_line import main
-from erosion_common.protocol import wire
-from erosion_common.protocol.frames import Kind
+from erosion_common.protocol import messages, wire
+from erosion_common.protocol.frames import WIRE, Kind, Versions
 from erosion_common.protocol.messages import TrainResult
 from erosion_common.support.logs import configure_logging
+from erosion_server.link import link
 from tests.support.patience import wait_until
 
 Spoil = Callable[[TrainResult], TrainResult]
@@ -36,6 +38,15 @@ def erosion(output: str, *arguments: str) -> None:
         for printed in (sys.stdout, sys.stderr):
             os.dup2(file.fileno(), printed.fileno())
     sys.exit(main(arguments))
+
+
+def erosion_of_version(output: str, software: str, protocol: int, *arguments: str) -> None:
+    """The same as if it were another version, which speaks `protocol` and the one before."""
+    ours = Versions(WIRE, protocol, software, max(1, protocol - 1))
+    for module in (messages, wire, link):
+        vars(module).update(PROTOCOL=protocol, OLDEST_PROTOCOL=ours.oldest)
+    vars(link)["software_version"], site_link.OURS = lambda: software, ours
+    erosion(output, *arguments)
 
 
 def honest(site_file: str) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import getpass
+import pwd
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -83,6 +84,26 @@ def _login_name() -> str:
         ) from None
 
 
+LOGIN_UID = Path("/proc/self/loginuid")  # sudo and su leave it, and only root changes it
+_NO_LOGIN = 2**32 - 1
+
+
+def _login_account(by: str | None) -> str:
+    """Return the account by which the person logged in. Raises SiteError."""
+    if by is not None:
+        raise SiteError("approval.people = 2: the login says who decides. Leave --by out.")
+    try:
+        number = int(LOGIN_UID.read_text())
+        if number != _NO_LOGIN:
+            return pwd.getpwuid(number).pw_name
+    except (OSError, ValueError, KeyError):
+        pass
+    raise SiteError(
+        f"approval.people = 2: this process belongs to no login ({LOGIN_UID}), as in a container."
+        " Log in to the machine by your own account, and use sudo from there."
+    )
+
+
 def _run_review(options: argparse.Namespace) -> int:
     with imports_for_good():
         from erosion_client.consent.approvals import (
@@ -131,7 +152,8 @@ def _run_review(options: argparse.Namespace) -> int:
         if is_asked and not sys.stdin.isatty():
             print("\nDecide with --approve or --decline.")
             return 0
-        by, approve = options.by or _login_name(), options.approve
+        people, approve = site.approval.people, options.approve
+        by = options.by or _login_name() if people == 1 else _login_account(options.by)
         if is_asked:
             answer = answer_to("\nTake part in exactly this study? [yes/no/later] ").lower()
             if answer not in ("yes", "y", "no", "n"):
@@ -143,9 +165,15 @@ def _run_review(options: argparse.Namespace) -> int:
                 f"Nothing was decided: {full}. Raise that in {options.site}, or decline a study"
                 " that is over; then approve this one."
             )
-        done = decide(records, entry, approve=approve, by=by)
+        done = decide(records, entry, approve=approve, by=by, people=people)
     finally:
         records.close()
+    if done.state == "pending":
+        print(
+            f"\nApproved by {done.decided_by} at {done.decided}. It holds once somebody who is"
+            " logged in by another account approves it, too (approval.people = 2)."
+        )
+        return 0
     print(f"\n{done.state.capitalize()} by {done.decided_by} at {done.decided}.")
     return 0
 

@@ -39,7 +39,7 @@ from erosion_common.protocol.frames import (
     opened,
     text_in,
 )
-from erosion_common.protocol.messages import PROTOCOL
+from erosion_common.protocol.messages import OLDEST_PROTOCOL, PROTOCOL
 from erosion_common.support.expiry import precise_now
 from erosion_common.support.process import memory_bytes
 from erosion_common.support.software import software_version
@@ -109,7 +109,7 @@ MOST_WAITING = 64  # requests that are wanted and not yet processed
 MOST_DROPPED = 1000
 LONGEST_TTL_SECONDS = 7 * 86_400.0
 NODE_ID = 2  # of this site to itself; the coordinator has its own number for it
-OURS = Versions(WIRE, PROTOCOL, software_version())
+OURS = Versions(WIRE, PROTOCOL, software_version(), OLDEST_PROTOCOL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,9 +173,21 @@ def no_run_left(
     return f"{len(runs)} runs of this study were answered (budget.runs_per_study = {most}{each})"
 
 
-def decide(records: Records, entry: StudyEntry, *, approve: bool, by: str) -> StudyEntry:
-    """Record a person's decision about a study, unless it is already the latest of all."""
+def decide(
+    records: Records, entry: StudyEntry, *, approve: bool, by: str, people: int = 1
+) -> StudyEntry:
+    """Record a person's decision about a study, unless it is already the latest of all.
+
+    Where two people approve, the first one leaves it pending.
+    """
     state: State = "approved" if approve else "declined"
+    if approve and people == 2:
+        if entry.state == "approved":
+            return entry
+        first = entry.decided_by if entry.state == "pending" else ""
+        if first == by:
+            return entry
+        state, by = ("approved", f"{first} and {by}") if first else ("pending", by)
     for latest in records.studies.decided()[:1]:
         if (latest.digest, latest.state, latest.decided_by) == (entry.digest, state, by):
             return latest
@@ -318,10 +330,12 @@ def _studies(site: Site, records: Records) -> Iterator[str]:
     for entry in entries:
         holds = decision_that_holds(entry, records) or entry
         decided = f"waits for a decision since {entry.asked}"
-        if holds.decided:
+        if holds.state == "pending" and holds.decided:
+            decided = f"approved by {holds.decided_by}, waits for a second person"
+        elif holds.decided:
             of = "" if holds.digest == entry.digest else f" with {holds.digest[:12]}"
             decided = f"{holds.state}{of} by {holds.decided_by}, {holds.decided}"
-        waits |= not holds.decided
+        waits |= holds.state == "pending"
         yield f"{entry.digest[:12]}  {entry.name}  {decided}"
     if waits:
         yield "Look at one with `erosion review SITE.toml DIGEST`."

@@ -32,6 +32,7 @@ from erosion_common.support.keys import (
     parse_private_key,
     private_pem,
     public_pem,
+    secret,
 )
 
 MOST_COMMON_NAME = 64  # characters, by X.520
@@ -234,12 +235,17 @@ def _key(kit: Path, members: dict[str, bytes], key_file: Path, own_key: Path | N
     if "node.key" in members:
         if own_key is not None:
             raise EnrolmentError(f"{kit} brings the key that it is for. Leave --key out.")
-        return parse_private_key(members["node.key"], "the kit's node.key", EnrolmentError)
+        where = "the kit's node.key"
+        return parse_private_key(members["node.key"], where, EnrolmentError, passphrase=_password)
     if own_key is None and not key_file.exists():
         raise EnrolmentError(
             f"There is no private key at {key_file}, and none in {kit}. {_NAME_THE_KEY}"
         )
     return load_private_key(own_key or key_file, EnrolmentError)
+
+
+def _password() -> str:
+    return secret("EROSION_KIT_PASSWORD", "The kit's password, as the coordinator told you: ")
 
 
 def _check(

@@ -47,8 +47,8 @@ class StudyEntry:
     coordinator: str  # that asked first
     asked: str  # when, UTC
     state: State
-    decided_by: str  # a person's name, or the rule that decided
-    decided: str  # when, UTC; empty while pending
+    decided_by: str  # a person's name, or the rule that decided; while pending, who approved first
+    decided: str  # when, UTC; empty while nobody has said anything
 
 
 class StudyTable:
@@ -69,13 +69,13 @@ class StudyTable:
 
     def decided(self) -> list[StudyEntry]:
         """Return every study with a decision, the latest decision first."""
-        return self._select("where d.rowid is not null order by d.rowid desc")
+        return self._select("where d.state <> 'pending' order by d.rowid desc")
 
     def decided_first(self) -> list[StudyEntry]:
         """Return the same, with the study first that was decided about first."""
         return self._select(
-            "where d.rowid is not null order by"
-            " (select min(rowid) from decisions where digest = s.digest)"
+            "where d.state <> 'pending' order by (select min(rowid) from decisions"
+            " where digest = s.digest and state <> 'pending')"
         )
 
     def num_decisions(self) -> int:

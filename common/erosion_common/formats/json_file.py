@@ -15,9 +15,12 @@ from pydantic import BaseModel
 from erosion_common.errors import ErosionError
 from erosion_common.settings.base import validate
 from erosion_common.support.files import MOST_KEPT_BYTES, read_named, write_atomically
+from erosion_common.support.software import software_version
+from erosion_common.support.text import printable
 
 M = TypeVar("M", bound=BaseModel)
 CHECKSUM = "crc32"  # the key
+WRITER = "erosion"  # the key of the version that wrote the file
 
 
 def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,7 +38,7 @@ def without_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"it has no checksum ({CHECKSUM}), so this program did not write it")
     if values[CHECKSUM] != _checksum(rest):
         raise ValueError("its checksum is not that of its values, so it was changed or damaged")
-    return rest
+    return {key: value for key, value in rest.items() if key != WRITER}
 
 
 def _checksum(values: Mapping[str, Any]) -> str:
@@ -44,7 +47,7 @@ def _checksum(values: Mapping[str, Any]) -> str:
 
 def write_json(path: Path, model: BaseModel, *, mode: int | None = None) -> None:
     """Put `model` in place of `path`, for `read_json`. Raises OSError."""
-    values = with_checksum(json.loads(model.model_dump_json()))
+    values = with_checksum({**json.loads(model.model_dump_json()), WRITER: software_version()})
     write_atomically(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n", mode=mode)
 
 
@@ -67,11 +70,12 @@ def read_json(
         raise error(f"{path} is not a JSON object. {remedy}")
     if (found := raw.get("format")) != version or isinstance(found, bool):
         said = "does not say its format" if found is None else f"is of format {found!r:.40}"
+        writer = printable(str(raw.get(WRITER, "(the version that wrote it)")), at_most=40)
         raise error(
-            f"{path} {said}; this version of the program reads format {version}. Use the version"
-            f" that wrote it, or: {remedy}"
+            f"{path} {said}; erosion {software_version()} reads format {version}. Use erosion"
+            f" {writer}, or: {remedy}"
         )
-    rest = {key: value for key, value in raw.items() if key != CHECKSUM}
+    rest = {key: value for key, value in raw.items() if key not in (CHECKSUM, WRITER)}
     try:
         found = validate(model, rest, str(path), error)
     except error as problem:

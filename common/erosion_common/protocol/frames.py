@@ -96,30 +96,39 @@ class Versions:
     """What one side runs."""
 
     wire: int  # of the frames
-    protocol: int  # of the messages in them
+    protocol: int  # of the messages in them, the latest that it speaks
     software: str  # of the program
+    oldest: int  # protocol that it still speaks
 
     @property
     def words(self) -> str:
         """For people."""
         software = printable(self.software, at_most=40)
-        return f"erosion {software} (protocol {self.wire}.{self.protocol})"
+        older = f"{self.oldest} to {self.wire}." if self.oldest < self.protocol else ""
+        return f"erosion {software} (protocol {self.wire}.{older}{self.protocol})"
 
     def fit(self, other: "Versions") -> bool:
-        """Return True if both sides speak the same protocol."""
-        return (self.wire, self.protocol) == (other.wire, other.protocol)
+        """Return True if both sides speak one protocol."""
+        speak_one = self.oldest <= other.protocol and other.oldest <= self.protocol
+        return self.wire == other.wire and speak_one
 
     def as_json(self) -> dict[str, Any]:
         """Return the values for a HELLO."""
-        return {"wire": self.wire, "protocol": self.protocol, "software": self.software}
+        return {
+            "wire": self.wire,
+            "protocol": self.protocol,
+            "oldest": self.oldest,
+            "software": self.software,
+        }
 
     @classmethod
     def read(cls, values: dict[str, Any]) -> Self:
         """Read a HELLO, in which a later version may say more. Raises ProtocolFault."""
         wire, protocol = values.get("wire"), values.get("protocol")
-        if not (_is_version(wire) and _is_version(protocol)):
+        oldest = values.get("oldest", protocol)  # other programs may leave it out
+        if not (_is_version(wire) and _is_version(protocol) and _is_version(oldest)):
             raise ProtocolFault("a greeting without its versions")
-        return cls(wire, protocol, text_in(values, "software"))
+        return cls(wire, protocol, text_in(values, "software"), oldest)
 
 
 def _is_version(value: object) -> TypeGuard[int]:

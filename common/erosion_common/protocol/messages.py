@@ -121,7 +121,11 @@ MOST_LOSS = 1e30  # what stands for a loss that is infinite
 MOST_METRICS, LONGEST_METRIC = 64, 100  # of one model; characters of a name
 _METRIC_NAME = re.compile(rf"[a-z][a-z0-9_]{{,{LONGEST_METRIC - 1}}}")
 
-PROTOCOL = 1  # raised when a message changes its meaning
+# A release speaks its own protocol and that of the release before, so that hospitals upgrade one
+# after another. A message that only a later one understands says so in its header; all others say
+# the oldest.
+PROTOCOL = 1  # raised when a message changes its meaning, or a new one needs a name
+OLDEST_PROTOCOL = 1
 
 
 def significance_of(study: Study) -> float:

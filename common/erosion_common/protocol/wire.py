@@ -14,11 +14,12 @@ from pydantic import Field, ValidationError
 from torch import Tensor
 
 from erosion_common.compression.codec import KINDS, Compression, Packed, unpack
-from erosion_common.errors import ErosionError
+from erosion_common.errors import ErosionError, StudyError
 from erosion_common.protocol.flower import buffer_of, identify, to_array, to_record, to_tensor
 from erosion_common.protocol.frames import LARGEST_HEAD_BYTES
 from erosion_common.protocol.messages import (
     LARGEST_COUNT,
+    OLDEST_PROTOCOL,
     PROTOCOL,
     DescribeReply,
     EvaluateReply,
@@ -33,9 +34,10 @@ from erosion_common.protocol.messages import (
     TrainRequest,
     TrainResult,
 )
-from erosion_common.settings.base import PlainValues, Settings, first_mistake
+from erosion_common.settings.base import PlainValues, Settings, first_mistake, unknown_names
 from erosion_common.settings.names import Said, Sha256
 from erosion_common.study.study import Study, study_from_values
+from erosion_common.support.software import software_version
 
 identify()  # every program that makes or reads our messages imports this module
 
@@ -53,6 +55,7 @@ _HEADER, _ARRAYS = "header", "arrays"
 UPDATE, _PARAMETERS = "update", "parameters"
 MAX_ARRAYS = 64  # of one message
 MOST_STUDIES = 16  # that a site keeps; each trial is a study
+MOST_PROTOCOL = 2**31
 MOST_CHARACTERS = 4 * LARGEST_HEAD_BYTES  # of these together: in memory one is many times as large
 
 
@@ -61,6 +64,21 @@ MOST_TABLES = 2**17  # lists and tables in a header: validating a million takes 
 
 class WireError(ErosionError):
     """A message that does not follow the protocol: the other side runs something else."""
+
+
+class AnotherVersion(WireError):  # noqa: N818 - nobody's mistake
+    """A request of another version, which this one lacks something for."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"this site's erosion {software_version()} was asked for {what}",
+            remedy="Upgrade it, or leave that out of the study.",
+        )
+
+    @property
+    def public(self) -> str:
+        """The whole message: it quotes the coordinator's own request alone."""
+        return str(self)
 
 
 class UnknownStudy(ErosionError):  # noqa: N818 - a state that passes, not a mistake
@@ -109,23 +127,22 @@ class KnownStudies:
 
     def study_of(self, header: "_StudyHeader") -> Study:
         """Raises WireError, StudyError or UnknownStudy."""
-        if header.protocol != PROTOCOL:
-            raise WireError(
-                f"protocol {header.protocol}, this site speaks {PROTOCOL};"
-                " install the same version of erosion on both sides"
-            )
+        if header.protocol < OLDEST_PROTOCOL:
+            raise AnotherVersion(f"protocol {header.protocol}, which is no longer spoken")
         study = self._studies.pop(header.digest, None)
         if study is None:
             if header.study is None:
                 raise UnknownStudy(header.digest)
             # The testbed is not in the digest: nobody has approved it, and nothing here needs it.
             values = {key: value for key, value in header.study.items() if key != "testbed"}
-            study = study_from_values(values)
+            try:
+                study = study_from_values(values)
+            except StudyError:
+                if names := unknown_names(Study, values):
+                    raise AnotherVersion(f"what it does not have: {', '.join(names)}") from None
+                raise
             if study.digest != header.digest:
-                raise WireError(
-                    "a study that this site reads differently;"
-                    " install the same version of erosion on both sides"
-                )
+                raise AnotherVersion("a study that it reads differently")
         self._studies[header.digest] = study
         while len(self._studies) > MOST_STUDIES or self._num_characters > MOST_CHARACTERS:
             self._studies.popitem(last=False)
@@ -415,7 +432,7 @@ def num_bytes(record: RecordDict) -> int:
 
 def _of_study(study: Study, *, with_study: bool) -> dict[str, Any]:
     return {
-        "protocol": PROTOCOL,
+        "protocol": OLDEST_PROTOCOL,
         "digest": study.digest,
         "study": json.loads(study.canonical_json()) if with_study else None,
     }
@@ -437,6 +454,10 @@ def _header(record: RecordDict, model: type[H]) -> H:
         raise WireError("a message without a header")
     if text.count("[") + text.count("{") > MOST_TABLES:
         raise WireError(f"a header of more than {MOST_TABLES} lists and tables")
+    if issubclass(model, _StudyHeader):  # before its keys, which may be new ones
+        needed = header_of(record).get("protocol")
+        if type(needed) is int and PROTOCOL < needed < MOST_PROTOCOL:
+            raise AnotherVersion(f"protocol {needed}, and speaks up to {PROTOCOL}")
     try:
         # Strictly: what logs read of a header must be what was answered, and "3" is no 3 to them.
         return model.model_validate_json(text, strict=True)

@@ -137,6 +137,21 @@ def first_mistake(problem: ValidationError, whole: str) -> str:
     return f"{printable(where, at_most=200)} is wrong: {printable(first['msg'])}"
 
 
+def unknown_names(model: type[BaseModel], values: Mapping[str, Any]) -> list[str]:
+    """Return the places in `values` of keys and kinds that this version does not have."""
+    try:
+        model.model_validate(values)
+    except ValidationError as problem:
+        if problem.error_count() <= MOST_MISTAKES:
+            found = problem.errors(include_url=False, include_input=False)
+            names = [".".join(map(_key, each["loc"])) for each in found if each["type"] in _UNKNOWN]
+            return [printable(name, at_most=200) for name in names[:MOST_NAMED]]
+    return []
+
+
+_UNKNOWN = ("extra_forbidden", "union_tag_invalid", "literal_error")
+
+
 def read_toml(
     path: Path, what: str, error: type[ErosionError], content: bytes | None = None
 ) -> dict[str, Any]:

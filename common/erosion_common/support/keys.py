@@ -1,7 +1,10 @@
 """A site's key: by its public half the coordinator knows the hospital."""
 
 import hashlib
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Callable, Sequence
+from getpass import getpass
 from pathlib import Path
 
 from cryptography import x509
@@ -34,13 +37,27 @@ def new_private_key() -> PrivateKey:
     return ec.generate_private_key(ec.SECP256R1())
 
 
-def private_pem(key: PrivateKey) -> bytes:
-    """Return the key as the text of a file that nobody else may read."""
+def private_pem(key: PrivateKey, passphrase: str = "") -> bytes:
+    """Return the key as the text of a file that nobody else may read; encrypted, if so wished."""
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.BestAvailableEncryption(passphrase.encode())
+        if passphrase
+        else serialization.NoEncryption(),
     )
+
+
+def secret(variable: str, prompt: str) -> str:
+    """Return what the environment's `variable`, the file named by VARIABLE_FILE, or a person says.
+
+    Return "" where nobody can be asked. Raises OSError, UnicodeDecodeError.
+    """
+    if file := os.environ.get(f"{variable}_FILE"):
+        return read_named(Path(file)).decode().removesuffix("\n")
+    if variable in os.environ or not sys.stdin.isatty():
+        return os.environ.get(variable, "")
+    return getpass(prompt)
 
 
 def public_pem(key: PublicKey) -> bytes:
@@ -51,7 +68,10 @@ def public_pem(key: PublicKey) -> bytes:
 
 
 def load_private_key(
-    path: Path, error: type[ErosionError], remedy: str = ANOTHER_KEY
+    path: Path,
+    error: type[ErosionError],
+    remedy: str = ANOTHER_KEY,
+    passphrase: Callable[[], str] | None = None,
 ) -> PrivateKey:
     """Read a key that only its owner can read; raises `error` with the remedy."""
     try:
@@ -65,19 +85,35 @@ def load_private_key(
         raise error(f"The private key {path} cannot be read: {problem.strerror}.") from None
     if exposed:
         raise error(f"The private key {path} is not private: {exposed}")
-    return parse_private_key(pem, str(path), error, remedy)
+    return parse_private_key(pem, str(path), error, remedy, passphrase)
 
 
 def parse_private_key(
-    pem: bytes, where: str, error: type[ErosionError], remedy: str = ANOTHER_KEY
+    pem: bytes,
+    where: str,
+    error: type[ErosionError],
+    remedy: str = ANOTHER_KEY,
+    passphrase: Callable[[], str] | None = None,
 ) -> PrivateKey:
-    """Read a key from text; raises `error` with the remedy."""
+    """Read a key from text; raises `error` with the remedy. `passphrase`: who says that of one."""
+    said = ""
+    if is_encrypted := b"ENCRYPTED PRIVATE KEY" in pem:
+        if passphrase is None:
+            raise error(
+                f"The private key {where} has a password, and this program starts without a person",
+                remedy="Take the password off:"
+                f" openssl pkey -in {where} -out {where}.open && mv {where}.open {where}",
+            )
+        try:
+            said = passphrase()
+        except (OSError, ValueError) as problem:
+            raise error(f"The passphrase of {where} cannot be read: {problem}.") from None
     try:
-        key = serialization.load_pem_private_key(pem, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it wants a password
-        raise error(
-            f"{where} does not hold a private key in PEM without a password", remedy=remedy
-        ) from None
+        key = serialization.load_pem_private_key(pem, password=said.encode() or None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: no passphrase was given
+        if is_encrypted:
+            raise error(f"That is not the passphrase of {where}", remedy="Try again.") from None
+        raise error(f"{where} does not hold a private key in PEM", remedy=remedy) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, CURVES):
         raise error(
             f"The private key {where} is not an elliptic-curve key on P-256 or P-384", remedy=remedy

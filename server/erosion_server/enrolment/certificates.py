@@ -31,6 +31,7 @@ from erosion_common.support.keys import (
     load_private_key,
     new_private_key,
     private_pem,
+    secret,
 )
 from erosion_server.enrolment.federation_folder import FederationFolder, OwnAuthority
 
@@ -159,7 +160,8 @@ def load_authority(key: Path, certificate: Path) -> Authority:
             f"The authority's key is not at {key}. If it is kept on another medium, bring it back"
             " for as long as this takes."
         )
-    own, vouched = _private_key(key), load_certificate(certificate)
+    own = load_private_key(key, EnrolmentError, _RESTORE, lambda: _passphrase(key))
+    vouched = load_certificate(certificate)
     if not is_issued_by(vouched, vouched) or certified_key(vouched) != own.public_key():
         raise EnrolmentError(
             f"The certificate {certificate} is damaged, or not that of {key}. Restore both from one"
@@ -175,7 +177,35 @@ def load_identity(path: Path) -> Identity:
 
 
 def _private_key(path: Path) -> PrivateKey:
-    return load_private_key(path, EnrolmentError, "Restore it from the backup.")
+    return load_private_key(path, EnrolmentError, _RESTORE)
+
+
+PASSPHRASE = "EROSION_CA_PASSPHRASE"  # or PASSPHRASE_FILE; it is never on the command line
+SHORTEST_PASSPHRASE = 12  # characters
+_RESTORE = "Restore it from the backup."
+
+
+def _passphrase(key: Path) -> str:
+    if not (said := secret(PASSPHRASE, f"Passphrase of {key}: ")):
+        raise EnrolmentError(
+            f"The authority's key {key} has a passphrase, and nobody can be asked for it",
+            remedy=f"Run this in a terminal, or set {PASSPHRASE} or {PASSPHRASE}_FILE.",
+        )
+    return said
+
+
+def chosen_passphrase() -> str:
+    """Return the passphrase for a new authority's key; "" for none. Raises EnrolmentError."""
+    try:
+        said = secret(PASSPHRASE, "A passphrase for the authority's key (empty: none): ")
+        again = secret(PASSPHRASE, "The same again: ") if said else ""
+    except (OSError, ValueError) as problem:
+        raise EnrolmentError(f"{PASSPHRASE}_FILE cannot be read: {problem}.") from None
+    if said != again:
+        raise EnrolmentError("The two are not the same. Nothing was made; try again.")
+    if said and len(said) < SHORTEST_PASSPHRASE:
+        raise EnrolmentError(f"A passphrase has {SHORTEST_PASSPHRASE} characters or more.")
+    return said
 
 
 def validity_in_words(certificate: x509.Certificate) -> str:

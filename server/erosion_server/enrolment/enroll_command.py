@@ -68,6 +68,7 @@ def add_enroll_commands(commands: Any) -> None:
     site = command("site", _site, "enrol a hospital, and make the kit to hand to it")
     site.add_argument("name", help="what the study files call it")
     _add_out(site)
+    _add_password(site)
     _add_days(site, SITE_DAYS)
 
     sign = command("sign", _sign, "enrol a hospital from the request that it made")
@@ -102,6 +103,7 @@ def add_enroll_commands(commands: Any) -> None:
     )
     renew.add_argument("--new-key", action="store_true", help="also replace a site's key, at once")
     _add_out(renew)
+    _add_password(renew)
     _add_hosts(renew, "for the coordinator: names or addresses in place of the former ones")
     renew.add_argument(
         "--days", type=_days, help="days until it expires (default: as for a new one)"
@@ -141,24 +143,40 @@ def _add_out(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_password(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--password",
+        action="store_true",
+        help="encrypt the key in the kit, by a password that is printed, to be told by telephone",
+    )
+
+
 def _init(options: argparse.Namespace) -> None:
     folder = FederationFolder(options.folder)
     hosts = _checked_hosts(options.host or _ask_for_hosts())
     place = Address(hosts=hosts, port=options.port)
-    enrolment.init_federation(folder, place, days=options.days)
+    passphrase = "" if folder.place.exists() else certificates.chosen_passphrase()
+    enrolment.init_federation(folder, place, days=options.days, passphrase=passphrase)
     print(
         f"Made a federation in {folder.path}/. Sites dial {place.address}.\n"
         f"  authority     {_authority_words(folder)}\n"
         f"  coordinator   {ServingCertificate(folder).words}\n"
-        f"Keep {folder.authority_key} safe, best on another medium: with it anyone can pose as the"
-        " coordinator.\n"
-        f"Next: erosion enroll site NAME{folder.option}, for every hospital, this one included."
+        f"Keep {folder.authority_key} safe, best on another medium: with it"
+        f"{' and its passphrase' if passphrase else ''} anyone can pose as the coordinator.\n"
+        "Next: every hospital, this one included, runs `erosion enroll request NAME` and sends the"
+        f" .csr; then: erosion enroll sign NAME.csr{folder.option}"
     )
 
 
 def _site(options: argparse.Namespace) -> None:
     folder = FederationFolder(options.folder)
-    made = enrolment.enrol_site(folder, options.name, out=options.out, days=options.days)
+    made = enrolment.enrol_site(
+        folder,
+        options.name,
+        out=options.out,
+        days=options.days,
+        has_password=options.password,
+    )
     _print_kit(folder, made, has_key=True)
 
 
@@ -240,10 +258,10 @@ def _revoke(options: argparse.Namespace) -> None:
 def _renew(options: argparse.Namespace) -> None:
     folder = FederationFolder(options.folder)
     if options.name == COORDINATOR:
-        if options.new_key or options.out:
+        if options.new_key or options.out or options.password:
             raise EnrolmentError(
-                "--new-key and --out are for sites. The coordinator's key is new with every"
-                " certificate."
+                "--new-key, --password and --out are for sites. The coordinator's key is new with"
+                " every certificate."
             )
         days = options.days or COORDINATOR_DAYS
         before = folder.read_place()
@@ -261,12 +279,15 @@ def _renew(options: argparse.Namespace) -> None:
         return
     if options.host:
         raise EnrolmentError("--host is for the coordinator's certificate; leave it out here.")
+    if options.password and not options.new_key:
+        raise EnrolmentError("--password is for a kit with a key: add --new-key, or leave it out.")
     made = enrolment.renew_site(
         folder,
         options.name,
         new_key=options.new_key,
         out=options.out,
         days=options.days or SITE_DAYS,
+        has_password=options.password,
     )
     _print_kit(folder, made, has_key=options.new_key)
     _print_how_to_install(made.kit)
@@ -282,8 +303,11 @@ def _print_how_to_install(kit: Path, key: str = "") -> None:
 
 def _print_kit(folder: FederationFolder, made: Enrolment, *, has_key: bool) -> None:
     caution = (
-        "It holds the site's private key: hand it over by a way that nobody else can read, then"
-        " delete it here.\n"
+        f"It holds the site's private key under the password {made.password}\nHand the kit over,"
+        " tell the password by telephone, then delete the kit here.\n"
+        if made.password
+        else "It holds the site's private key: hand it over by a way that nobody else can read,"
+        " then delete it here.\n"
         "A site that makes its own key (erosion enroll request) spares you that.\n"
         if has_key
         else "It holds no secret.\n"

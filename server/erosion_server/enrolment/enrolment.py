@@ -1,12 +1,13 @@
 """Creates a federation, and enrols, renews and revokes its sites, each with a kit."""
 
 import io
+import secrets
 import sys
 import tarfile
 import time
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from importlib.resources import files
 from pathlib import Path
@@ -58,6 +59,7 @@ def _write_kit(
     private: PrivateKey | None,
     *,
     is_new: bool,
+    has_password: bool = False,
 ) -> "Enrolment":
     """Write the archive, readable by its owner alone, and then the roster that has its key.
 
@@ -88,8 +90,10 @@ def _write_kit(
             members[name] = (Template(text).substitute(words).encode(), 0o644)
     if peers:
         members[pinned_keys.NAME] = (peers.encode(), 0o644)
+    password = ""
     if private:
-        members[_KEY] = (private_pem(private), 0o600)
+        password = _new_password() if has_password else ""
+        members[_KEY] = (private_pem(private, password), 0o600)
     kit = out or (folder.kit if is_new else folder.renewal)(key.hospital)
     archive = _archive(key.hospital, members)
     if kit == STANDARD_OUTPUT:
@@ -107,7 +111,13 @@ def _write_kit(
             make_private_folder(kit.parent)
         write_private(kit, archive)
     write_key_registry(folder.roster, roster)
-    return Enrolment(key, kit)
+    return Enrolment(key, kit, password)
+
+
+def _new_password() -> str:
+    """Return 80 random bits that can be said by telephone."""
+    digits = secrets.token_hex(10)
+    return "-".join(digits[i : i + 4] for i in range(0, len(digits), 4))
 
 
 def _holds_private_key(path: Path) -> bool:
@@ -165,6 +175,7 @@ class Enrolment:
 
     key: EnrolledKey
     kit: Path
+    password: str = field(default="", repr=False)  # of the key in the kit; "": none
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +187,16 @@ class Revocation:
 
 
 def init_federation(
-    folder: FederationFolder, place: Address, *, days: float = COORDINATOR_DAYS
+    folder: FederationFolder,
+    place: Address,
+    *,
+    days: float = COORDINATOR_DAYS,
+    passphrase: str = "",
 ) -> None:
-    """Make the authority, the coordinator's certificate and an empty roster."""
+    """Make the authority, the coordinator's certificate and an empty roster.
+
+    `passphrase`: what encrypts the authority's key; "": nothing does.
+    """
     if folder.authority.exists() and not folder.place.exists():
         raise EnrolmentError(
             f"{folder.path} holds an authority, but no {folder.place.name}. Restore that from the"
@@ -196,7 +214,7 @@ def init_federation(
         raise EnrolmentError(f"The folder {folder.path} cannot be made: {problem}.") from None
     authority = certificates.new_authority()
     identity = certificates.issue(authority, place.hosts, days)
-    write_private(folder.authority_key, private_pem(authority.key))
+    write_private(folder.authority_key, private_pem(authority.key, passphrase))
     write_private(folder.authority, certificates.pem(authority.certificate))
     write_private(folder.coordinator, identity.key + identity.certificate)
     write_key_registry(folder.roster, KeyRegistry())
@@ -226,8 +244,12 @@ def enrol_site(
     request: Path | None = None,
     out: Path | None = None,
     days: float = SITE_DAYS,
+    has_password: bool = False,
 ) -> Enrolment:
-    """Certify a hospital's key: the one of the site's own request, or a new one in its kit."""
+    """Certify a hospital's key: the one of the site's own request, or a new one in its kit.
+
+    `has_password`: a new key is encrypted in the kit.
+    """
     try:
         checked_hospital(hospital)
     except ValueError as problem:
@@ -247,7 +269,9 @@ def enrol_site(
             )
         private, public = _key(request)
         key = _certified(folder, roster, hospital, public, _end(days))
-        return _write_kit(out, folder, roster.added(key), key, private, is_new=True)
+        return _write_kit(
+            out, folder, roster.added(key), key, private, is_new=True, has_password=has_password
+        )
 
 
 def renew_site(
@@ -258,6 +282,7 @@ def renew_site(
     request: Path | None = None,
     out: Path | None = None,
     days: float = SITE_DAYS,
+    has_password: bool = False,
 ) -> Enrolment:
     """Make a new certificate for a hospital's key, or for another, which replaces it at once.
 
@@ -282,7 +307,9 @@ def renew_site(
         else:
             key = _certified(folder, roster, hospital, public, _end(days))
             roster = roster.changed(current, revoked=expiry.now()).added(key)
-        return _write_kit(out, folder, roster, key, private, is_new=False)
+        return _write_kit(
+            out, folder, roster, key, private, is_new=False, has_password=has_password
+        )
 
 
 def revoke_site(folder: FederationFolder, hospital: str) -> Revocation:

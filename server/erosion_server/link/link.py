@@ -14,7 +14,7 @@ import grpc
 from erosion_common.errors import EnrolmentError, LinkError
 from erosion_common.protocol.flower import identify
 from erosion_common.protocol.frames import LARGEST_FRAME_BYTES, PING_TIMEOUT, WIRE, Reason, Versions
-from erosion_common.protocol.messages import PROTOCOL
+from erosion_common.protocol.messages import OLDEST_PROTOCOL, PROTOCOL
 from erosion_common.support import expiry
 from erosion_common.support.expiry import OnceADay
 from erosion_common.support.keys import PublicKey
@@ -70,7 +70,7 @@ class Link:
         self._sessions = Sessions(OpenRequests(), self._keeper)
         self._certificate = certificate
         self._is_short_of_memory = is_short_of_memory
-        self.versions = Versions(WIRE, PROTOCOL, software_version())
+        self.versions = Versions(WIRE, PROTOCOL, software_version(), OLDEST_PROTOCOL)
         self.clock = RunningTime()
         self.grid = self.open()  # for messages of no study
         self._asked_address = self.address = address

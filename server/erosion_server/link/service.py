@@ -211,8 +211,8 @@ class Service:
             theirs = Versions.read(hello)
             if not theirs.fit(self._ours):
                 text = (
-                    f"it runs {theirs.words}, the coordinator {self._ours.words}: install the same"
-                    " version on both sides"
+                    f"it runs {theirs.words}, the coordinator {self._ours.words}: upgrade the older"
+                    " one"
                 )
                 await self._refuse(context, Reason.VERSION, text, name)
             await self._greet(context, json_frame(Kind.HELLO, self._welcome(verdict)), name)
