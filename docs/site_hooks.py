@@ -19,6 +19,7 @@ MENU = {
         "study-file.md",
         "site-file.md",
         "outputs.md",
+        "monitoring.md",
         "python.md",
         "flower.md",
         "choosing.md",

@@ -354,6 +354,12 @@ class Compute(Settings):
         "another kit of this hospital keeps them for the same data, or else `state` in the "
         "folder of the site file.",
     )
+    account: HospitalName | None = Field(
+        default=None,
+        description="Name under which approvals, budgets and privacy of these data are kept. Write "
+        "it where another federation knows this hospital by another name, so that both count "
+        "together. Left out: `name`.",
+    )
     public_order: bool = Field(
         default=False,
         description="Whether local randomness does without this site's secret, so that anybody "
@@ -415,9 +421,14 @@ class Site(Settings):
         return self.budget.epsilon or self.limits.epsilon
 
     @property
+    def account(self) -> str:
+        """The name under which budgets are kept."""
+        return self.compute.account or self.name
+
+    @property
     def consent_folder(self) -> Path:
         """The folder of approvals and budgets, and of the state of methods."""
-        return (self.compute.state or Path("state")) / self.name
+        return (self.compute.state or Path("state")) / self.account
 
     @property
     def records_folder(self) -> Path:
@@ -478,7 +489,9 @@ def _homes_known(path: Path) -> Iterator[None]:
 
 def _beside(site: Site, folder: Path) -> Site:
     data, stated = site.data.beside(folder), site.compute.state
-    state = state_folder(site.name, data, stated and _path_beside(folder, stated), folder / "state")
+    state = state_folder(
+        site.account, data, stated and _path_beside(folder, stated), folder / "state"
+    )
     compute = site.compute.model_copy(
         update={
             "state": state,

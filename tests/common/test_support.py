@@ -4,6 +4,7 @@ import gc
 import io
 import json
 import logging
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from packaging.requirements import Requirement
 from erosion_client.dataset.sources.dicom import DicomImages
 from erosion_client.dataset.sources.nifti import NiftiImages
 from erosion_common.errors import DataError, ErosionError
-from erosion_common.support.logs import JsonLines
+from erosion_common.support.logs import JsonLines, SafeText, about, stamp
 from erosion_common.support.process import GAP_SECONDS, RunningTime, imports_for_good
 from erosion_common.support.software import (
     DISTRIBUTIONS,
@@ -72,7 +73,7 @@ def test_a_record_is_one_line_of_json_with_its_traceback() -> None:
         logger.exception("failed")
     plain, failed = (json.loads(line) for line in stream.getvalue().splitlines())
     assert plain["message"] == "bob was not let in:\nits key expired"
-    assert (plain["level"], plain["logger"]) == ("warning", "erosion.test")
+    assert (plain["level"], plain["component"]) == ("warning", "test")
     assert "traceback" not in plain
     assert "ValueError" in failed["traceback"]
 
@@ -82,6 +83,45 @@ def test_a_record_of_any_text_can_be_written_to_any_stream() -> None:
     line = JsonLines().format(record)
     assert line.isascii()
     assert json.loads(line)["message"] == "\ud800 \u00e9\n"
+
+
+def logged(formatter: logging.Formatter, text: str) -> str:
+    record = logging.LogRecord("erosion.site", logging.INFO, "", 0, "%s", (text,), None)
+    return formatter.format(record)
+
+
+def test_a_line_says_what_it_is_about_and_nothing_else_afterwards() -> None:
+    with about(study="heart", run="r1", hospital=None):
+        with about(round=3, run=""):
+            line = json.loads(logged(JsonLines(), "x"))
+        after = json.loads(logged(JsonLines(), "x"))
+    assert {key: line[key] for key in ("study", "run", "round")} == {
+        "study": "heart", "run": "r1", "round": 3,
+    }  # fmt: skip
+    assert "hospital" not in line
+    assert "round" not in after
+    assert "study" not in json.loads(logged(JsonLines(), "x"))
+
+
+def test_a_field_from_elsewhere_is_short_and_on_one_line() -> None:
+    with about(study="a\n" + "b" * 10_000):
+        line = logged(JsonLines(), "x")
+    assert "\n" not in line
+    assert len(line) < 500
+
+
+def test_a_line_of_text_has_its_time_with_the_offset_level_and_component() -> None:
+    when, level, component, text = logged(SafeText(), "ready").split(" ", 3)
+    assert datetime.fromisoformat(when).tzinfo is not None
+    assert (level, component, text) == ("INFO", "erosion.site:", "ready")
+    assert stamp(0.0, UTC) == "1970-01-01T00:00:00.000+00:00"
+
+
+def test_one_event_is_one_line_whatever_its_text_holds() -> None:
+    forged = "no\n2026-01-01T00:00:00.000+00:00 ERROR erosion.site: forged\r\x1b[2K\u202e"
+    line = logged(SafeText(), forged)
+    assert len(line.splitlines()) == 1
+    assert line.isprintable()
 
 
 # -- Imports without collections meanwhile -------------------------------------------------------

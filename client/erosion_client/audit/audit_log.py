@@ -15,7 +15,8 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
@@ -37,9 +38,18 @@ from erosion_common.audit.log_files import (
     remove_old,
     set_aside,
 )
-from erosion_common.errors import SiteError
+from erosion_common.errors import (
+    DataError,
+    ModelError,
+    Refusal,
+    RunOver,
+    SiteError,
+    StudyError,
+    Undecided,
+)
 from erosion_common.protocol import wire
 from erosion_common.protocol.envelope import describe
+from erosion_common.protocol.flower import read_error
 from erosion_common.protocol.frames import LARGEST_HEAD_BYTES
 from erosion_common.support.files import make_private_folder, sync_folder, whole_bytes
 from erosion_common.support.status import STATUS_NAME, StatusFile, certificate_shown
@@ -75,6 +85,7 @@ class AuditLog:
         """
         self.path = folder / FILE_NAME
         self._hospital, self._dataset = hospital, dataset
+        self.num_bytes = 0  # recorded since it was opened
         self._file_bytes, self._keep_days = file_bytes, keep_days
         try:
             if not folder.exists():
@@ -150,6 +161,7 @@ class AuditLog:
                 self._file.truncate(before)
             raise self._not_written(problem) from None
         self._number, self._head = line.number, hash_of(line.text)
+        self.num_bytes += line.bytes
 
     def _not_written(self, problem: OSError) -> NotLogged:
         said = f"{self.path} cannot be written ({problem.strerror}), so nothing was sent"
@@ -307,6 +319,8 @@ def _values(buffer: memoryview, kind: str) -> tuple[float | None, ...]:
 
 
 BUDGETS_SECONDS = 5.0  # between two checks of the budgets
+_OUTCOMES = ("answered", *(kind.__name__ for kind in (DataError, ModelError, Refusal, RunOver,
+             SiteError, StudyError, Undecided)))  # fmt: skip
 
 
 class SiteObservers:
@@ -319,14 +333,14 @@ class SiteObservers:
         *,
         name: str,
         coordinator: str,
-        budgets: Callable[[], Sequence[str]] = lambda: (),
+        budgets: Callable[[], Mapping[str, Any]] = dict,
         site_file: Callable[[], str] = lambda: "",
         study_named: Callable[[str], str | None] = lambda _digest: None,
         certificate_expires: Callable[[], datetime | None] = lambda: None,
     ) -> None:
         """Keep `folder`/status.json.
 
-        `budgets` returns what is used up, in lines; `site_file` what has changed in it;
+        `budgets` returns what is used up, as values of the file; `site_file` what changed in it;
         `study_named` the name of the approved study with a digest;
         `certificate_expires` when the site's certificate ends, None where it has none.
         """
@@ -344,8 +358,13 @@ class SiteObservers:
             sent=0,
             last_sent=None,
             log_head=audit_log.head,
+            answers={},
+            received_bytes=0,
+            sent_bytes=0,
         )
-        self._sent, self._is_connected = 0, False
+        self._answers: Counter[str] = Counter()  # by "answered" or the kind of the refusal
+        self._received_bytes = 0
+        self._is_connected = False
 
     def connected(self) -> None:
         """Note that the coordinator admitted this site."""
@@ -355,8 +374,8 @@ class SiteObservers:
             connected=True,
             trouble=None,
             disconnected_since=None,
-            budgets=list(self._budgets()),
             site_file=self._site_file(),
+            **self._budgets(),
         )
 
     def disconnected(self, why: str) -> None:
@@ -372,20 +391,25 @@ class SiteObservers:
         digest = wire.header_of(request.content).get("digest")
         name = self._study_named(digest) if isinstance(digest, str) else None
         self._audit_log.record(request, reply, name)
-        self._sent += 1
+        code = read_error(reply.error).code if reply.has_error() else "answered"
+        self._answers[code if code in _OUTCOMES else "fault"] += 1
+        self._received_bytes += wire.num_bytes(request.content)
         self._sign.show(
-            sent=self._sent,
+            sent=self._answers.total(),
             last_sent=_now(),
             log_head=self._audit_log.head,
+            answers=dict(self._answers),
+            received_bytes=self._received_bytes,
+            sent_bytes=self._audit_log.num_bytes,
         )
         if time.monotonic() >= self._looked + BUDGETS_SECONDS:
             self._looked = time.monotonic()
-            self._sign.show(budgets=list(self._budgets()))
+            self._sign.show(**self._budgets())
         return self._audit_log.head
 
     def end(self, why: str) -> None:
         """Note that the program ends."""
-        self._sign.show(budgets=list(self._budgets()))
+        self._sign.show(**self._budgets())
         self._sign.end(connected=False, trouble=why, ended=True)
 
 

@@ -16,6 +16,7 @@ from erosion_common.program.command import (
     add_weights,
     seconds,
 )
+from erosion_common.support.exporter import add_metrics, exporting
 from erosion_common.support.logs import configure_logging
 from erosion_common.support.process import imports_for_good, keep_freed_memory
 from erosion_common.support.text import answer_to, shown
@@ -190,7 +191,13 @@ REVIEW = Command(
 
 
 def _client_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("site", type=Path, help="the site file; see `erosion schema site`")
+    parser.add_argument(
+        "site",
+        type=Path,
+        nargs="+",
+        help="the site file, see `erosion schema site`; several, one for each coordinator, are"
+        " answered in turn and have one account of budgets and privacy for the same data",
+    )
     parser.add_argument(
         "--give-up-seconds",
         type=seconds,
@@ -203,6 +210,7 @@ def _client_arguments(parser: argparse.ArgumentParser) -> None:
         help="serve this Flower ClientApp, which is installed here, instead of studies; its"
         " coordinator runs `erosion server --app`",
     )
+    add_metrics(parser)
     add_log_format(parser)
     parser.add_argument(
         "--until-study-ends",
@@ -223,7 +231,7 @@ def _run_client(options: argparse.Namespace) -> int:
     )
     with imports_for_good():
         from erosion_client.connection.agent import Until
-        from erosion_client.connection.serve import serve, serve_app
+        from erosion_client.connection.serve import serve_app, serve_together
         from erosion_client.site_file import load_app_site
         from erosion_common.errors import SiteError
         from erosion_common.support.process import end_with_stdin
@@ -236,10 +244,14 @@ def _run_client(options: argparse.Namespace) -> int:
     if options.app is not None:
         from flwr.clientapp import ClientApp
 
+        if len(options.site) > 1:
+            raise SiteError("--app goes with one site file; start a program for each.")
         app = load_app(options.app, ClientApp, SiteError)
-        serve_app(load_app_site(options.site), app, until)
+        with exporting(options.metrics):
+            serve_app(load_app_site(options.site[0]), app, until)
         return 0
-    serve(options.site, until)
+    with exporting(options.metrics):
+        serve_together(options.site, until)
     return 0
 
 
@@ -251,6 +263,8 @@ CLIENT = Command(
     examples="""\
   erosion check SITE.toml               first: could this site take part?
   erosion client SITE.toml              then stay connected
+  erosion client A.toml B.toml          for two coordinators, with one account of budgets
+  erosion client SITE.toml --metrics 9464   figures for Prometheus
   erosion status SITE.toml              meanwhile, in another terminal: what it is doing
   erosion client SITE.toml --app our_app.client_app:app
 """,

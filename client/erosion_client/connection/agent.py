@@ -19,6 +19,7 @@ from erosion_common.protocol.flower import CLIENT_APP_RAISED_EXCEPTION, run_of
 from erosion_common.protocol.frames import LONGEST_REASON, RunNews
 from erosion_common.protocol.wire import WireError
 from erosion_common.support import expiry
+from erosion_common.support.logs import about
 from erosion_common.support.text import printable
 
 logger = logging.getLogger("erosion.agent")
@@ -122,23 +123,27 @@ class Agent:
         has_changed: Callable[[], bool] = lambda: False,
         has_decided: Callable[[], bool] = lambda: False,
         is_repeated: Callable[[], bool] = lambda: False,
+        study_named: Callable[[str], str | None] = lambda _digest: None,
+        stop: threading.Event | None = None,
     ) -> None:
         """Serve `app`; `address` and `encrypted` describe what `connect` connects to, for messages.
 
-        `is_repeated` returns whether `app`'s last answer to a round was given before.
+        `is_repeated` returns whether `app`'s last answer to a round was given before, and
+        `study_named` the name of the approved study with a digest, for the log.
         A few times a second `has_changed` is asked whether to reconnect, and `has_decided` whether
         people have decided about a study that the coordinator should ask about again.
         """
         self._has_changed = has_changed
         self._has_decided, self._is_repeated = has_decided, is_repeated
         self._connect, self._app, self._address = connect, app, address
+        self._study_named = study_named
         self._encrypted, self._until = encrypted, until
         self._watchers = watchers
         self._pace = ErrorPace()
         self._has_answered = False  # a request received on the current connection
         self._takes_part: dict[str, bool] = {}  # by run that it was asked about and has not ended
         self._has_heard_an_end = False  # of a study that this site took no part in
-        self.stop = threading.Event()
+        self.stop = stop or threading.Event()
 
     def run(self) -> None:
         """Serve until stopped. Raises LinkError where trying again is useless."""
@@ -217,7 +222,16 @@ class Agent:
             if self._has_decided():
                 connection.ask_again()
             if (message := connection.receive(LOOK_SECONDS)) is not None:
-                self._answer(connection, message)
+                with about(**self._asked_in(message)):
+                    self._answer(connection, message)
+
+    def _asked_in(self, message: Message) -> dict[str, str | int]:
+        """Return what a request is about, for the log; quoted, and nothing that makes no sense."""
+        asked = wire.header_of(message.content)
+        digest = asked.get("digest")
+        study = self._study_named(digest) or digest[:12] if isinstance(digest, str) else None
+        found = {"study": study, **{key: asked.get(key) for key in ("run", "arm", "round")}}
+        return {key: value for key, value in found.items() if isinstance(value, str | int)}
 
     def _answer(self, connection: SiteLink, message: Message) -> None:
         metadata = message.metadata

@@ -1,10 +1,11 @@
 """`erosion client`: answer for a hospital, or an app, until stopped."""
 
 import logging
+import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,12 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from erosion_client.audit.audit_log import AuditLog, SiteObservers
-from erosion_client.connection.agent import Agent, Until
+from erosion_client.connection.agent import LOOK_SECONDS, Agent, Until
 from erosion_client.connection.credentials import credentials_for, known_as
 from erosion_client.connection.site_link import SiteLink
-from erosion_client.consent.approvals import used_up
+from erosion_client.consent.approvals import account_of, used_up
 from erosion_client.consent.consent import Consent
-from erosion_client.records.account import claim, dataset_of, site_secret
+from erosion_client.records.account import claim, dataset_of, place_of, site_secret
 from erosion_client.records.records import Records
 from erosion_client.records.recovery import recover
 from erosion_client.site_file import AppSite, Site, load_site
@@ -32,6 +33,7 @@ from erosion_common.protocol.flower import CLIENT_APP_RAISED_EXCEPTION, NoAnswer
 from erosion_common.protocol.messages import TrainResult
 from erosion_common.sealed import phases
 from erosion_common.support.files import version_of
+from erosion_common.support.logs import about
 from erosion_common.support.text import printable
 
 logger = logging.getLogger("erosion.site")
@@ -138,6 +140,7 @@ def _handler(name: str, answer: Respond) -> Callable[[Message, Context], Message
     return handle
 
 
+STOP_SECONDS = 10.0  # for the sites of a program that is stopped
 SETTLED_SECONDS = 0.5  # for which a changed file must stay the same: half of one may be readable
 MOST_LOOKS = 20  # for a file that keeps changing
 # Fixed while the program runs: its name, its log, and the place of its records.
@@ -159,9 +162,13 @@ class RunningSite:
         *,
         secret: bytes,
         version: tuple[int, ...],
+        turn: AbstractContextManager[Any] | None = None,
     ) -> None:
-        """Take `site` as read from `path`; `version`: the file's before that. Raises SiteError."""
-        self._path, self._version = path, version
+        """Take `site` as read from `path`; `version`: the file's before that. Raises SiteError.
+
+        `turn`: held for an answer, where the program has other sites, too.
+        """
+        self._path, self._version, self._turn = path, version, turn or nullcontext()
         self._records, self._secret = records, secret
         self.dataset = ""  # the account's name of the data
         self.certificate_expires: datetime | None = None
@@ -180,9 +187,11 @@ class RunningSite:
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Answer a request; SiteError where the site file has changed, and nothing may leave."""
-        self._check()
-        answer = self._app(message, context)
-        self._check()
+        with self._turn:
+            self._check()
+            allow_only_these(self._site.limits)  # of this program: another site's may differ
+            answer = self._app(message, context)
+            self._check()
         return answer
 
     def has_decided(self) -> bool:
@@ -193,9 +202,10 @@ class RunningSite:
         """Return whether the last answer repeated an earlier one."""
         return self._consent.is_repeated
 
-    def budgets(self) -> list[str]:
-        """Return what is used up, in lines for people here."""
-        return [*used_up(self._site, self._records), *self._hospital.disclosed()]
+    def budgets(self) -> dict[str, Any]:
+        """Return what is used up: in lines for people here, and as figures for programs."""
+        lines = [*used_up(self._site, self._records), *self._hospital.disclosed()]
+        return {"budgets": lines, "account": account_of(self._site, self._records)}
 
     def study_named(self, digest: str) -> str | None:
         """Return the name of the approved study with this digest, or with a part that has it."""
@@ -287,15 +297,95 @@ def _differing(
             yield f"{place}{key}"
 
 
-def serve(path: Path, until: Until) -> None:
-    """Serve a hospital, by its site file, until interrupted. Raises SiteError, LinkError."""
+def serve_together(paths: Sequence[Path], until: Until) -> None:
+    """Serve a hospital for several coordinators, by a site file for each, until interrupted.
+
+    They answer in turn. One that ends costs the others nothing. Raises SiteError where they cannot
+    run together, and at the end what the first that failed did.
+    """
+    if len(paths) == 1:
+        serve(paths[0], until)
+        return
+    _check_together(paths)
+    turn, stops = threading.Lock(), [threading.Event() for _ in paths]
+    problems: list[BaseException] = []
+
+    def run(path: Path, stop: threading.Event) -> None:
+        try:
+            serve(path, until, turn=turn, stop=stop)
+        except BaseException as problem:  # noqa: BLE001 - raised below, in the main thread
+            problems.append(problem)
+            if isinstance(problem, ErosionError):
+                logger.error("%s serves no more: %s", path, problem)
+
+    threads = [threading.Thread(target=run, args=each, daemon=True) for each in zip(paths, stops)]  # noqa: B905
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(LOOK_SECONDS)
+    except KeyboardInterrupt:
+        for stop in stops:
+            stop.set()
+        for thread in threads:
+            thread.join(STOP_SECONDS)
+        logger.info("stopped")
+        return
+    if problems:
+        raise problems[0]
+
+
+def _check_together(paths: Sequence[Path]) -> None:
+    """Raise SiteError where site files of one program would share a log, or split an account.
+
+    Each then has its account, so that none is begun twice when they start at once.
+    """
+    logs: dict[Path, Path] = {}
+    accounts: dict[str, tuple[Path, str]] = {}  # by data set
+    for path in paths:
+        site = load_site(path)
+        folder = site.records_folder.resolve()
+        if folder in logs:
+            raise SiteError(
+                f"{logs[folder]} and {path} would keep one log of what was sent, in {folder}. Each"
+                " needs a folder of its own: write records = 'FOLDER' in one of them, or leave the"
+                " file out where it is given twice."
+            )
+        logs[folder] = path
+        other, name = accounts.setdefault(place_of(site.data), (path, site.account))
+        if name != site.account:
+            raise SiteError(
+                f"{other} and {path} use the same data, with budgets as {name} and as"
+                f" {site.account}: what one federation has used up would not count for the other."
+                f" Write account = '{name}' under [compute] in {path}."
+            )
+    for path in paths:
+        claim(load_site(path))
+
+
+def serve(
+    path: Path,
+    until: Until,
+    *,
+    turn: AbstractContextManager[Any] | None = None,
+    stop: threading.Event | None = None,
+) -> None:
+    """Serve a hospital, by its site file, until interrupted or `stop`. Raises SiteError, LinkError.
+
+    `turn`: held for every answer.
+    """
     version = version_of(path)  # before reading: what changes meanwhile is newer
     site = load_site(path)
     line = credentials_for(site.coordinator)
     claim(site)
     secret, records = site_secret(site.consent_folder), Records.of(site)
-    running = RunningSite(path, site, records, secret=secret, version=version)
-    with closing(records), _audit_log(site, lambda: running.dataset) as audit_log:
+    running = RunningSite(path, site, records, secret=secret, version=version, turn=turn)
+    with (
+        about(hospital=site.name, coordinator=line.address),
+        closing(records),
+        _audit_log(site, lambda: running.dataset) as audit_log,
+    ):
         recover(records, known_as(line), dataset_of(site), audit_log.path)
         watch = SiteObservers(
             site.records_folder,
@@ -317,6 +407,8 @@ def serve(path: Path, until: Until) -> None:
             has_changed=running.has_changed,
             has_decided=running.has_decided,
             is_repeated=running.is_repeated,
+            study_named=running.study_named,
+            stop=stop,
         )
         _run(agent, watch)
 

@@ -11,6 +11,7 @@ seeds, rounds, arms and training settings do not count."""
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
+from math import isfinite
 
 from erosion_client.connection.credentials import credentials_for, known_as
 from erosion_client.dataset.sources.data_source import TableSource
@@ -22,6 +23,7 @@ from erosion_client.site_file import Site
 from erosion_client.training.limits import lacking, needs_of, part_asked
 from erosion_client.training.privacy import spent_here
 from erosion_common.errors import ErosionError, SiteError, StudyError
+from erosion_common.privacy.accountant import epsilon_of
 from erosion_common.rounds.selection import candidates, fold_studies, trials
 from erosion_common.settings.base import validate
 from erosion_common.study.study import Study, study_from_json
@@ -366,6 +368,31 @@ def used_up(site: Site, records: Records) -> list[str]:
                     f" {budget.variants} different ranges or categories (budget.variants)"
                 )
     return [*lines, *spent_here(site, records)]
+
+
+def account_of(site: Site, records: Records) -> list[tuple[str, str, float | str, float | None]]:
+    """Return each budget of this site's data for programs: key, coordinator, used, and limit.
+
+    "": of all coordinators. "inf": privacy without bound. None: there is no limit.
+    """
+    budget, dataset, table = site.budget, dataset_of(site), records.answers
+    found: list[tuple[str, str, float | str, float | None]] = [
+        ("studies", "", len(records.studies.all("approved")), budget.studies)
+    ]
+    for coordinator, data in table.pairs():
+        if data == dataset:
+            used = table.used((coordinator, data))
+            variants = table.most_variants((coordinator, data))[1]
+            found += [
+                ("rounds", coordinator, used.rounds, budget.rounds),
+                ("evaluations", coordinator, used.evaluations, budget.evaluations),
+                ("variants", coordinator, variants, budget.variants),
+            ]
+    strength, limit = records.privacy.spent(dataset).in_all, site.lifetime_epsilon
+    if strength or limit is not None:
+        spent = epsilon_of(strength, site.limits.delta)
+        found.append(("epsilon", "", spent if isfinite(spent) else "inf", limit))
+    return found
 
 
 def named(digest: str, records: Records) -> StudyEntry:

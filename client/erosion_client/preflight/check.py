@@ -32,7 +32,13 @@ from erosion_client.preflight.study_checks import (
     check_study_here,
     column_counts,
 )
-from erosion_client.records.account import SECRET_NAME, copied_from, copy_in_words, site_secret
+from erosion_client.records.account import (
+    SECRET_NAME,
+    copied_from,
+    copy_in_words,
+    other_account,
+    site_secret,
+)
 from erosion_client.records.records import Records
 from erosion_client.site_file import AppSite, Site, is_for_app, load_app_site, load_site
 from erosion_client.training.limits import allow_only_these, part_asked, problem_with_device
@@ -249,6 +255,8 @@ def check_state(site: Site) -> Finding:
         return failed_by(what, problem)
     if (copied := copied_from(site)) is not None:
         return warning(what, *copy_in_words(copied))
+    if (other := other_account(site)) is not None:
+        return warning(what, *other)
     return ok(what, f"{folder} can be written")
 
 

@@ -2,7 +2,8 @@
 
 It belongs to one hospital and one data set, and not to a kit: a second kit for the same patients
 finds it by a list in the home of the operating system's account (`XDG_STATE_HOME`), so that no
-budget starts again.
+budget starts again. Where federations name the hospital differently, `compute.account` is its name
+here.
 
 The site's secret seeds its local randomness: nobody else can repeat the draws. If the order of the
 mini-batches were public, updates from chosen parameters would be a system of linear equations in
@@ -57,18 +58,18 @@ class _Account:
 def dataset_of(site: "Site") -> str:
     """Return the account's name of a site's data. Raises SiteError where the list is damaged."""
     if site.compute.state is None:
-        return _place(site.data)
-    known = _known(site.name, site.data)
-    if known is None and (copied := _copied(site.name, site.data)) is not None:
+        return place_of(site.data)
+    known = _known(site.account, site.data)
+    if known is None and (copied := _copied(site.account, site.data)) is not None:
         known = copied if _is_folder(site, copied) else None
-    return _place(site.data) if known is None else known.dataset
+    return place_of(site.data) if known is None else known.dataset
 
 
 def copied_from(site: "Site") -> Path | None:
     """Return another account with the same data in another place; None where there is none."""
-    if _known(site.name, site.data) is not None:
+    if _known(site.account, site.data) is not None:
         return None
-    copied = _copied(site.name, site.data)
+    copied = _copied(site.account, site.data)
     return None if copied is None or _is_folder(site, copied) else Path(copied.folder)
 
 
@@ -78,6 +79,26 @@ def copy_in_words(copied: Path) -> tuple[str, str]:
         f"these data are a copy of those with budgets in {copied}",
         f"so that both kits have one account, write state = '{copied.parent}' under [compute] in"
         " this site file",
+    )
+
+
+def other_account(site: "Site") -> tuple[str, str] | None:
+    """Return what another hospital's account of data in this place means, and the remedy.
+
+    None where there is none, or where this site file says which account it has.
+    """
+    if site.compute.account is not None or (place := _list()) is None:
+        return None
+    mine = place_of(site.data)
+    found = (a for a in _read(place) if a.place == mine and a.hospital != site.account)
+    other = next((account for account in found if Path(account.folder).is_dir()), None)
+    if other is None:
+        return None
+    return (
+        f"data of this place have budgets already, as those of {other.hospital} in {other.folder}",
+        f"if it is the same hospital by another name, write account = '{other.hospital}' under"
+        " [compute] in this site file, so that both count together; if the patients are others,"
+        f" write account = '{site.account}'",
     )
 
 
@@ -112,7 +133,7 @@ def claim(site: "Site") -> None:
             if not each.exists():
                 make_private_folder(each)
         with _locked(place.parent / "accounts.lock"):
-            if (known := _known(site.name, site.data)) is not None:
+            if (known := _known(site.account, site.data)) is not None:
                 if not _is_folder(site, known):
                     raise SiteError(
                         f"Another program began the records of these data in {known.folder} just"
@@ -121,6 +142,8 @@ def claim(site: "Site") -> None:
                 return
             if (copied := copied_from(site)) is not None:
                 logger.warning("%s; %s", *copy_in_words(copied))
+            if (other := other_account(site)) is not None:
+                logger.warning("%s; %s", *other)
             _add(place, site)
     except OSError as problem:
         logger.warning(
@@ -133,11 +156,11 @@ def claim(site: "Site") -> None:
 
 
 def _add(place: Path, site: "Site") -> None:
-    mine, others = _place(site.data), []
+    mine, others = place_of(site.data), []
     for account in _read(place):
         if Path(account.folder).is_dir():
             others.append(account)
-        elif (account.hospital, account.place) == (site.name, mine):
+        elif (account.hospital, account.place) == (site.account, mine):
             logger.warning(
                 "the approvals and budgets of these data were kept in %s, which is gone: they"
                 " begin again in %s",
@@ -145,7 +168,7 @@ def _add(place: Path, site: "Site") -> None:
                 site.consent_folder,
             )
     account = _Account(
-        hospital=site.name,
+        hospital=site.account,
         place=mine,
         content=_content(site.data),
         dataset=dataset_of(site),
@@ -157,7 +180,7 @@ def _add(place: Path, site: "Site") -> None:
 
 def _known(hospital: str, data: DataSource) -> _Account | None:
     """Return the account of the data in this place."""
-    place = _place(data)
+    place = place_of(data)
     return next((each for each in _accounts(hospital) if each.place == place), None)
 
 
@@ -207,7 +230,8 @@ def _read(place: Path) -> list[_Account]:
     return accounts
 
 
-def _place(data: DataSource) -> str:
+def place_of(data: DataSource) -> str:
+    """Return the name of where the data are, by which a second kit is recognised."""
     path = getattr(data, "path", None)  # a database has an address instead
     place = os.path.realpath(path) if path is not None else _one_form(getattr(data, "url", ""))
     return hashlib.sha256(place.encode(errors="surrogateescape")).hexdigest()[:16]

@@ -54,13 +54,13 @@ class Records:
     def of(cls, site: "Site") -> "Records":
         """Open a site's; in memory where its site file has no folder, as in simulations."""
         folder = site.consent_folder
-        return cls(None if site.compute.state is None else folder, site.name)
+        return cls(None if site.compute.state is None else folder, site.account)
 
     @classmethod
     def existing(cls, site: "Site") -> "Records":
         """Open a site's for reading; where it has none, empty ones that are never written."""
         exists = (site.consent_folder / FILE_NAME).exists()
-        return cls(site.consent_folder if exists else None, site.name)
+        return cls(site.consent_folder if exists else None, site.account)
 
     def close(self) -> None:
         """Close the file."""

@@ -23,7 +23,8 @@ def _status_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json",
         action="store_true",
-        help='print the status file, with the level and what is wrong under "health"',
+        help='print the status file, with the level and what is wrong under "health", and the'
+        ' figures of the plugin under "performance"',
     )
     parser.add_argument(
         "--alive",
@@ -34,16 +35,19 @@ def _status_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run_status(options: argparse.Namespace) -> int:
     from erosion_common.errors import ErosionError
+    from erosion_common.support.monitoring import performance, performance_line
     from erosion_common.support.status import Level, find_status, health, in_words
 
     try:
         path, seen = find_status(options.where)
         level, problems = health(path, seen)
+        told = performance(seen, level)
         if options.json:
-            shown = {**seen.values, "health": {"level": level.name, "problems": problems}}
-            print(json.dumps(shown, indent=2))
+            figures = {k: None if v == float("inf") else v for k, (v, _) in told.items()}
+            found = {"level": level.name, "problems": problems}
+            print(json.dumps({**seen.values, "health": found, "performance": figures}, indent=2))
         else:
-            print(in_words(path, seen))
+            print(in_words(path, seen), performance_line(told), sep="\n")
     except (ErosionError, PermissionError) as problem:
         print(f"{Level.UNKNOWN.name}  {problem}")
         return CHECK_FAILED if options.alive else Level.UNKNOWN
@@ -58,7 +62,8 @@ STATUS = Command(
     details="Exit codes are those of monitoring plugins: 0 OK, 1 WARNING (not connected, a"
     " certificate of less than 30 days, hospitals waited for, an output dropped), 2 CRITICAL (not"
     " running, not connected for 10 minutes, an expired certificate, a study that failed),"
-    " 3 UNKNOWN (nothing to look at, or it cannot be read).",
+    " 3 UNKNOWN (nothing to look at, or it cannot be read). The last line, after |, is the"
+    " plugin's performance data.",
     examples="""\
   erosion status                        the newest run in runs/
   erosion status studies/               a coordinator that serves this folder with --queue

@@ -14,6 +14,7 @@ from erosion_common.rounds.context import RunContext
 from erosion_common.rounds.events import RoundFinished
 from erosion_common.rounds.exchange import OpenRound
 from erosion_common.rounds.records import RoundRecord
+from erosion_common.support.logs import about
 
 
 def run_arm(
@@ -28,7 +29,8 @@ def run_arm(
     `curve`: the user's metrics by round, where cross-fitting has measured them.
     """
     while not arm.is_over(num_rounds):
-        record = (ctx.run_round or run_round)(ctx, arm)
+        with about(arm=arm.name, round=arm.state.round + 1):
+            record = (ctx.run_round or run_round)(ctx, arm)
         if record.round <= len(curve):
             record = replace(record, user_metrics=curve[record.round - 1])
         ctx.store.keep_round(ctx.study, arm.state, record)

@@ -13,11 +13,15 @@ from erosion_common.protocol.messages import Metrics
 LeftOut = Literal["", "late", "slow"]  # what a hospital was several times in a row
 
 
+RejectionCode = Literal["", "counts", "header", "norm", "not_finite", "rule", "shape", "unreadable"]
+
+
 @dataclass(frozen=True, slots=True)
 class Rejection:
     """An answer that cannot be used, and why. It counts as absent and never ends a run."""
 
     reason: str
+    code: RejectionCode = field(default="unreadable", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,7 @@ class HospitalRecord:
     bytes_sent: int | None = None  # of the request
     software: str | None = None  # version of the program at the site, as it says
     left_out: LeftOut = ""  # why it was not asked, if by the back-off
+    code: RejectionCode = ""  # of the reason, where it was rejected
 
 
 @dataclass(frozen=True, slots=True)

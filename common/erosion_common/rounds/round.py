@@ -183,7 +183,10 @@ class Round:
             skipped_in_a_row=state.skipped_in_a_row + 1 if step.outcome == "skipped" else 0,
             stopped=step.outcome == "stopped",
         )
-        answers = {**answers, **{name: Rejection(why) for name, why in step.rejected.items()}}
+        answers = {
+            **answers,
+            **{name: Rejection(why, "rule") for name, why in step.rejected.items()},
+        }
         records = {
             name: replace(
                 record,
@@ -285,8 +288,8 @@ def _record(answer: Answer | None) -> HospitalRecord:
             return HospitalRecord("accepted", num_samples=counted, samples_seen=seen)
         case SiteAnswer():
             return HospitalRecord("accepted")
-        case Rejection(reason):
-            return HospitalRecord("rejected", reason)
+        case Rejection(reason, code):
+            return HospitalRecord("rejected", reason, code=code)
         case Absence(reason, left_out=left_out):
             return HospitalRecord("absent", reason, left_out=left_out)
         case None:

@@ -45,19 +45,23 @@ class Expected:
 def screen(result: object, agent: HospitalName, expected: Expected) -> Answer:
     """Return the answer of `agent`, or why it cannot be used."""
     if not isinstance(result, TrainResult | StepResult):
-        return Rejection(f"a {type(result).__name__}, expected the answer to {expected.step!r}")
+        return Rejection(
+            f"a {type(result).__name__}, expected the answer to {expected.step!r}", "header"
+        )
     if isinstance(result, TrainResult) != expected.expects.update:
         what = "an update" if expected.expects.update else "none"
-        return Rejection(f"a {type(result).__name__}, expected {what} for {expected.step!r}")
+        return Rejection(
+            f"a {type(result).__name__}, expected {what} for {expected.step!r}", "header"
+        )
     header = result.header
     if header.hospital != agent:
-        return Rejection(f"answered as {header.hospital!r}")
+        return Rejection(f"answered as {header.hospital!r}", "header")
     if header.arm != expected.arm:
-        return Rejection(f"arm {header.arm!r}, expected {expected.arm!r}")
+        return Rejection(f"arm {header.arm!r}, expected {expected.arm!r}", "header")
     if header.round != expected.round:
-        return Rejection(f"round {header.round}, expected {expected.round}")
+        return Rejection(f"round {header.round}, expected {expected.round}", "header")
     if header.step != expected.step:
-        return Rejection(f"step {header.step!r}, expected {expected.step!r}")
+        return Rejection(f"step {header.step!r}, expected {expected.step!r}", "header")
     if isinstance(result, TrainResult):
         return _update(result, expected)
     return _step_answer(result, expected)
@@ -71,22 +75,23 @@ def _update(result: TrainResult, expected: Expected) -> Answer:
         (1 if header.steps is None else header.steps, "steps"),
     ):
         if count < 1:
-            return Rejection(f"{count} {what}, expected at least 1")
+            return Rejection(f"{count} {what}, expected at least 1", "counts")
     if expected.num_samples is not None and header.num_samples != expected.num_samples:
         return Rejection(
-            f"{header.num_samples} samples, but it introduced itself with {expected.num_samples}"
+            f"{header.num_samples} samples, but it introduced itself with {expected.num_samples}",
+            "counts",
         )
     if expected.sealed and header.sealed is None:
-        return Rejection("no keys for a sealed round")
+        return Rejection("no keys for a sealed round", "shape")
     dim = 0 if expected.sealed else expected.dim
     if delta.shape != (dim,):
-        return Rejection(f"shape {tuple(delta.shape)}, expected ({dim},)")
+        return Rejection(f"shape {tuple(delta.shape)}, expected ({dim},)", "shape")
     if delta.dtype != torch.float32:
-        return Rejection(f"numbers of type {delta.dtype}, expected torch.float32")
+        return Rejection(f"numbers of type {delta.dtype}, expected torch.float32", "shape")
     if not is_finite(delta):
-        return Rejection(NOT_FINITE)
+        return Rejection(NOT_FINITE, "not_finite")
     if problem := _problem_with(result.attachments, expected.expects.tensors):
-        return Rejection(problem)
+        return Rejection(problem, "not_finite" if problem == NOT_FINITE else "shape")
     optional = expected.expects.optional.items()
     kept = [
         name for name, terms in optional if not _problem_with(result.attachments, {name: terms})
@@ -96,7 +101,7 @@ def _update(result: TrainResult, expected: Expected) -> Answer:
         steps = min(header.steps, expected.most_steps)
     limit = math.inf if expected.max_norm is None else expected.max_norm
     if not (length := norm(delta)) <= limit:
-        return Rejection(f"norm {length:.4g}, at most {limit:g} is accepted")
+        return Rejection(f"norm {length:.4g}, at most {limit:g} is accepted", "norm")
     return Update(
         agent=header.hospital,
         round=header.round,
@@ -160,7 +165,8 @@ def reject_outsized(
                 screened[name] = Rejection(
                     f"{what}, more than {OUTSIZED:g} times what is usual ({baseline:.4g})"
                     if baseline
-                    else f"{what}, at most {limit:.4g} is accepted where others send none or zeros"
+                    else f"{what}, at most {limit:.4g} is accepted where others send none or zeros",
+                    "norm",
                 )
     return screened
 
@@ -208,13 +214,13 @@ def steps_cap(study: Study, num_samples: int) -> int | None:
 
 def _step_answer(result: StepResult, expected: Expected) -> Answer:
     if problem := _problem_with(result.tensors, expected.expects.tensors):
-        return Rejection(problem)
+        return Rejection(problem, "not_finite" if problem == NOT_FINITE else "shape")
     values = None
     if (form := expected.expects.values) is not None:
         try:
             values = form.model_validate(result.header.values)
         except ValidationError as mismatch:
-            return Rejection(f"wrong values: {first_mistake(mismatch, 'form')}")
+            return Rejection(f"wrong values: {first_mistake(mismatch, 'form')}", "shape")
     tensors = {name: result.tensors[name] for name in expected.expects.tensors}
     measured = [name for name, terms in expected.expects.tensors.items() if terms.is_measured]
     length = math.hypot(*(norm(tensors[name].flatten()) for name in measured))

@@ -4,28 +4,22 @@ It listens on 127.0.0.1 only, and answers nobody who lacks the key in its addres
 a snapshot whenever one has changed, as server-sent events; a page that is closed costs nothing.
 """
 
-import errno
 import json
-import logging
 import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
-from erosion_common.errors import LinkError
-
-logger = logging.getLogger("erosion.page")
+from erosion_common.support.web_server import PlainAnswers, WebServer
 
 LOOK_SECONDS = 1.0  # between two snapshots
 BEAT_SECONDS = 10.0  # without news, to see whether the browser is still there
-REQUEST_SECONDS = 10.0  # for a request to arrive
 MOST_BROWSERS = 16  # at a time
 Snapshot = Callable[[], Mapping[str, Any]]  # fit for JSON; see live_page.html for what it may hold
 
@@ -39,15 +33,7 @@ class LivePage:
         self._ended = threading.Event()
         self._places = threading.BoundedSemaphore(MOST_BROWSERS)
         self._snapshot, self._lock = snapshot, threading.Lock()
-        try:
-            self._server = _Server(("127.0.0.1", port), partial(_Handler, self))
-        except (OSError, OverflowError) as problem:
-            in_use = getattr(problem, "errno", None) == errno.EADDRINUSE
-            why = "is in use" if in_use else f"cannot be used ({problem})"
-            raise LinkError(
-                f"Port {port} on 127.0.0.1 {why}. Give another one, or 0 for a free one."
-            ) from None
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._server = WebServer("127.0.0.1", port, partial(_Handler, self))
 
     @property
     def url(self) -> str:
@@ -56,7 +42,7 @@ class LivePage:
 
     def __enter__(self) -> Self:
         """Begin to answer."""
-        self._thread.start()
+        self._server.start()
         return self
 
     def __exit__(
@@ -67,8 +53,7 @@ class LivePage:
     ) -> None:
         """Answer nobody any more."""
         self._ended.set()
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.stop()
 
     def admits(self, key: str, host: str) -> bool:
         """Return whether a request has the key, and was not led here by another site's name."""
@@ -98,65 +83,34 @@ class LivePage:
             self._places.release()
 
 
-class _Server(ThreadingHTTPServer):
-    """Its threads end with the program; a request that fails leaves no traceback."""
-
-    daemon_threads = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Note what a browser that went away, or an address that is none, led to."""
-        logger.debug("a request to the page failed", exc_info=True)
-
-
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(PlainAnswers):
     """Answers GET / and GET /events."""
-
-    timeout = REQUEST_SECONDS
 
     def __init__(self, page: LivePage, *arguments: Any) -> None:
         self._page = page
         super().__init__(*arguments)
 
-    def do_GET(self) -> None:
+    def respond(self) -> None:
         """Send the page, or follow the program."""
         address = urlsplit(self.path)
         key = parse_qs(address.query).get("key", [""])[0]
         if not self._page.admits(key, self.headers.get("Host", "")):
-            self._answer(403, b"Open the address that the program printed, with its key.\n")
+            self.answer(403, "Open the address that the program printed, with its key.\n")
         elif address.path == "/":
             nonce = secrets.token_urlsafe(16)
             text = (files("erosion_common.support") / "live_page.html").read_text("utf-8")
             first = self._page.snapshot().decode().replace("<", "\\u003c")  # within a script
-            self._answer(200, text.replace("NONCE", nonce).replace("FIRST", first).encode(), nonce)
+            page = text.replace("NONCE", nonce).replace("FIRST", first)
+            allowed = f" script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}';"
+            self.answer(200, page, "text/html", allowed)
         elif address.path == "/events":
-            self._head(200, "text/event-stream", "")
+            self.head(200, "text/event-stream")
+            self.server.take_time(self.connection)
             with suppress(OSError):  # the browser went away
                 self._page.follow(self._send)
         else:
-            self._answer(404, b"There is nothing here.\n")
-
-    def _answer(self, code: int, body: bytes, nonce: str = "") -> None:
-        self._head(code, "text/html" if nonce else "text/plain", nonce, len(body))
-        self.wfile.write(body)
-
-    def _head(self, code: int, kind: str, nonce: str, length: int | None = None) -> None:
-        self.send_response(code)
-        allowed = f" script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}';" if nonce else ""
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
-        self.send_header(
-            "Content-Security-Policy",
-            f"default-src 'none'; connect-src 'self'; frame-ancestors 'none';{allowed}",
-        )
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("Referrer-Policy", "no-referrer")
-        self.send_header("X-Content-Type-Options", "nosniff")
-        if length is not None:
-            self.send_header("Content-Length", str(length))
-        self.end_headers()
+            self.answer(404, "There is nothing here.\n")
 
     def _send(self, event: bytes) -> None:
         self.wfile.write(event)
         self.wfile.flush()
-
-    def log_message(self, *_: Any) -> None:
-        """Log nothing: the key is in the address."""

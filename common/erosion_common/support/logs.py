@@ -4,8 +4,13 @@ import json
 import logging
 import os
 import sys
-from datetime import UTC, datetime
-from typing import IO, Literal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime, tzinfo
+from types import MappingProxyType
+from typing import IO, Any, Literal
 
 # Read by Flower and gRPC when they are imported, so they are set here, which is imported first.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -14,17 +19,55 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it writes past every format t
 
 
 LogFormat = Literal["text", "json"]
-TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 LOG_FORMATS: tuple[LogFormat, ...] = ("text", "json")
+ROOT = "erosion."  # of our loggers' names; the rest is the component
+_ABOUT: ContextVar[Mapping[str, str | int]] = ContextVar("about", default=MappingProxyType({}))
+LONGEST_FIELD = 200  # characters
+
+
+@contextmanager
+def about(**fields: str | int | None) -> Iterator[None]:
+    """Let what this thread logs in the block have fields, such as study, run, round, hospital.
+
+    They may come from another side: they are shortened and escaped where they are written. None and
+    "" leave a field as it was.
+    """
+    known = {name: value for name, value in fields.items() if value is not None and value != ""}
+    token = _ABOUT.set({**_ABOUT.get(), **known})
+    try:
+        yield
+    finally:
+        _ABOUT.reset(token)
+
+
+def json_line(level: str, component: str, **values: Any) -> str:
+    """Return one line of a log: time in UTC, level, component, what it is about, and `values`."""
+    head = {"time": stamp(time.time(), UTC), "level": level, "component": component}
+    fields = {k: v if isinstance(v, int) else v[:LONGEST_FIELD] for k, v in _ABOUT.get().items()}
+    return json.dumps({**head, **fields, **values})  # ASCII: safe on any stream
+
+
+def stamp(seconds: float, zone: tzinfo | None = None) -> str:
+    """Return a time since 1970 as ISO 8601 with its offset, by default in this machine's zone."""
+    return (
+        datetime.fromtimestamp(seconds, zone or UTC).astimezone(zone).isoformat("T", "milliseconds")
+    )
 
 
 class SafeText(logging.Formatter):
-    """A record as text that a terminal only shows: what others sent cannot forge or hide a line."""
+    """A record as a line that a terminal only shows: what others sent cannot forge or hide one.
+
+    A traceback follows on lines of its own, which are indented.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record, further lines indented so that none looks like another record."""
-        lines = short(super().format(record)).split("\n")
-        return "\n    ".join(_shown(line) for line in lines)
+        """Return the record: time with its offset, level, component, message."""
+        head = f"{stamp(record.created)} {record.levelname} {record.name}: "
+        lines = [head + short(record.getMessage()).replace("\n", "\\n")]
+        if record.exc_info:
+            trace = short(self.formatException(record.exc_info))
+            lines += [f"    {line}" for line in trace.split("\n")]
+        return "\n".join(map(_shown, lines))
 
 
 def _shown(line: str) -> str:
@@ -40,7 +83,7 @@ def configure_logging(
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbosity, 2)]
     logging.basicConfig(level=logging.WARNING, force=True)
     for handler in logging.getLogger().handlers:
-        handler.setFormatter(JsonLines() if log_format == "json" else SafeText(TEXT))
+        handler.setFormatter(JsonLines() if log_format == "json" else SafeText())
     logging.getLogger("erosion").setLevel(level)
     # gRPC logs a traceback for every call after the other side has gone.
     logging.getLogger("grpc").setLevel(logging.DEBUG if verbosity >= 2 else logging.CRITICAL)
@@ -58,20 +101,15 @@ def short(text: str) -> str:
 
 
 class JsonLines(logging.Formatter):
-    """One object a line: time, level, logger, message, and the traceback where there is one."""
+    """One object a line: time, level, component, fields, message, and any traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, without its end."""
-        when = datetime.fromtimestamp(record.created, UTC)
-        values = {
-            "time": when.isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": short(record.getMessage()),
-        }
+        values = {"message": short(record.getMessage())}
         if record.exc_info:
             values["traceback"] = short(self.formatException(record.exc_info))
-        return json.dumps(values)  # ASCII: safe on any stream
+        component = record.name.removeprefix(ROOT)
+        return json_line(record.levelname.lower(), component, **values)
 
 
 def open_missing_streams() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from erosion_common.errors import ErosionError, RunError, SiteError
 from erosion_common.support import expiry
@@ -34,6 +34,8 @@ class StatusFile:
     While the process lives it holds a lock on the file, which ends with it however it ends.
     """
 
+    kept: ClassVar[dict[Path, "StatusFile"]] = {}  # this program's; one that ended, until the next
+
     def __init__(
         self, path: Path, *, live: Callable[[], Mapping[str, Any]] = dict, **values: Any
     ) -> None:
@@ -44,8 +46,22 @@ class StatusFile:
         self._held: int | None = None  # a handle of the file, locked
         self._ended = threading.Event()
         self._write()
+        for other in [p for p, file in self.kept.items() if file.has_ended]:
+            del self.kept[other]
+        self.kept[path] = self
         self._thread = threading.Thread(target=self._beat, daemon=True)
         self._thread.start()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it shows a process's last words."""
+        return self._ended.is_set()
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What it shows, as of the last beat or later."""
+        with self._lock:
+            return dict(self._values)
 
     def show(self, **values: Any) -> None:
         """Replace some of the values; the file follows within BEAT_SECONDS."""
@@ -97,6 +113,11 @@ class StatusFile:
         before, self._held = self._held, handle
         if before is not None:
             os.close(before)
+
+
+def live_statuses() -> list[tuple[Path, dict[str, Any]]]:
+    """Return path and values of each status file that this program keeps."""
+    return [(path, file.values) for path, file in list(StatusFile.kept.items())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +295,9 @@ def in_words(path: Path, seen: Seen) -> str:
         lines.append(("state", state))
     width = max(len(label) for label, _ in lines)
     lines.append(("file", str(path)))
-    return "\n".join(f"{label:<{width}}  {printable(t, at_most=4000)}" for label, t in lines)
+    words = (f"{label:<{width}}  {printable(t, at_most=4000)}" for label, t in lines)
+    # What follows this sign is performance data to a monitoring system.
+    return "\n".join(words).replace("|", "/")
 
 
 def lines_of_status(values: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -17,6 +17,7 @@ from erosion_common.program.command import (
     given,
     seconds,
 )
+from erosion_common.support.exporter import add_metrics, exporting
 from erosion_common.support.logs import configure_logging
 from erosion_common.support.process import imports_for_good, keep_freed_memory
 from erosion_server.commands.options import add_outputs
@@ -36,6 +37,7 @@ GOES_WITH = {  # options and the modes in which they do something; those not her
     "run_config": ("app",),
     "run_folder": ("study",),
     "output": _RUNS_A_STUDY,
+    "metrics": _RUNS_A_STUDY,
 }
 TAKES_THE_PLACE_OF = {"run_folder": "runs", "insecure": "federation"}
 
@@ -124,6 +126,7 @@ def _server_arguments(parser: argparse.ArgumentParser) -> None:
         help="an empty folder for this run (default: a new one in the folder of --runs)",
     )
     add_outputs(parser)
+    add_metrics(parser)
     add_log_format(parser)
     add_supervised(parser)
 
@@ -156,7 +159,8 @@ def _run_server(options: argparse.Namespace) -> int:
     if options.app is not None:
         return _run_app(options)
     if options.queue is not None:
-        return _run_queue(options)
+        with exporting(options.metrics):
+            return _run_queue(options)
     check_outputs(options.output)
     files = options.study or [resumed_run_folder(run).study for run in options.resume]
     studies = [load_study(file) for file in files]
@@ -167,13 +171,14 @@ def _run_server(options: argparse.Namespace) -> int:
     for study in studies:  # before a folder is made for a run that cannot begin
         check_sizes(study)
         check_start(study, options.weights)
-    if options.resume:
-        folders = list(map(resumed_run_folder, options.resume, studies))
-    elif options.run_folder:
-        folders = [open_run_folder(options.run_folder, studies[0])]
-    else:
-        folders = [new_run_folder(options.runs, study) for study in studies]
     with ExitStack() as stack:
+        stack.enter_context(exporting(options.metrics))
+        if options.resume:
+            folders = list(map(resumed_run_folder, options.resume, studies))
+        elif options.run_folder:
+            folders = [open_run_folder(options.run_folder, studies[0])]
+        else:
+            folders = [new_run_folder(options.runs, study) for study in studies]
         planned = []
         for study, folder in zip(studies, folders, strict=True):
             stack.enter_context(alone_in(folder.path))
@@ -287,6 +292,7 @@ SERVER = Command(
   erosion server --resume runs/20260101T120000-mine
   erosion server --queue studies/       one study after another, for sites that stay connected
   erosion server STUDY.toml --output metrics --output mlflow=http://127.0.0.1:5000
+  erosion server STUDY.toml --metrics 9464   figures for Prometheus
   erosion server --app our_app.server_app:app --run-config 'rounds=20 lr=0.1'
 """,
     add_arguments=_server_arguments,

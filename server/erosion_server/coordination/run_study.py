@@ -27,6 +27,7 @@ from erosion_common.rounds.presence import HospitalsAwayError, Presence, UserDec
 from erosion_common.rounds.study import check_start
 from erosion_common.sealed.paillier import CoordinatorKeys
 from erosion_common.study.study import Study
+from erosion_common.support.logs import about
 from erosion_common.support.process import keep_freed_memory, memory_bytes, return_freed_memory
 from erosion_server.coordination.end_notices import FAILED, WITHDRAWN, EndNotices
 from erosion_server.coordination.folder_store import FolderStore
@@ -149,7 +150,9 @@ def run_queue(
             withdrawn=lambda folder: notices.say(folder.run, WITHDRAWN),
         )
         try:
-            with queue_status(queue, lambda: link.certificate_expires) as status:
+            with queue_status(
+                queue, lambda: link.certificate_expires, lambda: link.denials
+            ) as status:
                 studies.serve(until_empty=until_empty)
         except (OSError, DiskError) as problem:
             raise RunError(
@@ -223,11 +226,24 @@ def run_on(
 
     `notices`: of all studies of the link, for which its sites stay; None: there is one.
     """
+    with about(study=planned.study.name, run=planned.folder.run):
+        return _run_on(link, planned, setup, notices)
+
+
+def _run_on(
+    link: Link, planned: Planned, setup: Setup, notices: EndNotices | None
+) -> Result | Overview:
     study, folder, observers = planned.study, planned.folder, planned.observers
     others_stay, notices = notices is not None, notices or EndNotices(link)
     notices.begin(folder.run, study.everyone)
     grid = link.open(folder.spool if _are_on_disk(setup, study) else None)
-    status = CoordinatorStatus(folder.status, study, lambda: link.certificate_expires)
+    status = CoordinatorStatus(
+        folder.status,
+        study,
+        lambda: link.certificate_expires,
+        run=folder.run,
+        denials=lambda: link.denials,
+    )
     observers.add("status.json", status)
     longest = setup.longest_wait_seconds
     if longest is None:

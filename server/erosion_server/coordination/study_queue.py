@@ -19,11 +19,11 @@ from erosion_common.rounds.presence import HospitalsAwayError
 from erosion_common.study.study import Study, load_study
 from erosion_common.support.files import read_named, version_of, write_atomically
 from erosion_server.run.run_folder import RunFolder, new_run_folder, resumed_run_folder
+from erosion_server.run.status import DONE, FAILED
 
 logger = logging.getLogger("erosion.queue")
 
 LOOK_SECONDS = 1.0
-DONE, FAILED = "done", "failed"
 RUNS = ".runs.json"  # by a waiting file's name: the run that it has begun, and the file's version
 
 

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,6 +15,7 @@ from cryptography import x509
 from erosion_common.protocol.frames import Reason
 from erosion_common.support import expiry
 from erosion_common.support.keys import PublicKey, certified_key, public_pem
+from erosion_common.support.logs import about
 from erosion_server.enrolment.certificates import (
     OwnAuthorities,
     Watched,
@@ -198,6 +199,7 @@ class RejectionLog:
         self.admission, self._own_trouble = admission, own_trouble
         self._news: deque[Denial] = deque(maxlen=MOST_TOLD)
         self.num_news = 0  # of all times
+        self._denials: Counter[str] = Counter()  # every one, by reason
         self._lock = threading.Lock()
         self._told: dict[tuple[str, Reason], float] = {}  # when a trouble was last reported
         self._handshakes: deque[float] = deque(maxlen=MOST_TOLD)  # that no call followed yet
@@ -213,6 +215,7 @@ class RejectionLog:
         key = (hospital or origin, reason)
         now = time.monotonic()
         with self._lock:
+            self._denials[reason.value] += 1
             if now - self._told.get(key, -REPEAT_SECONDS) < REPEAT_SECONDS:
                 return
             while len(self._told) >= MOST_TOLD:
@@ -220,10 +223,18 @@ class RejectionLog:
             self._told[key] = now
         event = Denial(hospital, origin, text)
         where = f" ({peer})" if peer else ""
-        logger.warning("%s%s was not let in: %s", event.who, where, text)
+        with about(hospital=event.who):
+            logger.warning("%s%s was not let in: %s", event.who, where, text)
         with self._lock:
             self._news.append(event)
             self.num_news += 1
+
+    @property
+    def denials(self) -> dict[str, int]:
+        """How often somebody was denied since the start, by reason."""
+        self._report_broken_handshakes()
+        with self._lock:
+            return dict(self._denials)
 
     def handshake(self) -> None:
         """Note that a connection begins; a call follows it where it succeeds."""

@@ -131,6 +131,11 @@ class Link:
         return None if self._certificate is None else self._certificate.expires
 
     @property
+    def denials(self) -> dict[str, int]:
+        """How many connections were not let in since the start, by reason."""
+        return self._keeper.denials
+
+    @property
     def enrolled_only(self) -> bool:
         """Only sites with an enrolled key are let in."""
         return self._keeper.admission is not None

@@ -1,7 +1,5 @@
 """Progress as lines of JSON, for programs that collect logs."""
 
-import json
-from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from erosion_common.rounds.events import (
@@ -16,6 +14,7 @@ from erosion_common.rounds.events import (
     WaitsFor,
 )
 from erosion_common.rounds.records import RoundRecord
+from erosion_common.support.logs import json_line
 from erosion_common.support.software import software_version
 from erosion_server.output.events import (
     EveryUserFinished,
@@ -26,22 +25,24 @@ from erosion_server.output.events import (
     StudyStarted,
     UserFailed,
 )
+from erosion_server.run.run_folder import RunFolder
 
 
 class JsonProgress:
-    """One object a line: time, event, and what belongs to it."""
+    """One object a line, as in the log: an event, its study and run, and what belongs to it."""
 
-    def __init__(self, stream: TextIO, study: str = "") -> None:
-        """Lines go to `stream`, each flushed at once. `study`: where several share it."""
-        self._stream, self._study = stream, {"study": study} if study else {}
+    def __init__(self, stream: TextIO) -> None:
+        """Lines go to `stream`, each flushed at once."""
+        self._stream = stream
+        self._about: dict[str, str] = {}
 
     def notify(self, event: RunEvent) -> None:
         """Write what programs may want to know of it; the journal holds the rest."""
         match event:
             case StudyStarted(study, address, run_folder):
+                self._about = {"study": study.name, "run": RunFolder(run_folder).run}
                 self._say(
                     "listening",
-                    study=study.name,
                     user=study.user,
                     address=address,
                     software=software_version(),
@@ -90,9 +91,13 @@ class JsonProgress:
         """Nothing to put back."""
 
     def _say(self, event: str, **values: Any) -> None:
-        when = datetime.now(UTC).isoformat(timespec="milliseconds")
-        line = {"time": when, "event": event, **self._study, **values}
-        print(json.dumps(line), file=self._stream, flush=True)  # ASCII: safe on any stream
+        level = "warning" if event in _WARNINGS else "info"
+        line = json_line(level, "run", event=event, **{**self._about, **values})
+        print(line, file=self._stream, flush=True)
+
+
+_WARNINGS = ("declined", "left", "waits_for", "begun_without", "user_failed", "failed",
+             "output_dropped")  # fmt: skip
 
 
 def _brief(record: RoundRecord) -> dict[str, Any]:

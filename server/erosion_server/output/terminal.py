@@ -89,7 +89,7 @@ def progress(
     """
     stream = sys.stdout if stream is None else stream
     if log_format == "json":
-        return JsonProgress(stream, label)
+        return JsonProgress(stream)
     if label:
         labelled = cast(TextIO, LabelledStream(stream, f"{label}: "))
         return Terminal(plain_console(labelled), is_live=False)

@@ -1,6 +1,7 @@
 """`status.json`: the coordinator's progress, for `erosion status` and a container's health."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +15,9 @@ from erosion_common.rounds.events import (
     RoundFinished,
     WaitsFor,
 )
+from erosion_common.rounds.records import RoundRecord
 from erosion_common.study.study import Study
+from erosion_common.support import expiry
 from erosion_common.support.status import StatusFile, certificate_shown
 from erosion_server.output.events import (
     EveryUserFinished,
@@ -28,6 +31,7 @@ from erosion_server.output.events import (
 from erosion_server.output.words import printable
 
 MOST_DENIED = 50  # hospitals in the file
+DONE, FAILED = "done", "failed"  # where a queue puts its studies away
 
 
 class CoordinatorStatus:
@@ -42,16 +46,25 @@ class CoordinatorStatus:
         path: Path,
         study: Study,
         certificate_expires: Callable[[], datetime | None] = lambda: None,
+        *,
+        run: str = "",
+        denials: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
-        """Begin the file. `certificate_expires`: the coordinator's; None: it shows none."""
+        """Begin the file. `certificate_expires`: the coordinator's; None: it shows none.
+
+        `run`: its name at the sites. `denials` returns connections not let in, by reason.
+        """
         self.waiting_for: Callable[[], Sequence[str]] = tuple
         self._file = StatusFile(
             path,
             live=lambda: {
                 "waiting_for": list(self.waiting_for()),
+                "denials": dict(denials()),
                 **certificate_shown(certificate_expires()),
             },
             study=study.name,
+            run=run,
+            hospitals=list(study.hospitals),
             user=study.user,
             phase="starting",
             rounds=study.rounds,
@@ -61,6 +74,11 @@ class CoordinatorStatus:
         self._without_model: dict[str, str] = {}
         self._denied: dict[str, str] = {}  # the latest reason, by hospital
         self._dropped: dict[str, str] = {}  # outputs that failed, and why
+        self._rounds: Counter[str] = Counter()  # since the program started, by outcome
+        self._seconds = 0.0  # that they took
+        self._answers: Counter[str] = Counter()  # of hospitals, by outcome
+        self._rejections: Counter[str] = Counter()  # by the reason's code
+        self._bytes: Counter[str] = Counter()
 
     def notify(self, event: RunEvent) -> None:
         """Note it; the file follows within moments."""
@@ -108,7 +126,12 @@ class CoordinatorStatus:
                         for name, entry in record.hospitals.items()
                         if entry.weight_after is not None
                     },
-                    last_round={"outcome": record.outcome, "seconds": round(record.seconds, 3)},
+                    last_round={
+                        "outcome": record.outcome,
+                        "seconds": round(record.seconds, 3),
+                        "ended": expiry.now().isoformat(),
+                    },
+                    **self._counted(record),
                 )
             case ArmFinished():  # if it was the last, the user's site measures the models now
                 self._file.show(phase="between arms, or measuring the final models")
@@ -125,6 +148,23 @@ class CoordinatorStatus:
                 self._dropped[name] = reason
                 self._file.show(outputs_dropped=dict(self._dropped))
 
+    def _counted(self, record: RoundRecord) -> dict[str, object]:
+        self._rounds[record.outcome] += 1
+        self._seconds += record.seconds
+        for entry in record.hospitals.values():
+            self._answers[entry.outcome] += 1
+            self._rejections[entry.code] += entry.outcome == "rejected"
+            self._bytes["received"] += entry.bytes_received or 0
+            self._bytes["sent"] += entry.bytes_sent or 0
+        return {
+            "rounds_ended": dict(self._rounds),
+            "rounds_seconds": round(self._seconds, 3),
+            "answers": dict(self._answers),
+            "rejections": {code: count for code, count in self._rejections.items() if count},
+            "received_bytes": self._bytes["received"],
+            "sent_bytes": self._bytes["sent"],
+        }
+
     def ended(self) -> None:
         """The study has ended with a result."""
         self._file.end(phase="finished", ended=True)
@@ -138,16 +178,20 @@ class CoordinatorStatus:
 
 @contextmanager
 def queue_status(
-    queue: Path, certificate_expires: Callable[[], datetime | None]
+    queue: Path,
+    certificate_expires: Callable[[], datetime | None],
+    denials: Callable[[], Mapping[str, int]] = dict,
 ) -> Iterator[StatusFile]:
     """The file of a coordinator that serves a folder of studies, for as long as it does.
 
-    It shows the `run` under way; none: it waits for studies.
+    It shows the `run` under way; none: it waits for studies. `denials` as for a study's.
     """
     file = StatusFile(
         queue / "status.json",
         live=lambda: {
             "studies": sorted(path.name for path in queue.glob("*.toml")),
+            "put_away": {name: _num_studies(queue / name) for name in (DONE, FAILED)},
+            "denials": dict(denials()),
             **certificate_shown(certificate_expires()),
         },
         queue=str(queue),
@@ -160,3 +204,7 @@ def queue_status(
         file.end(phase="failed", reason=printable(str(problem) or "interrupted"), ended=True)
         raise
     file.end(phase="finished", ended=True)
+
+
+def _num_studies(folder: Path) -> int:
+    return sum(1 for _ in folder.glob("*.toml"))
