@@ -21,7 +21,12 @@ from erosion_server.output.words import absences, data_check, metric_text
 from erosion_server.run.findings import absences as absent
 from erosion_server.run.findings import contributions, leak_of
 from erosion_server.run.overview import EarlyStop, Overview, UserResult, mean_weights, overview
-from erosion_server.run.result import CrossFitting, verdict, words_for_tested
+from erosion_server.run.result import (
+    CrossFitting,
+    p_of_last_rounds,
+    verdict,
+    words_for_tested,
+)
 
 
 def simulate_testbed(
@@ -78,7 +83,8 @@ def _print(console: Console, study: Study, found: Simulation) -> None:
     for arm, metrics in lines.items():
         table.add_row(arm, *(metric_text(m, metrics.get(m.name)) for m in task.metrics))
     _say(console, found.data_check)
-    if (leak := leak_of(task, ended.arms, ended.best_column)) is not None:
+    measured = {**ended.arms, **ended.references}
+    if (leak := leak_of(task, measured, ended.best_column)) is not None:
         console.print(Text(leak.sentence(task), style="bold yellow"), soft_wrap=True)
     console.print(table)
     console.print()
@@ -92,6 +98,7 @@ def _print(console: Console, study: Study, found: Simulation) -> None:
         tested=tested,
         shifted_by=study.task.shifted_by,
         leak=leak,
+        p_by_round=p_of_last_rounds(task, found.evaluated, found.records),
     )
     console.print(Text(said.text))
     missing = absent(study.hospitals, study.user, found.records)
@@ -118,7 +125,11 @@ def _line(study: Study, user: str, found: Simulation) -> UserResult:
         base_rate=found.evaluation.base_rate,
         comparison=found.evaluation.comparison,
         data_check=found.data_check,
-        leak=leak_of(type(study.task), found.evaluation.arms, found.evaluation.best_column),
+        leak=leak_of(
+            type(study.task),
+            {**found.evaluation.arms, **found.evaluation.references},
+            found.evaluation.best_column,
+        ),
         weights=mean_weights(ledger, user),
         stopped={
             arm: EarlyStop(round=final.round, reason=found.records[arm][-1].note)

@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from erosion_client.dataset.load import load_patients
+from erosion_client.scaffold.column_match import match_columns
 from erosion_client.scaffold.column_profile import Profile
 from erosion_client.scaffold.column_roles import is_numbered, why_no_feature
 from erosion_client.scaffold.value_words import direction
@@ -706,3 +707,73 @@ def test_a_suspicious_zero_is_asked(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert '[data.values."chol"]' in site
     assert says(site, '"0"', '""', "9 rows")
     assert "drinks" not in site
+
+
+@pytest.mark.parametrize(
+    ("known", "odd"),
+    [("0 1", "9"), ("1 2 3 4", "9"), ("1 2", "8"), ("ja nein", "-"), ("I II", "x")],
+)
+def test_categories_that_may_be_not_known_are_asked_about(
+    tmp_path: Path, known: str, odd: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = known.split() * 40
+    drafted(tmp_path, column("finding", values), "ill")
+    assert "[data.values.finding]" not in capsys.readouterr().out
+    (tmp_path / "study.toml").unlink()
+    drafted(tmp_path, column("finding", [*values, *[odd] * 12]), "ill")
+    assert f'"{odd}" = "" under [data.values.finding]' in capsys.readouterr().out
+
+
+def test_limits_may_be_common_and_numbers_have_both_marks(tmp_path: Path) -> None:
+    draw = np.random.default_rng(2)
+    rate = [">=90" if v >= 90 else f"{v:.0f}" for v in draw.normal(80, 20, 200)]
+    (found, _) = profiles_of(tmp_path, column("egfr", rate))
+    assert (found.kind, found.limits) == ("number", (">=90",))
+    both = [f'"1.{v},5"' for v in draw.integers(100, 999, 60)]
+    (found, _) = profiles_of(tmp_path, column("ferritin", both))
+    assert (found.kind, found.decimal, found.thousands) == ("number", ",", ".")
+    assert 1100 < found.numbers.min() < 2000
+
+
+@pytest.mark.parametrize(
+    ("name", "no", "event", "is_sure"),
+    [
+        ("status", "żyje", "zmarł", True),
+        ("転帰", "生存", "死亡", True),
+        ("生存", "1", "0", True),
+        ("жив", "да", "нет", True),
+        ("ziv", "ano", "ne", True),
+        ("мертв", "нет", "да", False),
+    ],
+)
+def test_an_event_in_other_languages(name: str, no: str, event: str, is_sure: bool) -> None:
+    found = direction(name, [no, event])
+    assert (found.codes, found.is_sure) == ((no, event), is_sure)
+
+
+@pytest.mark.parametrize(("name", "yes"), [("alive", "yes"), ("survived", "1")])
+def test_an_outcome_of_the_opposite_name_is_turned(tmp_path: Path, name: str, yes: str) -> None:
+    study = drafted(tmp_path, "age,died\n" + "".join(f"{40 + i % 30},{['yes', 'no'][i % 2]}\n"
+                    for i in range(60)), "died")  # fmt: skip
+    assert isinstance(study.task, TabularTask)
+    no = {"yes": "no", "1": "0"}[yes]
+    text = f"age,{name}\n" + "".join(f"{40 + i % 30},{yes if i % 3 else no}\n" for i in range(60))
+    (found,) = (m for m in match_columns(study.task, profiles_of(tmp_path, text))
+                if m.column == "died")  # fmt: skip
+    assert found.values == {yes: "no", no: "yes"}
+    assert found.asked == {yes, no}
+
+
+def test_letters_with_two_meanings_are_named(tmp_path: Path) -> None:
+    sex = {"name": "sex", "categories": ["M", "V"]}  # man and vrouw, or mujer and varón
+    found = one_match(tmp_path, sex, column("sex", ["M", "V"] * 30))
+    assert found.others == ({"M": "V", "V": "M"},)
+    assert not found.values
+
+
+def test_merged_cells_of_patients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = "".join(
+        f"{f'p{i // 3}' if i % 3 == 0 else ''},{40 + i % 30},{i % 2}\n" for i in range(90)
+    )
+    drafted(tmp_path, f"patient_id,age,ill\n{rows}", "ill")
+    assert says(capsys.readouterr().out, "patient_id", "60 of 90")

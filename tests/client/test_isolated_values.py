@@ -53,6 +53,8 @@ def counted(values: Sequence[float] | NDArray[Any]) -> tuple[dict[str, float], d
         ("crp", [999.9]),
         ("crp", [12345.6, 12345.6]),
         ("income", [77777, 99999]),
+        ("pressure", [12, 12]),  # a digit lost
+        ("pressure", [777] * 3 + [888] * 3 + [999] * 3),
     ],
 )
 def test_every_isolated_value_is_found(name: str, odd: Sequence[float]) -> None:
@@ -151,10 +153,35 @@ def test_two_units_are_asked(tmp_path: Path, name: str, capsys: pytest.CaptureFi
         ("chol", MIXED["chol"][0]),
         ("glucose", DRAW.lognormal(4.7, 0.4, 200).round()),
         ("age", np.concatenate([DRAW.uniform(0.1, 1, 12), DRAW.integers(18, 90, 200)])),
-        ("marker", np.concatenate([DRAW.normal(5, 1, 60), DRAW.normal(200, 40, 60)])),
+        ("marker", np.concatenate([DRAW.normal(5, 1, 60), DRAW.normal(300, 10, 60)])),
+        ("pressure", np.concatenate([DRAW.normal(110, 2, 60), DRAW.normal(147, 2, 60)])),
+        ("dose", np.repeat([5.0, 10, 500, 1000], 40)),
         ("weight", np.concatenate([DRAW.normal(20, 5, 60), DRAW.normal(75, 12, 60)])),
         ("troponin", DRAW.lognormal(2, 1.5, 300)),
     ],
 )
 def test_two_kinds_share_a_unit(tmp_path: Path, name: str, values: NDArray[np.float64]) -> None:
     assert profiles_of(tmp_path, column(name, values.round(2)))[0].mixed is None
+
+
+@pytest.mark.parametrize(("name", "factor"), [("BZ", 18.016), ("血糖値", 18.016), ("lab7", 88.42)])
+def test_units_need_no_known_name(tmp_path: Path, name: str, factor: float) -> None:
+    draw = np.random.default_rng(1)
+    values = draw.normal(6, 0.8, 200)
+    values[:60] *= factor
+    (found, _) = profiles_of(tmp_path, column(name, values.round(2)))
+    assert found.mixed is not None
+    assert found.mixed.change.factor == pytest.approx(factor, rel=0.01)
+    assert found.numbers.max() > 60  # asked about, and yet measured: the name does not say
+
+
+@pytest.mark.parametrize("odd", [[-1.5], [-0.4, -2.5]])
+def test_numbers_below_zero_are_asked_about(odd: Sequence[float]) -> None:
+    values, rows = counted([*MEASURED["pressure"], *odd])
+    assert {values[text] for text in to_be_asked_about(values, rows)} == {*odd}
+
+
+def test_a_code_among_measured_values_is_asked_about_where_it_is_too_common() -> None:
+    age = np.random.default_rng(3).normal(62, 10, 240).round()
+    for times, asked in ((1, ()), (9, ("99",))):
+        assert to_be_asked_about(*counted([*age, *[99] * times])) == asked

@@ -161,3 +161,21 @@ def test_a_report_names_leaks(tmp_path: Path, task: str, leak: str, folds: int |
     assert found.verdict.text.startswith(found.leak.sentence(found.task))
     assert found.leak.sentence(found.task) in beside_verdict(found, named_in="result.json")
     assert Result.model_validate_json(found.model_dump_json()).leak == found.leak
+
+
+def test_a_leak_in_two_columns_shows_in_the_references_alone(tmp_path: Path) -> None:
+    task = {"target": "ill", "classes": ["0", "1"], "features": ["came", "left"]}
+    references: dict[str, Any] = {"references": ["ridge"]}
+    study = make_study(task={"kind": "tabular", **task}, rounds=2, evaluation=references)
+    hospitals = {}
+    for seed, name in enumerate(study.hospitals):
+        draw = np.random.default_rng(seed)
+        ill, came = np.arange(120) % 2, draw.normal(0, 40, 120)
+        left = came + 4 * ill + draw.normal(0, 0.3, 120)
+        columns = {"came": came.tolist(), "left": left.tolist(), "ill": ill.tolist()}
+        text = text_of(columns, *columns)
+        hospitals[name] = Hospital(make_site(tmp_path, text, name=name, file=f"{name}.csv"))
+    found = result_of(simulate(study, hospitals), "2026-01-02T03:04:05+00:00", 1.0)
+    assert found.leak is not None
+    assert found.leak.arm in found.references
+    assert found.verdict.text.startswith(found.leak.sentence(found.task))

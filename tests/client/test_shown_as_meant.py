@@ -15,6 +15,7 @@ from erosion_client.dataset.load import load_patients
 from erosion_client.dataset.sources.dicom import DicomImages
 from erosion_client.dataset.sources.image_files import ImageFiles
 from erosion_client.dataset.sources.nifti import NiftiImages
+from erosion_client.training.hospital import Hospital
 from erosion_common.errors import DataError
 from tests.support.said import raises, says
 from tests.support.scans import write_dicom, write_nifti
@@ -154,8 +155,9 @@ def test_files_of_another_format_are_named_and_masks_are_no_images(tmp_path: Pat
     write_nifti(tmp_path / "warm/b_seg.nii.gz", values)
     assert says(problem_of(source), "warm/b_seg.nii.gz", "mask")
     (tmp_path / "warm/b_seg.nii.gz").unlink()
-    write_nifti(tmp_path / "warm/g.nii.gz", (values % 3).astype(np.uint8))
-    assert "warm/g.nii.gz" in problem_of(source)
+    for kind in (np.float32, np.uint8):
+        write_nifti(tmp_path / "warm/g.nii.gz", (values % 3).astype(kind))
+        assert "warm/g.nii.gz" in problem_of(source)
     (tmp_path / "l.csv").write_text("file,label\nwarm/g.nii.gz,warm\ncold/a.nii.gz,cold\n")
     task = image(classes=["cold", "warm"], shape=[1, 6, 8], target="label")
     assert len(NiftiImages(path=tmp_path, labels=tmp_path / "l.csv").read(task).images) == 2
@@ -209,3 +211,7 @@ def test_damaged_files_are_all_listed_or_left_out_and_counted(tmp_path: Path, ki
     assert len(found.rows) == 16
     assert any("14 files" in note and "left out" in note for note in found.notes)
     assert len(listed.read_text().splitlines()) == 14
+    assert found.num_unreadable == 14
+    if kind == "images":  # elsewhere too many are alike
+        described = Hospital(make_site(tmp_path, name="b", data=lenient)).summarise(study)
+        assert described.num_unreadable == 15  # rounded up to a multiple of the smallest cell

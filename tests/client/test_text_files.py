@@ -485,3 +485,10 @@ def test_a_header_without_patients_is_said_however_it_ends(tmp_path: Path, text:
 @pytest.mark.parametrize("mark", ["é", '"', "", "\r"])
 def test_a_bad_separator_line_is_no_traceback(tmp_path: Path, mark: str) -> None:
     assert "Data file" in problem(tmp_path, f"sep={mark}\n{ROWS}")
+
+
+def test_japanese_text_in_escapes_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("年齢,ill\n1,0\n2,1\n", encoding="iso2022_jp")
+    with raises(DataError, "iso2022_jp"):
+        TableFile(path=tmp_path / "a.csv").read(())
+    assert TableFile(path=tmp_path / "a.csv", encoding="iso2022_jp").read(()).header[0] == "年齢"

@@ -1,13 +1,17 @@
 """The paired sign-flip test and the conclusions from it."""
 
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import norm
 
+from erosion.simulation.simulator import simulate
 from erosion_client.dataset.local_dataset import LocalDataset
 from erosion_client.evaluation.final_figures import (
     compare,
@@ -15,9 +19,12 @@ from erosion_client.evaluation.final_figures import (
     flips_for,
     sign_flip_p_value,
 )
+from erosion_client.training.hospital import Hospital
 from erosion_common.protocol.messages import CROSS_FITTED_SIGNIFICANCE, SIGNIFICANCE, Comparison
 from erosion_common.support.holm import adjusted_p_values
 from erosion_common.tasks.task import Task
+from erosion_server.coordination.run_end import result_of
+from erosion_server.run.result import near_the_line, p_of_last_rounds
 from tests.support.small_study import TWO_NUMBERS, make_site, make_study, sixty_patients
 from tests.support.tasks import classes_of
 
@@ -203,6 +210,33 @@ def test_an_error_on_rare_patients_seldom_causes_a_strict_claim() -> None:
             claims[strict] += found.conclusion in ("better", "worse")
     assert claims[True] == 0
     assert claims[False] > 12
+
+
+def test_the_last_rounds_say_how_far_a_p_value_moves(tmp_path: Path) -> None:
+    study = make_study(task=TWO_NUMBERS, arms={"fedavg": {}, "local": {}}, rounds=8)
+    hospitals = {
+        name: Hospital(make_site(tmp_path, sixty_patients(name), name=name, file=f"{name}.csv"))
+        for name in study.hospitals
+    }
+    outcome = simulate(study, hospitals)
+    told, task = outcome.evaluation.comparison, type(study.task)
+    assert told is not None
+    loss = task.verdict_metric
+    of_arm, of_other = (
+        [r.user_metrics.get(loss) or 0 for r in outcome.records[a] if r.user_metrics][-5:]
+        for a in ("fedavg", "local")
+    )
+    # As many standard errors as the rounds' difference has, if the final one has those of p.
+    errors = norm.isf(told.p_value / 2) / abs(told.mean_difference)
+    each = [2 * norm.sf(errors * abs(a - b)) for a, b in zip(of_arm, of_other, strict=True)]
+    found = p_of_last_rounds(task, outcome.evaluated, outcome.records)
+    assert found == pytest.approx((min(told.p_value, *each), max(told.p_value, *each)))
+    assert result_of(outcome, "2026-01-02T03:04:05+00:00", 1.0).p_by_round == found
+    sure = told.model_copy(update={"p_value": 1e-4, "smallest_class": 30, "level": 0.02})
+    assert not near_the_line(sure, (1e-4, 1e-3))
+    assert near_the_line(sure, (1e-4, 0.03))
+    personal = replace(outcome.evaluated, personal={"fedavg": torch.zeros(1)})
+    assert p_of_last_rounds(task, personal, outcome.records) is None
 
 
 def test_a_finding_near_the_line_says_so() -> None:

@@ -840,7 +840,13 @@ def test_table_1_and_the_flow_are_of_what_hospitals_disclosed(folder: Path) -> N
         "shares": {"benign": 80, "malignant": 40},
     }
     summary = Summary.model_validate(
-        {"min_cell": 10, "num_samples": 130, "num_patients": 120, "columns": [column, classes]}
+        {
+            "min_cell": 10,
+            "num_samples": 130,
+            "num_patients": 120,
+            "num_unreadable": 20,
+            "columns": [column, classes],
+        }
     )
     run = with_performance(Performance(), patients={"home": summary}, rows_recorded=210)
     values = values_of(run)
@@ -854,6 +860,7 @@ def test_table_1_and_the_flow_are_of_what_hospitals_disclosed(folder: Path) -> N
         Cell("about 130", "121–139"),
         Cell("about 120", "111–129"),
     )
+    assert "20" in home[-1]
     assert alike[4] == "none"
     assert "Table 1" in Page(written(run, folder)).text
 

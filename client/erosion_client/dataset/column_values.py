@@ -27,6 +27,7 @@ DASHES = frozenset(["-", "--", "---", "–", "—"])
 _NUMBER = re.compile(r"[<>≤≥=~\s]*([+-]?\d[\d.,]*(?:[eE][+-]?\d+)?|[+-]?\.\d+)")
 _COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
 _BY_POINT = re.compile(r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+")
+BOTH_MARKS = re.compile(r"[+-]?\d{1,3}(?:\.\d{3})+,\d+")  # 1.234,5
 _HUNDREDS = re.compile(r"[+-]?[1-9]\d{2}")
 _GROUPED = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+")  # 1,234 may be a thousand or 1.234
 
@@ -42,6 +43,8 @@ def found_decimal(texts: Iterable[str]) -> DecimalMark:
         # From "<0,05" and "1,33 (haem.)" the number.
         found = _NUMBER.match(text)
         number = found[1] if found else ""
+        if BOTH_MARKS.fullmatch(number):
+            return ","
         if "." in number:
             return "."
         commas = commas or (

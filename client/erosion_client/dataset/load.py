@@ -49,6 +49,7 @@ class Patients:
     # (n,) the hospital's names for them
     label_word: str = "row"  # what a label denotes
     num_recorded: int = 0  # rows or images in the source, those that are left out included
+    num_unreadable: int = 0  # files among these that are left out because they cannot be read
 
     @property
     def num_patients(self) -> int:
@@ -149,6 +150,7 @@ def _load_images(source: ImageSource, task: ImageTask, records: Path | None) -> 
         np.array(found.places, dtype=object),
         "image",
         len(found.images) + len(found.left_out),
+        len(found.left_out),
     )
     return _grouped(source, read, found.places, "images")
 

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -170,6 +171,7 @@ class LocalDataset:
             min_cell=self.cells.cell,
             num_samples=self.disclosed_samples,
             num_patients=self._told_patients,
+            num_unreadable=self.cells.cell * ceil(of.num_unreadable / self.cells.cell),
             columns=tuple(column_summaries(self.cells, self.study.task, *patients)),
         )
 

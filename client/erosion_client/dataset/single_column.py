@@ -23,6 +23,8 @@ from erosion_common.tasks.task import Floats, Targets, Task
 FEWEST_MEASURED = 20  # distinct measured values; among fewer, 0 may be ordinary
 FAR = 2.0  # deviations: a measured 0 is nearer to the middle of the others
 GAP = 1.0  # deviations from an unmeasured 0 to the next value, at least
+HALF = 0.5  # of the distance between the quartiles
+HEAP = 2  # more rows of a code than of all values just below it
 QUARTILES_APART = 1.35  # deviations, of a normal distribution
 FEWEST_ROWS = 20  # needed to judge a distribution
 FEWEST_DISTINCT = 8
@@ -35,6 +37,7 @@ MOST_NEGATIVE_CODES = 6  # distinct values
 ONE_VALUE = 0.4  # of the rows: a value that stands apart from a distribution, mostly 0
 FENCES = 3.0  # quartile ranges beyond a quartile
 SKEWED = 1.5  # how many times as wide as the lower part the upper one is
+LONGER = 1.2  # the same, of values that are no codes
 SHARE_OF_LOGARITHM = 0.8  # of the distance from the middle, for a gap before a code in a skewed
 # column; twice that before any other value, because real tails are long
 _CODE = re.compile(r"(7{2,}|8{2,}|9{2,}|9+[5-8])")
@@ -73,7 +76,8 @@ def to_be_asked_about(
     values = _fewer(values)
     apart = standing_apart(values, counts)
     others = {text: value for text, value in values.items() if text not in apart}
-    return (*apart, *_zero_standing_apart(others))
+    odd = (_zero_standing_apart(others), _below_zero(others), _heaped(others, counts or {}))
+    return (*apart, *dict.fromkeys(text for found in odd for text in found))
 
 
 def _fewer(values: Mapping[str, float]) -> Mapping[str, float]:
@@ -147,7 +151,7 @@ def _first_far(x: NDArray[np.float64], rows: NDArray[np.int64], *, code: bool) -
     tails = np.percentile(np.repeat(x, rows), (5, 95))
     is_sure = len(each) >= MANY_ROWS and np.ptp(tails) < LONG_TAILS * (third - quarter)
     is_far &= value - last > (1 if is_sure else 2) * (last - middle)
-    if not code or last_tenth - middle > SKEWED * (middle - tenth):
+    if last_tenth - middle > (SKEWED if code else LONGER) * (middle - tenth):
         # In a tail of that length, the next value lies a part of the logarithm further.
         start = 0.0 if x[0] >= 0 and middle > 0 else 1.5 * x[0] - 0.5 * middle
         done = np.log((last - start) / (middle - start))
@@ -165,6 +169,30 @@ def _zero_standing_apart(values: Mapping[str, float]) -> tuple[str, ...]:
     first, middle, third = quantiles(others)
     deviation = (third - first) / QUARTILES_APART
     return zeros if min(others) >= GAP * deviation and middle >= FAR * deviation else ()
+
+
+def _below_zero(values: Mapping[str, float]) -> tuple[str, ...]:
+    """Return texts of a few numbers below 0 (text -> value), where all others lie well above."""
+    below = tuple(text for text, value in values.items() if value < 0)
+    others = [value for value in values.values() if value >= 0]
+    if not below or len(below) > MOST_NEGATIVE_CODES or len(others) < FEWEST_MEASURED:
+        return ()
+    first, _, third = quantiles(others)
+    gap = min(others) - max(values[text] for text in below)
+    return below if gap > third - first else ()
+
+
+def _heaped(values: Mapping[str, float], counts: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the text of a code that is the largest value, and far commoner than those below it."""
+    if len(values) < FEWEST_MEASURED:
+        return ()
+    top = max(values, key=values.__getitem__)
+    first, _, third = quantiles(values.values())
+    near = values[top] - HALF * (third - first)
+    rows = sum(counts.get(text, 1) for text, value in values.items() if near <= value) - (
+        most := counts.get(top, 1)
+    )
+    return (top,) if is_code(values[top]) and most > HEAP + rows else ()
 
 
 FEWEST_NUMBERED = 20  # values; fewer say nothing

@@ -293,7 +293,8 @@ class _TableCheck:
         mixed = mixed_units(name, values[column.codes][~np.isnan(values[column.codes])])
         if mixed is not None:
             self.notes.append(f"column {name}: {mixed}; if they are, export the column in one unit")
-            known = {t: v for t, v in known.items() if (v < mixed.cut) == mixed.main_is_below}
+            if mixed.is_named:
+                known = {t: v for t, v in known.items() if (v < mixed.cut) == mixed.main_is_below}
         if apart := to_be_asked_about(known, counts):
             more = f" and {len(apart) - SHOWN_CODES} more" if len(apart) > SHOWN_CODES else ""
             self.notes.append(

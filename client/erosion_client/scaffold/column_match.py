@@ -19,6 +19,7 @@ from erosion_client.scaffold.value_words import (
     Spelt,
     ValueMap,
     one_spelling,
+    opposite,
     plain_value,
     seems_unknown,
     value_map,
@@ -33,6 +34,7 @@ from erosion_client.scaffold.vocabulary import (
     mentions,
     plain_name,
 )
+from erosion_common.settings.names import canonical
 from erosion_common.tasks.features import CategoryFeature, NumberFeature
 from erosion_common.tasks.inputs import TabularTask
 from erosion_common.tasks.task import CodedColumn
@@ -79,7 +81,15 @@ class Match:
     @property
     def is_plain(self) -> bool:
         """Whether only the name is to be written."""
-        open_ends = (self.values, self.unknown, self.unsaid, self.odd, self.limits, self.thousands)
+        open_ends = (
+            self.values,
+            self.others,
+            self.unknown,
+            self.unsaid,
+            self.odd,
+            self.limits,
+            self.thousands,
+        )
         return not any((*open_ends, self.unit, self.between))
 
 
@@ -119,6 +129,8 @@ def _match(column: NumberFeature | CategoryFeature | CodedColumn, profile: Profi
         fits, unit = _number_fit(column, profile)
     else:
         fits, spelt, unknown = _code_fit(column, profile)
+        if opposite(column.name, profile.name):
+            spelt = _turned(spelt, column, profile)
         words = tuple(text for text in unknown if seems_unknown(text, profile.counts))
         unknown = tuple(text for text in unknown if text not in words)
     if fits == 0 and not (names >= SAME and unknown):
@@ -264,6 +276,18 @@ def _code_fit(
         # 1 and 2 where the study has 0 and 1: its 1 may be another.
         unknown = [t for t in profile.counts if t in unknown or t.isdecimal()]
     return rows / max(sum(profile.counts.values()), 1), spelt, tuple(unknown)
+
+
+def _turned(spelt: ValueMap, column: CategoryFeature | CodedColumn, profile: Profile) -> ValueMap:
+    """Map yes to no and no to yes, to be confirmed, where only the names turn the meaning."""
+    known = column.categories if isinstance(column, CategoryFeature) else tuple(column.codes)
+    answers = {value: plain_value(value) for value in known}
+    if len(known) != 2 or not {*answers.values()} <= YES | NO:
+        return spelt
+    other = dict(zip(known, reversed(known), strict=True))
+    meant = {text: spelt.values.get(text, canonical(text)) for text in profile.counts}
+    found = {text: other[value] for text, value in meant.items() if value in other}
+    return ValueMap(found, frozenset(found))
 
 
 def _yes_to(column: str, texts: Sequence[str], known: Sequence[str]) -> ValueMap:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from erosion_client.dataset.column_values import (
+    BOTH_MARKS,
     LIMIT,
     MISSING_MARKERS,
     MISSING_WORDS,
@@ -97,11 +98,11 @@ def read_whole(path: Path, **written: Any) -> tuple[TextTable, list[Profile]]:
     table = source.read(header)
     table = table.without_last(table.footer)
     known = [t for name in header for t in table.columns[name].written]
-    decimal = found_decimal(text for text in known if NUMBER.fullmatch(text))
+    decimal = found_decimal(filter(_is_number, known))
     # A code such as 250.01 in one column does not make text of 1,5 in another, and 7.345 is seven
     # thousand in the same table.
     of_columns = {
-        name: found_decimal(filter(NUMBER.fullmatch, column.written))
+        name: found_decimal(filter(_is_number, column.written))
         for name, column in table.columns.items()
     }
     has_comma = "," in of_columns.values()
@@ -134,7 +135,7 @@ def profile_of(name: str, column: TextColumn, decimal: str = ".") -> Profile:
     odd = tuple(text for text in no_numbers if text not in unsaid)
     said = {text: count for text, count in counts.items() if text not in unsaid}
     limits = {t: v for t in odd if (v := _limit(t, decimal, thousands)) is not None}
-    strange = [t for t in odd if not MEASURED.match(t)]
+    strange = [t for t in odd if t not in limits and not MEASURED.match(t)]
     numeric = (
         sum(said[t] for t in strange) <= MOST_NOT_NUMBERS * sum(said.values())
         and sum(said[t] for t in odd if t not in limits) <= MOST_MEASURED * sum(said.values())
@@ -151,7 +152,7 @@ def profile_of(name: str, column: TextColumn, decimal: str = ".") -> Profile:
     mixed, main = None, {text: parsed[text] for text in said if text not in odd}
     if is_number:
         mixed = mixed_units(name, _rows(main, said))
-        if mixed is not None:
+        if mixed is not None and mixed.is_named:
             main = {t: v for t, v in main.items() if (v < mixed.cut) == mixed.main_is_below}
         apart = standing_apart(main, said)
         main = {text: value for text, value in main.items() if text not in apart}
@@ -187,6 +188,11 @@ def _limit(text: str, decimal: str, thousands: str) -> float | None:
     found = LIMIT.fullmatch(text)
     value = _number(found[2], decimal, thousands) if found else math.nan
     return None if found is None or math.isnan(value) else value / (2 if found[1] in "<≤" else 1)
+
+
+def _is_number(text: str) -> bool:
+    """Return whether it is a number with either decimal mark, or with both: 1.234,5."""
+    return NUMBER.fullmatch(text) is not None or BOTH_MARKS.fullmatch(text) is not None
 
 
 def _rows(values: Mapping[str, float], counts: Mapping[str, int]) -> NDArray[np.float64]:

@@ -67,6 +67,16 @@ def rows_of_patients(key: Profile) -> str:
     return f"{key.name}: {rows} rows of {len(key.counts)} patients, it seems"
 
 
+def merged_cells(key: Profile | None) -> str:
+    """Return a remark where a key is on the first of several rows alone; "" where it is not."""
+    if key is None or repeats(key) or not is_patient_key(key.name) or not key.num_missing:
+        return ""
+    return (
+        f"{key.name}: no value on {key.num_missing} of {key.num_rows} rows, as where cells were"
+        " merged: write each patient's on all of its rows, or these count as other patients"
+    )
+
+
 def undeclared_key(source: DataSource, study: Study) -> Profile | None:
     """Return a repeating column of the data that neither the study nor `patient` names."""
     task = study.task

@@ -163,7 +163,7 @@ def _values(matches: Sequence[Match], profiles: Sequence[Profile], accept: float
     lines = []
     counts = {profile.name: profile.counts for profile in profiles}
     for match in matches:
-        if not (match.values or match.unknown or match.unsaid or match.odd):
+        if not (match.values or match.others or match.unknown or match.unsaid or match.odd):
             continue
         lines += ["", f'[data.values.{quoted(match.column)}]  # "in the data" = "in the study"']
         lines += [

@@ -14,6 +14,7 @@ from erosion_client.scaffold.column_profile import Profile
 from erosion_client.scaffold.column_roles import (
     PLAINLY_NONE,
     likely_key,
+    merged_cells,
     repeats,
     rows_of_patients,
     why_no_feature,
@@ -133,6 +134,7 @@ def study_draft(
     remarks += spelt
     remarks += _two_marks([p for p in profiles if p.kind == "number" and not why_no_feature(p)])
     key, num_patients = likely_key(profiles), by_name[target].num_rows
+    remarks += filter(None, [merged_cells(key)])
     if key is not None and repeats(key):
         num_patients = len(key.counts)
         remarks.append(
@@ -249,6 +251,13 @@ def _remarks(profile: Profile) -> list[str]:
                 f"{profile.name}: {', '.join(map(repr, rare[:5]))} are of fewer than {FEWEST}"
                 " patients; see whether they may be disclosed to the other hospitals"
             )
+        unsaid = [text for text in profile.counts if _is_unknown(text, profile.counts)]
+        if unsaid:
+            found.append(
+                f"{profile.name}: {', '.join(map(repr, unsaid[:SHOWN]))} is read as a category; for"
+                f" “not known” each site file says so ({missing_line(unsaid[0], profile.name)}),"
+                " and the category goes"
+            )
         if all(re.fullmatch(r"-?\d+", text) for text in profile.counts):
             found.append(f"{profile.name}: taken for codes; if it is a measurement, give a range")
     return found
@@ -259,8 +268,8 @@ def remarks_on_values(profile: Profile) -> list[str]:
     found = []
     if profile.mixed is not None:
         found.append(
-            f"{profile.name}: {profile.mixed}; if they are, export the column in one unit. The"
-            " range is that of the others"
+            f"{profile.name}: {profile.mixed}; if they are, export the column in one unit"
+            + (". The range is that of the others" if profile.mixed.is_named else "")
         )
     if profile.unsaid:
         some = ", ".join(map(repr, profile.unsaid[:SHOWN]))
@@ -399,13 +408,16 @@ def survival_lines(event: Profile, time: Profile) -> tuple[str, list[str]]:
 
 
 def _is_unknown(text: str, texts: Iterable[str]) -> bool:
-    """Return whether a value of the target means "not known": a word, or 9 with 0 and 1."""
+    """Return whether a code seems to mean "not known": a word, or 9 with 0 and 1, or 1 to 4."""
     if seems_unknown(text, [*texts]):
         return True
-    codes = {float(t) for t in texts if re.fullmatch(r"-?\d+(\.0*)?", t)}
-    others = {code for code in codes if not is_code(code) and code != 9}
+    codes = sorted({float(t) for t in texts if re.fullmatch(r"-?\d+(\.0*)?", t)})
+    others: list[float] = []  # that count on from 0 or 1
+    for code in codes:
+        if code in (0, 1) or (others and code == others[-1] + 1):
+            others.append(code)
     is_other = re.fullmatch(r"-?\d+(\.0*)?", text) is not None and float(text) not in others
-    return is_other and len(others) > 1 and others <= {0, 1, 2, 3}
+    return is_other and len(others) > 1 and (is_code(float(text)) or float(text) in (7, 8, 9))
 
 
 def _positive(name: str, order: Direction) -> str:

@@ -82,7 +82,8 @@ def value_map(texts: Sequence[str], known: Sequence[str], understood: Collection
     maps.sort(key=lambda found: _doubts(found, texts, understood))
     chosen = _needed(maps[0], understood)
     if not chosen:
-        return ValueMap()
+        turned = (_needed(found, understood) for found in maps[1:])
+        return ValueMap(others=tuple(found for found in turned if len(found) == len(texts)))
     others = tuple(other for found in maps[1:] if (other := _needed(found, understood)) != chosen)
     contradicts = any(text in understood for text in chosen)
     if others or contradicts or not is_whole:
@@ -303,4 +304,10 @@ def _turns(name: str) -> tuple[bool, bool]:
     """Return whether yes in a column of this name means no event; and whether that is sure."""
     words = words_of(name)
     is_turned = _is_without_event(" ".join(words))
-    return is_turned, _outcome_words("unsure").isdisjoint(words)
+    is_read = all(word.isascii() for word in words) or is_turned  # of other alphabets few are known
+    return is_turned, is_read and _outcome_words("unsure").isdisjoint(words)
+
+
+def opposite(name: str, other: str) -> bool:
+    """Return whether yes in one column means no in the other: "died", "survived"."""
+    return _turns(name)[0] != _turns(other)[0]

@@ -38,6 +38,8 @@ class MixedUnits:
     change: UnitChange  # from the unit of the smaller values to that of the larger
     cut: float  # lies between them
     share_below: float  # of the rows
+    unlike: float  # how far apart both middles are in one unit; of logarithms for a factor
+    is_named: bool  # whether the column's name says the quantity; else the others stay in its range
 
     @property
     def main_is_below(self) -> bool:
@@ -69,8 +71,11 @@ SAME_UNITS: Mapping[str, str] = _WORDS["same_units"]
 FEWEST_MIXED = 20  # rows needed to see two distributions in one
 LEAST_MIXED = 0.03  # of the rows, and no fewer than three
 LEAST_MIXED_TIME = 0.15  # the same for ages and durations: infants among adults are patients, too
+FEWEST_DISTINCT = 4  # values on each side
+LEAST_FACTOR = 2.0  # kPa and cmHg are nearer than one patient is to another
 APART = 0.25  # of the distance between two units that lies between their values
 UNLIKE = 0.15  # of that distance, by which both middles may differ in one unit; patients differ
+UNLIKE_UNNAMED = 0.1  # of logarithms, where the name says no quantity: any factor is near some unit
 SHORT = 3  # letters of a word that may be part of many others
 IN_HEADER = re.compile(r"[(\[]\s*([^)\]]+?)\s*[)\]]\s*$")
 
@@ -131,34 +136,50 @@ def mixed_units(name: str, values: NDArray[np.float64]) -> MixedUnits | None:
     rows = np.sort(values)
     if len(rows) < FEWEST_MIXED or rows[0] == rows[-1]:
         return None
-    for quantity in QUANTITIES:
-        if mentions(name, quantity.words):
-            least = LEAST_MIXED_TIME if "days" in quantity.units else LEAST_MIXED
-            parts = [_parts(rows, least), _parts(np.log(rows), least) if rows[0] > 0 else None]
-            for change in _between(quantity, "", ""):
-                found = _apart_by(change, parts[change.offset == 0])
-                if found is not None:
-                    return found
-    return None
+    named = [quantity for quantity in QUANTITIES if mentions(name, quantity.words)]
+    found: list[MixedUnits] = []
+    for quantity in named or QUANTITIES:
+        least = LEAST_MIXED_TIME if "days" in quantity.units else LEAST_MIXED
+        parts = [_parts(rows, least), _parts(np.log(rows), least) if rows[0] > 0 else None]
+        for change in _between(quantity, "", ""):
+            if one := _apart_by(change, parts[change.offset == 0], is_named=bool(named)):
+                found.append(one)
+    return min(found, key=lambda one: one.unlike, default=None)
 
 
-def _apart_by(change: UnitChange, parts: _Parts | None) -> MixedUnits | None:
-    """Return the change that would merge two distributions; `parts` of logarithms for a factor."""
+def _apart_by(change: UnitChange, parts: _Parts | None, *, is_named: bool) -> MixedUnits | None:
+    """Return the change that would merge two distributions; `parts` of logarithms for a factor.
+
+    Where the column's name says no quantity (`is_named`), both must also have one width.
+    """
     if parts is None:
         return None
     is_ratio = change.offset == 0
     below, above = parts
+    if min(len(np.unique(below)), len(np.unique(above))) < FEWEST_DISTINCT:
+        return None  # codes, or doses
+    if is_ratio and change.factor < LEAST_FACTOR:
+        return None
+    if not is_named and not (is_ratio and _alike_in_width(below, above)):
+        return None
     middle = float(np.median(below))
     moved = change.factor * middle + change.offset
     if is_ratio:
         moved = middle + math.log(change.factor)
     way, gap = moved - middle, np.percentile(above, 2) - np.percentile(below, 98)
     unlike = abs(float(np.median(above)) - moved)
-    if way <= 0 or gap < APART * way or unlike > UNLIKE * (min(way, 2.0) if is_ratio else way):
+    most = UNLIKE * (min(way, 2.0) if is_ratio else way) if is_named else UNLIKE_UNNAMED
+    if way <= 0 or gap < APART * way or unlike > most:
         return None
     cut = float(below[-1] + above[0]) / 2
     share = len(below) / (len(below) + len(above))
-    return MixedUnits(change, math.exp(cut) if is_ratio else cut, share)
+    return MixedUnits(change, math.exp(cut) if is_ratio else cut, share, unlike, is_named)
+
+
+def _alike_in_width(below: NDArray[np.float64], above: NDArray[np.float64]) -> bool:
+    """Return whether the middle halves of two sorted distributions are about as wide."""
+    one, other = (float(np.ptp(np.percentile(part, (25, 75)))) for part in (below, above))
+    return min(one, other) > 0.5 * max(one, other) > 0
 
 
 def _parts(rows: NDArray[np.float64], least: float) -> _Parts | None:
@@ -217,12 +238,15 @@ _MEASURED = tuple(word for quantity in QUANTITIES for word in quantity.words)
 
 
 def words_of(name: str) -> list[str]:
-    """Return small letters without accents: "PatientID" and "patient_id" are patient, id."""
+    """Return small letters without accents: "PatientID" and "patient_id" are patient, id.
+
+    Words of other alphabets are kept as they are.
+    """
     marked = name.replace("ß", "ss").replace("°", "o ").replace("#", " no ")
     letters = unicodedata.normalize("NFKD", marked)
     bare = "".join(c for c in letters if not unicodedata.combining(c))
     apart = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", bare)
-    return re.findall(r"[a-z0-9]+", apart.casefold())
+    return re.findall(r"[^\W_]+", unicodedata.normalize("NFC", apart.casefold()))
 
 
 def is_patient_key(name: str) -> bool:

@@ -102,6 +102,7 @@ class Summary(Settings):
     min_cell: Count  # nothing here is about fewer patients
     num_samples: Count  # rows or images, to a multiple of the cell
     num_patients: Count  # likewise
+    num_unreadable: Count = 0  # files left out because nobody can read them, rounded up likewise
     columns: Annotated[tuple[ColumnSummary, ...], Field(max_length=MOST_COLUMNS, fail_fast=True)]
 
 

@@ -31,6 +31,7 @@ from erosion_server.run.result import (
     CrossFitting,
     Result,
     SecondsPerRound,
+    p_of_last_rounds,
     verdict,
     words_for_tested,
 )
@@ -62,7 +63,9 @@ def result_of(
     }
     first_arm = next(iter(outcome.finals))
     ledger = contributions(study.hospitals, outcome.records[first_arm])
-    leak = leak_of(type(study.task), evaluation.arms, evaluation.best_column)
+    measured = {**evaluation.arms, **evaluation.references}
+    leak = leak_of(type(study.task), measured, evaluation.best_column)
+    p_by_round = p_of_last_rounds(type(study.task), outcome.evaluated, outcome.records)
     folds, repeats = study.evaluation.folds, study.evaluation.repeats
     return Result(
         study=study.name,
@@ -82,6 +85,7 @@ def result_of(
         patients=_described(outcome, ledger),
         rows_recorded=evaluation.rows_recorded,
         validation=dict(outcome.validation),
+        p_by_round=p_by_round,
         contributions=ledger,
         data_check=outcome.data_check,
         leak=leak,
@@ -106,6 +110,7 @@ def result_of(
             tested=words_for_tested(study),
             shifted_by=study.task.shifted_by,
             leak=leak,
+            p_by_round=p_by_round,
         ),
     )
 

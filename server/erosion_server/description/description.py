@@ -78,6 +78,7 @@ def _figures(reply: Summary) -> dict[str, Any]:
         "min_cell": cell,
         "patients": _figure(reply.num_patients, count_range(reply.num_patients, cell)),
         "rows": _figure(reply.num_samples, count_range(reply.num_samples, cell)),
+        "unreadable_at_most": reply.num_unreadable,
         "columns": {column.name: _column(column, cell) for column in reply.columns},
     }
 

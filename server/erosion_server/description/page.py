@@ -19,6 +19,7 @@ from erosion_common.rounds.misfits import middle_of, share_text
 from erosion_common.support.text import printable
 from erosion_server.description.description import Descriptions
 from erosion_server.output.pages import Cell, Row, render_page
+from erosion_server.output.words import unreadable
 
 LEFT, RIGHT = 130.0, 740.0  # of a picture: where its lowest and highest values are
 
@@ -66,7 +67,8 @@ def description_page(found: Descriptions) -> str:
 
 def _hospital(name: str, found: Descriptions) -> Row:
     if name in found.replies:
-        return (name, *_numbers(found.replies[name]), "described")
+        reply = found.replies[name]
+        return (name, *_numbers(reply), "; ".join(filter(None, ("described", unreadable(reply)))))
     why = f"declined: {found.declined[name]}" if name in found.declined else ""
     return (name, "", "", why or "did not connect in time")
 
@@ -215,9 +217,8 @@ def show(found: Descriptions, console: Console) -> None:
     console.print("In brackets: between which two numbers the truth lies.")
     for hospital, reply in found.replies.items():
         low, high = count_range(reply.num_patients, reply.min_cell)
-        console.print(
-            Text(f"{hospital}: {reply.num_patients or 'few'} patients ({low:.0f}–{high:.0f})")
-        )
+        said = f"{hospital}: {reply.num_patients or 'few'} patients ({low:.0f}–{high:.0f})"
+        console.print(Text("; ".join(filter(None, (said, unreadable(reply))))))
     for finding in found.misfits:
         console.print(Text(f"{printable(finding.column)}, {finding.hospital}: {finding.text}"))
     for hospital, why in found.declined.items():

@@ -566,6 +566,7 @@ def _how_sure(result: Result, comparison: Comparison) -> dict[str, str]:
         "needs": needs.format(fewest=FEWEST_OF_A_CLASS, tested=result.tested),
         "p_band": f"{low} to {high}" if low != high else "",
         "p_by_cut": between(comparison.p_by_cut) if comparison.p_by_cut else "",
+        "p_by_round": between(result.p_by_round) if result.p_by_round else "",
         "unseen": what_may_be_unseen(comparison.num_patients, result.class_counts, result.task),
     }
 
@@ -781,6 +782,7 @@ def rounded(result: Result) -> Result:
         references=made.references,
         tested=made.tested,
         leak=made.leak,
+        p_by_round=made.p_by_round,
     )
     return made.model_copy(update={"verdict": said})
 

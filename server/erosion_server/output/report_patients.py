@@ -5,6 +5,7 @@ from typing import Any
 from erosion_common.protocol.messages import ColumnSummary, Summary, count_range
 from erosion_server.output.pages import Cell, Row
 from erosion_server.output.run_data import RunData
+from erosion_server.output.words import unreadable
 from erosion_server.run.result import Result
 
 MOST_COLUMNS_SHOWN = 60  # of Table 1; the description has all
@@ -32,6 +33,7 @@ def patient_values(run: RunData) -> dict[str, Any]:
         if (away := missing.get(name)) is not None:
             remarks.append(away.reason if away.everywhere else "missing in some rounds")
         remarks += ["look at its columns"] if name in unlike else []
+        remarks += [lost] if described is not None and (lost := unreadable(described)) else []
         is_user, recorded = name == result.user, result.rows_recorded
         flow.append(
             (

@@ -4,7 +4,12 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from erosion_common.protocol.messages import FEWEST_OF_A_CLASS, FinalMetrics, FinishFigures
+from erosion_common.protocol.messages import (
+    FEWEST_OF_A_CLASS,
+    FinalMetrics,
+    FinishFigures,
+    Summary,
+)
 from erosion_common.rounds.data_check import DataCheck
 from erosion_common.rounds.selection import SelectedSettings
 from erosion_common.support.text import printable as printable
@@ -279,6 +284,12 @@ def means_of_fewer(overview: Overview, metrics: Sequence[Metric]) -> list[str]:
                 " for some arm."
             )
     return said
+
+
+def unreadable(described: Summary) -> str:
+    """Return how many files a hospital left out because it cannot read them; "" for none."""
+    most = described.num_unreadable
+    return f"up to {most} files cannot be read, and are left out" if most else ""
 
 
 def class_sizes(counts: Mapping[str, int | None]) -> str:

@@ -191,7 +191,7 @@ class Leak(Settings):
     """Why the figures are too good."""
 
     metric: str
-    arm: str  # the best
+    arm: str  # the best, or a local reference
     figure: float
     column: str | None = None  # that alone predicts as well; None: none does
     alone: float | None = None  # its figure
@@ -210,11 +210,11 @@ class Leak(Settings):
 
 
 def leak_of(
-    task: type[Task], arms: Mapping[str, FinalMetrics], best: BestColumn | None
+    task: type[Task], measured: Mapping[str, FinalMetrics], best: BestColumn | None
 ) -> Leak | None:
-    """Return the sign that these figures are, or None."""
+    """Return the sign that these figures of arms and local references are, or None."""
     name = task.leak_metric
-    found = {arm: figure for arm, m in arms.items() if (figure := m.get(name)) is not None}
+    found = {arm: figure for arm, m in measured.items() if (figure := m.get(name)) is not None}
     if not found:
         return None
     arm = max(found, key=found.__getitem__)

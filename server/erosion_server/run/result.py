@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import NormalDist
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
@@ -12,6 +13,7 @@ from erosion_common.formats.json_file import read_json
 from erosion_common.protocol.messages import (
     FEWEST_OF_A_CLASS,
     Comparison,
+    EvaluateResult,
     FinalMetrics,
     FinishFigures,
     Metrics,
@@ -19,6 +21,7 @@ from erosion_common.protocol.messages import (
 )
 from erosion_common.protocol.performance import Performance
 from erosion_common.rounds.data_check import DataCheck
+from erosion_common.rounds.records import RoundRecord
 from erosion_common.rounds.selection import SelectedSettings, chosen
 from erosion_common.rounds.validation import Validated
 from erosion_common.settings.base import Settings
@@ -35,6 +38,8 @@ NOTHING_COMPARED = (
     "Whether collaborating is worth it shows in two, [arms.local] and one that asks the other"
     " hospitals.",
 )
+PBand = tuple[float, float] | None  # the least and the largest p-value
+LAST_ROUNDS = 5
 OWN_PATIENTS = "patients, each predicted by models that never saw them"
 
 
@@ -124,6 +129,7 @@ class Result(RunFacts, UserFigures):
     performance: Performance = Performance()  # curves, groups and effects of the user's patients
     patients: dict[str, Summary] = Field(default_factory=dict)  # as hospitals described their
     # training patients before the run: the user's, and of those that counted most
+    p_by_round: PBand = None  # see `p_of_last_rounds`
     rows_recorded: int | None = None  # in the user's data, rounded; None: not known
     validation: dict[str, Validated] = Field(default_factory=dict)  # the delivered model at other
     # hospitals, where the study asks for that
@@ -183,14 +189,17 @@ def verdict(
     tested: str = "test patients",
     shifted_by: str = "",
     leak: Leak | None = None,
+    p_by_round: PBand = None,
 ) -> Verdict:
     """Return the finding of the declared comparison, and the figures behind it.
 
     A leak comes first. `tested`: what the patients behind the figures are called. `shifted_by`: as
-    the task says. Which arms predict worse than the base rate, or not better, is the headline where
-    the delivered one does, and else stands at the end.
+    the task says. `p_by_round`: see `p_of_last_rounds`. Which arms predict worse than the base
+    rate, or not better, is the headline where the delivered one does, and else stands at the end.
     """
     best, said = _compared(task, comparison, {**arms, **references}, base_rate, tested)
+    if comparison is not None and (near := near_the_line(comparison, p_by_round)):
+        said.insert(2, near)
     if best in references:
         said.append(f"{best} was fitted and measured at the user's site: no model of it has left.")
     delivered = best if best in arms else next(iter(arms))
@@ -243,7 +252,7 @@ def _compared(
     figures = figures_of_both(task, measured[arm], measured[reference], base_rate)
     p_value = p_value_text(comparison.p_value, comparison.level, "= ")
     compared = f"{figures[0].upper()}{figures[1:]}, p {p_value}."
-    said = [finding, compared, near_the_line(comparison), how_chosen(comparison)]
+    said = [finding, compared, how_chosen(comparison)]
     return best, [*filter(None, said)]
 
 
@@ -264,11 +273,48 @@ def how_chosen(comparison: Comparison) -> str:
     )
 
 
-def near_the_line(comparison: Comparison) -> str:
+def p_of_last_rounds(
+    task: type[Task], found: EvaluateResult, records: Mapping[str, Sequence[RoundRecord]]
+) -> PBand:
+    """Return between which p-values the models of the last rounds lie; None where not known.
+
+    Each of these was trained in another order of patients. The p-values are approximate: patients'
+    differences are taken to vary as much as those of the final models.
+    """
+    compared, metric = found.header.comparison, task.verdict_metric
+    if compared is None or compared.p_by_cut or not 0 < compared.p_value < 1:
+        return None
+    losses: list[list[float]] = []
+    for name in (compared.arm, compared.reference):
+        each = [r.user_metrics.get(metric) for r in records.get(name, ()) if r.user_metrics]
+        last = [loss for loss in each[-LAST_ROUNDS:] if loss is not None]
+        if name in found.header.references:
+            last = [found.header.references[name].get(metric) or 0.0] * LAST_ROUNDS
+        if name in found.personal or len(last) < LAST_ROUNDS:
+            return None  # the rounds' figures are of another model
+        losses.append(last)
+    normal = NormalDist()
+    z = normal.inv_cdf(1 - compared.p_value / 2)
+    differences = [one - other for one, other in zip(*losses, strict=True)]
+    if not compared.mean_difference:
+        return None
+    moved = [abs(d / compared.mean_difference) * z for d in differences]
+    p_values = [compared.p_value, *(2 * normal.cdf(-each) for each in moved)]
+    return min(p_values), max(p_values)
+
+
+def near_the_line(comparison: Comparison, p_by_round: PBand = None) -> str:
     """That the finding could well be the other one; "" where that is unlikely."""
+    level = f"{comparison.level:g}"
+    is_enough = comparison.smallest_class >= FEWEST_OF_A_CLASS
+    if p_by_round and is_enough and p_by_round[0] <= comparison.level < p_by_round[1]:
+        low, high = (p_value_text(p, comparison.level) for p in p_by_round)
+        return (
+            f"Near the line: by the models of the last {LAST_ROUNDS} rounds, each trained in"
+            f" another order of patients, p is about {low} to {high}."
+        )
     if not comparison.is_near:
         return ""
-    level = f"{comparison.level:g}"
     if cuts := comparison.p_by_cut:
         low, high = (p_value_text(p, comparison.level) for p in (min(cuts), max(cuts)))
         within = sum(p <= comparison.level for p in cuts)

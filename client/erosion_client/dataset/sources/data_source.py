@@ -247,8 +247,8 @@ class ImageSource(DataSource):
     unreadable: Literal["refuse", "leave out"] = Field(
         default="refuse",
         description='What becomes of files that are damaged or hold no image. `"refuse"`: the '
-        'data are not accepted. `"leave out"`: they are left out, counted, and named in '
-        "`records`.",
+        'data are not accepted. `"leave out"`: they are left out, and named in `records`; '
+        "`check` counts them, descriptions and reports say how many at most.",
     )
 
     @abstractmethod

@@ -209,6 +209,11 @@ def _decodes(content: FileContent, encoding: str) -> bool:
             while chunk := file.read(CHUNK):
                 if encoding == "utf-8" and b"\0" in chunk:
                     _refuse_nul(content, chunk)
+                if encoding == "utf-8" and b"\x1b$" in chunk:  # ASCII all through
+                    raise DataError(
+                        f'Data file {content} seems to be Japanese text in JIS ("iso2022_jp"). If'
+                        f" so, {ASK}; or save it as UTF-8."
+                    )
                 decoder.decode(chunk)
         except UnicodeError:
             return False

@@ -174,7 +174,7 @@ def _volume(path: Path) -> _Volume:
 
 
 def _is_label_map(volume: _Volume) -> bool:
-    """Return whether a volume holds labels: a few whole numbers, 0 for the rest, or 0 and 1."""
+    """Return whether a volume holds labels: a few whole numbers, of floats 0, 1, 2 and so on."""
     values = volume.values
     if values.size < FEWEST_VOXELS or values.min() != 0 or values.max() > 255:
         return False
@@ -182,7 +182,8 @@ def _is_label_map(volume: _Volume) -> bool:
     if not (whole == values).all():
         return False
     found = np.unique(whole).tolist()
-    return found == [0, 1] or (volume.is_of_integers and 2 <= len(found) <= FEW_VALUES)
+    counts_on = found == [*range(len(found))]
+    return (volume.is_of_integers or counts_on) and 2 <= len(found) <= FEW_VALUES
 
 
 def _volumes(folder: Path) -> list[Path]:
