@@ -1,5 +1,6 @@
 """A run's model with scikit-learn's estimator interface, for pandas frames."""
 
+import html
 import os
 import tempfile
 import warnings
@@ -15,8 +16,9 @@ from sklearn.utils.validation import check_is_fitted
 from erosion.interface.arguments import check, check_path, explaining_replaced
 from erosion.interface.run import pandas
 from erosion_client.dataset.sources.table_file import TableFile
+from erosion_client.evaluation.explanation import encoded_columns, linear_effects
 from erosion_client.evaluation.predict import SavedModel, apply_model, load_saved_model
-from erosion_common.errors import DataError
+from erosion_common.errors import DataError, ErosionError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,9 +77,39 @@ class Model(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         self.n_features_in_ = len(self.feature_names_in_)
 
     def fit(self, frame: Any = None, target: Any = None) -> Self:
-        """Nothing: training takes a study. It is here because scikit-learn asks for it."""
+        """Raise ErosionError: training takes a study. scikit-learn looks for this method."""
         del frame, target
-        return self
+        raise ErosionError(
+            "A run's model is trained already, and cross-validation would test it on patients that"
+            " it was trained on. Train with erosion.simulate or erosion.testbed; measure with"
+            " run.predictions()."
+        )
+
+    @property
+    def coef_(self) -> NDArray[np.float64]:
+        """A linear model's effect of one unit of each of `coef_names_`: (q,).
+
+        On the log odds of the second class, on the number, or on the mean log odds of the hazards,
+        within the range in which the model does not clip. There is no such attribute elsewhere.
+        """
+        card = self.saved.card
+        effects = linear_effects(card, self.saved.predictor)
+        if effects is None:
+            raise AttributeError(
+                f"The model {card.model.name!r} of {self.arm} has no coefficients."
+            )
+        return effects / (card.scaling.deviation if card.scaling else 1.0)
+
+    @property
+    def coef_names_(self) -> NDArray[np.object_]:
+        """What each coefficient is of: a number, or a category as "column=category": (q,)."""
+        columns = encoded_columns(self.saved.task)
+        names = [c.feature if c.category is None else f"{c.feature}={c.category}" for c in columns]
+        return np.array(names, dtype=object)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        return f"<code>{html.escape(repr(self))}</code>"
 
     def predict(self, frame: "pd.DataFrame") -> NDArray[Any]:
         """Return what the study's task predicts for each row.

@@ -1,5 +1,6 @@
 """A run, simulated or read from its folder."""
 
+import html
 import io
 import os
 from dataclasses import asdict, dataclass
@@ -7,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from erosion.interface import plots
 from erosion_common.errors import CheckpointError, ErosionError
 from erosion_common.rounds.records import RoundRecord, curve_of
 from erosion_common.study.study import Study
@@ -14,6 +16,7 @@ from erosion_common.support.software import install_command
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
     from erosion.interface.models import Model
     from erosion_server.run.result import Result
@@ -172,6 +175,77 @@ class Run:
                 "A simulation keeps no model. Run the study with erosion.testbed or deploy it."
             )
         return load_model(self.folder, arm)
+
+    def plot_rounds(self, metric: str | None = None, ax: "Axes | None" = None) -> "Axes":
+        """Plot the user's metric over the rounds, a line for each arm; references are dashed.
+
+        Args:
+            metric: A column of `rounds`; by default the one that the verdict compares.
+            ax: Where to draw; None: a new figure.
+
+        Returns:
+            The axes, as every plot of a run does.
+
+        Raises:
+            ErosionError: For a metric that is not there, and without matplotlib.
+        """
+        return plots.plot_rounds(self, metric, ax)
+
+    def plot_weights(self, arm: str | None = None, ax: "Axes | None" = None) -> "Axes":
+        """Plot each hospital's weight over the rounds of an arm (the first), the user's being 1."""
+        return plots.plot_weights(self, arm, ax)
+
+    def plot_arms(self, metric: str | None = None, ax: "Axes | None" = None) -> "Axes":
+        """Plot each arm's and local reference's final metric with its 95 % interval."""
+        return plots.plot_arms(self, metric, ax)
+
+    def plot_roc(
+        self,
+        event: str | None = None,
+        ax: "Axes | None" = None,
+        site: str | os.PathLike[str] | None = None,
+    ) -> "Axes":
+        """Plot each arm's ROC curve, from the held-out predictions.
+
+        Args:
+            event: The class to find; by default the last one of the task.
+            ax: Where to draw; None: a new figure.
+            site: As for `predictions`.
+
+        Raises:
+            ErosionError: Where there are no such predictions, and without matplotlib.
+        """
+        return plots.plot_roc(self, self.predictions(site), self._event(event), ax)
+
+    def plot_calibration(
+        self,
+        event: str | None = None,
+        ax: "Axes | None" = None,
+        site: str | os.PathLike[str] | None = None,
+        bins: int = 5,
+    ) -> "Axes":
+        """Plot each arm's observed share by predicted probability, in bins of as many patients.
+
+        Arguments and errors are those of `plot_roc`.
+        """
+        return plots.plot_calibration(self, self.predictions(site), self._event(event), ax, bins)
+
+    def _event(self, event: str | None) -> str:
+        classes = getattr(self.study.task, "classes", None)
+        if not classes:
+            raise ErosionError(
+                f"Study {self.study.name} predicts no classes, so it has no ROC curve."
+            )
+        return str(classes[-1].name) if event is None else event
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the verdict, its notes, and the final metrics."""
+        metrics = [each.name for each in type(self.study.task).metrics]
+        table = self.arms[[name for name in metrics if name in self.arms]]
+        notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
+        return (
+            f"<p>{html.escape(self.verdict)}</p><ul>{notes}</ul>{table.round(3).to_html(na_rep='')}"
+        )
 
     def __repr__(self) -> str:
         where = f" in {self.folder}" if self.folder else ", simulated"

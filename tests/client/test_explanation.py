@@ -66,7 +66,7 @@ def test_the_mean_risk_grows_with_the_column_that_counts(dataset: LocalDataset) 
 def test_coefficients_are_for_a_deviation_and_alone_is_a_ridge_regression(
     dataset: LocalDataset,
 ) -> None:
-    effects = linear_effects(dataset, parameters())
+    effects = linear_effects(dataset.study, parameters())
     assert effects is not None
     assert effects.tolist() == [AGE, 0.0]
     scaling = dataset.scaling(None, "fedavg")
@@ -93,4 +93,4 @@ def test_the_folds_models_give_the_intervals_of_a_grouped_jackknife(dataset: Loc
 
 
 def test_an_ensemble_has_no_coefficients(dataset: LocalDataset) -> None:
-    assert linear_effects(dataset, torch.stack([parameters()] * 2)) is None
+    assert linear_effects(dataset.study, torch.stack([parameters()] * 2)) is None

@@ -49,7 +49,7 @@ def patients() -> pd.DataFrame:
 def test_the_page_runs_from_top_to_bottom_and_its_models_predict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert len(BLOCKS) == 7
+    assert len(BLOCKS) == 8
     page: dict[str, Any] = {}
     monkeypatch.chdir(tmp_path)
     for block in BLOCKS:
@@ -280,7 +280,13 @@ def test_a_frame_is_predicted_in_its_order(tmp_path: Path, patients: pd.DataFram
     assert list(model.predict(patients)) == ["healthy", "ill", "healthy"]
     assert list(make_pipeline(model).predict(patients)) == ["healthy", "ill", "healthy"]
     assert clone(model) is model
-    assert model.fit(patients, [1, 0, 1]) is model
+    with raises(erosion.ErosionError, "run.predictions()"):
+        model.fit(patients, [1, 0, 1])
+    one_year_older = patients.assign(age=patients["age"] + 1)
+    chances, older = (model.predict_proba(f)[:, 1] for f in (patients, one_year_older))
+    grown = np.log(older / (1 - older)) - np.log(chances / (1 - chances))
+    assert list(model.coef_names_) == ["age", "sex=m"]
+    np.testing.assert_allclose(grown, model.coef_[0], rtol=1e-4)
     assert model.score(patients, ["healthy", "ill", "ill"]) == pytest.approx(2 / 3)
     kept = pickle.dumps(model)  # as joblib keeps a pipeline or hands it to another process
     for again in (pickle.loads(kept), copy.deepcopy(model)):  # noqa: S301 - our own

@@ -18,6 +18,7 @@ from torch import Tensor
 from erosion_client.dataset.local_dataset import LocalDataset
 from erosion_client.evaluation.performance import drawn_patients, estimate, fitted
 from erosion_common.errors import Refusal
+from erosion_common.formats.model_card import ModelCard
 from erosion_common.learning.finished import Finished, Predictor, predicted_by
 from erosion_common.protocol.messages import Scaling
 from erosion_common.protocol.performance import (
@@ -202,21 +203,21 @@ def _described(dataset: LocalDataset) -> dict[str, tuple[float, float]]:
     }
 
 
-def linear_effects(dataset: LocalDataset, predictor: Predictor) -> Floats | None:
+def linear_effects(of: Study | ModelCard, predictor: Predictor) -> Floats | None:
     """Return a linear model's effect of each encoded column (q,); None where there is no such.
 
     After a finish it is the mean over its last layers.
 
     The log odds of the second class; in the outcome's unit; the mean log odds of the hazards.
     """
-    study, task = dataset.study, dataset.study.task
-    if study.model.name != "logistic" or not isinstance(task, TabularTask):
+    task = of.task
+    if of.model.name != "logistic" or not isinstance(task, TabularTask):
         return None
     parameters = predictor.mean() if isinstance(predictor, Finished) else predictor
-    is_ensemble = parameters.numel() > dataset.dim
+    width = task.input_shape[0]
+    is_ensemble = parameters.numel() > (width + 1) * task.num_outputs
     if is_ensemble or (isinstance(task, Classification) and task.num_outputs > 2):
         return None
-    width = task.input_shape[0]
     values = parameters.reshape(-1).cpu().double().numpy()
     weights = values[: width * task.num_outputs].reshape(task.num_outputs, width)
     effects: Floats = weights.mean(axis=0)

@@ -218,7 +218,7 @@ def _performance(
         names = [each.column for each in ranked]
         with suppress(SiteError), faults_of(study.model):  # it may fail on values of no patient
             shown = [*dependence(dataset, final_model, pooled, arm, names)]
-        found = linear_effects(dataset, final_model)
+        found = linear_effects(dataset.study, final_model)
         if found is not None:
             scaling = dataset.scaling(pooled, arm)
             effects = coefficients(dataset, found, scaling, explained.effects_in_folds)

@@ -310,7 +310,7 @@ class Hospital:
         losses = None
         with suppress(SiteError), faults_of(prepared.study.model):  # on mixtures of patients
             losses = permuted_losses(prepared, predictor, scaling, arm)
-        return Explained(losses, linear_effects(prepared, predictor))
+        return Explained(losses, linear_effects(prepared.study, predictor))
 
     def _references(
         self, prepared: LocalDataset, request: EvaluateRequest

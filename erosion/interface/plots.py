@@ -1,0 +1,131 @@
+"""The plots of a run, on axes of matplotlib."""
+
+from typing import TYPE_CHECKING, Any
+
+from erosion_common.errors import ErosionError
+from erosion_common.support.software import install_command
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    from erosion.interface.run import Run
+
+KEYS = ("patient", "row", "image")  # by one of which a line of the held-out table is known
+
+
+def axes_or_new(axes: "Axes | None") -> "Axes":
+    """Return `axes`, or those of a new figure. Raises ErosionError without matplotlib."""
+    if axes is not None:
+        return axes
+    try:
+        from matplotlib import pyplot as plt
+    except ModuleNotFoundError:
+        raise ErosionError(
+            f"Plots need the package matplotlib: {install_command('notebook')}"
+        ) from None
+    return plt.subplots(layout="constrained")[1]
+
+
+def plot_rounds(run: "Run", metric: str | None, axes: "Axes | None") -> "Axes":
+    """Draw a line for each arm and a dashed one for each local reference."""
+    metric = _metric(run, metric)
+    axes = axes_or_new(axes)
+    for arm, rows in run.rounds.groupby("arm", sort=False):
+        axes.plot(rows["round"], rows[metric], label=str(arm))
+    for number, (name, found) in enumerate(run.result.references.items()):
+        if (value := getattr(found, metric, None)) is not None:
+            axes.axhline(value, color=str(0.35 + 0.25 * (number % 2)), linestyle="--", label=name)
+    return _labelled(axes, "round", f"{_label(run, metric)} ({run.study.user}'s patients)")
+
+
+def plot_weights(run: "Run", arm: str | None, axes: "Axes | None") -> "Axes":
+    """Draw a line for each hospital; the user's own weight is 1."""
+    arm = next(iter(run.result.arms)) if arm is None else arm
+    if arm not in run.result.arms:
+        raise ErosionError(f"There is no arm {arm!r}. Known: {', '.join(run.result.arms)}.")
+    axes = axes_or_new(axes)
+    rows = run.weights[run.weights["arm"] == arm]
+    own = rows[rows["hospital"] == run.study.user].set_index("round")["weight"]
+    for hospital, of_hospital in rows.groupby("hospital", sort=False):
+        weights = of_hospital.set_index("round")["weight"]
+        axes.plot(weights.index, weights / own.reindex(weights.index), label=str(hospital))
+    return _labelled(axes, "round", f"weight, relative to {run.study.user}'s ({arm})")
+
+
+def plot_arms(run: "Run", metric: str | None, axes: "Axes | None") -> "Axes":
+    """Draw a point with its 95 % interval for each arm and local reference."""
+    metric = _metric(run, metric)
+    axes = axes_or_new(axes)
+    rows = run.arms[run.arms[metric].notna()]
+    values = rows[metric]
+    axes.plot(values, rows.index, "o")
+    if f"{metric}_low" in rows:
+        axes.hlines(rows.index, rows[f"{metric}_low"], rows[f"{metric}_high"])
+    axes.invert_yaxis()
+    axes.set_xlabel(f"{_label(run, metric)}, 95 % interval")
+    return axes
+
+
+def plot_roc(run: "Run", predictions: "pd.DataFrame", event: str, axes: "Axes | None") -> "Axes":
+    """Draw each arm's curve on patients that its model never saw."""
+    from sklearn.metrics import RocCurveDisplay
+
+    axes = axes_or_new(axes)
+    for arm, truth, chance in _by_arm(run, predictions, event):
+        RocCurveDisplay.from_predictions(truth, chance, name=arm, ax=axes)
+    axes.plot([0, 1], [0, 1], color="0.6", linestyle=":")
+    axes.set(aspect="equal", xlabel="1 - specificity", ylabel=f"sensitivity ({event})")
+    return axes
+
+
+def plot_calibration(
+    run: "Run", predictions: "pd.DataFrame", event: str, axes: "Axes | None", bins: int
+) -> "Axes":
+    """Draw the observed share by predicted probability, in bins of as many patients."""
+    from sklearn.calibration import CalibrationDisplay
+
+    axes = axes_or_new(axes)
+    for number, (arm, truth, chance) in enumerate(_by_arm(run, predictions, event)):
+        CalibrationDisplay.from_predictions(
+            truth, chance, n_bins=bins, strategy="quantile", name=arm, ax=axes, ref_line=not number
+        )
+    axes.set(aspect="equal", xlabel=f"probability of {event}", ylabel="observed share")
+    return axes
+
+
+def _by_arm(run: "Run", predictions: "pd.DataFrame", event: str) -> list[tuple[str, Any, Any]]:
+    """Return each arm's outcomes and probabilities, a patient's mean over the cuts."""
+    column, prefix = f"probability_{event}", "probability_"
+    if column not in predictions:
+        known = [name.removeprefix(prefix) for name in predictions if name.startswith(prefix)]
+        raise ErosionError(
+            f"No model predicts a probability of {event!r}. Known: {', '.join(known) or 'none'}."
+        )
+    keys = [name for name in KEYS if name in predictions]
+    found = []
+    for arm in run.result.arms:
+        own = predictions[predictions["arm"] == arm].groupby(keys, sort=False)
+        found.append((arm, own["outcome"].first().astype(str) == event, own[column].mean()))
+    return found
+
+
+def _metric(run: "Run", metric: str | None) -> str:
+    task = type(run.study.task)
+    known = [each.name for each in task.metrics]
+    if metric is None:
+        return task.verdict_metric
+    if metric not in known:
+        raise ErosionError(f"There is no metric {metric!r}. Known: {', '.join(known)}.")
+    return metric
+
+
+def _label(run: "Run", metric: str) -> str:
+    return type(run.study.task).metric(metric).column
+
+
+def _labelled(axes: "Axes", x: str, y: str) -> "Axes":
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.legend()
+    return axes

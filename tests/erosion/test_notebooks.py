@@ -1,0 +1,84 @@
+"""The notebooks of `docs/` run from top to bottom, on fewer rounds."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import pytest
+from matplotlib import pyplot as plt
+
+import erosion
+from erosion_common.program.command_line import main
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def run_all(name: str, folder: Path, patch: pytest.MonkeyPatch, **constants: str) -> dict[str, Any]:
+    """The names that a notebook ends with."""
+    patch.chdir(folder)
+    mpl.use("Agg")
+    namespace: dict[str, Any] = {}
+    notebook = json.loads((DOCS / name).read_text(encoding="utf-8"))
+    for cell in notebook["cells"]:
+        if cell["cell_type"] != "code":
+            continue
+        assert cell["outputs"] == []  # they would be of another version
+        text = "".join(cell["source"])
+        for constant, value in constants.items():
+            text = text.replace(constant, value)
+        commands = re.findall(r"(?m)^!erosion (.*)$", text)
+        for command in commands:
+            assert main(shlex.split(command)) == 0
+        if not commands:
+            exec(compile(text, name, "exec"), namespace)
+    plt.close("all")
+    return namespace
+
+
+def test_tables_become_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = run_all("own-tables.ipynb", tmp_path, monkeypatch, **{"ROUNDS = 20": "ROUNDS = 3"})
+    run = found["run"]
+    assert all(record.outcome == "done" for record in run.records)
+    for arm in run.result.arms:
+        assert found["aurocs"][arm] == pytest.approx(run.arms.loc[arm, "auroc"])
+    assert (tmp_path / "figures.svg").stat().st_size > 10_000
+
+
+def test_methods_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fewer = {"ROUNDS, SEEDS = 20, range(3)": "ROUNDS, SEEDS = 2, range(2)"}
+    found = run_all("comparing-methods.ipynb", tmp_path, monkeypatch, **fewer)
+    assert list(found["losses"]) == [0, 1]
+    assert (found["differences"].loc["local"] == 0).all()
+    assert (tmp_path / "methods.svg").stat().st_size > 10_000
+
+
+def test_plots_draw_the_runs_figures_on_the_given_axes(monkeypatch: pytest.MonkeyPatch) -> None:
+    mpl.use("Agg")
+    base = erosion.load_study("breast-cancer").model_dump()
+    run = erosion.simulate(erosion.load_study({**base, "rounds": 2}), progress=False)
+    _, axes = plt.subplots()
+    assert run.plot_rounds(ax=axes) is axes
+    lines = {line.get_label(): line for line in axes.lines}
+    assert set(lines) == {*run.result.arms, *run.result.references}
+    assert lines["fedavg"].get_ydata()[-1] == run.arms.loc["fedavg", "log_loss"]
+    of_home = {line.get_label(): line for line in run.plot_weights().lines}["home"]
+    assert set(of_home.get_ydata()) == {1.0}
+    points = run.plot_arms("auroc").lines[0]
+    assert list(points.get_xdata()) == list(run.arms["auroc"])
+    curve = run.plot_roc("malignant").lines[0]
+    auroc = float(run.arms.loc["weight_erosion", "auroc"])
+    assert f"{auroc:.2f}" in str(curve.get_label())
+    observed = run.plot_calibration("malignant", bins=4).lines[1]
+    assert len(observed.get_ydata()) == 4
+    for wrong in (
+        lambda: run.plot_rounds("speed"),
+        lambda: run.plot_weights("nobody"),
+        lambda: run.plot_roc("ill"),
+    ):
+        with pytest.raises(erosion.ErosionError):
+            wrong()
+    assert "<table" in run._repr_html_()
+    plt.close("all")
