@@ -61,24 +61,24 @@ def test_plots_draw_the_runs_figures_on_the_given_axes(monkeypatch: pytest.Monke
     run = erosion.simulate(erosion.load_study({**base, "rounds": 2}), progress=False)
     _, axes = plt.subplots()
     assert run.plot_rounds(ax=axes) is axes
-    lines = {line.get_label(): line for line in axes.lines}
+    lines: dict[Any, Any] = {line.get_label(): line for line in axes.lines}
     assert set(lines) == {*run.result.arms, *run.result.references}
     assert lines["fedavg"].get_ydata()[-1] == run.arms.loc["fedavg", "log_loss"]
-    of_home = {line.get_label(): line for line in run.plot_weights().lines}["home"]
+    of_home: Any = {line.get_label(): line for line in run.plot_weights().lines}["home"]
     assert set(of_home.get_ydata()) == {1.0}
-    points = run.plot_arms("auroc").lines[0]
+    points: Any = run.plot_arms("auroc").lines[0]
     assert list(points.get_xdata()) == list(run.arms["auroc"])
     curve = run.plot_roc("malignant").lines[0]
     auroc = float(run.arms.loc["weight_erosion", "auroc"])
     assert f"{auroc:.2f}" in str(curve.get_label())
-    observed = run.plot_calibration("malignant", bins=4).lines[1]
+    observed: Any = run.plot_calibration("malignant", bins=4).lines[1]
     assert len(observed.get_ydata()) == 4
-    for wrong in (
-        lambda: run.plot_rounds("speed"),
-        lambda: run.plot_weights("nobody"),
-        lambda: run.plot_roc("ill"),
+    for plot, wrong in (
+        (run.plot_rounds, "speed"),
+        (run.plot_weights, "nobody"),
+        (run.plot_roc, "ill"),
     ):
         with pytest.raises(erosion.ErosionError):
-            wrong()
+            plot(wrong)
     assert "<table" in run._repr_html_()
     plt.close("all")
