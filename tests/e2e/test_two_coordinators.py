@@ -4,6 +4,7 @@ import json
 import tomllib
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from erosion_common.errors import SiteError
 from erosion_common.program.command_line import main
 from erosion_common.rounds import checkpoint
 from erosion_common.study.study import Study
+from erosion_common.support import expiry
 from erosion_server.run.run_folder import RunFolder
 from tests.support.enrolled import make_federation, unpack_kit
 from tests.support.federation import small_study, write_site
@@ -138,6 +140,19 @@ def test_a_kit_of_another_federation_is_named_and_the_other_one_served(tmp_path:
         assert main(["status", str(bad)]) == 1
         bob.end()
         assert "Traceback" not in bob.text()
+
+
+def test_a_clock_two_years_ahead_is_named_beside_the_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    federation = make_federation(tmp_path / "federation", "bob")
+    kit = unpack_kit(federation, "bob", tmp_path / "kits")
+    plain = write_site(tmp_path, "bob", "127.0.0.1:1")
+    file = with_kit(tmp_path / "site", plain, kit, "127.0.0.1:1")
+    ahead = expiry.now() + timedelta(days=800)
+    monkeypatch.setattr(expiry, "now", lambda: ahead)
+    assert main(["client", str(file)]) == SiteError.exit_code
+    assert f"{ahead:%Y-%m-%d}" in capsys.readouterr().err
 
 
 def two(folder: Path, second: str = "bob", **compute: str) -> list[Path]:

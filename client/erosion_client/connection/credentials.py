@@ -197,9 +197,10 @@ def credentials_for(coordinator: CoordinatorAddress) -> Credentials:
     ends = certificate.not_valid_after_utc
     if expiry.has_ended(ends):
         raise SiteError(
-            f"This site's certificate {certificate_file} {expiry.in_words(ends)}. Ask the"
-            " coordinator for a new kit (erosion enroll renew NAME), then: erosion enroll install"
-            " KIT SITE.toml"
+            f"This site's certificate {certificate_file} {expiry.in_words(ends)}, and it is"
+            f" {expiry.now():%Y-%m-%d} by this machine's clock. Where the clock is wrong, set it by"
+            " NTP; else ask the coordinator for a new kit (erosion enroll renew NAME), then:"
+            " erosion enroll install KIT SITE.toml"
         )
     # The site's records know the coordinator by these bytes, so white space must not matter.
     trusted = root.public_bytes(serialization.Encoding.PEM)

@@ -248,12 +248,13 @@ class RunningSite:
         logger.info("%s and holds from now on: %s", was_changed, ", ".join(differing))
 
     def _take(self, site: Site) -> None:
-        allow_only_these(site.limits)
-        for name, sha256 in site.limits.installed_methods.items():  # so that steps are known
-            try:
-                load_method(name, sha256)
-            except ModelError as problem:  # no study that names it can be answered
-                logger.error("%s", problem)
+        with self._turn:  # what may be imported is the whole program's
+            allow_only_these(site.limits)
+            for name, sha256 in site.limits.installed_methods.items():  # so that steps are known
+                try:
+                    load_method(name, sha256)
+                except ModelError as problem:  # no study that names it can be answered
+                    logger.error("%s", problem)
         credentials = credentials_for(site.coordinator)
         self.coordinator = known_as(credentials)  # as the records have it
         self.certificate_expires = credentials.expires
