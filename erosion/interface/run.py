@@ -110,7 +110,8 @@ class Run:
             for hospital, entry in record.hospitals.items():
                 values = asdict(entry)
                 weight = values.pop("weight_after")
-                del values["weight_before"], values["left_out"]  # the row above, `reason` have them
+                for known in ("weight_before", "left_out", "code"):  # the row above, `reason`
+                    del values[known]
                 rows.append({**place, "hospital": hospital, "weight": weight, **values})
         return pandas().DataFrame(rows)
 
