@@ -48,6 +48,10 @@ from erosion_server.enrolment.federation_folder import (
 STANDARD_OUTPUT = Path("-")  # in place of a file, for who may not read this account's files
 _KEY = "node.key"
 _KIT_KEY = "It came in this kit."
+_LOCKED_KEY = (
+    "It came in this kit under a password, which the coordinator tells you by telephone; take it"
+    " off: `openssl pkey -in node.key -out node.key.open && mv node.key.open node.key`"
+)
 _OWN_KEY = "It is the one that this site made itself: put it here."
 
 
@@ -68,6 +72,7 @@ def _write_kit(
     the key readable by everybody.
     """
     authority, peers = folder.authority.read_bytes(), roster.peers_text(without=key.hospital)
+    password = _new_password() if private and has_password else ""
     members = {
         "ca.crt": (authority, 0o644),
         "node.crt": ((key.certificate or "").encode(), 0o644),
@@ -83,16 +88,14 @@ def _write_kit(
             "authority_fingerprint": authority_fingerprint(authority),
             "expires": f"{key.expires:%Y-%m-%d}",
             "warning_days": str(expiry.WARNING.days),
-            "key_origin": _KIT_KEY if private else _OWN_KEY,
+            "key_origin": _OWN_KEY if not private else _LOCKED_KEY if password else _KIT_KEY,
         }
         for name, template in (("GUIDE.md", "site_guide.md"), ("site.toml", "site_file.toml")):
             text = (files("erosion_server") / "kit" / template).read_text(encoding="utf-8")
             members[name] = (Template(text).substitute(words).encode(), 0o644)
     if peers:
         members[pinned_keys.NAME] = (peers.encode(), 0o644)
-    password = ""
     if private:
-        password = _new_password() if has_password else ""
         members[_KEY] = (private_pem(private, password), 0o600)
     kit = out or (folder.kit if is_new else folder.renewal)(key.hospital)
     archive = _archive(key.hospital, members)
