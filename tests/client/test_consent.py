@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import sqlite3
 from contextlib import closing, nullcontext
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -84,6 +86,42 @@ def test_a_repeated_answer_is_known(records: Records, consent: Consent) -> None:
         consent.authorise(request(study(), number))
         found.append(consent.is_repeated)
     assert found == [False, True, False]
+
+
+def test_an_answer_costs_the_same_after_thousands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[sqlite3.Connection] = []
+    statements: list[str] = []
+    steps, connect = count(), sqlite3.connect
+
+    def connected(*given: Any, **named: Any) -> sqlite3.Connection:
+        opened.append(connect(*given, **named))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", connected)
+    here, asked = site(tmp_path, budget={"rounds": 10**6}), study(rounds=10**5)
+    with closing(Records(tmp_path / "state", "b")) as records:
+        approve(records, asked)
+        consent = Consent(here, records, "c")
+        opened[-1].set_progress_handler(lambda: next(steps) and 0, 1)  # one for each of its steps
+        opened[-1].set_trace_callback(statements.append)
+
+        def cost_of(number: int) -> tuple[int, int]:
+            begun, before = len(statements), next(steps)
+            consent.authorise(request(asked, number))
+            assert statements[begun:].count("commit") == 1  # which is one flush
+            return len(statements) - begun, next(steps) - before
+
+        consent.authorise(request(asked, 1))
+        key = consent._key
+        early = cost_of(100)
+        given = (asked.digest, "r1", asked.digest, "local")
+        records.answers.recover(key, [Answer(*given, n, "train") for n in range(101, 20_000)])
+        late = cost_of(20_000)
+        assert late[0] == early[0]
+        assert late[1] <= 1.1 * early[1]
+        assert records.answers.used(key).rounds == 19_902
 
 
 @pytest.mark.parametrize("by_rule", [False, True])

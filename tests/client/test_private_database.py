@@ -170,7 +170,7 @@ def test_two_programs_make_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(os, "link", after_another)
     assert things(opened(path)) == ["a"]
-    assert [*tmp_path.iterdir()] == [path]
+    assert not [*tmp_path.glob(".*")]
 
 
 def test_no_links_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,13 +184,44 @@ def test_no_links_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_file_that_was_removed_or_replaced_meanwhile_is_not_written_into(tmp_path: Path) -> None:
     path, away = tmp_path / "things.sqlite", tmp_path / "away"
-    file = opened(path)
+    file, writes = opened(path), tmp_path / "things.sqlite-wal"
+    for gone in (path, writes):
+        gone.rename(away)
+        for is_replaced in (False, True):
+            if is_replaced:
+                gone.write_bytes(away.read_bytes())
+            for use in (lambda: things(file), lambda: file.execute("delete from things")):
+                with raises(SiteError, "moved, removed"):
+                    use()
+        away.replace(gone)
+        assert things(file) == []
     path.rename(away)
-    for is_replaced in (False, True):
-        if is_replaced:
-            opened(path).close()
-        for use in (lambda: things(file), lambda: file.execute("delete from things")):
-            with raises(SiteError, "moved, removed"):
-                use()
-    away.replace(path)
-    assert things(file) == []
+    with raises(SiteError, "things.sqlite", "-wal"):  # which has writes of another file
+        opened(path)
+
+
+def test_a_network_file_system_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounted = "39 1 8:1 / / rw - ext4 /dev/vda rw\n40 39 0:51 / /n rw - nfs4 s:/n rw"
+    at = os.stat_result((*tmp_path.stat()[:2], os.makedev(0, 51), *tmp_path.stat()[3:]))
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: mounted)
+    monkeypatch.setattr(Path, "stat", lambda *_, **__: at)
+    with raises(SiteError, "things.sqlite", "nfs4", "compute.state"):
+        opened(tmp_path / "things.sqlite")
+
+
+def test_writes_go_to_one_log_of_them_also_into_a_copy_made_otherwise(tmp_path: Path) -> None:
+    path = tmp_path / "things.sqlite"
+    opened(path).close()
+    with closing(sqlite3.connect(path)) as copied:
+        copied.execute("pragma journal_mode = delete")
+    size = path.stat().st_size
+    with closing(opened(path)) as file, file.transaction():
+        file.execute("insert into things values (?)", ("a" * 10_000,))
+    with closing(opened(path)) as file:
+        assert path.stat().st_size > size
+        size = path.stat().st_size
+        file.execute("insert into things values (?)", ("b" * 10_000,))
+        assert path.stat().st_size == size  # until the log is full, or the last program ends
+        assert (tmp_path / "things.sqlite-wal").stat().st_mode & 0o777 == 0o600

@@ -58,10 +58,10 @@ def test_what_the_log_alone_has_is_used_up_and_not_answered_again(tmp_path: Path
     records = noted(tmp_path, range(1, 6))
     assert recover(records, "c", "d", tmp_path / "sent.jsonl").answers == 0
     assert records.log_was_read_to(tmp_path / "sent.jsonl") == 5
+    records.close()
     file = tmp_path / "state" / FILE_NAME
     shutil.copy(file, tmp_path / "backup")
     long_log(tmp_path, 9)  # rounds 1 to 9 again: the log has fourteen lines
-    records.close()
     shutil.copy(tmp_path / "backup", file)
     records = Records(tmp_path / "state", "b")
     assert recover(records, "c", "d", tmp_path / "sent.jsonl").answers == 4

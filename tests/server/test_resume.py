@@ -412,7 +412,8 @@ LOST = {  # of a run that was killed in the third round of its first arm
     "beginning.json": "beginning.json is missing",
     "rounds.jsonl": "lacks rounds",
     "checkpoints/weight_erosion.safetensors": "its checkpoint is missing",
-    "checkpoints/before/weight_erosion.1.safetensors": "",
+    "checkpoints/weight_erosion.1.safetensors": "",
+    "checkpoints/weight_erosion.2.safetensors": "",
 }
 
 
@@ -463,18 +464,18 @@ def test_a_round_is_on_the_disk_before_the_next_one_and_what_it_may_go_back_to_b
             state = replace(first, round=number, lengths={"a": {"update": 1.0}})
             files.keep_round(study, state, RoundRecord(arm, number, "done", "", {}))
         kept = [call for call in calls if call != ("fdatasync", folder.journal)]  # beside them
-    before, current = folder.before(arm, 1), folder.checkpoint(arm)
-    copied = [] if has_links else [("fdatasync", before)]
-    new = kept[len(copied) + 1][1]
-    assert new.parent == current.parent
+    before, after, current = folder.before(arm, 1), folder.before(arm, 2), folder.checkpoint(arm)
+    new = kept[0][1]
+    assert new.parent == before.parent == after.parent == current.parent
+    copied = [] if has_links else [("fdatasync", after)]
     assert kept == [
-        *copied,
-        ("fsync", before.parent),
         ("fdatasync", new),
+        *copied,
         ("replace", new),
-        ("fsync", current.parent),
+        ("fsync", current.parent),  # with the other name of what the next round may go back to
     ]
-    assert before.read_bytes() != current.read_bytes()
+    assert before.read_bytes() != current.read_bytes() == after.read_bytes()
+    assert {*current.parent.iterdir()} == {before, after, current}
 
 
 def test_a_line_that_a_full_disk_cut_off_does_not_spoil_the_next(

@@ -42,7 +42,6 @@ from erosion_common.errors import Refusal, RunOver, Undecided
 from erosion_common.protocol.messages import EvaluateRequest, TrainRequest
 from erosion_common.sealed import phases
 from erosion_common.study.study import Study
-from erosion_common.support.files import version_of
 from erosion_common.support.text import printable
 
 _LONGEST_NAME = 200  # characters
@@ -59,7 +58,7 @@ class Consent:
         self._site, self._records, self._coordinator = site, records, coordinator
         self._key = coordinator, dataset_of(site)  # answers and budgets are counted for both
         self._waiting: dict[str, Study] = {}  # by digest; asked about and waiting for a person
-        self._seen: tuple[int, ...] = ()
+        self._seen = -1  # number of decisions when the waiting ones were last looked at
         self._decisions = -1  # number of decisions when the next was filled
         self._approved: dict[str, str] = {}  # study's digest -> approved digest
         self._held: set[frozenset[tuple[str, str]]] = set()  # columns' contracts as noted
@@ -91,10 +90,9 @@ class Consent:
 
     def has_news(self) -> bool:
         """Return whether an undecided study was approved since; once for each."""
-        path = self._records.path
-        if not self._waiting or path is None or (now_seen := version_of(path)) == self._seen:
+        if not self._waiting or (decided := self._records.studies.num_decisions()) == self._seen:
             return False
-        self._seen = now_seen
+        self._seen = decided
         before = len(self._waiting)
         self._waiting = {
             digest: study
@@ -151,6 +149,7 @@ class Consent:
         if len(self._approved) == _KNOWN:
             self._approved.clear()
         known_as = (first_entry_of(study, self._records) or entry).digest
+        self._records.answers.note_origin(study.digest, known_as)
         self._approved[study.digest] = known_as
         return known_as
 
@@ -217,7 +216,6 @@ class Consent:
         self.is_repeated = table.question(self._key, answer) is not None
         if not self.is_repeated:
             self._check_kept(answer, lacks)
-            table.note_origin(answer.variant, answer.study)
             self._check_budgets(answer)
             # Settings are chosen once a run: each further choice would have its own rounds.
             if study.fold is None and not table.choose(self._key, answer, study.user):

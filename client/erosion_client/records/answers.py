@@ -80,7 +80,7 @@ class StudyTable:
 
     def num_decisions(self) -> int:
         """Return the number of decisions."""
-        ((number,),) = self._file.execute("select count(*) from decisions")
+        ((number,),) = self._file.execute("select coalesce(max(rowid), 0) from decisions")
         return int(number)
 
     def put(self, entry: StudyEntry) -> None:
@@ -135,6 +135,27 @@ create table answers (
   answered text not null,
   primary key (coordinator, dataset, run, variant, arm, round, step)
 );
+create index recovered on answers (variant) where question is null;
+create table used (
+  coordinator text not null,
+  dataset text not null,
+  study text not null,
+  run text not null,
+  rounds integer not null,
+  evaluations integer not null,
+  primary key (coordinator, dataset, study, run)
+);
+create trigger count_answer after insert on answers begin
+  insert into used values (
+    new.coordinator, new.dataset, new.study, new.run,
+    (new.round > 0 or new.is_fold) and 1 = (
+      select count(*) from answers where coordinator = new.coordinator and dataset = new.dataset
+      and run = new.run and variant = new.variant and arm = new.arm and round = new.round
+    ),
+    new.round = 0 and not new.is_fold
+  ) on conflict do update set
+    rounds = rounds + excluded.rounds, evaluations = evaluations + excluded.evaluations;
+end;
 create table contracts (
   coordinator text not null,
   dataset text not null,
@@ -256,9 +277,23 @@ class AnswerTable:
 
     def note_origin(self, variant: str, study: str) -> None:
         """Count recovered answers of a variant as the approved study's."""
-        self._file.execute(
-            "update answers set study = ? where variant = ? and question is null", (study, variant)
-        )
+        which = "variant = ? and question is null and study != ?"
+        with self._file.transaction():
+            if not self._file.execute(
+                f"select 1 from answers where {which} limit 1", (variant, study)
+            ):
+                return
+            self._file.execute(
+                f"update answers set study = ? where {which}", (study, variant, study)
+            )
+            self._file.execute("delete from used")
+            self._file.execute(
+                "insert into used select coordinator, dataset, study, run,"
+                " sum(step_number = 1 and (round > 0 or is_fold)), sum(round = 0 and not is_fold)"
+                " from (select *, row_number() over (partition by coordinator, dataset, run,"
+                " variant, arm, round order by rowid) as step_number from answers)"
+                " group by 1, 2, 3, 4"
+            )
 
     def keys(self) -> set[tuple[str, str, str, int, str]]:
         """Return the keys of all answers, to every coordinator."""
@@ -343,30 +378,23 @@ class AnswerTable:
     def runs(self, key: Key, study: str) -> list[str]:
         """Return the runs of one study that were answered."""
         rows = self._file.execute(
-            "select distinct run from answers where coordinator = ? and dataset = ? and study = ?"
-            " order by run",
+            "select run from used where coordinator = ? and dataset = ? and study = ? order by run",
             (*key, study),
         )
         return [str(run) for (run,) in rows]
 
     def used(self, key: Key) -> Used:
         """Return what one coordinator has used up on one data set."""
-        ((studies, runs, evaluations),) = self._file.execute(
-            "select count(distinct study), count(distinct study || '/' || run),"
-            " coalesce(sum(round = 0 and not is_fold), 0)"
-            " from answers where coordinator = ? and dataset = ?",
-            key,
-        )
-        ((rounds,),) = self._file.execute(
-            "select count(*) from (select distinct run, variant, arm, round from answers"
-            " where coordinator = ? and dataset = ? and (round > 0 or is_fold))",
+        ((studies, runs, rounds, evaluations),) = self._file.execute(
+            "select count(distinct study), count(*), coalesce(sum(rounds), 0),"
+            " coalesce(sum(evaluations), 0) from used where coordinator = ? and dataset = ?",
             key,
         )
         return Used(studies, runs, rounds, evaluations)
 
     def pairs(self) -> list[tuple[str, str]]:
         """Return every coordinator with every data set that it received answers about."""
-        rows = self._file.execute("select distinct coordinator, dataset from answers order by 1, 2")
+        rows = self._file.execute("select distinct coordinator, dataset from used order by 1, 2")
         return [(str(coordinator), str(dataset)) for coordinator, dataset in rows]
 
 

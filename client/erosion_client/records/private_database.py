@@ -1,8 +1,10 @@
 """An SQLite file that only its owner may read, with durable writes.
 
-Two programs use a site's records at once (the site, and its commands).
+Two programs use a site's records at once (the site, and its commands). A transaction is one flush
+of the file's log of writes, `-wal`, which lies next to it while a program has it open.
 """
 
+import errno
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,9 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from erosion_common.errors import SiteError
-from erosion_common.support.files import check_named, make_private_folder, replacing
+from erosion_common.support.files import (
+    check_named,
+    file_system_of,
+    make_private_folder,
+    replacing,
+)
 
 WAIT_SECONDS = 20.0  # for another program to finish its write
+NETWORK = {  # file systems on which two computers would not see each other's `-wal`
+    *("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "lustre", "gpfs", "beegfs"),
+    *("glusterfs", "fuse.glusterfs", "fuse.sshfs", "fuse.s3fs", "ocfs2", "gfs2"),
+}
 
 # SQLite's messages about a damaged file may quote bytes that Python cannot decode.
 _DAMAGED = (sqlite3.Error, UnicodeError)
@@ -33,7 +44,11 @@ class PrivateDatabase:
             if path is not None:
                 if not path.parent.exists():
                     make_private_folder(path.parent)
+                if (system := file_system_of(path.parent)) in NETWORK:
+                    raise OSError(errno.ENOTSUP, f"it is on a network file system, {system}")
                 if not path.exists():
+                    if _writes_of(path).exists():
+                        raise OSError(errno.ENOENT, "its file -wal is there, and it is not")
                     _make(path, tables, version)
                 check_named(path)  # a device would be tried for as long as a lock
             self._file = sqlite3.connect(
@@ -44,11 +59,15 @@ class PrivateDatabase:
             )
             self._file.execute("pragma synchronous = full")
             (found,) = self._file.execute("pragma user_version").fetchone()
-            if path is not None and found in (0, version):
-                self._check(path, found)
+            files: tuple[Path, ...] = ()
             if path is None:
                 self._file.executescript(tables)
-            self._opened = None if path is None else path.stat()
+            elif found in (0, version):
+                self._check(path, found)
+                self._file.execute("pragma journal_mode = wal")  # a copy may have lost it
+                self._file.execute("select 1 from sqlite_master")
+                files = path, _writes_of(path)
+            self._opened = [(file, file.stat()) for file in files]
         except (*_DAMAGED, OSError) as problem:
             raise self.unusable(problem) from None
         if path is not None and found != version:
@@ -75,10 +94,8 @@ class PrivateDatabase:
 
     def _check_in_place(self) -> None:
         """Raise SiteError where the file was removed or replaced, and writes would be lost."""
-        if self.path is None or self._opened is None:
-            return
         try:
-            is_in_place = os.path.samestat(self.path.stat(), self._opened)
+            is_in_place = all(os.path.samestat(p.stat(), opened) for p, opened in self._opened)
         except OSError:
             is_in_place = False
         if not is_in_place:
@@ -134,8 +151,8 @@ class PrivateDatabase:
         return SiteError(
             f"{self.path or 'The memory'}, which holds {self._holds}, cannot be used ({problem})."
             f" {self._without} Check the disk and the permissions of its folder (compute.state in"
-            " the site file); if the file is damaged, restore it from a backup: deleting it forgets"
-            f" {self._holds}."
+            " the site file); if the file is damaged, delete its -wal and -shm and restore it"
+            f" from a backup: deleting it forgets {self._holds}."
         )
 
 
@@ -146,3 +163,7 @@ def _make(path: Path, tables: str, version: int) -> None:
         closing(sqlite3.connect(made)) as file,
     ):
         file.executescript(f"begin; {tables} pragma user_version = {version}; commit")
+
+
+def _writes_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")

@@ -34,11 +34,11 @@ def save(
     *,
     arm: str,
     study_digest: str,
-    once: Callable[[], object] = lambda: None,
+    once: Callable[[Path], object] = lambda _new: None,
 ) -> None:
     """Write the state of one arm; after a crash the file is the old one or the new one.
 
-    `once`: what must have happened before the new one counts; waited for when it is on the disk.
+    `once`: called with the new one, on the disk under another name, before it counts.
     """
     tensors: dict[str, Tensor] = {}
     header = {
@@ -104,7 +104,7 @@ def _write(
     path: Path,
     tensors: dict[str, Tensor],
     about: dict[str, str] | None = None,
-    once: Callable[[], object] = lambda: None,
+    once: Callable[[Path], object] = lambda _new: None,
 ) -> None:
     """Write straight from the tensors' memory, without a copy. Raises OSError."""
     with replacing(path, once=once) as file:

@@ -98,17 +98,17 @@ def replacing(
     path: Path,
     *,
     mode: int | None = None,
-    once: Callable[[], object] = lambda: None,
+    once: Callable[[Path], object] = lambda _new: None,
     first_stays: bool = False,
 ) -> Iterator[Path]:
     """Yield the name of a file to write in the block; then it takes the place of `path`.
 
     After a crash the file is the old one or the new one; after the block it is the new one, also
     after a power cut. `mode` are the permissions, those of the process's umask if None; before it
-    has them, nobody but the owner can open the file. `once` is called when the new file is on the
-    disk and before it counts; what it raises keeps the old one. `first_stays`: where `path` is
-    there by then, as of another program at once, it stays. Raises OSError where `path` is a folder
-    or a device, which no file may take the place of.
+    has them, nobody but the owner can open the file. `once` is called with the new file when it is
+    on the disk and before it counts; what it raises keeps the old one. `first_stays`: where `path`
+    is there by then, as of another program at once, it stays. Raises OSError where `path` is a
+    folder or a device, which no file may take the place of.
     """
     if path.exists():
         check_named(path)
@@ -125,7 +125,7 @@ def replacing(
         yield temporary
         with temporary.open("rb") as file:
             os.fdatasync(file.fileno())
-        once()
+        once(temporary)
         temporary.chmod(0o666 & ~umask() if mode is None else mode)
         if not first_stays or not _linked(temporary, path):
             temporary.replace(path)
@@ -237,6 +237,18 @@ def version_of(path: Path) -> tuple[int, ...]:
     # The inode, because two replacements within a tick of the clock have the same time; the time of
     # the last change of owner or mode, because what could not be read may be readable since then.
     return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def file_system_of(path: Path) -> str:
+    """Return the kind of file system that `path` is on, as the kernel names it; "": unknown."""
+    device = path.stat().st_dev
+    place = f"{os.major(device)}:{os.minor(device)}"
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
+            about, _, kind = line.partition(" - ")
+            if about.split()[2] == place:
+                return kind.split()[0]
+    return ""
 
 
 def make_private_folder(path: Path) -> None:

@@ -138,6 +138,9 @@ class FolderStore(Store):
     ) -> tuple[Mapping[str, RunState], Sequence[RoundRecord]]:
         """Reads the checkpoints, and cuts the journal back to them. Raises CheckpointError."""
         states, records = self._finished(study, firsts)
+        for arm, state in states.items():  # which the next round may go back to
+            if (path := self._folder.checkpoint(arm)).exists():
+                _name_too(path, self._folder.before(arm, state.round))
         cut_back(self._folder.journal, {arm: state.round for arm, state in states.items()})
         self._journal = Journal(self._folder.journal)
         return states, records
@@ -149,18 +152,22 @@ class FolderStore(Store):
         # Both files go to the disk at once; the checkpoint counts when the line is there, too.
         synced = self._disk.submit(self._journal.sync)
         path = self._folder.checkpoint(record.arm)
-        before = self._folder.before(record.arm, record.round - 1)
-        is_undoable = record.outcome == "done" and bool(state.lengths)
-        if is_undoable:
-            _set_aside(path, before)
-        checkpoint.save(path, state, arm=record.arm, study_digest=study.digest, once=synced.result)
-        if is_undoable:  # earlier ones were needed until now
-            for old in before.parent.glob(f"{record.arm}.*"):
-                if old != before:
+        after, before = (self._folder.before(record.arm, record.round - n) for n in (0, 1))
+
+        def once(new: Path) -> None:
+            _name_too(new, after)
+            synced.result()
+
+        checkpoint.save(path, state, arm=record.arm, study_digest=study.digest, once=once)
+        if record.outcome == "done" and state.lengths:  # earlier ones were needed until now
+            for old in path.parent.glob(f"{record.arm}.*.safetensors"):
+                if old not in (before, after):
                     old.unlink()
+        else:
+            before.unlink(missing_ok=True)
 
     def earlier(self, study: Study, arm: str, number: int, first: RunState) -> RunState | None:
-        """Return the first, or what `keep_round` set aside. Raises CheckpointError."""
+        """Return the first, or the one that `keep_round` left. Raises CheckpointError."""
         path = self._folder.before(arm, number)
         if number == 0:
             return first
@@ -281,16 +288,12 @@ def _curves_of(records: Sequence[RoundRecord]) -> Curves:
     return {arm: [r.user_metrics for r in records if r.arm == arm] for arm in arms}
 
 
-def _set_aside(path: Path, before: Path) -> None:
-    """Keeps the file under another name too, without a copy if the file system can do that."""
-    if not path.exists():
-        return
-    before.parent.mkdir(exist_ok=True)
-    before.unlink(missing_ok=True)
+def _name_too(path: Path, name: Path) -> None:
+    """Give the file another name too, without a copy if the file system can do that."""
+    name.unlink(missing_ok=True)
     try:
-        os.link(path, before)
+        os.link(path, name)
     except OSError:
-        shutil.copyfile(path, before)
-        with before.open("rb") as copy:
+        shutil.copyfile(path, name)
+        with name.open("rb") as copy:
             os.fdatasync(copy.fileno())
-    sync_folder(before.parent)  # `path` is replaced next

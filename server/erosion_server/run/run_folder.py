@@ -87,8 +87,8 @@ class RunFolder:
         return self.path / "checkpoints" / f"{arm}.safetensors"
 
     def before(self, arm: str, number: int) -> Path:
-        """Return the arm's state before the last round that changed anything."""
-        return self.path / "checkpoints" / "before" / f"{arm}.{number}.safetensors"
+        """Return the arm's state after this round, until nothing can go back to it."""
+        return self.path / "checkpoints" / f"{arm}.{number}.safetensors"
 
     @property
     def has_begun(self) -> bool:
