@@ -492,3 +492,34 @@ def test_japanese_text_in_escapes_is_named(tmp_path: Path) -> None:
     with raises(DataError, "iso2022_jp"):
         TableFile(path=tmp_path / "a.csv").read(())
     assert TableFile(path=tmp_path / "a.csv", encoding="iso2022_jp").read(()).header[0] == "年齢"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_plain_file_is_the_same_table_with_every_value_in_quotes(
+    tmp_path: Path, end: str
+) -> None:
+    """Without quotes its columns are read at once, and with them row by row."""
+    draws = np.random.default_rng(0)
+    odd = ["", " ", "a", " a", "a ", "ü", "\u2028", "\x1f", "1", "1.0", "01", "-0", "1e5", "x" * 70]
+    header = ["n", "é", ""]
+    for case in range(40):
+        rows = draws.choice([*odd, "k"], (int(draws.integers(9, 60)), 3)).tolist()
+        for row in rows[: 0 if case % 4 else 1]:
+            row[:] = [" ", "", ""]  # a row without a value
+        above = ["", ""] if case % 3 == 0 else []
+        blank = [""] if case % 5 == 0 else []
+        tables = []
+        for mark in ("", '"'):
+            lines = [",".join(f"{mark}{cell}{mark}" for cell in row) for row in [header, *rows]]
+            path = tmp_path / f"{case}{len(mark)}.csv"
+            text = end.join([*above, *lines[:2], *blank, *lines[2:], *([""] if case % 2 else [])])
+            path.write_bytes(text.encode())
+            tables.append(TableFile(path=path).read_rows({"n", "é"}))
+        one, other = tables
+        assert (one.header, one.num_rows, one.notes) == (other.header, other.num_rows, other.notes)
+        assert [*map(one.place, range(one.num_rows))] == [*map(other.place, range(one.num_rows))]
+        for name in ("positions", "row_hashes"):
+            assert getattr(one, name).tolist() == getattr(other, name).tolist()
+        for name, column in one.columns.items():
+            assert column.texts == other.columns[name].texts
+            assert np.array_equal(column.codes, other.columns[name].codes)

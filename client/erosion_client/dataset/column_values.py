@@ -3,11 +3,13 @@
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from erosion_common.settings.base import Settings
@@ -29,6 +31,7 @@ _COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
 _BY_POINT = re.compile(r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+")
 BOTH_MARKS = re.compile(r"[+-]?\d{1,3}(?:\.\d{3})+,\d+")  # 1.234,5
 _HUNDREDS = re.compile(r"[+-]?[1-9]\d{2}")
+_WITH_POINT, _WHOLE = re.compile(r"-?[0-9]+(?:\.[0-9]+)?"), re.compile(r"-?[0-9]+")
 _GROUPED = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+")  # 1,234 may be a thousand or 1.234
 
 
@@ -61,11 +64,12 @@ def points_may_group(texts: Iterable[str]) -> bool:
 
 def groups_by_point(texts: Iterable[str]) -> bool:
     """Return whether a column's points group thousands: it holds 980 and 1.250."""
+    pointed = (text for text in texts if "." in text and text[-1:].isdecimal())
+    if not all(map(_BY_POINT.fullmatch, pointed)):  # of most columns the first does not
+        return False
     numbers = [text for text in texts if text[-1:].isdecimal()]
-    pointed = [text for text in numbers if "." in text]
     return (
-        any(text.endswith("0") for text in pointed)
-        and all(_BY_POINT.fullmatch(text) for text in pointed)
+        any("." in text and text.endswith("0") for text in numbers)
         and any(_HUNDREDS.fullmatch(text) for text in numbers)
         and all(len(text.lstrip("+-")) <= 3 for text in numbers if "." not in text)
     )
@@ -214,6 +218,22 @@ def _number_parser(feature: NumberFeature, marks: NumberMarks, unit: UnitChange 
         return value
 
     return parse
+
+
+def plain_numbers(
+    texts: Sequence[str],
+    feature: NumberFeature,
+    marks: NumberMarks = PLAIN_MARKS,
+    unit: UnitChange | None = None,
+) -> NDArray[np.float64]:
+    """Return what `feature_parser` makes of plain numbers, in one go; NaN for all other texts."""
+    plain = _WITH_POINT if marks.decimal == "." and marks.thousands != "." else _WHOLE
+    values = np.array([float(text) if plain.fullmatch(text) else np.nan for text in texts])
+    if unit is not None:
+        values = values * unit.factor + unit.offset
+    low, high = feature.range or (-np.inf, np.inf)
+    values[~((np.abs(values) <= LARGEST_NUMBER) & (low <= values) & (values <= high))] = np.nan
+    return values
 
 
 def _hint(text: str, marks: NumberMarks) -> str:

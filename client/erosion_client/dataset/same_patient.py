@@ -95,12 +95,13 @@ class _Table:
         self.hashes: _Hashes = np.zeros(len(codes[0]), dtype=np.uint64)
         for column in range(len(codes)):
             self.hashes = self.hashes + self._cells(column)  # wraps around, as hashes may
+        self._times = _times(self.hashes)
 
     def repeated(self, *, but_in: int | None = None) -> _Rows:
         """Return rows that equal another one, or in all columns but one, where that is unlikely."""
         hashes = self.hashes if but_in is None else self.hashes - self._cells(but_in)
         times = _times(hashes)
-        found: _Rows = times > (1 if but_in is None else _times(self.hashes))
+        found: _Rows = times > (1 if but_in is None else self._times)
         if not found.any():
             return found
         once = np.unique(hashes, return_index=True)[1]
@@ -122,6 +123,9 @@ class _Table:
 
 def _times(hashes: _Hashes) -> NDArray[np.int64]:
     """Return how many rows have each row's hash: (n,)."""
+    ordered = np.sort(hashes)
+    if (ordered[1:] != ordered[:-1]).all():
+        return np.ones(len(hashes), dtype=np.int64)
     _, inverse, counts = np.unique(hashes, return_inverse=True, return_counts=True)
     return counts[inverse]
 

@@ -9,6 +9,7 @@ Numbers are also used directly, increasing and decreasing.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import quantiles
 from typing import Literal
 
@@ -44,6 +45,7 @@ _CODE = re.compile(r"(7{2,}|8{2,}|9{2,}|9+[5-8])")
 _LEAST_NEGATIVE_CODE = -10
 
 
+@lru_cache(maxsize=2 * MOST_DISTINCT)
 def is_code(value: float) -> bool:
     """Return whether people write this number for "not known": 77, 999, 9998, 99.9, -1."""
     if value < 0 and value == int(value) and value >= _LEAST_NEGATIVE_CODE:
@@ -73,7 +75,13 @@ def to_be_asked_about(
     values: Mapping[str, float], counts: Mapping[str, int] | None = None
 ) -> tuple[str, ...]:
     """Return the texts of a number column (text -> value) that may mean "not known"."""
-    values = _fewer(values)
+    return odd_among(_fewer(values), counts)
+
+
+def odd_among(
+    values: Mapping[str, float], counts: Mapping[str, int] | None = None
+) -> tuple[str, ...]:
+    """Return the same of a few of its texts."""
     apart = standing_apart(values, counts)
     others = {text: value for text, value in values.items() if text not in apart}
     odd = (_zero_standing_apart(others), _below_zero(others), _heaped(others, counts or {}))
@@ -81,13 +89,20 @@ def to_be_asked_about(
 
 
 def _fewer(values: Mapping[str, float]) -> Mapping[str, float]:
-    """Return the least, the largest, and some between, of many values."""
     if len(values) <= MOST_DISTINCT:
         return values
-    texts = sorted(values, key=values.__getitem__)
-    end = MOST_DISTINCT // 10
-    step = len(texts) // MOST_DISTINCT + 1
-    return {t: values[t] for t in (*texts[:end], *texts[end:-end:step], *texts[-end:])}
+    texts = [*values]
+    chosen = few_of(np.fromiter(values.values(), dtype=np.float64, count=len(values)))
+    return {texts[index]: values[texts[index]] for index in chosen.tolist()}
+
+
+def few_of(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return where the least, the largest, and some between, of many values (n,) are."""
+    if len(values) <= MOST_DISTINCT:
+        return np.arange(len(values))
+    order = np.argsort(values, kind="stable")
+    end, step = MOST_DISTINCT // 10, len(order) // MOST_DISTINCT + 1
+    return np.concatenate([order[:end], order[end:-end:step], order[-end:]])
 
 
 _Counted = Mapping[str, tuple[float, int]]  # text -> value, rows

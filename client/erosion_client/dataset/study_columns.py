@@ -1,9 +1,12 @@
 """The study's columns as a hospital's table has them, by what its site file declares."""
 
 import difflib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
 
 from erosion_client.dataset.column_values import (
     PLAIN_MARKS,
@@ -13,6 +16,7 @@ from erosion_client.dataset.column_values import (
     Parse,
     feature_parser,
     found_decimal,
+    plain_numbers,
     target_parser,
     toml_key,
 )
@@ -35,6 +39,7 @@ class StudyColumn:
     text: TextColumn | None  # the name in the data; None where there is none
     plain: Parse  # from a text in the study's own words
     parse: Parse  # from a text in the data
+    at_once: Callable[[Sequence[str]], NDArray[np.float64]]  # the same of many; NaN: parse it
     is_number: bool
     can_be_absent: bool  # nothing replaces an outcome, nor a split
     typical: Range | None  # about the middle half of a number's values; None: not given
@@ -72,6 +77,14 @@ def study_columns(
         add(split_column, partial(target_parser, SPLIT))
     columns = (*task.features, *task.target_columns)
     numbers = {c.name: c for c in columns if isinstance(c, NumberFeature)}
+
+    def at_once(name: str) -> Callable[[Sequence[str]], NDArray[np.float64]]:
+        if name not in numbers or source.value_map(name):
+            return lambda texts: np.full(len(texts), np.nan)
+        written = PLAIN_MARKS if name in source.derive else marks
+        units = source.units.get(name)
+        return partial(plain_numbers, feature=numbers[name], marks=written, unit=units)
+
     features = {feature.name for feature in task.features}
     return {
         name: StudyColumn(
@@ -79,6 +92,7 @@ def study_columns(
             texts[name],
             parse,
             _mapped(parse, source, name),
+            at_once(name),
             name in numbers,
             name in features,
             numbers[name].typical if name in numbers else None,
@@ -141,7 +155,7 @@ def _mapped(parse: Parse, source: TableSource, name: str) -> Parse:
             " [data.values.{key}], it is missing",
         )
         return lambda text: not_a_date if text.startswith(NOT_A_DATE) else parse(text)
-    return lambda text: parse(meant.get(canonical(text), text))
+    return (lambda text: parse(meant.get(canonical(text), text))) if meant else parse
 
 
 Findings = tuple[list[str], list[str]]  # problems and notes

@@ -24,7 +24,7 @@ from erosion_client.dataset.preparation import (
     on_other_rows,
     stand_apart,
 )
-from erosion_client.dataset.single_column import to_be_asked_about
+from erosion_client.dataset.single_column import few_of, odd_among
 from erosion_client.dataset.sources.data_source import TableSource
 from erosion_client.dataset.study_columns import (
     StudyColumn,
@@ -211,10 +211,10 @@ class _TableCheck:
                     " the study say what stands for it (missing), or leave it out"
                 )
             return np.full(self.table.num_rows, np.nan if name in self.source.absent else 0.0)
-        values = np.full(len(column.text.texts), np.nan)
+        values = column.at_once(column.text.texts)
         faulty: dict[Fault, list[int]] = {}  # fault -> indices of its texts
-        for index, text in enumerate(column.text.texts):
-            value = column.parse(text)
+        for index in np.flatnonzero(np.isnan(values)).tolist():
+            value = column.parse(column.text.texts[index])
             if not isinstance(value, Fault) and math.isnan(value) and policy == "refuse":
                 value = REFUSED
             if isinstance(value, Fault):
@@ -288,14 +288,16 @@ class _TableCheck:
         self._unit(name)
         self._limits(name, column)
         rows = np.bincount(column.codes, minlength=len(texts))
-        known = {text: v for text, v in zip(texts, values.tolist(), strict=True) if v == v}
-        counts = dict(zip(texts, rows.tolist(), strict=True))
+        asked = ~np.isnan(values)
         mixed = mixed_units(name, values[column.codes][~np.isnan(values[column.codes])])
         if mixed is not None:
             self.notes.append(f"column {name}: {mixed}; if they are, export the column in one unit")
             if mixed.is_named:
-                known = {t: v for t, v in known.items() if (v < mixed.cut) == mixed.main_is_below}
-        if apart := to_be_asked_about(known, counts):
+                asked &= (values < mixed.cut) == mixed.main_is_below
+        some_of_them = np.flatnonzero(asked)[few_of(values[asked])].tolist()
+        known = {texts[index]: float(values[index]) for index in some_of_them}
+        counts = {texts[index]: int(rows[index]) for index in some_of_them}
+        if apart := odd_among(known, counts):
             more = f" and {len(apart) - SHOWN_CODES} more" if len(apart) > SHOWN_CODES else ""
             self.notes.append(
                 f"column {name}: read as measurements, though far from all others:"

@@ -21,7 +21,7 @@ from erosion_common.errors import DataError
 from erosion_common.settings.names import canonical
 
 MOST_CHARACTERS = 2**28  # of the distinct texts in one column: it holds documents, not values
-LONG = 64  # characters
+LONG, SHORT = 64, 16  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,8 @@ class TextColumn:
     @property
     def written(self) -> tuple[str, ...]:
         """The other `texts`, written by a person."""
+        if not self.typed:
+            return self.texts
         return tuple(text for text in self.texts if text not in self.typed)
 
     def take(self, rows: NDArray[np.int64]) -> "TextColumn":
@@ -126,11 +128,13 @@ def text_column(name: str, column: "pa.ChunkedArray") -> TextColumn:
     # `fill_null` and `to_numpy` import pandas if it is installed: half a second.
     encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
     raw = [text or "" for text in encoded.dictionary.to_pylist()]
-    texts = list(dict.fromkeys(text.strip() for text in raw))
-    position = {text: index for index, text in enumerate(texts)}
-    merged = np.array([position[text.strip()] for text in raw], dtype=np.int64)
+    stripped, codes = [text.strip() for text in raw], np.from_dlpack(encoded.indices)
+    texts = raw if stripped == raw and raw.count("") < 2 else list(dict.fromkeys(stripped))
+    if texts is not raw:
+        position = {text: index for index, text in enumerate(texts)}
+        codes = np.array([position[text] for text in stripped], dtype=np.int64)[codes]
     typed = frozenset(texts) if is_number else frozenset()
-    return TextColumn(tuple(texts), merged[np.from_dlpack(encoded.indices)], typed)
+    return TextColumn(tuple(texts), codes.astype(np.int64), typed)
 
 
 class ColumnEncoder(dict[str, int]):
@@ -201,23 +205,41 @@ _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no column's hash is lost
 
 def hashes_of_rows(columns: Iterable[TextColumn], num_rows: int) -> RowHashes:
     """Return one hash per row of these columns, independent of their order."""
-    total = np.zeros(num_rows, dtype=np.uint64)
-    with np.errstate(over="ignore"):
-        for column in columns:
-            of_texts = np.array([hash_of_text(text) for text in column.texts], dtype=np.uint64)
-            total += of_texts[column.codes] * _FACTOR
-    return total
+    return _summed(((_hashes_of_texts(c.texts, ""), c.codes) for c in columns), num_rows)
 
 
 def hashes_of_table(columns: Mapping[str, TextColumn], num_rows: int) -> RowHashes:
     """Return the same, distinguishing two columns with the same texts."""
-    return hashes_of_rows(
-        (
-            TextColumn(tuple(f"{name}\0{shortened(text)}" for text in column.texts), column.codes)
-            for name, column in columns.items()
-        ),
-        num_rows,
-    )
+    hashes = ((_hashes_of_texts(c.texts, name), c.codes) for name, c in columns.items())
+    return _summed(hashes, num_rows)
+
+
+def _summed(hashes: Iterable[tuple[RowHashes, NDArray[np.int64]]], num_rows: int) -> RowHashes:
+    total = np.zeros(num_rows, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        for of_texts, codes in hashes:
+            total += of_texts[codes] * _FACTOR
+    return total
+
+
+def _hashes_of_texts(texts: Sequence[str], name: str) -> RowHashes:
+    """Return one hash for each text of a column, most of them at once: (texts,)."""
+    with np.errstate(over="ignore"):
+        short = [text if len(text) <= SHORT and text.isascii() else "" for text in texts]
+        first, second = np.array(short, dtype=f"S{SHORT}").view("<u8").reshape(-1, 2).T
+        hashes = mixed(mixed(first ^ np.uint64(hash_of_text(name))) + second)
+    for index, text in enumerate(texts):
+        if text and not short[index]:
+            hashes[index] = hash_of_text(f"{name}\0{shortened(text)}")
+    return hashes
+
+
+def mixed(values: RowHashes) -> RowHashes:
+    """Return the hashes (n,) after splitmix64's finisher: every bit depends on every other."""
+    with np.errstate(over="ignore"):
+        mixed = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return np.asarray(mixed ^ (mixed >> np.uint64(31)), dtype=np.uint64)
 
 
 def hashes_of_arrays(arrays: Iterable[tuple[str, NDArray[Any]]], num_rows: int) -> RowHashes:

@@ -21,11 +21,11 @@ from math import floor, log2, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
+from erosion_client.dataset.text_table import mixed
 from erosion_client.disclosure.patient_sets import (
     Hashes,
     hashes_of_patients,
     keys_of,
-    mixed,
     patient_hashes,
     row_hashes,
     set_of,

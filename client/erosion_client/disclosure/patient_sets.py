@@ -23,6 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from erosion_client.dataset.text_table import mixed
+
 BUCKETS = 1024
 
 Hashes = NDArray[np.uint64]
@@ -127,14 +129,6 @@ def times_before(hashes: Hashes) -> Hashes:
 
 def _of_bytes(row: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(row, digest_size=8).digest(), "little")
-
-
-def mixed(values: Hashes) -> Hashes:
-    """Return the hashes (n,) after splitmix64's finisher: every bit depends on every other."""
-    with np.errstate(over="ignore"):
-        mixed = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return np.asarray(mixed ^ (mixed >> np.uint64(31)), dtype=np.uint64)
 
 
 Mask = NDArray[np.bool_]  # (n,) rows that are trained on

@@ -3,20 +3,31 @@
 import csv
 import re
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from io import TextIOWrapper
 from itertools import chain, islice
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
 
 from erosion_client.dataset.column_values import MISSING_MARKERS, MISSING_WORDS
 from erosion_client.dataset.sources.file_content import (
+    CHUNK,
     FileContent,
     declared_encoding,
     found_encoding,
 )
-from erosion_client.dataset.text_table import ColumnEncoder, TextTable, whole_table
+from erosion_client.dataset.text_table import (
+    MOST_CHARACTERS,
+    ColumnEncoder,
+    TextColumn,
+    TextTable,
+    text_column,
+    whole_table,
+)
 from erosion_common.errors import DataError
 
 SNIFFED_LINES = 20  # used to detect the separator
@@ -71,7 +82,50 @@ def read_delimited(
         if first:
             file.readline()
         rows = _rows(content, file, separator, 1 if first else 0)
-        return table_of_rows(content, origin, rows, marks, wanted, notes, separator)
+        is_plain = encoding == "utf-8-sig" and not first and not marks.footer_lines
+        at_once = partial(_at_once, content, separator) if is_plain else None
+        return table_of_rows(content, origin, rows, marks, wanted, notes, separator, at_once)
+
+
+def _at_once(
+    content: FileContent, separator: str, header: Sequence[str], header_lines: int
+) -> list[TextColumn] | None:
+    """Return the columns of a plain file; None where one has a quote or any line is odd.
+
+    Row by row such a file gives the same columns, or says what is wrong with it.
+    """
+    num_lines, last = -header_lines, b""
+    with content.open() as file:
+        while chunk := file.read(CHUNK):
+            chunk += file.read(1) if chunk.endswith(b"\r") else b""
+            if b'"' in chunk or chunk.count(b"\r") != chunk.count(b"\r\n"):
+                return None
+            num_lines, last = num_lines + chunk.count(b"\n"), chunk[-1:]
+    num_lines += last != b"\n"
+    names = [str(number) for number in range(len(header))]
+    with content.open() as file:
+        for _ in range(header_lines):
+            file.readline()
+        try:
+            table = arrow_csv.read_csv(
+                file,
+                arrow_csv.ReadOptions(column_names=names, block_size=16 * CHUNK),
+                arrow_csv.ParseOptions(delimiter=separator, quote_char=False),
+                arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
+            )
+        except pa.ArrowException:
+            return None
+    if table.num_rows != num_lines:  # without blank ones
+        return None
+    columns, is_empty = [], np.ones(num_lines, dtype=bool)
+    for name in names:
+        columns.append(column := text_column(name, table.column(name)))
+        table = table.drop_columns(name)
+        is_empty &= column.codes == (column.texts.index("") if "" in column.texts else -1)
+        sizes = [*map(len, column.texts)]
+        if max(sizes) > csv.field_size_limit() or sum(sizes) > MOST_CHARACTERS:
+            return None
+    return None if is_empty.any() else columns
 
 
 def _opened(content: FileContent, encoding: str) -> TextIOWrapper:
@@ -140,8 +194,12 @@ def table_of_rows(
     wanted: Collection[str],
     notes: Sequence[str] = (),
     separator: str = "",
+    at_once: Callable[[Sequence[str], int], list[TextColumn] | None] | None = None,
 ) -> TextTable:
-    """Read the columns of text rows, or, without a separator, of a sheet. Raises DataError."""
+    """Read the columns of text rows, or, without a separator, of a sheet. Raises DataError.
+
+    `at_once`: reads all of them after so many lines, or returns None.
+    """
     row_word = "line" if separator else "row"
     notes = list(notes)
     if marks.header is None:
@@ -156,6 +214,19 @@ def table_of_rows(
     else:
         named, begin, names = Row(0, 0, ()), [], list(marks.header)
     header = distinct(content, names)
+    if at_once is not None and (columns := at_once(header, named.last)):
+        num_rows = len(columns[0].codes)
+        return whole_table(
+            origin,
+            header,
+            dict(zip(header, columns, strict=True)),
+            wanted,
+            num_rows,
+            row_word=row_word,
+            notes=notes,
+            numbers=np.arange(named.last + 1, named.last + 1 + num_rows),
+            positions=np.arange(num_rows),
+        )
     encoders = [ColumnEncoder(name, origin, is_wanted=name in wanted) for name in header]
     gathered = _Gathered(len(header), encoders)
     # Rows at the end without patients may have any width.
