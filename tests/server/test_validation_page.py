@@ -27,7 +27,7 @@ def around(value: float, error: float) -> Estimate:
 
 
 def test_the_summary_is_that_of_statsmodels() -> None:
-    # statsmodels 0.14: combine_effects(eff, variance, method_re="dl", use_t=True)
+    # statsmodels 0.15: combine_effects(eff, variance, method_re="dl", use_t=True)
     found = pooled(
         [around(0.9, 0.2), around(0.4, 0.3), around(1.3, 0.05**0.5), around(0.7, 0.02**0.5)],
         "plain",

@@ -54,7 +54,7 @@ def review(site: Site, study: Study, records: Records) -> list[str]:
         f"Study {study.name}{is_unlike}",
         f"  digest      {study.digest}",
         f"  for         {user}",
-        f"  hospitals   {', '.join(study.everyone)}{is_named}",
+        f"  hospitals   {', '.join(_called(study))}{is_named}",
         *_looking_alike(study),
         "",
         "Its arms, by name",
@@ -90,12 +90,19 @@ def _arms(study: Study) -> Iterator[str]:
         yield f"{name}: the method {arm.algorithm}, in rounds that ask {hospitals}{other}"
 
 
+def _called(study: Study) -> Iterator[str]:
+    """Yield the hospitals, with what the study's pages call them."""
+    for name in study.everyone:
+        called = study.names.get(name)
+        yield name if called is None else f"{name} (called {_column(called)})"
+
+
 def _looking_alike(study: Study) -> Iterator[str]:
     """Yield names of one kind that could be mistaken for each other."""
     task = study.task
     features = getattr(task, "features", ())
     kinds = {
-        "hospitals": study.everyone,
+        "hospitals": (*study.everyone, *study.names.values()),
         "arms": study.arms,
         "columns": [column.name for column in (*features, *task.target_columns)],
     }

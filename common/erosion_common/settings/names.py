@@ -7,6 +7,8 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
+from erosion_common.support.text import printable
+
 
 def is_name(value: str) -> bool:
     """Return True if a hospital, a study or an arm may have this name."""
@@ -39,6 +41,16 @@ def checked_hospital(value: str) -> str:
 
 
 HospitalName = Annotated[str, AfterValidator(checked_hospital)]
+
+
+def checked_shown(value: str) -> str:
+    """Return a name for people itself; raises ValueError with what is allowed."""
+    if not value or value != printable(value, at_most=60):
+        raise ValueError("use 1 to 60 characters that can be seen, on one line")
+    return value
+
+
+ShownName = Annotated[str, AfterValidator(checked_shown)]
 
 ColumnName = Annotated[str, Field(min_length=1, max_length=200)]  # of a table, a class, a tag
 Unit = Annotated[str, Field(max_length=100)]

@@ -27,7 +27,7 @@ from erosion_common.learning.training import Training
 from erosion_common.privacy.accountant import strength_of
 from erosion_common.privacy.private_step import problem_with_layers
 from erosion_common.settings.base import Settings, read_toml, validate
-from erosion_common.settings.names import HospitalName, Name
+from erosion_common.settings.names import HospitalName, Name, ShownName
 from erosion_common.study import privacy, sealing
 from erosion_common.study.privacy import Privacy
 from erosion_common.study.sections import (
@@ -38,6 +38,7 @@ from erosion_common.study.sections import (
     Selection,
     Validation,
 )
+from erosion_common.support.text import skeleton
 from erosion_common.tasks import AnyTask
 from erosion_common.tasks.classification import Classification
 from erosion_common.tasks.inputs import ImageTask
@@ -88,6 +89,11 @@ class Study(Settings):
     hospitals: tuple[HospitalName, ...] = Field(
         min_length=1,
         description="Names of all hospitals of the study. Each site's `name` must be one of them.",
+    )
+    names: dict[HospitalName, ShownName] = Field(
+        default_factory=dict,
+        description="What people call hospitals, in the report, `erosion watch` and `erosion "
+        'status`: `{ch = "Basel"}`. Everywhere else a hospital has its name in `hospitals`.',
     )
     rounds: int = Field(
         ge=1,
@@ -181,6 +187,8 @@ class Study(Settings):
                 f" ({', '.join(self.hospitals)}); add it there, or write {EVERY_USER!r} for a model"
                 " for each of them"
             )
+        if problem := self._problem_with_names():
+            raise ValueError(problem)
         if self.federation.quorum > len(self.hospitals):
             raise ValueError(
                 f"federation.quorum = {self.federation.quorum}; it must be"
@@ -222,6 +230,22 @@ class Study(Settings):
             )
         self._check_candidates()
         return self
+
+    def _problem_with_names(self) -> str | None:
+        owners = {skeleton(name): name for name in self.everyone}
+        for hospital, called in self.names.items():
+            if hospital not in self.everyone:
+                return f"names.{hospital}: the study has no hospital of that name"
+            if (owner := owners.setdefault(skeleton(called), hospital)) != hospital:
+                return (
+                    f"names.{hospital} = {called!r} looks like what {owner} is called; give it"
+                    " another one"
+                )
+        return None
+
+    def shown(self, hospital: str) -> str:
+        """Return what people call a hospital."""
+        return self.names.get(hospital, hospital)
 
     def _problem_with_privacy(self) -> str | None:
         return (

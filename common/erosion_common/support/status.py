@@ -308,20 +308,23 @@ def lines_of_status(values: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _coordinator(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    lines = [("study", f"{values.get('study')} for {values.get('user')}")]
+    called: Mapping[str, str] = values.get("names") or {}
+    lines = [("study", f"{values.get('study')} for {_names([values.get('user')], called)}")]
     lines.append(("phase", str(values.get("phase"))))
     if values.get("arm"):
         lines.append(("round", f"{values.get('round')} of {values.get('rounds')}, {values['arm']}"))
     if not values.get("ended"):
-        lines.append(("connected", _names(values.get("connected"))))
+        lines.append(("connected", _names(values.get("connected"), called)))
         if values.get("missing"):
-            lines.append(("missing", _names(values["missing"])))
+            lines.append(("missing", _names(values["missing"], called)))
         if values.get("stands_still_for"):
-            lines.append(("waiting for", _names(values["stands_still_for"])))
+            lines.append(("waiting for", _names(values["stands_still_for"], called)))
         if values.get("waiting_for"):
-            lines.append(("waiting for", f"answers of {_names(values['waiting_for'])}"))
+            lines.append(("waiting for", f"answers of {_names(values['waiting_for'], called)}"))
     if values.get("weights"):
-        weights = (f"{name} {weight:.2f}" for name, weight in values["weights"].items())
+        weights = (
+            f"{called.get(name, name)} {weight:.2f}" for name, weight in values["weights"].items()
+        )
         lines.append(("weights", ", ".join(weights)))
     denied, dropped = values.get("denied", {}), values.get("outputs_dropped", {})
     lines += [("dropped", f"output {name}: {why}") for name, why in dropped.items()]
@@ -360,5 +363,5 @@ def _site(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
-def _names(names: Any, *, nobody: str = "nobody") -> str:
-    return ", ".join(map(str, names or ())) or nobody
+def _names(names: Any, called: Mapping[str, str] | None = None, *, nobody: str = "nobody") -> str:
+    return ", ".join(str((called or {}).get(name, name)) for name in names or ()) or nobody

@@ -335,7 +335,9 @@ def metric_figure(run: RunData, metric: Metric) -> Markup:
     called, other = run.result.task.baseline(metric)
     found = run.result.base_rate
     base_rate = None if found is None else found.get(other)
-    title = f"{metric.label} of {run.result.user} after each round, one line for each arm"
+    title = (
+        f"{metric.label} of {run.shown(run.result.user)} after each round, one line for each arm"
+    )
     known = [y for points in lines.values() for _, y in points if y is not None and isfinite(y)]
     last = max(x for points in lines.values() for x, _ in points)
     ends = [*known, *([base_rate] if base_rate is not None else [])] or [0.0, 1.0]
@@ -374,10 +376,10 @@ def weight_figure(run: RunData) -> Markup:
         run,
         _peer_lines(run, _weight_shown, _when_out),
         title=f"weight of each hospital after each round of {run.first_arm}",
-        y_label=f"weight ({shortened(run.result.user, LONGEST_NAME)} = 1)"
+        y_label=f"weight ({shortened(run.shown(run.result.user), LONGEST_NAME)} = 1)"
         if is_own
         else "weight (largest = 1)",
-        reference=(f"{run.result.user} 1.00", 1.0) if is_own else None,
+        reference=(f"{run.shown(run.result.user)} 1.00", 1.0) if is_own else None,
     )
 
 
@@ -432,7 +434,9 @@ def _peer_lines(
         points = _points(records, name, value)
         known = [y for _, y in points if y is not None]
         if known:
-            lines.append(PeerLine(name, points, style, ending(points) or weight_text(known[-1])))
+            lines.append(
+                PeerLine(run.shown(name), points, style, ending(points) or weight_text(known[-1]))
+            )
     return lines
 
 

@@ -45,7 +45,12 @@ from erosion_server.output.figures import (
     write_figures,
 )
 from erosion_server.output.pages import TEMPLATES, Cell, Row, render_page, verbatim
-from erosion_server.output.report_patients import MOST_COLUMNS_SHOWN, MOST_FLOWS, patient_values
+from erosion_server.output.report_patients import (
+    MOST_COLUMNS_SHOWN,
+    MOST_FLOWS,
+    hospital_cell,
+    patient_values,
+)
 from erosion_server.output.report_validation import travel_sentence, validation_values
 from erosion_server.output.round_facts import NewsGroup, grouped
 from erosion_server.output.run_data import RunData, read_run
@@ -153,19 +158,20 @@ def report_values(
     """Return what the page shows; `study_file` is the study's TOML."""
     result, task = run.result, run.result.task
     named = [*result.arms, *result.references]
+    shown = result.model_copy(update={"user": run.shown(result.user)})
     best = result.verdict.best_arm
     groups = grouped(run.records)
     comparison = result.comparison
     values = dict(
         run=run,
-        result=result,
+        result=shown,
         is_rounded=is_rounded,
         loss=task.metric(task.verdict_metric),
         cautions=_warnings(run),
         bullets=_bullets(run),
         **({} if comparison is None else _how_sure(result, comparison)),
         classes=class_sizes(result.class_counts),
-        how_to_read=_how_to_read(result, run.study.task.shifted_by),
+        how_to_read=_how_to_read(shown, run.study.task.shifted_by),
         metric_headings=("Arm", *(m.heading for m in task.metrics), "Rounds", "Time per round"),
         metric_rows=_metric_rows(run),
         best=named.index(best) if best in named else None,
@@ -180,7 +186,7 @@ def report_values(
         has_skipped=any(record.outcome == "skipped" for record in run.of(run.first_arm)),
         ledger=_ledger(run),
         other_rounds=_other_rounds(result),
-        events=_events(groups),
+        events=_events(run, groups),
         facts=_facts(run, versions),
         card=_card(run, card),
         study_file=verbatim(study_file),
@@ -210,7 +216,11 @@ def _bullets(run: RunData) -> list[tuple[str, str]]:
         against = run.study.arms.get(comparison.reference)
         is_alone = against is None or against.user_only
         kind = "a tuned model" if against is None else "a model"
-        whose = f"{kind} of {result.user}'s patients alone" if is_alone else "which does, too"
+        whose = (
+            f"{kind} of {run.shown(result.user)}'s patients alone"
+            if is_alone
+            else "which does, too"
+        )
         compared = (
             f"{comparison.arm}, which learns with {others}, with {comparison.reference}, {whose}."
             " This was declared before the run."
@@ -239,7 +249,7 @@ def _bullets(run: RunData) -> list[tuple[str, str]]:
         ("What was compared", compared),
         (
             "On which patients",
-            f"{result.num_patients} {result.tested} of {result.user}"
+            f"{result.num_patients} {result.tested} of {run.shown(result.user)}"
             f"{f' ({classes})' if classes else ''}. {seen}",
         ),
         ("How sure it is", sure),
@@ -468,7 +478,7 @@ def _effects(run: RunData, found: Performance) -> dict[str, Any]:
     return {
         "effects": rows,
         "effect_caption": f"{what}s of {found.shown}, per standard deviation or category",
-        "effect_headings": ("Column", what, f"{run.result.user} alone", "Plot"),
+        "effect_headings": ("Column", what, f"{run.shown(run.result.user)} alone", "Plot"),
         "effect_remark": "The first interval comes from the folds' models (a grouped jackknife): it"
         " shows how far the figure moves with the user's patients, the other hospitals' being the"
         " same."
@@ -510,13 +520,16 @@ def _card(run: RunData, card: ModelCard | None) -> list[Row]:
         ("Model", f"{study.model.described()}, the arm {result.delivered_arm}"),
         ("Predicts", f"{columns}: {outcome}"),
         ("Reads", f"{inputs}{f', and {more} more columns' if more > 0 else ''}"),
-        ("Meant for", f"Patients like those of {result.user}. You write: purpose and users."),
+        (
+            "Meant for",
+            f"Patients like those of {run.shown(result.user)}. You write: purpose and users.",
+        ),
         (
             "Trained by",
             f"{len(study.hospitals)} hospitals, in"
             f" {result.arms[result.delivered_arm].rounds} rounds",
         ),
-        ("Tested on", f"{result.num_patients} {result.tested} of {result.user} alone"),
+        ("Tested on", f"{result.num_patients} {result.tested} of {run.shown(result.user)} alone"),
         ("Performance", "; ".join(figures)),
         *([("Elsewhere", said)] if (said := travel_sentence(result)) else []),
         (
@@ -658,7 +671,7 @@ def _ledger(run: RunData) -> list[Row]:
                 samples[name] = _samples(entry)
     return [
         (
-            name,
+            hospital_cell(run, name),
             samples.get(name, "–"),
             f"{entry.rounds} of {ended.rounds}",
             weight_text(entry.weight_sum),
@@ -676,12 +689,12 @@ def _samples(entry: HospitalRecord) -> str:
     return f"{told}, counts as {entry.num_samples}"
 
 
-def _events(groups: Sequence[NewsGroup]) -> list[Row]:
+def _events(run: RunData, groups: Sequence[NewsGroup]) -> list[Row]:
     return [
         (
             group.first.arm,
             ranges_text(group.rounds),
-            group.first.hospital or "all",
+            run.shown(group.first.hospital or "all"),
             group.first.text + VARIES * group.varies,
         )
         for group in groups
@@ -702,12 +715,12 @@ def _facts(run: RunData, versions: Mapping[str, str]) -> list[Row]:
     since = " since it was last resumed" if result.resumed else ""
     arms = study_as_run(study, result).arms
     missing = MISSING.get(str(getattr(study.task, "missing", "")))
-    shown = list(study.hospitals[:MOST_FLOWS])
+    shown = [_with_id(run, name) for name in study.hospitals[:MOST_FLOWS]]
     more = len(study.hospitals) - len(shown)
     return [
         ("Hospitals", f"{', '.join(shown)}{f' and {more} more' if more > 0 else ''}"),
         *([("Missing values", missing)] if missing else []),
-        ("Scaling", SCALED_BY.get(study.scaling, study.scaling).format(user=study.user)),
+        ("Scaling", SCALED_BY.get(study.scaling, study.scaling).format(user=run.shown(study.user))),
         ("Model", _settings(study.model)),
         ("Training", _settings(study.training)),
         *((f"Arm {name}", _settings(arm)) for name, arm in arms.items()),
@@ -720,6 +733,11 @@ def _facts(run: RunData, versions: Mapping[str, str]) -> list[Row]:
         ("Started", f"{result.started}, took {seconds_text(result.seconds)}{since}"),
         ("Memory", f"{result.peak_megabytes:.0f} MB at most, at the coordinator{since}"),
     ]
+
+
+def _with_id(run: RunData, hospital: str) -> str:
+    called = run.shown(hospital)
+    return hospital if called == hospital else f"{called} ({hospital})"
 
 
 def _idle(evaluation: Evaluation) -> set[str]:

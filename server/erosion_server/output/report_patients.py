@@ -37,7 +37,7 @@ def patient_values(run: RunData) -> dict[str, Any]:
         is_user, recorded = name == result.user, result.rows_recorded
         flow.append(
             (
-                name,
+                hospital_cell(run, name),
                 f"about {recorded}" if is_user and recorded is not None else "not known here",
                 "" if described is None else _about_count(described.num_samples, described),
                 samples.get(name, "")
@@ -52,7 +52,10 @@ def patient_values(run: RunData) -> dict[str, Any]:
     if (more := len(run.study.hospitals) - MOST_FLOWS) > 0:
         notes.append(f"And {more} more hospitals: contributions.csv has them.")
     if result.cross_fitting:
-        notes.append(f"Every patient of {result.user} was trained on, and tested without its fold.")
+        notes.append(
+            f"Every patient of {run.shown(result.user)} was trained on, and tested without its"
+            " fold."
+        )
     columns = _columns_of(result)
     rows = [_column_row(name, result) for name in columns[:MOST_COLUMNS_SHOWN]]
     if (more := len(columns) - MOST_COLUMNS_SHOWN) > 0:
@@ -61,9 +64,15 @@ def patient_values(run: RunData) -> dict[str, Any]:
         "flow": flow,
         "flow_notes": notes,
         "table1": [row for of_column in rows for row in of_column],
-        "table1_headings": ("Column", *result.patients),
+        "table1_headings": ("Column", *map(run.shown, result.patients)),
         "patients": result.patients,
     }
+
+
+def hospital_cell(run: RunData, hospital: str) -> str | Cell:
+    """Return what people call a hospital, with its name in files below."""
+    called = run.shown(hospital)
+    return hospital if called == hospital else Cell(called, hospital)
 
 
 def _columns_of(result: Result) -> list[str]:

@@ -17,6 +17,7 @@ from erosion_server.output.charts import (
 )
 from erosion_server.output.figures import Drawing, estimate_text
 from erosion_server.output.pages import Cell, Row
+from erosion_server.output.report_patients import hospital_cell
 from erosion_server.output.run_data import RunData
 from erosion_server.output.words import printable, shortened
 from erosion_server.run.heterogeneity import Pooled, Scale, pooled
@@ -127,7 +128,7 @@ def validation_values(run: RunData) -> dict[str, Any]:
         patients = "–" if each.metrics is None else f"about {each.metrics.num_patients}"
         role = Cell(ROLES[each.role], each.why_not and f"not measured: {each.why_not}")
         figures = [_cell(figure_of(each, measure)) for measure in found]
-        rows.append((run.shown(name), role, patients, *figures))
+        rows.append((hospital_cell(run, name), role, patients, *figures))
     if summed:
         means = [_cell(p.mean if (p := summed.get(m.name)) else None) for m in found]
         rows.append(("Mean of those without part", "random effects", "", *means))

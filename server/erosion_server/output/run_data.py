@@ -33,7 +33,7 @@ class RunData:
 
     def shown(self, hospital: str) -> str:
         """Return what people call a hospital."""
-        return hospital
+        return self.study.shown(hospital)
 
     @property
     def own_counts_one(self) -> bool:

@@ -94,11 +94,12 @@ class WatchedRuns:
         yield from (alive or found[:1])[:MOST_RUNS]
 
     def _part(self, folder: Path, seen: Seen) -> dict[str, Any]:
-        values = seen.values
+        values, user = seen.values, str(seen.values.get("user"))
+        called = _texts(values.get("names"))
         journal = self._journals.setdefault(folder, _RoundsSoFar(folder / "rounds.jsonl"))
         journal.read()
         made: dict[str, Any] = {
-            "title": f"{values.get('study')} for {values.get('user')}",
+            "title": f"{values.get('study')} for {called.get(user, user)}",
             "lines": [("run", str(folder))],
         }
         try:
@@ -116,7 +117,11 @@ class WatchedRuns:
                 "done": done,
                 "of": rounds,
             }
-        return {**made, **journal.shown(str(values.get("user")))}
+        return {**made, **journal.shown(user, called)}
+
+
+def _texts(names: Any) -> dict[str, str]:
+    return {str(k): str(v) for k, v in names.items()} if isinstance(names, dict) else {}
 
 
 def _age(path: Path) -> float:
@@ -185,7 +190,7 @@ class _RoundsSoFar:
         minutes = seconds / 60
         return f", about {f'{minutes:.0f} min' if minutes >= 1 else f'{seconds:.0f} s'} left"
 
-    def shown(self, user: str) -> dict[str, Any]:
+    def shown(self, user: str, called: Mapping[str, str]) -> dict[str, Any]:
         """Return charts and tables."""
         if self._last is None:
             return {}
@@ -193,17 +198,17 @@ class _RoundsSoFar:
         arm = self._last.arm if self._last.arm in together or not together else together[-1]
         records = [*self._arms[arm], self._newest[arm]]
         return {
-            "charts": [self._curves(user), *_by_hospital(arm, records, user)],
+            "charts": [self._curves(user, called), *_by_hospital(arm, records, user, called)],
             "tables": [
                 {
                     "title": f"Hospitals in round {self._last.round} of {self._last.arm}",
                     "head": ["hospital", "outcome", "weight", "distance", "seconds", "reason"],
-                    "rows": _hospitals(self._last),
+                    "rows": _hospitals(self._last, called),
                 },
                 {
                     "title": "Events, newest first",
                     "head": ["when", "hospital", "what"],
-                    "rows": self._news[::-1],
+                    "rows": [(w, called.get(h, h), text) for w, h, text in self._news[::-1]],
                 },
             ],
         }
@@ -218,7 +223,7 @@ class _RoundsSoFar:
             self._metric = next((name for one in found for name in one.__pydantic_extra__), "")
         return self._metric
 
-    def _curves(self, user: str) -> dict[str, Any]:
+    def _curves(self, user: str, called: Mapping[str, str]) -> dict[str, Any]:
         name = self._metric or self._choose_metric()
         series = []
         for arm, records in self._arms.items():
@@ -229,11 +234,13 @@ class _RoundsSoFar:
                 and (value := record.user_metrics.get(name)) is not None
             ]
             series += [{"name": arm, "points": points}] if points else []
-        title = f"{name.replace('_', ' ')} on test patients of {user}, by round"
+        title = f"{name.replace('_', ' ')} on test patients of {called.get(user, user)}, by round"
         return {"title": title, "series": series[-MOST_CURVES:]}
 
 
-def _by_hospital(arm: str, records: list[RoundRecord], user: str) -> Iterator[dict[str, Any]]:
+def _by_hospital(
+    arm: str, records: list[RoundRecord], user: str, called: Mapping[str, str]
+) -> Iterator[dict[str, Any]]:
     last = records[-1].hospitals
     order = sorted(last, key=lambda name: (name != user, -(last[name].weight_after or 0.0)))
     chosen = order[:MOST_CURVES]
@@ -250,14 +257,18 @@ def _by_hospital(arm: str, records: list[RoundRecord], user: str) -> Iterator[di
                 if (entry := record.hospitals.get(name)) is not None
                 and (value := getattr(entry, key)) is not None
             ]
-            series += [{"name": printable(name, at_most=48), "points": points}] if points else []
+            series += (
+                [{"name": printable(called.get(name, name), at_most=60), "points": points}]
+                if points
+                else []
+            )
         yield {"title": f"{title}, {arm}{others}", "series": series, "zero": True}
 
 
-def _hospitals(record: RoundRecord) -> list[tuple[str, ...]]:
+def _hospitals(record: RoundRecord, called: Mapping[str, str]) -> list[tuple[str, ...]]:
     rows = [
         (
-            printable(name, at_most=48),
+            printable(called.get(name, name), at_most=60),
             entry.outcome.replace("_", " "),
             "" if entry.weight_after is None else f"{entry.weight_after:.3f}",
             "" if entry.distance is None else f"{entry.distance:.3g}",

@@ -66,6 +66,7 @@ class CoordinatorStatus:
             run=run,
             hospitals=list(study.hospitals),
             user=study.user,
+            names=dict(study.names),
             phase="starting",
             rounds=study.rounds,
         )
