@@ -129,6 +129,27 @@ class Run:
         frame.index.name = "arm"
         return frame
 
+    @cached_property
+    def validation(self) -> "pd.DataFrame":
+        """One row for each other hospital that was asked to measure the model, with intervals."""
+        from erosion_server.output.report_validation import figure_of, measures
+
+        rows = {}
+        for name, found in self.result.validation.items():
+            row: dict[str, Any] = {"role": found.role, "why_not": found.why_not}
+            for measure in measures(self.result):
+                if (each := figure_of(found, measure)) is not None:
+                    row |= {
+                        f"{measure.name}{end}": value
+                        for end, value in zip(
+                            ("", "_low", "_high"), (each.value, each.low, each.high), strict=True
+                        )
+                    }
+            rows[name] = row
+        frame: pd.DataFrame = pandas().DataFrame.from_dict(rows, orient="index")
+        frame.index.name = "hospital"
+        return frame
+
     def predictions(self, site: str | os.PathLike[str] | None = None) -> "pd.DataFrame":
         """Return each arm's held-out predictions: of every patient by a model that never saw it.
 

@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
 from erosion.simulation.simulator import Simulation, simulate, timeless
-from erosion_client.consent.approvals import leads_to
+from erosion_client.consent.approvals import derived, leads_to
 from erosion_client.consent.review import asked, leaving
 from erosion_client.records.records import Records
 from erosion_client.site_file import Site
@@ -26,11 +26,15 @@ from erosion_common.protocol.messages import (
     EvaluateRequest,
     EvaluateResult,
     FinalMetrics,
+    StepResult,
     TrainRequest,
+    TrainResult,
 )
 from erosion_common.rounds.presence import Member
 from erosion_common.rounds.validation import problem_with_validation
 from erosion_common.study.study import Study
+from erosion_server.coordination.folder_store import FolderStore
+from erosion_server.run.run_folder import new_run_folder
 from tests.support.federation import small_study
 from tests.support.small_study import make_site, sixty_patients
 
@@ -193,6 +197,8 @@ def test_who_only_measures_is_asked_for_no_training(tmp_path: Path) -> None:
     [
         ({"validation": {"hospitals": ["bob"]}}, "bob"),
         ({"validation": {"hospitals": ["dave", "dave"]}}, "dave"),
+        ({"validation": {"leave_one_out": True}, "selection": {}}, "leave_one_out"),
+        ({"validation": {"leave_one_out": True}, "hospitals": ["alice", "bob"]}, "leave_one_out"),
         ({"privacy": {"epsilon": 3.0, "learning_rate": 0.1}, "scaling": "none"}, "[validation]"),
     ],
 )
@@ -290,3 +296,53 @@ def test_no_such_number_is_read_from_the_line(found: tuple[Path, Simulation], nu
     record["header"] = ConfigRecord({"json": changed})
     with pytest.raises(wire.WireError):
         wire.decode_evaluate_result(record)
+
+
+def test_a_hospital_that_trained_measures_a_model_made_without_it(tmp_path: Path) -> None:
+    asked_for = {"hospitals": ["dave"], "leave_one_out": True}
+    run = simulated(tmp_path, study(validation=asked_for))
+    roles = {name: each.role for name, each in run.validation.items()}
+    assert roles == {"bob": "left_out", "carol": "left_out", "dave": "external"}
+    # The same as a study of the others, in which bob only measures.
+    others = ["alice", "carol"]
+    apart = simulated(tmp_path, study(hospitals=others, validation={"hospitals": ["bob"]}))
+    assert apart.validation["bob"].metrics == run.validation["bob"].metrics
+    assert apart.validation["bob"].models == run.validation["bob"].models
+    plain = simulated(tmp_path, study())
+    assert plain.validation["dave"] == run.validation["dave"]
+    assert plain.evaluation.arms == run.evaluation.arms
+
+
+def test_only_what_a_study_leads_to_is_run_without_a_hospital(tmp_path: Path) -> None:
+    of = study(validation={"leave_one_out": True}, arms={"fedavg": {}, "local": {}})
+    left = of.without("bob", "fedavg")
+    assert leads_to(of, left)
+    assert leads_to(study(**{**of.model_dump(exclude={"name", "user"}), "user": "all"}), left)
+    assert not leads_to(study(arms=["fedavg", "local"]), left)  # which does not say so
+    assert not leads_to(of, left.model_copy(update={"rounds": 4}))
+    assert left.digest in {each.digest for each in derived(of)}
+    bob, alice = needs_of(site(tmp_path, "bob"), of), needs_of(site(tmp_path, "alice"), of)
+    assert (bob.rounds, bob.evaluations) == (3 + 3, 1)
+    assert (alice.rounds, alice.evaluations) == (2 * 3 + 2 * 3, 1)
+
+
+def test_a_resumed_run_keeps_the_models_made_without_a_hospital(tmp_path: Path) -> None:
+    of = study(validation={"leave_one_out": True}, rounds=2)
+    folder = new_run_folder(tmp_path / "runs", of)
+    asked_for: list[tuple[str, int]] = []
+
+    class Counting(Hospital):
+        def answer(self, request: TrainRequest) -> TrainResult | StepResult:
+            asked_for.append((self.name, len(request.study.hospitals)))
+            return super().answer(request)
+
+    hospitals = {name: Counting(site(tmp_path, name)) for name in of.hospitals}
+    runs = []
+    for _ in range(2):
+        with FolderStore(folder) as store:
+            runs.append(simulate(of, hospitals, clock=timeless, store=store))
+    first, second = runs
+    assert {name for name, others in asked_for if others == 2} == {"alice", "bob", "carol"}
+    assert len(asked_for) == 3 * 2 + 2 * 2 * 2  # once each, and none by the second start
+    assert second.validation == first.validation
+    assert {each.role for each in second.validation.values()} == {"left_out"}

@@ -36,6 +36,8 @@ def leads_to(approved: Study, study: Study) -> bool:
     """Return whether `study` is the approved one or follows from it by its own rules."""
     if study.digest == approved.digest:
         return True
+    if study.validation is not None and study.validation.is_left_out:
+        return _is_left_out(approved, study)
     if any(getattr(approved, key) != getattr(study, key) for key in _KEPT):
         return False  # compared at once, where the next step derives studies
     if approved.has_every_user:
@@ -64,12 +66,26 @@ def derived(approved: Study) -> Iterator[Study]:
             yield from derived(approved.for_user(user))
         return
     yield approved
+    if approved.leaves_one_out:
+        for hospital in approved.user_first[1:]:
+            yield from (approved.without(hospital, arm) for arm in approved.arms)
     if approved.evaluation.folds is not None:
         yield from fold_studies(approved)
     elif approved.selection is not None:
         for arm in approved.arms:
             for folds in trials(approved, arm):
                 yield from folds
+
+
+def _is_left_out(approved: Study, study: Study) -> bool:
+    """Return whether it is one of the approved study's arms without one hospital."""
+    if not approved.leaves_one_out or study.user not in approved.hospitals:
+        return False
+    approved = approved.for_user(study.user) if approved.has_every_user else approved
+    named = [*study.only_measuring, *study.arms]
+    if len(named) != 2 or named[0] not in approved.user_first[1:] or named[1] not in approved.arms:
+        return False
+    return approved.without(*named).digest == study.digest
 
 
 def _is_chosen(approved: Study, study: Study) -> bool:

@@ -218,7 +218,9 @@ class Consent:
             self._check_kept(answer, lacks)
             self._check_budgets(answer)
             # Settings are chosen once a run: each further choice would have its own rounds.
-            if study.fold is None and not table.choose(self._key, answer, study.user):
+            is_left_out = study.validation is not None and study.validation.is_left_out
+            is_part = study.fold is not None or is_left_out
+            if not is_part and not table.choose(self._key, answer, study.user):
                 raise RunOver(
                     f"{self._site.name} answers this run of study {study.name!r} with the settings"
                     " that were chosen first, and not with others: start a new run."

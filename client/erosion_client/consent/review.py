@@ -134,6 +134,11 @@ def asked(site: Site, study: Study, records: Records) -> Iterator[str]:
             else "its arms ask the user alone"
         )
         yield f"no local training: {alone}"
+    if study.leaves_one_out and arms:
+        yield (
+            "after that the rounds of one arm again for each other hospital, without that one, and"
+            " it measures the model (validation.leave_one_out)"
+        )
     if study.validation is not None and not is_user:
         refused = "" if site.limits.validation else ", which limits.validation = false refuses"
         yield (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from erosion_common.aggregation.cohort import Cohort, HospitalName, MemoryCohort, Update
 from erosion_common.protocol.messages import Scaling
+from erosion_common.protocol.scaling import pool
 from erosion_common.rounds.channel import Channel
 from erosion_common.rounds.data_check import DataCheck
 from erosion_common.rounds.events import Emit, ignore
@@ -71,6 +72,11 @@ class Store:
     def keep_fold(self, curves: Curves) -> None:
         """Keeps the curves of a finished fold; its store is no longer needed."""
 
+    def without(self, hospital: HospitalName) -> "Store":
+        """Returns the store of a further run without a hospital."""
+        del hospital
+        return Store()
+
     def sums(self, arm: str) -> SumRecords:
         """Returns what a sealed arm's sums are kept in."""
         del arm
@@ -105,3 +111,11 @@ class RunContext:
     every_user: bool = False  # the study is one user's part; other users wait for its end
     remedy: str = ""  # how to resume a run that was given up: a sentence
     states_kept_in: str = ""  # a sentence
+
+    def pooled_scaling(self) -> Scaling | None:
+        """Returns what columns are scaled by, from the sums of the study's hospitals here."""
+        study, members = self.study, self.presence.members
+        if study.scaling not in ("federated", "user"):
+            return None
+        sums = [members[name].sums for name in sorted(members) if name in study.hospitals]
+        return pool([s for s in sums if s is not None], study.task, members[study.user].sums)

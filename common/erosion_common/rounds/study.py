@@ -15,8 +15,7 @@ from erosion_common.aggregation.cohort import HospitalName
 from erosion_common.errors import HopelessError, RunError
 from erosion_common.learning.finished import Predictor
 from erosion_common.learning.models import check_model
-from erosion_common.protocol.messages import EvaluateReply, EvaluateResult, Scaling, Summary
-from erosion_common.protocol.scaling import pool
+from erosion_common.protocol.messages import EvaluateReply, EvaluateResult, Summary
 from erosion_common.rounds.arm import arms_of, initial_state
 from erosion_common.rounds.context import Decisions, RunContext
 from erosion_common.rounds.data_check import DataCheck, completed, data_check
@@ -76,7 +75,7 @@ def run_study(ctx: RunContext) -> StudyOutcome:
     ctx.presence.wait_for_start(resumed=decisions is not None)
     if decisions is None:
         compared = _data_check(ctx)
-        decisions = Decisions(_pooled_scaling(ctx), {}, ctx.presence.cohort, compared)
+        decisions = Decisions(ctx.pooled_scaling(), {}, ctx.presence.cohort, compared)
         ctx.store.decide(ctx.study, decisions)
     else:
         ctx.emit(HospitalsCompared(decisions.data_check))
@@ -107,7 +106,7 @@ def run_study(ctx: RunContext) -> StudyOutcome:
         for name, member in members.items()
         if member.summary is not None and name in decisions.data_check.compared
     }
-    validated = validate(ctx, finals, records, evaluated)
+    validated = validate(ctx, finals, records, evaluated, rounds)
     return StudyOutcome(
         ctx.study, finals, records, evaluated, choices, compared, summaries, validated
     )
@@ -133,14 +132,6 @@ def _data_check(ctx: RunContext) -> DataCheck:
             remedy=f"Correct the data or the site files, or leave stop_on_misfit out. {ctx.remedy}",
         )
     return found
-
-
-def _pooled_scaling(ctx: RunContext) -> Scaling | None:
-    if ctx.study.scaling not in ("federated", "user"):
-        return None
-    members = ctx.presence.members
-    sums = [members[name].sums for name in sorted(members)]
-    return pool([s for s in sums if s is not None], ctx.study.task, members[ctx.study.user].sums)
 
 
 def _select(ctx: RunContext) -> dict[str, SelectedSettings]:

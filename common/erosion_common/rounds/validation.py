@@ -5,12 +5,13 @@ its site, with intervals; here it is only held against what such figures can be.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from torch import Tensor
 
 from erosion_common.aggregation.cohort import HospitalName
+from erosion_common.errors import HopelessError
 from erosion_common.protocol.messages import (
     Comparison,
     EvaluateReply,
@@ -20,12 +21,15 @@ from erosion_common.protocol.messages import (
     Scaling,
 )
 from erosion_common.protocol.performance import ModelFigures, problem_with_performance
-from erosion_common.rounds.context import RunContext
+from erosion_common.rounds.arm import arms_of
+from erosion_common.rounds.context import Decisions, RunContext
+from erosion_common.rounds.driver import run_arm
 from erosion_common.rounds.evaluation import (
     RESAMPLE_SECONDS,
     problem_with_intervals,
     problem_with_metrics,
 )
+from erosion_common.rounds.events import ArmStarted
 from erosion_common.rounds.presence import Member
 from erosion_common.rounds.records import Absence, Rejection, RoundRecord, RunState
 from erosion_common.settings.base import Settings
@@ -38,10 +42,15 @@ STEEPEST = 1000.0  # of a calibration slope or an intercept that a site may repo
 LARGEST_RATIO = 1e6
 
 
+# "trained": an update of the hospital counted in the model; "left_out": it measured a model of a
+# further run without it, in place of the delivered one
+Role = Literal["external", "trained", "left_out"]
+
+
 class Validated(Settings):
     """What one hospital found of the delivered model; or why it found nothing."""
 
-    role: Literal["external", "trained"]  # "trained": an update of it counted in the model
+    role: Role
     arm: str  # with the model
     metrics: FinalMetrics | None = None
     class_counts: dict[str, Count | None] = {}  # noqa: RUF012 - rounded
@@ -89,6 +98,7 @@ def validate(
     finals: Mapping[str, RunState],
     records: Mapping[str, Sequence[RoundRecord]],
     evaluated: EvaluateResult,
+    rounds: Mapping[str, int],
 ) -> dict[HospitalName, Validated]:
     """Has every other hospital that is here measure the delivered model; a refusal ends nothing."""
     if ctx.study.validation is None:
@@ -102,7 +112,37 @@ def validate(
         header.missing_means,
     )
     others = [name for name in ctx.study.everyone if name != ctx.study.user]
-    return measured_at(ctx, others, model, trained_by(records[arm]))
+    trained = trained_by(records[arm])
+    left_out: dict[HospitalName, Validated] = {}
+    if ctx.study.leaves_one_out and arm not in evaluated.personal:
+        names = [name for name in others if name in trained]
+        left_out = {name: _without(ctx, name, model, rounds[arm]) for name in names}
+    rest = [name for name in others if name not in left_out]
+    found = {**measured_at(ctx, rest, model, trained), **left_out}
+    return {name: found[name] for name in others}
+
+
+def _without(
+    ctx: RunContext, hospital: HospitalName, model: Delivered, num_rounds: int
+) -> Validated:
+    """Runs the arm without a hospital, which then measures its model. Raises RunError."""
+    study, store = ctx.study.without(hospital, model.arm), ctx.store.without(hospital)
+    inner = replace(ctx, study=study, store=store, is_trial=True)
+    decided = store.decisions() or Decisions(inner.pooled_scaling(), {}, ctx.presence.cohort)
+    store.decide(study, decided)
+    inner = replace(inner, scaling=decided.scaling)
+    (arm,) = arms_of(inner)
+    title = f"{model.arm} without {hospital}"
+    ctx.emit(ArmStarted(model.arm, num_rounds, is_trial=True, trial=title))
+    try:
+        run_arm(inner, arm, num_rounds)
+    except HopelessError as problem:
+        return Validated(role="left_out", arm=model.arm, why_not=printable(str(problem)))
+    own = replace(model, parameters=arm.state.params)
+    if study.scaling in ("federated", "user") and not study.arms[model.arm].user_only:
+        own = replace(own, scaling=decided.scaling)
+    found = measured_at(inner, [hospital], own, ())[hospital]
+    return found.model_copy(update={"role": "left_out"})
 
 
 def measured_at(
@@ -123,7 +163,7 @@ def measured_at(
         most_reply_bytes=0,
         missing_means=model.missing_means,
     )
-    roles: dict[HospitalName, Literal["external", "trained"]] = {
+    roles: dict[HospitalName, Role] = {
         name: "trained" if name in trained else "external" for name in hospitals
     }
     found = {

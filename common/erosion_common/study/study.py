@@ -228,8 +228,23 @@ class Study(Settings):
                 "[validation]: what hospitals measure has no noise, and [privacy] promises it to"
                 " their patients; leave one of them out"
             )
+        if self.leaves_one_out and (problem := self._problem_with_leaving_out()):
+            raise ValueError(f"validation.leave_one_out: {problem}")
         self._check_candidates()
         return self
+
+    def _problem_with_leaving_out(self) -> str | None:
+        if self.selection is not None or self.federation.sealed:
+            key = "federation.sealed" if self.federation.sealed else "[selection]"
+            return f"it cannot go with {key}; leave one of them out"
+        if len(self.hospitals) < 3:
+            return "without another hospital nobody is left to learn from; leave it out"
+        for name, arm in self.arms.items():
+            rests = ([n for n in self.hospitals if n != left] for left in self.user_first[1:])
+            found = (arm.problem_with(len(r)) or arm.problem_with_names(r) for r in rests)
+            if problem := next(filter(None, found), None):
+                return f"without a hospital, arms.{name}: {problem}"
+        return None
 
     def _problem_with_names(self) -> str | None:
         owners = {skeleton(name): name for name in self.everyone}
@@ -401,6 +416,27 @@ class Study(Settings):
     def evaluation_fold(self) -> Fold | None:
         """What this run of a cross-fitted evaluation leaves out of all patients; None: nothing."""
         return None if self.fold is None or self.fold.cut is None else self.fold
+
+    @property
+    def leaves_one_out(self) -> bool:
+        """Whether the delivered arm is run without each other hospital, too."""
+        return self.validation is not None and self.validation.leave_one_out
+
+    def without(self, hospital: str, arm: str) -> "Study":
+        """Return the study of one arm that `hospital` has no part in and measures the model of."""
+        hospitals = tuple(name for name in self.hospitals if name != hospital)
+        quorum = min(self.federation.quorum, len(hospitals))
+        return Study.model_validate(
+            {
+                **self.model_dump(),
+                "hospitals": hospitals,
+                "names": {},
+                "arms": {arm: self.settings_of(arm, changed={})},
+                "evaluation": {**self.evaluation.model_dump(), "compare": None},
+                "federation": {**self.federation.model_dump(), "quorum": quorum},
+                "validation": {"hospitals": (hospital,), "is_left_out": True},
+            }
+        )
 
     @property
     def only_measuring(self) -> tuple[str, ...]:

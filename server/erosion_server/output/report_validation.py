@@ -25,7 +25,11 @@ from erosion_server.run.result import Result
 
 MOST_ROWS = 40  # hospitals in a forest plot and the table; the CSV file has all
 ROW_HEIGHT = 20
-ROLES = {"external": "no part in training", "trained": "took part in training"}
+ROLES = {
+    "external": "no part in training",
+    "left_out": "measured a model made without it",
+    "trained": "took part in training",
+}
 FARTHEST = 3.0  # spans of the middle values, from which an axis does not follow an interval
 
 
@@ -74,7 +78,7 @@ def summaries(result: Result) -> dict[str, Pooled]:
 
     Of survival only those with the commonest horizon have calibration that can be compared.
     """
-    external = [found for found in result.validation.values() if found.role == "external"]
+    external = [found for found in result.validation.values() if found.role != "trained"]
     horizons = [found.models[0].horizon for found in external if found.models]
     common = max(horizons, key=horizons.count, default=None)
     summed: dict[str, Pooled] = {}
@@ -90,7 +94,7 @@ def summaries(result: Result) -> dict[str, Pooled]:
 def travel_sentence(result: Result) -> str:
     """Return in a sentence how well the model does elsewhere; "" where nobody measured it."""
     measured = {n: found for n, found in result.validation.items() if found.metrics is not None}
-    external = [name for name, found in measured.items() if found.role == "external"]
+    external = [name for name, found in measured.items() if found.role != "trained"]
     if not measured:
         return ""
     if not external:
@@ -120,7 +124,7 @@ def validation_values(run: RunData) -> dict[str, Any]:
         return {"travel": [], "travelled": [], "travel_files": []}
     found, summed = measures(result), summaries(result)
     order = sorted(
-        every, key=lambda name: (every[name].metrics is None, every[name].role != "external")
+        every, key=lambda name: (every[name].metrics is None, [*ROLES].index(every[name].role))
     )
     rows: list[Row] = []
     for name in order[:MOST_ROWS]:
@@ -196,12 +200,12 @@ def _forests(
             top = len(shown) + (1 if known else 0)
             plot.reference(what, [(measure.aim, 0), (measure.aim, top)])
         for row, (name, each) in enumerate(shown):
-            style = 0 if every[name].role == "external" else 1
+            style = [*ROLES].index(every[name].role)
             plot.interval(len(shown) - row + (0.5 if known else -0.5), names[name], each, style)
         if known is not None:
             ends = known.predicted or (known.mean.low, known.mean.high)
             expected = Estimate(value=known.mean.value, low=ends[0], high=ends[1])
-            plot.interval(0.5, last, expected, 2, known.mean)
+            plot.interval(0.5, last, expected, 3, known.mean)
         for style, (role, words) in enumerate(ROLES.items()):
             if any(every[name].role == role for name, _ in shown):
                 plot.mark(words, style)

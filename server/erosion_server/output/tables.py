@@ -11,6 +11,7 @@ from rich.text import Text
 from erosion_common.protocol.messages import FinalMetrics
 from erosion_common.tasks.metric import Metric
 from erosion_common.tasks.task import Task
+from erosion_server.output.report_validation import travel_sentence
 from erosion_server.output.words import (
     absences,
     absences_by_user,
@@ -81,6 +82,8 @@ def print_summary(console: Console, result: Result, report: Path) -> None:
             result.comparison.num_patients, result.class_counts, result.task
         )
         console.print(Text(unseen, style="dim"))
+    if elsewhere := travel_sentence(result):
+        console.print(Text(elsewhere))
     for sentence in (*absences(result.absent), *recounts(result.recounts)):
         console.print(Text(sentence, style="yellow"))
     for sentence in privacy(result):
