@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sklearn.datasets import load_breast_cancer, load_diabetes
 
 from erosion_client.dataset.load import load_patients
 from erosion_client.dataset.single_column import standing_apart, to_be_asked_about
+from erosion_client.scaffold.vocabulary import mixed_units
 from erosion_client.site_file import load_site
 from erosion_common.errors import DataError
 from erosion_common.study.study import load_study
@@ -185,3 +187,13 @@ def test_a_code_among_measured_values_is_asked_about_where_it_is_too_common() ->
     age = np.random.default_rng(3).normal(62, 10, 240).round()
     for times, asked in ((1, ()), (9, ("99",))):
         assert to_be_asked_about(*counted([*age, *[99] * times])) == asked
+
+
+@pytest.mark.parametrize("load", [load_breast_cancer, load_diabetes])
+def test_real_columns_are_in_one_unit(load: Any) -> None:
+    table = load(as_frame=True, **({"scaled": False} if load is load_diabetes else {})).frame
+    draw = np.random.default_rng(5)
+    for _ in range(5):
+        rows = table.iloc[draw.permutation(len(table))[:110]]  # as many as a hospital has
+        for name, values in rows.items():
+            assert mixed_units(str(name), values.to_numpy(np.float64)) is None, name

@@ -75,7 +75,10 @@ FEWEST_DISTINCT = 4  # values on each side
 LEAST_FACTOR = 2.0  # kPa and cmHg are nearer than one patient is to another
 APART = 0.25  # of the distance between two units that lies between their values
 UNLIKE = 0.15  # of that distance, by which both middles may differ in one unit; patients differ
-UNLIKE_UNNAMED = 0.1  # of logarithms, where the name says no quantity: any factor is near some unit
+# The same where the name says no quantity: any factor is near a unit, and many columns have a tail.
+UNLIKE_UNNAMED = 0.1  # of logarithms
+LEAST_MIXED_UNNAMED = 0.1
+LEAST_FACTOR_UNNAMED = 5.0
 SHORT = 3  # letters of a word that may be part of many others
 IN_HEADER = re.compile(r"[(\[]\s*([^)\]]+?)\s*[)\]]\s*$")
 
@@ -140,6 +143,7 @@ def mixed_units(name: str, values: NDArray[np.float64]) -> MixedUnits | None:
     found: list[MixedUnits] = []
     for quantity in named or QUANTITIES:
         least = LEAST_MIXED_TIME if "days" in quantity.units else LEAST_MIXED
+        least = least if named else max(least, LEAST_MIXED_UNNAMED)
         parts = [_parts(rows, least), _parts(np.log(rows), least) if rows[0] > 0 else None]
         for change in _between(quantity, "", ""):
             if one := _apart_by(change, parts[change.offset == 0], is_named=bool(named)):
@@ -158,7 +162,7 @@ def _apart_by(change: UnitChange, parts: _Parts | None, *, is_named: bool) -> Mi
     below, above = parts
     if min(len(np.unique(below)), len(np.unique(above))) < FEWEST_DISTINCT:
         return None  # codes, or doses
-    if is_ratio and change.factor < LEAST_FACTOR:
+    if is_ratio and change.factor < (LEAST_FACTOR if is_named else LEAST_FACTOR_UNNAMED):
         return None
     if not is_named and not (is_ratio and _alike_in_width(below, above)):
         return None
