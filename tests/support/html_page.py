@@ -3,7 +3,7 @@
 from html.parser import HTMLParser
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)> \"' & \x1b[31m"
-VOID = {"meta", "br", "img", "link"}
+VOID = {"meta", "br", "img", "link", "input"}
 
 
 class Page(HTMLParser):

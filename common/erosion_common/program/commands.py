@@ -30,6 +30,7 @@ COMMANDS = {  # in the order of `erosion --help`: name -> module; its constant h
     "report": "erosion_server.commands.report",
     "validate": "erosion_server.commands.validate",
     "predict": "erosion_client.commands.hospital",
+    "export": "erosion_server.commands.export",
     "algorithms": "erosion_common.commands.lists",
     "models": "erosion_common.commands.lists",
     "schema": "erosion_common.commands.lists",

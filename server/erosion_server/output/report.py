@@ -167,7 +167,7 @@ def report_values(
         result=shown,
         is_rounded=is_rounded,
         loss=task.metric(task.verdict_metric),
-        cautions=_warnings(run),
+        cautions=warnings_of(run),
         bullets=_bullets(run),
         **({} if comparison is None else _how_sure(result, comparison)),
         classes=class_sizes(result.class_counts),
@@ -188,7 +188,7 @@ def report_values(
         other_rounds=_other_rounds(result),
         events=_events(run, groups),
         facts=_facts(run, versions),
-        card=_card(run, card),
+        card=card_rows(run, card),
         study_file=verbatim(study_file),
         **_performance(run),
         **patient_values(run),
@@ -261,7 +261,7 @@ def _bullets(run: RunData) -> list[tuple[str, str]]:
     ]
 
 
-def _warnings(run: RunData) -> list[str]:
+def warnings_of(run: RunData) -> list[str]:
     """Return what must be read before the model is used, the gravest first."""
     result, task = run.result, run.result.task
     found = [result.leak.sentence(task)] if result.leak is not None else []
@@ -492,14 +492,15 @@ def _plain(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _card(run: RunData, card: ModelCard | None) -> list[Row]:
+def card_rows(run: RunData, card: ModelCard | None) -> list[Row]:
     """Return the model card: what the model is, and what its users have to know."""
     study, result, task = run.study, run.result, run.study.task
     features = getattr(task, "features", ())
     named_features = [
         f"{each.name}{f' ({each.unit})' if getattr(each, 'unit', '') else ''}" for each in features
     ]
-    arm = result.arms[result.delivered_arm].metrics
+    name = card.arm if card is not None and card.arm in result.arms else result.delivered_arm
+    arm = result.arms[name].metrics
     figures = [
         f"{metric.label} {metric_text(metric, arm.get(metric.name))}"
         f"{f' ({found})' if (found := interval_text(arm, metric)) else ''}"
@@ -514,10 +515,11 @@ def _card(run: RunData, card: ModelCard | None) -> list[Row]:
     }.get(task.predicts, task.outcome)
     columns = ", ".join(column.name for column in task.target_columns)
     more = len(named_features) - MOST_COLUMNS_SHOWN
-    elsewhere = "" if travel_sentence(result) else "at other hospitals, "
+    said = travel_sentence(result) if name == result.delivered_arm else ""
+    elsewhere = "" if said else "at other hospitals, "
     inputs = ", ".join(named_features[:MOST_COLUMNS_SHOWN]) or "images"
     return [
-        ("Model", f"{study.model.described()}, the arm {result.delivered_arm}"),
+        ("Model", f"{study.model.described()}, the arm {name}"),
         ("Predicts", f"{columns}: {outcome}"),
         ("Reads", f"{inputs}{f', and {more} more columns' if more > 0 else ''}"),
         (
@@ -526,12 +528,11 @@ def _card(run: RunData, card: ModelCard | None) -> list[Row]:
         ),
         (
             "Trained by",
-            f"{len(study.hospitals)} hospitals, in"
-            f" {result.arms[result.delivered_arm].rounds} rounds",
+            f"{len(study.hospitals)} hospitals, in {result.arms[name].rounds} rounds",
         ),
         ("Tested on", f"{result.num_patients} {result.tested} of {run.shown(result.user)} alone"),
         ("Performance", "; ".join(figures)),
-        *([("Elsewhere", said)] if (said := travel_sentence(result)) else []),
+        *([("Elsewhere", said)] if said else []),
         (
             "Not known",
             f"How it does {elsewhere}in other years, and in groups that are not shown here. You"

@@ -1,0 +1,1 @@
+"""A run's model for programs and people without Erosion."""

@@ -1,0 +1,156 @@
+"""A linear model as one page that computes without a network: `calculator.html`."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator
+from math import isfinite
+from typing import Any
+
+import torch
+from markupsafe import Markup
+
+from erosion_common.errors import CheckpointError
+from erosion_common.protocol.performance import Estimate, ModelFigures
+from erosion_common.protocol.scaling import NOT_FOUND
+from erosion_common.tasks.features import CategoryFeature
+from erosion_common.tasks.inputs import TabularTask
+from erosion_server.export.saved_run import (
+    LARGEST_NUMBER,
+    MISSING,
+    SavedRun,
+    input_columns,
+    may_be_missing,
+    output_names,
+)
+from erosion_server.output.figures import estimate_text
+from erosion_server.output.pages import TEMPLATES, render_page
+
+MOST_FIELDS = 30  # more than that nobody fills in by hand
+USUAL = 4.0  # deviations from the mean; beyond, a person is asked about the unit
+FEW = "too few patients"
+
+
+def calculator_page(saved: SavedRun) -> str:
+    """Return the page. Raises CheckpointError for a model that has none."""
+    task = saved.card.task
+    if not isinstance(task, TabularTask) or saved.card.model.name != "logistic":
+        raise CheckpointError(
+            "A calculator is of a linear model of a table (model.name = 'logistic');"
+            f" this one is {saved.card.model.described()}. Use --onnx."
+        )
+    if len(task.features) > MOST_FIELDS:
+        raise CheckpointError(
+            f"A calculator has at most {MOST_FIELDS} fields, and the model reads"
+            f" {len(task.features)} columns. Use --onnx."
+        )
+    output_names(saved.card)
+    script = (TEMPLATES / "calculator.js").read_text("utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    fields, thresholds, figures = [*_fields(saved, task)], _thresholds(saved), _figures(saved)
+    target = task.target_columns[-1].name
+    labels, unit = [*_labels(task)], getattr(task, "unit", "")
+    model = {
+        "predicts": task.predicts,
+        "fields": fields,
+        "inputs": input_columns(saved.card, task),
+        "members": [_weights(member) for member in saved.members],
+        "shares": saved.shares,
+        "centre": getattr(task, "centre", 0.0),
+        "spread": getattr(task, "spread", 1.0),
+        "start": getattr(task, "start", 0.0),
+        "unit": unit,
+        "labels": labels,
+        "thresholds": thresholds,
+        "groups": [] if figures is None else [*_groups(figures)],
+    }
+    asks = {
+        "number": f"Predicted {target}",
+        "times": f"Risk of the event {labels[-1]}" if labels else "",
+        "classes": f"Risk of {labels[-1]}" if len(labels) == 2 else "The likeliest class",
+    }
+    return render_page(
+        "calculator.html",
+        title=f"{saved.card.study}, for {saved.card.user}",
+        script=Markup(script),
+        script_hash=Markup(f"sha256-{digest}"),
+        model=Markup(json.dumps(model).replace("<", "\\u003c")),
+        warnings=saved.warnings(),
+        fields=fields,
+        asks=asks[task.predicts],
+        labels=labels,
+        thresholds=[(f"{each:.0%}", *_known(figures, each)) for each in thresholds],
+        rows=[*saved.card_rows(), ("Run", f"{saved.card.run} of {saved.run.result.started[:10]}")],
+    )
+
+
+def _fields(saved: SavedRun, task: TabularTask) -> Iterator[dict[str, Any]]:
+    """Yield what a person fills in, by column."""
+    first = {column.feature: column for column in reversed(input_columns(saved.card, task))}
+    for place, (feature, may_lack) in enumerate(
+        zip(task.features, may_be_missing(task), strict=True)
+    ):
+        field = {"name": feature.name, "unit": feature.unit, "may_lack": may_lack, "categories": ()}
+        empty = MISSING[task.policy(feature)] if may_lack else "needed"
+        if isinstance(feature, CategoryFeature):
+            said = f"If it is not known: {empty}" if may_lack else empty
+            yield {**field, "categories": feature.categories, "hint": said}
+            continue
+        column = first[place]
+        low, high = feature.range or (-LARGEST_NUMBER, LARGEST_NUMBER)
+        allowed = "" if feature.range is None else f"{low:g} to {high:g}; "
+        usual = None
+        if saved.card.scaling is not None and column.deviation != NOT_FOUND:
+            width = USUAL * column.deviation
+            usual = (column.mean - width, column.mean + width)
+        said = f"{allowed}{f'if empty, {empty}' if may_lack else empty}"
+        yield {**field, "range": (low, high), "usual": usual, "hint": said}
+
+
+def _labels(task: TabularTask) -> Iterator[str]:
+    """Yield what each number of a prediction is of."""
+    yield from (label.name for label in getattr(task, "classes", ()))
+    unit = getattr(getattr(task, "target", None), "unit", "")
+    yield from (f"by {point:g} {unit}".strip() for point in getattr(task, "cut_points", ()))
+
+
+def _weights(member: torch.nn.Module) -> tuple[list[list[float]], list[float]]:
+    """Return a linear model's weights (k, q) and biases (k,)."""
+    weight, bias = (each.detach() for each in member.parameters())
+    if not all(map(isfinite, (*weight.flatten().tolist(), *bias.tolist()))):
+        raise CheckpointError("The model's training diverged: it has no prediction to give.")
+    return weight.tolist(), bias.tolist()
+
+
+def _thresholds(saved: SavedRun) -> list[float]:
+    """Return the declared ones, of one risk for each patient."""
+    task = saved.card.task
+    is_risk = task.predicts == "times" or (task.predicts == "classes" and task.num_outputs == 2)
+    return [*saved.run.study.evaluation.thresholds] if is_risk else []
+
+
+def _figures(saved: SavedRun) -> ModelFigures | None:
+    """Return how the predictions of this arm were measured, of one event or a number."""
+    found = [each for each in saved.run.result.performance.models if each.model == saved.card.arm]
+    return found[0] if len(found) == 1 else None
+
+
+def _known(figures: ModelFigures | None, threshold: float) -> list[str]:
+    rows = [] if figures is None else [r for r in figures.thresholds if r.threshold == threshold]
+    if not rows:
+        return ["not measured"] * 3
+    each = (rows[0].sensitivity, rows[0].specificity, rows[0].positive_predictive_value)
+    return [FEW if estimate is None else _percent(estimate) for estimate in each]
+
+
+def _percent(estimate: Estimate) -> str:
+    return f"{estimate.value:.0%} ({estimate.low:.0%} to {estimate.high:.0%})"
+
+
+def _groups(figures: ModelFigures) -> Iterator[tuple[float, int, str]]:
+    """Yield the mean prediction of patients with similar ones, their number, what was observed."""
+    for group in figures.groups:
+        said = f"{_percent(group.observed)} had it"
+        if not figures.event:
+            said = f"the mean was {estimate_text(group.observed)}"
+        yield group.predicted, group.num_patients, said

@@ -1,0 +1,171 @@
+"""The calculator, in a real browser: it predicts as `erosion predict` does."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from shutil import which
+from typing import Any
+
+import numpy as np
+import pytest
+
+from erosion_common.errors import CheckpointError
+from erosion_common.program.command_line import main
+from erosion_common.tasks.inputs import TabularTask
+from erosion_server.export.calculator import calculator_page
+from erosion_server.export.saved_run import load_saved_run
+from tests.support.exported import (
+    CLASSES,
+    FEATURES,
+    predicted,
+    random_patients,
+    table_task,
+    write_run,
+)
+from tests.support.html_page import EVIL, Page
+from tests.support.patience import PATIENCE
+
+ASK = """
+const asked = ASKED, found = [];
+for (const patient of asked) {
+  patient.forEach((text, i) => {
+    const field = document.getElementById("f" + i);
+    const option = [...(field.options || [])].find((each) => each.textContent === text);
+    field.value = option ? option.value : text;
+  });
+  document.getElementById("form").dispatchEvent(new Event("input"));
+  const result = document.getElementById("result");
+  found.push([result.dataset.values || null, result.textContent,
+    document.querySelectorAll('[aria-invalid="true"]').length,
+    [...document.querySelectorAll("#thresholds td:nth-child(2)")].map((cell) => cell.textContent)]);
+}
+document.body.dataset.found = JSON.stringify(found);
+"""
+
+
+def page_of(folder: Path) -> str:
+    return calculator_page(load_saved_run(folder, None, Path("weights")))
+
+
+def ask(folder: Path, columns: dict[str, list[str]]) -> list[Any]:
+    """Fill the form in, patient after patient, and return what it says."""
+    if which("chromium") is None:
+        pytest.skip("Chromium is not installed")
+    patients = json.dumps([*zip(*columns.values(), strict=True)])
+    html = re.sub('<meta http-equiv="Content-Security-Policy".*?>', "", page_of(folder))
+    html = html.replace("</body>", f"<script>{ASK.replace('ASKED', patients)}</script></body>")
+    path = folder / "asked.html"
+    path.write_text(html)
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+    run = subprocess.run(
+        ["chromium", *flags, path.as_uri()], capture_output=True, text=True, timeout=PATIENCE
+    )
+    body = dict(next(attributes for tag, attributes in Page(run.stdout).tags if tag == "body"))
+    found: list[Any] = json.loads(body["data-found"] or "")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        (CLASSES, {}),
+        (CLASSES, {"is_finished": True}),
+        ({**CLASSES, "classes": ["a", "b", "c"]}, {"scaling": None, "members": 2}),
+        (
+            {
+                "outcome": "survival",
+                "target": {"time": "t", "event": "e"},
+                "cut_points": [5, 10, 20],
+            },
+            {},
+        ),
+        (
+            {"outcome": "regression", "target": "y", "centre": 3, "spread": 0.8, "unit": "d"},
+            {},
+        ),
+    ],
+)
+def test_it_predicts_as_the_program_does(
+    tmp_path: Path, task: dict[str, Any], options: dict[str, Any]
+) -> None:
+    folder = write_run(tmp_path / "run", table_task(**task), **options)
+    read = load_saved_run(folder, None, Path("weights")).card.task
+    assert isinstance(read, TabularTask)
+    columns = random_patients(read)
+    found = ask(folder, columns)
+    values = np.array([json.loads(each[0]) for each in found])
+    np.testing.assert_allclose(values, predicted(folder, columns), rtol=1e-6, atol=1e-6)
+    risks = values[:, -1] if read.predicts == "classes" else 1 - values[:, -1]
+    for (_, _, num_wrong, sides), risk in zip(found, risks, strict=True):
+        assert num_wrong == 0
+        if sides:
+            assert sides == [
+                "at or above" if risk >= each else "below" for each in (0.1, 0.2, 0.3, 0.5)
+            ]
+    is_one_risk = read.predicts == "times" or "no" in str(task.get("classes"))
+    assert bool(found[0][3]) == is_one_risk
+
+
+def test_a_value_that_the_study_does_not_allow_has_no_result(tmp_path: Path) -> None:
+    features = [FEATURES[0], {"name": "x"}]
+    task = {"kind": "tabular", **CLASSES, "features": features, "missing": "refuse"}
+    folder = write_run(tmp_path / "run", task, scaling=None, replaced=None)
+    found = ask(
+        folder,
+        {
+            "age": ["50", "121", "", "5o", "50,5", "50.5", "50"],
+            "x": ["1", "1", "1", "1", "-.5", "-5e-1", "1,250"],
+        },
+    )
+    assert [each[0] is not None for each in found] == [True, *[False] * 3, True, True, False]
+    assert [each[2] for each in found] == [0, 1, 0, 1, 0, 0, 1]
+    assert found[4][0] == found[5][0]
+
+
+def test_no_word_becomes_markup_and_nothing_is_loaded(tmp_path: Path) -> None:
+    features = [{"name": EVIL, "unit": EVIL}, {"name": "c", "categories": ["</script>", EVIL]}]
+    task = {"kind": "tabular", "target": "y", "classes": ["no", EVIL], "features": features}
+    folder = write_run(tmp_path / "run", task, scaling=None, replaced=None)
+    html = page_of(folder)
+    page = Page(html.replace("{", " ").replace("}", " "))
+    tags = [tag for tag, _ in page.tags]
+    assert (tags.count("script"), tags.count("img"), tags.count("link")) == (2, 0, 0)
+    assert not any({"src", "href"} & attributes.keys() for _, attributes in page.tags)
+    assert "default-src 'none'" in html
+    found = ask(folder, {EVIL: ["1"], "c": [EVIL]})
+    assert found[0][0] is not None
+    assert loads_with_its_policy(folder)
+
+
+def loads_with_its_policy(folder: Path) -> bool:
+    """Return whether the page's own script runs under the page's own policy."""
+    path = folder / "as-it-is.html"
+    path.write_text(page_of(folder))
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+    run = subprocess.run(
+        ["chromium", *flags, path.as_uri()], capture_output=True, text=True, timeout=PATIENCE
+    )
+    return "No result" in run.stdout.partition('id="result"')[2]
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        table_task(**CLASSES, features=[f"x{n}" for n in range(31)], missing="drop"),
+        {"kind": "image", **CLASSES, "target": "labels", "shape": [1, 2, 2]},
+    ],
+)
+def test_what_is_no_calculator_is_refused(tmp_path: Path, task: dict[str, Any]) -> None:
+    folder = write_run(tmp_path / "run", task, scaling=None, replaced=None)
+    with pytest.raises(CheckpointError, match="--onnx"):
+        page_of(folder)
+
+
+def test_the_command_writes_it(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", table_task(**CLASSES))
+    assert main(["export", str(folder), "--calculator"]) == 0
+    assert sorted(path.name for path in (folder / "export").iterdir()) == [
+        "calculator.html",
+        "model-card.html",
+    ]
