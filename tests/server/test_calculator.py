@@ -18,6 +18,8 @@ from erosion_server.export.saved_run import load_saved_run
 from tests.support.exported import (
     CLASSES,
     FEATURES,
+    OF_PREPARED,
+    PREPARED,
     predicted,
     random_patients,
     table_task,
@@ -71,6 +73,7 @@ def ask(folder: Path, columns: dict[str, list[str]]) -> list[Any]:
     [
         (CLASSES, {}),
         (CLASSES, {"is_finished": True}),
+        ({**CLASSES, "features": PREPARED}, {"scaling": OF_PREPARED, "replaced": None}),
         ({**CLASSES, "classes": ["a", "b", "c"]}, {"scaling": None, "members": 2}),
         (
             {

@@ -18,7 +18,15 @@ from erosion_common.tasks.inputs import ImageTask, TabularTask
 from erosion_server.export import onnx_file
 from erosion_server.export.onnx_file import as_onnx
 from erosion_server.export.saved_run import SavedRun, load_saved_run
-from tests.support.exported import CLASSES, predicted, random_patients, table_task, write_run
+from tests.support.exported import (
+    CLASSES,
+    OF_PREPARED,
+    PREPARED,
+    predicted,
+    random_patients,
+    table_task,
+    write_run,
+)
 from tests.support.html_page import EVIL, Page
 
 runtime = pytest.importorskip("onnxruntime")
@@ -47,6 +55,11 @@ def as_arrays(task: TabularTask, columns: dict[str, list[str]]) -> dict[str, NDA
     [
         (CLASSES, {}, ["probability_no", "probability_yes"]),
         (
+            {**CLASSES, "features": PREPARED},
+            {"scaling": OF_PREPARED, "replaced": None},
+            ["probability_no", "probability_yes"],
+        ),
+        (
             {**CLASSES, "classes": ["a", "b", "c"]},
             {"model": {"name": "mlp", "hidden": [8]}, "members": 2},
             ["probability_a", "probability_b", "probability_c"],
@@ -73,7 +86,8 @@ def test_it_predicts_as_the_program_does(
     columns = random_patients(saved.card.task)
     session = runtime.InferenceSession(as_onnx(saved))
     assert [each.name for each in session.get_outputs()] == outputs
-    assert [each.name for each in session.get_inputs()] == ["age", "dose, mg", "sex", "stage"]
+    names = [feature.name for feature in saved.card.task.features]
+    assert [each.name for each in session.get_inputs()] == names
     found = np.stack(session.run(None, as_arrays(saved.card.task, columns)), axis=1)
     expected = predicted(folder, columns)
     np.testing.assert_allclose(found[:, : expected.shape[1]], expected, rtol=1e-5, atol=1e-5)

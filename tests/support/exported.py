@@ -25,6 +25,15 @@ FEATURES: list[dict[str, Any]] = [
     {"name": "sex", "categories": ["f", "m"], "missing": "mode"},
     {"name": "stage", "categories": ["I", "II", "III"], "missing": "indicator"},
 ]
+PREPARED: list[dict[str, Any]] = [
+    {"name": "age", "range": [0, 120], "knots": [30, 50, 65, 80], "missing": "indicator"},
+    {"name": "dose", "winsorise": [0.5, 300], "log": True},
+    {"name": "crp", "range": [0.1, 500], "log": True, "knots": [1, 5, 60]},
+    {"name": "sex", "categories": ["f", "m"], "missing": "indicator"},
+]
+OF_PREPARED = Scaling(
+    mean=(50, 0.5, 0.2, 0, 3, 2, 1, 0, 0), deviation=(10, 0.8, 0.6, 1, 0.5, 1.5, 0.4, 1, 1)
+)
 CLASSES: dict[str, Any] = {"target": "ill", "classes": ["no", "yes"]}
 SCALING = Scaling(mean=(50, 2, 0, 0, 0, 0), deviation=(10, 0.5, 1, 1, 1, 1))
 REPLACED = (51.5, 2.25, 1.0, 0.0, 0.0, 0.0)  # for missing values, per encoded column

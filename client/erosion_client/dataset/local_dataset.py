@@ -34,6 +34,7 @@ from erosion_common.study.sections import Fold
 from erosion_common.study.study import Study
 from erosion_common.tasks.features import Feature, NumberFeature
 from erosion_common.tasks.inputs import ImageTask, TabularTask, stands_in
+from erosion_common.tasks.preparations import prepared
 from erosion_common.tasks.task import Floats, Targets, as_tensor
 
 
@@ -406,7 +407,7 @@ class LocalDataset:
         for feature, values in zip(
             task.features, self._patients.rows[self.split.training].T, strict=True
         ):
-            known = values[~np.isnan(values)]
+            known = prepared(feature, values[~np.isnan(values)])
             found = own.deviation[start] != NOT_FOUND
             if isinstance(feature, NumberFeature) and not found and len(np.unique(known)) > 1:
                 mean = "the mean" if self.sums and self.sums.count[start] else "0, as the mean,"

@@ -11,7 +11,8 @@ from erosion_common.errors import DataError
 from erosion_common.protocol.messages import Scaling
 from erosion_common.protocol.scaling import CUT, NOT_FOUND, Cut
 from erosion_common.tasks.features import NumberFeature
-from erosion_common.tasks.inputs import ImageTask, TabularTask
+from erosion_common.tasks.inputs import ImageTask, TabularTask, takes_mean
+from erosion_common.tasks.preparations import ABSENT, prepared, term_values
 
 UNIT_APART = 3.0  # deviations from the training mean to the median of new patients
 FAR = 20.0  # deviations from the training mean; measurements are skewed, and some lie at 17
@@ -29,8 +30,8 @@ def stand_ins(
 ) -> tuple[float, ...]:
     """Return the replacement for a missing value, per encoded column, of rows (n, features).
 
-    It is the column's mean for a number, and the indicators of the commonest category for a
-    category that the study replaces by it. `means`: of the numbers of values in `counts`, per
+    It is the column's mean for a number and its curve, and the indicators of the commonest category
+    for a category that the study replaces by it. `means`: of the numbers of values in `counts`, per
     encoded column; 0 where there are too few for a mean. Raises DataError where a hospital has no
     value.
     """
@@ -42,20 +43,19 @@ def stand_ins(
                 f"No patient has a value of {feature.name}, so there is no commonest one to stand"
                 ' for it. Let the study say missing = "indicator" there.'
             )
-        is_mean_wanted = isinstance(feature, NumberFeature) and policy == "impute" and not scaled
+        is_mean_wanted = takes_mean(task, feature) and not scaled
         if is_mean_wanted and not counts[len(values)]:
             few = "Too few patients have" if len(known) else "No patient has"
             raise DataError(
                 f"{few} a value of {feature.name}, so there is no mean to stand for it"
                 ' (limits.min_cell). Let the study say scaling = "federated".'
             )
-        if isinstance(feature, NumberFeature):
-            values.append(means[len(values)])
-        elif policy == "mode":
+        commonest = None
+        if policy == "mode":
             commonest = int(np.bincount(known.astype(np.int64)).argmax())
-            values += [float(code == commonest) for code in range(1, len(feature.categories))]
-        else:
-            values += [0.0] * task.width(feature)
+        for term in task.terms(feature):
+            is_number = term.code is None
+            values.append(means[len(values)] if is_number else float(term.code == commonest))
     return tuple(values)
 
 
@@ -68,32 +68,26 @@ def table_inputs(
 ) -> Tensor:
     """Encode rows (n, features) as the model's input (n, columns) float32.
 
-    A number becomes (x - mean) / deviation, clipped on either side (`cut`), and
-    a missing one the column's mean: 0 after scaling, without scaling the column's value in
-    `missing_values`. A category becomes an indicator for every category but the first, and one for
-    "missing" where the study asks for it; elsewhere a missing one becomes the indicators in
-    `missing_values`.
+    Each feature becomes its terms (`input_terms`). A number becomes (x - mean) / deviation, clipped
+    on either side (`cut`), and a missing one the column's mean: 0 after scaling, without scaling
+    the column's value in `missing_values`. An indicator of a missing category becomes what
+    `missing_values` says, unless "missing" has an indicator.
     """
     inputs = np.zeros((len(rows), *task.input_shape), dtype=np.float32)
-    start = 0  # over the feature's encoded columns
+    place = 0  # of the encoded column
     for feature, values in zip(task.features, rows.T, strict=True):
-        absent = np.isnan(values)
-        if isinstance(feature, NumberFeature):
-            missing = missing_values[start] if missing_values else 0.0
-            if scaling:
-                values = (values - scaling.mean[start]) / scaling.deviation[start]
-                farthest = cut.of(scaling.deviation[start])
-                values = np.clip(values, -farthest, farthest)
-                missing = 0.0
-            inputs[:, start] = np.where(absent, missing, values)
-        else:
-            last = start + len(feature.categories) - 1
-            inputs[:, start:last] = values[:, None] == np.arange(1, len(feature.categories))
-            if task.policy(feature) == "indicator":
-                inputs[:, last] = absent
-            elif missing_values:
-                inputs[absent, start:last] = missing_values[start:last]
-        start += task.width(feature)
+        absent, inner = np.isnan(values), prepared(feature, values)
+        for term in task.terms(feature):
+            of_term = term_values(term, inner)
+            missing = missing_values[place] if missing_values else 0.0
+            if term.code is None and scaling:
+                of_term = (of_term - scaling.mean[place]) / scaling.deviation[place]
+                farthest = cut.of(scaling.deviation[place])
+                of_term, missing = np.clip(of_term, -farthest, farthest), 0.0
+            if term.code != ABSENT:
+                of_term = np.where(absent, missing, of_term)
+            inputs[:, place] = of_term
+            place += 1
     return torch.from_numpy(inputs)
 
 
@@ -105,7 +99,7 @@ def notes_of_cut(
     for feature, values in zip(task.features, rows.T, strict=True):
         deviation = scaling.deviation[start]
         if isinstance(feature, NumberFeature):
-            farthest = cut.of(deviation)
+            values, farthest = prepared(feature, values), cut.of(deviation)
             is_cut = np.abs(values - scaling.mean[start]) / deviation > farthest
             if num_cut := int(is_cut.sum()):
                 known = int((~np.isnan(values)).sum())
@@ -125,7 +119,7 @@ def notes_of_unlike(
     start = 0  # over the feature's encoded columns
     for feature, values in zip(task.features, rows.T, strict=True):
         mean, deviation = scaling.mean[start], scaling.deviation[start]
-        known = values[~np.isnan(values)]
+        known = prepared(feature, values[~np.isnan(values)])
         is_0_or_1 = 0 <= mean <= 1 and bool(np.isin(known, (0, 1)).all())
         has_deviation = isinstance(feature, NumberFeature) and deviation != NOT_FOUND
         if has_deviation and len(known) and not is_0_or_1:

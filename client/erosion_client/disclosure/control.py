@@ -39,8 +39,8 @@ from erosion_common.errors import Refusal
 from erosion_common.protocol.messages import QUANTILES, FeatureSums, relative_step
 from erosion_common.settings.base import Settings
 from erosion_common.study.sections import Fold, fewest_held_out, folds_key
-from erosion_common.tasks.features import NumberFeature
 from erosion_common.tasks.inputs import TabularTask
+from erosion_common.tasks.preparations import prepared, term_values
 from erosion_common.tasks.task import Targets
 
 
@@ -265,12 +265,15 @@ class DisclosureControl:
         """Return rounded sums per encoded column over a cell of patients or more; else zeros."""
         sums: list[tuple[int, float, float]] = []
         for feature, values in zip(task.features, rows.T, strict=True):
-            if isinstance(feature, NumberFeature):
-                sums.append(
-                    sums_of(self.column(feature.name, values, groups, is_disclosed=is_disclosed))
-                )
-            else:  # how many patients have which category is private
-                sums += [(0, 0.0, 0.0)] * task.width(feature)
+            inner = prepared(feature, values)
+            for term in task.terms(feature):
+                if term.code is not None:  # how many patients have which category is private
+                    sums.append((0, 0.0, 0.0))
+                    continue
+                name = f"{feature.name}, {term.label}" if term.label else feature.name
+                of_term = term_values(term, inner)
+                told = self.column(name, of_term, groups, is_disclosed=is_disclosed)
+                sums.append(sums_of(told))
         counts, totals, squares = zip(*sums, strict=True)
         return FeatureSums(count=counts, total=totals, squares=squares)
 

@@ -31,8 +31,9 @@ from erosion_common.protocol.performance import (
 )
 from erosion_common.study.study import Study
 from erosion_common.tasks.classification import Classification
-from erosion_common.tasks.features import CategoryFeature
+from erosion_common.tasks.features import CategoryFeature, Feature
 from erosion_common.tasks.inputs import TabularTask
+from erosion_common.tasks.preparations import prepared, term_values
 from erosion_common.tasks.regression import Regression
 from erosion_common.tasks.survival import Survival
 from erosion_common.tasks.task import Floats, Targets, means_of_patients
@@ -49,7 +50,7 @@ class Column(NamedTuple):
     """An encoded column."""
 
     feature: str
-    category: str | None  # that it indicates; None: it is a number
+    category: str | None  # that it indicates, or which of a number's; None: the number itself
 
 
 def shown_arm(study: Study) -> str:
@@ -59,15 +60,11 @@ def shown_arm(study: Study) -> str:
 
 def encoded_columns(task: TabularTask) -> list[Column]:
     """Return what each input column is."""
-    columns: list[Column] = []
-    for feature in task.features:
-        if isinstance(feature, CategoryFeature):
-            names = [str(each) for each in feature.categories[1:]]
-            names += ["missing"] * (task.width(feature) - len(names))
-            columns += [Column(feature.name, name) for name in names]
-        else:
-            columns.append(Column(feature.name, None))
-    return columns
+    return [
+        Column(feature.name, term.label or None)
+        for feature in task.features
+        for term in task.terms(feature)
+    ]
 
 
 def _places(task: TabularTask) -> Iterator[tuple[str, slice]]:
@@ -184,10 +181,23 @@ def dependence(
         mean, deviation = found
         low, high = feature.range or (-np.inf, np.inf)
         x = np.unique(np.clip(mean + STEPS * deviation, low, high))
-        at = columns.start
-        inside = (x - scaled_by.mean[at]) / scaled_by.deviation[at] if scaled_by else x
-        y = tuple(mean_with(columns, torch.tensor([value])) for value in inside.tolist())
+        inside = torch.from_numpy(
+            np.stack([*_inside(task, feature, x, scaled_by, columns)], axis=1)
+        )
+        y = tuple(mean_with(columns, values) for values in inside)
         yield Dependence(column=name, x=tuple(float(f"{value:.6g}") for value in x), y=y)
+
+
+def _inside(
+    task: TabularTask, feature: Feature, x: Floats, scaling: Scaling | None, columns: slice
+) -> Iterator[Floats]:
+    """Yield each input column (n,) of a number's values (n,)."""
+    values = prepared(feature, x)
+    for place, term in enumerate(task.terms(feature), columns.start):
+        column = term_values(term, values)
+        if scaling is not None and term.code is None:
+            column = (column - scaling.mean[place]) / scaling.deviation[place]
+        yield column
 
 
 def _described(dataset: LocalDataset) -> dict[str, tuple[float, float]]:

@@ -47,7 +47,7 @@ from erosion_common.study.sections import fewest_held_out, folds_key
 from erosion_common.study.study import Study
 from erosion_common.support.keys import fingerprint
 from erosion_common.tasks.features import CategoryFeature
-from erosion_common.tasks.inputs import ImageTask, TabularTask
+from erosion_common.tasks.inputs import ImageTask, TabularTask, few_for_inputs
 
 CHANGE = "change the study or [limits]; it is your decision"
 
@@ -70,7 +70,12 @@ def check_study_here(site: Site, study: Study, records: Records | None = None) -
             yield skipped("limits", "the number of patients is unknown until the data are fixed")
         return
     yield from _contract(site, study, patients)
-    yield ok("target", study.task.described(patients.outcomes(study.task)))
+    outcomes = patients.outcomes(study.task)
+    yield ok("target", study.task.described(outcomes))
+    if site.name == study.user:
+        few = few_for_inputs(study.task, study.task.smallest_group(outcomes))
+        if few:
+            yield warning("target", few, "")
     yield from _leaks(site, study, patients)
     yield from _cells(site, study, patients, split)
     counts = _counts_in(study, site, patients)

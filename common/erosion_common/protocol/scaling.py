@@ -7,7 +7,6 @@ from statistics import median
 
 from erosion_common.protocol.messages import FeatureSums, Scaling
 from erosion_common.settings.base import Settings
-from erosion_common.tasks.features import NumberFeature
 from erosion_common.tasks.inputs import TabularTask
 from erosion_common.tasks.task import Task
 
@@ -39,7 +38,7 @@ CUT = Cut(deviations=100.0, unscaled=10.0)
 
 
 def number_columns(task: Task) -> tuple[bool, ...]:
-    """Return for every encoded column: True for a number, False for a category's 0/1 indicator.
+    """Return for every encoded column: True for a number, False for a 0/1 indicator.
 
     Images have no such columns: the study scales them.
     """
@@ -47,10 +46,7 @@ def number_columns(task: Task) -> tuple[bool, ...]:
     if not isinstance(task, TabularTask):
         return ()
     for feature in task.features:
-        if isinstance(feature, NumberFeature):
-            flags.append(True)
-        else:
-            flags += [False] * task.width(feature)
+        flags += [term.code is None for term in task.terms(feature)]
     return tuple(flags)
 
 

@@ -15,7 +15,7 @@ from pydantic import Field
 from erosion_common.algorithms.base import ArmBase
 from erosion_common.privacy import accountant
 from erosion_common.settings.base import Settings
-from erosion_common.tasks.inputs import TabularTask
+from erosion_common.tasks.inputs import TabularTask, takes_mean
 from erosion_common.tasks.task import Task
 
 
@@ -73,7 +73,7 @@ def problem_with_inputs(task: Task, scaling: str) -> str | None:
     if isinstance(task, TabularTask):
         for feature in task.features:
             policy = task.policy(feature)
-            if policy == "mode" or (policy == "impute" and scaling == "none"):
+            if policy == "mode" or (takes_mean(task, feature) and scaling == "none"):
                 what = "commonest category" if policy == "mode" else "mean"
                 return (
                     f"a missing {feature.name} would become the {what} of the hospital's patients,"

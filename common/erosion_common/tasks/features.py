@@ -1,16 +1,20 @@
 """The columns that a model reads: numbers and categories, as a study file describes them."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from itertools import pairwise
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from erosion_common.settings.base import Settings
 from erosion_common.settings.names import Code, ColumnName, Unit
 
 MissingPolicy = Literal["refuse", "drop", "impute"]  # of a whole task
-NumberMissing = Literal["refuse", "drop", "impute"]  # "impute": the mean
+NumberMissing = Literal["refuse", "drop", "impute", "indicator"]  # the last two: the mean
 CategoryMissing = Literal["refuse", "drop", "mode", "indicator"]
+
+
+FEWEST_KNOTS, MOST_KNOTS = 3, 10
 
 
 def _ascending(value: tuple[float, float]) -> tuple[float, float]:
@@ -40,8 +44,27 @@ class NumberFeature(Settings):
     )
     missing: NumberMissing | None = Field(
         default=None,
-        description='As the task\'s `missing`, for this column alone: `"refuse"`, `"drop"`, or '
-        '`"impute"`, which is the mean.',
+        description='As the task\'s `missing`, for this column alone: `"refuse"`, `"drop"`, '
+        '`"impute"`, which is the mean, or `"indicator"`: the mean, and a separate input that says '
+        "that it was missing.",
+    )
+    winsorise: Range | None = Field(
+        default=None,
+        description="Values beyond these are moved to the nearer one, in training and when a "
+        "model is used.",
+    )
+    log: bool = Field(
+        default=False,
+        description="Whether the model reads the natural logarithm; `range` or `winsorise` begins "
+        "above 0 then.",
+    )
+    knots: tuple[float, ...] = Field(
+        default=(),
+        max_length=MOST_KNOTS,
+        description="Three or more values between which the effect may bend: a restricted cubic "
+        "spline, with as many inputs as there are knots, less one. Choose them by what is known, "
+        "with many patients beyond the outer ones: an update can tell the record of a patient "
+        "who is alone there.",
     )
     typical: Range | None = Field(
         default=None,
@@ -49,6 +72,19 @@ class NumberFeature(Settings):
         "refused because of it: `erosion site new` uses it to tell columns and units apart, and "
         "a hospital is warned if its values mostly lie far off.",
     )
+
+    @model_validator(mode="after")
+    def _can_be_prepared(self) -> Self:
+        if 0 < len(self.knots) < FEWEST_KNOTS:
+            raise ValueError(f"write at least {FEWEST_KNOTS} knots, or none")
+        if any(second <= first for first, second in pairwise(self.knots)):
+            raise ValueError("write knots in ascending order")
+        lowest = [end[0] for end in (self.range, self.winsorise) if end is not None]
+        if self.log and not any(low > 0 for low in lowest):
+            raise ValueError("log = true needs a range or winsorise that begins above 0")
+        if self.log and self.knots and self.knots[0] <= 0:
+            raise ValueError("with log = true, knots are above 0: values before the logarithm")
+        return self
 
 
 class CategoryFeature(Settings):

@@ -14,8 +14,10 @@ from erosion_common.tasks.features import (
     NumberFeature,
     NumberMissing,
 )
+from erosion_common.tasks.preparations import InputTerm, input_terms
 from erosion_common.tasks.task import Task
 
+FEWEST_PER_INPUT = 10  # patients of the rarer outcome, by a rule of thumb; Peduzzi et al. 1996
 MOST_VALUES = 2**28  # of one image; a volume of 512 x 512 x 512 has half as many
 
 
@@ -59,14 +61,21 @@ class TabularTask(Task):
 
     def width(self, feature: NumberFeature | CategoryFeature) -> int:
         """Return how many input columns the feature becomes."""
-        if isinstance(feature, NumberFeature):
-            return 1
-        return len(feature.categories) - 1 + (self.policy(feature) == "indicator")
+        return len(self.terms(feature))
+
+    def terms(self, feature: NumberFeature | CategoryFeature) -> list[InputTerm]:
+        """Return the input columns that the feature becomes."""
+        return input_terms(feature, self.policy(feature))
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one patient's input: (number of encoded columns,)."""
         return (sum(self.width(feature) for feature in self.features),)
+
+
+def takes_mean(task: TabularTask, feature: NumberFeature | CategoryFeature) -> bool:
+    """Return whether a missing value becomes the mean."""
+    return isinstance(feature, NumberFeature) and task.policy(feature) in ("impute", "indicator")
 
 
 def stands_in(task: Task, *, scaled: bool) -> bool:
@@ -75,8 +84,23 @@ def stands_in(task: Task, *, scaled: bool) -> bool:
     A missing number is the mean, which is 0 where columns are scaled; a category the commonest one.
     """
     return isinstance(task, TabularTask) and any(
-        policy == "mode" or (policy == "impute" and not scaled)
-        for policy in map(task.policy, task.features)
+        task.policy(feature) == "mode" or (takes_mean(task, feature) and not scaled)
+        for feature in task.features
+    )
+
+
+def few_for_inputs(task: Task, num_events: int) -> str:
+    """Say that a table's model has many inputs for so few patients; "" where it has not.
+
+    `num_events`: `smallest_group` of the training patients.
+    """
+    inputs = task.input_shape[0] if isinstance(task, TabularTask) else 0
+    if num_events >= FEWEST_PER_INPUT * inputs:
+        return ""
+    return (
+        f"{num_events} patients {task.group_word} for {inputs} inputs of the model are fewer than"
+        f" {FEWEST_PER_INPUT} for each: trained on them alone, it would learn chance. Fewer"
+        " columns, categories or knots help"
     )
 
 

@@ -4,7 +4,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterator
-from math import isfinite
+from math import exp, isfinite
 from typing import Any
 
 import torch
@@ -103,8 +103,11 @@ def _fields(saved: SavedRun, task: TabularTask) -> Iterator[dict[str, Any]]:
         if saved.card.scaling is not None and column.deviation != NOT_FOUND:
             width = USUAL * column.deviation
             usual = (column.mean - width, column.mean + width)
+            if feature.log:
+                usual = (exp(usual[0]), exp(usual[1]))
         said = f"{allowed}{f'if empty, {empty}' if may_lack else empty}"
-        yield {**field, "range": (low, high), "usual": usual, "hint": said}
+        how = {"winsorise": feature.winsorise, "log": feature.log}
+        yield {**field, **how, "range": (low, high), "usual": usual, "hint": said}
 
 
 def _labels(task: TabularTask) -> Iterator[str]:

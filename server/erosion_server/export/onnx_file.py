@@ -48,7 +48,13 @@ class _FromTable(nn.Module):
     of_fill: Tensor
     of_is_number: Tensor
     of_wanted: Tensor
+    of_knots: Tensor  # (cubes, columns); without any, the number itself counts
+    of_factors: Tensor
+    of_is_plain: Tensor
     # for each feature:
+    of_least: Tensor  # after winsorising
+    of_most: Tensor
+    of_is_log: Tensor
     of_lowest: Tensor
     of_highest: Tensor
     of_may_lack: Tensor
@@ -62,6 +68,16 @@ class _FromTable(nn.Module):
             self._keep(name, [getattr(column, name) for column in columns])
         self._keep("is_number", [column.code is None for column in columns])
         self._keep("wanted", [inf if c.code is None else float(c.code) for c in columns])
+        cubes = [(*column.cubes, *[(0.0, 0.0)] * 3)[:3] for column in columns]
+        for name, place in (("knots", 0), ("factors", 1)):
+            self._keep(name, [[cube[n][place] for cube in cubes] for n in range(3)])
+        self._keep("is_plain", [not column.cubes for column in columns])
+        kept = [getattr(feature, "winsorise", None) or (-inf, inf) for feature in task.features]
+        self._keep("least", [low for low, _ in kept])
+        self._keep("most", [high for _, high in kept])
+        self._keep("is_log", [getattr(feature, "log", False) for feature in task.features])
+        self.has_curves = any(column.cubes for column in columns)
+        self.has_logarithms = any(getattr(feature, "log", False) for feature in task.features)
         ranges = [_allowed(feature) for feature in task.features]
         self._keep("lowest", [float(low) for low, _ in ranges])
         self._keep("highest", [float(high) for _, high in ranges])
@@ -81,7 +97,15 @@ class _FromTable(nn.Module):
         is_missing = torch.isnan(raw) | (raw == self.of_missing)
         fits = (raw >= self.of_lowest) & (raw <= self.of_highest)
         has_prediction = (fits | (is_missing & self.of_may_lack)).all(dim=1)
-        values = raw[:, self.of_feature]
+        inner = torch.minimum(torch.maximum(raw, self.of_least), self.of_most)
+        if self.has_logarithms:
+            logarithm = torch.where(self.of_is_log, inner, 1.0).log()
+            inner = torch.where(self.of_is_log, logarithm, inner)
+        values = inner[:, self.of_feature]
+        if self.has_curves:
+            cubes = zip(self.of_knots, self.of_factors, strict=True)
+            each = [factor * (values - knot).clamp(min=0) ** 3 for knot, factor in cubes]
+            values = torch.where(self.of_is_plain, values, torch.stack(each).sum(dim=0))
         numbers = (values - self.of_mean) / self.of_deviation
         numbers = torch.minimum(torch.maximum(numbers, -self.of_farthest), self.of_farthest)
         encoded = torch.where(self.of_is_number, numbers, (values == self.of_wanted).double())

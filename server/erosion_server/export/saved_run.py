@@ -1,6 +1,5 @@
 """What a model that is taken along needs: its network, its columns' constants, and its run."""
 
-from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from erosion_common.learning.models import load_flat_parameters
 from erosion_common.learning.trainable import named_trained_parameters
 from erosion_common.tasks.features import CategoryFeature, NumberFeature
 from erosion_common.tasks.inputs import TabularTask
+from erosion_common.tasks.preparations import ABSENT
 from erosion_server.output.pages import Row, render_page
 from erosion_server.output.report import card_rows, rounded, warnings_of
 from erosion_server.output.report_validation import travel_sentence
@@ -33,7 +33,7 @@ MISSING = {  # policy -> what becomes of a patient without a value
     "drop": "no result",
     "impute": "the mean stands for it",
     "mode": "the commonest category stands for it",
-    "indicator": "an input of its own",
+    "indicator": "an input says so",
 }
 
 
@@ -105,14 +105,15 @@ def _last_layers(network: nn.Module, model: Finished) -> list[nn.Module]:
 
 
 class InputColumn(NamedTuple):
-    """How a model's input comes from a patient's value; a missing one becomes `fill`.
+    """How a model's input comes from a patient's prepared value; a missing one becomes `fill`.
 
-    A number: (value - mean) / deviation, at most `farthest` from 0. A category: 1 where it is
-    `code`, else 0.
+    A number: (value - mean) / deviation, at most `farthest` from 0, after the cubes of a curve. A
+    category: 1 where it is `code`, else 0.
     """
 
     feature: int
-    code: int | None  # -1: that it is missing; None: a number
+    code: int | None  # ABSENT: that it is missing; None: a number
+    cubes: tuple[tuple[float, float], ...]
     mean: float
     deviation: float
     farthest: float
@@ -123,29 +124,19 @@ def input_columns(card: ModelCard, task: TabularTask) -> list[InputColumn]:
     """Return them in the model's order, as `predict` encodes them."""
     found: list[InputColumn] = []
     for number, feature in enumerate(task.features):
-        for code in _codes(task, number):
+        for term in task.terms(feature):
             place = len(found)
             fill = card.missing_means[place] if card.missing_means else 0.0
             mean, deviation, farthest = 0.0, 1.0, LARGEST_NUMBER
-            if isinstance(feature, NumberFeature) and card.scaling is not None:
+            if term.code is None and card.scaling is not None:
                 mean, deviation = card.scaling.mean[place], card.scaling.deviation[place]
                 farthest, fill = card.cut.of(deviation), 0.0
-            elif code == -1:
+            elif term.code == ABSENT:
                 fill = 1.0
-            elif task.policy(feature) == "indicator":
-                fill = 0.0
-            found.append(InputColumn(number, code, mean, deviation, farthest, fill))
+            found.append(
+                InputColumn(number, term.code, term.cubes, mean, deviation, farthest, fill)
+            )
     return found
-
-
-def _codes(task: TabularTask, number: int) -> Iterator[int | None]:
-    feature = task.features[number]
-    if isinstance(feature, NumberFeature):
-        yield None
-        return
-    yield from range(1, len(feature.categories))
-    if task.policy(feature) == "indicator":
-        yield -1
 
 
 def may_be_missing(task: TabularTask) -> list[bool]:

@@ -21,6 +21,7 @@ from erosion_common.rounds.records import HospitalRecord, RoundRecord
 from erosion_common.settings.base import Settings
 from erosion_common.study.sections import Evaluation
 from erosion_common.support.files import write_atomically
+from erosion_common.tasks.inputs import few_for_inputs
 from erosion_server.output.charts import (
     MOST_LINES,
     distance_figure,
@@ -286,6 +287,11 @@ def warnings_of(run: RunData) -> list[str]:
                 f" calibration slope {estimate_text(slope)}."
             )
     found += _groups_off(result.performance)
+    for column in result.patients[result.user].columns if result.user in result.patients else ():
+        if column.kind == "outcome" and column.shares:
+            others = sum(column.shares.values()) - max(column.shares.values())
+            few = few_for_inputs(run.study.task, others)
+            found += [f"{few}."] if few else []
     found += [*absences(result.absent), *recounts(result.recounts)]
     return [sentence for sentence in found if sentence not in result.verdict.finding]
 

@@ -33,10 +33,14 @@ function read(i) {
 
 // As `predict`: the inputs and the weights are single precision.
 function predict(values) {
-  const inputs = model.inputs.map(([feature, code, mean, deviation, farthest, fill]) => {
-    const value = values[feature];
+  const inputs = model.inputs.map(([feature, code, cubes, mean, deviation, farthest, fill]) => {
+    let value = values[feature];
     if (Number.isNaN(value)) return Math.fround(fill);
     if (code !== null) return value === code ? 1 : 0;
+    const {winsorise, log} = model.fields[feature];
+    if (winsorise) value = Math.min(Math.max(value, winsorise[0]), winsorise[1]);
+    if (log) value = Math.log(value);
+    if (cubes.length) value = cubes.reduce((sum, [knot, factor]) => sum + factor * Math.max(value - knot, 0) ** 3, 0);
     return Math.fround(Math.min(Math.max((value - mean) / deviation, -farthest), farthest));
   });
   const sums = model.members.map(([weights, biases]) => {
