@@ -21,7 +21,8 @@ a first run:
 
 in the field:
   erosion enroll init                   once: the federation's own certificates
-  erosion enroll site NAME              for every hospital: a kit to hand over
+  erosion enroll request NAME           at every hospital: its key, and node.csr for the coordinator
+  erosion enroll sign node.csr          for every hospital: a kit to hand over
   erosion server STUDY.toml             at the hospital that wants the model
   erosion check SITE.toml               at every hospital: could it take part?
   erosion review SITE.toml --study STUDY.toml

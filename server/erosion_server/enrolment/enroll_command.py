@@ -163,8 +163,8 @@ def _init(options: argparse.Namespace) -> None:
         f"  coordinator   {ServingCertificate(folder).words}\n"
         f"Keep {folder.authority_key} safe, best on another medium: with it"
         f"{' and its passphrase' if passphrase else ''} anyone can pose as the coordinator.\n"
-        "Next: every hospital, this one included, runs `erosion enroll request NAME` and sends the"
-        f" .csr; then: erosion enroll sign NAME.csr{folder.option}"
+        "Next: every hospital, this one included, runs `erosion enroll request NAME` and sends"
+        f" node.csr; then: erosion enroll sign node.csr{folder.option}"
     )
 
 
