@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from erosion.interface.run import Run as InterfaceRun
 from erosion_common.protocol.messages import FinalMetrics
 from erosion_common.protocol.performance import Estimate, EstimateName, ModelFigures
 from erosion_common.rounds.validation import Validated
@@ -125,6 +126,9 @@ def test_the_page_names_each_hospitals_part_and_files_hold_all(tmp_path: Path) -
         "c": validated("trained", 0.95),
         "d": Validated(role="external", arm="fedavg", why_not=EVIL),
     }
+    frame = InterfaceRun(make_run().study, with_validation(every).result, None).validation
+    assert frame.loc["a", "auroc"] == 0.7
+    assert frame.loc["d", "why_not"] == EVIL
     path = write_report(with_validation(every).write(tmp_path / "run"))
     page = Page(path.read_text("utf-8"))
     assert "took part in training" in page.text

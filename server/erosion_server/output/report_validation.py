@@ -27,7 +27,7 @@ MOST_ROWS = 40  # hospitals in a forest plot and the table; the CSV file has all
 ROW_HEIGHT = 20
 ROLES = {
     "external": "no part in training",
-    "left_out": "measured a model made without it",
+    "left_out": "model made without it",
     "trained": "took part in training",
 }
 FARTHEST = 3.0  # spans of the middle values, from which an axis does not follow an interval
@@ -129,7 +129,9 @@ def validation_values(run: RunData) -> dict[str, Any]:
     rows: list[Row] = []
     for name in order[:MOST_ROWS]:
         each = every[name]
-        patients = "–" if each.metrics is None else f"about {each.metrics.num_patients}"
+        told = "–" if each.metrics is None else f"about {each.metrics.num_patients}"
+        horizon = each.models[0].horizon if each.models else None
+        patients = Cell(told, "" if horizon is None else f"calibration at {horizon:g}")
         role = Cell(ROLES[each.role], each.why_not and f"not measured: {each.why_not}")
         figures = [_cell(figure_of(each, measure)) for measure in found]
         rows.append((hospital_cell(run, name), role, patients, *figures))
