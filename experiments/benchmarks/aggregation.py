@@ -5,10 +5,11 @@
 Flower's is `aggregate_arrayrecords`, which its FedAvg calls on the replies of a round. Ours is the
 update of Weight Erosion: distances measured, weights eroded, updates averaged. It starts from
 updates that were decoded as they arrived. The line "whole_round" is everything from Flower's arrays
-to the round's record: decoding, the same update, moving and checking the parameters. Each runs in a
-separate process, set up as in use, and they take turns. "Same arrays" are those that our
-hospitals send, one for the whole model; the line "layers" compares with Flower on an array for each
-of resnet18's 62 parameters, which fit into the cache.
+to the round's record: decoding, which takes arrays in the memory that they came in, the same
+update, moving and checking the parameters. Each runs in a separate process, set up as in use, and
+they take turns. "Same arrays" are those that our hospitals send, one for the whole model; the line
+"layers" compares with Flower on an array for each of resnet18's 62 parameters, which fit into the
+cache.
 """
 
 import multiprocessing
@@ -27,7 +28,7 @@ from erosion_common.aggregation.cohort import HospitalName, MemoryCohort, Update
 from erosion_common.algorithms.base import BuildContext
 from erosion_common.algorithms.weight_erosion import WeightErosion
 from erosion_common.learning.models import Resnet18, parameter_layout
-from erosion_common.protocol.flower import RAW_FLOAT32, to_tensor
+from erosion_common.protocol.flower import to_array, to_tensor
 from erosion_common.rounds.records import Answer
 from erosion_common.rounds.round import first_state
 from erosion_common.support.process import keep_freed_memory
@@ -93,10 +94,7 @@ class WholeRound:
     """Aggregate from the arrays of the replies to the next state and the record."""
 
     def __init__(self, deltas: Sequence[torch.Tensor]) -> None:
-        self._arrays = {
-            f"h{i}": Array("float32", (len(delta),), RAW_FLOAT32, delta.numpy().tobytes())
-            for i, delta in enumerate(deltas)
-        }
+        self._arrays = {f"h{i}": to_array(delta) for i, delta in enumerate(deltas)}
         settings = WeightErosion(distance_penalty=0.0)
         self._algorithm = settings.build(BuildContext(30, len(deltas), dict))
         self._first = self._last = first_state(self._algorithm, torch.zeros(len(deltas[0])))

@@ -26,6 +26,7 @@ from typing import Any, Self
 import numpy as np
 from flwr.app import Message, RecordDict
 
+from erosion_common.aggregation.vectors import norm, norm_of_values
 from erosion_common.audit.log_files import (
     FILE_NAME,
     FIRST,
@@ -55,7 +56,6 @@ from erosion_common.support.files import make_private_folder, sync_folder, whole
 from erosion_common.support.status import STATUS_NAME, StatusFile, certificate_shown
 from erosion_common.support.text import printable
 
-PART_BYTES = 2**22  # of an update, hashed at a time
 FILE_BYTES = 2**24  # of one log file
 KEEP_DAYS = 3650
 LONGEST_QUOTE = 200  # characters quoted from a request
@@ -248,20 +248,17 @@ def _line(
     digest, num_bytes = hashlib.sha256(header), len(header)
     shapes: dict[str, tuple[int, ...]] = {}
     values: dict[str, tuple[float | None, ...]] = {}
-    squares = 0.0 if wire.UPDATE in reply.content.get("arrays", {}) else None
+    length: float | None = None
     for name, shape, kind, buffer in wire.arrays_of(reply.content):
         shapes[name] = shape
         digest.update(buffer)  # as sent: what was just encoded is not decoded again
         num_bytes += buffer.nbytes
         if math.prod(shape) <= MOST_VALUES:
             values[name] = _values(buffer, kind)
-        if name == wire.UPDATE and squares is not None:
-            for at in range(0, buffer.nbytes, PART_BYTES):
-                part = np.frombuffer(buffer[at : at + PART_BYTES], dtype="<f4").astype(np.float64)
-                squares += float(part @ part)
-    if squares is None and (update := wire.compressed_update(reply.content)) is not None:
-        squares = float(update.double().square().sum())
-    length = None if squares is None else math.sqrt(squares)
+        if name == wire.UPDATE:
+            length = norm_of_values(np.frombuffer(buffer, dtype="<f4"))
+    if length is None and (update := wire.compressed_update(reply.content)) is not None:
+        length = norm(update)
     return line.model_copy(
         update={
             "bytes": num_bytes,

@@ -50,8 +50,13 @@ def blocks_of(vectors: Sequence[Tensor]) -> list[Block]:
 
 def norm(vector: Tensor) -> float:
     """Return |v| of (dim,) float32; infinite or NaN where a value is."""
-    blocks = torch.split(vector, WIDEST)
-    return math.sqrt(sum(_squared_distances([block.numpy()], None)[0] for block in blocks))
+    return norm_of_values(vector.numpy())
+
+
+def norm_of_values(values: Values) -> float:
+    """Return the same of an array (dim,), which may be read-only."""
+    blocks = (values[at : at + WIDEST] for at in range(0, len(values), WIDEST))
+    return math.sqrt(sum(_squared_distances([block], None)[0] for block in blocks))
 
 
 def norms(blocks: Iterable[Block]) -> Tensor:
