@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from math import ceil
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 import pytest
 
@@ -16,9 +16,9 @@ from erosion_common.protocol.messages import CROSS_FITTED_SIGNIFICANCE, SIGNIFIC
 from erosion_common.study.study import Study, load_study
 from experiments.cells import CellFile, read_cells
 from experiments.experiment import RESULTS
-from experiments.papers import references, robustness
+from experiments.papers import personal_finish, references, robustness
 from experiments.papers.robustness_page import summarise
-from experiments.papers.rules import RECOMMENDED
+from experiments.papers.rules import RECOMMENDED, by_setting
 from experiments.papers.verdict import plans
 from experiments.papers.verdict_page import (
     ALIKE,
@@ -52,6 +52,24 @@ def flowing(path: str) -> str:
 def errors(arm: str) -> str:
     mean, error = SPLITS["arms"][arm]["errors"]
     return f"{mean:.2f} ± {error:.2f}"
+
+
+def test_the_readme_quotes_the_finish() -> None:
+    plans = personal_finish.plans()
+    found = by_setting(
+        read_cells(ROOT / RESULTS / "personal-finish", plans),
+        [*personal_finish.EXPLORED, *personal_finish.STRESS, *personal_finish.UNSEEN],
+    )
+    minus = {
+        setting: fmean(s[personal_finish.FINISH]["log_loss"] - s["ridge"]["log_loss"] for s in of)
+        for setting, of in found.items()
+    }
+    known = [minus[setting] for setting in personal_finish.EXPLORED]
+    one, other = (f"{-minus[setting]:.3f}" for setting in personal_finish.UNSEEN)
+    text = flowing("README.md")
+    assert f"the log loss is {-fmean(known):.3f} below" in text
+    assert max(known) < 0
+    assert f"it is {one} and {other} below" in text
 
 
 def test_the_readme_quotes_the_splits() -> None:

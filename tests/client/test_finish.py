@@ -388,14 +388,21 @@ def test_a_saved_model_predicts_with_it(tmp_path: Path) -> None:
         read_model(tmp_path)
 
 
-@pytest.mark.parametrize(("slope", "warned"), [(-1.0, True), (1.0, False)])
-def test_the_report_says_how_far_it_follows_the_others(slope: float, warned: bool) -> None:
+@pytest.mark.parametrize(
+    ("slope", "alone", "warned"),
+    [(-1.0, 0.25, True), (-0.2, 0.25, False), (-1.0, 0.75, False), (1.0, 0.25, False)],
+)
+def test_the_report_says_how_far_it_follows_the_others(
+    slope: float, alone: float, warned: bool
+) -> None:
     run = make_run()
     ends = Estimate(value=slope, low=slope - 0.5, high=slope + 0.5)
     arms = dict(run.result.arms)
-    told = FinishFigures(slope=ends, share_alone=0.25)
+    told = FinishFigures(slope=ends, share_alone=alone)
     arms["fedavg"] = arms["fedavg"].model_copy(update={"finish": told})
     result = run.result.model_copy(update={"arms": arms})
     values = report_values(RunData(run.study, run.records, result), "", {})
-    assert any("25 %" in sentence for sentence in values["below_metrics"])
+    assert any(
+        f"{alone:.0%}".replace("%", " %") in sentence for sentence in values["below_metrics"]
+    )
     assert len(values["cautions"]) == warned

@@ -15,6 +15,8 @@ from erosion.simulation.simulator import simulate
 from erosion.simulation.testbed_sites import site_of
 from erosion_client.evaluation.predict import predict
 from erosion_client.training.hospital import Hospital
+from erosion_common.formats.model_card import read_model
+from erosion_common.learning.finished import Finished
 from erosion_common.protocol.scaling import CUT
 from erosion_common.rounds import checkpoint
 from erosion_common.study.study import Study
@@ -150,8 +152,8 @@ def test_a_site_that_lost_the_study_is_sent_it_again_within_the_round(tmp_path: 
 # -- Methods whose part at the hospital is more than local training --------------------------------
 
 # One of each kind: with two exchanges in a round, with attachments, with state at the site, with
-# tensors enclosed for everyone or for the user, with several models, and with parameters that never
-# leave.
+# tensors enclosed for everyone or for the user, with several models, with parameters that never
+# leave, and with a finish.
 ARMS: dict[str, Any] = {
     "ensemble": {},
     "evidence_erosion": {},
@@ -160,6 +162,7 @@ ARMS: dict[str, Any] = {
     "fedlin": {},
     "fedfomo": {},
     "own_bias": {"algorithm": "weight_erosion", "own_parameters": ["output_bias"]},
+    "finished": {"algorithm": "weight_erosion", "finish": "evidence"},
 }
 
 
@@ -184,7 +187,11 @@ def test_every_kind_of_method_agrees_with_its_simulation_and_the_result_predicts
     saved = checkpoint.load_model(folder.model)
     assert saved.shape == (3, 6)  # a model of each hospital
     torch.testing.assert_close(saved, simulated.personal["ensemble"])
-    assert set(simulated.personal) == set(ARMS) - {"scaffold", "fedlin"}
+    own = set(ARMS) - {"scaffold", "fedlin", "finished"}
+    assert set(simulated.personal) == {*own, "finished (finish)"}
+    _, finished = read_model(folder.path, "finished")
+    assert isinstance(finished, Finished)
+    assert torch.equal(finished.layers, simulated.personal["finished (finish)"])
 
 
 def test_settings_are_chosen_alike_in_a_deployment_and_in_a_simulation(tmp_path: Path) -> None:
