@@ -31,7 +31,8 @@ _COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
 _BY_POINT = re.compile(r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+")
 BOTH_MARKS = re.compile(r"[+-]?\d{1,3}(?:\.\d{3})+,\d+")  # 1.234,5
 _HUNDREDS = re.compile(r"[+-]?[1-9]\d{2}")
-_WITH_POINT, _WHOLE = re.compile(r"-?[0-9]+(?:\.[0-9]+)?"), re.compile(r"-?[0-9]+")
+_WITH_POINT = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
+_WHOLE = re.compile(r"-?[0-9]+")
 _GROUPED = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+")  # 1,234 may be a thousand or 1.234
 
 
