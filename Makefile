@@ -46,6 +46,7 @@ pages: $(VENV)/installed
 	$(BIN)/erosion schema site --format markdown > docs/site-file.md
 	(printf '# Algorithms\n\nWhat an arm of a study file can be, as `erosion algorithms` prints it.\n\n'; \
 	  $(BIN)/erosion algorithms) > docs/algorithms.md
+	$(BIN)/python -m tests.support.data_flow > docs/data-protection/data-flow.md
 
 install: $(VENV)/installed
 

@@ -387,6 +387,7 @@ def serve(
         closing(records),
         _audit_log(site, lambda: running.dataset) as audit_log,
     ):
+        records.check_secret(secret)  # a half-restored backup shows here, not in a round
         recover(records, known_as(line), dataset_of(site), audit_log.path)
         watch = SiteObservers(
             site.records_folder,
