@@ -254,9 +254,9 @@ def test_what_hospitals_answer_is_documented_and_tells_no_number_of_patients(
     known: dict[str, Hospital] = {}
     noted, headers = set[tuple[str, str]](), dict[str, list[dict[str, Any]]]()
     for seed, (name, num) in enumerate(PATIENTS.items(), start=1):
-        site = make_site(
-            tmp_path, table(num, seed), name=name, file=f"{name}.csv", limits={"min_cell": 10}
-        )
+        limits = {"min_cell": 10, "min_local_steps": 1}
+        file = f"{name}.csv"
+        site = make_site(tmp_path, table(num, seed), name=name, file=file, limits=limits)
         known[name] = hospital = Noting(site)
         hospital.noted, hospital.headers = noted, headers.setdefault(name, [])
     simulate(study, known, clock=timeless)

@@ -42,8 +42,9 @@ def testbed_limits(study: Study, hospital: str) -> dict[str, Any]:
         limits["installed_methods"] = methods
     if sha256 := getattr(study.task, "sha256", None):
         limits["installed_tasks"] = {study.task.outcome: sha256}
-    if study.privacy is not None and hospital == study.user:
-        limits["min_local_steps"] = 1  # its own coordinator's step, without noise
+    is_users_step = study.privacy is not None and hospital == study.user  # without noise
+    if is_users_step or any(arm.sends_gradients for arm in study.arms.values()):
+        limits["min_local_steps"] = 1
     return limits
 
 

@@ -174,7 +174,7 @@ NEAR_DATA = {"dataset", "disclosure", "evaluation", "records", "sealed", "traini
 QUOTED = """
 ', '.join(arms) | ', '.join(bad) | ', '.join(limits.models) | ', '.join(limits.studies)
 ', '.join(names) | ', '.join(settings.site_steps()) | ', '.join(sorted(strangers))
-', '.join(sorted(unknown)) | ', '.join(study.hospitals) | '; '.join(reasons)
+', '.join(sorted(unknown)) | ', '.join(study.hospitals) | '; '.join(reasons) | _REMEDY
 _in_words(short, _for_more_steps) | _in_words(small, _for_more_rows) | arm | budget.evaluations
 budget.rounds | built | columns | cost | delta | dim | fewer | first_mistake(mismatch, 'form')
 fold.cut | fold.number | fold.of | folds[0].of | folds_key(folds) | in_trials | key | label | left
@@ -183,10 +183,11 @@ limits.max_parameters | limits.max_rounds | limits.min_batch_size | limits.min_c
 limits.min_class | limits.min_local_steps | limits.min_patients | longest | method | most | name
 needs.rounds | other | parameters.dtype | part | place.round | problem | release.arm
 release.round | remedy | remedy(size) | request.arm | request.round | request.step | self._name
-self._site.name | self.cell | self.name | self.study.scaling | settings.algorithm
+self.algorithm | self._site.name | self.cell | self.name | self.study.scaling | settings.algorithm
 site.limits.epsilon | site.name | study.model.name | study.name | study.rounds | study.user
 task.outcome | training.batch_size | training.epochs | training.steps | tuple(parameters.shape)
-tuple(tensor.shape) | what | where | why_not | work.agent | work.round | work.step
+tuple(tensor.shape) | what | where | why_not | work.agent | work.round | work.smallest_cell
+work.step
 """
 
 

@@ -220,6 +220,8 @@ def leaving(site: Site, study: Study) -> Iterator[str]:
             further = f" and {further}" if most else ""
             noise = ", with noise" if is_private else ""
             yield f"{name}: in every round that asks it, a model update of {number}{further}{noise}"
+        if arm.discloses:
+            yield f"{name}: {arm.discloses}"
         if study.reports_steps and arm.compares_steps:
             yield f"{name}: how many mini-batches each of its rounds took"
         if steps := [step for step in arm.site_steps() if step != TRAIN]:

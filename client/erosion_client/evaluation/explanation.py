@@ -243,10 +243,12 @@ def coefficients(
     effects: Floats,
     scaling: Scaling | None,
     in_folds: Sequence[Floats],
+    errors: Floats | None = None,
 ) -> list[Coefficient]:
     """Return them for one deviation of a number, with intervals from refits.
 
-    `in_folds`: the same of each cut's folds' models, (folds, q); none for a test part.
+    `in_folds`: the same of each cut's folds' models, (folds, q); none for a test part. `errors`:
+    standard errors (q,) of an exact regression.
     """
     task = dataset.study.task
     assert isinstance(task, TabularTask)
@@ -258,19 +260,21 @@ def coefficients(
             one[number] = known[1] / (scaling.deviation[number] if scaling else 1.0)
     half = 1.96 * np.sqrt(_jackknife(in_folds)) if len(in_folds) else None
     alone = _alone(dataset, columns, described)
+
+    def within(value: float, width: float) -> Estimate:
+        return Estimate(value=value, low=value - width, high=value + width)
+
     found = []
     for number, column in enumerate(columns[:MOST_COLUMNS]):
         value = float(f"{effects[number] * one[number]:.6g}")
-        refits = None
-        if half is not None:
-            width = float(half[number] * abs(one[number]))
-            refits = Estimate(value=value, low=value - width, high=value + width)
+        moved = float(abs(one[number]))
         found.append(
             Coefficient(
                 column=column.feature,
                 category=None if column.category is None else column.category[:200],
                 value=value,
-                refits=refits,
+                refits=None if half is None else within(value, float(half[number]) * moved),
+                pooled=None if errors is None else within(value, 1.96 * errors[number] * moved),
                 alone=None if alone is None else alone[number],
             )
         )

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from erosion_client.dataset.local_dataset import LocalDataset
 from erosion_client.dataset.single_column import outcome_of, strength, strength_held_out
@@ -139,6 +140,7 @@ def final_figures(
     *,
     explained: Explained | None = None,
     final_model: Predictor | None = None,
+    errors: Tensor | None = None,
     finishes: Mapping[str, FinishFigures] = MappingProxyType({}),
 ) -> EvaluateReply:
     """Return what the user's site sends at a study's end.
@@ -147,7 +149,8 @@ def final_figures(
     or of all where each was predicted with its fold, (cuts, n, k), including those of the base
     rate. `pooled`: the scaling that the coordinator sent. `better`: which of several references
     predicts better, according to the training part, or to each fold's in order. `explained`: what
-    the shown arm's model uses; `final_model`: that one. `finishes`: of the arms that have one.
+    the shown arm's model uses; `final_model`: that one; `errors`: its parameters' standard errors,
+    (dim,). `finishes`: of the arms that have one.
     """
     study, task = dataset.study, dataset.study.task
     # All patients, where each was predicted with its fold. What metrics need from them is equal
@@ -189,7 +192,7 @@ def final_figures(
         class_counts=dataset.cells.groups(task.groups(targets)),
         rows_recorded=dataset.num_recorded,
         performance=_performance(
-            dataset, {**arms, **references}, pooled, explained or Explained(), final_model
+            dataset, {**arms, **references}, pooled, explained or Explained(), final_model, errors
         ),
     )
 
@@ -200,6 +203,7 @@ def _performance(
     pooled: Scaling | None,
     explained: Explained,
     final_model: Predictor | None,
+    errors: Tensor | None,
 ) -> Performance:
     """Return curves, groups and effects; without those that cannot be computed."""
     study, arm = dataset.study, shown_arm(dataset.study)
@@ -221,7 +225,8 @@ def _performance(
         found = linear_effects(dataset.study, final_model)
         if found is not None:
             scaling = dataset.scaling(pooled, arm)
-            effects = coefficients(dataset, found, scaling, explained.effects_in_folds)
+            known = None if errors is None else linear_effects(dataset.study, errors)
+            effects = coefficients(dataset, found, scaling, explained.effects_in_folds, known)
     few = f"Fewer than {dataset.cells.cell} of the tested patients had the outcome, or had not."
     return Performance(
         models=tuple(models),

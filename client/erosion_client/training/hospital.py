@@ -243,7 +243,7 @@ class Hospital:
         shown = shown_arm(study)
         folds = FoldPredictions(self._kept, study, request.run)
         with faults_of(study.model):
-            personal, finishes = self._predictors(prepared, request)
+            personal, finishes, errors = self._predictors(prepared, request)
             if study.evaluation.folds is None or fold is not None:
                 predictions = {
                     arm: self._predictions(prepared, predictor, request.scaling, arm)
@@ -279,6 +279,7 @@ class Hospital:
             better,
             explained=explained,
             final_model=personal.get(shown),
+            errors=errors.get(shown),
             finishes=finishes,
         )
         return EvaluateResult(figures, {**differing, **layers})
@@ -497,21 +498,27 @@ class Hospital:
 
     def _predictors(
         self, prepared: LocalDataset, request: EvaluateRequest
-    ) -> tuple[dict[str, Predictor], dict[str, FinishFigures]]:
-        """Return what the user predicts with after the last round, and figures of finishes."""
+    ) -> tuple[dict[str, Predictor], dict[str, FinishFigures], dict[str, Tensor]]:
+        """Return what the user predicts with after the last round, by arm.
+
+        With it figures of finishes, and standard errors (dim,), of the arms that have them.
+        """
         study, predictors = request.study, dict[str, Predictor]()
         finishes: dict[str, FinishFigures] = {}
+        errors: dict[str, Tensor] = {}
         for arm in request.parameters:
             settings = arm_of(request, arm)
             work = self._work(prepared, request, arm, Moment(study.rounds + 1))
             own = personal_parameters(settings, work, study.build_context.layout)
             predictors[arm] = own
+            if (known := settings.standard_errors(work)) is not None:
+                errors[arm] = known
             if settings.finish != "none":
                 targets, patients = prepared.training_targets, prepared.training_patients.numpy()
                 predictors[arm], finishes[arm] = finished(
                     study.task, prepared.model, own, work.inputs, targets, patients
                 )
-        return predictors, finishes
+        return predictors, finishes, errors
 
     def _work(
         self,

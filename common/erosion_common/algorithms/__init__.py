@@ -25,6 +25,7 @@ from erosion_common.algorithms.geometric_median import GeometricMedian
 from erosion_common.algorithms.krum import Krum, MultiKrum
 from erosion_common.algorithms.local import Local
 from erosion_common.algorithms.model_averaging import ModelAveraging
+from erosion_common.algorithms.newton import Newton
 from erosion_common.algorithms.scaffold import Scaffold
 from erosion_common.algorithms.server_optimizer import AggregatingArm
 from erosion_common.algorithms.trimmed_mean import CoordinateMedian, TrimmedMean
@@ -55,6 +56,7 @@ _OURS: tuple[type[ArmBase], ...] = (
     FedProx,
     Scaffold,
     FedLin,
+    Newton,
     Ensemble,
     Gems,
     NetworkGems,

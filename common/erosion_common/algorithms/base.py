@@ -299,6 +299,9 @@ class ArmBase(Settings):
     # compares updates as of equally many steps, which hospitals then report
     measured_attachments: ClassVar[tuple[str, ...]] = ()
     # what others train on as it comes; what the method bounds itself is not among them
+    sends_gradients: ClassVar[bool] = False
+    # exact ones, of all patients at once: a site lets them leave, or does not take part
+    discloses: ClassVar[str] = ""  # by attachments, in words for a site that reviews the study
 
     algorithm: str = Field(description="The method. Left out: the arm's name.")
     own_parameters: tuple[str, ...] = Field(
@@ -364,6 +367,14 @@ class ArmBase(Settings):
         (dim,), or (m, dim) for a mean over m models' predictions.
         """
         return work.received
+
+    def standard_errors(self, work: LocalWork) -> Tensor | None:
+        """Return those of the final parameters (dim,), as the user's site knows them, or None.
+
+        With two classes the difference of two parameters' is that of their difference.
+        """
+        del work
+        return None
 
     @property
     def trainings(self) -> int:

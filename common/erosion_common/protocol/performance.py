@@ -140,6 +140,7 @@ class Coefficient(Settings):
     category: str | None = Field(default=None, max_length=200)
     value: Figure  # log odds of the event, or of its hazard; or in the outcome's unit
     refits: Estimate | None = None  # the same, with an interval from the folds' models
+    pooled: Estimate | None = None  # the same, by the standard error of an exact regression
     alone: Estimate | None = None  # of the user's patients alone, bootstrapped
 
 

@@ -214,6 +214,12 @@ class Study(Settings):
                 f"federation.compression = {self.federation.compression!r} cannot go with sealed"
                 " rounds: their sums are of exact numbers; leave it out"
             )
+        exact = [name for name, arm in self.arms.items() if arm.sends_gradients]
+        if exact and self.federation.compression != "none":
+            raise ValueError(
+                f"federation.compression = {self.federation.compression!r}: arms.{exact[0]} needs"
+                " exact numbers; leave it out"
+            )
         if self.federation.sealed and (problem := self._problem_with_sealing()):
             raise ValueError(f"federation.sealed = true: {problem}")
         if self.privacy is not None and (problem := self._problem_with_privacy()):

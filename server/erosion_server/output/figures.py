@@ -348,7 +348,7 @@ def tables(found: Performance) -> Iterator[Drawing]:
         of = {
             "subgroups": ("discrimination", "gap", "calibration"),
             "importance": ("loss",),
-            "coefficients": ("refits", "alone"),
+            "coefficients": ("refits", "pooled", "alone"),
         }[name]
         if drawn:
             headings = [f"{each}{end}" for each in of for end in ("", "_low", "_high")]

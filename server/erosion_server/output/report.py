@@ -462,9 +462,17 @@ def _effects(run: RunData, found: Performance) -> dict[str, Any]:
         return Estimate(value=value, low=low, high=high)
 
     refitted = any(each.refits is not None for each in found.coefficients)
+    has_errors = any(each.pooled is not None for each in found.coefficients)
     rows: list[Row] = []
     every = [
-        (each, shown(each.refits or Estimate(value=each.value, low=each.value, high=each.value)))
+        (
+            each,
+            shown(
+                each.pooled
+                or each.refits
+                or Estimate(value=each.value, low=each.value, high=each.value)
+            ),
+        )
         for each in found.coefficients[:MOST_COLUMNS_SHOWN]
     ]
     ends = [
@@ -479,18 +487,27 @@ def _effects(run: RunData, found: Performance) -> dict[str, Any]:
         alone = shown(each.alone)
         middle = 1.0 if is_ratio else 0.0
         drawn = strip(estimate, span, middle, alone, logarithmic=is_ratio)
-        own = own if refitted else Cell(own.value)
+        own = own if refitted or has_errors else Cell(own.value)
         rows.append((name, own, _estimated(alone), drawn))
+    remark = (
+        "The model's own figure has no interval, because it was trained once; a study with"
+        " evaluation.folds refits it."
+    )
+    if has_errors:
+        remark = (
+            "The first interval is 1.96 standard errors to either side, of the regression of all"
+            " hospitals' patients together."
+        )
+    elif refitted:
+        remark = (
+            "The first interval comes from the folds' models (a grouped jackknife): it shows how"
+            " far the figure moves with the user's patients, the other hospitals' being the same."
+        )
     return {
         "effects": rows,
         "effect_caption": f"{what}s of {found.shown}, per standard deviation or category",
         "effect_headings": ("Column", what, f"{run.shown(run.result.user)} alone", "Plot"),
-        "effect_remark": "The first interval comes from the folds' models (a grouped jackknife): it"
-        " shows how far the figure moves with the user's patients, the other hospitals' being the"
-        " same."
-        if refitted
-        else "The model's own figure has no interval, because it was trained once; a study with"
-        " evaluation.folds refits it.",
+        "effect_remark": remark,
     }
 
 
