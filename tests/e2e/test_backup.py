@@ -12,6 +12,8 @@ import torch
 
 from erosion.simulation.free_ports import free_address
 from erosion.simulation.simulator import simulate
+from erosion_client.finding import Severity
+from erosion_client.preflight.check import check_state
 from erosion_client.site_file import load_site
 from erosion_client.training.hospital import Hospital
 from erosion_common.errors import EnrolmentError, SiteError
@@ -108,6 +110,8 @@ def test_a_deleted_federation_is_restored_and_ends_with_the_same_bits(
         assert main(["log", "verify", str(load_site(path).records_folder / "sent.jsonl")]) == 0
     # Half of a backup is refused.
     (load_site(sites["bob"]).consent_folder / "secret.key").unlink()
+    outcomes = [check_state(load_site(sites[name])).outcome for name in ("carol", "bob")]
+    assert outcomes == [Severity.OK, Severity.FAILED]
     client = ["client", str(sites["bob"]), "--give-up-seconds", "5"]
     assert main(client) == SiteError.exit_code
     home = live / "coordinator"

@@ -239,9 +239,9 @@ def check_state(site: Site) -> Finding:
     what, folder = "state", site.consent_folder
     try:
         try_to_write(folder)
-        if (folder / SECRET_NAME).exists():
-            site_secret(folder)
+        secret = site_secret(folder) if (folder / SECRET_NAME).exists() else b""
         with closing(Records.existing(site)) as records:
+            records.check_secret(secret, first=False)
             if records.path is not None and not os.access(records.path, os.W_OK):
                 raise PermissionError(EACCES, os.strerror(EACCES), str(records.path))
             records.studies.all()

@@ -70,13 +70,17 @@ class Records:
         """Commit all or nothing, with exclusive access for one program."""
         return self._file.transaction()
 
-    def check_secret(self, secret: bytes) -> None:
-        """Raise SiteError where patients were noted with another secret: none were recognised."""
+    def check_secret(self, secret: bytes, *, first: bool = True) -> None:
+        """Raise SiteError where patients were noted with another secret: none were recognised.
+
+        `first`: whether it is noted where there is none.
+        """
         name = hashlib.sha256(b"erosion book" + secret).hexdigest()
         with self.transaction():
-            self._file.execute("update owner set secret = ? where secret is null", (name,))
+            if first:
+                self._file.execute("update owner set secret = ? where secret is null", (name,))
             ((known,),) = self._file.execute("select secret from owner")
-        if known != name:
+        if known not in (None, name):
             raise SiteError(
                 f"{self.path} was made with another secret.key than lies in its folder, and no"
                 " patient would be recognised. Restore both from one backup. Where the secret is"
