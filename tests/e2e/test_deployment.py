@@ -26,8 +26,9 @@ from erosion_server.link import Link, spool
 from erosion_server.output.events import RunEvent
 from erosion_server.output.observers import InBackground
 from erosion_server.run.journal import read_journal, read_records
+from tests.support import federation as support_federation
 from tests.support import programs
-from tests.support.federation import Federation, deployed, small_study
+from tests.support.federation import Federation, deployed, small_study, write_site
 from tests.support.patience import PATIENCE
 
 
@@ -192,6 +193,27 @@ def test_every_kind_of_method_agrees_with_its_simulation_and_the_result_predicts
     _, finished = read_model(folder.path, "finished")
     assert isinstance(finished, Finished)
     assert torch.equal(finished.layers, simulated.personal["finished (finish)"])
+
+
+def test_a_pooled_regression_agrees_with_its_simulation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def letting_gradients_leave(*place: Any) -> Path:
+        path = write_site(*place)
+        path.write_text(f"{path.read_text()}[limits]\nmin_local_steps = 1\n")
+        return path
+
+    monkeypatch.setattr(support_federation, "write_site", letting_gradients_leave)
+    eroded = {"algorithm": "newton", "penalty": 0.1, "distance_penalty": 0.1}
+    study = small_study(arms={"newton": {}, "eroded": eroded}, rounds=9)
+    with deployed(study, tmp_path) as (federation, result):
+        federation.compare_with_simulation()
+        last = [r for r in federation.observer.records if r.arm == "newton"][-1]
+    asked = {name: record.outcome for name, record in last.hospitals.items()}
+    assert last.outcome == "stopped"
+    assert asked == {"alice": "accepted", "bob": "not_asked", "carol": "not_asked"}
+    assert result.performance is not None
+    assert all(each.pooled is not None for each in result.performance.coefficients)
 
 
 def test_settings_are_chosen_alike_in_a_deployment_and_in_a_simulation(tmp_path: Path) -> None:

@@ -783,6 +783,12 @@ def test_predictions_are_drawn_and_each_figure_has_its_files(folder: Path) -> No
     assert any("0.70 (0.50 to 0.90)" in sentence for sentence in values["cautions"])
 
 
+def test_an_exact_regression_is_shown_with_its_own_interval() -> None:
+    effect = {"column": "mean radius", "value": 0.693147, "pooled": estimated(0.693147, 0.2)}
+    values = values_of(with_performance(performance(coefficients=[effect])))
+    assert values["effects"][0][1] == Cell("2.00", "1.64 to 2.44")
+
+
 @pytest.mark.parametrize(("ratio", "says"), [(1.5, "too high"), (0.6, "too low"), (1.0, "")])
 def test_a_group_whose_risks_are_off_is_named_at_the_top(ratio: float, says: str) -> None:
     group = {"column": "sex", "group": "female", "num_patients": 40}
