@@ -6,8 +6,9 @@ import tomllib
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,17 @@ BIRTH, BEGIN, END, DATE = (_WORDS["dates"][key] for key in ("birth", "begin", "e
 _KEYS, _PLACE_WORDS = _WORDS["keys"], _WORDS["places"]
 
 
-_Parts = tuple[NDArray[np.float64], NDArray[np.float64]]  # smaller and larger values, sorted
+class _Split(NamedTuple):
+    """Values on both sides of the widest gap."""
+
+    below: float  # their median
+    above: float
+    gap: float  # between all but a few on each side
+    cut: float
+    share_below: float  # of the rows
+    are_alike_in_width: bool  # by their middle halves
+
+
 To = tuple[float, float]  # factor and offset to the quantity's first unit
 
 
@@ -140,60 +151,65 @@ def mixed_units(name: str, values: NDArray[np.float64]) -> MixedUnits | None:
     if len(rows) < FEWEST_MIXED or rows[0] == rows[-1]:
         return None
     named = [quantity for quantity in QUANTITIES if mentions(name, quantity.words)]
+    logarithms = np.log(rows) if rows[0] > 0 else None
+    split = cache(lambda of_logarithms, least: _split(logarithms if of_logarithms else rows, least))
     found: list[MixedUnits] = []
     for quantity in named or QUANTITIES:
         least = LEAST_MIXED_TIME if "days" in quantity.units else LEAST_MIXED
         least = least if named else max(least, LEAST_MIXED_UNNAMED)
-        parts = [_parts(rows, least), _parts(np.log(rows), least) if rows[0] > 0 else None]
         for change in _between(quantity, "", ""):
-            if one := _apart_by(change, parts[change.offset == 0], is_named=bool(named)):
+            parts = split(change.offset == 0, least)
+            if parts and (one := _apart_by(change, parts, is_named=bool(named))):
                 found.append(one)
     return min(found, key=lambda one: one.unlike, default=None)
 
 
-def _apart_by(change: UnitChange, parts: _Parts | None, *, is_named: bool) -> MixedUnits | None:
+def _apart_by(change: UnitChange, parts: _Split, *, is_named: bool) -> MixedUnits | None:
     """Return the change that would merge two distributions; `parts` of logarithms for a factor.
 
     Where the column's name says no quantity (`is_named`), both must also have one width.
     """
-    if parts is None:
-        return None
     is_ratio = change.offset == 0
-    below, above = parts
-    if min(len(np.unique(below)), len(np.unique(above))) < FEWEST_DISTINCT:
-        return None  # codes, or doses
     if is_ratio and change.factor < (LEAST_FACTOR if is_named else LEAST_FACTOR_UNNAMED):
         return None
-    if not is_named and not (is_ratio and _alike_in_width(below, above)):
+    if not is_named and not (is_ratio and parts.are_alike_in_width):
         return None
-    middle = float(np.median(below))
-    moved = change.factor * middle + change.offset
+    moved = change.factor * parts.below + change.offset
     if is_ratio:
-        moved = middle + math.log(change.factor)
-    way, gap = moved - middle, np.percentile(above, 2) - np.percentile(below, 98)
-    unlike = abs(float(np.median(above)) - moved)
+        moved = parts.below + math.log(change.factor)
+    way = moved - parts.below
+    unlike = abs(parts.above - moved)
     most = UNLIKE * (min(way, 2.0) if is_ratio else way) if is_named else UNLIKE_UNNAMED
-    if way <= 0 or gap < APART * way or unlike > most:
+    if way <= 0 or parts.gap < APART * way or unlike > most:
         return None
-    cut = float(below[-1] + above[0]) / 2
-    share = len(below) / (len(below) + len(above))
-    return MixedUnits(change, math.exp(cut) if is_ratio else cut, share, unlike, is_named)
+    cut = math.exp(parts.cut) if is_ratio else parts.cut
+    return MixedUnits(change, cut, parts.share_below, unlike, is_named)
 
 
-def _alike_in_width(below: NDArray[np.float64], above: NDArray[np.float64]) -> bool:
-    """Return whether the middle halves of two sorted distributions are about as wide."""
-    one, other = (float(np.ptp(np.percentile(part, (25, 75)))) for part in (below, above))
-    return min(one, other) > 0.5 * max(one, other) > 0
+def _split(rows: NDArray[np.float64] | None, least: float) -> _Split | None:
+    """Return sorted values in two, at the widest gap with enough values on each side.
 
-
-def _parts(rows: NDArray[np.float64], least: float) -> _Parts | None:
-    """Return sorted values on both sides of the widest gap with enough values on each."""
+    None where there are too few, or so few distinct ones that they are codes, or doses.
+    """
+    if rows is None:
+        return None
     fewest = max(3, math.ceil(least * len(rows)))
     gaps = np.diff(rows)[fewest - 1 : len(rows) - fewest]
     if not len(gaps):
         return None
     cut = int(gaps.argmax()) + fewest
-    return rows[:cut], rows[cut:]
+    below, above = rows[:cut], rows[cut:]
+    if min(len(np.unique(below)), len(np.unique(above))) < FEWEST_DISTINCT:
+        return None
+    one, other = (float(np.ptp(np.percentile(part, (25, 75)))) for part in (below, above))
+    return _Split(
+        below=float(np.median(below)),
+        above=float(np.median(above)),
+        gap=float(np.percentile(above, 2) - np.percentile(below, 98)),
+        cut=float(below[-1] + above[0]) / 2,
+        share_below=len(below) / len(rows),
+        are_alike_in_width=min(one, other) > 0.5 * max(one, other) > 0,
+    )
 
 
 def unit_text(unit: UnitChange) -> str:
