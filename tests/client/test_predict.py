@@ -229,7 +229,7 @@ def test_another_hospitals_model(tmp_path: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": 2}, "is of format 2; this version of the program reads format 1"),
+        ({"format": 2}, "is of format 2; erosion "),
         ({"later": True}, "later is not a known key"),
         ({"scaling": {"mean": [0.0], "deviation": [1.0]}}, "scales another number of columns"),
         ({"model": {"name": "mlp"}}, "model.safetensors does not fit model.json"),

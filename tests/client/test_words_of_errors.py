@@ -24,7 +24,7 @@ from tests.support.served import Served, refusal_in
 from tests.support.small_study import make_site, make_study, twenty_patients
 
 ROOT = Path(__file__).resolve().parents[2]
-QUOTES_ALL = (Refusal,)  # whose `public` is the whole message
+QUOTES_ALL = (Refusal, wire.AnotherVersion)  # whose `public` is the whole message
 DIM = 6  # of the logistic regression
 
 
@@ -174,10 +174,11 @@ NEAR_DATA = {"dataset", "disclosure", "evaluation", "records", "sealed", "traini
 QUOTED = """
 ', '.join(arms) | ', '.join(bad) | ', '.join(limits.models) | ', '.join(limits.studies)
 ', '.join(names) | ', '.join(settings.site_steps()) | ', '.join(sorted(strangers))
-', '.join(sorted(unknown)) | ', '.join(study.hospitals) | '; '.join(reasons) | _REMEDY
-_in_words(short, _for_more_steps) | _in_words(small, _for_more_rows) | arm | budget.evaluations
+', '.join(sorted(unknown)) | ', '.join(study.arms) | ', '.join(study.everyone) | '; '.join(reasons) | _REMEDY
+_in_words(short, _for_more_steps) | _in_words(small, _for_more_rows) | arm | budget.evaluations | cells.cell
 budget.rounds | built | columns | cost | delta | dim | fewer | first_mistake(mismatch, 'form')
-fold.cut | fold.number | fold.of | folds[0].of | folds_key(folds) | in_trials | key | label | left
+fold.cut | fold.number | fold.of | folds[0].of | folds_key(folds) | hospital | in_trials
+key | label | lacking | left | len(request.parameters)
 len(pooled.deviation) | len(pooled.mean) | length | limit | limits.largest_round
 limits.max_parameters | limits.max_rounds | limits.min_batch_size | limits.min_cell
 limits.min_class | limits.min_local_steps | limits.min_patients | longest | method | most | name

@@ -157,7 +157,7 @@ def _records(folder: Path) -> Finding:
 WEAKER: Mapping[str, tuple[str, ...]] = {
     "lower": (
         "limits.min_patients limits.min_cell limits.min_class limits.min_local_steps",
-        "limits.min_batch_size limits.min_summed log.keep_days",
+        "limits.min_batch_size limits.min_summed log.keep_days approval.people",
     ),
     "higher": (  # None: no limit
         "limits.max_rounds limits.max_parameters limits.epsilon limits.delta limits.largest_share",
@@ -170,7 +170,9 @@ WEAKER: Mapping[str, tuple[str, ...]] = {
     ),
     "never": (
         "limits.studies limits.models limits.as_user limits.sealed_only limits.summed_with",
+        "limits.validation",
         "log.file_megabytes compute.threads compute.device compute.state compute.weights",
+        "compute.account",
         "coordinator.address coordinator.root_certificate coordinator.certificate",
         "coordinator.private_key",
     ),
