@@ -174,8 +174,10 @@ NEAR_DATA = {"dataset", "disclosure", "evaluation", "records", "sealed", "traini
 QUOTED = """
 ', '.join(arms) | ', '.join(bad) | ', '.join(limits.models) | ', '.join(limits.studies)
 ', '.join(names) | ', '.join(settings.site_steps()) | ', '.join(sorted(strangers))
-', '.join(sorted(unknown)) | ', '.join(study.arms) | ', '.join(study.everyone) | '; '.join(reasons) | _REMEDY
-_in_words(short, _for_more_steps) | _in_words(small, _for_more_rows) | arm | budget.evaluations | cells.cell
+', '.join(sorted(unknown)) | ', '.join(study.arms) | ', '.join(study.everyone)
+'; '.join(reasons) | _REMEDY
+_in_words(short, _for_more_steps) | _in_words(small, _for_more_rows) | arm | budget.evaluations
+cells.cell
 budget.rounds | built | columns | cost | delta | dim | fewer | first_mistake(mismatch, 'form')
 fold.cut | fold.number | fold.of | folds[0].of | folds_key(folds) | hospital | in_trials
 key | label | lacking | left | len(request.parameters)
