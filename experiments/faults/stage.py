@@ -58,7 +58,7 @@ def small_study(**changes: Any) -> Study:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenRound:
     """A line of the journal, and when it was there."""
 
     at: float  # time.monotonic()
@@ -90,7 +90,7 @@ class Stage:
         self.clocks: dict[str, SteppedClock] = {}  # of programs with their own wall clock
         self.programs: dict[str, Program] = {}  # the latest of each name
         self._started: list[Program] = []
-        self.rounds: list[Seen] = []
+        self.rounds: list[SeenRound] = []
         self._closed = threading.Event()
         if network is None:
             host, (port,) = LOOPBACK, free_ports(1)
@@ -163,10 +163,10 @@ class Stage:
         """Until `wanted`; the excuse is what everybody said last."""
         wait_until(wanted, self._last_words)
 
-    def first(self, wanted: Callable[[Seen], bool], since: float) -> Seen:
+    def first(self, wanted: Callable[[SeenRound], bool], since: float) -> SeenRound:
         """Return the first round after `since` that is as `wanted`."""
 
-        def found() -> Seen | None:
+        def found() -> SeenRound | None:
             return next((s for s in self.rounds if s.at > since and wanted(s)), None)
 
         self.wait(found)
@@ -186,7 +186,7 @@ class Stage:
             for line in self.journal():
                 if line["round"] not in known:
                     known.add(line["round"])
-                    self.rounds.append(Seen(time.monotonic(), line))
+                    self.rounds.append(SeenRound(time.monotonic(), line))
 
     def _start(self, label: str, arguments: list[str], machine: str) -> Program:
         within = [] if self.network is None else self.network.inside(machine)
@@ -285,7 +285,7 @@ class Observation:
             seconds_to_recover=back.at - since if back and since else None,
         )
 
-    def _reasons(self, after: list[Seen]) -> tuple[str, ...]:
+    def _reasons(self, after: list[SeenRound]) -> tuple[str, ...]:
         if self.site is None:
             return ()
         entries = [seen.line["hospitals"][self.site] for seen in after]
@@ -295,7 +295,7 @@ class Observation:
             for words, count in counts.items()
         )
 
-    def _is_back(self, seen: Seen) -> bool:
+    def _is_back(self, seen: SeenRound) -> bool:
         return seen.has(self.site) if self.site else seen.is_done
 
     def _said(self, who: str) -> tuple[str, ...]:

@@ -14,7 +14,14 @@ from torch import Tensor, nn
 import erosion
 from erosion.simulation.simulator import simulate
 from erosion_client.evaluation import finish
-from erosion_client.evaluation.finish import Fit, Seen, average, finished, fit_classes, fit_number
+from erosion_client.evaluation.finish import (
+    Fit,
+    Regressed,
+    average,
+    finished,
+    fit_classes,
+    fit_number,
+)
 from erosion_common.algorithms.fedavg import FedAvg
 from erosion_common.algorithms.weight_erosion import WeightErosion
 from erosion_common.errors import CheckpointError
@@ -52,8 +59,8 @@ TASKS: dict[str, dict[str, Any]] = {
 }
 
 
-def seen(columns: Floats, offset: Floats, outcome: Floats, intercepts: int = 0) -> Seen:
-    return Seen(columns, intercepts, offset, outcome, np.ones(len(outcome)))
+def seen(columns: Floats, offset: Floats, outcome: Floats, intercepts: int = 0) -> Regressed:
+    return Regressed(columns, intercepts, offset, outcome, np.ones(len(outcome)))
 
 
 def task_of(name: str) -> Task:
@@ -167,7 +174,7 @@ def test_last_layers_give_the_fitted_outputs(
     task, network, parameters, inputs, targets = made(name, model=model)
     values: list[Floats] = []
 
-    def known(of: Seen, _fit: Any, *, alone: bool) -> Any:
+    def known(of: Regressed, _fit: Any, *, alone: bool) -> Any:
         values.append(np.append(2.0, np.linspace(-1, 1, of.offset.shape[1] * of.columns.shape[1])))
         return [Fit(values[-1], 0.0, 0.0)], np.ones(1), -1e9 if alone else 0.0
 

@@ -25,7 +25,7 @@ from erosion_common.program.command_line import main, parser
 from erosion_common.rounds.events import HospitalJoined, HospitalLeft, RoundFinished
 from erosion_common.support import expiry, exporter, monitoring, web_server
 from erosion_common.support.exporter import exporting
-from erosion_common.support.monitoring import Figure, exposition, figures_of_this_program
+from erosion_common.support.monitoring import Sample, exposition, figures_of_this_program
 from erosion_common.support.status import StatusFile
 from erosion_server.output.events import ObserverDropped, StudyFailed, StudyStarted
 from erosion_server.run.status import CoordinatorStatus, queue_status
@@ -176,7 +176,7 @@ HOSTILE = 'a"b\\c\nerosion_health 7\n\x1b[31m' + "x" * 1000
 
 
 def test_a_label_of_any_text_stays_one_label() -> None:
-    found = read(exposition([Figure("health", 0, {"study": HOSTILE}), Figure("hospitals", 1.25)]))
+    found = read(exposition([Sample("health", 0, {"study": HOSTILE}), Sample("hospitals", 1.25)]))
     ((labels, health),) = found["erosion_health"].items()
     assert health == 0
     assert len(dict(labels)["study"]) <= monitoring.MOST_LABEL

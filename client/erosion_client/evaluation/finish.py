@@ -51,7 +51,7 @@ class Fit(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Seen:
+class Regressed:
     """What is fitted: n rows, F outputs, p columns."""
 
     columns: Floats  # (n, p) ones or intervals, then z
@@ -67,10 +67,10 @@ class Seen:
         return np.array([2 * slope, *of_output * self.offset.shape[1]])
 
 
-Fitter = Callable[[Seen, Floats], Fit]
+Fitter = Callable[[Regressed, Floats], Fit]
 
 
-def fit_classes(seen: Seen, curvatures: Floats) -> Fit:
+def fit_classes(seen: Regressed, curvatures: Floats) -> Fit:
     """Fit logits by Newton's steps, halved where they are too long; one output is of two classes.
 
     Evidence: -objective + (log det of the priors' curvature - log det of all curvature) / 2.
@@ -123,7 +123,7 @@ def fit_classes(seen: Seen, curvatures: Floats) -> Fit:
     )
 
 
-def fit_number(seen: Seen, curvatures: Floats) -> Fit:
+def fit_number(seen: Regressed, curvatures: Floats) -> Fit:
     """Fit a number in closed form; its variance, of prior 1 / variance, is integrated out."""
     x = np.column_stack([seen.offset, seen.columns])
     centre = np.eye(len(curvatures))[0]
@@ -148,13 +148,15 @@ def _first_variance(hessian: Floats) -> float:
     return float(np.linalg.solve(hessian, np.eye(len(hessian))[0])[0])
 
 
-def average(seen: Seen, fit: Fitter, *, alone: bool) -> tuple[list[Fit], Floats, float]:
+def average(seen: Regressed, fit: Fitter, *, alone: bool) -> tuple[list[Fit], Floats, float]:
     """Return all models of the grid, their weights, and the log of their mean evidence.
 
     `alone`: without the offset, and with slopes of 0.
     """
     if alone:
-        seen = Seen(seen.columns, seen.num_intercepts, 0 * seen.offset, seen.outcome, seen.weight)
+        seen = Regressed(
+            seen.columns, seen.num_intercepts, 0 * seen.offset, seen.outcome, seen.weight
+        )
     tried = product(SLOPES[:1] if alone else SLOPES, STRENGTHS)
     intercept = ALONE if alone else INTERCEPT
     found = [fit(seen, seen.curvatures(slope, intercept, strength)) for slope, strength in tried]
@@ -239,7 +241,7 @@ def _components(scaled: Floats, most: int) -> Floats:
 
 def _seen(
     task: Task, scaled: Floats, offset: Floats, targets: Targets, weight: Floats
-) -> tuple[Seen, Fitter]:
+) -> tuple[Regressed, Fitter]:
     """Return the rows as the task has them, and how they are fitted."""
     ones = np.ones((len(scaled), 1))
     if isinstance(task, Survival):
@@ -249,13 +251,13 @@ def _seen(
         hazard = offset[row, interval][:, None] + task.start
         columns = np.hstack([periods, scaled[row]])
         events = died[row, interval][:, None]
-        return Seen(columns, periods.shape[1], hazard, events, weight[row]), fit_classes
+        return Regressed(columns, periods.shape[1], hazard, events, weight[row]), fit_classes
     columns = np.hstack([ones, scaled])
     if isinstance(task, Regression):
         number = (targets[:, None] - task.centre) / task.spread
-        return Seen(columns, 1, offset, number, weight), fit_number
+        return Regressed(columns, 1, offset, number, weight), fit_number
     classes = np.eye(task.num_outputs)[targets.astype(np.int64)][:, -offset.shape[1] :]
-    return Seen(columns, 1, offset, classes, weight), fit_classes
+    return Regressed(columns, 1, offset, classes, weight), fit_classes
 
 
 def _slope(found: list[Fit], weights: Floats) -> Estimate:

@@ -28,7 +28,7 @@ BIRTH, BEGIN, END, DATE = (_WORDS["dates"][key] for key in ("birth", "begin", "e
 _KEYS, _PLACE_WORDS = _WORDS["keys"], _WORDS["places"]
 
 
-class _Split(NamedTuple):
+class _Halves(NamedTuple):
     """Values on both sides of the widest gap."""
 
     below: float  # their median
@@ -164,7 +164,7 @@ def mixed_units(name: str, values: NDArray[np.float64]) -> MixedUnits | None:
     return min(found, key=lambda one: one.unlike, default=None)
 
 
-def _apart_by(change: UnitChange, parts: _Split, *, is_named: bool) -> MixedUnits | None:
+def _apart_by(change: UnitChange, parts: _Halves, *, is_named: bool) -> MixedUnits | None:
     """Return the change that would merge two distributions; `parts` of logarithms for a factor.
 
     Where the column's name says no quantity (`is_named`), both must also have one width.
@@ -186,7 +186,7 @@ def _apart_by(change: UnitChange, parts: _Split, *, is_named: bool) -> MixedUnit
     return MixedUnits(change, cut, parts.share_below, unlike, is_named)
 
 
-def _split(rows: NDArray[np.float64] | None, least: float) -> _Split | None:
+def _split(rows: NDArray[np.float64] | None, least: float) -> _Halves | None:
     """Return sorted values in two, at the widest gap with enough values on each side.
 
     None where there are too few, or so few distinct ones that they are codes, or doses.
@@ -202,7 +202,7 @@ def _split(rows: NDArray[np.float64] | None, least: float) -> _Split | None:
     if min(len(np.unique(below)), len(np.unique(above))) < FEWEST_DISTINCT:
         return None
     one, other = (float(np.ptp(np.percentile(part, (25, 75)))) for part in (below, above))
-    return _Split(
+    return _Halves(
         below=float(np.median(below)),
         above=float(np.median(above)),
         gap=float(np.percentile(above, 2) - np.percentile(below, 98)),

@@ -48,7 +48,7 @@ MOST_HOSPITALS = 1000  # with series of their own
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class Sample:
     """One figure of a status."""
 
     name: str  # in METRICS
@@ -56,7 +56,7 @@ class Figure:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-def figures_of(values: Mapping[str, Any], level: Level) -> Iterator[Figure]:
+def figures_of(values: Mapping[str, Any], level: Level) -> Iterator[Sample]:
     """Yield the figures in a status file's values. Raises TypeError, ValueError, AttributeError."""
     if "site" in values:
         whose = {"site": str(values["site"]), "coordinator": str(values.get("coordinator"))}
@@ -66,78 +66,78 @@ def figures_of(values: Mapping[str, Any], level: Level) -> Iterator[Figure]:
     else:
         whose = {"study": str(values.get("study")), "run": str(values.get("run"))}
         found = _of_run(values)
-    for figure in [Figure("health", level), *found, *_of_both(values)]:
-        yield Figure(figure.name, figure.value, {**whose, **figure.labels})
+    for figure in [Sample("health", level), *found, *_of_both(values)]:
+        yield Sample(figure.name, figure.value, {**whose, **figure.labels})
 
 
-def _of_both(values: Mapping[str, Any]) -> Iterator[Figure]:
+def _of_both(values: Mapping[str, Any]) -> Iterator[Sample]:
     yield from _counts("answers_total", "outcome", values.get("answers"))
     yield from _counts("denials_total", "reason", values.get("denials"))
     for name in ("received_bytes", "sent_bytes"):
         if name in values:
-            yield Figure(name + TOTAL, values[name])
+            yield Sample(name + TOTAL, values[name])
     yield from _time("certificate_expiry", values.get("certificate_expires"))
 
 
-def _of_run(values: Mapping[str, Any]) -> Iterator[Figure]:
+def _of_run(values: Mapping[str, Any]) -> Iterator[Sample]:
     phase = str(values.get("phase")).partition(",")[0]
-    yield from (Figure("phase", phase == each, {"phase": each}) for each in PHASES)
+    yield from (Sample("phase", phase == each, {"phase": each}) for each in PHASES)
     if values.get("arm"):
-        yield Figure("round", values.get("round", 0))
-        yield Figure("rounds_planned", values.get("rounds", 0))
+        yield Sample("round", values.get("round", 0))
+        yield Sample("rounds_planned", values.get("rounds", 0))
     yield from _counts("rounds_total", "outcome", values.get("rounds_ended"))
     yield from _counts("rejections_total", "reason", values.get("rejections"))
-    yield Figure("rounds_seconds_total", values.get("rounds_seconds", 0.0))
+    yield Sample("rounds_seconds_total", values.get("rounds_seconds", 0.0))
     yield from _time("last_round", values.get("last_round", {}).get("ended"))
     hospitals = values.get("hospitals", ())
-    yield Figure("hospitals", len(hospitals))
+    yield Sample("hospitals", len(hospitals))
     if values.get("ended"):
         return
     waited_for = {*values.get("missing", ()), *values.get("waiting_for", ())}
     waited_for |= {str(name).partition(" ")[0] for name in values.get("stands_still_for", ())}
     for name in hospitals[:MOST_HOSPITALS]:
-        yield Figure("hospital_connected", name in values.get("connected", ()), {"hospital": name})
-        yield Figure("hospital_waited_for", name in waited_for, {"hospital": name})
-    yield Figure("outputs_dropped", len(values.get("outputs_dropped", ())))
+        yield Sample("hospital_connected", name in values.get("connected", ()), {"hospital": name})
+        yield Sample("hospital_waited_for", name in waited_for, {"hospital": name})
+    yield Sample("outputs_dropped", len(values.get("outputs_dropped", ())))
 
 
-def _of_queue(values: Mapping[str, Any]) -> Iterator[Figure]:
-    yield Figure("queue_studies", len(values.get("studies", ())), {"state": "waiting"})
+def _of_queue(values: Mapping[str, Any]) -> Iterator[Sample]:
+    yield Sample("queue_studies", len(values.get("studies", ())), {"state": "waiting"})
     yield from _counts("queue_studies", "state", values.get("put_away"))
 
 
-def _of_site(values: Mapping[str, Any]) -> Iterator[Figure]:
-    yield Figure("connected", bool(values.get("connected")))
+def _of_site(values: Mapping[str, Any]) -> Iterator[Sample]:
+    yield Sample("connected", bool(values.get("connected")))
     yield from _time("last_sent", values.get("last_sent"))
     for budget, by, used, limit in values.get("account", ()):
         labels = {"budget": str(budget), **({"by": str(by)} if by else {})}
-        yield Figure("budget_used", used, labels)
+        yield Sample("budget_used", used, labels)
         if limit is not None:
-            yield Figure("budget_limit", limit, labels)
+            yield Sample("budget_limit", limit, labels)
 
 
-def _counts(name: str, label: str, counts: Mapping[str, float] | None) -> Iterator[Figure]:
+def _counts(name: str, label: str, counts: Mapping[str, float] | None) -> Iterator[Sample]:
     for key, count in (counts or {}).items():
-        yield Figure(name, count, {label: key})
+        yield Sample(name, count, {label: key})
 
 
-def _time(name: str, written: str | None) -> Iterator[Figure]:
+def _time(name: str, written: str | None) -> Iterator[Sample]:
     if written:
-        yield Figure(name + AT, datetime.fromisoformat(written).timestamp())
+        yield Sample(name + AT, datetime.fromisoformat(written).timestamp())
 
 
-def figures_of_this_program() -> list[Figure]:
+def figures_of_this_program() -> list[Sample]:
     """Return the figures of every status that this program keeps, and of its build."""
     from erosion_common.support.software import software_version
 
-    found = [Figure("build_info", 1, {"version": software_version()})]
+    found = [Sample("build_info", 1, {"version": software_version()})]
     for path, values in live_statuses():
         seen = Seen(values, 0.0, is_held=True)
         found += figures_of(values, health(path, seen)[0])
     return found
 
 
-def exposition(figures: Iterable[Figure]) -> str:
+def exposition(figures: Iterable[Sample]) -> str:
     """Return the figures in Prometheus' text format, version 0.0.4; of equal ones the last."""
     by_name: dict[str, dict[str, float]] = {}
     for figure in figures:
