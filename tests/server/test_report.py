@@ -26,7 +26,7 @@ from erosion_server.output.charts import (
     weight_figure,
 )
 from erosion_server.output.pages import Cell
-from erosion_server.output.report import report_values, rounded, write_report
+from erosion_server.output.report import few_patients, report_values, rounded, write_report
 from erosion_server.output.round_facts import news_of
 from erosion_server.output.run_data import RunData, read_run
 from erosion_server.output.tables import print_summary
@@ -921,3 +921,22 @@ def test_a_site_cannot_make_a_page_that_is_not_drawn(folder: Path, value: float)
     for models in (found.models, [nothing, *rest]):
         shown = Performance.model_validate({**found.model_dump(), "models": models})
         ElementTree.fromstring(standalone(values_of(with_performance(shown))["weights"]))
+
+
+@pytest.mark.parametrize(
+    ("shares", "said"),
+    [
+        ({"benign": 20, "malignant": 10}, "About 10 "),
+        ({"benign": 20, "malignant": 0}, "Fewer than 10 "),  # 0: fewer than a cell
+        ({"benign": 500, "malignant": 300}, ""),
+    ],
+)
+def test_few_patients_are_counted_as_they_are_described(
+    shares: Mapping[str, int], said: str
+) -> None:
+    outcome = {"name": "diagnosis", "kind": "outcome", "count": 20, "missing": 0, "shares": shares}
+    num = sum(shares.values())
+    raw = {"min_cell": 10, "num_samples": num, "num_patients": num, "columns": [outcome]}
+    found = "".join(few_patients(make_study(), Summary.model_validate(raw)))
+    assert found.startswith(said)
+    assert bool(found) == bool(said)

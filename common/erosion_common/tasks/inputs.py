@@ -89,18 +89,18 @@ def stands_in(task: Task, *, scaled: bool) -> bool:
     )
 
 
-def few_for_inputs(task: Task, num_events: int) -> str:
+def few_for_inputs(task: Task, num_events: int, how_exact: str = "") -> str:
     """Say that a table's model has many inputs for so few patients; "" where it has not.
 
-    `num_events`: `smallest_group` of the training patients.
+    `num_events`: `smallest_group` of the training patients. `how_exact`: put before it.
     """
     inputs = task.input_shape[0] if isinstance(task, TabularTask) else 0
     if num_events >= FEWEST_PER_INPUT * inputs:
         return ""
     return (
-        f"{num_events} patients {task.group_word} for {inputs} inputs of the model are fewer than"
-        f" {FEWEST_PER_INPUT} for each: trained on them alone, it would learn chance. Fewer"
-        " columns, categories or knots help"
+        f"{how_exact}{num_events} patients {task.group_word} for {inputs} inputs of the model are"
+        f" fewer than {FEWEST_PER_INPUT} for each: trained on them alone, it would learn chance."
+        " Fewer columns, categories or knots help"
     )
 
 

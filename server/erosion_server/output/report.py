@@ -15,11 +15,13 @@ from erosion_common.protocol.messages import (
     Comparison,
     FinalMetrics,
     Metrics,
+    Summary,
 )
 from erosion_common.protocol.performance import Estimate, ModelFigures, Performance
 from erosion_common.rounds.records import HospitalRecord, RoundRecord
 from erosion_common.settings.base import Settings
 from erosion_common.study.sections import Evaluation
+from erosion_common.study.study import Study
 from erosion_common.support.files import write_atomically
 from erosion_common.tasks.inputs import few_for_inputs
 from erosion_server.output.charts import (
@@ -287,13 +289,22 @@ def warnings_of(run: RunData) -> list[str]:
                 f" calibration slope {estimate_text(slope)}."
             )
     found += _groups_off(result.performance)
-    for column in result.patients[result.user].columns if result.user in result.patients else ():
-        if column.kind == "outcome" and column.shares:
-            others = sum(column.shares.values()) - max(column.shares.values())
-            few = few_for_inputs(run.study.task, others)
-            found += [f"{few}."] if few else []
+    if summary := result.patients.get(result.user):
+        found += few_patients(run.study, summary)
     found += [*absences(result.absent), *recounts(result.recounts)]
     return [sentence for sentence in found if sentence not in result.verdict.finding]
+
+
+def few_patients(study: Study, summary: Summary) -> Iterator[str]:
+    """Say that the user's training patients, as described, are few for the model's inputs."""
+    for column in summary.columns:
+        if column.kind == "outcome" and len(column.shares) > 1:
+            *others, _ = sorted(column.shares.values())
+            if any(others):
+                few = few_for_inputs(study.task, sum(others), "About ")
+            else:  # each is of fewer than a cell
+                few = few_for_inputs(study.task, len(others) * summary.min_cell, "Fewer than ")
+            yield from [f"{few}."] if few else []
 
 
 def _groups_off(found: Performance) -> Iterator[str]:
