@@ -26,7 +26,13 @@ from erosion_server.output.charts import (
     weight_figure,
 )
 from erosion_server.output.pages import Cell
-from erosion_server.output.report import few_patients, report_values, rounded, write_report
+from erosion_server.output.report import (
+    few_patients,
+    report_values,
+    rounded,
+    warnings_of,
+    write_report,
+)
 from erosion_server.output.round_facts import news_of
 from erosion_server.output.run_data import RunData, read_run
 from erosion_server.output.tables import print_summary
@@ -940,3 +946,12 @@ def test_few_patients_are_counted_as_they_are_described(
     found = "".join(few_patients(make_study(), Summary.model_validate(raw)))
     assert found.startswith(said)
     assert bool(found) == bool(said)
+
+
+def test_a_model_that_goes_elsewhere_takes_the_finding_s_warning_along() -> None:
+    run = with_performance(performance())
+    slope = next(each for each in warnings_of(data_of(run)) if "calibration slope" in each)
+    said = run.result.verdict.model_copy(update={"finding": f"{slope} And so on."})
+    run = replace(run, result=run.result.model_copy(update={"verdict": said}))
+    assert slope in warnings_of(data_of(run))
+    assert slope not in values_of(run)["cautions"]  # it heads the page

@@ -170,7 +170,7 @@ def report_values(
         result=shown,
         is_rounded=is_rounded,
         loss=task.metric(task.verdict_metric),
-        cautions=warnings_of(run),
+        cautions=[each for each in warnings_of(run) if each not in run.result.verdict.finding],
         bullets=_bullets(run),
         **({} if comparison is None else _how_sure(result, comparison)),
         classes=class_sizes(result.class_counts),
@@ -292,7 +292,7 @@ def warnings_of(run: RunData) -> list[str]:
     if summary := result.patients.get(result.user):
         found += few_patients(run.study, summary)
     found += [*absences(result.absent), *recounts(result.recounts)]
-    return [sentence for sentence in found if sentence not in result.verdict.finding]
+    return found
 
 
 def few_patients(study: Study, summary: Summary) -> Iterator[str]:
