@@ -29,7 +29,8 @@ NAME = "erosion.example.org"
 HOSPITALS = ("north", "south")  # north is the user
 
 INIT = f".venv/bin/erosion enroll init --host {NAME}"
-ENROL = ".venv/bin/erosion enroll site north"
+REQUEST = ".venv/bin/erosion enroll request north"
+SIGN = ".venv/bin/erosion enroll sign node.csr"
 SERVER = ".venv/bin/erosion server STUDY.toml"
 CHECK = ".venv/bin/erosion check north/site.toml --study STUDY.toml"
 REVIEW = ".venv/bin/erosion review north/site.toml --study STUDY.toml"
@@ -112,12 +113,17 @@ def deploy(folder: Path) -> Path:
 
         coordinator.run(INIT)
         for hospital in HOSPITALS:
-            coordinator.run(ENROL, hospital)
+            machines[hospital].run(REQUEST, hospital)
+            asked = machines[hospital].folder / "node.csr"
+            asked.rename(coordinator.folder / asked.name)  # carried there by hand
+            coordinator.run(SIGN)
         server = coordinator.start(SERVER)
         wait_until(lambda: "Listening" in coordinator.said(), coordinator.said)
         for hospital in HOSPITALS:
             kit = coordinator.folder / "federation" / "kits" / f"{hospital}.tar.gz"
-            unpack_kit(kit, machines[hospital].folder)  # carried there by hand
+            unpack_kit(kit, machines[hospital].folder)  # likewise
+            key = machines[hospital].folder / "node.key"
+            key.rename(machines[hospital].folder / hospital / key.name)
             write_patients(machines[hospital].folder / hospital / "patients.csv", hospital)
             machines[hospital].run(CHECK, hospital)
             machines[hospital].run(REVIEW, hospital, "--approve")  # nobody types an answer
@@ -150,7 +156,13 @@ def _for(command: str, hospital: str) -> str:
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "COLUMNS": "110"}
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+        "COLUMNS": "110",
+        "EROSION_CA_PASSPHRASE": "of a test",
+    }
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from erosion_client.site_file import Site
 from erosion_common.program.command_line import parser
 from erosion_common.study.study import Study
 from tests.support.data_flow import page
-from tests.test_what_leaves import models_in
+from tests.support.reply_forms import models_in
 
 ROOT = Path(__file__).resolve().parents[1]
 PAPERS = sorted((ROOT / "docs" / "data-protection").glob("*.md"))

@@ -4,10 +4,8 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import is_dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,37 +17,21 @@ from erosion_client.training.hospital import Hospital
 from erosion_common.algorithms import REGISTRY, steps_of
 from erosion_common.protocol import messages, wire
 from erosion_common.protocol.messages import (
-    DescribeReply,
-    EvaluateReply,
     EvaluateRequest,
     EvaluateResult,
-    StepReply,
     StepResult,
-    SummaryReply,
-    TrainReply,
     TrainRequest,
     TrainResult,
 )
 from erosion_common.sealed import phases
 from erosion_common.study.study import Study
+from tests.support.reply_forms import ATTACHED, FORMS, annotations, models_in
 from tests.support.sealed_study import Line, hospitals, run_in, sealed_study
 from tests.support.small_study import TWO_NUMBERS, make_site, make_study
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "threat-model.md").read_text(encoding="utf-8")
 
-FORMS: dict[str, list[type[BaseModel]]] = {
-    "describe": [DescribeReply],
-    "summary": [SummaryReply],
-    "train": [TrainReply],
-    "train.STEP": [StepReply],
-    f"train.{phases.DISTANCE}": [phases.DistanceSaid],
-    f"train.{phases.MASKED}": [phases.MaskedSaid],
-    f"train.{phases.UNMASK}": [phases.UnmaskSaid],
-    "evaluate": [EvaluateReply],
-    "any of a round": [wire._UnknownStudy],
-    "notice": [wire.Notice],
-}
 # What encodes a reply, of which a site's program has no more.
 ENCODERS = {
     "encode_describe_reply",
@@ -60,7 +42,6 @@ ENCODERS = {
     "encode_unknown_study",
     "encode_notice",
 }
-ANNOUNCING = ("attachment_sizes", "own_attachments")  # what comes beside an update
 BY_THE_ARMS_NAME = "personal parameters"  # arrays of an evaluate reply
 METHODS: dict[str, dict[str, Any]] = {
     **{name: {"algorithm": name} for name in REGISTRY},
@@ -88,12 +69,6 @@ def documented() -> dict[str, set[str]]:
     return dict(found)
 
 
-def annotations(form: type) -> dict[str, Any]:
-    if issubclass(form, BaseModel):
-        return {name: field.annotation for name, field in form.model_fields.items()}
-    return get_type_hints(form)
-
-
 def fields_of(form: type, place: str = "") -> Iterator[str]:
     """By their path; what stands in lists and by names is of its kind."""
     for name, annotation in annotations(form).items():
@@ -104,45 +79,12 @@ def fields_of(form: type, place: str = "") -> Iterator[str]:
             yield from fields_of(model, f"{place}{name}.")
 
 
-def models_in(annotation: Any) -> Iterator[type]:
-    if isinstance(annotation, type) and (
-        issubclass(annotation, BaseModel) or is_dataclass(annotation)
-    ):
-        yield annotation
-    for inner in get_args(annotation):
-        yield from models_in(inner)
-
-
 @pytest.mark.parametrize("message", FORMS)
 def test_every_field_of_a_reply_is_documented(message: str) -> None:
     fields = {field for form in FORMS[message] for field in fields_of(form)}
     named = documented()[message]
     assert fields - named == set()
     assert named - fields == ATTACHED.get(message, set())
-
-
-def attachments() -> set[str]:
-    """Beside an update, of every method with any settings: the keys where they are announced."""
-    found: set[str] = set()
-    folder = ROOT / "common" / "erosion_common" / "algorithms"
-    for path in sorted(folder.rglob("*.py")):
-        place = ".".join(path.relative_to(folder).with_suffix("").parts)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef) and node.name in ANNOUNCING:
-                module = import_module(
-                    f"erosion_common.algorithms.{place}".removesuffix(".__init__")
-                )
-                keys = (k for n in ast.walk(node) if isinstance(n, ast.Dict) for k in n.keys if k)
-                found |= {eval(ast.unparse(key), vars(module)) for key in keys}
-    assert {"ball", "noise"} < found
-    return found
-
-
-ATTACHED: dict[str, set[str]] = {  # arrays with a message
-    "train": {"update", *attachments()},
-    f"train.{phases.DISTANCE}": {phases.SEALED_DISTANCE},
-    f"train.{phases.MASKED}": {phases.WORDS},
-}
 
 
 def test_every_form_of_a_reply_is_one_of_these() -> None:

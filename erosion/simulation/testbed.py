@@ -69,9 +69,9 @@ class _Program:
 
     def last_error(self) -> str:
         """Return the last that it logged as an error, all lines of it; "" where there is none."""
-        entries = re.split(r"^(?=\d{4}-\d\d-\d\d )", self._said(), flags=re.M)
+        entries = re.split(r"^(?=\d{4}-\d\d-\d\dT)", self._said(), flags=re.M)
         errors = [entry for entry in entries if " ERROR " in entry.partition("\n")[0]]
-        return errors[-1].partition(" ERROR ")[2].rstrip() if errors else ""
+        return errors[-1].partition(" ERROR ")[2].rstrip().replace("\\n", "\n") if errors else ""
 
     def last_words(self) -> str:
         """Return what it said last, for a message."""

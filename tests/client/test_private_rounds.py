@@ -253,7 +253,7 @@ def test_a_round_is_not_answered_on_anything_else(tmp_path: Path, other: dict[st
     ("changes", "said"),
     [
         ({"round": 4}, "for 3 rounds"),
-        ({"arm": "local"}, "asks no hospital but the user"),
+        ({"arm": "local"}, "does not ask"),
         ({"step": "gradient"}, "fedavg has train"),
     ],
 )

@@ -54,7 +54,7 @@ def test_it_can_be_named_in_a_study_and_sent(name: str) -> None:
             unfit[algorithm] = str(problem)
         else:
             assert study_from_json(study.canonical_json()) == study
-    assert all("gems" in algorithm for algorithm in unfit), unfit
+    assert all("gems" in algorithm or algorithm == "newton" for algorithm in unfit), unfit
     assert study.task.outcome == name
 
 

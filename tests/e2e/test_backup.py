@@ -76,6 +76,7 @@ def run(folder: Path, sites: dict[str, Path], address: str, *, until: int | None
         for name, site in sites.items():
             program = Forked(name, ["client", str(site)], folder / f"{name}.log")
             stack.callback(program.close)
+        stack.callback(server.close)  # before any site, or it would go on without that one
         if until is None:
             assert server.wait() == 0, server.text()
             return

@@ -273,6 +273,7 @@ SERVER_OPTIONS = {
     "run_config": ["a=1"],
     "run_folder": ["elsewhere"],
     "output": ["metrics"],
+    "metrics": ["9464"],
 }
 
 

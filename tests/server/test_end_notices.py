@@ -52,6 +52,10 @@ class StubLink:
         self.ended: list[tuple[str, ...]] = []
         self.grid, self.clock, self.updates = self, RunningTime(), None
 
+    @property
+    def denials(self) -> dict[str, int]:
+        return {}
+
     def open(self, _spool: Path | None = None) -> "StubLink":
         return self
 

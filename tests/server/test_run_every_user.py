@@ -73,7 +73,8 @@ def test_a_part_knows_that_other_hospitals_wait_for_its_user(
         raise RunError("that is all")
 
     monkeypatch.setattr(study_strategy, "run_study", run_study)
-    link = Mock(enrolled_only=False, certificate_expires=None, open=lambda _: Mock(updates=None))
+    link = Mock(enrolled_only=False, certificate_expires=None, denials={})
+    link.open = lambda _: Mock(updates=None, denials={})
     for study in (STUDY.for_user("bob"), STUDY):
         own = new_run_folder(folder.path.parent, study)
         with Observers({}) as observers, pytest.raises(RunError):

@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel
 
-from tests.test_what_leaves import ATTACHED, FORMS, annotations, models_in
+from tests.support.reply_forms import ATTACHED, FORMS, annotations, models_in
 
 SAYS = {
     "describe": "who is there and how many patients; figures of columns by the small-cell rule",

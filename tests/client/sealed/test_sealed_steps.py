@@ -277,5 +277,5 @@ def test_a_site_may_bound_the_patients_that_a_sealed_round_goes_over(tmp_path: P
 
 
 def test_in_an_arm_that_asks_nobody_else_no_update_is_summed(tmp_path: Path) -> None:
-    with raises(Refusal, "hospital but"):
+    with raises(Refusal, "does not ask"):
         hospitals(tmp_path)["bob"].answer(request(arm="local"))
