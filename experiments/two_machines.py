@@ -161,7 +161,7 @@ def _environment() -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
         "COLUMNS": "110",
-        "EROSION_CA_PASSPHRASE": "of a test",
+        "EROSION_CA_PASSPHRASE": "of these machines alone",
     }
 
 
