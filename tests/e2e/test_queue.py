@@ -69,7 +69,10 @@ def test_hospitals_upgrade_one_after_another_in_the_middle_of_a_queue(
 ) -> None:
     queue, address, names = tmp_path / "queue", free_address(), ("alice", "bob", "carol")
     for number, name in enumerate(("one", "two", "three", "four"), start=1):
-        put(queue, f"{number}.toml", small_study(name=name, rounds=3, arms={"fedavg": {}}))
+        study = small_study(
+            name=name, rounds=3, arms={"fedavg": {}}, federation={"quorum": len(names)}
+        )
+        put(queue, f"{number}.toml", study)  # it waits for a hospital that is being upgraded
     options = ["--insecure", "--address", address, "--runs", str(tmp_path / "runs")]
     serve = ["server", "--queue", str(queue), *options, "--until-empty"]
     server = Forked("coordinator", serve, tmp_path / "server.log", coordinator)

@@ -1,7 +1,8 @@
 """Processes for tests: forked from one that has imported everything, they start in milliseconds."""
 
 import multiprocessing
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from multiprocessing.process import BaseProcess
 
 _processes = multiprocessing.get_context("forkserver")
@@ -19,6 +20,15 @@ multiprocessing.set_forkserver_preload(
 
 def start(program: Callable[..., None], *arguments: object, daemon: bool = True) -> BaseProcess:
     """Run `program` in a process of its own; a daemon ends with this one, and starts no others."""
-    process = _processes.Process(target=program, args=arguments, daemon=daemon)
+    process = _processes.Process(
+        target=_run, args=(dict(os.environ), program, *arguments), daemon=daemon
+    )
     process.start()
     return process
+
+
+def _run(environment: Mapping[str, str], program: Callable[..., None], *arguments: object) -> None:
+    """Call it in this test's environment, not in that of the first test that forked one."""
+    os.environ.clear()
+    os.environ.update(environment)
+    program(*arguments)
