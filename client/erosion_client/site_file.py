@@ -41,7 +41,8 @@ def _checked_proxy(value: str) -> str:
     return checked_address(address.rpartition("@")[2]) and address if address else ""
 
 
-def _checked_device(value: str) -> str:
+def checked_device(value: str) -> str:
+    """Return what training may run on. Raises ValueError."""
     if not re.fullmatch(r"cpu|cuda(:\d{1,2})?", value):
         raise ValueError('it must be "cpu", "cuda" or "cuda:N"')
     return value
@@ -342,7 +343,7 @@ class Compute(Settings):
     """What training may use of this machine."""
 
     threads: int = Field(default=1, ge=1, le=1024, description="Threads that training uses.")
-    device: Annotated[str, AfterValidator(_checked_device)] = Field(
+    device: Annotated[str, AfterValidator(checked_device)] = Field(
         default="cpu", description='`"cpu"`, `"cuda"` or `"cuda:N"`. `erosion check` tries it.'
     )
     state: Path | None = Field(

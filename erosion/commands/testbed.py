@@ -1,7 +1,6 @@
 """On one machine: `erosion testbed` and `erosion data`."""
 
 import argparse
-import re
 
 from erosion_common.errors import StudyError
 from erosion_common.program.command import (
@@ -58,10 +57,13 @@ def _testbed_arguments(parser: argparse.ArgumentParser) -> None:
 def _run_testbed(options: argparse.Namespace) -> int:
     with imports_for_good():
         from erosion.simulation.testbed import run_testbed, study_path
+        from erosion_client.site_file import checked_device
 
     configure_logging(options.verbose)
-    if not re.fullmatch(r"cpu|cuda(:\d{1,2})?", options.device):
-        raise StudyError(f'--device {options.device}: it must be "cpu", "cuda" or "cuda:N".')
+    try:
+        checked_device(options.device)
+    except ValueError as problem:
+        raise StudyError(f"--device {options.device}: {problem}.") from None
     if options.simulate:
         if options.output or options.runs is not None:
             raise StudyError("--output and --runs go without --simulate, which keeps no run.")

@@ -316,8 +316,8 @@ def _values(buffer: memoryview, kind: str) -> tuple[float | None, ...]:
 
 
 BUDGETS_SECONDS = 5.0  # between two checks of the budgets
-_OUTCOMES = ("answered", *(kind.__name__ for kind in (DataError, ModelError, Refusal, RunOver,
-             SiteError, StudyError, Undecided)))  # fmt: skip
+_ERRORS = (DataError, ModelError, Refusal, RunOver, SiteError, StudyError, Undecided)
+_OUTCOMES = ("answered", *(kind.__name__ for kind in _ERRORS))
 
 
 class SiteObservers:

@@ -319,7 +319,10 @@ def serve_together(paths: Sequence[Path], until: Until) -> None:
             if isinstance(problem, ErosionError):
                 logger.error("%s serves no more: %s", path, problem)
 
-    threads = [threading.Thread(target=run, args=each, daemon=True) for each in zip(paths, stops)]  # noqa: B905
+    threads = [
+        threading.Thread(target=run, args=each, daemon=True)
+        for each in zip(paths, stops, strict=True)
+    ]
     for thread in threads:
         thread.start()
     try:

@@ -237,9 +237,9 @@ def _hashes_of_texts(texts: Sequence[str], name: str) -> RowHashes:
 def mixed(values: RowHashes) -> RowHashes:
     """Return the hashes (n,) after splitmix64's finisher: every bit depends on every other."""
     with np.errstate(over="ignore"):
-        mixed = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return np.asarray(mixed ^ (mixed >> np.uint64(31)), dtype=np.uint64)
+        found = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return np.asarray(found ^ (found >> np.uint64(31)), dtype=np.uint64)
 
 
 def hashes_of_arrays(arrays: Iterable[tuple[str, NDArray[Any]]], num_rows: int) -> RowHashes:

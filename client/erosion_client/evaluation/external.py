@@ -107,7 +107,7 @@ def _predictions(dataset: LocalDataset, parameters: Tensor, request: EvaluateReq
 
 
 def _rounded(figures: Any, num_patients: int) -> dict[str, Any]:
-    """Return the values with DIGITS digits, and the number of patients as it is told."""
+    """Return the values with DIGITS digits, and the number of patients as described."""
 
     def shown(value: Any) -> Any:
         if isinstance(value, Mapping):

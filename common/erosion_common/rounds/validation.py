@@ -100,7 +100,7 @@ def validate(
     evaluated: EvaluateResult,
     rounds: Mapping[str, int],
 ) -> dict[HospitalName, Validated]:
-    """Has every other hospital that is here measure the delivered model; a refusal ends nothing."""
+    """Have every other hospital here measure the delivered model; a refusal ends nothing."""
     if ctx.study.validation is None:
         return {}
     header = evaluated.header
@@ -125,7 +125,7 @@ def validate(
 def _without(
     ctx: RunContext, hospital: HospitalName, model: Delivered, num_rounds: int
 ) -> Validated:
-    """Runs the arm without a hospital, which then measures its model. Raises RunError."""
+    """Run the arm without a hospital, which then measures its model. Raises RunError."""
     study, store = ctx.study.without(hospital, model.arm), ctx.store.without(hospital)
     inner = replace(ctx, study=study, store=store, is_trial=True)
     decided = store.decisions() or Decisions(inner.pooled_scaling(), {}, ctx.presence.cohort)
@@ -206,7 +206,7 @@ def validation_seconds(study: Study, num_patients: Sequence[int]) -> float:
 def problem_with_validation(
     result: EvaluateResult, study: Study, hospital: HospitalName, member: Member, arm: str
 ) -> str | None:
-    """Returns why a hospital's figures of the model of `arm` cannot be used, or None."""
+    """Return why a hospital's figures of the model of `arm` cannot be used, or None."""
     header = result.header
     if header.hospital != hospital:
         return f"it answered as {printable(header.hospital, at_most=50)!r}"

@@ -59,15 +59,15 @@ class Sample:
 def figures_of(values: Mapping[str, Any], level: Level) -> Iterator[Sample]:
     """Yield the figures in a status file's values. Raises TypeError, ValueError, AttributeError."""
     if "site" in values:
-        whose = {"site": str(values["site"]), "coordinator": str(values.get("coordinator"))}
+        labels = {"site": str(values["site"]), "coordinator": str(values.get("coordinator"))}
         found = _of_site(values)
     elif "queue" in values:
-        whose, found = {"queue": str(values["queue"])}, _of_queue(values)
+        labels, found = {"queue": str(values["queue"])}, _of_queue(values)
     else:
-        whose = {"study": str(values.get("study")), "run": str(values.get("run"))}
+        labels = {"study": str(values.get("study")), "run": str(values.get("run"))}
         found = _of_run(values)
     for figure in [Sample("health", level), *found, *_of_both(values)]:
-        yield Sample(figure.name, figure.value, {**whose, **figure.labels})
+        yield Sample(figure.name, figure.value, {**labels, **figure.labels})
 
 
 def _of_both(values: Mapping[str, Any]) -> Iterator[Sample]:
@@ -170,7 +170,8 @@ def _number(value: float) -> str:
 def performance(seen: Seen, level: Level) -> dict[str, tuple[float, str]]:
     """Return what a monitoring plugin says of a status: value and unit, by label.
 
-    Single hospitals are left out, and times are seconds from now, or since then. Raises RunError.
+    Single hospitals are left out, and times are seconds that are left, or since
+    then. Raises RunError.
     """
     told: dict[str, tuple[float, str]] = {}
     try:
@@ -180,7 +181,9 @@ def performance(seen: Seen, level: Level) -> dict[str, tuple[float, str]]:
                 continue
             name, value = figure.name, float(figure.value)
             if name.endswith(AT):
-                name, value = name.removesuffix(AT) + SECONDS, abs(value - time.time())
+                left = value - time.time()
+                value = left if "expiry" in name else max(0.0, -left)  # below 0: expired
+                name = name.removesuffix(AT) + SECONDS
             unit = "s" if SECONDS in name else "B" if BYTES in name else ""
             unit = unit or ("c" if name.endswith(TOTAL) else "")
             label = "_".join([name.removesuffix(TOTAL), *own.values()])

@@ -85,18 +85,10 @@ class WebServer(ThreadingHTTPServer):
 
 
 class PlainAnswers(BaseHTTPRequestHandler):
-    """What handlers share."""
+    """What handlers share; they have `do_GET`."""
 
     server: WebServer
     timeout = REQUEST_SECONDS
-
-    def respond(self) -> None:
-        """Answer a GET."""
-        raise NotImplementedError
-
-    def do_GET(self) -> None:
-        """Leave it to the handler."""
-        self.respond()
 
     def answer(self, code: int, text: str, kind: str = "text/plain", allowed: str = "") -> None:
         """Send a whole answer; `allowed`: more of the page's content security policy."""

@@ -20,7 +20,7 @@ from erosion_common.program.command import (
 from erosion_common.support.exporter import add_metrics, exporting
 from erosion_common.support.logs import configure_logging
 from erosion_common.support.process import imports_for_good, keep_freed_memory
-from erosion_server.commands.options import add_outputs
+from erosion_server.commands.options import add_link, add_outputs
 
 if TYPE_CHECKING:
     from erosion_server.coordination.run_study import Setup
@@ -81,24 +81,7 @@ def _server_arguments(parser: argparse.ArgumentParser) -> None:
         help="end, to be resumed later, when hospitals that the study cannot do without have been"
         " away for this long (default: as the study file says, or wait for as long as it takes)",
     )
-    parser.add_argument(
-        "--federation",
-        type=Path,
-        default=Path("federation"),
-        metavar="FOLDER",
-        help="the folder that `erosion enroll init` made (default: %(default)s/)",
-    )
-    parser.add_argument(
-        "--insecure",
-        action="store_true",
-        help="no TLS and no enrolment, on this machine only, for trying things",
-    )
-    parser.add_argument(
-        "--address",
-        metavar="HOST:PORT",
-        help="where to listen (default: every address, at the port that the site kits name; with"
-        " --insecure 127.0.0.1:9092; port 0 picks a free one)",
-    )
+    add_link(parser)
     add_runs(parser)
     parser.add_argument(
         "--updates",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from erosion_common.program.command import CHECK_FAILED, Command, add_data_dir, flag, given
 from erosion_common.program.commands import is_installed, optional
+from erosion_server.commands.options import add_link
 
 TESTBED, SITES = "erosion.simulation.testbed", "erosion.simulation.testbed_sites"
 
@@ -16,15 +17,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "study", help="a study file, or the name of a study that comes with the program"
     )
-    parser.add_argument(
-        "--federation",
-        type=Path,
-        default=Path("federation"),
-        metavar="FOLDER",
-        help="the folder that `erosion enroll init` made (default: %(default)s/)",
-    )
-    parser.add_argument("--insecure", action="store_true", help="no TLS, on this machine only")
-    parser.add_argument("--address", metavar="HOST:PORT", help="where to listen, as for `server`")
+    add_link(parser)
     parser.add_argument(
         "--simulate",
         action="store_true",

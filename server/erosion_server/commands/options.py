@@ -1,6 +1,7 @@
-"""Options of the commands that run a study."""
+"""Options of the commands that run a study, or ask its sites."""
 
 import argparse
+from pathlib import Path
 
 
 def add_outputs(parser: argparse.ArgumentParser) -> None:
@@ -20,4 +21,26 @@ def add_outputs(parser: argparse.ArgumentParser) -> None:
         action="append_const",
         const="watch",
         help="serve a page that follows the run, and print its address; the same as --output watch",
+    )
+
+
+def add_link(parser: argparse.ArgumentParser) -> None:
+    """Add `--federation`, `--insecure` and `--address`."""
+    parser.add_argument(
+        "--federation",
+        type=Path,
+        default=Path("federation"),
+        metavar="FOLDER",
+        help="the folder that `erosion enroll init` made (default: %(default)s/)",
+    )
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        help="no TLS and no enrolment, on this machine only, for trying things",
+    )
+    parser.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        help="where to listen (default: every address, at the port that the site kits name; with"
+        " --insecure 127.0.0.1:9092; port 0 picks a free one)",
     )

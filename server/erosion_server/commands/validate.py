@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from erosion_common.program.command import Command, seconds
+from erosion_server.commands.options import add_link
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,15 +23,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="for hospitals that are not connected (default: the study's join deadline)",
     )
-    parser.add_argument(
-        "--federation",
-        type=Path,
-        default=Path("federation"),
-        metavar="FOLDER",
-        help="the folder that `erosion enroll init` made (default: %(default)s/)",
-    )
-    parser.add_argument("--insecure", action="store_true", help="no TLS, on this machine only")
-    parser.add_argument("--address", metavar="HOST:PORT", help="where to listen, as for `server`")
+    add_link(parser)
 
 
 def _run(options: argparse.Namespace) -> int:

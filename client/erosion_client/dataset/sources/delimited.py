@@ -198,7 +198,7 @@ def table_of_rows(
 ) -> TextTable:
     """Read the columns of text rows, or, without a separator, of a sheet. Raises DataError.
 
-    `at_once`: reads all of them after so many lines, or returns None.
+    `at_once`: reads all lines after the given number, or returns None.
     """
     row_word = "line" if separator else "row"
     notes = list(notes)
