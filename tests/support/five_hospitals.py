@@ -17,11 +17,11 @@ def study_with(**changes: Any) -> Study:
 
 
 def hospitals(
-    folder: Path, of: Mapping[str, Callable[..., Hospital]] | None = None
+    folder: Path, of: Mapping[str, Callable[..., Hospital]] | None = None, **limits: Any
 ) -> dict[str, Hospital]:
-    """By default honest ones."""
+    """By default honest ones, with the limits that a site file leaves."""
     found = {}
     for name in NAMES:
         data = write_site(folder, name, "127.0.0.1:1").parent / "data.csv"
-        found[name] = (of or {}).get(name, Hospital)(site_of(name, {"path": data}))
+        found[name] = (of or {}).get(name, Hospital)(site_of(name, {"path": data}, **limits))
     return found
