@@ -138,17 +138,3 @@ def test_a_file_that_the_list_does_not_name_is_neither_run_nor_installed(tmp_pat
     assert "does not list" in refused.stderr
     assert not ran.exists()
     assert not (tmp_path / "erosion").exists()
-
-
-def test_the_list_of_hashes_is_shown_to_be_compared(tmp_path: Path) -> None:
-    made = bundle(tmp_path / "bundle")
-    digest = hashlib.sha256((made / "SHA256SUMS").read_bytes()).hexdigest()
-    shown = install(made, tmp_path / "erosion", "false").stdout  # without going on to install
-    assert shown.startswith(digest)
-
-
-def test_a_bundle_is_made_and_installed_by_the_hashes_and_without_an_index() -> None:
-    made, installed = ((SCRIPTS / name).read_text() for name in ("make", "install"))
-    assert "--require-hashes" in made
-    assert "--require-hashes -r requirements.lock" in installed
-    assert "--no-index" in installed

@@ -117,42 +117,9 @@ def test_the_page_about_the_link_quotes_the_cost_of_a_round() -> None:
     assert f"{parts['screening, aggregating, recording']:.2f} s into screening" in text
 
 
-def test_the_page_about_the_link_quotes_the_deployed_site() -> None:
-    text = flowing("docs/link.md")
-    found = json.loads((BENCHMARKS / "deployed_round.json").read_text())["details"]
-    walls, spent = {}, {}
-    for size in ("tiny", "large"):
-        systems = ("ours", "bare", "copy")
-        walls[size] = [two_digits(median(found[size][s]["seconds_per_round"])) for s in systems]
-        parts = found[size]["ours"]["seconds_by_part"]
-        spent[size] = [
-            f"{1000 * parts[f'processor, {who}']:.0f}" for who in ("coordinator", "peer")
-        ]
-    ours, bare, copy = walls["tiny"]
-    assert f"took {ours} s, with sites that only add {bare} s and a copy {copy} s" in text
-    ours, bare, copy = walls["large"]
-    assert f"of 11.2 million parameters {ours}, {bare} and {copy} s" in text
-    assert f"coordinator {spent['tiny'][0]} ms and a site {spent['tiny'][1]} ms" in text
-    assert f"one of 11.2 million {' and '.join(spent['large'])} ms" in text
-
-
 def two_digits(value: float) -> str:
     """Two significant digits, a trailing 0 included."""
     return f"{value:#.2g}".rstrip(".")
-
-
-def test_the_page_about_the_link_quotes_the_benchmark_of_many_sites() -> None:
-    found = json.loads((BENCHMARKS / "many_sites.json").read_text())["details"]["256 sites"]
-    text = flowing("docs/link.md")
-    assert f"costs the coordinator {found['coordinator_processor_seconds']:.2f} s of a" in text
-    assert f"and took {found['median_seconds']:.2f} s on two cores" in text
-
-
-def test_the_page_about_flower_quotes_the_benchmark_of_an_app_over_our_link() -> None:
-    found = json.loads((BENCHMARKS / "app_overhead.json").read_text())["details"]["tiny"]
-    ours, stock = (found[name]["seconds_per_round"] for name in ("ours-app", "stock"))
-    text = flowing("docs/flower.md")
-    assert f"took {median(ours):.3f} s over our link and {median(stock):.1f} s on stock" in text
 
 
 CROSS_FITTED = "5 folds, 5 times"
@@ -411,19 +378,3 @@ def test_the_papers_setting_hardly_erodes_in_the_study_of_readmission() -> None:
     loss = losses("confirmation", "## diabetes-130, for medicaid")
     assert loss["weight_erosion"] == pytest.approx(loss["fedavg"], abs=0.0011)
     assert "every hospital keeps more than half of its weight" in flowing("experiments/README.md")
-
-
-def test_the_text_about_the_simulator_quotes_its_benchmark() -> None:
-    path = BENCHMARKS / "simulation.json"
-    found = json.loads(path.read_text())
-    lines = {line["name"].removeprefix("simulation."): line for line in found["lines"]}
-    loop, flower, limit = (lines[f"mnist.vs_{peer}"] for peer in ("loop", "flower", "limit"))
-    text = flowing("experiments/README.md")
-    ours = f"Ours trains {flower['ours']:,.0f} images a second, {loop['ratio']:.2f} times a plain"
-    assert f"{ours} loop and {flower['ratio']:.2f} times Flower's simulation engine" in text
-    assert f"come to {limit['peer'] / flower['peer']:.2f} times Flower's" in text
-    assert f"A round of the table takes {lines['table.vs_in_turn']['ours']:.2f} s" in text
-    details = found["details"]["ours"]
-    assert f"takes {details['peak_memory_mb'] / 1000:.1f} GB" in text
-    assert len(details["seconds_per_round"]) == 3
-    assert found["machine"]["processors"] == 2

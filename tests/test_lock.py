@@ -92,11 +92,6 @@ def test_both_locks_name_one_torch_that_the_project_allows() -> None:
     assert torch.specifier.contains(version)
 
 
-def test_of_the_extras_packages_the_image_has_those_that_the_whole_program_takes() -> None:
-    names = {str(canonicalize_name(requirement.name)) for requirement in FOR_CHECKS}
-    assert names & IMAGE.keys() == {"flwr", "gmpy2", "sqlalchemy", "torchvision"}
-
-
 def test_the_image_takes_extras_by_the_hashes_of_the_checks() -> None:
     """uv, unlike pip, holds what it resolves against the hashes of its constraints."""
     dockerfile = (ROOT / "docker" / "Dockerfile").read_text()

@@ -45,26 +45,6 @@ def test_every_make_target_exists(command: str) -> None:
     assert run.returncode == 0
 
 
-def test_programs_that_make_starts_keep_what_they_compiled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A container may have this set, and each of hundreds of programs would compile torch anew."""
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    run = subprocess.run(
-        ["make", "--silent", "--eval", "shown:; @echo [$$PYTHONDONTWRITEBYTECODE]", "shown"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    assert run.stdout == "[]\n", run.stderr
-
-
-def test_nothing_but_known_programs_is_asked_for() -> None:
-    programs = {shlex.split(command)[0] for command in COMMANDS}
-    assert programs <= {"make", ".venv/bin/erosion", "docker", "eval", ".venv/bin/python"}
-
-
 def test_the_documented_algorithms_are_those_that_there_are() -> None:
     page = (ROOT / "docs" / "algorithms.md").read_text()
     assert page.endswith(catalogue() + "\n")

@@ -4,14 +4,12 @@ import importlib.util
 import json
 import shutil
 import subprocess
-import tomllib
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from tests.support.patience import PATIENCE
-from tests.support.projects import PROJECTS
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 1_800_000_000
@@ -146,12 +144,3 @@ def test_the_commands_of_the_page_check_a_release(signed: Path) -> None:
             command, shell=True, cwd=signed, capture_output=True, timeout=PATIENCE
         )
         assert done.returncode == 0, command
-
-
-def test_the_metadata_name_no_host_that_does_not_exist_yet() -> None:
-    for project in PROJECTS.values():
-        about = project["project"]
-        assert "urls" not in about
-        assert about["authors"] == [{"name": "The Erosion developers"}]
-        assert "Operating System :: POSIX :: Linux" in about["classifiers"]
-    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["name"] == "erosion-fl"

@@ -1,9 +1,6 @@
 """Code that tests share is in tests/support, where a reader looks for it."""
 
 import ast
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 TESTS = Path(__file__).parent
@@ -33,19 +30,3 @@ def test_no_module_imports_from_a_test_module() -> None:
         if (tests := {module for module in imported(path) if is_test(module)})
     }
     assert found == {}
-
-
-def test_such_an_import_is_found(tmp_path: Path) -> None:
-    for line in ("from tests.e2e.test_resume import start", "from tests.e2e import test_resume",
-                 "import tests.e2e.test_resume"):  # fmt: skip
-        (tmp_path / "a.py").write_text(line)
-        assert any(map(is_test, imported(tmp_path / "a.py")))
-
-
-def test_after_the_time_for_them_long_tests_are_left_out_and_others_run() -> None:
-    command = [sys.executable, "-m", "pytest", "--long-until=1", "--quiet", __file__,
-               str(TESTS / "experiments" / "test_tables.py"),
-               "-k", "standard or such_an_import"]  # fmt: skip
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
-    assert re.search(r"^1 passed, [1-9]\d* skipped", ran.stdout, flags=re.MULTILINE), ran.stdout
-    assert "this machine is slow" in ran.stdout

@@ -28,7 +28,6 @@ from erosion_server.enrolment import admission, certificates
 from erosion_server.enrolment.enrolment import (
     enrol_site,
     renew_coordinator,
-    renew_site,
     revoke_site,
 )
 from erosion_server.enrolment.federation_folder import FederationFolder, OwnAuthority
@@ -122,18 +121,6 @@ def enrolled(tmp_path: Path) -> Iterator[Enrolled]:
     enrolled.link.stop()
 
 
-def test_an_enrolled_key_is_let_in_and_known_by_its_hospital(enrolled: Enrolled) -> None:
-    with enrolled.line("bob").connect() as connection:
-        wait_until(lambda: enrolled.connected() == ["bob"])
-        welcome = connection.welcome
-        assert welcome.hospital == "bob"
-        assert welcome.expires is not None
-        assert welcome.expires > expiry.now()
-        assert welcome.versions == OURS
-    wait_until(lambda: enrolled.connected() == [])
-    assert enrolled.recorded() == []
-
-
 def test_a_key_that_was_never_enrolled_is_refused(enrolled: Enrolled) -> None:
     assert "its key is not enrolled in this federation" in enrolled.refused(enrolled.stranger())
     assert enrolled.connected() == []
@@ -163,20 +150,6 @@ def test_a_certificate_that_is_not_accepted_does_not_get_beyond_the_handshake(
     monkeypatch.setattr(admission, "HANDSHAKE_SECONDS", 0.0)
     ((hospital, text),) = enrolled.recorded()
     assert hospital is None
-    assert "TLS was not agreed" in text
-
-
-def test_a_site_that_trusts_another_authority_does_not_connect(
-    enrolled: Enrolled, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = make_federation(enrolled.folder / "other", "bob")
-    tls = replace(enrolled.tls(), root=other.authority.read_bytes())
-    said = enrolled.refused(replace(enrolled.line(), tls=tls))
-    assert "another authority" in said
-    assert "ca.crt" in said
-    assert enrolled.connected() == []
-    monkeypatch.setattr(admission, "HANDSHAKE_SECONDS", 0.0)
-    ((_, text),) = enrolled.recorded()
     assert "TLS was not agreed" in text
 
 
@@ -257,17 +230,6 @@ def test_a_site_that_vanished_without_a_word_may_come_back_at_once(
     assert enrolled.recorded() == []
 
 
-def test_a_site_that_is_not_heard_of_is_given_up(
-    enrolled: Enrolled, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with deaf(enrolled.line().connect()):
-        wait_until(lambda: enrolled.connected() == ["bob"])
-        monkeypatch.setattr(link, "TICK_SECONDS", 0.01)
-        monkeypatch.setattr(site_session, "PING_TICKS", 2)
-        wait_until(lambda: enrolled.connected() == [])
-    assert enrolled.recorded() == []  # it is gone, not turned away
-
-
 def test_a_coordinator_that_is_not_heard_of_is_given_up(
     enrolled: Enrolled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,17 +270,6 @@ def test_a_certificate_that_has_expired_or_is_for_another_name_is_refused_by_the
     assert said in enrolled.refused(line)
     assert enrolled.connected() == []
     renew_coordinator(enrolled.keys, ["127.0.0.1"])  # it shows the new one without a restart
-    with line.connect():
-        wait_until(lambda: enrolled.connected() == ["bob"])
-
-
-def test_an_expired_key_is_refused_until_it_is_renewed(enrolled: Enrolled) -> None:
-    line = enrolled.line()
-    renew_site(enrolled.keys, "bob", days=-1)
-    assert "its key expired on" in enrolled.refused(line)
-    ((hospital, _),) = enrolled.recorded()
-    assert hospital == "bob"
-    renew_site(enrolled.keys, "bob")
     with line.connect():
         wait_until(lambda: enrolled.connected() == ["bob"])
 
@@ -386,18 +337,6 @@ def test_a_coordinator_that_runs_for_months_says_in_time_that_its_certificate_en
         wait_until(lambda: enrolled.connected() == ["bob"])
 
 
-def test_where_the_coordinators_own_certificate_has_expired_that_is_said_first(
-    enrolled: Enrolled, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    enrolled.refused(enrolled.stranger(days=-0.1))
-    after = expiry.now() + timedelta(days=91)
-    monkeypatch.setattr(expiry, "now", lambda: after)
-    monkeypatch.setattr(admission, "HANDSHAKE_SECONDS", 0.0)
-    ((_, text),) = enrolled.recorded()
-    assert "TLS was not agreed: the coordinator's certificate expired on" in text
-    assert f"run: erosion enroll renew coordinator{enrolled.keys.option}. Else: no" in text
-
-
 def test_a_site_with_a_certificate_of_its_hospitals_authority_is_let_in(
     enrolled: Enrolled,
 ) -> None:
@@ -415,30 +354,6 @@ def test_a_site_with_a_certificate_of_its_hospitals_authority_is_let_in(
         enrolled.keys.write_place(before)
         trouble = connection_error(ended_by(connection), line.address, encrypted=True)
     assert "not enrolled" in trouble.text
-
-
-def test_a_damaged_roster_lets_nobody_in_and_throws_nobody_out(enrolled: Enrolled) -> None:
-    line, stranger = enrolled.line(), enrolled.stranger()
-    with line.connect() as connection:
-        wait_until(lambda: enrolled.connected() == ["bob"])
-        enrolled.keys.roster.write_text("not a roster")
-        assert connection.receive(3) is None
-        assert enrolled.connected() == ["bob"]
-        assert "not enrolled" in enrolled.refused(stranger)
-
-
-def test_a_check_tells_the_hospital_the_expiry_and_the_clock_and_signs_nobody_in(
-    enrolled: Enrolled,
-) -> None:
-    answer = enrolled.line().connect().check(seconds=PATIENCE)
-    assert answer.problem is None
-    assert answer.hospital == "bob"
-    assert answer.expires is not None
-    assert answer.certificate_expires is not None
-    assert answer.ahead is not None
-    assert abs(answer.ahead) < timedelta(seconds=60)
-    assert enrolled.connected() == []
-    assert enrolled.recorded() == []
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from erosion_common.program.command_line import main
 from erosion_common.protocol import wire
 from erosion_common.protocol.messages import EvaluateRequest, TrainRequest, TrainResult
 from erosion_common.study.sections import Fold
@@ -183,13 +182,6 @@ def test_on_a_full_disk_nothing_is_answered_and_nothing_is_forgotten(rogue: Rogu
     assert "to other parameters" in str(rogue.train(request(asked, value=1.0)))
 
 
-def test_run_after_run_of_one_study_ends_at_its_budget(rogue: Rogue) -> None:
-    asked = study("runs")
-    for number in range(3):
-        assert isinstance(rogue.train(request(asked, run=f"r{number}")), TrainResult)
-    assert "budget.runs_per_study = 3" in str(rogue.train(request(asked, run="another")))
-
-
 def test_models_are_measured_at_the_user_alone_once_and_as_often_as_the_budget_says(
     rogue: Rogue,
 ) -> None:
@@ -221,31 +213,3 @@ def test_a_second_program_of_the_same_site_does_not_start(rogue: Rogue) -> None:
     assert second.returncode == 3
     assert "this site runs already" in second.stderr
     assert rogue.site.lives
-
-
-def test_status_and_check_show_what_is_used_up_and_the_smallest_cell(
-    rogue: Rogue, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "300")
-
-    def answered_and_shown() -> bool:
-        """What is used up is looked at when an answer leaves, and not at every one."""
-        assert isinstance(rogue.train(request(study("status"))), TrainResult)
-        return status_says(rogue, capsys, "rounds answered")
-
-    wait_until(answered_and_shown)
-    shown = capsys.readouterr().out
-    main(["status", str(rogue.site.file)])
-    shown = capsys.readouterr().out
-    assert "Smallest cell: 10 patients (limits.min_cell)" in shown
-    assert "of 20000 rounds answered" in shown
-    main(["check", str(rogue.site.file)])
-    shown = capsys.readouterr().out
-    assert "no figure about fewer leaves" in shown
-    assert "of 20000 rounds answered" in shown
-    assert "different sets of patients" in shown
-
-
-def status_says(rogue: Rogue, capsys: pytest.CaptureFixture[str], text: str) -> bool:
-    main(["status", str(rogue.site.file)])
-    return text in capsys.readouterr().out

@@ -1,25 +1,20 @@
 """`erosion check` against a coordinator that listens, and against everything that can be wrong."""
 
-import importlib.util
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import tomli_w
 
 from erosion_client.commands import hospital
-from erosion_client.connection import site_link
 from erosion_client.connection.credentials import credentials_for
 from erosion_client.records.account import site_secret
 from erosion_client.records.records import Records
 from erosion_client.site_file import load_site
 from erosion_common.errors import SiteError
 from erosion_common.program.command_line import main
-from erosion_common.protocol.frames import Versions
-from erosion_common.rounds import bounds
 from erosion_common.settings.base import read_toml
 from erosion_server.enrolment.enrolment import (
     enrol_site,
@@ -182,35 +177,6 @@ def test_the_table_says_whether_enough_is_left_for_a_run(field: Field) -> None:
     assert said["a run"].startswith("failed: a run of it has up to 80 rounds of arms, and 79 are")
 
 
-@pytest.mark.parametrize("user", ["a", "all", "b"])
-def test_a_user_that_cannot_measure_survival_is_told_what_to_install(
-    field: Field, user: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    times = {"target": {"time": "days", "event": "ill"}, "cut_points": [5, 10, 20]}
-    task = {"kind": "tabular", "outcome": "survival", "features": ["age"], **times}
-    write_study(field.study, make_study(user=user, task=task))
-    _, said = field.check("--study", str(field.study))
-    assert "task" not in said
-    known = importlib.util.find_spec
-    monkeypatch.setattr(
-        "importlib.util.find_spec", lambda name: None if name == "sksurv" else known(name)
-    )
-    code, said = field.check("--study", str(field.study))
-    if user == "b":  # a peer measures nothing
-        assert "task" not in said
-        return
-    assert code == 1
-    assert said["task"].startswith("failed: The study predicts survival")
-    assert "pip install 'scikit-survival>=" in said["task"]
-
-
-def test_the_fingerprint_is_the_one_that_the_coordinator_has(field: Field) -> None:
-    assert main(["enroll", "list", "--folder", str(field.keys.path)]) == 0
-    listed = field.capsys.readouterr().out
-    _, said = field.check()
-    assert said["private key"].partition("fingerprint ")[2] in listed
-
-
 def test_faults_in_the_data_are_counted_by_column(field: Field) -> None:
     patients = field.site.with_name("patients.csv")
     patients.write_text(twenty_patients() + "999,f,0\n,m,1\n40,x,0\n")
@@ -222,34 +188,6 @@ def test_faults_in_the_data_are_counted_by_column(field: Field) -> None:
     assert rows["age"] == ["21", "1", "1", "0"]
     assert rows["sex"] == ["22", "0", "0", "1"]
     assert rows["ill"] == ["23", "0", "0", "0"]
-
-
-def test_files_that_are_missing_are_each_said(field: Field) -> None:
-    for file in ("node.key", "node.crt", "ca.crt", "patients.csv"):
-        field.site.with_name(file).unlink()
-    code, said = field.check()
-    assert code == 1
-    for what in ("private key", "site certificate", "coordinator's CA", "data"):
-        assert said[what].startswith("failed")
-        assert "→" in said[what]
-
-
-def test_a_path_that_cannot_be_looked_at_ends_no_check(field: Field) -> None:
-    for table, key in (
-        ("data", "path"),
-        ("", "records"),
-        ("compute", "state"),
-        ("sealed", "peers"),
-    ):
-        field.change(table, **{key: f"{300 * 'x'}.csv"})
-    code, said = field.check("--study", str(field.study))
-    assert code == 1
-    for what in ("data", "records", "state", "contract"):
-        assert said[what].startswith("failed")
-        assert "File name too long" in said[what]
-    assert said["budgets"] == "skipped: not until the state is fixed"
-    assert said["sealed rounds"].startswith("skipped")
-    assert "certificate" in said
 
 
 def test_what_a_site_keeps_is_looked_at_and_nothing_is_left_behind(field: Field) -> None:
@@ -359,43 +297,6 @@ def test_what_is_wrong_is_told_of_where_it_is(field: Field, wrong: str) -> None:
     for what, words in told.items():
         assert words in said[what]
         assert not said[what].startswith("ok"), said[what]
-
-
-def test_a_coordinator_without_tls(field: Field) -> None:
-    plain = Link("127.0.0.1:0")
-    plain.start()
-    try:
-        field.change("coordinator", address=plain.address)
-        code, said = field.check()
-    finally:
-        plain.stop()
-    assert (code, said["TLS"].split(":")[0]) == (1, "failed")
-
-
-def test_another_version_and_a_study_that_cannot_be_sent_fail_and_a_clock_that_is_off_does_not(
-    field: Field, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def ahead() -> datetime:
-        return datetime.now(UTC) + timedelta(hours=1)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(site_link, "precise_now", ahead)
-        code, said = field.check()
-    assert (code, said["clock"].split(":")[0]) == (0, "warning")
-    assert 3500 < float(said["clock"].split()[1]) < 3700
-    ours = site_link.OURS
-    with monkeypatch.context() as patched:
-        patched.setattr(
-            site_link, "OURS", Versions(ours.wire, ours.protocol + 2, "9.8.7", ours.protocol + 1)
-        )
-        code, said = field.check()
-    assert code == 1
-    assert "erosion 9.8.7" in said["certificate"]
-    assert ours.words in said["certificate"]
-    monkeypatch.setattr(bounds, "LARGEST_HEAD_BYTES", 1000)
-    code, said = field.check("--study", str(field.study))
-    assert code == 1
-    assert "2 columns" in said["study"]
 
 
 def test_a_key_that_is_revoked_expired_or_another_hospitals(field: Field) -> None:

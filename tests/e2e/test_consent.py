@@ -16,7 +16,6 @@ from erosion_common.program.command_line import main
 from erosion_common.protocol import wire
 from erosion_common.protocol.flower import NODE_UNAVAILABLE, read_error
 from erosion_common.protocol.messages import TrainRequest
-from erosion_common.study.sections import Fold
 from erosion_common.study.study import Study, load_study
 from erosion_common.support.status import read_status_file
 from erosion_server.run.journal import read_journal
@@ -134,29 +133,6 @@ def test_the_study_that_was_approved_is_the_one_that_begins_with_its_quorum(
     bob = [line["hospitals"]["bob"]["outcome"] for line in read_journal(folder.journal)]
     assert bob == ["accepted"] * 3
     assert load_study(folder.study).digest == load_study(file).digest
-
-
-def test_what_nobody_approved_is_not_answered(tmp_path: Path) -> None:
-    study = small_study(arms={"fedavg": {}}, rounds=2, scaling="local")
-    with Federation(study, tmp_path) as federation:
-        path = federation.site_file("bob")
-        without_a_rule(path)
-        federation.start_program("bob", programs.honest, path)
-        rogue = Rogue(federation)
-        assert "has approved study" in rogue.describe(study)
-        assert "has approved study" in rogue.train(study, 1, 0.0)
-        approve(path, study)
-        assert rogue.train(study, 1, 0.0) == ""
-        assert rogue.train(study, 1, 0.0) == ""  # the same again, after a broken line
-        assert "to other parameters" in rogue.train(study, 1, 1.0)
-        assert "approved 2 rounds" in rogue.train(study, 3, 0.0)
-        for other in (
-            study.model_copy(update={"fold": Fold(number=0, of=40)}),
-            study.model_copy(update={"seed": 9}),
-            study.model_copy(update={"rounds": 90}),
-        ):
-            assert "has approved study" in rogue.describe(other)
-            assert "has approved study" in rogue.train(other, 1, 0.0)
 
 
 def changed(site_file: Path, old: str, new: str) -> None:

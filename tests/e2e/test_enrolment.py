@@ -5,14 +5,11 @@ from pathlib import Path
 from erosion_common.support.files import write_atomically
 from erosion_server.description.description import ask_all
 from erosion_server.description.page import description_page
-from erosion_server.enrolment.enrolment import revoke_site
 from tests.support import programs
 from tests.support.enrolled import EnrolledFederation
 from tests.support.federation import Federation, small_study
 from tests.support.html_page import Page
 from tests.support.patience import PATIENCE
-
-ONE_ARM: dict[str, object] = {"fedavg": {}}
 
 
 def test_enrolled_sites_run_a_study_over_tls_and_nobody_else_takes_part(tmp_path: Path) -> None:
@@ -53,42 +50,6 @@ def test_enrolled_sites_run_a_study_over_tls_and_nobody_else_takes_part(tmp_path
     assert any(line.startswith("fedavg,bob,2,") for line in ledger)
     assert "local,bob,0,0,0" in ledger  # that arm asks nobody but the user
     assert not any(secret in text for secret in secrets for text in kept)
-
-
-def test_a_site_that_is_killed_comes_back_with_its_key_and_one_that_is_revoked_does_not(
-    tmp_path: Path,
-) -> None:
-    study = small_study(
-        rounds=100, arms=ONE_ARM, federation={"round_deadline_seconds": 6000.0}
-    )  # no round can end by its deadline within the test
-    with EnrolledFederation(study, tmp_path) as federation:
-        federation.start_site("alice", programs.takes_its_time_until_told)
-        carol = federation.start_site("carol")
-        bob = federation.start_site("bob", programs.dies_in_round_2)
-        federation.start()
-        bob.join(PATIENCE)
-        assert bob.exitcode == -9
-        federation.start_program("bob again", programs.honest, tmp_path / "bob" / "site.toml")
-        events = federation.observer.events
-        federation.observer.wait_for(lambda: events.count(("joined", "bob")) == 2)
-        revoke_site(federation.keys, "carol")
-        carol.join(PATIENCE)
-        assert carol.exitcode == 6  # it is told, and ends
-        (tmp_path / "alice" / "hurry").touch()
-        federation.finish()
-        records = federation.observer.records
-        told = [event for event in events if event[:2] == ("declined", "carol")]
-    bobs = [record.hospitals["bob"] for record in records]
-    outcomes = [entry.outcome for entry in bobs]
-    assert outcomes[0] == "accepted"
-    assert bobs[1].reason == "the site left or lost its connection"
-    assert set(outcomes[outcomes.index("accepted", 1) :]) == {"accepted"}
-    carols = [record.hospitals["carol"] for record in records]
-    outcomes = [entry.outcome for entry in carols]
-    assert outcomes[0] == "accepted"
-    assert outcomes == sorted(outcomes, key=["accepted", "absent"].index)
-    assert "its key was revoked" in carols[-1].reason
-    assert len(told) == 1
 
 
 # -- `erosion describe` over gRPC: sites answer if somebody there approved the study -------------

@@ -1,17 +1,13 @@
 """The cheap rows of the fault table; `python -m experiments.faults` does them all."""
 
-import os
-import subprocess
-import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from experiments.faults import page, scenes
-from experiments.faults.network import why_no_networks, why_no_small_disk
+from experiments.faults.network import why_no_networks
 from experiments.faults.scenes import SCENES
 from experiments.faults.stage import Observation, Row, Stage, small_study
 from experiments.faults.stepped_clock import SteppedClock, why_no_steps
@@ -19,7 +15,6 @@ from experiments.hostile_load.attackers import BY_A_SITE, BY_STRANGERS
 from experiments.two_machines import deploy
 
 NO_NETWORKS = why_no_networks()
-NO_DISK = why_no_small_disk()
 needs_networks = pytest.mark.skipif(NO_NETWORKS is not None, reason=NO_NETWORKS or "")
 
 
@@ -34,17 +29,6 @@ TWO = {
 
 def play(name: str, folder: Path, **changes: Any) -> Row:
     return scenes.play(SCENES[name], folder, **SHORT_ROUNDS, **changes)
-
-
-@pytest.mark.skipif(NO_DISK is not None, reason=NO_DISK or "")
-def test_a_full_disk_is_said_in_one_sentence_and_the_run_goes_on_once_there_is_room(
-    tmp_path: Path,
-) -> None:
-    row = play("disk-full", tmp_path, **TWO)
-    (said,) = [line for line in row.coordinator_says if line.startswith("erosion: ")]
-    assert "No space left" in said
-    assert "--resume" in said
-    assert row.rounds_lost == 0
 
 
 @pytest.mark.skipif(why_no_steps() is not None, reason=why_no_steps() or "")
@@ -70,29 +54,6 @@ def test_a_coordinator_that_slept_and_whose_clock_was_set_loses_no_more_than_a_r
     assert not [line for line in row.coordinator_says if line.startswith("erosion: ")]
 
 
-def test_a_stepped_clock_moves_the_wall_clock_alone(tmp_path: Path) -> None:
-    if reason := why_no_steps():
-        pytest.skip(reason)
-    clock = SteppedClock(tmp_path)
-    clock.step(-3600)
-    program = (
-        "import datetime, time;"
-        "print(time.time(), datetime.datetime.now().timestamp(), time.monotonic())"
-    )
-    before = time.monotonic()
-    said = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, **clock.environment},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    stepped, also, monotonic = map(float, said.stdout.split())
-    assert stepped == pytest.approx(time.time() - 3600, abs=600)
-    assert also == pytest.approx(stepped, abs=600)
-    assert before <= monotonic <= time.monotonic()
-
-
 @needs_networks
 def test_a_line_that_was_cut_costs_the_site_its_rounds_and_nobody_else_theirs(
     tmp_path: Path,
@@ -108,27 +69,6 @@ def test_the_readmes_deployment_works_word_for_word_on_machines_of_their_own(
 ) -> None:
     run = deploy(tmp_path)
     assert (run / "result.json").exists()
-
-
-def test_the_table_shows_every_row_and_what_people_see() -> None:
-    row = Row("site struck", ("bob lost its connection",), (), (), 0, 3, 0.25, 4.0)
-    attack = {
-        "kind": "idle",
-        "by": "strangers",
-        "connections": 5000,
-        "rounds_under": 17,
-        "seconds_under": 1.5,
-        "seconds_before": 1.0,
-        "skipped": 0,
-        "seconds_to_join": 21.0,
-        "coordinator_megabytes": 553.2,
-        "commit": "def",
-    }
-    text = page.markdown({"struck": {**asdict(row), "commit": "abc"}}, {"idle": attack})
-    assert "| site struck | 0 | 3 | 0.2 s | 4.0 s |" in text
-    assert "bob lost its connection" in text
-    assert "| idle | strangers | 5,000 | 17 | 1.50 s | 1.00 s | 0 | 21 s | 553 MB |" in text
-    assert text.endswith("Made at commit abc, def.\n")
 
 
 def test_the_page_is_made_of_the_rows_that_were_measured() -> None:

@@ -15,7 +15,7 @@ from tests.support import omop
 from tests.support.federation import Federation, small_study
 from tests.support.installed_package import install
 from tests.support.omop import SECRET
-from tests.support.scans import write_dicom, write_nifti
+from tests.support.scans import write_nifti
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-models.md"
 HOSPITALS = ["alice", "bob"]
@@ -91,39 +91,6 @@ def test_an_omop_database_ends_with_a_verdict_and_keeps_its_password(
         result = run(study, tmp_path, data, monkeypatch)
     assert set(result.class_counts) == {"none", "infarction"}
     assert {path.name for path in holds(tmp_path, SECRET)} == {"password"}
-
-
-def test_dicom_series_end_with_a_verdict_and_keep_their_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def data(home: Path, name: str) -> dict[str, Any]:
-        if not (home / "scans").exists():
-            draws = np.random.default_rng(len(name))
-            for number in range(NUM_SCANS):
-                label = "ill" if number % 2 else "well"
-                for place in range(3):
-                    slice_ = draws.integers(900, 1000, (6, 8))
-                    slice_[:3] += 150 * (label == "ill")
-                    write_dicom(
-                        home / "scans" / label / f"p{number}" / f"{place}.dcm",
-                        slice_.astype(np.uint16),
-                        PatientID=f"{name}-{number}",
-                        InstanceNumber=place + 1,
-                        SeriesInstanceUID=f"1.2.{number + 1}",
-                    )
-        window = [0, 400]
-        return {"source": "dicom", "path": "scans", "slice": "middle", "window": window}
-
-    task = {**IMAGES, "shape": [1, 6, 8], "mean": [0.5], "deviation": [0.25]}
-    augmentation = {"flip": ["horizontal"], "brightness": 0.1}
-    study = small_study(
-        **{**COMMON, "training": {**COMMON["training"], "augmentation": augmentation}, "task": task}
-    )
-    result = run(study, tmp_path, data, monkeypatch)
-    assert result.class_counts == {"well": 11, "ill": 11}
-    sent = [tmp_path / "runs", *(tmp_path / name / "records" for name in HOSPITALS)]
-    assert [path for folder in sent for path in holds(folder, "Quillfeather")] == []
-    assert [path for folder in sent for path in holds(folder, "alice-1")] == []
 
 
 def test_nifti_volumes_with_the_documented_model_of_ones_own(

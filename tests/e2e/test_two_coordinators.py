@@ -2,9 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Callable
 from contextlib import ExitStack, closing
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -22,7 +20,6 @@ from erosion_common.errors import SiteError
 from erosion_common.program.command_line import main
 from erosion_common.rounds import checkpoint
 from erosion_common.study.study import Study
-from erosion_common.support import expiry
 from erosion_server.run.run_folder import RunFolder
 from tests.support.enrolled import make_federation, unpack_kit
 from tests.support.federation import small_study, write_site
@@ -32,7 +29,6 @@ from tests.support.patience import wait_until
 ARMS: dict[str, dict[str, float]] = {"weight_erosion": {}, "scaffold": {}}
 FIRST = small_study(name="first", hospitals=["alice", "bob"], rounds=6, arms=ARMS)
 SECOND = small_study(name="second", user="dave", hospitals=["dave", "bob"], rounds=6, arms=ARMS)
-Start = Callable[..., Forked]
 
 
 def with_kit(folder: Path, site_file: Path, kit: Path, address: str, **compute: str) -> Path:
@@ -142,19 +138,6 @@ def test_a_kit_of_another_federation_is_named_and_the_other_one_served(tmp_path:
         assert "Traceback" not in bob.text()
 
 
-def test_a_clock_two_years_ahead_is_named_beside_the_certificate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    federation = make_federation(tmp_path / "federation", "bob")
-    kit = unpack_kit(federation, "bob", tmp_path / "kits")
-    plain = write_site(tmp_path, "bob", "127.0.0.1:1")
-    file = with_kit(tmp_path / "site", plain, kit, "127.0.0.1:1")
-    ahead = expiry.now() + timedelta(days=800)
-    monkeypatch.setattr(expiry, "now", lambda: ahead)
-    assert main(["client", str(file)]) == SiteError.exit_code
-    assert f"{ahead:%Y-%m-%d}" in capsys.readouterr().err
-
-
 def two(folder: Path, second: str = "bob", **compute: str) -> list[Path]:
     plain = write_site(folder, "bob", "127.0.0.1:1")
     made = [plain]
@@ -165,14 +148,6 @@ def two(folder: Path, second: str = "bob", **compute: str) -> list[Path]:
     made.append(folder / "second" / "site.toml")
     made[-1].write_text(tomli_w.dumps(values))
     return made
-
-
-def test_site_files_that_would_share_a_log_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write_site(tmp_path, "bob", "127.0.0.1:1")
-    assert main(["client", str(path), str(path)]) == SiteError.exit_code
-    assert "records" in capsys.readouterr().err
 
 
 def test_another_name_for_the_same_patients_needs_the_one_account(

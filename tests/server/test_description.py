@@ -19,7 +19,7 @@ from erosion_client.disclosure.summary import number_summary
 from erosion_client.training.hospital import Hospital
 from erosion_common.errors import Refusal
 from erosion_common.protocol import wire
-from erosion_common.protocol.flower import NoAnswer, ReplyMessage, RequestMessage
+from erosion_common.protocol.flower import ReplyMessage, RequestMessage
 from erosion_common.protocol.messages import (
     LARGEST_COUNT,
     LARGEST_FIGURE,
@@ -364,17 +364,6 @@ def test_whatever_figures_a_hospital_tells_the_table_and_the_page_are_made() -> 
             assert "nan" not in shown(Descriptions(study, replies, {})), told
 
 
-def test_a_hospital_that_declined_and_was_mended_in_time_gave_a_description() -> None:
-    study = make_study(hospitals=["a", "b"])
-    told = {name: read(number_reply(name)) for name in ("a", "b")}
-    line: Any = ScriptedLine(
-        (1, NoAnswer("DataError", "a", "no column age").encode()), (1, told["a"]), (2, told["b"])
-    )
-    found = ask_all(study, line, PATIENCE)
-    assert found.replies == told
-    assert found.declined == {}
-
-
 def test_a_trial_is_not_described(tmp_path: Path) -> None:
     trial = make_study().model_copy(update={"fold": Fold(number=0, of=2)})
     with pytest.raises(Refusal):
@@ -399,27 +388,6 @@ def test_a_summary_survives_the_wire_and_strange_ones_are_named() -> None:
         assert f"'<b>\ufffd' of {told.name!r}" in said
     twice = reply.model_copy(update={"columns": reply.columns * 2})
     assert "'age'" in str(problem_with(twice, make_study(), "a"))
-
-
-def test_the_page_shows_everybody_and_what_is_off() -> None:
-    study = make_study(hospitals=["a", "b", "c", "d"])
-    replies = {
-        name: SummaryReply(
-            hospital=name, software="1", min_cell=10, num_samples=60, num_patients=60,
-            columns=(column(middle, middle / 5, "age"),
-                     ColumnSummary(name="sex", kind="category", count=60, missing=10,
-                                   shares={"f": 40, "m": 20})),
-        )
-        for name, middle in (("a", 50.0), ("b", 600.0))
-    }  # fmt: skip
-    found = Descriptions(study, replies, {"c": "<b>no</b>"})
-    page = Page(description_page(found)).text
-    assert "1 column" in page  # at two hospitals
-    assert "<b>no</b>" in page
-    assert "fewer than 10" in page
-    assert "67%" in page
-    nobody = Page(description_page(Descriptions(make_study(), {}, {}))).text
-    assert "0 of 2" in nobody
 
 
 def test_missing_values_are_counted_to_a_cell() -> None:

@@ -3,11 +3,9 @@
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import tomli_w
 from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
@@ -24,7 +22,7 @@ from erosion_common.rounds.channel import Introduced
 from erosion_common.rounds.context import RunContext
 from erosion_common.rounds.presence import HospitalsAwayError, UserDeclinedError
 from erosion_common.support.process import RunningTime
-from erosion_server.coordination import run_app, run_study, study_queue
+from erosion_server.coordination import run_app, run_study
 from erosion_server.coordination.end_notices import EndNotices
 from erosion_server.coordination.network import NetworkChannel
 from erosion_server.coordination.run_study import Planned, Setup
@@ -331,31 +329,3 @@ def test_the_end_of_a_study_is_sent_until_it_is_confirmed_and_not_while_another_
     for _ in range(3):  # one that is under way or confirmed is not sent again
         notices.resend()
     assert link.ended == [("first", "second")]
-
-
-def test_a_queue_without_a_study_tells_who_was_away_as_the_last_one_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    link, queue = Present(), tmp_path / "queue"
-    queue.mkdir()
-    study = make_study(user="a", hospitals=["a", "b"])
-    values = study.model_dump(mode="json", exclude_none=True)
-    (queue / "1.toml").write_text(tomli_w.dumps(values))
-
-    result = make_run(("fedavg",), ("a", "b"), rounds=2).result
-
-    def ends(ctx: RunContext, channel: Any, *_: object) -> Result:
-        channel._end_notices.asks(ctx.run, "a")
-        return result
-
-    def sleep(_seconds: float) -> None:
-        link.is_here = (queue / "done").exists()
-        if link.told:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(run_study, "make_link", lambda *_, **__: link)
-    monkeypatch.setattr(run_study, "run_for_user", ends)
-    monkeypatch.setattr(study_queue, "time", SimpleNamespace(sleep=sleep))
-    with pytest.raises(KeyboardInterrupt):
-        run_study.run_queue(queue, tmp_path / "runs", lambda: Observers({}), Setup())
-    assert link.told == ["the study has ended"]

@@ -18,7 +18,6 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -29,7 +28,7 @@ from cryptography.x509.oid import NameOID
 from erosion.simulation.program import unpack_kit
 from erosion_client.connection.credentials import credentials_for, known_as
 from erosion_client.connection.serve import RunningSite
-from erosion_client.enrolment.install import MOST_MEMBERS, install
+from erosion_client.enrolment.install import install
 from erosion_client.records.records import Records
 from erosion_client.site_file import Site, load_site
 from erosion_common.errors import EnrolmentError, SiteError
@@ -215,24 +214,6 @@ def test_a_renewal_pins_new_hospitals_and_replaces_no_key(
     assert "dave" in capsys.readouterr().err
 
 
-def test_a_site_may_make_its_own_key(folder: FederationFolder, tmp_path: Path) -> None:
-    key = tmp_path / "own.key"
-    assert main(["enroll", "request", "bob", "--out", str(key)]) == 0
-    assert mode(key) == 0o600
-    place = ["--folder", str(folder.path)]
-    assert main(["enroll", "sign", str(tmp_path / "own.csr"), *place]) == 0
-    kit = unpack_kit(folder.kit("bob"), tmp_path)
-    assert not (kit / "node.key").exists()
-    install = ["enroll", "install", str(folder.kit("bob")), str(kit / "site.toml")]
-    assert main(install) == 9
-    assert main([*install, "--key", str(key)]) == 0
-    assert (kit / "node.key").read_bytes() == key.read_bytes()
-    assert credentials_for(load_site(kit / "site.toml").coordinator).tls is not None
-    verdict = Authorizer(folder).verdict(certificates.load_certificate(kit / "node.crt"))
-    assert isinstance(verdict, Admitted)
-    assert verdict.hospital == "bob"
-
-
 @pytest.mark.parametrize("out", ["node.csr", "."])
 def test_a_request_never_takes_the_place_of_its_key(
     out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -240,44 +221,6 @@ def test_a_request_never_takes_the_place_of_its_key(
     monkeypatch.chdir(tmp_path)
     assert main(["enroll", "request", "bob", "--out", out]) == 9
     assert not list(tmp_path.iterdir())
-
-
-def test_a_key_that_replaces_another_is_installed_with_its_certificate(
-    folder: FederationFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first = enrol_site(folder, "bob")
-    kit = unpack_kit(first.kit, tmp_path)
-    site_file = kit / "site.toml"
-    before = {path.name: path.read_bytes() for path in kit.iterdir()}
-    expects = ["enroll", "install", str(first.kit), str(site_file)]
-    assert main([*expects, "--key", str(kit / "node.key")]) == 9  # it has its key inside
-    new, third = tmp_path / "new.key", tmp_path / "third.key"
-    for key in (new, third):
-        assert main(["enroll", "request", "bob", "--out", str(key)]) == 0
-    assert f"--key {new}" in capsys.readouterr().out
-    sign = ["enroll", "sign", str(tmp_path / "new.csr"), "--folder", str(folder.path)]
-    assert main(sign) == 9  # it has a key already
-    assert main([*sign, "--replace"]) == 0
-    assert isinstance(Authorizer(folder).verdict(certificate_of(first)), NotAdmitted)
-    assert "bob.renewal.tar.gz" in capsys.readouterr().out
-
-    install = ["enroll", "install", str(folder.renewal("bob")), str(site_file)]
-    for wrong in ([], ["--key", str(third)]):
-        assert main([*install, *wrong]) == 9
-        assert "--key" in capsys.readouterr().err
-        assert {path.name: path.read_bytes() for path in kit.iterdir()} == before
-    assert main([*install, "--key", str(new)]) == 0
-    assert f"delete {new}" in capsys.readouterr().out
-    after = {path.name: path.read_bytes() for path in kit.iterdir()}
-    assert {name for name in after if after[name] != before[name]} == {"node.crt", "node.key"}
-    assert (kit / "node.key").read_bytes() == new.read_bytes()
-    assert mode(kit / "node.key") == 0o600
-    assert credentials_for(load_site(site_file).coordinator).tls is not None
-
-    certificate = certificates.load_certificate(kit / "node.crt")
-    assert isinstance(Authorizer(folder).verdict(certificate), Admitted)
-    assert main([*install, "--key", str(kit / "node.key")]) == 0  # which is there already
-    assert "delete" not in capsys.readouterr().out
 
 
 def test_the_commands_of_the_documentation_enrol_renew_and_replace(
@@ -410,22 +353,6 @@ def test_another_enrolment_is_waited_for_and_then_told_of(
     enrol_site(folder, "north")
 
 
-def _link_to_itself(path: Path) -> None:
-    path.symlink_to(path)
-
-
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, _link_to_itself])
-def test_a_lock_that_is_no_ordinary_file_is_named(
-    folder: FederationFolder, make: Callable[[Path], None]
-) -> None:
-    lock = folder.path / ".lock"
-    make(lock)
-    with pytest.raises(OSError) as found:  # noqa: PT011 - of several kinds, with the name
-        enrol_site(folder, "north")
-    assert found.value.filename == str(lock)
-    assert read_key_registry(folder.roster).keys == ()
-
-
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_a_kit_that_cannot_be_printed_changes_nothing(
     folder: FederationFolder, monkeypatch: pytest.MonkeyPatch, is_terminal: bool
@@ -527,38 +454,6 @@ def test_a_roster_that_could_not_be_read_once_is_read_later_and_the_log_says_it_
     assert sum("roster.toml" in line for line in caplog.messages) == 1
 
 
-def test_a_damaged_roster_is_not_read_at_every_look(
-    folder: FederationFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    key, times = certificate_of(enrol_site(folder, "bob")), []
-    admission = Authorizer(folder)
-    monkeypatch.setattr(certificates, "RETRY_SECONDS", 3600.0)
-
-    def damaged(path: Path) -> None:
-        times.append(path)
-        raise EnrolmentError("damaged")
-
-    monkeypatch.setattr(admission_module, "read_key_registry", damaged)
-    revoke_site(folder, "bob")
-    for _ in range(10):
-        assert isinstance(admission.verdict(key), Admitted)
-    assert len(times) == 1
-
-
-def test_a_certificate_that_could_not_be_read_once_is_read_later_and_the_log_says_it_once(
-    folder: FederationFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    shown = ServingCertificate(folder)
-    before = shown.expires
-    read = FailsTwice(certificates.load_identity)
-    monkeypatch.setattr(certificates, "load_identity", read)
-    monkeypatch.setattr(certificates, "RETRY_SECONDS", 0.0)
-    renew_coordinator(folder, days=10)
-    assert [shown.watched.refresh() for _ in range(4)] == [False, False, True, False]
-    assert shown.expires < before
-    assert sum("coordinator.pem" in line for line in caplog.messages) == 1
-
-
 def test_an_authority_that_is_no_certificate_any_more_leaves_the_one_before_in_force(
     folder: FederationFolder,
 ) -> None:
@@ -581,26 +476,6 @@ def test_a_damaged_key_of_the_federation_comes_from_its_backup_and_from_no_kit(
     for read in (lambda: enrol_site(folder, "bob"), lambda: ServingCertificate(folder)):
         with refused(EnrolmentError, "backup"):
             read()
-
-
-def test_a_renewed_certificate_is_known_before_anybody_connects_and_still_shown_to_who_does(
-    folder: FederationFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given: list[Callable[[], object]] = []
-
-    def credentials(_first: object, latest: Callable[[], object], **_: object) -> None:
-        given.append(latest)
-
-    monkeypatch.setattr(grpc, "dynamic_ssl_server_credentials", credentials)
-    shown = ServingCertificate(folder)
-    before = shown.expires
-    shown.credentials(on_handshake=lambda: None)
-    (latest,) = given
-    assert latest() is None
-    renew_coordinator(folder, days=10)
-    assert shown.expires < before
-    assert latest() is not None
-    assert latest() is None
 
 
 def test_renewing_prolongs_the_same_key(folder: FederationFolder, tmp_path: Path) -> None:
@@ -734,28 +609,6 @@ def test_a_small_kit_fills_no_memory(folder: FederationFolder, tmp_path: Path, m
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert peak < wrong.stat().st_size * 2 + 2**25
-
-
-def test_of_a_kit_only_what_is_installed_is_read(
-    folder: FederationFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kit = enrol_site(folder, "bob").kit
-    inside = unpack_kit(kit, tmp_path)
-    needed = [(name, (inside / name).read_bytes()) for name in ("ca.crt", "node.crt", "node.key")]
-    read: list[str] = []
-    extract = tarfile.TarFile.extractfile
-
-    def spy(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Any:
-        read.append(member.name)
-        return extract(archive, member)
-
-    monkeypatch.setattr(tarfile.TarFile, "extractfile", spy)
-    site = load_site(inside / "site.toml")
-    install(archive_of(tmp_path / "1", [("notes", b"x"), *needed]), site)
-    assert read == ["ca.crt", "node.crt", "node.key"]
-    late = [*((f"{number}", b"") for number in range(MOST_MEMBERS)), *needed]
-    with refused(EnrolmentError, "ca.crt"):
-        install(archive_of(tmp_path / "2", late), site)
 
 
 def with_own_authorities(

@@ -189,14 +189,6 @@ def test_an_unknown_and_a_missing_key_are_named(folder: Path, name: str) -> None
         read_changed(folder, name, json.dumps(values).encode())
 
 
-def test_an_unknown_key_of_the_journal_is_named_with_its_line(folder: Path) -> None:
-    lines = (folder / "rounds.jsonl").read_text().splitlines()
-    for change in ({"later": 1}, {"hospitals": {"home": {"outcome": "accepted", "later": 1}}}):
-        text = f"{lines[0]}\n{as_line({**json.loads(lines[1]), **change})}"
-        with refused(CheckpointError, "Line 2", "rounds.jsonl", "later"):
-            read_changed(folder, "rounds.jsonl", text.encode())
-
-
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -259,16 +251,6 @@ def test_a_checkpoint_of_another_shape_is_explained(
     path = rewritten(tmp_path / "a.safetensors", change)
     with refused(CheckpointError, named, path):
         checkpoint.load(path, state(), arm="a", study_digest="d")
-
-
-def test_a_truncated_checkpoint_is_explained(tmp_path: Path) -> None:
-    path = rewritten(tmp_path / "a.safetensors", lambda _header, _tensors: None)
-    checkpoint.load(path, state(), arm="a", study_digest="d")
-    content = path.read_bytes()
-    for length in range(0, len(content), 7):
-        path.write_bytes(content[:length])
-        with refused(CheckpointError, path):
-            checkpoint.load(path, state(), arm="a", study_digest="d")
 
 
 def test_the_journal_is_read_as_it_was_written(folder: Path) -> None:

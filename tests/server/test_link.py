@@ -1,13 +1,9 @@
 """The coordinator's end of the line: its connections, where updates are kept, what is sent."""
 
-import asyncio
-import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
-import grpc
 import pytest
 import torch
 from flwr.app import ConfigRecord, Error, Message, RecordDict
@@ -15,15 +11,13 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 from erosion_client.connection import site_link
 from erosion_client.connection.site_link import SiteLink
 from erosion_common.errors import LinkError
-from erosion_common.protocol.envelope import FrameSize
 from erosion_common.protocol.flower import BoundedMessage, to_array, to_record
 from erosion_common.protocol.frames import LARGEST_HEAD_BYTES, LONGEST_REASON, MODEST_DATA_BYTES
-from erosion_server.link import Link, site_session
+from erosion_server.link import Link
 from erosion_server.link import link as link_module
 from erosion_server.link.channel import Content, Request
 from erosion_server.link.link import most_connections
 from erosion_server.link.service import Service, certificate_of
-from erosion_server.link.site_session import SiteSession
 from experiments.slow_line import SlowLine
 from tests.support.patience import PATIENCE, wait_until
 from tests.support.refusals import refused
@@ -51,68 +45,6 @@ def test_each_study_has_a_spool_folder_that_goes_with_its_channel(tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == ["second"]
 
 
-def test_a_port_that_is_not_open_in_time_is_said_with_the_remedy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    link = Link("127.0.0.1:0")
-
-    async def never() -> int:
-        await asyncio.Event().wait()
-        return 0
-
-    monkeypatch.setattr(link, "_open", never)
-    monkeypatch.setattr(link_module, "START_SECONDS", 0.01)
-    with refused(LinkError):
-        link.start()
-
-
-def test_an_app_may_use_one_record_for_all_its_messages_and_change_it_in_between() -> None:
-    link, content = Link("127.0.0.1:0"), RecordDict()
-
-    def messages() -> Iterator[Message]:
-        for number, node_id in enumerate(link.grid.get_node_ids()):
-            content["number"] = ConfigRecord({"value": number})
-            yield Message(content, node_id, "train")
-
-    link.start()
-    try:
-        with SiteLink(link.address) as one, SiteLink(link.address) as other:
-            wait_until(lambda: len(link.grid.get_node_ids()) == 2)
-            link.grid.push_messages(messages())
-            requests = [line.receive(PATIENCE) for line in (one, other)]
-    finally:
-        link.stop()
-    numbers = [request.content.config_records["number"]["value"] for request in requests if request]
-    assert sorted(numbers) == [0, 1]
-
-
-def test_a_call_that_was_answered_and_is_slow_to_end_is_waited_for_and_nothing_is_printed(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # another test's have lost their file
-    serve, answered, ended = Service._serve, [], []
-
-    async def slow_to_end(service: Service, peer: Any, context: Any) -> None:
-        try:
-            await serve(service, peer, context)
-        finally:
-            answered.append(peer)
-            await asyncio.sleep(1)
-            ended.append(peer)
-
-    monkeypatch.setattr(Service, "_serve", slow_to_end)
-    link = Link("127.0.0.1:0")
-    link.start()
-    with SiteLink(link.address), SiteLink(link.address):
-        wait_until(lambda: len(link.grid.get_node_ids()) == 2)
-        for node_id in link.grid.get_node_ids():
-            link.evict(node_id)
-        wait_until(lambda: len(answered) == 2)
-        link.stop()
-    assert len(ended) == 2
-    assert "Traceback" not in capfd.readouterr().err
-
-
 @pytest.mark.parametrize(
     "said",
     [
@@ -134,20 +66,6 @@ def test_a_time_that_could_be_anywhere_or_is_none_tells_a_site_nothing(
         link.stop()
     assert welcome.problem is None
     assert (welcome.ahead, welcome.expires, welcome.certificate_expires) == (None, None, None)
-
-
-def test_what_cannot_be_taken_in_for_a_reason_of_our_own_is_logged(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def no_memory(_session: SiteSession, _received: bytes) -> None:
-        raise MemoryError("7 GiB")
-
-    monkeypatch.setattr(SiteSession, "_take", no_memory)
-    with connected() as (link, line, node_id):
-        _, request = asked(link, line, Message(RecordDict(), node_id, "train"))
-        line.reply(request, Message(RecordDict(), reply_to=request))
-        wait_until(lambda: not link.grid.get_node_ids())
-    assert any(f" {node_id} " in line and "7 GiB" in line for line in caplog.messages)
 
 
 def reply_to(link: Link, waiting: list[str]) -> Message:
@@ -184,26 +102,6 @@ def asked(link: Link, line: SiteLink, message: Message) -> tuple[list[str], Mess
     return list(waiting), request
 
 
-def test_an_upload_may_last_longer_than_the_silence_that_a_site_bears(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    borne_seconds, bits_per_second = 3.0, 2e6
-    frames = FrameSize(2**15, 2**15)  # one comes every 0.13 s, and a sign of life goes every 0.5 s
-    for module in (link_module, site_link):
-        monkeypatch.setattr(module, "TICK_SECONDS", 0.05)
-    monkeypatch.setattr(site_link, "SILENT_TICKS", round(borne_seconds / 0.05))
-    monkeypatch.setattr(site_session, "PING_TICKS", 10)
-    monkeypatch.setattr(site_session, "SILENT_TICKS", 10**6)  # what the coordinator bears
-    update = torch.ones(round(2 * borne_seconds * bits_per_second / 32))
-    content = RecordDict({"arrays": to_record({"update": to_array(update)})})
-    with connected(bits_per_second) as (link, line, node_id):
-        waiting, request = asked(link, line, Message(RecordDict(), node_id, "train"))
-        monkeypatch.setattr(line, "_frame_size", frames)
-        line.reply(request, Message(content, reply_to=request))
-        reply = reply_to(link, waiting)
-    assert not reply.has_error(), reply.error
-
-
 def test_a_model_and_an_update_of_many_frames_go_over_a_slow_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -220,17 +118,6 @@ def test_a_model_and_an_update_of_many_frames_go_over_a_slow_line(
         line.reply(request, Message(content(), reply_to=request))
         reply = reply_to(link, waiting)
     assert not reply.has_error(), reply.error
-
-
-def test_grpc_ends_no_line_whose_pings_wait_behind_what_it_was_given(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """After 60 s it would; a few megabytes take that long on a slow line."""
-    never, given = ("grpc.http2.ping_timeout_ms", 2**31 - 1), []
-    monkeypatch.setattr(grpc, "insecure_channel", lambda _address, options: given.append(options))
-    SiteLink("127.0.0.1:1")
-    given += [link_module._options(100, is_short_of_memory=short) for short in (False, True)]
-    assert [never in options for options in given] == [True] * 3
 
 
 def test_the_words_of_a_site_that_declines_endlessly_are_cut() -> None:

@@ -4,7 +4,6 @@ import json
 import re
 import socket
 import subprocess
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -295,38 +294,12 @@ def test_many_at_once_and_those_who_drip_cost_the_others_nothing(
     wait_until(is_answered)
 
 
-def test_a_scrape_every_moment_is_answered_each_time(served: int, tmp_path: Path) -> None:
-    status = coordinator(tmp_path / "status.json")
-    answers: list[int] = []
-
-    def scrapes() -> None:
-        for _ in range(25):
-            with scrape(served) as answer:
-                answers.append(len(read(answer.read().decode())))
-
-    threads = [threading.Thread(target=scrapes) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
-    assert len(answers) == 100
-    assert len(set(answers)) == 1
-    status.ended()
-
-
 @pytest.mark.parametrize("place", ["", "x", "70000", "host:", "host:-1", "run.txt"])
 def test_a_place_that_is_none_is_refused(place: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         parser().parse_args(["client", "site.toml", "--metrics", place])
     assert ended.value.code == 2
     assert "--metrics" in capsys.readouterr().err
-
-
-def test_the_loopback_is_the_default_and_another_address_must_be_said() -> None:
-    options = parser().parse_args(
-        ["client", "s.toml", "--metrics", "9464", "--metrics", "[::1]:9", "--metrics", "a/b.prom"]
-    )
-    assert options.metrics == [("127.0.0.1", 9464), ("::1", 9), Path("a/b.prom")]
 
 
 # -- As a file -----------------------------------------------------------------------------------

@@ -1,19 +1,14 @@
 """Observers are isolated from the run and from each other."""
 
-import json
 import logging
-import re
 import threading
-from pathlib import Path
 
 import pytest
 
 from erosion_common.rounds.events import HospitalLeft
 from erosion_server.output.events import ObserverDropped, RunEvent
 from erosion_server.output.observers import InBackground, Observers
-from erosion_server.run.status import CoordinatorStatus
 from tests.support.patience import PATIENCE
-from tests.support.synthetic_run import make_run
 
 
 class Listener:
@@ -81,14 +76,6 @@ def test_an_observer_that_fails_is_reported_once_and_told_nothing_more(
     assert failing.num_closed == 1
 
 
-def test_two_observers_that_fail_at_the_same_event_drop_both() -> None:
-    good = Listener()
-    pair = Failing(OSError("a")), Failing(OSError("b"))
-    with Observers({"a": pair[0], "b": pair[1], "good": good}) as observers:
-        observers.notify(LEFT[0])
-    assert {e.name for e in good.heard if isinstance(e, ObserverDropped)} == {"a", "b"}
-
-
 def test_a_failure_in_closing_is_reported_and_closes_the_others() -> None:
     class BadEnd(Listener):
         def close(self) -> None:
@@ -101,24 +88,6 @@ def test_a_failure_in_closing_is_reported_and_closes_the_others() -> None:
     assert good.heard == [ObserverDropped("bad", "OSError: no space")]
 
 
-def test_ctrl_c_is_no_failure_of_an_observer() -> None:
-    class Interrupted(Listener):
-        def notify(self, event: RunEvent) -> None:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt), Observers({"x": Interrupted()}) as observers:
-        observers.notify(LEFT[0])
-
-
-def test_the_status_file_names_an_output_that_was_dropped(tmp_path: Path) -> None:
-    status = CoordinatorStatus(tmp_path / "status.json", make_run().study)
-    with Observers({"mlflow": Failing(OSError("unreachable")), "status": status}) as observers:
-        observers.notify(LEFT[0])
-        status.ended()
-    seen = json.loads((tmp_path / "status.json").read_text())
-    assert seen["outputs_dropped"] == {"mlflow": "OSError: unreachable"}
-
-
 def test_nobody_waits_for_an_observer_in_the_background() -> None:
     slow = Hanging()
     with Observers({"slow": InBackground(slow)}) as observers:
@@ -128,12 +97,6 @@ def test_nobody_waits_for_an_observer_in_the_background() -> None:
         slow.let_go.set()
     assert slow.heard == LEFT
     assert slow.num_closed == 1
-
-
-def test_a_failure_in_the_background_drops_the_observer(caplog: pytest.LogCaptureFixture) -> None:
-    with Observers({"bad": InBackground(Failing(OSError("unreachable")))}) as observers:
-        observers.notify(LEFT[0])
-    assert re.search(" bad .*OSError: unreachable", caplog.text, re.DOTALL)
 
 
 def test_the_end_waits_for_a_hanging_observer_only_so_long(

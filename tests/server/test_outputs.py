@@ -13,12 +13,12 @@ from erosion_common.errors import RunError
 from erosion_common.rounds.events import ArmStarted, RoundFinished
 from erosion_common.settings.packages import installed_names
 from erosion_server.output.charts import metric_points
-from erosion_server.output.events import StudyFailed, StudyStarted
+from erosion_server.output.events import StudyStarted
 from erosion_server.output.metrics_csv import MetricsCsv
 from erosion_server.output.mlflow_runs import MlflowRuns
 from erosion_server.output.registry import OUTPUTS, open_outputs
 from erosion_server.output.run_data import read_run
-from erosion_server.run.run_folder import RunFolder, open_run_folder
+from erosion_server.run.run_folder import RunFolder
 from tests.support.refusals import refused
 from tests.support.synthetic_run import make_run, play
 
@@ -202,31 +202,3 @@ def test_a_resumed_study_goes_on_with_its_mlflow_runs(
                 observer.notify(RoundFinished(record))
         assert {run.info.status for run in runs_of(tracking).values()} == {"KILLED"}
     assert set(runs_of(tracking)) == {"breast-cancer for home", "weight_erosion"}
-
-
-def test_a_run_in_the_place_of_another_is_another_mlflow_run(tmp_path: Path, tracking: str) -> None:
-    from mlflow import MlflowClient
-
-    def start(folder: Path) -> list[str]:
-        """Where MLflow's runs are said to be, once one more has started."""
-        with closing(MlflowRuns(tracking)) as observer:
-            observer.notify(StudyStarted(RUN.study, "127.0.0.1:1", folder))
-        client = MlflowClient(tracking)
-        (experiment,) = client.search_experiments(filter_string="name = 'breast-cancer'")
-        runs = client.search_runs([experiment.experiment_id])
-        return sorted(Path(run.data.tags["erosion.folder"]).name for run in runs)
-
-    first, second = (tmp_path / name for name in ("first", "second"))
-    assert start(open_run_folder(second, RUN.study).path) == ["second"]
-    second.rename(first)
-    assert start(open_run_folder(second, RUN.study).path) == ["second", "second"]
-    assert start(first) == ["first", "second"]
-
-
-def test_a_study_that_fails_is_a_failed_mlflow_run(tmp_path: Path, tracking: str) -> None:
-    with closing(MlflowRuns(tracking)) as observer:
-        observer.notify(StudyStarted(RUN.study, "127.0.0.1:1", tmp_path))
-        observer.notify(StudyFailed("away"))
-    (run,) = runs_of(tracking).values()
-    assert run.info.status == "FAILED"
-    assert run.data.tags["erosion.reason"] == "away"

@@ -21,7 +21,6 @@ from erosion_server.run.findings import Contribution
 from erosion_server.run.overview import (
     TOO_FEW,
     UNCLEAR,
-    EarlyStop,
     Overview,
     UserResult,
     adjusted,
@@ -144,28 +143,6 @@ def test_the_verdict_names_those_whom_it_helps_and_those_whom_it_harms() -> None
     assert of({"b": line(0.1, TOO_FEW)}).verdict.startswith("Too few")
 
 
-def test_an_arm_that_stopped_is_named_with_the_users_it_stopped_for() -> None:
-    cone = {
-        "weight_erosion": EarlyStop(round=4, reason="the updates fit into no cone of 84 degrees")
-    }
-    still = {"local": EarlyStop(round=2, reason="the user's update is zero")}
-    lines = {
-        "a": line(0.5).model_copy(update={"stopped": cone}),
-        "b": line(0.5).model_copy(update={"stopped": {"weight_erosion": EarlyStop(
-            round=7, reason="the updates fit into no cone of 85 degrees")}}),
-        "c": line(0.5),
-        EVIL: line(0.5).model_copy(update={"stopped": still}),
-    }  # fmt: skip
-    found = of(lines)
-    said, other = overview_values(found, {})["stopped"]
-    assert cone["weight_erosion"].reason in said
-    assert re.findall(r"\b([ab]) in round (\d)", said) == [("a", "4"), ("b", "7")]
-    assert still["local"].reason in other
-    assert "script" not in [tag for tag, _ in Page(render_overview(found, {})).tags]
-    assert said in " ".join(printed(found).split())
-    assert overview_values(of({"a": line(0.5)}), {})["stopped"] == []
-
-
 def test_without_a_comparison_nothing_is_claimed() -> None:
     alone = line(0.5).model_copy(update={"comparison": None})
     found = of({"a": alone})
@@ -215,21 +192,6 @@ def test_each_arm_that_is_worse_than_the_base_rate_is_named_with_its_hospitals()
     study = make_study().model_copy(update={"task": task})
     weighted = overview(study, {"b": bad}, {}, started="2026-01-02T03:04:05+00:00", seconds=9.0)
     assert "class weights" in weighted.verdict
-
-
-def test_the_commonest_class_of_cross_fitted_hospitals_is_that_of_their_patients() -> None:
-    figures = {**line(0.4).arms["local"].model_dump(), "accuracy": 0.456}
-    lines = {
-        user: line(0.3).model_copy(
-            update={
-                "base_rate": FinalMetrics.model_validate({**figures, "majority_accuracy": share})
-            }
-        )
-        for user, share in (("a", 0.5), ("b", 0.522))
-    }
-    said = of(lines).figures
-    assert "0.511" in said
-    assert "0.456" not in said
 
 
 def test_means_are_over_the_hospitals_where_every_arm_has_the_metric() -> None:

@@ -4,32 +4,25 @@ import io
 import re
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from erosion_common.rounds.events import (
-    ArmStarted,
     HospitalDeclined,
-    HospitalJoined,
-    HospitalLeft,
-    RoundFinished,
     StudyBegunWithout,
 )
 from erosion_common.rounds.records import RoundRecord
 from erosion_common.tasks.classification import Classification
-from erosion_server.output.events import RunEvent, StudyStarted
-from erosion_server.output.tables import WeightBars, bar, print_summary
+from erosion_server.output.events import RunEvent
 from erosion_server.output.terminal import (
     ArmProgress,
     Terminal,
     draw_arm,
     plain_console,
     progress,
-    weights_in_words,
 )
-from erosion_server.output.words import class_sizes, weight_text, what_may_be_unseen
+from erosion_server.output.words import class_sizes
 from tests.support.stopped_run import NOTE, make_stopped_run
 from tests.support.synthetic_run import (
     FOLDER,
@@ -102,57 +95,10 @@ def test_plain_lines_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.findall(r"1000|999", lines[-1]) == ["1000", "1000", "999"]  # figures of before
 
 
-def test_slow_rounds_are_told_of_each() -> None:
-    stream = io.StringIO()
-    observer = Terminal(plain_console(stream), is_live=False)
-    observer.notify(ArmStarted("fedavg", 1000))
-    for number in range(1, 6):
-        record = RoundRecord("fedavg", number, "done", "", {}, seconds=90.0)
-        observer.notify(RoundFinished(record))
-    assert stream.getvalue().count("\n") == 5
-    assert re.search("5 .* 1000", stream.getvalue())
-
-
-def test_every_plain_line_is_flushed_at_once() -> None:
-    class Counting(io.StringIO):
-        flushes = 0
-
-        def flush(self) -> None:
-            self.flushes += 1
-
-    stream = Counting()
-    observer = Terminal(plain_console(stream), is_live=False)
-    observer.notify(HospitalJoined("alike", 110, ("miscoded",)))
-    observer.notify(HospitalLeft("alike"))
-    assert stream.flushes == 2
-    joined, left = stream.getvalue().splitlines()
-    assert ("110" in joined, "miscoded" in joined, left.startswith("alike ")) == (True, True, True)
-
-
-def test_a_skipped_round_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = plain_text(make_run(skipped=(8, 9)), monkeypatch)
-    assert "round 8:" in text
-    assert text.count("skipped:") == 6  # in each of three arms
-    (trouble,) = (line for line in text.splitlines() if line.startswith("weight_erosion had"))
-    assert "2 skipped" in trouble
-    assert "large-tumours absent" in trouble
-
-
 def test_an_arm_that_stopped_is_told_of_and_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
     text = plain_text(make_stopped_run(), monkeypatch)
     assert " ".join(text.split()).count(NOTE) == 2  # in the round, and in the summary
     assert not any(line.startswith("weight_erosion had") for line in text.splitlines())
-
-
-@pytest.mark.parametrize("width", [50, 140])
-def test_a_hospital_that_is_always_rejected_is_told_of_once_an_arm(width: int) -> None:
-    run = make_run(reasons={"miscoded": "ROUND, not 99"})
-    console = live_console(width)
-    with closing(Terminal(console, is_live=True)) as observer:
-        play(observer, run)
-    text = " ".join(without_codes(written(console)).split())
-    assert text.count("not 99") == 2  # weight_erosion and fedavg; local asks nobody
-    assert text.count("miscoded rejected") == 4  # when it began, and at the end of the arm
 
 
 @pytest.mark.parametrize(
@@ -181,20 +127,6 @@ def test_who_does_not_take_part_is_shown_with_the_reason_on_one_safe_line(
     assert stream.getvalue().count("\n") == 1
 
 
-def test_the_live_lines_show_round_metric_weights_and_seconds() -> None:
-    text = drawn(filled(make_records("weight_erosion")[:12]), width=100)
-    first, *bars = text.splitlines()
-    assert re.fullmatch(
-        r"weight_erosion +[━╸╺ ]+ +12/30 +after 11: +accuracy 0\.956 +log loss 0\.148"
-        r" +\d\d ms a round *",
-        first,
-    )
-    assert "home          ████████ 1.00" in bars[0]
-    assert re.search(r"alike +███████▍ +0\.92", text)
-    assert re.search(r"large-tumours absent +0\.\d\d", text)
-    assert re.search(r"miscoded +out +0\.00", text)
-
-
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
 def test_no_live_line_is_wider_than_the_terminal(width: int) -> None:
     for hospitals in (HOSPITALS, MANY, ("a" * 48, "b" * 48)):
@@ -202,22 +134,6 @@ def test_no_live_line_is_wider_than_the_terminal(width: int) -> None:
         arm.arm = "an-arm-with-a-name-of-forty-eight-characters-abc"
         lines = drawn(arm, width).splitlines()
         assert max(len(line) for line in lines) <= width
-
-
-def test_the_cursor_comes_back_after_an_error() -> None:
-    console = live_console()
-
-    def interrupted_run() -> None:
-        with closing(Terminal(console, is_live=True)) as observer:
-            observer.notify(StudyStarted(make_run().study, "127.0.0.1:1", FOLDER))
-            observer.notify(ArmStarted("fedavg", 30))
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted_run()
-    hidden, shown = "\x1b[?25l", "\x1b[?25h"
-    assert hidden in written(console)
-    assert written(console).rindex(shown) > written(console).rindex(hidden)
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
@@ -248,35 +164,3 @@ def test_an_encoding_without_blocks_does_not_end_the_study(
     stream.flush()
     stream.seek(0)
     assert "home          ######## 1.00" in stream.read()
-
-
-def test_only_a_claim_is_bold_and_shown_with_what_its_patients_cannot_tell() -> None:
-    run = make_run()
-    seen = what_may_be_unseen(91, run.result.class_counts, run.result.task)
-    unsure = run.result.verdict.model_copy(update={"best_arm": None})
-    for found, claims in ((run.result.verdict, True), (unsure, False)):
-        console = live_console()
-        print_summary(console, run.result.model_copy(update={"verdict": found}), Path("r.html"))
-        text = written(console)
-        assert (seen in " ".join(text.split())) == claims
-        assert bool(re.search("\x1b\\[1m *weight_erosion", text)) == claims
-
-
-@pytest.mark.parametrize(
-    ("share", "expected"),
-    [(0, "        "), (1, "████████"), (0.5, "████    "), (0.001, "▏       "), (7, "████████")],
-)
-def test_a_bar_fills_its_share_of_eight_characters(share: float, expected: str) -> None:
-    assert bar(share) == expected
-
-
-def test_a_small_weight_is_not_shown_as_none() -> None:
-    assert [weight_text(w) for w in (0.0, 1e-9, 0.0049, 0.005, None)] == [
-        "0.00", "<0.01", "<0.01", "0.01", "–",
-    ]  # fmt: skip
-    console = Console(file=io.StringIO(), width=80)
-    console.print(WeightBars({"home": 1.0, "other": 0.002}))
-    assert "other ▏        <.01" in written(console)
-    assert re.findall(r"<?\d\.\d+", weights_in_words({"a": 0.002, "b": 0.0})) == ["<0.01", "0.00"]
-    many = {f"h{number}": 0.002 for number in range(10)}
-    assert re.findall(r"<?\d\.\d+", weights_in_words(many)) == ["<0.01"] * 3

@@ -220,18 +220,6 @@ def test_a_study_that_is_corrected_before_its_run_begins_is_what_is_run(
     assert load_study(folder.study).digest == another_study().digest
 
 
-def test_a_study_file_in_a_folder_of_ones_own_is_not_written_over(tmp_path: Path) -> None:
-    folder = open_run_folder(tmp_path / "mine", small_study())
-    (folder.path / "patients.csv").touch()
-    before = folder.study.read_bytes()
-    with refused(RunError, folder.path):
-        resumed_run_folder(folder.path, another_study())
-    assert folder.study.read_bytes() == before
-    folder.status.touch()  # which every coordinator writes first
-    resumed_run_folder(folder.path, another_study())
-    assert folder.study.read_bytes() != before
-
-
 @pytest.mark.parametrize("left", LEFT)
 def test_a_folder_with_a_run_is_given_to_no_study_and_goes_on_with_its_own_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], left: str
@@ -295,20 +283,6 @@ def test_a_name_that_is_damaged_is_a_sentence(tmp_path: Path, content: bytes) ->
     os.mkfifo(folder.name)
     with pytest.raises(CheckpointError, match="no ordinary file"):
         assert not folder.run
-
-
-@pytest.mark.parametrize("kept", [0, 6])
-def test_a_journal_that_lacks_rounds_of_the_checkpoints_is_not_gone_on_with(
-    tmp_path: Path, uninterrupted: RunFolder, kept: int
-) -> None:
-    folder = RunFolder(tmp_path / "run")
-    shutil.copytree(uninterrupted.path, folder.path)
-    lines = folder.journal.read_text().splitlines(keepends=True)
-    folder.journal.write_text("".join(lines[:kept]))
-    firsts = {arm: initial_state(small_study(), arm) for arm in small_study().arms}
-    with FolderStore(folder) as keeper, pytest.raises(CheckpointError, match="lacks"):
-        keeper.resume(small_study(), firsts)
-    assert len(folder.journal.read_text().splitlines()) == kept
 
 
 @pytest.fixture

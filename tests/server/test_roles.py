@@ -133,16 +133,6 @@ def test_the_service_gives_the_study_file_whether_or_not_a_run_was_cut_off(
     )
 
 
-def test_the_sudo_rules_name_the_units_and_commands_that_there_are() -> None:
-    rules = (ROOT / "docker" / "systemd" / "erosion.sudoers").read_text()
-    assert (ROOT / "docker" / "systemd" / "erosion-server.service").exists()
-    unit = (ROOT / "docker" / "systemd" / "erosion-server.service").read_text()
-    assert "/opt/erosion/bin/erosion server" in unit
-    active = [line for line in rules.splitlines() if line and not line.startswith("#")]
-    said = " ".join(" ".join(active).replace("\\", "").split())
-    assert said.count("systemctl") == said.count("erosion-server") == 3
-
-
 FEDERATION = "--folder /var/lib/erosion/federation"
 
 

@@ -1,21 +1,16 @@
 """Every hospital as the user: which parts are run, and what becomes of those that fail."""
 
-import weakref
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
 from erosion_common.errors import CheckpointError, HopelessError, ModelError, RunError
 from erosion_common.formats.json_file import write_json
 from erosion_common.program.command_line import main
-from erosion_common.rounds.context import RunContext
-from erosion_common.rounds.presence import HospitalsAwayError, UserDeclinedError
+from erosion_common.rounds.presence import UserDeclinedError
 from erosion_common.study.study import Study, load_study
-from erosion_server.coordination import study_strategy
-from erosion_server.coordination.run_study import Planned, Setup, run_every_user, run_on
+from erosion_server.coordination.run_study import run_every_user
 from erosion_server.output.events import EveryUserFinished, RunEvent, UserFailed
-from erosion_server.output.observers import Observers
 from erosion_server.run.result import Result
 from erosion_server.run.run_folder import (
     RunFolder,
@@ -63,25 +58,6 @@ def test_every_hospital_is_the_user_once(folder: RunFolder) -> None:
     assert [f'href="users/{user}/report.html"' in report for user in STUDY.hospitals] == [True] * 3
 
 
-def test_a_part_knows_that_other_hospitals_wait_for_its_user(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[bool] = []
-
-    def run_study(ctx: RunContext) -> None:
-        told.append(ctx.every_user)
-        raise RunError("that is all")
-
-    monkeypatch.setattr(study_strategy, "run_study", run_study)
-    link = Mock(enrolled_only=False, certificate_expires=None, denials={})
-    link.open = lambda _: Mock(updates=None, denials={})
-    for study in (STUDY.for_user("bob"), STUDY):
-        own = new_run_folder(folder.path.parent, study)
-        with Observers({}) as observers, pytest.raises(RunError):
-            run_on(link, Planned(study, own, observers), Setup(), Mock())
-    assert told == [False, True, True, True]
-
-
 def test_a_hospital_that_only_helps_has_no_model_and_the_run_has_ended(folder: RunFolder) -> None:
     parts = Parts(bob=UserDeclinedError("limits.as_user = false"))
     found = run_every_user(STUDY, folder, parts.run_one, parts.events.append)
@@ -105,24 +81,6 @@ def test_a_hospital_that_is_away_costs_no_other_its_model_and_gets_its_own_on_re
     found = run_every_user(STUDY, folder, there.run_one, there.events.append)
     assert there.ran == ["bob"]
     assert list(found.users) == list(STUDY.hospitals)
-    assert folder.has_ended
-
-
-def test_what_would_fail_again_is_not_gone_on_with_and_what_would_not_is(
-    folder: RunFolder,
-) -> None:
-    problems = {
-        "alice": HopelessError("skipped"),
-        "bob": HospitalsAwayError("away"),
-    }
-    parts = Parts(**problems)
-    with refused(HospitalsAwayError, "bob"):
-        run_every_user(STUDY, folder, parts.run_one, parts.events.append)
-    assert not folder.has_ended
-    assert "skipped" in folder.report.read_text()
-    del parts.problems["bob"]
-    found = run_every_user(STUDY, folder, parts.run_one, parts.events.append)
-    assert list(found.users) == ["bob", "carol"]
     assert folder.has_ended
 
 
@@ -195,13 +153,6 @@ def test_a_part_of_a_run_is_not_resumed_alone(
     assert str(folder.path) in capsys.readouterr().err
 
 
-def test_a_run_that_failed_otherwise_has_no_other_turn(folder: RunFolder) -> None:
-    parts = Parts(bob=HospitalsAwayError("carol did not connect"), carol=RunError("No figures."))
-    with pytest.raises(RunError) as problem:
-        run_every_user(STUDY, folder, parts.run_one, parts.events.append)
-    assert not isinstance(problem.value, HospitalsAwayError)
-
-
 @pytest.mark.parametrize("fault", [KeyError("log_loss"), ModelError("log_loss")])
 def test_a_fault_costs_one_hospital_its_model_and_the_others_nothing(
     folder: RunFolder, fault: Exception
@@ -214,25 +165,6 @@ def test_a_fault_costs_one_hospital_its_model_and_the_others_nothing(
     assert isinstance(told, UserFailed)
     assert (told.user, "log_loss" in told.reason) == ("alice", True)
     assert ("this program" in told.reason) == isinstance(fault, KeyError)
-
-
-def test_nothing_of_a_part_that_failed_is_kept_until_the_others_have_ended(
-    folder: RunFolder,
-) -> None:
-    class Parameters:
-        """Those of an arm, which may be large."""
-
-    kept: list[weakref.ref[Parameters]] = []
-
-    def run_one(study: Study, part: RunFolder) -> Result:
-        assert not any(parameters() for parameters in kept)
-        parameters = Parameters()
-        kept.append(weakref.ref(parameters))
-        raise RunError(f"Every round of {study.user} was skipped.")
-
-    with pytest.raises(RunError):
-        run_every_user(STUDY, folder, run_one, lambda _event: None)
-    assert len(kept) == 3
 
 
 def test_a_full_disk_ends_the_run_at_once(folder: RunFolder) -> None:

@@ -31,7 +31,7 @@ from erosion_server.link.site_session import (
     Peer,
     SiteSession,
 )
-from erosion_server.link.spool import FileSpace, Spool, TransferThrottle
+from erosion_server.link.spool import Spool, TransferThrottle
 from tests.support.refusals import refused
 
 NODE, SESSION = 7, 1
@@ -143,12 +143,6 @@ def test_a_full_disk_ends_the_study_that_waits_for_the_reply_and_no_other() -> N
     assert second.problem is None
 
 
-def test_a_file_that_cannot_be_made_leaves_nothing_but_its_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        FileSpace(tmp_path / "gone")
-    gc.collect()  # an error on the way would be a warning, and that an error
-
-
 class Played:
     """A session on a line that takes everything at once; ticks pass only as a test lets them."""
 
@@ -195,20 +189,6 @@ def play(played: Played, script: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-def test_a_site_that_sends_for_long_hears_of_the_coordinator_meanwhile() -> None:
-    exchange, num_bytes = OpenRequests(), 1000 * SMALLEST_DATA_BYTES
-    ask(exchange, "r1", most_bytes=num_bytes)
-    played = Played(exchange)
-    arrays = {"a": {"arrays": [["x", "uint8", [num_bytes], "raw", num_bytes]]}}
-    data = frame(Kind.DATA, bytes(SMALLEST_DATA_BYTES))
-
-    async def script() -> None:
-        played.arriving.put_nowait(json_frame(Kind.MESSAGE, {"re": "r1", "records": arrays}))
-        assert await played.pings_in(10 * PING_TICKS, heard=data) == 10
-
-    play(played, script)
-
-
 def test_a_site_that_is_told_much_is_asked_whether_it_lives_and_given_up() -> None:
     played = Played(OpenRequests())
 
@@ -250,28 +230,6 @@ def test_a_site_whose_reply_waits_for_its_turn_hears_of_the_coordinator(tmp_path
         played.arriving.put_nowait(json_frame(Kind.MESSAGE, {"re": "r1", "records": LARGE}))
         assert await played.pings_in(2 * SILENT_TICKS) == 2 * SILENT_TICKS // PING_TICKS
         assert not played.session.over.is_set()  # its silence says nothing
-
-    play(played, script)
-
-
-def test_a_site_whose_request_waits_for_its_turn_hears_of_the_coordinator(tmp_path: Path) -> None:
-    throttle = TransferThrottle(lambda: 2)
-    played = Played(OpenRequests(), throttle)
-
-    async def script() -> None:
-        await throttle.enter("another's")
-        head = json_frame(Kind.MESSAGE, {"id": "r1"})
-        played.session.ask(
-            Request("r1", head, [memoryview(bytes(LARGE_BYTES))], spool=Spool(tmp_path))
-        )
-        pong = frame(Kind.PONG)
-        assert await played.pings_in(3 * PING_TICKS, heard=pong) == 3
-        played.session.drop("r0")
-        await settled()
-        assert set(played.written) == {Kind.PING, Kind.DROP}
-        await throttle.leave("another's")
-        await settled()
-        assert Kind.DATA in played.written
 
     play(played, script)
 
@@ -342,16 +300,5 @@ def test_a_site_that_falls_silent_keeps_nobody_waiting_for_long(
         throttle = TransferThrottle(lambda: 10)
         for _ in range(10):
             await asyncio.wait_for(throttle.enter(object()), 60)  # none of them leaves
-
-    asyncio.run(play())
-
-
-def test_many_sites_are_let_in_at_a_faster_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool, "LONGEST_PACE_SECONDS", 600.0)
-
-    async def play() -> None:
-        throttle = TransferThrottle(lambda: 1000)  # 25 ms each
-        entering = [throttle.enter(object()) for _ in range(20)]
-        await asyncio.wait_for(asyncio.gather(*entering), 60)
 
     asyncio.run(play())

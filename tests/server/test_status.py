@@ -27,12 +27,10 @@ from erosion_common.rounds.events import (
     WaitsFor,
 )
 from erosion_common.support import expiry
-from erosion_common.support.status import find_status
 from erosion_server.output.events import StudyFailed, StudyStarted, UserFailed
 from erosion_server.output.terminal import progress
 from erosion_server.run.findings import contributions
 from erosion_server.run.status import CoordinatorStatus, queue_status
-from tests.support.refusals import refused
 from tests.support.synthetic_run import HOME, Run, make_run, make_study, play
 
 
@@ -131,18 +129,6 @@ def test_a_coordinator_that_was_killed_is_not_taken_for_a_running_one(
     assert ("120 min" in text) == (seconds_ago == -7200)
 
 
-def test_a_run_from_before_the_clock_was_set_back_does_not_hide_the_one_that_lives(
-    tmp_path: Path,
-) -> None:
-    left_behind(tmp_path / "dead" / "status.json", make_run(), seconds_ago=-7200)
-    left_behind(tmp_path / "older" / "status.json", make_run(), seconds_ago=10_800)
-    status = written(tmp_path / "living" / "status.json", make_run(), as_far_as="a round")
-    path, seen = find_status(tmp_path)
-    status.notify(StudyFailed(""))
-    assert path.parent.name == "living"
-    assert seen.is_alive
-
-
 def test_a_queue_is_well_for_as_long_as_it_is_served_whatever_becomes_of_its_studies(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -226,19 +212,6 @@ def test_a_site_file_that_says_no_folder_of_records_is_refused(
     capsys.readouterr()
     assert main(["status", str(tmp_path / "site.toml")]) == 3
     assert said in capsys.readouterr().out
-
-
-def test_a_sites_records_are_found_where_its_file_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "site.toml").write_text('records = "~/kept"\n', encoding="utf-8")
-    with refused(RunError, tmp_path / "kept"):
-        find_status(tmp_path / "site.toml")
-    (tmp_path / "kept").mkdir()
-    (tmp_path / "kept" / "status.json").write_text('{"format": 1, "site": "north"}')
-    path, _ = find_status(tmp_path / "site.toml")
-    assert path == tmp_path / "kept" / "status.json"
 
 
 @contextmanager

@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 import tomli_w
 
-from erosion.simulation.free_ports import free_address
 from erosion_common.errors import DiskError, RunError
-from erosion_common.program.command_line import main
 from erosion_common.rounds.presence import HospitalsAwayError
 from erosion_common.study.study import Study, load_study
 from erosion_server.coordination import study_queue
@@ -125,17 +123,6 @@ def test_a_full_disk_ends_the_queue_and_no_study(queue: Queue) -> None:
     queue.serve()
     assert queue.folders[0] == queue.folders[1]  # it is resumed
     assert queue.files("done") == ["a.toml", "b.toml"]
-
-
-def test_a_queue_whose_runs_cannot_be_written_keeps_its_studies(
-    queue: Queue, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    queue.put("a.toml")
-    (tmp_path / "runs").write_text("a file")
-    where = ["--address", free_address(), "--runs", str(tmp_path / "runs"), "--until-empty"]
-    assert main(["server", "--queue", str(queue.path), "--insecure", *where]) == 7
-    assert str(queue.path) in "".join(capsys.readouterr().err.split())
-    assert queue.files() == ["a.toml"]
 
 
 @pytest.mark.parametrize("has_failed", [False, True])

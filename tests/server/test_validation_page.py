@@ -12,12 +12,9 @@ from erosion_common.protocol.performance import Estimate, EstimateName, ModelFig
 from erosion_common.rounds.validation import Validated
 from erosion_server.output.report import write_report
 from erosion_server.output.report_validation import (
-    MOST_ROWS,
     summaries,
     travel_sentence,
-    validation_values,
 )
-from erosion_server.output.run_data import RunData
 from erosion_server.run.heterogeneity import Z, pooled
 from tests.support.html_page import EVIL, Page
 from tests.support.synthetic_run import Run, make_run
@@ -136,17 +133,3 @@ def test_the_page_names_each_hospitals_part_and_files_hold_all(tmp_path: Path) -
     lines = (path.parent / "figures" / "validation.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in lines] == ["hospital", *every, "(mean)"]
     assert (path.parent / "figures" / "forest-auroc.svg").exists()
-
-
-def test_a_thousand_hospitals_stay_readable(tmp_path: Path) -> None:
-    every = {f"h{n:04}": validated(auroc=0.6 + 0.2 * (n % 7) / 7) for n in range(1000)}
-    run = with_validation(every)
-    found = validation_values(RunData(run.study, run.records, run.result))
-    assert len(found["travel"]) == MOST_ROWS + 2
-    assert found["travel_more"] == 1000 - MOST_ROWS
-    path = write_report(run.write(tmp_path / "run"))
-    assert path.stat().st_size < 2e6
-    drawn = (path.parent / "figures" / "forest-auroc.svg").read_text()
-    assert drawn.count("<circle") == MOST_ROWS + 1
-    lines = (path.parent / "figures" / "forest-auroc.csv").read_text().splitlines()
-    assert len(lines) == 1001

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
@@ -24,12 +23,9 @@ from erosion_common.errors import ErosionError
 from erosion_common.program.command_line import main
 from erosion_common.protocol import messages, wire
 from erosion_common.protocol.frames import WIRE, Kind, Versions
-from erosion_common.protocol.messages import TrainResult
 from erosion_common.support.logs import configure_logging
 from erosion_server.link import link
 from tests.support.patience import wait_until
-
-Spoil = Callable[[TrainResult], TrainResult]
 
 
 def erosion(output: str, *arguments: str) -> None:
@@ -79,74 +75,9 @@ def run(
         os._exit(problem.exit_code)
 
 
-def _spoiled(site_file: str, spoil: Spoil) -> None:
-    def answer_train(message: Message, answer: Callable[[Message], Message]) -> Message:
-        result = spoil(wire.decode_train_result(answer(message).content))
-        return Message(wire.encode_train_result(result), reply_to=message)
-
-    run(site_file, answer_train)
-
-
-def _header(result: TrainResult, **changes: object) -> TrainResult:
-    return TrainResult(result.header.model_copy(update=changes), result.delta)
-
-
-def sends_nan(site_file: str) -> None:
-    _spoiled(site_file, lambda r: TrainResult(r.header, torch.full_like(r.delta, float("nan"))))
-
-
-def sends_a_wrong_shape(site_file: str) -> None:
-    _spoiled(site_file, lambda r: TrainResult(r.header, r.delta[:-1]))
-
-
-def sends_a_stale_round(site_file: str) -> None:
-    _spoiled(site_file, lambda r: _header(r, round=r.header.round - 1))
-
-
-def sends_a_negative_count(site_file: str) -> None:
-    _spoiled(site_file, lambda r: _header(r, num_samples=-4))
-
-
-def answers_as_another(site_file: str) -> None:
-    _spoiled(site_file, lambda r: _header(r, hospital="alice"))
-
-
-def sends_no_header(site_file: str) -> None:
-    def answer_train(message: Message, answer: Callable[[Message], Message]) -> Message:
-        reply = answer(message)
-        del reply.content["header"]
-        return reply
-
-    run(site_file, answer_train)
-
-
-def raises(site_file: str) -> None:
-    def answer_train(message: Message, answer: Callable[[Message], Message]) -> Message:
-        from erosion_common.protocol.flower import NoAnswer
-
-        del answer
-        refused = NoAnswer(
-            "ZeroDivisionError", "bob", "an unexpected ZeroDivisionError at the site"
-        )
-        return Message(refused.encode(), reply_to=message)
-
-    run(site_file, answer_train)
-
-
 def takes_its_time(site_file: str) -> None:
     def answer_train(message: Message, answer: Callable[[Message], Message]) -> Message:
         time.sleep(0.1)
-        return answer(message)
-
-    run(site_file, answer_train)
-
-
-def takes_its_time_until_told(site_file: str) -> None:
-    """Slow while there is no file `hurry` beside the site file, so that a test sets the pace."""
-
-    def answer_train(message: Message, answer: Callable[[Message], Message]) -> Message:
-        if not Path(site_file).with_name("hurry").exists():
-            time.sleep(0.3)
         return answer(message)
 
     run(site_file, answer_train)
