@@ -144,12 +144,12 @@ def test_a_table_of_labels_can_name_the_files(tmp_path: Path) -> None:
     notes = source.read(GREY).notes
     assert says(notes, "1 scans", "labels.csv", "scans/z.dcm")
     (tmp_path / "scans/z.dcm").unlink()
-    table.write_text("image,diagnosis\nscans/z.dcm,W\nscans/x.dcm,?\n")
-    message = problem_of(source)
-    assert says(message, "line 2", "'scans/z.dcm'")
-    assert says(message, "missing", "1 images")
+    table.write_text("image,diagnosis\nscans/z.dcm,W\nscans/x.dcm,C\n")
+    assert says(problem_of(source), "line 2", "'scans/z.dcm'")
+    table.write_text("image,diagnosis\nscans/y.dcm,W\nscans/x.dcm,?\n")
+    assert says(problem_of(source), "missing", "'?' on line 3")
     table.write_text("file,labels\nscans/y.dcm,W\n")
-    assert says(problem_of(source), "column 'image'", "column 'diagnosis'")
+    assert "column 'image'" in problem_of(source)
 
 
 @pytest.mark.parametrize(
@@ -283,12 +283,11 @@ def ages(folder: Path, *texts: str) -> NiftiImages:
 def test_numbers_in_a_table_of_labels_are_read_as_those_of_patients_are(tmp_path: Path) -> None:
     found = ages(tmp_path, "60,5", "61,5").read(AGE)
     assert found.targets.tolist() == [60.5, 61.5]
-    assert says(found.notes, "age", "1,5")
-    [note] = ages(tmp_path, "60", "61", "999").read(AGE).notes
-    assert "'999'" in note
+    assert says(found.notes, "1,5")
+    assert says(ages(tmp_path, "60", "61", "999").read(AGE).notes, "'999'")
     grouped = ages(tmp_path, "980", "1.250")
     assert says(problem_of(grouped, AGE), "980", "1.250")
     unknown = ages(tmp_path, "60", "", "NA", "old")
     message = problem_of(unknown, AGE)
-    assert says(message, "missing", "2 images")
+    assert says(message, "missing", "line 3", "line 4")
     assert says(message, "'old'", "[data.values.age]")

@@ -36,9 +36,7 @@ def categories(folder: Path, name: str, *more: str) -> Sequence[str]:
 def test_spellings_become_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = drafted(tmp_path, spelt_table(), "died")
     assert [label.name for label in getattr(study.task, "classes")] == ["no", "Yes"]  # noqa: B009
-    told = capsys.readouterr().out
-    assert says(told, "'No'", "'no'", "'Yes'")
-    assert says(told, '"No"', '"no"', "new`")
+    assert says(capsys.readouterr().out, '"No"', '"no"', "new`")
 
 
 @pytest.mark.parametrize(

@@ -93,20 +93,8 @@ def test_a_cut_off_file(tmp_path: Path, encoding: str, start: str, suffix: str) 
         TableFile(path=path, encoding=given).read(["age", "ill", "x"])
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("age;crea\nyears;mg/dl\n40;1\n50;2\n", "'years', 'mg/dl'"),
-        ("Person;Lab\nage;crea\n40;1\n50;2\n", "'age', 'crea'"),
-        ("sex;age\n;[years]\nf;40\nm;50\n", "'[years]'"),
-    ],
-)
-def test_second_header_lines_are_no_patients(tmp_path: Path, text: str, words: str) -> None:
-    (tmp_path / "a.csv").write_text(text)
-    with raises(DataError, "Keep", "names") as told:
-        TableFile(path=tmp_path / "a.csv").read(["age"])
-    assert words in str(told.value)
-    assert "line 2" in str(told.value)
+def test_a_line_of_units_is_no_patient(tmp_path: Path) -> None:
+    assert says(problem(tmp_path, ROWS.replace("ill\n", "ill\nyears,,\n")), "'years'", "line 2")
 
 
 @pytest.mark.parametrize(
@@ -229,10 +217,7 @@ def test_a_last_line_of_totals_is_asked_about(tmp_path: Path, word: str) -> None
 MEASURED = [
     (i, 30 + 7 * i % 50, "fm"[i % 2], round(13 + i % 7 * 0.3, 1), i % 2) for i in range(1, 41)
 ]
-SUM, MEAN = (
-    f"{sum(row[1] for row in MEASURED)},,{sum(row[3] for row in MEASURED):.1f},20",
-    f"{sum(row[1] for row in MEASURED) / 40:.2f},,{sum(row[3] for row in MEASURED) / 40:.2f},0.5",
-)
+SUM = f"{sum(row[1] for row in MEASURED)},,{sum(row[3] for row in MEASURED):.1f},20"
 
 
 @pytest.mark.parametrize(
@@ -246,9 +231,6 @@ SUM, MEAN = (
         ("Итого,2400,,,20\n", 1),
         ("Suma końcowa,2400,,,20\n", 1),
         ("Total (all wards),,,,\n", 1),
-        (f",{SUM}\n", 1),  # without a word
-        (f"41,{SUM}\n", 1),
-        (f",{MEAN}\n", 1),
     ],
 )
 def test_totals_at_the_end_are_no_patients(tmp_path: Path, tail: str, num: int) -> None:
@@ -492,34 +474,3 @@ def test_japanese_text_in_escapes_is_named(tmp_path: Path) -> None:
     with raises(DataError, "iso2022_jp"):
         TableFile(path=tmp_path / "a.csv").read(())
     assert TableFile(path=tmp_path / "a.csv", encoding="iso2022_jp").read(()).header[0] == "年齢"
-
-
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_a_plain_file_is_the_same_table_with_every_value_in_quotes(
-    tmp_path: Path, end: str
-) -> None:
-    """Without quotes its columns are read at once, and with them row by row."""
-    draws = np.random.default_rng(0)
-    odd = ["", " ", "a", " a", "a ", "ü", "\u2028", "\x1f", "1", "1.0", "01", "-0", "1e5", "x" * 70]
-    header = ["n", "é", ""]
-    for case in range(40):
-        rows = draws.choice([*odd, "k"], (int(draws.integers(9, 60)), 3)).tolist()
-        for row in rows[: 0 if case % 4 else 1]:
-            row[:] = [" ", "", ""]  # a row without a value
-        above = ["", ""] if case % 3 == 0 else []
-        blank = [""] if case % 5 == 0 else []
-        tables = []
-        for mark in ("", '"'):
-            lines = [",".join(f"{mark}{cell}{mark}" for cell in row) for row in [header, *rows]]
-            path = tmp_path / f"{case}{len(mark)}.csv"
-            text = end.join([*above, *lines[:2], *blank, *lines[2:], *([""] if case % 2 else [])])
-            path.write_bytes(text.encode())
-            tables.append(TableFile(path=path).read_rows({"n", "é"}))
-        one, other = tables
-        assert (one.header, one.num_rows, one.notes) == (other.header, other.num_rows, other.notes)
-        assert [*map(one.place, range(one.num_rows))] == [*map(other.place, range(one.num_rows))]
-        for name in ("positions", "row_hashes"):
-            assert getattr(one, name).tolist() == getattr(other, name).tolist()
-        for name, column in one.columns.items():
-            assert column.texts == other.columns[name].texts
-            assert np.array_equal(column.codes, other.columns[name].codes)

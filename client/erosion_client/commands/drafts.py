@@ -248,14 +248,8 @@ def _run_site(options: argparse.Namespace) -> int:
 def _write(name: str, table: Path, output: Path, task: object, options: argparse.Namespace) -> None:
     from erosion_client.scaffold.column_match import match_columns
     from erosion_client.scaffold.column_profile import read_whole
-    from erosion_client.scaffold.column_roles import (
-        FIRST,
-        key_to_join_by,
-        likely_key,
-        repeats,
-        rows_of_patients,
-    )
-    from erosion_client.scaffold.site_draft import in_words, site_draft
+    from erosion_client.scaffold.column_roles import FIRST, key_to_join_by
+    from erosion_client.scaffold.site_draft import site_draft
     from erosion_client.site_file import load_site
     from erosion_common.support.files import write_atomically
     from erosion_common.tasks.inputs import TabularTask
@@ -287,25 +281,8 @@ def _write(name: str, table: Path, output: Path, task: object, options: argparse
     write_atomically(output, text)
     load_site(output)
 
-    def say(line: str) -> None:
-        print(shown(line))
-
-    say(f"{output}: made from {table}")
-    for note in read.notes:
-        say(f"  {note}")
-    if key is not None:
-        say(
-            f"  the outcome stands on other rows than the features: [data.rows] joins those of one"
-            f" {key}, proposed"
-        )
-    elif (numbered := likely_key(profiles)) is not None and repeats(numbered):
-        say(f"  {rows_of_patients(numbered)}: written as patient under [data]")
-    for profile in profiles:
-        if profile.mixed is not None:
-            say(f"  {profile.name}: {profile.mixed}")
-    for match in matches:
-        for line in in_words(match, options.accept):
-            say(f"  {line}")
+    print(f"{output}: made from {table}. It holds:")
+    print(shown(text[text.index("[data]\n") : text.index("\n[coordinator]")]))
 
 
 SITE = Command(

@@ -14,8 +14,8 @@ from torch import Tensor
 from erosion_client.dataset.same_patient import same_patient
 from erosion_client.dataset.sources.data_source import DataSource, ImageSource, TableSource
 from erosion_client.dataset.sources.labelled_images import FaultyImagesError
-from erosion_client.dataset.study_columns import columns_of, study_column_names
-from erosion_client.dataset.table_contract import candidates, check_table, missing_columns
+from erosion_client.dataset.study_columns import columns_of
+from erosion_client.dataset.table_contract import check_table
 from erosion_client.dataset.text_table import TextTable
 from erosion_client.site_file import Site
 from erosion_client.training.kept_state import OF_A_RUN, KeptState, Moment, StateKey
@@ -96,12 +96,7 @@ def image_source(source: DataSource) -> ImageSource:
 
 
 def _load_table(source: TableSource, task: TabularTask, split_column: str | None) -> Patients:
-    wanted = columns_of(task, source, split_column=split_column)
-    table = source.read(wanted)
-    names = study_column_names(task, split_column=split_column)
-    missing = missing_columns(table, names, source)
-    if missing and (asked := candidates(table, missing)):
-        table = source.read([*wanted, *asked])  # so that their values can be inspected
+    table = source.read(columns_of(task, source, split_column=split_column))
     checked = check_table(table, task, source, split_column=split_column)
     places = [table.place(row) for row in checked.places.tolist()]
     labels, label_word = _labels_of_table(source, table, checked.places)

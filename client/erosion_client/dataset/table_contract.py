@@ -44,13 +44,12 @@ from erosion_common.errors import DataError
 from erosion_common.support.text import some
 from erosion_common.tasks.features import CategoryMissing, NumberMissing
 from erosion_common.tasks.inputs import TabularTask
-from erosion_common.tasks.task import Targets
+from erosion_common.tasks.task import Targets, Task
 
 MAX_PROBLEMS = 30  # a message longer than a screen is not read
 SHOWN_VALUES = 3  # examples of each problem
 SHOWN_CODES = 8  # values listed of a column that lie far from all others
 ALIKE = 0.8  # similarity of two columns' names, from 0 to 1, worth asking about
-MOST_UNFIT = 0.05  # of the values of such a column
 FEWEST_FOR_TYPICAL = 20  # values needed to compare their median with the study's `typical`
 FEWEST_BARE = 5  # rows without nearly any feature that are worth a note
 UNTYPICAL = 2.0  # widths of `typical` to the median; 3.4 deviations of a normal distribution
@@ -84,8 +83,7 @@ def check_table(
     """
     study = study_columns(table, task, source, with_target=with_target, split_column=split_column)
     check = _TableCheck(table, source, study, notes=list(table.notes))
-    if source.decimal is None and decimal_mark(table, task, source) == ",":
-        check.notes.append("numbers are written 1,5 (detected; decimal sets it)")
+    check.decimal(task)
     unasked = () if with_target else [column.name for column in task.target_columns]
     problems, notes = check_maps(table, source, study, unasked)
     check.problems += problems
@@ -147,19 +145,18 @@ def check_table(
     )
 
 
-def missing_columns(table: TextTable, names: Sequence[str], source: TableSource) -> list[str]:
-    """Return the missing columns in the data that those of the study need."""
-    return [local for name in names for local in source.needed(name) if local not in table.header]
-
-
-def candidates(table: TextTable, missing: Sequence[str]) -> list[str]:
-    """Return columns with names similar to those of missing ones."""
-    return [name for name in table.header if any(_alike(name, wanted) for wanted in missing)]
-
-
-def _alike(name: str, other: str) -> bool:
-    one, two = (re.sub(r"[\W_]+", "", text.casefold()) for text in (name, other))
-    return difflib.SequenceMatcher(None, one, two).ratio() >= ALIKE
+def check_targets(
+    table: TextTable, task: Task, source: TableSource
+) -> tuple[Targets, Sequence[str]]:
+    """Return the target of every row (n, ...), and notes. Raises DataError as `check_table`."""
+    check = _TableCheck(table, source, study_columns(table, task, source), notes=list(table.notes))
+    check.decimal(task)
+    check.header()
+    lacking = Fault("missing", "leave them out")
+    columns = [check.column(c.name, "refuse", lacking) for c in task.target_columns]
+    if check.problems:
+        raise DataError(_message(table, check.problems))
+    return checked_targets(task, np.stack(columns, axis=1)), check.notes
 
 
 @dataclass(slots=True)
@@ -172,24 +169,19 @@ class _TableCheck:
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    def decimal(self, task: Task) -> None:
+        """Note a decimal mark that the file does not name."""
+        if self.source.decimal is None and decimal_mark(self.table, task, self.source) == ",":
+            self.notes.append("numbers are written 1,5 (detected; decimal sets it)")
+
     def header(self) -> None:
-        """Note columns that are missing, or that share one column of the file."""
+        """Note columns that are missing."""
         header = self.table.header
-        taken: dict[str, str] = {}
-        for name in self.study:
-            if name in self.source.derive:
-                continue
-            for local in self.source.needed(name):
-                if local in taken:
-                    self.problems.append(
-                        f"columns {taken[local]} and {name} are both read from {local!r}; correct"
-                        " [data.columns]"
-                    )
-                taken[local] = name
         found = len(self.problems)
         for name in self.study:
-            for local in missing_columns(self.table, [name], self.source):
-                self.problems.append(self._missing_column(name, local))
+            for local in self.source.needed(name):
+                if local not in header:
+                    self.problems.append(self._missing_column(name, local))
         mark = next((mark for mark in ";\t|," if mark in header[0]), None)
         if len(self.problems) > found and len(header) == 1 and mark:
             shown = "\\t" if mark == "\t" else mark
@@ -201,7 +193,9 @@ class _TableCheck:
                 )
             self.problems.append(f"the file has a single column; {remedy}")
 
-    def column(self, name: str, policy: NumberMissing | CategoryMissing) -> NDArray[np.float64]:
+    def column(
+        self, name: str, policy: NumberMissing | CategoryMissing, refused: Fault = REFUSED
+    ) -> NDArray[np.float64]:
         """Return a column as numbers: (n,), NaN where missing, faulty, or not in the file."""
         column = self.study[name]
         if column.text is None:
@@ -216,7 +210,7 @@ class _TableCheck:
         for index in np.flatnonzero(np.isnan(values)).tolist():
             value = column.parse(column.text.texts[index])
             if not isinstance(value, Fault) and math.isnan(value) and policy == "refuse":
-                value = REFUSED
+                value = refused
             if isinstance(value, Fault):
                 faulty.setdefault(value, []).append(index)
             else:
@@ -292,8 +286,7 @@ class _TableCheck:
         mixed = mixed_units(name, values[column.codes][~np.isnan(values[column.codes])])
         if mixed is not None:
             self.notes.append(f"column {name}: {mixed}; if they are, export the column in one unit")
-            if mixed.is_named:
-                asked &= (values < mixed.cut) == mixed.main_is_below
+            asked &= (values < mixed.cut) == mixed.main_is_below
         some_of_them = np.flatnonzero(asked)[few_of(values[asked])].tolist()
         known = {texts[index]: float(values[index]) for index in some_of_them}
         counts = {texts[index]: int(rows[index]) for index in some_of_them}
@@ -349,30 +342,17 @@ class _TableCheck:
                 f" [data.derive.{toml_key(name)}]"
             )
         mapped = f" (the site file calls it {local!r})" if local != name else ""
-        near = [found for found in candidates(self.table, [local]) if self._fits(name, found)]
-        example = near[0] if near else "ITS NAME IN THE FILE"
-        question = (
-            f". Is it {' or '.join(map(repr, near))}? The values would fit, but only you can know;"
-            if near
-            else "; add it,"
-        )
-        remedy = "if so," if near else "or"
+        others = {_plain(other): other for other in self.table.header}
+        near = difflib.get_close_matches(_plain(local), others, n=1, cutoff=ALIKE)
+        asked, example = "", "ITS NAME IN THE FILE"
+        if near:
+            example = others[near[0]]
+            asked = f". Is it {example!r}? Only you can know"
         absent = f'; if you do not record it, write absent = ["{name}"] under [data]'
         return (
-            f"column {name}{mapped} is missing{question} {remedy} write {toml_key(name)} ="
-            f' "{example}" under [data.columns]{absent if self.study[name].can_be_absent else ""}'
+            f"column {name}{mapped} is missing{asked}; write {toml_key(name)} = "
+            f'"{example}" under [data.columns]{absent if self.study[name].can_be_absent else ""}'
         )
-
-    def _fits(self, name: str, found: str) -> bool:
-        """Return whether nearly all values of a column of the file fit a column of the study."""
-        column = self.table.columns.get(found)
-        if column is None or found in {self.source.local_name(other) for other in self.study}:
-            return False
-        numbers = [self.study[name].parse(text) for text in column.texts]
-        good = [not isinstance(n, Fault) and not math.isnan(n) for n in numbers]
-        bad = [isinstance(n, Fault) for n in numbers]
-        times = np.bincount(column.codes, minlength=len(numbers))
-        return bool(times[good].sum() > 0 and times[bad].sum() <= MOST_UNFIT * times.sum())
 
     def _faulty_values(
         self, name: str, column: TextColumn, fault: Fault, texts: Sequence[int]
@@ -388,6 +368,10 @@ class _TableCheck:
         more = f" and {len(rows) - len(shown)} more" if len(rows) > len(shown) else ""
         remedy = fault.remedy.format(key=toml_key(name))
         return f"{called}: {fault.wrong}: {', '.join(shown)}{more}; {remedy}"
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\W_]+", "", name.casefold())
 
 
 def _message(table: TextTable, problems: Sequence[str]) -> str:

@@ -152,7 +152,7 @@ def profile_of(name: str, column: TextColumn, decimal: str = ".") -> Profile:
     mixed, main = None, {text: parsed[text] for text in said if text not in odd}
     if is_number:
         mixed = mixed_units(name, _rows(main, said))
-        if mixed is not None and mixed.is_named:
+        if mixed is not None:
             main = {t: v for t, v in main.items() if (v < mixed.cut) == mixed.main_is_below}
         apart = standing_apart(main, said)
         main = {text: value for text, value in main.items() if text not in apart}

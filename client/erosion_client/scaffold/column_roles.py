@@ -19,7 +19,6 @@ from erosion_client.scaffold.column_profile import (
     MOST_ROWS,
     NUMBER,
     YES_AND_NO,
-    Kind,
     Profile,
     profile_of,
 )
@@ -122,73 +121,40 @@ def _numbers_patients(
     return (any(map(is_key, names)) and is_whole and are_few_rows) or seem_assigned(values)
 
 
-WHY: Mapping[Kind, str] = {
-    "identifier": "it seems to identify patients (patient under [data] of the site file)",
-    "date": "it holds dates (make an age of them: [data.derive] of the site file)",
-    "text": "it holds free text, or too many categories",
-    "constant": "all its values are the same",
-    "empty": "it has no values",
-    "number": "it holds numbers",
-    "category": "it has too many categories",
-}
-PLAINLY_NONE = (WHY["text"], WHY["constant"], WHY["empty"])  # only in the file
-NUMBERED = (
-    "it seems by its values to number patients or rows: whole numbers, nearly all different (if it"
-    " is a measurement, add it to features, with its unit)"
-)
-NAMES = "it seems to hold people's names (if it holds none, add it to features)"
-CODES_OF_MANY = (
-    "it seems to hold codes, too many for categories (if it is a number, add it to features)"
-)
-
-ONE_OR_NONE = (
-    "it has one value, and rows without any (if these mean no, as where only a yes is marked, write"
-    " that into the table)"
-)
-WITH_UNITS = (
-    "it seems to hold numbers with a unit or a second number with them (export it as numbers alone)"
-)
-NUMBERS_AND_WORDS = (
-    "it holds numbers, and words in many rows, such as {words} (write what they mean as numbers, or"
-    " leave these cells empty)"
-)
+_WHY = words_in("reasons.toml")  # why a column is no feature, by its kind and more
+PLAINLY_NONE = tuple(_WHY[kind] for kind in ("text", "constant", "empty"))  # only in the file
 MOSTLY = 0.9  # of a column's rows
 
 
 def why_no_feature(profile: Profile) -> str:
     """Return why a column is left out; "" where a model may read it."""
     if profile.kind not in ("empty", "constant", "identifier", "date") and is_place(profile.name):
-        return (
-            "it seems to name a hospital, ward or centre (if several hospitals are in this table,"
-            " make a table of each; if it is something else, add it to features)"
-        )
+        return str(_WHY["place"])
     if profile.kind in ("number", "category"):
-        return NUMBERED if is_numbered(profile) else ""
+        return str(_WHY["numbered"]) if is_numbered(profile) else ""
     return why_not(profile)
 
 
 def why_not(profile: Profile) -> str:
     """Return why a model cannot read or predict a column with this one's content."""
-    words = [text for text in profile.counts if not NUMBER.fullmatch(text)]
-    if profile.kind == "date" and not profile.date_formats and words:
-        some = ", ".join(map(repr, words[:3]))
-        return f"it seems to hold dates in several forms, such as {some} (write all in one form)"
-    if profile.kind == "date" and not profile.date_formats:
-        return "it seems to hold dates as numbers of days or seconds (write them as dates)"
-    if profile.kind == "text" and is_person(profile.name):
-        return NAMES
-    if profile.kind == "text" and profile.values:
-        return CODES_OF_MANY
-    all_rows = sum(profile.counts.values())
-    measured = sum(num for text, num in profile.counts.items() if MEASURED.match(text))
-    if profile.kind == "text" and measured >= MOSTLY * all_rows:  # such as 45 % and 120/80
-        return WITH_UNITS
-    rows = sum(profile.counts[text] for text in words)
-    if profile.kind == "text" and 2 * rows < all_rows:
-        return NUMBERS_AND_WORDS.format(words=", ".join(map(repr, words[:3])))
-    if profile.kind == "constant" and profile.num_missing:
-        return ONE_OR_NONE
-    return WHY[profile.kind]
+    kind, counts = profile.kind, profile.counts
+    words = [text for text in counts if not NUMBER.fullmatch(text)]
+    rows = sum(counts.values())
+    measured = sum(num for text, num in counts.items() if MEASURED.match(text))
+    which: str = kind
+    if kind == "date" and not profile.date_formats:
+        which = "dates_in_several_forms" if words else "dates_as_numbers"
+    elif kind == "text" and is_person(profile.name):
+        which = "people"
+    elif kind == "text" and profile.values:
+        which = "codes"
+    elif kind == "text" and measured >= MOSTLY * rows:  # such as 45 % and 120/80
+        which = "with_units"
+    elif kind == "text" and 2 * sum(counts[text] for text in words) < rows:
+        which = "numbers_and_words"
+    elif kind == "constant" and profile.num_missing:
+        which = "one_or_none"
+    return str(_WHY[which]).replace("WORDS", ", ".join(map(repr, words[:3])))
 
 
 MANY_BARE = 0.3  # of the rows with an outcome, without nearly any feature

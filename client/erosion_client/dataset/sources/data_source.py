@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 from typing import Literal, NoReturn, Self, TypeVar
@@ -31,6 +32,7 @@ from erosion_client.dataset.text_table import TextTable
 from erosion_client.finding import Finding, failed, ok, warning
 from erosion_common.errors import DataError
 from erosion_common.settings.base import Settings
+from erosion_common.support.software import install_command
 from erosion_common.tasks.inputs import ImageTask
 from erosion_common.tasks.task import Targets
 
@@ -254,6 +256,15 @@ class ImageSource(DataSource):
     @abstractmethod
     def read(self, task: ImageTask) -> LabelledImages:
         """Read the images as the study wants them. Raises DataError with every problem."""
+
+
+def require(origin: str, package: str, extra: str) -> None:
+    """Raise DataError, with the command that installs it, where a package is missing."""
+    if find_spec(package) is None:
+        raise DataError(
+            f"{origin} is read with {package}, which is not installed",
+            remedy=f"Run: {install_command(extra)}",
+        )
 
 
 def revision_of(*paths: Path) -> str:

@@ -23,6 +23,7 @@ from erosion_client.dataset.sources.data_source import (
     entries_of,
     files_below,
     is_there,
+    require,
     revision_of,
     within,
 )
@@ -185,15 +186,11 @@ class SqlQuery(TableSource):
         return whole_table(self.describe(), header, columns, wanted, num_rows, footer_lines=None)
 
     def _engine(self) -> "Engine":
-        try:
-            from sqlalchemy import create_engine
-            from sqlalchemy.exc import ArgumentError, NoSuchModuleError
-            from sqlalchemy.pool import NullPool
-        except ModuleNotFoundError:
-            raise DataError(
-                "A database is read with SQLAlchemy, which is not installed",
-                remedy=f"Run: {install_command('sql')}",
-            ) from None
+        require(self.describe(), "sqlalchemy", "sql")
+        from sqlalchemy import create_engine
+        from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+        from sqlalchemy.pool import NullPool
+
         try:
             url = self._full_url()
             connect: dict[str, Any] = {}
@@ -327,13 +324,9 @@ class DuckdbFiles(OnDisk, TableSource):
 
     def read_rows(self, wanted: Collection[str]) -> TextTable:
         """Read the wanted columns of the query's rows, or of all files."""
-        try:
-            import duckdb
-        except ModuleNotFoundError:
-            raise DataError(
-                f"{self.describe()} is read with DuckDB, which is not installed. Run:"
-                f" {install_command('duckdb')}"
-            ) from None
+        require(self.describe(), "duckdb", "duckdb")
+        import duckdb
+
         if not is_there(self.path):
             raise DataError(f"There is nothing at {self.path}. Check data.path in the site file.")
         for file in self._files():
@@ -362,13 +355,11 @@ class DuckdbFiles(OnDisk, TableSource):
         import duckdb
 
         # Without these, a query may download extensions from the internet.
-        offline: dict[str, str | bool | int | float | list[str]] = {
-            "autoinstall_known_extensions": False,
-            "autoload_known_extensions": False,
-        }
-        if not self._files():
-            return duckdb.connect(str(self.path), read_only=True, config=offline)
-        return duckdb.connect(config=offline)
+        offline: dict[str, str | bool | int | float | list[str]] = dict.fromkeys(
+            ("autoinstall_known_extensions", "autoload_known_extensions"), False
+        )
+        database = ":memory:" if self._files() else str(self.path)
+        return duckdb.connect(database, read_only=not self._files(), config=offline)
 
     def _files(self) -> list[Path]:
         """Return the Parquet and CSV files; none for a database. Raises DataError without any."""
@@ -395,8 +386,7 @@ class DuckdbFiles(OnDisk, TableSource):
 
     def _rows(self, connection: "DuckDBPyConnection", wanted: set[str]) -> TextTable:
         for file in self._files():
-            # DuckDB would rename a second column age to age_1, and confuses age and Age.
-            distinct(file, [name.lower() for name in _header(connection, file)])
+            _check_distinct(connection, file)
         query = self.query or self._union(connection)
         if self.query:
             for file in self._files():
@@ -432,16 +422,12 @@ class DuckdbFiles(OnDisk, TableSource):
                 )
             return f'SELECT * FROM "{tables[0]}"'
         selects = [f"SELECT * FROM {_reader(file, as_text=True)}" for file in files]
-        headers = [
-            [row[0] for row in connection.execute(f"DESCRIBE {select}").fetchall()]
-            for select in selects
-        ]
+        headers = [{*connection.sql(select).columns} for select in selects]
         for file, header in zip(files, headers, strict=True):
-            if set(header) != set(headers[0]):
-                differing = sorted(set(header) ^ set(headers[0]))
+            if differing := sorted(header ^ headers[0]):
                 raise DataError(
                     f"{self.describe()}: {file.name} and {files[0].name} differ in the columns"
-                    f" {', '.join(differing[:10])}. Write data.query to say how the files belong"
+                    f" {some(differing, most=10)}. Write data.query to say how the files belong"
                     " together."
                 )
         return "\nUNION ALL BY NAME\n".join(selects)
@@ -456,23 +442,19 @@ def _reader(file: Path, *, as_text: bool = False) -> str:
     return f"{reader}({_quoted(file)}{options})"
 
 
-def _header(connection: "DuckDBPyConnection", file: Path) -> list[str]:
-    """Return the file's column names; none for a CSV that seems to begin with a row."""
+def _check_distinct(connection: "DuckDBPyConnection", file: Path) -> None:
+    """Refuse a file with a column twice: DuckDB would rename it, and confuses age and Age."""
     if READERS[file.suffix.lower()] == PARQUET:
-        return list(pyarrow.parquet.read_schema(file).names)
-    marks = "delimiter, quote, escape, skiprows, hasheader"
-    sniffed = f"SELECT {marks} FROM sniff_csv({_quoted(file)}, {NO_COMMENTS}, {PLAIN_TYPES})"
-    (found,) = connection.execute(sniffed).fetchall()
-    *texts, skipped, has_header = found
-    if not has_header:
-        return []
-    delimiter, quote, escape = ("" if text == "(empty)" else text for text in texts)
-    first = connection.execute(
-        f"SELECT * FROM read_csv({_quoted(file)}, {NO_COMMENTS}, all_varchar = true,"
-        " header = false, delim = $1, quote = $2, escape = $3, skip = $4) LIMIT 1",
-        [delimiter, quote, escape, skipped],
-    ).fetchone()
-    return [name or "" for name in first or ()]
+        first = list(pyarrow.parquet.read_schema(file).names)
+        named = first
+    else:
+        named = connection.sql(f"SELECT * FROM {_reader(file)}").columns
+        options = f"{NO_COMMENTS}, all_varchar = true, header = false"
+        line = f"SELECT * FROM read_csv({_quoted(file)}, {options}) LIMIT 1"
+        first = [name or "" for row in connection.execute(line).fetchall() for name in row]
+    lower = [name.lower() for name in first]
+    if {*lower} <= {"", *(name.lower() for name in named)}:  # else it begins with a row
+        distinct(file, lower)
 
 
 def _quoted(file: Path) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from erosion_client.dataset.sources.data_source import LabelledImages, files_below
+from erosion_client.dataset.sources.data_source import LabelledImages, files_below, require
 from erosion_client.dataset.sources.dicom_pixels import (
     OwnWindow,
     other_window,
@@ -73,7 +73,7 @@ class DicomImages(ScanFolder):
 
     def read(self, task: ImageTask) -> LabelledImages:
         """Read the images as the study wants them."""
-        self.require("pydicom", "dicom")
+        require(self.describe(), "pydicom", "dicom")
         if (self.slice == "all") != task.is_of_volumes:
             wanted, write = ("volumes", '"all"') if task.is_of_volumes else ("images", '"each"')
             raise DataError(

@@ -35,10 +35,13 @@ from erosion_client.dataset.sources.labelled_images import (
     read_each,
     read_target,
     scans_by_class,
-    target_names,
 )
-from erosion_client.dataset.task_checks import checked_targets
-from erosion_client.dataset.text_table import hash_of_image, hashes_of_arrays
+from erosion_client.dataset.text_table import (
+    ColumnEncoder,
+    TextTable,
+    hash_of_image,
+    hashes_of_arrays,
+)
 from erosion_common.errors import DataError
 from erosion_common.support.text import some
 from erosion_common.tasks.inputs import ImageTask
@@ -103,7 +106,7 @@ class ImageFiles(OnDisk, ImageSource):
         if path.suffix.lower() != ".npz" or not path.is_file():
             raise DataError(
                 f"Data file {path} is no .npz file, but the study wants images: give an .npz with"
-                f" images and {target_names(task)}, or a folder with one folder of images per"
+                f" images and {task.target_columns[0].name}, or a folder with one of images per"
                 " class."
             )
         return _read_npz(self, path, task)
@@ -199,9 +202,9 @@ def _orientation(image: Image.Image) -> int:
 
 def _read_npz(source: ImageFiles, path: Path, task: ImageTask) -> LabelledImages:
     """Read the images of an archive. Raises DataError with every problem."""
-    targets = [column.name for column in task.target_columns]
-    local = [source.local_name(name) for name in ("images", *targets)]
-    needed = local if source.patient is None else [*local, source.patient]
+    (column,) = task.target_columns
+    called, target = source.local_name("images"), source.local_name(column.name)
+    needed = [called, target, *filter(None, [source.patient])]
     try:
         with zipfile.ZipFile(path) as archive:
             unpacked = sum(member.file_size for member in archive.infolist())
@@ -213,12 +216,12 @@ def _read_npz(source: ImageFiles, path: Path, task: ImageTask) -> LabelledImages
                 raise DataError(
                     f"Data file {path} has no array {' and no array '.join(map(repr, absent))}; it"
                     f" has {', '.join(arrays) or 'none'}. Name them under [data.columns] as images"
-                    f" and {target_names(task)}, and that of the patients as data.patient."
+                    f" and {column.name}, and that of the patients as data.patient."
                 )
-            images, *columns = (arrays[name] for name in local)
+            images, labels = arrays[called], arrays[target]
             keys = None if source.patient is None else arrays[source.patient]
             num = len(images) if images.ndim else 0
-            hashes = hashes_of_arrays(_of_each(images, local[0], arrays), num)
+            hashes = hashes_of_arrays(_of_each(images, called, arrays), num)
     except DataError:
         raise
     except Exception as problem:  # noqa: BLE001 - a damaged file may raise anything
@@ -227,26 +230,27 @@ def _read_npz(source: ImageFiles, path: Path, task: ImageTask) -> LabelledImages
             f"Data file {path} cannot be read: {reason}. Write it with numpy.savez, without"
             " arrays of objects."
         ) from None
-    columns = [c[:, 0] if c.ndim == 2 and c.shape[1] == 1 else c for c in columns]
-    problems = _wrong_shapes(images, dict(zip(targets, columns, strict=True)), task)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    problems = _wrong_shapes(images, labels, column.name, task)
     patients = None
     if keys is not None:
         patients = [str(key).strip() for key in keys.ravel().tolist()]
         problems += _wrong_patients(source, keys.shape, patients, images)
-    read = [
-        read_target(list(map(str, values.ravel())), source, column)
-        for column, values in zip(task.target_columns, columns, strict=True)
-    ]
-    problems += [problem for target in read for problem in target.problems]
     arranged = _channels_first(images, task)
     if arranged is None or problems:
         raise faults(path, problems)
+    encoder = ColumnEncoder(target, f"Data file {path}")
+    encoder.add([*map(str, labels)])
+    columns = {target: encoder.column()}
+    table = TextTable(f"Data file {path}", (target,), columns, len(images), "number", 0)
+    targets, notes = read_target(table, source, task)
     return LabelledImages(
         np.ascontiguousarray(arranged),
-        checked_targets(task, np.stack([target.numbers for target in read], axis=1)),
+        targets,
         tuple(f"number {index}" for index in range(len(images))),
         None if patients is None else np.unique(patients, return_inverse=True)[1],
-        tuple(note for target in read for note in target.notes),
+        tuple(notes),
         row_hashes=hashes,
     )
 
@@ -283,14 +287,12 @@ def _of_each(
 
 
 def _wrong_shapes(
-    images: NDArray[np.uint8], columns: dict[str, NDArray[np.generic]], task: ImageTask
+    images: NDArray[np.uint8], labels: NDArray[np.generic], name: str, task: ImageTask
 ) -> list[str]:
     """Return what is wrong with the shapes and types of the arrays."""
-    problems = [
-        f"{name} are of shape {column.shape}; give one value per image"
-        for name, column in columns.items()
-        if column.ndim != 1
-    ]
+    problems = []
+    if labels.ndim != 1:
+        problems.append(f"{name} are of shape {labels.shape}; give one value per image")
     if images.dtype != np.uint8:
         problems.append(f"images are {images.dtype}; store pixels from 0 to 255 as uint8")
     if _channels_first(images, task) is None:
@@ -302,12 +304,8 @@ def _wrong_shapes(
         )
     elif len(images) == 0:
         problems.append("there are no images; store at least one")
-    else:
-        problems += [
-            f"{len(images)} images and {len(column)} {name}; give one value per image"
-            for name, column in columns.items()
-            if column.ndim == 1 and len(column) != len(images)
-        ]
+    elif labels.ndim == 1 and len(labels) != len(images):
+        problems.append(f"{len(images)} images and {len(labels)} {name}; give one value per image")
     return problems
 
 

@@ -1,9 +1,8 @@
 """Images with their labels: class folders or a table of labels, and 8-bit pixels of a size."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,15 +14,9 @@ from pydantic import AfterValidator, Field
 from torch.nn.functional import interpolate
 
 from erosion_client.dataset.column_values import (
-    PLAIN_MARKS,
     Fault,
-    NumberMarks,
-    found_decimal,
-    groups_by_point,
     target_parser,
-    toml_key,
 )
-from erosion_client.dataset.single_column import to_be_asked_about
 from erosion_client.dataset.sources.data_source import (
     DataSource,
     ImageSource,
@@ -33,14 +26,14 @@ from erosion_client.dataset.sources.data_source import (
     is_there,
 )
 from erosion_client.dataset.sources.table_file import TableFile
+from erosion_client.dataset.table_contract import check_targets
 from erosion_client.dataset.task_checks import checked_targets
-from erosion_client.dataset.text_table import hash_of_text
+from erosion_client.dataset.text_table import TextTable, hash_of_text
 from erosion_common.errors import DataError
 from erosion_common.settings.names import canonical
-from erosion_common.support.software import install_command
 from erosion_common.support.text import some
 from erosion_common.tasks.inputs import ImageTask
-from erosion_common.tasks.task import CodedColumn, TargetColumn, Targets
+from erosion_common.tasks.task import CodedColumn, Targets
 
 Resize = Literal["refuse", "stretch", "pad"]  # "pad": keep the proportions, add black margins
 MAX_DECODED_BYTES = 8 * 2**30  # a small archive can unpack to any size
@@ -165,78 +158,15 @@ MASK = re.compile(
     r"((^|[_\-. )])(d?seg|aseg|segmentations?|labels?|labelmap|ground_?truth)|mask)[_\-. ]?\d*$",
     re.I,
 )  # endings of files without an image
-MISSING = "missing"  # the problem of an unknown target
 
 
-def target_names(task: ImageTask) -> str:
-    """Return the task's target columns, in words."""
-    return " and ".join(column.name for column in task.target_columns)
-
-
-@dataclass(frozen=True, slots=True)
-class ReadTarget:
-    """One target of every image, as numbers."""
-
-    numbers: NDArray[np.float64]  # (n,) NaN where it is faulty
-    problems: tuple[str, ...]
-    notes: tuple[str, ...]  # possible other meanings
-
-
-def read_target(values: Sequence[str], source: DataSource, column: TargetColumn) -> ReadTarget:
-    """Read one target column from its texts (n,)."""
-    distinct, inverse = np.unique(np.array(values, dtype=str), return_inverse=True)
-    texts: list[str] = distinct.tolist()
-    is_number = not isinstance(column, CodedColumn)
-    marks = NumberMarks(found_decimal(texts) if is_number else ".")
-    parsed = _parsed(texts, source, column, marks)
-    missing = [text for text, number in parsed.items() if number == MISSING]
-    faulty = [text for text, n in parsed.items() if isinstance(n, str) and text not in missing]
-    problems: list[str] = []
-    notes: list[str] = []
-    if missing:
-        times = int(np.isin(inverse, [texts.index(text) for text in missing]).sum())
-        problems.append(f"{column.name} is missing for {times} images; leave them out")
-    if faulty:
-        wrong = "usable" if is_number else "of the study's classes"
-        reason = f" ({parsed[faulty[0]]})" if is_number else ""
-        problems.append(
-            f"{column.name} {', '.join(map(repr, faulty[:SHOWN]))} are not {wrong}{reason}; map"
-            f" them under [data.values.{toml_key(column.name)}]"
-        )
-    if is_number and groups_by_point(texts):
-        problems.append(
-            f"{column.name}: such as 980 and 1.250 stand side by side, so the point seems to group"
-            " thousands; write the numbers without it"
-        )
-    if marks.decimal == ",":
-        notes.append(f"{column.name} is written 1,5 (detected)")
-    known = {text: number for text, number in parsed.items() if not isinstance(number, str)}
-    if is_number and (codes := to_be_asked_about(known)):
-        notes.append(
-            f"{column.name}: read as measurements, though far from all others:"
-            f" {', '.join(map(repr, codes))}; leave images out for which they mean “not known”"
-        )
-    numbers = np.array([known.get(text, np.nan) for text in texts])
-    return ReadTarget(numbers[inverse], tuple(problems), tuple(notes))
-
-
-def _parsed(
-    texts: Sequence[str],
-    source: DataSource,
-    column: TargetColumn,
-    marks: NumberMarks = PLAIN_MARKS,
-) -> Mapping[str, float | str]:
-    """Return each text's number, or what is wrong with it."""
-    parse = target_parser(column, marks)
-    meant = source.values.get(column.name, {})
-    found: dict[str, float | str] = {}
-    for text in texts:
-        value = parse(meant.get(canonical(text), text))
-        if isinstance(value, Fault):
-            found[text] = value.wrong
-        else:
-            found[text] = MISSING if np.isnan(value) else value
-    return found
+def read_target(
+    table: TextTable, source: ImageSource, task: ImageTask
+) -> tuple[Targets, Sequence[str]]:
+    """Return the target of every row (n, ...), and notes. Raises DataError with every problem."""
+    path = next(value for _, value in source if isinstance(value, Path))
+    as_table = TableFile(path=path, columns=source.columns, values=source.values)
+    return check_targets(table, task, as_table)
 
 
 class FaultyImagesError(DataError):
@@ -279,21 +209,22 @@ def scans_by_class(
     source: DataSource, root: Path, task: ImageTask, scans_in: Callable[[Path], list[Path]]
 ) -> Scans:
     """Return the scans that `scans_in` lists in each class's folder. Raises DataError."""
-    column = task.target_columns[0]
-    if len(task.target_columns) > 1 or not isinstance(column, CodedColumn):
+    (column,) = task.target_columns
+    if not isinstance(column, CodedColumn):
         problem = (
-            f"folders of images hold a class each, and the study predicts {target_names(task)};"
-            " give an .npz file, or a table of labels, with those"
+            f"folders of images hold a class each, and the study predicts {column.name}; give an"
+            " .npz file, or a table of labels, with those"
         )
         raise faults(root, [problem])
     shown = [entry for entry in entries_of(root) if not entry.name.startswith(".")]
     folders = [entry for entry in shown if entry.is_dir()]
-    codes = _parsed([folder.name for folder in folders], source, column)
+    parse, meant = target_parser(column), source.values.get(column.name, {})
+    codes = {f.name: parse(meant.get(canonical(f.name), f.name)) for f in folders}
     problems = [
-        f"folder {folder.name!r} is not of the study's classes; rename it, or map it under"
+        f"folder {name!r} is not of the study's classes; rename it, or map it under"
         f" [data.values.{column.name}]"
-        for folder in folders
-        if isinstance(codes[folder.name], str)
+        for name, code in codes.items()
+        if isinstance(code, Fault) or np.isnan(code)
     ]
     if problems:
         raise faults(root, problems)
@@ -336,14 +267,6 @@ class ScanFolder(OnDisk, ImageSource):
         "its proportions kept, and black around it.",
     )
 
-    def require(self, package: str, extra: str) -> None:
-        """Raise DataError, with the command that installs it, where a package is missing."""
-        if find_spec(package) is None:
-            raise DataError(
-                f"{self.describe()} is read with {package}, which is not installed. Run:"
-                f" {install_command(extra)}"
-            )
-
     def scans(self, task: ImageTask, scans_in: Callable[[Path], list[Path]]) -> Scans:
         """Return the scans with their targets. Raises DataError with every problem.
 
@@ -369,15 +292,14 @@ def _scans_by_table(
 ) -> Scans:
     """Return the scans that a table of labels names, relative to the root. Raises DataError."""
     file_column = source.local_name(FILE_COLUMN)
-    local = [source.local_name(column.name) for column in task.target_columns]
-    table = TableFile(path=labels).read([file_column, *local])
-    absent = [name for name in (file_column, *local) if name not in table.columns]
-    if absent:
+    (column,) = task.target_columns
+    table = TableFile(path=labels).read([file_column, source.local_name(column.name)])
+    if file_column not in table.columns:
         raise DataError(
-            f"{table.origin} has no column {' and no column '.join(map(repr, absent))}; it has"
-            f" {', '.join(table.header)}. Name them under [data.columns] as {FILE_COLUMN} and"
-            f" {', '.join(column.name for column in task.target_columns)}."
+            f"{table.origin} has no column {file_column!r}; it has {', '.join(table.header)}. Name"
+            f" it under [data.columns] as {FILE_COLUMN}."
         )
+    targets, found = read_target(table, source, task)
     names = table.columns[file_column]
     places = [names.texts[code] for code in names.codes.tolist()]
     problems = [
@@ -385,18 +307,10 @@ def _scans_by_table(
         for row, place in enumerate(places)
         if not place or not (root / place).exists()
     ]
-    read = [
-        read_target([texts.texts[code] for code in texts.codes.tolist()], source, column)
-        for column, texts in zip(
-            task.target_columns, (table.columns[name] for name in local), strict=True
-        )
-    ]
-    problems += [problem for target in read for problem in target.problems]
     if problems:
         raise faults(labels, problems)
-    targets = checked_targets(task, np.stack([target.numbers for target in read], axis=1))
     paths = tuple(root / place for place in places)
-    notes = [note for target in read for note in target.notes]
+    notes = [*found]
     # The folder of a scan is named, or one above it; the table itself may lie next to them.
     named = {path.absolute() for path in (*paths, labels)}
     others = [

@@ -12,7 +12,7 @@ from PIL import Image
 from pydantic import Field, model_validator
 
 from erosion_client.dataset.column_values import LARGEST_NUMBER
-from erosion_client.dataset.sources.data_source import LabelledImages, files_below
+from erosion_client.dataset.sources.data_source import LabelledImages, files_below, require
 from erosion_client.dataset.sources.labelled_images import (
     PatientPattern,
     ScanFolder,
@@ -75,7 +75,7 @@ class NiftiImages(ScanFolder):
 
     def read(self, task: ImageTask) -> LabelledImages:
         """Read the images as the study wants them."""
-        self.require("nibabel", "nifti")
+        require(self.describe(), "nibabel", "nifti")
         scans = self.scans(task, _volumes)
         unsaid: list[str] = []  # volumes without orientation in their headers
 

@@ -18,6 +18,7 @@ from erosion_client.dataset.sources.data_source import (
     OnDisk,
     TableSource,
     is_there,
+    require,
 )
 from erosion_client.dataset.sources.delimited import (
     NO_PATIENTS,
@@ -37,7 +38,6 @@ from erosion_client.dataset.sources.file_content import (
 )
 from erosion_client.dataset.text_table import ColumnEncoder, TextTable, text_columns, whole_table
 from erosion_common.errors import DataError
-from erosion_common.support.software import install_command
 from erosion_common.support.text import some
 
 # Not .xlsb: a cell far from the others crashes the program, and nothing warns of it.
@@ -82,10 +82,9 @@ def _plain(value: Any) -> Any:
 
 
 def _sheet(content: FileContent, origin: str, sheet: str | None) -> list[list[Any]]:
-    try:
-        from python_calamine import CalamineWorkbook, PasswordError, SheetVisibleEnum
-    except ModuleNotFoundError:
-        raise _lacking(origin, "python-calamine") from None
+    require(origin, "python_calamine", "formats")
+    from python_calamine import CalamineWorkbook, PasswordError, SheetVisibleEnum
+
     try:
         _check_bounds(content, origin)
         with content.open() as file:
@@ -167,21 +166,13 @@ def _reason(problem: BaseException) -> str:
     return (str(problem).splitlines() or ["damaged"])[0][:200]
 
 
-def _lacking(origin: str, package: str) -> DataError:
-    return DataError(
-        f"{origin} is read with {package}, which is not installed. Run:"
-        f" {install_command('formats')}"
-    )
-
-
 def read_statistics(
     content: FileContent, origin: str, encoding: str | None, labels: bool, wanted: Collection[str]
 ) -> TextTable:
     """Read the wanted columns of a file of SPSS, SAS or Stata. Raises DataError."""
-    try:
-        import pyreadstat
-    except ModuleNotFoundError:
-        raise _lacking(origin, "pyreadstat") from None
+    require(origin, "pyreadstat", "formats")
+    import pyreadstat
+
     if content.suffix == ".xpt" and content.num_bytes % XPORT_RECORD:
         raise DataError(f"{origin} ends in the middle of a record, so it {CUT_OFF}")
     read = getattr(pyreadstat, STATISTICS[content.suffix])
@@ -231,9 +222,8 @@ def read_json_lines(
     kinds = {row.get("resourceType") for row in rows} - {None}
     if kinds - {"Patient"}:
         raise DataError(
-            f"{origin} holds FHIR's {', '.join(sorted(map(str, kinds)))}. FHIR's resources are not"
-            " the rows of a table: flatten them into one row for each patient first (SQL on FHIR's"
-            " views, Pathling), or query them with DuckDB."
+            f"{origin} holds FHIR's {', '.join(sorted(map(str, kinds)))}, which are not the rows of"
+            " a table: flatten them into one row for each patient first, or query them with DuckDB."
         )
     notes = ["FHIR's Patient, a row each; what lies deeper is called by its path"] if kinds else []
     columns = {name: [row.get(name) for row in rows] for name in names}
