@@ -118,10 +118,7 @@ def test_other_patients_of_the_same_hospital_have_a_budget_of_their_own(tmp_path
     assert (
         paid(load_site(kit(tmp_path / "kit", tmp_path / "old/patients.csv"))),
         paid(second),
-    ) == (
-        0.5,
-        0,
-    )
+    ) == (0.5, 0)
 
 
 def test_a_site_file_that_names_another_folder_for_the_budget_is_refused(tmp_path: Path) -> None:

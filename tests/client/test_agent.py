@@ -110,39 +110,6 @@ def test_errors_are_logged_as_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert (line["bytes"], line["sha256"]) == (len(sent[0].encode()), hash_of(sent[0]))
 
 
-def test_an_outage_starts_afresh_after_new_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    out_of_reach, unreadable = LostLink("out of reach"), SiteError("the key cannot be read")
-    happens: list[Exception | None] = [out_of_reach, None, unreadable, out_of_reach, None]
-    answered: list[Message] = []
-    clock = [0.0]
-
-    def connect() -> Any:
-        clock[0] += 30.0
-        answered.clear()
-        if (problem := happens.pop(0)) is not None:
-            raise problem
-        if not happens:
-            agent.stop.set()
-        return BreaksAfterTheWelcome(num_requests=1)
-
-    def answer(request: Message, _context: object) -> Message:
-        answered.append(request)
-        return Message(RecordDict(), reply_to=request)
-
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(random, "uniform", lambda *_bounds: 0.0)
-    as_line: Any = connect
-    agent = Agent(
-        as_line,
-        answer,
-        address="127.0.0.1:9092",
-        until=Until(give_up_seconds=60.0),
-        has_changed=lambda: bool(answered),
-    )
-    agent.run()
-    assert not happens
-
-
 def test_a_line_that_stood_or_answered_reconnects_now(monkeypatch: pytest.MonkeyPatch) -> None:
     assert longest_pauses(monkeypatch, num_requests=1, times=4) == [FIRST_RETRY_SECONDS] * 4
     monkeypatch.setattr(agent_module, "STEADY_SECONDS", 0.0)

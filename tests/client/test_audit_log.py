@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import stat
-import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -25,7 +24,7 @@ from erosion_client.connection import agent
 from erosion_client.connection import serve as serving
 from erosion_client.connection.site_link import Welcome
 from erosion_client.consent.consent import Consent
-from erosion_common.audit.log_files import full_files, last_line, remove_old, verify
+from erosion_common.audit.log_files import full_files, remove_old, verify
 from erosion_common.compression.codec import Compression, compress
 from erosion_common.errors import SiteError
 from erosion_common.program.command_line import main
@@ -335,16 +334,6 @@ def test_a_log_without_its_full_files_is_incomplete_not_altered(tmp_path: Path) 
     assert "changed" not in str(problem.value)
 
 
-def test_a_damaged_line_is_named_by_the_file_that_holds_it(tmp_path: Path) -> None:
-    long_log(tmp_path, 9)
-    current, full = tmp_path / "sent.jsonl", tmp_path / "sent-000000001.jsonl"
-    for path in (*full_files(current), current):
-        path.rename(full)  # the newest stays
-    full.write_text("damaged\n")
-    with raises(SiteError, "last line", "sent-000000001.jsonl", "damaged"):
-        AuditLog(tmp_path)
-
-
 BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
 IN_A_YEAR = BEGUN + timedelta(days=365)
 
@@ -512,18 +501,6 @@ def test_an_answer_that_the_log_cannot_hold_is_not_sent(tmp_path: Path) -> None:
         assert verify(audit_log.path).num_lines == 1
 
 
-def test_half_a_line_of_any_length_is_not_held_in_memory(tmp_path: Path) -> None:
-    path = tmp_path / "sent.jsonl"
-    path.write_bytes(b"one\ntwo\n")
-    os.truncate(path, 2**26)
-    tracemalloc.start()
-    try:
-        assert last_line(path) == b"two"
-        assert tracemalloc.get_traced_memory()[1] < 2**22
-    finally:
-        tracemalloc.stop()
-
-
 def test_a_pipe_or_a_file_in_the_logs_place_is_told_of(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "sent.jsonl")
     with raises(SiteError, "sent.jsonl", "no ordinary file"):
@@ -556,11 +533,7 @@ def test_the_log_names_the_approved_study_and_not_what_a_request_calls_it(tmp_pa
     asked = Message(request, 1, wire.DESCRIBE)
     with AuditLog(tmp_path) as log:
         watch = SiteObservers(
-            tmp_path,
-            log,
-            name="b",
-            coordinator="c",
-            study_named={study.digest: study.name}.get,
+            tmp_path, log, name="b", coordinator="c", study_named={study.digest: study.name}.get
         )
         watch.sending(asked, Message(Error(0, "no"), reply_to=asked))
         watch.end("the program ended")

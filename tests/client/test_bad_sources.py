@@ -34,7 +34,7 @@ from erosion_common.errors import DataError, SiteError
 from erosion_common.settings.base import validate
 from tests.support.said import raises, says
 from tests.support.scans import NAME, write_dicom, write_nifti
-from tests.support.small_study import make_site, make_study, twenty_patients
+from tests.support.small_study import make_study
 from tests.support.tasks import image, tabular
 
 GREY = image(classes=["cold", "warm"], shape=[1, 6, 8])
@@ -225,16 +225,6 @@ def test_another_nifti_is_explained(tmp_path: Path, shape: tuple[int, ...], mess
     assert message in read_quietly(lambda: NiftiImages(path=tmp_path).read(GREY))
 
 
-def test_nifti_in_another_orientation_is_turned(tmp_path: Path) -> None:
-    values = np.random.default_rng(0).normal(size=(8, 6, 5)).astype(np.float32)
-    write_nifti(tmp_path / "cold/a.nii", values)
-    turned = np.transpose(values, (2, 0, 1))[:, ::-1]
-    affine = np.array([[0.0, -1, 0, 7], [0, 0, 1, 0], [1, 0, 0, 0], [0, 0, 0, 1]])
-    write_nifti(tmp_path / "cold/b.nii", turned, affine)
-    found = NiftiImages(path=tmp_path).read(GREY).images
-    np.testing.assert_array_equal(found[0], found[1])
-
-
 @pytest.mark.parametrize("source", [ImageFiles, DicomImages, NiftiImages])
 def test_links_in_a_circle_and_empty_folders_are_explained(tmp_path: Path, source: Any) -> None:
     (tmp_path / "cold").mkdir()
@@ -404,12 +394,3 @@ def test_documents_do_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 # --- maps
-
-
-def test_two_columns_of_the_study_are_not_read_from_one(tmp_path: Path) -> None:
-    with raises(ValueError, "columns", "'x'"):
-        make_site(tmp_path, data={"columns": {"age": "x", "sex": "x"}})
-    text = twenty_patients().replace("age,sex,ill", "age,sex,outcome")
-    site = make_site(tmp_path, text, data={"columns": {"ill": "age"}})
-    said = read_quietly(lambda: load_patients(site, make_study()))
-    assert says(said, "column 'age'", "[data.columns]")

@@ -15,7 +15,6 @@ from erosion_client.disclosure.control import (
     ColumnFigures,
     DisclosureControl,
     column_figures,
-    draw,
     rounded,
     rounded_count,
     rounded_deviation,
@@ -27,7 +26,7 @@ from erosion_common.errors import Refusal, SiteError
 from erosion_common.protocol.messages import relative_step
 from erosion_common.study.study import Study
 from tests.support.said import raises
-from tests.support.small_study import TASK, make_site, make_study, twenty_patients
+from tests.support.small_study import make_site, make_study, twenty_patients
 
 CELL = 10
 SECRET = b"a site's own"
@@ -75,13 +74,6 @@ def test_a_rounded_count_is_right_on_average(count: int) -> None:
     many = [rounded_count(count, CELL, (i + 0.5) / 1000) for i in range(1000)]
     assert np.mean(many) == pytest.approx(count, abs=0.02)
     assert all(value % CELL == 0 and abs(value - count) < CELL for value in many)
-
-
-def test_a_draw_depends_on_the_secret_and_every_word() -> None:
-    draws = {draw(SECRET, "a", "b"), draw(b"", "a", "b"), draw(SECRET, "ab"), draw(SECRET, "a")}
-    assert len(draws) == 4
-    assert all(0 <= found < 1 for found in draws)
-    assert draw(SECRET, "a", "b") == draw(SECRET, "a", "b")
 
 
 def test_figures_are_near_the_truth_and_on_their_grid() -> None:
@@ -183,28 +175,6 @@ def test_a_patient_with_many_rows_is_one_patient() -> None:
     found = DisclosureControl(site(), SECRET).column("x", rows, np.repeat(np.arange(60), 3))
     assert found.count == 60
     assert found.deviation < 1.5 * means.std()
-
-
-def test_what_a_hospital_describes_is_of_patients_and_not_of_their_rows(tmp_path: Path) -> None:
-    rows = [f"p{i},,m,{i % 2}" for i in range(30)]
-    rows += [f"often,{60 + i},f,{i % 2}" for i in range(40)]
-    task = {
-        **TASK,
-        "missing": "impute",
-        "features": [{"name": "age"}, {"name": "sex", "categories": ["f", "m"]}],
-    }
-    of_patients = make_site(
-        tmp_path,
-        "\n".join(["id,age,sex,ill", *rows]),
-        name="b",
-        data={"patient": "id"},
-        limits={"min_cell": CELL},
-    )
-    study = make_study(task=task, scaling="federated")
-    age, sex, ill = Hospital(of_patients, SECRET).summarise(study).columns
-    assert (age.count, age.missing, age.mean) == (0, 30, None)
-    assert sex.shares == {"f": 0, "m": 30}
-    assert ill.count <= 40  # of 31 patients, each of them to a cell
 
 
 def test_what_was_told_is_remembered_by_the_next_program(tmp_path: Path) -> None:

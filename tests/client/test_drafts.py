@@ -16,7 +16,7 @@ from erosion_client.scaffold.column_profile import Profile
 from erosion_client.scaffold.column_roles import is_numbered, why_no_feature
 from erosion_client.scaffold.value_words import direction
 from erosion_client.site_file import load_site
-from erosion_common.errors import DataError, SiteError
+from erosion_common.errors import SiteError
 from erosion_common.program.command_line import main
 from erosion_common.rounds import bounds
 from erosion_common.study.study import load_study
@@ -188,24 +188,6 @@ def test_mixed_dates_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "patient" not in site_of(tmp_path).read_text().replace("patients", "")
 
 
-@pytest.mark.parametrize(
-    ("categories", "local", "cells", "meant"),
-    [
-        (["I", "II", "III"], "Stadium", "123", {"1": "I", "2": "II", "3": "III"}),
-        (["alive", "dead"], "décès", ["oui", "non"], {"oui": "dead", "non": "alive"}),
-        (["no", "yes"], "stage", ["Ja", "NEIN"], {"Ja": "yes", "NEIN": "no"}),
-        (["f", "m"], "stage", ["Femme", "Homme"], {"Femme": "f", "Homme": "m"}),
-    ],
-)
-def test_spellings_are_proposed(
-    tmp_path: Path, categories: list[str], local: str, cells: list[str], meant: dict[str, str]
-) -> None:
-    feature = {"name": "stage", "categories": categories}
-    match = one_match(tmp_path, feature, column(local, [*cells] * 9))
-    assert match.local == local
-    assert match.values == meant
-
-
 def test_a_time_until_an_event_is_predicted_by_survival(tmp_path: Path) -> None:
     rows = "".join(f"{40 + i % 40},{10 * i + 3},{i % 3 == 0:d}\n" for i in range(60))
     study = drafted(tmp_path, "age,days (days),death\n" + rows, "death", "--time", "days (days)")
@@ -234,36 +216,6 @@ def test_unknown_and_rare_classes(tmp_path: Path, capsys: pytest.CaptureFixture[
     said = capsys.readouterr().out
     assert says(said, "outcome", "'unknown'")
     assert says(said, "'lost'", "10 patients")
-
-
-def test_grouped_digits_are_proposed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = "".join(f'"{100 + i},000",{i % 2}\n' for i in range(30))
-    study = drafted(tmp_path, "platelets,ill\n" + rows, "ill")
-    assert isinstance(study.task, TabularTask)
-    (feature,) = study.task.features
-    assert isinstance(feature, NumberFeature)
-    assert feature.range is not None
-    assert 80_000 < feature.range[0] < 100_000 < 129_000 < feature.range[1] < 150_000
-    assert says(capsys.readouterr().out, "platelets", "'100,000'")
-    data = ["--study", str(tmp_path / "study.toml"), "--data", str(tmp_path / "trial.csv")]
-    assert main(["site", "new", *data, "--name", "hospital-1"]) == 0
-    path = tmp_path / "sites" / "hospital-1.toml"
-    with raises(DataError, "platelets"):
-        load_patients(load_site(path), study)
-    path.write_text(path.read_text().replace("# ? thousands", "thousands"))
-    assert load_patients(load_site(path), study).rows[0, 0] == 100_000
-
-
-def test_codes_of_a_hospital_are_never_translated_without_asking(tmp_path: Path) -> None:
-    study = drafted(tmp_path, column("smoker", ["no", "yes"] * 15), "ill")
-    (tmp_path / "hospital-2.csv").write_text(column("smoker", [0, 1, 1] * 9), encoding="utf-8")
-    data = ["--study", str(tmp_path / "study.toml"), "--data", str(tmp_path / "hospital-2.csv")]
-    assert main(["site", "new", *data]) == 0
-    text = (tmp_path / "sites" / "hospital-2.toml").read_text()
-    assert '# ? "1" = "yes"' in text
-    assert '\n"1" = "yes"' not in text
-    with raises(DataError, "categories", "no, yes"):
-        load_patients(load_site(tmp_path / "sites" / "hospital-2.toml"), study)
 
 
 @pytest.mark.parametrize(
@@ -353,23 +305,6 @@ def test_a_draft_that_could_not_be_sent_says_so(
     assert says(capsys.readouterr().out, "1 columns", "message")
 
 
-def test_missing_codes_are_not_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ages = [*range(30, 90), 999, 999, -9]
-    study = drafted(tmp_path, column("age", ages), "ill")
-    feature = features_of(study)[0]
-    assert isinstance(feature, NumberFeature)
-    assert feature.range == (10.0, 110.0)
-    told = capsys.readouterr().out
-    assert says(told, "age", "'999'", "'-9'")
-    assert '("999" = "" under [data.values.age])' in told
-    match = one_match(tmp_path, feature.model_dump(mode="json"), column("age", ages))
-    assert set(match.unsaid) == {"999", "-9"}
-    # A laboratory value may well be 99, and a base excess -9.
-    crp = profiles_of(tmp_path, column("crp", [*range(5, 95, 2), 99]))[0]
-    excess = profiles_of(tmp_path, column("excess", [n / 2 for n in range(-19, 20)]))[0]
-    assert crp.unsaid == excess.unsaid == ()
-
-
 def test_a_limit_is_never_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cells = [
         *("<0.05" if i % 3 == 0 else f"{0.1 + i % 37 / 10:.1f}" for i in range(90)),
@@ -416,6 +351,8 @@ def test_a_limit_is_never_missing(tmp_path: Path, capsys: pytest.CaptureFixture[
         ),
         *((name, "yes", "no") for name in ("event-free", "healthy", "non_smoker", "censored")),
         *((name, "0", "1") for name in ("no_of_events", "free T4 high", "died")),
+        *(("status", "żyje", "zmarł"), ("転帰", "生存", "死亡"), ("生存", "1", "0")),
+        *(("жив", "да", "нет"), ("ziv", "ano", "ne")),
     ],
 )
 def test_the_event_is_the_last_class(name: str, no: str, event: str) -> None:
@@ -478,13 +415,6 @@ def test_names_and_values_may_hold_line_ends_and_quotation_marks(tmp_path: Path)
     assert [feature.name for feature in features_of(study)] == ["age\n(years)", 'say "x"\\']
     site = load_site(site_of(tmp_path))
     assert len(load_patients(site, study).targets) == 40
-
-
-def test_ranges_of_large_numbers_hold_all_values(tmp_path: Path) -> None:
-    study = drafted(tmp_path, column("time", range(7234567000, 7234567400, 10)), "ill")
-    feature = features_of(study)[0]
-    assert isinstance(feature, NumberFeature)
-    assert feature.range == (7234566900.0, 7234567490.0)
 
 
 def test_cut_points_of_times(tmp_path: Path) -> None:
@@ -576,13 +506,6 @@ def test_nothing_of_few_patients_leaves(tmp_path: Path, name: str, values: list[
     assert [feature.name for feature in features_of(study)] == ["age"]
     text = (tmp_path / "study.toml").read_text()
     assert not any(value in text for value in values if value)
-
-
-def test_rows_are_of_a_patient_where_a_column_is_called_patient_alone(tmp_path: Path) -> None:
-    rows = "".join(f"{1 + i // 3},{40 + 7 * i % 41},{i // 3 % 2}\n" for i in range(120))
-    study = drafted(tmp_path, "patient,age,ill\n" + rows, "ill")
-    assert [feature.name for feature in features_of(study)] == ["age"]
-    assert load_patients(load_site(site_of(tmp_path)), study).num_patients == 40
 
 
 def test_numbering_is_known_by_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -736,22 +659,6 @@ def test_limits_may_be_common_and_numbers_have_both_marks(tmp_path: Path) -> Non
     (found, _) = profiles_of(tmp_path, column("ferritin", both))
     assert (found.kind, found.decimal, found.thousands) == ("number", ",", ".")
     assert 1100 < found.numbers.min() < 2000
-
-
-@pytest.mark.parametrize(
-    ("name", "no", "event", "is_sure"),
-    [
-        ("status", "żyje", "zmarł", True),
-        ("転帰", "生存", "死亡", True),
-        ("生存", "1", "0", True),
-        ("жив", "да", "нет", True),
-        ("ziv", "ano", "ne", True),
-        ("мертв", "нет", "да", False),
-    ],
-)
-def test_an_event_in_other_languages(name: str, no: str, event: str, is_sure: bool) -> None:
-    found = direction(name, [no, event])
-    assert (found.codes, found.is_sure) == ((no, event), is_sure)
 
 
 @pytest.mark.parametrize(("name", "yes"), [("alive", "yes"), ("survived", "1")])

@@ -43,11 +43,6 @@ def years(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_files_of_a_folder_are_one_table(years: Path) -> None:
-    found = load_patients(site_with(source="duckdb", path=years), make_study())
-    assert found.rows[:, 0].tolist() == list(range(40, 80))
-
-
 def test_a_folder_of_parquet_files_is_read_like_one_of_csv_files(tmp_path: Path) -> None:
     for name, start in (("a", 40), ("b", 60)):
         ages = list(range(start, start + 20))
@@ -181,14 +176,6 @@ def test_a_column_given_twice_is_refused(tmp_path: Path, query: str | None, seco
     (tmp_path / "a.csv").write_text(f"age;age_1;sex;ill\n{rows}")
     found = load_patients(site_with(source="duckdb", path=tmp_path, query=query), make_study())
     assert found.rows[:, 0].tolist() == list(range(40, 60))
-
-
-def test_a_column_that_a_parquet_file_has_twice_is_refused_too(tmp_path: Path) -> None:
-    columns = [pa.array([40, 50]), pa.array([1, 2]), pa.array(["f", "m"]), pa.array([0, 1])]
-    table = pa.table(columns, names=["age", "age", "sex", "ill"])
-    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
-    message = "a.parquet has the column 'age' more than once"
-    assert message in problem_of(source="duckdb", path=tmp_path)
 
 
 def test_a_row_that_begins_with_a_hash_is_no_comment(tmp_path: Path) -> None:

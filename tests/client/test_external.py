@@ -91,9 +91,7 @@ def test_the_figures_are_those_of_the_delivered_model_on_all_patients(
     assert slope.low < slope.value < slope.high
 
 
-def test_figures_are_rounded_and_about_a_cell_of_each_class(
-    found: tuple[Path, Simulation],
-) -> None:
+def test_figures_are_rounded_and_about_a_cell_of_each_class(found: tuple[Path, Simulation]) -> None:
     dave = found[1].validation["dave"]
     assert dave.metrics is not None
     assert dave.metrics.num_patients % 10 == 0

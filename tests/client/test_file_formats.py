@@ -95,8 +95,7 @@ def test_a_file_of_sas_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "key"),
-    [("a.csv", "sheet"), ("a.csv.gz", "value_labels"), ("a.XLSX", "value_labels")],
+    ("name", "key"), [("a.csv", "sheet"), ("a.csv.gz", "value_labels"), ("a.XLSX", "value_labels")]
 )
 def test_a_key_of_another_format_is_refused(tmp_path: Path, name: str, key: str) -> None:
     FORMATS[name](tmp_path / name)
@@ -185,12 +184,10 @@ def test_too_large_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
         FORMATS[name](tmp_path / name)
     monkeypatch.setattr(file_content, "MAX_FILE_BYTES", 2**10)
     monkeypatch.setattr(table_file, "MOST_CELLS", 100)
-    monkeypatch.setattr(table_file, "MOST_CELLS", 100)
     for name in ("a.csv.gz", "a.zip"):
         with raises(DataError, "more than"):
             TableFile(path=tmp_path / name).read(["age"])
     monkeypatch.undo()
-    monkeypatch.setattr(table_file, "MOST_CELLS", 100)
     monkeypatch.setattr(table_file, "MOST_CELLS", 100)
     for name in ("a.XLSX", "a.sav", "a.ndjson"):
         with raises(DataError, "more", "read"):

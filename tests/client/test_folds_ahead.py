@@ -5,17 +5,14 @@ from typing import Any
 
 import pytest
 
-from erosion_client.dataset import local_dataset
-from erosion_client.dataset.split import Split, split_patients
 from erosion_client.finding import Severity
 from erosion_client.preflight.study_checks import check_study_here
 from erosion_client.site_file import Site
 from erosion_client.training.hospital import Hospital
 from erosion_common.errors import Refusal
 from erosion_common.rounds.selection import fold_studies, trials
-from erosion_common.study.sections import Fold
 from erosion_common.study.study import Study
-from tests.support.said import raises, says
+from tests.support.said import raises
 from tests.support.small_study import (
     TWO_NUMBERS,
     make_site,
@@ -114,23 +111,6 @@ def parts_of(study: Study) -> list[Study]:
     return [part for arm in study.arms for parts in trials(study, arm) for part in parts]
 
 
-def test_patients_are_split_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 20,000 patients a split takes more than a second, and it was made for each candidate."""
-    splits: list[Study] = []
-
-    def split(study: Study, *patients: Any) -> Split:
-        splits.append(study)
-        return split_patients(study, *patients)
-
-    monkeypatch.setattr(local_dataset, "split_patients", split)
-    candidates: dict[str, list[Any]] = {arm: [{}, {}, {}] for arm in ("fedavg", "local")}
-    study = make_study(selection={"folds": 4, "candidates": candidates})
-    here = Hospital(site_of(tmp_path))
-    for _ in range(2):  # as after a restart of the coordinator
-        here.describe(study)
-    assert [of.fold for of in splits] == [None, Fold(number=0, of=4)]
-
-
 DECLARED = {"split_column": "part"}
 
 
@@ -158,10 +138,3 @@ def test_a_remedy_for_few_helps(tmp_path: Path, changes: dict[str, Any], remedy:
     with pytest.raises(Refusal) as refused:
         Hospital(site).describe(study)
     assert remedy in str(refused.value)
-
-
-def test_a_table_that_declares_nobody_a_test_patient_is_a_finding(tmp_path: Path) -> None:
-    site = make_site(tmp_path, patients(0))
-    (found,) = [f for f in check_study_here(site, make_study(evaluation=DECLARED)) if f.remedy]
-    assert found.what == "contract"
-    assert says(found.text, "30 training", "0 test")

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tomli_w
 import torch
 
-import erosion
 from erosion.simulation.simulator import simulate
 from erosion_client.consent.review import asked, leaving
 from erosion_client.preflight.study_checks import check_model
@@ -20,12 +18,9 @@ from erosion_client.site_file import Site
 from erosion_client.training.hospital import Hospital
 from erosion_common.errors import ModelError, Refusal
 from erosion_common.learning.models import Mlp, build_model
-from erosion_common.program.command_line import main
 from erosion_common.protocol.messages import DescribeReply
 from erosion_common.rounds.study import StudyOutcome
-from erosion_common.study.sections import Evaluation
 from erosion_common.study.study import Study
-from erosion_server.commands import coordinator
 from tests.support.installed_package import forgotten_afterwards, install
 from tests.support.said import raises, says
 from tests.support.small_study import make_site, make_study, twenty_patients
@@ -207,26 +202,3 @@ def test_frozen_parts_never_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert missing.remedy.startswith("Put the file there")
     with raises(ModelError, "There", "weights"):
         Hospital(absent).describe(study)
-
-
-def test_a_coordinator_refuses_before_it_makes_a_folder_or_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(coordinator, "configure_logging", lambda *_, **__: None)
-    path = tmp_path / "study.toml"
-    raw = study_of("3" * 64).model_dump(mode="json", exclude_none=True)
-    path.write_text(tomli_w.dumps(raw))
-    code = main(["server", str(path), "--insecure", "--runs", str(tmp_path / "runs")])
-    assert code == ModelError.exit_code
-    assert says(capsys.readouterr().err, "'small-net'", "installed")
-    assert not (tmp_path / "runs").exists()
-
-
-def test_a_simulation_runs_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sha256 = install(tmp_path, monkeypatch, ODD, package="ward_v")
-    study = study_of(sha256).model_copy(update={"evaluation": Evaluation(test_share=0.5)})
-    files = {}
-    for name in ("a", "b"):
-        files[name] = tmp_path / f"{name}.csv"
-        files[name].write_text(twenty_patients())
-    assert erosion.simulate(study, files, progress=False).verdict

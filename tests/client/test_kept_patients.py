@@ -22,7 +22,7 @@ from erosion_common.protocol.messages import TrainRequest
 from erosion_common.rounds.selection import fold_studies
 from erosion_common.study.study import Study
 from tests.support.said import raises, says
-from tests.support.small_study import TASK, make_site, make_study, twenty_patients
+from tests.support.small_study import make_site, make_study, twenty_patients
 
 
 @pytest.fixture
@@ -178,13 +178,6 @@ def test_a_restarted_peer_sees_changes(tmp_path: Path, caplog: pytest.LogCapture
     assert "changed since" not in caplog.text
     Hospital(site).train(replace(request, round=3))
     assert says(caplog.text, "changed", "since")
-
-
-def test_other_columns_are_read_again(tmp_path: Path, num_reads: Callable[[], int]) -> None:
-    kept = KeptPatients(make_site(tmp_path, twenty_patients()))
-    assert kept.of(make_study()).rows.shape == (20, 2)
-    assert kept.of(make_study(task={**TASK, "features": TASK["features"][:1]})).rows.shape[1] == 1
-    assert num_reads() == 2
 
 
 def test_another_study_reads_again(tmp_path: Path, num_reads: Callable[[], int]) -> None:

@@ -9,15 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from erosion_client.site_file import Site, load_site
+from erosion_client.site_file import Site
 from erosion_client.training.hospital import Hospital
-from erosion_client.training.kept_state import (
-    ACROSS_FOLDS,
-    OF_A_RUN,
-    KeptState,
-    Moment,
-    StateKey,
-)
+from erosion_client.training.kept_state import ACROSS_FOLDS, OF_A_RUN, KeptState, Moment, StateKey
 from erosion_common.errors import CheckpointError, SiteError
 from erosion_common.protocol import wire
 from erosion_common.protocol.messages import EvaluateRequest, TrainRequest, TrainResult
@@ -153,14 +147,6 @@ def test_what_a_run_kept_in_a_fold_goes_once_it_is_in_another(tmp_path: Path) ->
     assert [value(kept, 2, p) for p in (other_run, of_all_folds, next_fold)] == [1.0] * 3
 
 
-def test_a_run_of_another_study_that_is_called_alike_takes_nothing(tmp_path: Path) -> None:
-    theirs = replace(PLACE, study="b" * 64, whole="b" * 64)
-    kept = KeptState(tmp_path)
-    for place in (PLACE, theirs, replace(theirs, study="d" * 64)):
-        KeptState(tmp_path).keep(place, Moment(1), {}, ONE)
-    assert [value(kept, 2, place) for place in (PLACE, theirs)] == [1.0, None]
-
-
 @pytest.mark.usefixtures("few")
 def test_other_trials_go_first_and_the_patients_of_the_run_never(tmp_path: Path) -> None:
     kept = KeptState(tmp_path)
@@ -171,27 +157,6 @@ def test_other_trials_go_first_and_the_patients_of_the_run_never(tmp_path: Path)
         kept.keep(place, Moment(1), {}, ONE)
     found = [value(kept, 2, place) for place in (other_run, of_the_run, *trials)]
     assert found == [1.0, 1.0, None, None, 1.0, 1.0]
-
-
-def test_what_else_lies_in_the_folder_stays(tmp_path: Path, few: int) -> None:
-    opening = tmp_path / "sealed" / "opening.safetensors"
-    opening.parent.mkdir()
-    opening.write_bytes(b"what a hospital hands over")
-    os.utime(opening, (0, 0))
-    other_runs(tmp_path, few + 2)
-    assert opening.exists()
-    assert len(list(tmp_path.rglob("*.safetensors"))) == few + 2  # and the last run's own
-
-
-@pytest.mark.parametrize("reading", ["file", "memory"])
-def test_it_is_known_whether_a_run_kept_anything(tmp_path: Path, reading: str) -> None:
-    kept = KeptState(tmp_path if reading == "file" else None)
-    assert not kept.has(PLACE, Moment(1))
-    kept.keep(PLACE, Moment(2), {}, ONE)
-    kept.keep(PLACE, Moment(3), ONE, {})  # which is nothing, and no loss
-    assert kept.has(PLACE, Moment(4))
-    assert not kept.has(PLACE, Moment(2))
-    assert not kept.has(replace(PLACE, run="second run"), Moment(4))
 
 
 def test_an_exchange_that_is_asked_again_starts_where_it_started(kept: KeptState) -> None:
@@ -284,16 +249,6 @@ def test_a_folder_that_cannot_be_written_to_is_told_of_with_the_remedy(tmp_path:
         KeptState(tmp_path / "state").keep(PLACE, Moment(1), {}, ONE)
 
 
-@pytest.mark.parametrize(
-    ("text", "folder"), [("", "state"), ('[compute]\nstate = "elsewhere/kept"\n', "elsewhere/kept")]
-)
-def test_the_folder_is_relative_to_the_site_file(tmp_path: Path, text: str, folder: str) -> None:
-    file = tmp_path / "site.toml"
-    rest = '[data]\npath = "a.csv"\n[coordinator]\naddress = "127.0.0.1:1"\n'
-    file.write_text(f'name = "a"\n{text}{rest}')
-    assert load_site(file).compute.state == tmp_path / folder
-
-
 # -- At a hospital -----------------------------------------------------------------------------
 
 with_state = pytest.mark.parametrize("arm", ["ditto", "apfl", "scaffold", "bias"])
@@ -313,37 +268,6 @@ def test_a_site_that_is_restarted_goes_on_as_if_it_had_not_been(arm: str, tmp_pa
         assert after.header.metrics == before.header.metrics
     if arm != "scaffold":  # which has no personal model
         assert torch.equal(personal(Hospital(site(tmp_path)), arm), personal(uninterrupted, arm))
-
-
-@with_state
-def test_a_repeated_round_gives_the_same_and_leaves_the_same(arm: str, tmp_path: Path) -> None:
-    hospital = Hospital(site(tmp_path))
-    train(hospital, arm, 1)
-    first = train(hospital, arm, 2)
-    second = train(hospital, arm, 2)
-    assert torch.equal(first.delta, second.delta)
-    once = Hospital(make_site(tmp_path, twenty_patients()))
-    train(once, arm, 1)
-    train(once, arm, 2)
-    assert torch.equal(train(hospital, arm, 3).delta, train(once, arm, 3).delta)
-
-
-def test_another_run_of_the_study_starts_afresh(tmp_path: Path) -> None:
-    hospital, fresh = Hospital(site(tmp_path)), Hospital(make_site(tmp_path, twenty_patients()))
-    for round_number in (1, 2, 3):
-        train(hospital, "bias", round_number, run="yesterday")
-    # It joins today's run late, in a round that yesterday's did not reach.
-    late = train(hospital, "bias", 5, run="today")
-    assert torch.equal(late.delta, train(fresh, "bias", 5, run="today").delta)
-
-
-def test_two_sites_may_share_a_folder(tmp_path: Path) -> None:
-    first, second = Hospital(site(tmp_path)), Hospital(site(tmp_path, name="b"))
-    train(first, "bias", 1)
-    train(second, "bias", 1)
-    expected = Hospital(make_site(tmp_path, twenty_patients()))
-    train(expected, "bias", 1)
-    assert torch.equal(train(first, "bias", 2).delta, train(expected, "bias", 2).delta)
 
 
 def test_own_parameters_are_in_no_message_that_leaves(tmp_path: Path) -> None:

@@ -1,9 +1,7 @@
 """A site's limits hold for every local training of every method, whatever part it goes over."""
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,6 @@ import pytest
 import torch
 
 from erosion.simulation.simulator import simulate, timeless
-from erosion_client.site_file import Site
 from erosion_client.training.hospital import Hospital
 from erosion_client.training.limits import check_limits
 from erosion_common.algorithms import REGISTRY, apfl
@@ -48,10 +45,7 @@ class Case:
 
 CASES = {
     "two steps on all patients, one on a part": Case(
-        60,
-        {"epochs": 1, "batch_size": 48},
-        {},
-        HALVED | HELD_OUT | HELD_OUT_BY_THE_USER | GRADIENT,
+        60, {"epochs": 1, "batch_size": 48}, {}, HALVED | HELD_OUT | HELD_OUT_BY_THE_USER | GRADIENT
     ),
     "too few patients for two parts": Case(16, {"steps": 2, "batch_size": 4}, {}, set()),
     "a few left over after the last batch": Case(
@@ -190,93 +184,6 @@ def test_a_public_hospital_only_tunes(tmp_path: Path, algorithm: str) -> None:
         for name in sorted({"b", declined.user}):
             with raises(Refusal, algorithm, "1", "48"):
                 check_limits(sites[name], declined, counts(60))
-
-
-OF_EVERY_KIND: dict[str, dict[str, Any]] = {
-    **{name: arm for name, arm in ARMS.items() if name not in GRADIENT},
-    "authors_gems": {"algorithm": "network_gems", "retraining": "authors"},
-    "tuned_gems": {"algorithm": "gems", "public_hospital": "d", "tuning_epochs": 1},
-}
-LONGER, OTHERWISE = "more tuning_epochs", 'retraining = "authors" with epochs = 10'
-LESS, OUT = "a smaller validation_share", "leaving it out"
-Asked = tuple[dict[str, Any], dict[str, Any]]  # what a study says in [training], and of its arm
-
-
-def mended(asked: Asked, remedy: str) -> Asked:
-    """The same after somebody did as a decline says."""
-    training, arm = asked
-    match remedy:
-        case "more steps":
-            return {**training, "steps": 100}, arm
-        case "more epochs":
-            return {**training, "epochs": 100}, arm
-        case "smaller batches":
-            return {**training, "batch_size": 2}, arm
-    changes: dict[str, dict[str, Any]] = {
-        LONGER: {"tuning_epochs": 100},
-        OTHERWISE: {"retraining": "authors"},
-        LESS: {"validation_share": 0.1},
-    }
-    return training, {**arm, **changes[remedy]}
-
-
-def remedies(site: Site, asked: Asked) -> list[list[str]]:
-    """What a decline names, for each training that it is about; none: the site takes part."""
-    training, arm = asked
-    study = make_study(
-        hospitals=["a", "b", "c", "d"],
-        model=NETWORK if arm["algorithm"] == "network_gems" else LOGISTIC,
-        training=training,
-        arms={"mine": arm},
-    )
-    try:
-        check_limits(site, study, counts(60))
-    except Refusal as declined:
-        named = re.findall(r"\(remedy: ([^)]*)\)", str(declined))
-        return [each.split(", or ") for each in named] or [["none"]]
-    return []
-
-
-@pytest.mark.parametrize(
-    ("training", "limits", "named"),
-    [
-        ({"steps": 3, "batch_size": 4}, {"min_local_steps": 4}, {"more steps", LONGER}),
-        (
-            {"epochs": 1, "batch_size": 60},
-            {"min_local_steps": 2},
-            {"more epochs", "smaller batches"},
-        ),
-        (
-            {"epochs": 1, "batch_size": 10},
-            {"min_local_steps": 7, "min_batch_size": 10},
-            {"more epochs", LONGER, OTHERWISE, OUT},
-        ),
-        ({"steps": 50, "batch_size": 4}, {"min_local_steps": 10}, {LONGER, OTHERWISE, OUT}),
-        ({"steps": 50, "batch_size": 4}, {"min_local_steps": 30}, {LONGER, OTHERWISE, OUT}),
-        ({"steps": 10, "batch_size": 50}, {"min_batch_size": 50}, {LESS, LONGER, OUT}),
-    ],
-)
-def test_who_does_as_a_decline_says_is_not_declined(
-    tmp_path: Path, training: dict[str, Any], limits: dict[str, int], named: set[str]
-) -> None:
-    found: set[str] = set()
-    for hospital, arm in product("abd", OF_EVERY_KIND.values()):
-        site = make_site(tmp_path, name=hospital, limits=limits)
-        to_do: list[Asked] = [(training, arm)]
-        while to_do:
-            asked = to_do.pop()
-            if not (each := remedies(site, asked)):
-                continue
-            for chosen in product(*each):
-                found.update(chosen)
-                if OUT in chosen:
-                    continue
-                then = asked
-                for remedy in chosen:
-                    then = mended(then, remedy)
-                assert then != asked, (hospital, asked, chosen)
-                to_do.append(then)
-    assert found == named
 
 
 def test_of_patients_with_many_rows_a_half_may_be_those_with_the_fewest(tmp_path: Path) -> None:

@@ -161,23 +161,6 @@ def test_intervals_hold_for_good_models(num_patients: int, distance: float) -> N
     assert min(held.values()) >= 0.93 * 200, held
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "auroc"])
-def test_with_many_patients_and_errors_intervals_are_the_bootstraps(metric: str) -> None:
-    generator = np.random.default_rng(0)
-    labels = np.arange(2000) % 2
-    scores = 1.2 * (generator.normal(size=2000) + 1.2 * (labels - 0.5))
-    probabilities = 1 / (1 + np.exp(-scores))
-    found = intervals_of(probabilities, labels)[metric]
-    predictions, drawn = np.stack([1 - probabilities, probabilities], axis=1), []
-    for patients in np.random.default_rng(0).integers(2000, size=(100, 2000)):
-        drawn.append(
-            measure(classes_of(2), predictions[patients], labels[patients], MAJORITY)[metric]
-        )
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    assert high - low <= found.high - found.low + 1e-12
-    assert found.high - found.low < 1.2 * (high - low)
-
-
 @pytest.mark.parametrize(("count", "errors"), [(20, 0), (20, 1), (30, 15), (40, 40)])
 def test_the_score_interval_of_a_share_is_wilsons(count: int, errors: int) -> None:
     wrong = (np.arange(count) < errors).astype(float)

@@ -31,13 +31,6 @@ def test_repeated_rounds_have_one_answer(tmp_path: Path, arm: str, order: tuple[
         assert again == first[number] or "once" in str(again)
 
 
-def test_a_run_that_is_asked_for_again_from_its_beginning_is_the_same(tmp_path: Path) -> None:
-    site = Asked(tmp_path)
-    first = [site.update("scaffold", number) for number in (1, 2, 3)]
-    assert [site.update("scaffold", number) for number in (1, 2, 3)] == first
-    assert site.update("scaffold", 3) == first[2]
-
-
 def test_final_figures_are_of_one_personal_model(tmp_path: Path) -> None:
     site = Asked(tmp_path, evaluation={"test_share": 0.4, "bootstrap": 100})
     for number in (1, 2, 3):

@@ -10,17 +10,13 @@ import pytest
 
 from erosion_client.dataset.sources.table_file import TableFile
 from erosion_client.evaluation.final_figures import measure
-from erosion_client.evaluation.predict import (
-    apply_model,
-    load_saved_model,
-    predict,
-)
+from erosion_client.evaluation.predict import apply_model, load_saved_model, predict
 from erosion_common.errors import CheckpointError, DataError
 from erosion_common.program.command_line import main
 from erosion_common.support.text import harmless
 from tests.support.said import raises, says
 from tests.support.saved_model import PARAMETERS, run_folder
-from tests.support.small_study import TASK, make_study, with_missing
+from tests.support.small_study import make_study, with_missing
 
 
 def data_file(folder: Path, text: str) -> Path:
@@ -63,13 +59,6 @@ def test_no_target_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert (tmp_path / "out/predictions.csv").read_text().count("\n") == 4
 
 
-def test_a_site_files_mapping_can_be_used(tmp_path: Path) -> None:
-    data = data_file(tmp_path, "Sex,Alter\nf,50\n")
-    source = TableFile(path=Path("unused"), columns={"age": "Alter", "sex": "Sex"})
-    predict(run_folder(tmp_path), data, tmp_path / "out.csv", source=source)
-    assert "0.500000,0.500000,healthy" in six_decimals((tmp_path / "out.csv").read_text())
-
-
 def test_words_for_the_target_are_fine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     task = {**make_study().task.model_dump(mode="json"), "target": "ages"}
     source = TableFile(path=Path("unused"), columns={"ages": "Alt"}, values={"ages": {"ja": "1"}})
@@ -84,18 +73,6 @@ def test_imputed_values_are_the_mean_and_dropped_patients_stay_empty(tmp_path: P
         data = data_file(tmp_path, "age,sex\n60,f\n?,f\n")
         predict(run_folder(tmp_path, study), data, tmp_path / "out.csv")
         assert six_decimals((tmp_path / "out.csv").read_text()).splitlines()[2] == line
-
-
-def test_what_reading_found_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    study = make_study(task=with_missing("impute"))
-    data = data_file(tmp_path, "age;sex\n60,5;f\n;\n?;f\n")
-    predict(run_folder(tmp_path, study), data, tmp_path / "out.csv")
-    assert capsys.readouterr().err == (
-        'Noted: columns are separated by ";" (detected; separator sets it)\n'
-        "Noted: 1 line holds no value at all, and is left out\n"
-        "Noted: numbers are written 1,5 (detected; decimal sets it)\n"
-        "Noted: missing values to be imputed: age 1\n"
-    )
 
 
 @pytest.mark.parametrize(
@@ -160,16 +137,6 @@ def test_missing_means_stand_in_without_scaling(tmp_path: Path) -> None:
     assert "0.731059,ill" in six_decimals((tmp_path / "out.csv").read_text())
 
 
-def test_data_that_do_not_fit_are_explained(tmp_path: Path) -> None:
-    folder = run_folder(tmp_path)
-    with raises(DataError, "column age", "missing"):
-        predict(folder, data_file(tmp_path, "sex\nf\n"), None)
-    with raises(DataError, "column age", "0", "line 2"):
-        predict(folder, data_file(tmp_path, "sex,age\nf,500\n"), None)
-    with raises(DataError, "data", "file", "Check the"):
-        predict(folder, tmp_path / "absent.csv", None)
-
-
 @pytest.mark.parametrize(
     ("table", "remedy"),
     [
@@ -191,20 +158,6 @@ def test_where_a_site_file_is_the_remedy_it_is_said_how_to_give_one(
     assert main([*command, "--site", str(site)]) == 4
     assert "--site" not in capsys.readouterr().err
     assert main([*command[:2], str(tmp_path / "absent.csv")]) == 4
-    assert "--site" not in capsys.readouterr().err
-
-
-def test_a_note_needs_a_site_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    task = {**TASK, "features": [{"name": "age"}, TASK["features"][1]]}  # of any range
-    folder = run_folder(tmp_path, make_study(task=task))
-    data = data_file(
-        tmp_path, "age,sex\n" + "".join(f"{40 + i},f\n" for i in range(30)) + "999,f\n"
-    )
-    predict(folder, data, tmp_path / "out.csv")
-    note, *_, remedy = capsys.readouterr().err.splitlines()
-    assert says(note, '"999"', '""', "[data.values.age]")
-    assert remedy.startswith("Noted: what is written under [data] is of a site file; give one with")
-    predict(folder, None, tmp_path / "out.csv", source=TableFile(path=data))
     assert "--site" not in capsys.readouterr().err
 
 

@@ -40,11 +40,7 @@ def problem_of(folder: Path, text: str, task: dict[str, Any] | None = None, **da
 
 def test_numbers_are_brought_to_the_studys_unit(tmp_path: Path) -> None:
     text = "age,cholesterol,smoker,diabetes,ill\n140.0,5.2,no,no,0\n50,4.1,yes,no,1\n"
-    found = load(
-        tmp_path,
-        text,
-        units={"cholesterol": 38.67, "age": {"factor": 0.5, "offset": 10}},
-    )
+    found = load(tmp_path, text, units={"cholesterol": 38.67, "age": {"factor": 0.5, "offset": 10}})
     np.testing.assert_allclose(found.rows[:, :2], [[80, 201.084], [35, 158.547]])
     message = problem_of(tmp_path, text.replace("5.2", "52"), units={"cholesterol": 38.67})
     assert says(message, "50", "1000", "line 2")
@@ -150,18 +146,6 @@ def test_neither_can_the_column_that_says_who_is_a_test_patient(tmp_path: Path) 
         load_patients(site, study)
 
 
-def test_only_a_feature_is_proposed_as_absent(tmp_path: Path) -> None:
-    message = problem_of(tmp_path, "age,cholesterol,diabetes\n50,200,no\n")
-    assert says(message, '["smoker"]', "[data]")
-    assert message.endswith(
-        'column ill is missing; write ill = "ITS NAME IN THE FILE" under [data.columns]'
-    )
-    one_column = {"columns": {"ill": "smoker"}}
-    message = problem_of(tmp_path, HEADER + "50,200,no,no,0\n", **one_column)
-    assert says(message, "smoker", "column 'smoker'")
-    assert says(message, "smoker", "absent")
-
-
 def test_an_absent_category_is_never_the_first_one(tmp_path: Path) -> None:
     features = [TASK["features"][0], {**TASK["features"][1], "missing": "indicator"}]
     study = make_study(task={**TASK, "features": features})
@@ -217,6 +201,7 @@ def test_what_is_declared_in_vain_is_told_of(tmp_path: Path) -> None:
         ),
         ({"derive": {"age": {"kind": "month_between", "start": "a", "end": "b"}}}, "years_between"),
         ({"recode": [{"columns": [], "values": {"a": "b"}}]}, "at least 1"),
+        ({"columns": {"age": "x", "smoker": "x"}}, "'x'"),
     ],
 )
 def test_contradictions_are_refused(tmp_path: Path, data: dict[str, Any], message: str) -> None:

@@ -29,7 +29,7 @@ from erosion_common.learning.training import Training
 from erosion_common.protocol.messages import FeatureSums, Scaling
 from erosion_common.protocol.scaling import CUT, NOT_FOUND, number_columns, pool, problem_with_sums
 from erosion_common.tasks.features import NumberFeature
-from erosion_common.tasks.inputs import TabularTask, stands_in
+from erosion_common.tasks.inputs import TabularTask
 from tests.support import small_study
 from tests.support.said import raises, says
 from tests.support.small_study import make_site, make_study
@@ -64,14 +64,6 @@ def feature_sums(task: TabularTask, rows: NDArray[np.float64]) -> FeatureSums:
             total += zeros
             squares += zeros
     return FeatureSums(count=tuple(count), total=tuple(total), squares=tuple(squares))
-
-
-def test_sums_leave_out_missing_values_and_say_nothing_of_categories() -> None:
-    sums = feature_sums(TASK, ROWS)
-    assert sums.count == (3, 0, 0, 3)
-    assert sums.total == (6, 0, 0, 18)
-    assert sums.squares == (14, 0, 0, 110)
-    assert problem_with_sums(sums, TASK) is None
 
 
 def test_categories_become_indicators_and_missing_numbers_zero_or_their_mean() -> None:
@@ -207,17 +199,6 @@ def test_a_hospital_with_too_few_values_is_not_scaled_by_none(tmp_path: Path, us
         assert found.missing_values is None  # the mean that a column is scaled by
 
 
-def test_the_policies_of_a_whole_task_hold_where_a_feature_has_none() -> None:
-    imputing = TASK.model_copy(update={"missing": "impute"})
-    assert [imputing.policy(f) for f in imputing.features] == ["impute", "indicator", "impute"]
-    assert stands_in(imputing, scaled=False)
-    assert not stands_in(imputing, scaled=True)
-    assert stands_in(with_policies(stage="mode"), scaled=True)
-    assert not stands_in(TASK, scaled=False)
-    with raises(ValueError, "mode"):
-        tabular(target="y", classes=[0, 1], features=[{"name": "x", "missing": "mode"}])
-
-
 def sums_of(mean: float, deviation: float, count: int) -> FeatureSums:
     """One hospital's, of one number."""
     squares = count * (deviation**2 + mean**2)
@@ -328,17 +309,6 @@ def doses(num_dosed: int, usual: str = "none") -> str:
     ill = np.where(draws.random(300) < 1 / (1 + np.exp((60 - age) / 6)), "yes", "no")
     lines = [f"{a:.3f},{d:.3f},{i}" for a, d, i in zip(age, dose, ill, strict=True)]
     return "\n".join(["age,dose,ill", *lines]) + "\n"
-
-
-def test_one_note_names_all_columns_that_differ_for_a_few_patients(tmp_path: Path) -> None:
-    head, *lines = doses(9).splitlines()
-    rows = [f"{line},{float(line.split(',')[1]) / 7}" for line in lines]
-    text = "\n".join([f"{head},again", *rows]) + "\n"
-    task = {**small_study.TWO_NUMBERS, "features": ["age", "dose", "again"]}
-    site = make_site(tmp_path, text, limits={"min_cell": 10})
-    dataset = LocalDataset(site, make_study(scaling="local", task=task))
-    (note,) = [note for note in dataset.notes if "too few patients" in note]
-    assert note.startswith("dose, again: ")
 
 
 @pytest.mark.parametrize(("num_dosed", "is_disclosed"), [(9, True), (0, False), (100, False)])

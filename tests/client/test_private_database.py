@@ -118,17 +118,6 @@ def test_a_pipe_or_a_device_in_its_place_is_refused(tmp_path: Path) -> None:
             opened(path)
 
 
-def test_a_damaged_file_of_which_sqlite_quotes_what_is_no_text_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "things.sqlite"
-    opened(path).close()
-    damaged = path.read_bytes().replace(b"tablethings", b"tableth\xffngs")
-    path.write_bytes(damaged.replace(b"CREATE TABLE", b"CREATE  ABLE"))
-    with closing(sqlite3.connect(path)) as file, pytest.raises(UnicodeDecodeError):
-        file.execute("select * from sqlite_master")
-    with raises(SiteError, "things.sqlite"):
-        opened(path)
-
-
 def test_a_damaged_file_is_refused_when_it_is_opened(tmp_path: Path) -> None:
     path = tmp_path / "things.sqlite"
     written(path, *(f"{i:04}" * 50 for i in range(1000)), "some thing")
@@ -209,19 +198,3 @@ def test_a_network_file_system_is_refused_by_name(
     monkeypatch.setattr(Path, "stat", lambda *_, **__: at)
     with raises(SiteError, "things.sqlite", "nfs4", "compute.state"):
         opened(tmp_path / "things.sqlite")
-
-
-def test_writes_go_to_one_log_of_them_also_into_a_copy_made_otherwise(tmp_path: Path) -> None:
-    path = tmp_path / "things.sqlite"
-    opened(path).close()
-    with closing(sqlite3.connect(path)) as copied:
-        copied.execute("pragma journal_mode = delete")
-    size = path.stat().st_size
-    with closing(opened(path)) as file, file.transaction():
-        file.execute("insert into things values (?)", ("a" * 10_000,))
-    with closing(opened(path)) as file:
-        assert path.stat().st_size > size
-        size = path.stat().st_size
-        file.execute("insert into things values (?)", ("b" * 10_000,))
-        assert path.stat().st_size == size  # until the log is full, or the last program ends
-        assert (tmp_path / "things.sqlite-wal").stat().st_mode & 0o777 == 0o600

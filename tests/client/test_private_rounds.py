@@ -19,10 +19,10 @@ from erosion_client.disclosure.control import DisclosureControl
 from erosion_client.preflight.study_checks import check_study_here
 from erosion_client.records.account import dataset_of
 from erosion_client.records.ledgers import Release
-from erosion_client.records.records import FILE_NAME, Records
+from erosion_client.records.records import Records
 from erosion_client.site_file import Site
 from erosion_client.training.hospital import Hospital
-from erosion_common.errors import Refusal, SiteError
+from erosion_common.errors import Refusal
 from erosion_common.privacy.accountant import epsilon_of, strength_of
 from erosion_common.privacy.private_step import PatientRows, clipped_sum
 from erosion_common.protocol.messages import TrainRequest
@@ -110,21 +110,6 @@ def _folders(parent: Path) -> tuple[str, str]:
     for name in ("one", "other"):
         (parent / name).mkdir()
     return "one", "other"
-
-
-def rows_of(last_age: int) -> str:
-    """Twelve patients, each in the table twice and with two identifiers, and one more."""
-    ages = [*range(30, 42), *range(30, 42), last_age]
-    lines = [f"{number},{age},f,{int(age > 35)}" for number, age in enumerate(ages)]
-    return "\n".join(["id,age,sex,ill", *lines]) + "\n"
-
-
-def test_an_identifier_keeps_cuts_apart(tmp_path: Path) -> None:
-    for last_age in (42, 41):
-        keyed = {"patient": "id"}
-        site = make_site(tmp_path, rows_of(last_age), name="b", file="b.csv", data=keyed)
-        of_others = LocalDataset(site, private_study()).training_patients[:-1]
-        assert len(torch.unique(of_others)) == 24
 
 
 def grown(num: int, blank: int | None = None) -> str:
@@ -365,15 +350,6 @@ def test_a_site_that_is_killed_after_its_answer_has_paid(tmp_path: Path) -> None
     )
     assert done.returncode == -signal.SIGKILL
     assert spent(tmp_path) == pytest.approx(of_one(private_study()))
-
-
-def test_nothing_leaves_where_the_ledger_cannot_be_written(tmp_path: Path) -> None:
-    peer(tmp_path).train(request(private_study()))
-    ledger = tmp_path / "state" / "b" / FILE_NAME
-    assert ledger.stat().st_mode & 0o077 == 0
-    ledger.write_bytes(b"no database" * 100)
-    with raises(SiteError, "a backup"):
-        peer(tmp_path).train(request(private_study(), 2))
 
 
 def test_what_the_log_has_is_paid_once_and_by_its_own_data(tmp_path: Path) -> None:

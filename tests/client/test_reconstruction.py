@@ -4,7 +4,6 @@ For logistic regression the gradient of one patient x is (p - y) x for the weigh
 the bias (Zhu et al. 2019, "Deep leakage from gradients", section 2), so their quotient is x.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,9 @@ import torch
 from torch import Tensor
 
 from erosion_client.dataset.load import load_patients
-from erosion_client.dataset.local_dataset import LocalDataset
 from erosion_client.site_file import Site
 from erosion_client.training.hospital import Hospital
-from erosion_common.algorithms import apfl
 from erosion_common.errors import Refusal
-from erosion_common.learning import local_sgd
-from erosion_common.learning.local_sgd import mini_batches
 from erosion_common.protocol.messages import TrainRequest
 from erosion_common.study.study import Study
 from tests.support.said import raises
@@ -75,32 +70,6 @@ def test_the_limit_on_batches_stops_it_before_anything_is_computed(tmp_path: Pat
 def test_the_limits_of_a_new_site_file_stop_it(tmp_path: Path) -> None:
     with raises(Refusal, "batches", "1"):
         update_of(peer(tmp_path), one_step_on(1))
-
-
-@pytest.mark.parametrize("algorithm", ["fedavg", "apfl"])
-@pytest.mark.parametrize("order", ["random", "sequential"])
-def test_nobody_is_alone_in_the_last_mini_batch_of_a_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str, order: str
-) -> None:
-    """Alone there, a patient would weigh in the update as much as all of another batch."""
-    rows = [f"{30 + i},{'fm'[i % 2]},{i % 3 % 2}" for i in range(33)]
-    user = "b" if algorithm == "fedavg" else "a"  # who alone takes two steps at once with apfl
-    site = make_site(tmp_path, "\n".join(["age,sex,ill", *rows]), compute={"public_order": True})
-    training = {"epochs": 1, "batch_size": 4, "order": order}
-    study = make_study(arms=[algorithm], training=training, user=user)
-    num = LocalDataset(site, study).num_training
-    study = make_study(arms=[algorithm], training={**training, "batch_size": num - 1}, user=user)
-    sizes = []
-
-    def watched(*args: Any) -> Iterator[torch.Tensor]:
-        for batch in mini_batches(*args):
-            sizes.append(len(batch))
-            yield batch
-
-    for module in (local_sgd, apfl):
-        monkeypatch.setattr(module, "mini_batches", watched)
-    Hospital(site).train(TrainRequest(study, algorithm, 1, torch.zeros(6), None))
-    assert sorted(sizes) == [num // 2, num - num // 2]
 
 
 def first_update_of(

@@ -46,13 +46,6 @@ def noted(folder: Path, numbers: range) -> Records:
     return records
 
 
-def test_what_the_book_has_is_not_counted_twice(tmp_path: Path) -> None:
-    long_log(tmp_path, 9)
-    records = noted(tmp_path, range(1, 10))
-    assert recover(records, "c", "d", tmp_path / "sent.jsonl").answers == 0
-    assert records.answers.used(("c", "d")).rounds == 9
-
-
 def test_what_the_log_alone_has_is_used_up_and_not_answered_again(tmp_path: Path) -> None:
     long_log(tmp_path, 5)
     records = noted(tmp_path, range(1, 6))
@@ -68,12 +61,7 @@ def test_what_the_log_alone_has_is_used_up_and_not_answered_again(tmp_path: Path
     assert records.answers.used(("c", "d")).rounds == 9
     assert [
         records.answers.is_recovered(("c", "d"), answer(number)) for number in (5, 6, 9, 10)
-    ] == [
-        False,
-        True,
-        True,
-        False,
-    ]
+    ] == [False, True, True, False]
     assert recover(records, "c", "d", tmp_path / "sent.jsonl").answers == 0
     assert records.answers.used(("c", "d")).rounds == 9
 

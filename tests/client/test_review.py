@@ -11,7 +11,7 @@ from erosion_client.consent.consent import Consent
 from erosion_client.consent.review import asked, leaving, review
 from erosion_client.records.records import Records
 from erosion_common.rounds.selection import trials
-from tests.support.approval import STUDY, approve, request, site, study
+from tests.support.approval import approve, request, site, study
 from tests.support.said import says
 from tests.support.sealed_study import ARM, sealed_study
 
@@ -243,11 +243,6 @@ def test_a_part_counts_the_runs_as_the_whole_has_them(tmp_path: Path, records: R
     consent.check_run(whole.for_user("b"), "r2")
     consent.authorise(request(whole.for_user("b"), run="r2"))
     assert says("\n".join(review(limited, part, records)), "2 runs", "of")
-
-
-def test_it_names_the_setting_that_changed(tmp_path: Path, records: Records) -> None:
-    approve(records, study())
-    assert f"rounds: {STUDY['rounds']} -> 9" in text_of(tmp_path, records, rounds=9)
 
 
 @pytest.mark.parametrize(

@@ -49,39 +49,11 @@ def test_rows_that_differ_in_one_column_are_named_and_stay_two_patients(column: 
     assert found.num_patients == 83
 
 
-def test_a_table_of_very_many_columns_takes_seconds() -> None:
-    rows = np.random.default_rng(0).normal(size=(60, 2000))
-    rows[50] = rows[3]
-    assert same_patient(rows, np.zeros(60)).exact.tolist() == [50]
-
-
 def test_no_patient_of_a_real_table_is_called_a_duplicate() -> None:
     rows, labels = load_breast_cancer(return_X_y=True)
     found = same_patient(rows, labels)
     assert found.num_patients == len(rows)
     assert not len(found.near)
-
-
-def test_other_patients_with_equal_coarse_values_are_no_duplicates() -> None:
-    rows = np.random.default_rng(0).integers(0, 2, (500, 25)).astype(float)
-    rows[:, 1:] = rows[:, :1]  # symptoms that always go together
-    found = same_patient(rows, np.arange(500) % 2)
-    assert found.num_patients == 500
-    with_age = np.c_[rows, np.random.default_rng(1).integers(30, 90, 500)]
-    found = same_patient(with_age, np.arange(500) % 2)
-    assert found.num_patients == 500
-    assert len(found.exact) == len(found.near) == 0
-
-
-def test_patients_of_one_ward_are_as_many_as_they_are() -> None:
-    draw = np.random.default_rng(0)
-    ward, wards = draw.integers(15, size=300), draw.normal(50, 10, (15, 6)).round(1)
-    age, labels = draw.normal(60, 15, 300).round(1), np.arange(300) % 2
-    assert same_patient(np.c_[age, wards[ward]], labels).num_patients > 290
-    # Where most are in no ward, and wards have the same number in one column or the other.
-    wards[3, :3], wards[4, 3:] = wards[5, :3], wards[5, 3:]
-    ward = np.where(draw.random(300) < 0.2, ward, 0)
-    assert same_patient(np.c_[age, wards[ward]], labels).num_patients > 290
 
 
 @pytest.mark.parametrize("missing", [np.nan, 0.0])

@@ -11,7 +11,7 @@ from flwr.app import Message
 from erosion_client.connection import site_link
 from erosion_client.connection.credentials import dial
 from erosion_client.connection.site_link import MOST_WAITING, SiteLink
-from erosion_common.protocol.frames import Kind, ProtocolFault, RunNews, frame, json_frame
+from erosion_common.protocol.frames import Kind, ProtocolFault, frame, json_frame
 from tests.support.connect_proxy import ConnectProxy
 from tests.support.said import raises
 
@@ -54,14 +54,6 @@ def test_dropped_requests_leave_nothing(line: SiteLink, monkeypatch: pytest.Monk
     assert len(made) == 100
     assert not any(request() for request in made)
     assert line.receive(0.0) is None
-
-
-def test_a_received_request_leaves_nothing(line: SiteLink) -> None:
-    for number in range(100):
-        come(line, f"r{number}")
-        assert line.receive(0.0) is not None
-    gc.collect()
-    assert not any(isinstance(each, RunNews) for each in gc.get_objects())
 
 
 def test_requests_come_in_order(line: SiteLink) -> None:

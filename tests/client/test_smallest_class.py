@@ -144,10 +144,7 @@ def test_an_interval_is_too_small(one: tuple[float, int], declined: bool, tmp_pa
 
 @pytest.mark.parametrize(
     "keys",
-    [
-        {"evaluation": {"folds": 3}},
-        {"selection": {"folds": 3}, "evaluation": {"test_share": 0.3}},
-    ],
+    [{"evaluation": {"folds": 3}}, {"selection": {"folds": 3}, "evaluation": {"test_share": 0.3}}],
 )
 def test_folds_and_trials_count_their_classes(keys: dict[str, Any], tmp_path: Path) -> None:
     study = make_study(task=GRADES, **keys)

@@ -147,13 +147,15 @@ def test_three_classes_have_no_event(tmp_path: Path, capsys: pytest.CaptureFixtu
             "nie früher aktuell",
             {"nie": "never", "früher": "former", "aktuell": "current"},
         ),
+        (["I", "II", "III"], "Stadium", "1 2 3", {"1": "I", "2": "II", "3": "III"}),
+        (["alive", "dead"], "décès", "oui non", {"oui": "dead", "non": "alive"}),
         (["mild", "severe"], "stage", "Légér GRAVE", {"Légér": "mild", "GRAVE": "severe"}),
     ],
 )
 def test_words_of_hospitals_are_known_without_case_and_accents(
     tmp_path: Path, feature: list[str], local: str, cells: str, meant: dict[str, str]
 ) -> None:
-    name = {"Sexo": "sex", "Raucherstatus": "smoking"}.get(local, "stage")
+    name = {"Sexo": "sex", "Raucherstatus": "smoking", "décès": "death"}.get(local, "stage")
     wanted = {"name": name, "categories": feature}
     match = one_match(tmp_path, wanted, column(local, cells.split() * 9))
     assert (match.local, match.values) == (local, meant)

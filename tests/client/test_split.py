@@ -111,12 +111,6 @@ def test_folds_share_out_the_training_part_and_leave_the_test_part_alone() -> No
     assert sorted(held_out) == whole.training.tolist()
 
 
-def test_other_hospitals_train_on_all_their_patients_in_a_trial_too() -> None:
-    labels = np.arange(10) % 2
-    split = split_patients(make_study(fold={"number": 0, "of": 5}), "b", rows_of(labels), labels)
-    assert len(split.training) == 10
-
-
 def test_a_patient_s_rows_are_in_one_fold_of_a_declared_training_part() -> None:
     labels, groups = np.arange(40) // 2 % 2, np.arange(40) // 2
     is_test = np.arange(40) >= 32

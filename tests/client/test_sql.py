@@ -133,14 +133,6 @@ def test_a_silent_database_ends_at_the_deadline(keys: dict[str, Any]) -> None:
             connection.close()
 
 
-def test_values_of_a_wrong_type_are_held_against_the_contract(keys: dict[str, Any]) -> None:
-    keys["query"] = "SELECT 'old' AS age, 'f' AS sex, 120 AS systolic, 200 AS cholesterol, 1 AS x"
-    with pytest.raises(DataError) as problem:
-        load_patients(site_with({**keys, "patient": None}), make_study(task=omop.TASK))
-    assert says(str(problem.value), "column age", "'old'", "row 1")
-    assert says(str(problem.value), "column infarction", "missing")
-
-
 @pytest.mark.parametrize(
     "url",
     [

@@ -58,6 +58,7 @@ ENCODED = [
     ("koi8-r", "Возраст,Пол", "the text is in koi8-r"),
     ("cp932", "患者番号,死亡", "the text is in cp932"),
     ("gb18030", "年龄,性别", OTHERS),
+    ("utf-16", "Größe", "the text is in UTF-16 (detected; encoding sets it)"),
     ("utf-16-le", "Größe", "UTF-16 without its mark"),
     ("utf-16-be", "年龄", "UTF-16 without its mark"),
 ]
@@ -130,22 +131,6 @@ def test_drafts_take_the_encoding(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not (tmp_path / "sites/b.toml").exists()
     with pytest.raises(SystemExit):
         main([*study, "--encoding", "klingon"])
-
-
-@pytest.mark.parametrize(
-    ("encoding", "note"),
-    [
-        ("utf-8", None),
-        ("utf-8-sig", None),
-        ("utf-16", "the text is in UTF-16 (detected; encoding sets it)"),
-        ("cp1252", "the text is in Windows-1252, not UTF-8 (detected; encoding sets it)"),
-    ],
-)
-def test_the_encoding_is_found(tmp_path: Path, encoding: str, note: str | None) -> None:
-    text = ROWS.replace("age", "Größe").encode(encoding)
-    found = load(tmp_path, text, columns={"age": "Größe"})
-    assert ages(found) == [40, 50, 60]
-    assert found.notes == (() if note is None else (note,))
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])

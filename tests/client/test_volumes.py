@@ -71,21 +71,6 @@ def test_nifti_and_dicom_show_a_patient_the_same_way_round(
     np.testing.assert_array_equal(nifti.images, dicom.images)
 
 
-def test_nifti_and_dicom_give_the_same_volume(tmp_path: Path) -> None:
-    values = np.random.default_rng(0).integers(0, 256, (8, 6, 5)).astype(np.uint8)
-    write_nifti(tmp_path / "nifti/cold/a.nii", values)
-    for z in range(5):
-        write_dicom(
-            tmp_path / f"dicom/cold/p1/{9 - z}.dcm",
-            np.ascontiguousarray(values[::-1, ::-1, z].T),
-            ImageOrientationPatient=[1, 0, 0, 0, 1, 0],
-            ImagePositionPatient=[-7, -5, z],
-        )
-    nifti = NiftiImages(path=tmp_path / "nifti", window=(127.5, 255)).read(TASK)
-    dicom = DicomImages(path=tmp_path / "dicom", slice="all", window=(127.5, 255)).read(TASK)
-    np.testing.assert_array_equal(nifti.images, dicom.images)
-
-
 def series(folder: Path, values: list[int], places: list[float], **tags: Any) -> None:
     uid = generate_uid()
     for number, (value, place) in enumerate(zip(values, places, strict=True)):
@@ -255,12 +240,7 @@ def test_a_site_reads_volumes_for_a_study(tmp_path: Path) -> None:
     for name, label in (("a", "cold"), ("b", "warm"), ("c", "cold"), ("d", "warm")):
         values = np.random.default_rng(ord(name)).normal(size=(8, 6, 5)).astype(np.float32)
         write_nifti(tmp_path / f"scans/{label}/{name}.nii.gz", values)
-    task = {
-        "kind": "image",
-        "target": "labels",
-        "classes": ["cold", "warm"],
-        "shape": [1, 5, 6, 8],
-    }
+    task = {"kind": "image", "target": "labels", "classes": ["cold", "warm"], "shape": [1, 5, 6, 8]}
     study = make_study(task=task)
     site = make_site(tmp_path, file="scans", data={"source": "nifti"})
     assert load_patients(site, study).rows.shape == (4, 1, 5, 6, 8)

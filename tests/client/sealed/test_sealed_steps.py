@@ -61,13 +61,6 @@ def test_a_peer_gives_no_distance_of_an_update_in_which_few_values_can_move(tmp_
         bob.answer(request(study=study, scaling=nothing))
 
 
-def test_the_user_answers_its_own_coordinator_in_the_clear(tmp_path: Path) -> None:
-    result = hospitals(tmp_path)["alice"].answer(request())
-    assert isinstance(result, TrainResult)
-    assert result.delta.numel() == 22
-    assert result.header.sealed is None
-
-
 def with_roster(*names: str) -> dict[str, Any]:
     hello = {"mask": "00" * 32, "seal": "11" * 32, "signature": "22" * 70}
     return {
