@@ -2,11 +2,11 @@
 
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from flwr.app import Message, RecordDict
 
 from erosion.simulation.free_ports import free_address
 from erosion_client.consent.approvals import decide, entry_of
@@ -14,8 +14,7 @@ from erosion_client.records.records import Records
 from erosion_client.site_file import load_site
 from erosion_common.program.command_line import main
 from erosion_common.protocol import wire
-from erosion_common.protocol.flower import NODE_UNAVAILABLE, read_error
-from erosion_common.protocol.messages import TrainRequest
+from erosion_common.protocol.messages import DescribeReply, TrainRequest
 from erosion_common.study.study import Study, load_study
 from erosion_common.support.status import read_status_file
 from erosion_server.run.journal import read_journal
@@ -24,6 +23,7 @@ from tests.support import programs, sealed_programs
 from tests.support.federation import Federation, small_study, write_site
 from tests.support.patience import PATIENCE, wait_until
 from tests.support.processes import start
+from tests.support.rogue import Rogue
 
 WAITING = {"join_deadline_seconds": PATIENCE, "round_deadline_seconds": PATIENCE, "quorum": 3}
 
@@ -45,34 +45,6 @@ def approve(site_file: Path, study: Study) -> None:
     records = Records.of(load_site(site_file))
     decide(records, entry_of(study, records), approve=True, by="dpo")
     records.close()
-
-
-class Rogue:
-    """A coordinator that asks whatever it likes of the one site that is connected."""
-
-    def __init__(self, federation: Federation) -> None:
-        self.grid = federation.link.grid
-
-    def describe(self, study: Study) -> str:
-        """Why the site does not introduce itself; empty where it does."""
-        return self._ask(wire.encode_describe(study), wire.DESCRIBE)
-
-    def train(self, study: Study, number: int, value: float) -> str:
-        """Why the site does not train from parameters that are all `value`; empty where it does."""
-        dim = max(place.stop for place in study.build_context.layout().values())
-        parameters = torch.full((dim,), value)
-        request = TrainRequest(study, "fedavg", number, parameters, None, "r1")
-        return self._ask(wire.encode_train(request), wire.train_type(request.step))
-
-    def _ask(self, content: RecordDict, kind: str) -> str:
-        for _ in range(3):  # a site connects anew after an approval
-            wait_until(self.grid.get_node_ids)
-            message = Message(content, self.grid.get_node_ids()[0], kind, ttl=PATIENCE)
-            replies = list(self.grid.send_and_receive([message], timeout=PATIENCE))
-            left = [r for r in replies if r.has_error() and r.error.code == NODE_UNAVAILABLE]
-            if replies and not left:
-                return read_error(replies[0].error).reason if replies[0].has_error() else ""
-        raise AssertionError("the site does not stay connected")
 
 
 def test_a_study_goes_on_once_the_last_hospital_has_approved_it(
@@ -154,21 +126,27 @@ def test_what_changes_in_a_site_file_holds_at_once_and_in_a_run_under_way(tmp_pa
 
         changed(path.parent / "data.csv", "age,dose", "Alter,dose")
         process = federation.start_program("bob", sealed_programs.serves, path)
-        rogue = Rogue(federation)
-        assert "DataError" in rogue.describe(study)
+        site: Any = SimpleNamespace(lives=True)
+        rogue = Rogue(federation.link, site)
+
+        def trained(number: int) -> str:
+            asked = TrainRequest(study, "fedavg", number, torch.zeros(6), None, "r1")
+            return rogue.why_not(wire.encode_train(asked), wire.train_type(asked.step))
+
+        assert "DataError" in str(rogue.describe(study))
         changed(path, "[coordinator]", '[data.columns]\nage = "Alter"\n[coordinator]')
-        assert rogue.describe(study) == ""
-        assert rogue.train(study, 1, 0.0) == ""
+        assert isinstance(rogue.describe(study), DescribeReply)
+        assert trained(1) == ""
         changed(path, "[approval]", '[limits]\nstudies = ["other"]\n[approval]')
-        assert "limits.studies accepts only other" in rogue.train(study, 2, 0.0)
-        assert "limits.studies accepts only other" in rogue.describe(study)
+        assert "limits.studies accepts only other" in trained(2)
+        assert "limits.studies accepts only other" in str(rogue.describe(study))
         wait_until(lambda: "limits.studies" in status.read_text())
         changed(path, '"other"', '"*"')
-        assert rogue.train(study, 2, 0.0) == ""
+        assert trained(2) == ""
         whole = path.read_text()
         path.write_text(whole + "[limits")
         wait_until(lambda: "answers nothing until" in trouble())
         assert "not valid TOML" in trouble()
         path.write_text(whole)
-        assert rogue.train(study, 3, 0.0) == ""
+        assert trained(3) == ""
         assert process.is_alive()

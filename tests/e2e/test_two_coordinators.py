@@ -5,18 +5,15 @@ import tomllib
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-import pytest
 import tomli_w
 import torch
 
 from erosion.simulation.free_ports import free_address
 from erosion.simulation.simulator import simulate
 from erosion_client.consent.approvals import account_of
-from erosion_client.records.account import claim
 from erosion_client.records.records import Records
 from erosion_client.site_file import load_site
 from erosion_client.training.hospital import Hospital
-from erosion_common.errors import SiteError
 from erosion_common.program.command_line import main
 from erosion_common.rounds import checkpoint
 from erosion_common.study.study import Study
@@ -148,23 +145,3 @@ def two(folder: Path, second: str = "bob", **compute: str) -> list[Path]:
     made.append(folder / "second" / "site.toml")
     made[-1].write_text(tomli_w.dumps(values))
     return made
-
-
-def test_another_name_for_the_same_patients_needs_the_one_account(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = two(tmp_path, "geneva")
-    assert main(["client", *map(str, files)]) == SiteError.exit_code
-    assert "account = 'bob'" in capsys.readouterr().err
-
-
-def test_under_one_account_two_names_have_one_budget(tmp_path: Path) -> None:
-    files = two(tmp_path, "geneva", account="bob")
-    first = load_site(files[0])
-    claim(first)
-    second = load_site(files[1])
-    claim(second)
-    assert second.consent_folder.samefile(first.consent_folder)
-    with closing(Records.of(second)) as records:
-        assert records.path is not None
-        assert records.path.is_relative_to(first.consent_folder)

@@ -14,7 +14,6 @@ import tracemalloc
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -106,21 +105,6 @@ def test_all_that_a_federation_keeps_is_for_its_owner_alone(folder: FederationFo
     )
 
 
-def test_the_coordinators_certificate_is_the_authoritys_for_every_host(
-    folder: FederationFolder,
-) -> None:
-    authority = certificates.load_certificate(folder.authority)
-    certificate = certificates.load_certificate(folder.coordinator)
-    certificate.verify_directly_issued_by(authority)
-    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert names.get_values_for_type(x509.DNSName) == ["erosion.example.org"]
-    assert names.get_values_for_type(x509.IPAddress) == [ip_address("192.0.2.7")]
-    constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
-    assert not constraints.ca
-    left = certificate.not_valid_after_utc - expiry.now()
-    assert timedelta(days=89) < left <= timedelta(days=90)
-
-
 def test_a_second_federation_in_one_folder_is_refused(folder: FederationFolder) -> None:
     before = folder.authority_key.read_bytes()
     for _ in range(2):
@@ -172,19 +156,6 @@ def test_a_kit_holds_all_that_a_site_needs(folder: FederationFolder, tmp_path: P
     assert max(map(len, guide.splitlines())) <= 120
 
 
-def test_a_kit_holds_the_keys_of_those_enrolled_before(
-    folder: FederationFolder, tmp_path: Path
-) -> None:
-    enrol_site(folder, "alice")
-    made = enrol_site(folder, "bob")
-    kit = unpack_kit(made.kit, tmp_path)
-    site = load_site(kit / "site.toml")
-    assert site.sealed.peers == kit / "peers.pem"
-    (alice,) = [key for key in read_key_registry(folder.roster).keys if key.hospital == "alice"]
-    pinned = read_pinned_keys(kit / "peers.pem", SiteError)
-    assert {name: fingerprint(key) for name, key in pinned.items()} == {"alice": alice.fingerprint}
-
-
 def test_a_renewal_pins_new_hospitals_and_replaces_no_key(
     folder: FederationFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -212,6 +183,28 @@ def test_a_renewal_pins_new_hospitals_and_replaces_no_key(
     assert main(pin) == 0
     assert main([*pin, "--replace", "dave"]) == 9
     assert "dave" in capsys.readouterr().err
+
+
+def test_a_key_is_named_exactly_where_the_kit_has_none(
+    folder: FederationFolder, tmp_path: Path
+) -> None:
+    key, place = tmp_path / "own.key", ["--folder", str(folder.path)]
+    assert main(["enroll", "request", "bob", "--out", str(key)]) == 0
+    assert main(["enroll", "sign", str(tmp_path / "own.csr"), *place]) == 0
+    enrol_site(folder, "carol")
+    for name, wrong, right in (
+        ("bob", [], ["--key", str(key)]),
+        ("carol", ["--key", str(key)], []),
+    ):
+        kit = folder.kit(name)
+        site_file = unpack_kit(kit, tmp_path / f"of {name}") / "site.toml"
+        before = {path.name: path.read_bytes() for path in site_file.parent.iterdir()}
+        install = ["enroll", "install", str(kit), str(site_file)]
+        assert main([*install, *wrong]) == 9
+        assert {path.name: path.read_bytes() for path in site_file.parent.iterdir()} == before
+        assert main([*install, *right]) == 0
+        assert credentials_for(load_site(site_file).coordinator).tls is not None
+        assert mode(site_file.with_name("node.key")) == 0o600
 
 
 @pytest.mark.parametrize("out", ["node.csr", "."])
@@ -554,6 +547,7 @@ def test_what_does_not_fit_the_site_is_not_installed(
         (bobs_other, "key"),
         (tmp_path / "no.tar.gz", "no.tar.gz"),
         (tmp_path / "missing", "missing"),
+        (archive_of(tmp_path / "few.tar.gz", [("notes", b"x")]), "ca.crt"),
     ):
         assert main(["enroll", "install", str(wrong), str(kit / "site.toml")]) == 9
         assert why in capsys.readouterr().err
@@ -677,17 +671,6 @@ def test_revoking_keeps_out_what_a_hospitals_own_authority_certifies(
     assert isinstance(admission.verdict(south), Admitted)
     with pytest.raises(EnrolmentError):
         revoke_site(folder, "north")
-
-
-def test_the_coordinator_renews_without_a_change_at_the_sites(folder: FederationFolder) -> None:
-    authority = folder.authority.read_bytes()
-    before = folder.coordinator.read_bytes()
-    renew_coordinator(folder)
-    assert folder.authority.read_bytes() == authority
-    assert folder.coordinator.read_bytes() != before
-    renew_coordinator(folder, ["other.example.org"])
-    assert folder.read_place().hosts == ("other.example.org",)
-    assert "other.example.org" in ServingCertificate(folder).words
 
 
 def test_the_authoritys_key_is_used_by_its_passphrase_alone(

@@ -171,13 +171,6 @@ def test_a_newer_file_names_the_version_that_reads_it(folder: Path, name: str) -
     assert "Use erosion 7.3.0" in complaint(folder, name, later.encode())
 
 
-@pytest.mark.parametrize(("name", "key"), [("result.json", "absent"), ("model.json", "cut")])
-def test_a_file_of_a_version_that_lacked_a_key_is_read(folder: Path, name: str, key: str) -> None:
-    values = json.loads((folder / name).read_text())
-    assert key in values
-    assert complaint(folder, name, as_line(without(values, key)).encode()) == ""
-
-
 @pytest.mark.parametrize("name", ["model.json", "result.json", "beginning.json"])
 def test_an_unknown_and_a_missing_key_are_named(folder: Path, name: str) -> None:
     values = json.loads((folder / name).read_text())

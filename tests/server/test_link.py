@@ -1,5 +1,6 @@
 """The coordinator's end of the line: its connections, where updates are kept, what is sent."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from erosion_server.link import link as link_module
 from erosion_server.link.channel import Content, Request
 from erosion_server.link.link import most_connections
 from erosion_server.link.service import Service, certificate_of
+from erosion_server.link.site_session import SiteSession
 from experiments.slow_line import SlowLine
 from tests.support.patience import PATIENCE, wait_until
 from tests.support.refusals import refused
@@ -45,6 +47,21 @@ def test_each_study_has_a_spool_folder_that_goes_with_its_channel(tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == ["second"]
 
 
+def test_a_port_that_is_not_open_in_time_is_said_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    link = Link("127.0.0.1:0")
+
+    async def never() -> int:
+        await asyncio.Event().wait()
+        return 0
+
+    monkeypatch.setattr(link, "_open", never)
+    monkeypatch.setattr(link_module, "START_SECONDS", 0.01)
+    with refused(LinkError):
+        link.start()
+
+
 @pytest.mark.parametrize(
     "said",
     [
@@ -66,6 +83,20 @@ def test_a_time_that_could_be_anywhere_or_is_none_tells_a_site_nothing(
         link.stop()
     assert welcome.problem is None
     assert (welcome.ahead, welcome.expires, welcome.certificate_expires) == (None, None, None)
+
+
+def test_what_cannot_be_taken_in_for_a_reason_of_our_own_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def no_memory(_session: SiteSession, _received: bytes) -> None:
+        raise MemoryError("7 GiB")
+
+    monkeypatch.setattr(SiteSession, "_take", no_memory)
+    with connected() as (link, line, node_id):
+        _, request = asked(link, line, Message(RecordDict(), node_id, "train"))
+        line.reply(request, Message(RecordDict(), reply_to=request))
+        wait_until(lambda: not link.grid.get_node_ids())
+    assert any(f" {node_id} " in line and "7 GiB" in line for line in caplog.messages)
 
 
 def reply_to(link: Link, waiting: list[str]) -> Message:

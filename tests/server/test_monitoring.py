@@ -27,7 +27,7 @@ from erosion_common.support.exporter import exporting
 from erosion_common.support.monitoring import Sample, exposition, figures_of_this_program
 from erosion_common.support.status import StatusFile
 from erosion_server.output.events import ObserverDropped, StudyFailed, StudyStarted
-from erosion_server.run.status import CoordinatorStatus, queue_status
+from erosion_server.run.status import CoordinatorStatus
 from tests.support.patience import PATIENCE, wait_until
 from tests.support.refusals import refused
 from tests.support.synthetic_run import HOME, make_run, play
@@ -136,16 +136,6 @@ def test_rejections_are_counted_by_code_and_a_hostile_reason_adds_no_series(
     assert list(found["erosion_rejections_total"].values()) == [50]
     assert value(found, "rejections_total", reason="norm") == 50
     status.ended()
-
-
-def test_a_queue_shows_what_became_of_its_studies(tmp_path: Path) -> None:
-    (tmp_path / "failed").mkdir()
-    for name in ("a.toml", "b.toml", "failed/c.toml"):
-        (tmp_path / name).touch()
-    with queue_status(tmp_path, lambda: None):
-        found = exported()
-    states = {s: value(found, "queue_studies", state=s) for s in ("waiting", "done", "failed")}
-    assert states == {"waiting": 2, "done": 0, "failed": 1}
 
 
 def observed_site(folder: Path, log: AuditLog, **more: Any) -> SiteObservers:
@@ -310,6 +300,7 @@ def test_a_file_is_whole_at_any_time_and_ends_with_the_last_words(
 ) -> None:
     monkeypatch.setattr(exporter, "FILE_SECONDS", 0.01)
     path = tmp_path / "collector" / "erosion.prom"
+    assert parser().parse_args(["client", "s.toml", "--metrics", str(path)]).metrics == [path]
     with exporting([path]):
         assert path.stat().st_mode & 0o777 == 0o644
         status = coordinator(tmp_path / "status.json")

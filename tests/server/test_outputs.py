@@ -13,7 +13,7 @@ from erosion_common.errors import RunError
 from erosion_common.rounds.events import ArmStarted, RoundFinished
 from erosion_common.settings.packages import installed_names
 from erosion_server.output.charts import metric_points
-from erosion_server.output.events import StudyStarted
+from erosion_server.output.events import StudyFailed, StudyStarted
 from erosion_server.output.metrics_csv import MetricsCsv
 from erosion_server.output.mlflow_runs import MlflowRuns
 from erosion_server.output.registry import OUTPUTS, open_outputs
@@ -67,28 +67,6 @@ def test_every_output_of_the_registry_opens_and_is_told_of_a_run(
 def test_an_output_that_cannot_be_is_refused_before_the_run(wanted: list[str], named: str) -> None:
     with refused(RunError, named):
         open_outputs(wanted)
-
-
-def test_metrics_csv_has_every_figure_of_every_round(tmp_path: Path) -> None:
-    with closing(MetricsCsv()) as observer:
-        play(observer, RUN, tmp_path)
-    lines = list(csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines()))
-    assert {line["arm"] for line in lines} == set(RUN.study.arms)
-    record = RUN.records[2]
-
-    def of_round(number: int) -> dict[tuple[str, str], float]:
-        return {
-            (line["quantity"], line["hospital"]): float(line["value"])
-            for line in lines
-            if (line["arm"], line["round"]) == (record.arm, str(number))
-        }
-
-    assert record.user_metrics is not None
-    measured_before = of_round(record.round - 1)
-    assert measured_before["log_loss", ""] == record.user_metrics["log_loss"]
-    assert of_round(record.round)["weight", "alike"] == record.hospitals["alike"].weight_after
-    assert of_round(record.round)["num_accepted", ""] == 5
-    assert {line["trial"] for line in lines} == {"0"}
 
 
 def curve_in_csv(folder: Path, tracking: str, arm: str) -> dict[int, float]:
@@ -202,3 +180,12 @@ def test_a_resumed_study_goes_on_with_its_mlflow_runs(
                 observer.notify(RoundFinished(record))
         assert {run.info.status for run in runs_of(tracking).values()} == {"KILLED"}
     assert set(runs_of(tracking)) == {"breast-cancer for home", "weight_erosion"}
+
+
+def test_a_study_that_fails_is_a_failed_mlflow_run(tmp_path: Path, tracking: str) -> None:
+    with closing(MlflowRuns(tracking)) as observer:
+        observer.notify(StudyStarted(RUN.study, "127.0.0.1:1", tmp_path))
+        observer.notify(StudyFailed("away"))
+    (run,) = runs_of(tracking).values()
+    assert run.info.status == "FAILED"
+    assert run.data.tags["erosion.reason"] == "away"

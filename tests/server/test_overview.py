@@ -21,6 +21,7 @@ from erosion_server.run.findings import Contribution
 from erosion_server.run.overview import (
     TOO_FEW,
     UNCLEAR,
+    EarlyStop,
     Overview,
     UserResult,
     adjusted,
@@ -141,6 +142,28 @@ def test_the_verdict_names_those_whom_it_helps_and_those_whom_it_harms() -> None
     unclear = of({"a": line(0.3), "b": line(0.1, TOO_FEW)}).verdict
     assert re.search(r"1 of 2.* too few .*1 \(b\)", unclear)
     assert of({"b": line(0.1, TOO_FEW)}).verdict.startswith("Too few")
+
+
+def test_an_arm_that_stopped_is_named_with_the_users_it_stopped_for() -> None:
+    cone = {
+        "weight_erosion": EarlyStop(round=4, reason="the updates fit into no cone of 84 degrees")
+    }
+    still = {"local": EarlyStop(round=2, reason="the user's update is zero")}
+    lines = {
+        "a": line(0.5).model_copy(update={"stopped": cone}),
+        "b": line(0.5).model_copy(update={"stopped": {"weight_erosion": EarlyStop(
+            round=7, reason="the updates fit into no cone of 85 degrees")}}),
+        "c": line(0.5),
+        EVIL: line(0.5).model_copy(update={"stopped": still}),
+    }  # fmt: skip
+    found = of(lines)
+    said, other = overview_values(found, {})["stopped"]
+    assert cone["weight_erosion"].reason in said
+    assert re.findall(r"\b([ab]) in round (\d)", said) == [("a", "4"), ("b", "7")]
+    assert still["local"].reason in other
+    assert "script" not in [tag for tag, _ in Page(render_overview(found, {})).tags]
+    assert said in " ".join(printed(found).split())
+    assert overview_values(of({"a": line(0.5)}), {})["stopped"] == []
 
 
 def test_without_a_comparison_nothing_is_claimed() -> None:

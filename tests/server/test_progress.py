@@ -9,20 +9,24 @@ import pytest
 from rich.console import Console
 
 from erosion_common.rounds.events import (
+    ArmStarted,
     HospitalDeclined,
+    RoundFinished,
     StudyBegunWithout,
 )
 from erosion_common.rounds.records import RoundRecord
 from erosion_common.tasks.classification import Classification
-from erosion_server.output.events import RunEvent
+from erosion_server.output.events import RunEvent, StudyStarted
+from erosion_server.output.tables import WeightBars
 from erosion_server.output.terminal import (
     ArmProgress,
     Terminal,
     draw_arm,
     plain_console,
     progress,
+    weights_in_words,
 )
-from erosion_server.output.words import class_sizes
+from erosion_server.output.words import class_sizes, weight_text
 from tests.support.stopped_run import NOTE, make_stopped_run
 from tests.support.synthetic_run import (
     FOLDER,
@@ -95,6 +99,26 @@ def test_plain_lines_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.findall(r"1000|999", lines[-1]) == ["1000", "1000", "999"]  # figures of before
 
 
+def test_slow_rounds_are_told_of_each() -> None:
+    stream = io.StringIO()
+    observer = Terminal(plain_console(stream), is_live=False)
+    observer.notify(ArmStarted("fedavg", 1000))
+    for number in range(1, 6):
+        record = RoundRecord("fedavg", number, "done", "", {}, seconds=90.0)
+        observer.notify(RoundFinished(record))
+    assert stream.getvalue().count("\n") == 5
+    assert re.search("5 .* 1000", stream.getvalue())
+
+
+def test_a_skipped_round_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = plain_text(make_run(skipped=(8, 9)), monkeypatch)
+    assert "round 8:" in text
+    assert text.count("skipped:") == 6  # in each of three arms
+    (trouble,) = (line for line in text.splitlines() if line.startswith("weight_erosion had"))
+    assert "2 skipped" in trouble
+    assert "large-tumours absent" in trouble
+
+
 def test_an_arm_that_stopped_is_told_of_and_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
     text = plain_text(make_stopped_run(), monkeypatch)
     assert " ".join(text.split()).count(NOTE) == 2  # in the round, and in the summary
@@ -136,6 +160,22 @@ def test_no_live_line_is_wider_than_the_terminal(width: int) -> None:
         assert max(len(line) for line in lines) <= width
 
 
+def test_the_cursor_comes_back_after_an_error() -> None:
+    console = live_console()
+
+    def interrupted_run() -> None:
+        with closing(Terminal(console, is_live=True)) as observer:
+            observer.notify(StudyStarted(make_run().study, "127.0.0.1:1", FOLDER))
+            observer.notify(ArmStarted("fedavg", 30))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_run()
+    hidden, shown = "\x1b[?25l", "\x1b[?25h"
+    assert hidden in written(console)
+    assert written(console).rindex(shown) > written(console).rindex(hidden)
+
+
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_the_summary_has_figures_weights_verdict_and_path(
     columns: int, monkeypatch: pytest.MonkeyPatch
@@ -164,3 +204,15 @@ def test_an_encoding_without_blocks_does_not_end_the_study(
     stream.flush()
     stream.seek(0)
     assert "home          ######## 1.00" in stream.read()
+
+
+def test_a_small_weight_is_not_shown_as_none() -> None:
+    assert [weight_text(w) for w in (0.0, 1e-9, 0.0049, 0.005, None)] == [
+        "0.00", "<0.01", "<0.01", "0.01", "–",
+    ]  # fmt: skip
+    console = Console(file=io.StringIO(), width=80)
+    console.print(WeightBars({"home": 1.0, "other": 0.002}))
+    assert "other ▏        <.01" in written(console)
+    assert re.findall(r"<?\d\.\d+", weights_in_words({"a": 0.002, "b": 0.0})) == ["<0.01", "0.00"]
+    many = {f"h{number}": 0.002 for number in range(10)}
+    assert re.findall(r"<?\d\.\d+", weights_in_words(many)) == ["<0.01"] * 3

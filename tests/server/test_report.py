@@ -21,7 +21,6 @@ from erosion_common.tasks import REGISTRY
 from erosion_server.output import report
 from erosion_server.output.charts import (
     Plot,
-    nice_ticks,
     standalone,
     weight_figure,
 )
@@ -33,7 +32,6 @@ from erosion_server.output.report import (
     warnings_of,
     write_report,
 )
-from erosion_server.output.round_facts import news_of
 from erosion_server.output.run_data import RunData, read_run
 from erosion_server.output.tables import print_summary
 from erosion_server.output.terminal import ArmProgress
@@ -173,10 +171,8 @@ def in_target_unit(run: Run, scale: float) -> Run:
 @pytest.mark.parametrize(
     ("scale", "first", "interval", "second", "base_rate"),
     [
-        (1e-3, "0.0001780", "0.0001410–0.0002120", "0.0002500", "0.0003500"),
         (1e-6, "1.780e-07", "1.410e-07–2.120e-07", "2.500e-07", "3.500e-07"),
         (10, "1.780", "1.410–2.120", "2.500", "3.500"),
-        (1e6, "178000", "141000–212000", "250000", "350000"),
         (1e12, "1.780e+11", "1.410e+11–2.120e+11", "2.500e+11", "3.500e+11"),
     ],
 )
@@ -382,12 +378,9 @@ def test_too_few_patients_is_said_without_a_winner() -> None:
     ("p_value", "told"),
     [
         (1 / 20_001, "< 0.001."),
-        (0.0052, "= 0.0052."),
-        (0.0204, "= 0.0204."),
         (401 / 20_001, "= 0.02005."),  # above the level of 0.02
         (0.020000001, "= 0.020000001."),
         (0.02, "= 0.02."),
-        (0.6, "= 0.6."),
     ],
 )
 def test_a_p_value_is_told_on_its_side_of_a_level_and_never_as_zero(
@@ -470,7 +463,6 @@ def test_a_share_above_the_level_is_not_rounded_to_it(p_value: float, share: str
     [
         (-0.159, "−0.159"),
         (-0.0004, "−0.0004"),
-        (0.0004, "+0.0004"),
         (-3e-6, "−0.000003"),
         (-1e-9, "0.000"),
     ],
@@ -512,13 +504,6 @@ def test_a_count_that_is_not_told_is_not_called_small() -> None:
     assert not re.search(r"\d", both + few)
 
 
-@pytest.mark.parametrize("top", [1e-9, 0.05, 1.0, 7.0, 1e6, 1e100])
-def test_an_axis_has_few_round_numbers(top: float) -> None:
-    ticks = nice_ticks(0, top)
-    assert 4 <= len(ticks) <= 8
-    assert all(0 <= tick <= top * 1.001 for tick in ticks)
-
-
 @pytest.mark.parametrize("ends", [(0.0, 0.0), (3.0, 3.0), (float("nan"), 1.0), (-1e100, 1e100)])
 def test_a_chart_of_odd_values_is_drawn(ends: tuple[float, float]) -> None:
     plot = Plot(ends, ends, "x", "y")
@@ -530,27 +515,6 @@ def test_of_many_hospitals_the_heaviest_are_drawn_and_all_are_counted(folder: Pa
     svg = weight_figure(data_of(make_run(hospitals=MANY)))
     assert len(re.findall(r'class="name">hospital-\d\d', svg)) == 14
     assert "And 5 more hospitals" in Page(written(make_run(hospitals=MANY), folder)).text
-
-
-def test_erosion_absence_and_rejection_are_events_and_the_rest_is_not() -> None:
-    record = RoundRecord(
-        "fedavg",
-        4,
-        "done",
-        "",
-        {
-            "a": HospitalRecord("accepted", weight_before=0.1, weight_after=0.0),
-            "b": HospitalRecord("accepted", weight_before=0.1, weight_after=0.05),
-            "c": HospitalRecord("not_asked", weight_before=0.0, weight_after=0.0),
-            "d": HospitalRecord("absent", "late"),
-            "e": HospitalRecord("rejected", "infinite"),
-        },
-    )
-    assert [(event.hospital, event.text.partition(":")[0]) for event in news_of(record)] == [
-        ("a", "out"),
-        ("d", "absent"),
-        ("e", "rejected"),
-    ]
 
 
 def test_the_report_says_what_the_run_has_cost_the_others_patients() -> None:
@@ -753,6 +717,27 @@ def test_table_1_and_the_flow_are_of_what_hospitals_disclosed(folder: Path) -> N
     assert "20" in home[-1]
     assert alike[4] == "none"
     assert "Table 1" in Page(written(run, folder)).text
+
+
+def test_five_hundred_columns_and_a_thousand_hospitals_make_no_heavy_page(folder: Path) -> None:
+    hospitals = ("home", *(f"hospital-{number}" for number in range(999)))
+    run = make_run(arms=("fedavg", "local"), hospitals=hospitals, rounds=2)
+    columns = [f"column {number}" for number in range(500)]
+    task = {**run.study.task.model_dump(mode="json"), "features": columns}
+    study = Study.model_validate({**run.study.model_dump(mode="json"), "task": task})
+    many = [
+        {"name": name, "kind": "number", "count": 120, "missing": 0, "mean": 1.0, "deviation": 1.0}
+        for name in columns
+    ]
+    summary = Summary.model_validate(
+        {"min_cell": 10, "num_samples": 130, "num_patients": 120, "columns": many}
+    )
+    patients = dict.fromkeys(hospitals[:12], summary)
+    found = performance(
+        importance=[{"column": name, "loss": estimated(0.1)} for name in columns[:100]],
+    )
+    result = run.result.model_copy(update={"patients": patients, "performance": found})
+    assert len(written(replace(run, study=study, result=result), folder)) < 2_000_000
 
 
 def test_every_section_and_table_can_be_found_by_a_screen_reader(folder: Path) -> None:

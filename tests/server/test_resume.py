@@ -220,6 +220,18 @@ def test_a_study_that_is_corrected_before_its_run_begins_is_what_is_run(
     assert load_study(folder.study).digest == another_study().digest
 
 
+def test_a_study_file_in_a_folder_of_ones_own_is_not_written_over(tmp_path: Path) -> None:
+    folder = open_run_folder(tmp_path / "mine", small_study())
+    (folder.path / "patients.csv").touch()
+    before = folder.study.read_bytes()
+    with refused(RunError, folder.path):
+        resumed_run_folder(folder.path, another_study())
+    assert folder.study.read_bytes() == before
+    folder.status.touch()  # which every coordinator writes first
+    resumed_run_folder(folder.path, another_study())
+    assert folder.study.read_bytes() != before
+
+
 @pytest.mark.parametrize("left", LEFT)
 def test_a_folder_with_a_run_is_given_to_no_study_and_goes_on_with_its_own_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], left: str

@@ -13,9 +13,7 @@ from flwr.app import RecordDict
 from erosion_common.protocol.envelope import MemorySpace
 from erosion_common.protocol.flower import RequestMessage
 from erosion_common.protocol.frames import (
-    ARRIVING_PATIENCE,
     LARGEST_HEAD_BYTES,
-    SMALLEST_DATA_BYTES,
     Kind,
     ProtocolFault,
     frame,
@@ -204,22 +202,6 @@ def test_a_site_that_is_told_much_is_asked_whether_it_lives_and_given_up() -> No
     play(played, script)
 
 
-def test_more_silence_is_borne_while_a_reply_is_arriving() -> None:
-    exchange, num_bytes = OpenRequests(), 4 * SMALLEST_DATA_BYTES
-    ask(exchange, "r1", most_bytes=num_bytes)
-    played = Played(exchange)
-    arrays = {"a": {"arrays": [["x", "uint8", [num_bytes], "raw", num_bytes]]}}
-
-    async def script() -> None:
-        played.arriving.put_nowait(json_frame(Kind.MESSAGE, {"re": "r1", "records": arrays}))
-        await played.pings_in(ARRIVING_PATIENCE * SILENT_TICKS - 1)
-        assert not played.session.over.is_set()
-        await played.pings_in(1)
-        assert played.session.over.is_set()
-
-    play(played, script)
-
-
 def test_a_site_whose_reply_waits_for_its_turn_hears_of_the_coordinator(tmp_path: Path) -> None:
     exchange, throttle = OpenRequests(), TransferThrottle(lambda: 2)
     ask(exchange, "r1", LARGE_BYTES, Mailbox(Spool(tmp_path)))
@@ -230,6 +212,28 @@ def test_a_site_whose_reply_waits_for_its_turn_hears_of_the_coordinator(tmp_path
         played.arriving.put_nowait(json_frame(Kind.MESSAGE, {"re": "r1", "records": LARGE}))
         assert await played.pings_in(2 * SILENT_TICKS) == 2 * SILENT_TICKS // PING_TICKS
         assert not played.session.over.is_set()  # its silence says nothing
+
+    play(played, script)
+
+
+def test_a_site_whose_request_waits_for_its_turn_hears_of_the_coordinator(tmp_path: Path) -> None:
+    throttle = TransferThrottle(lambda: 2)
+    played = Played(OpenRequests(), throttle)
+
+    async def script() -> None:
+        await throttle.enter("another's")
+        head = json_frame(Kind.MESSAGE, {"id": "r1"})
+        played.session.ask(
+            Request("r1", head, [memoryview(bytes(LARGE_BYTES))], spool=Spool(tmp_path))
+        )
+        pong = frame(Kind.PONG)
+        assert await played.pings_in(3 * PING_TICKS, heard=pong) == 3
+        played.session.drop("r0")
+        await settled()
+        assert set(played.written) == {Kind.PING, Kind.DROP}
+        await throttle.leave("another's")
+        await settled()
+        assert Kind.DATA in played.written
 
     play(played, script)
 

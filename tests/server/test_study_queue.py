@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import tomli_w
 
+from erosion.simulation.free_ports import free_address
 from erosion_common.errors import DiskError, RunError
+from erosion_common.program.command_line import main
 from erosion_common.rounds.presence import HospitalsAwayError
 from erosion_common.study.study import Study, load_study
-from erosion_server.coordination import study_queue
 from erosion_server.coordination.study_queue import StudyQueue
 from erosion_server.run.run_folder import RunFolder
 from tests.support.small_study import make_study
@@ -125,6 +126,17 @@ def test_a_full_disk_ends_the_queue_and_no_study(queue: Queue) -> None:
     assert queue.files("done") == ["a.toml", "b.toml"]
 
 
+def test_a_queue_whose_runs_cannot_be_written_keeps_its_studies(
+    queue: Queue, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue.put("a.toml")
+    (tmp_path / "runs").write_text("a file")
+    where = ["--address", free_address(), "--runs", str(tmp_path / "runs"), "--until-empty"]
+    assert main(["server", "--queue", str(queue.path), "--insecure", *where]) == 7
+    assert str(queue.path) in "".join(capsys.readouterr().err.split())
+    assert queue.files() == ["a.toml"]
+
+
 @pytest.mark.parametrize("has_failed", [False, True])
 def test_a_file_that_is_changed_while_it_runs_has_a_turn_of_its_own(
     queue: Queue, has_failed: bool
@@ -162,23 +174,6 @@ def test_a_study_that_is_taken_away_costs_nothing_and_between_two_turns_is_told_
     queue.put("a.toml", name="third")
     queue.serve(lambda _: (queue.path / "a.toml").unlink())  # while it runs
     assert queue.files("done") == ["b.toml"]
-
-
-def test_what_is_put_away_is_what_was_run(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the file is changed between two looks at it."""
-    queue.put("a.toml", rounds=4)
-    read = study_queue._content
-
-    def read_and_change(path: Path) -> bytes | None:
-        content = read(path)
-        if not queue.studies:
-            queue.put("a.toml", rounds=5)
-        return content
-
-    monkeypatch.setattr(study_queue, "_content", read_and_change)
-    queue.serve()
-    done = [load_study(queue.path / "done" / name).rounds for name in ("a.toml", "a-2.toml")]
-    assert done == [study.rounds for study in queue.studies] == [4, 5]
 
 
 def test_nothing_that_was_put_away_is_overwritten(queue: Queue) -> None:

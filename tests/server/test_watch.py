@@ -21,6 +21,7 @@ from erosion_client.audit.watched import site_snapshot
 from erosion_common.errors import RunError
 from erosion_common.program.command_line import main
 from erosion_common.rounds.events import WaitsFor
+from erosion_common.support import live_page
 from erosion_common.support.live_page import LivePage
 from erosion_server.output.events import StudyFailed
 from erosion_server.output.registry import check_outputs
@@ -89,6 +90,16 @@ def test_long_runs_and_many_hospitals_stay_small(tmp_path: Path) -> None:
     assert part["tables"][0]["rows"][-1][0] == f"{1000 - MOST_HOSPITALS} more"
 
 
+def test_a_journal_that_was_cut_back_is_read_again(tmp_path: Path) -> None:
+    folder = run_under_way(tmp_path / "run")
+    watched = WatchedRuns(folder)
+    watched()
+    lines = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
+    (folder / "rounds.jsonl").write_text(lines[0] + "damaged\n" + lines[1][:40])
+    (part,) = watched()["parts"]
+    assert f"round {RUN.records[0].round} of {RUN.records[0].arm}" in part["tables"][0]["title"]
+
+
 def test_nobody_without_the_key_or_by_another_name_is_answered(tmp_path: Path) -> None:
     with LivePage(lambda: {"parts": []}) as page:
         bare = page.url.partition("?")[0]
@@ -105,6 +116,18 @@ def test_nobody_without_the_key_or_by_another_name_is_answered(tmp_path: Path) -
         address = page.url.split("/")[2].split(":")
     with pytest.raises(OSError, match="refused"):
         socket.create_connection((address[0], int(address[1])), timeout=PATIENCE)
+
+
+def test_browsers_that_go_away_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_page, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(live_page, "BEAT_SECONDS", 0.01)
+    monkeypatch.setattr(live_page, "MOST_BROWSERS", 2)
+    with LivePage(lambda: {"parts": []}) as page:
+        for _ in range(6):
+            with get(page.url.replace("/?", "/events?")) as answer:
+                answer.readline()  # nothing, where both places are taken
+        while next(events(page.url), None) is None:
+            pass  # until a place of those that left is free
 
 
 def test_a_folder_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,3 +207,9 @@ def test_a_program_is_told_on_its_standard_input(tmp_path: Path) -> None:
 def test_what_cannot_be_told_is_refused_before_the_run(where: str) -> None:
     with refused(RunError, "notify"):
         check_outputs([f"notify{where}"])
+
+
+@pytest.mark.parametrize("where", ["x", "99999", "-1"])
+def test_a_port_that_is_none_is_refused_before_the_run(where: str) -> None:
+    with refused(RunError, "watch"):
+        check_outputs([f"watch={where}"])
