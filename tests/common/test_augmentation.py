@@ -154,19 +154,9 @@ def test_the_order_of_mini_batches_stays_what_it_was() -> None:
     assert sorted(plain[:10].tolist()) == list(range(10))
 
 
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({}, "brightness"),
-        ({"flip": ["diagonal"]}, "horizontal"),
-        ({"rotation": 181}, "180"),
-        ({"brightness": 1}, "1"),
-        ({"crop": -1}, "0"),
-    ],
-)
-def test_other_changes_are_refused(settings: dict[str, Any], named: str) -> None:
-    with refused(ValueError, named, *settings):
-        Augmentation.model_validate(settings)
+def test_a_change_that_changes_nothing_is_refused() -> None:
+    with refused(ValueError, "brightness"):
+        Augmentation()
 
 
 def test_a_table_is_not_augmented() -> None:

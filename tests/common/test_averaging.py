@@ -40,13 +40,6 @@ def test_a_fixed_alpha_mixes_the_users_update_with_the_average(
     assert step.weights == pytest.approx(weights)
 
 
-def test_until_something_was_seen_auto_is_the_average_of_all() -> None:
-    first, second = course(WeightedGradient().build(CONTEXT), *[of_values(3.0, 0.0, 6.0)] * 2)
-    assert first.delta.tolist() == pytest.approx([3.0])
-    assert first.weights == pytest.approx({"own": 1.0, "a": 1.0, "b": 1.0})
-    assert second.delta.tolist() == pytest.approx([3.0])
-
-
 def test_three_rounds_of_auto_by_hand() -> None:
     algorithm = WeightedGradient(horizon=2.0).build(CONTEXT)
     first, second, third = course(
@@ -157,13 +150,3 @@ def test_one_round_by_hand(
     assert step.delta.tolist() == pytest.approx(delta)
     assert step.weights == weights
     assert step.outcome == "done"
-
-
-def test_fedavg_with_an_absent_hospital_averages_the_others() -> None:
-    full = three_hospitals()
-    algorithm = FedAvg().build(CONTEXT)
-    step = algorithm.update(
-        algorithm.init(2), MemoryCohort(full.own, {"near": full.others["near"]})
-    )
-    # (10 (1, 0) + 20 (2, 1)) / 30 = (5/3, 2/3)
-    assert step.delta.tolist() == pytest.approx([5 / 3, 2 / 3])

@@ -89,14 +89,6 @@ def test_a_newcomers_own_bias_starts_at_zero_and_touches_nobody_elses() -> None:
     assert after == pytest.approx({"a": 2.0, "b": 6.0, "c": 4.0})  # .5 (9 - 1)
 
 
-def test_a_newcomer_moves_the_one_average_bias_slowly() -> None:
-    algorithm, state = built(beta=0.5, bias="average"), learned("average")
-    step = algorithm.update(state, of_values(1.0, 3.0, 7.0, 9.0))
-    # m = 19/3; alpha = 3/4: (1 + 19 - 3 4) / 4 = 2; c = (4 + 16/3) / 2 = 14/3
-    assert step.delta.tolist() == pytest.approx([2.0])
-    assert float(step.state.bias) == pytest.approx(14 / 3)
-
-
 def test_without_peers_nothing_is_learned() -> None:
     algorithm, state = built(), learned("average")
     step = algorithm.update(state, of_values(5.0))

@@ -70,10 +70,6 @@ def numbers(study: Study) -> tuple[float, ...]:
     return (LONGEST_NUMBER,) * study.task.input_shape[0]
 
 
-def test_a_study_of_few_columns_needs_much_less_than_what_a_frame_can_have() -> None:
-    assert most_head_bytes(study_of(30)) < 2**19
-
-
 @pytest.mark.parametrize("num_columns", [3, 30, 1000])
 def test_the_longest_honest_introduction_and_description_fit(num_columns: int) -> None:
     study = study_of(num_columns)
@@ -153,11 +149,6 @@ def test_columns_are_read_up_to_the_first_wrong_one(wrong: tuple[Any, ...]) -> N
     with pytest.raises(ValidationError) as problem:
         Scaling(mean=wrong, deviation=wrong)
     assert problem.value.error_count() == 2  # one each
-
-
-@pytest.mark.parametrize("num_columns", [3, 1000])
-def test_a_study_that_can_be_sent_is_not_refused(num_columns: int) -> None:
-    assert problem_with_heads(study_of(num_columns)) is None
 
 
 def test_a_study_of_too_many_columns_is_refused_with_their_number_and_the_remedy() -> None:

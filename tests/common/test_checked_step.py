@@ -59,12 +59,6 @@ def played(step: Any, first: Any = None, **changes: Any) -> RunState:
     return advance(before, algorithm, answers, arm="mine", user="own", quorum=1)[0]
 
 
-def test_a_step_as_it_should_be_is_taken() -> None:
-    after = played(GOOD)
-    assert after.params.tolist() == [1.0, 1.0]
-    assert after.weights == {"own": 1.0, "peer": 0.5}
-
-
 def test_a_round_whose_aggregate_overflowed_is_skipped_whatever_its_weights_are() -> None:
     wild = {"own": 1.0, "peer": float("nan")}
     after = played(replace(GOOD, delta=torch.full((2,), torch.inf), weights=wild))
@@ -76,13 +70,11 @@ def test_a_round_whose_aggregate_overflowed_is_skipped_whatever_its_weights_are(
     ("changes", "said"),
     [
         ({"delta": torch.ones(1)}, r"`delta`.* shape \(1,\).*\(2,\)"),  # added to every parameter
-        ({"delta": torch.ones(2, 1)}, r"`delta`.* shape \(2, 1\)"),
         ({"delta": torch.ones(2, dtype=torch.float64)}, "torch.float64"),
         ({"delta": torch.ones(2, requires_grad=True)}, "detach"),
         ({"delta": [1.0, 1.0]}, "`delta` is a list"),
         ({"weights": {"own": 1.0, "peer": float("nan")}}, "weight of peer is nan"),
         ({"weights": {"own": 1.0, "peer": -0.1}}, "weight of peer is -0.1"),
-        ({"weights": {"own": 1.0, "peer": float("inf")}}, "weight of peer is inf"),
         ({"weights": {"own": 1.0, "peer": torch.tensor(0.5)}}, "weight of peer is a Tensor"),
         ({"weights": {"own": 1.0, "peer": True}}, "weight of peer is a bool"),
         ({"weights": {"own": 1.0}}, "no weight of peer"),
@@ -201,23 +193,6 @@ def test_what_is_let_through_comes_back_exactly(kept: Any, tmp_path: Path) -> No
 # -- A state comes back from its file as it went in, however its tensors lie in memor ------------
 
 TEN_VALUES = torch.arange(10.0)
-
-
-@pytest.mark.parametrize(
-    ("params", "kept"),
-    [
-        (TEN_VALUES[2:5], TEN_VALUES[2:5]),  # the same memory twice
-        (TEN_VALUES[::2], (TEN_VALUES[1:3], torch.zeros(0), torch.zeros(0))),
-        (TEN_VALUES, TEN_VALUES.expand(2, 10)),
-    ],
-)
-def test_views_and_shared_tensors(tmp_path: Path, params: torch.Tensor, kept: Any) -> None:
-    state = RunState(round=3, params=params, algorithm_state=kept)
-    checkpoint.save(tmp_path / "state", state, arm="a", study_digest="d")
-    back = checkpoint.load(tmp_path / "state", state, arm="a", study_digest="d")
-    assert back.round == 3
-    torch.testing.assert_close(back.params, params)
-    torch.testing.assert_close(back.algorithm_state, kept)
 
 
 def test_a_bit_that_the_disk_lost_is_noticed_wherever_it_was(tmp_path: Path) -> None:

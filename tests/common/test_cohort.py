@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -107,22 +106,6 @@ def test_the_answers_are_those_of_whole_vectors(dim: int) -> None:
     )
 
 
-def test_blocks_cover_every_value_once_and_in_order() -> None:
-    hospitals = as_cohort(*(torch.arange(300_000.0) + i for i in range(3)))
-    parts = [(place, [row.clone() for row in rows]) for place, rows in hospitals.blocks()]
-    assert parts[0][0].start == 0
-    assert all(a.stop == b.start for (a, _), (b, _) in pairwise(parts))
-    for i, each in enumerate(hospitals.updates):
-        assert torch.equal(torch.cat([rows[i] for _, rows in parts]), each.delta)
-
-
-@pytest.mark.parametrize("num_vectors", [1, 10, 65, 1000])
-@pytest.mark.parametrize("dim", [5_000_000, 11_181_642, 100_000_000])
-def test_a_block_of_all_vectors_is_at_most_half_of_one(dim: int, num_vectors: int) -> None:
-    widths = {place.stop - place.start for place in vectors.block_places(dim, num_vectors)}
-    assert max(widths) * num_vectors <= dim / 2
-
-
 def test_a_small_distance_between_long_vectors_survives_in_the_gram_matrix() -> None:
     random = torch.Generator().manual_seed(2)
     own = 1000 + torch.randn(100_000, generator=random)
@@ -135,11 +118,6 @@ def test_a_small_distance_between_long_vectors_survives_in_the_gram_matrix() -> 
 def test_values_whose_squares_overflow_float32_have_a_distance() -> None:
     [measured] = as_cohort(torch.tensor([3e20, 0.0]), torch.tensor([0.0, 4e20])).distances_to_own()
     assert math.isclose(measured, 5 / 3, rel_tol=1e-6)
-
-
-def test_a_weight_too_few_is_noticed() -> None:
-    with refused(ValueError, 1, 2):
-        as_cohort(torch.ones(2), torch.ones(2)).weighted_sum(torch.ones(1))
 
 
 def test_finite_values_whose_sum_is_too_large_for_float32_are_finite() -> None:
@@ -181,15 +159,6 @@ def both(
         MemoryCohort(own, {u.agent: u for u in others}),
         DiskCohort(stored_own, {u.agent: u for u in stored}, folder),
     )
-
-
-def test_a_stored_update_is_the_same_update(tmp_path: Path) -> None:
-    update = updates(1000, attachment_sizes={"radius": 1})[0]
-    stored = store(tmp_path, update)
-    assert torch.equal(stored.delta, update.delta)
-    assert (stored.agent, stored.round, stored.num_samples) == ("h0", 1, 10)
-    assert stored.attachments == update.attachments
-    assert [file.name for file in tmp_path.iterdir()] == ["h0.f32"]
 
 
 @pytest.mark.parametrize("dim", [1, 7, 1_000_003])

@@ -25,12 +25,6 @@ def cohort(**deltas: tuple[int, list[float]]) -> MemoryCohort:
     return MemoryCohort(own, {other.agent: other for other in others})
 
 
-def test_training_counts_its_mini_batches() -> None:
-    assert Training(steps=7, batch_size=4).steps_with(100) == 7
-    assert Training(epochs=2, batch_size=4).steps_with(9) == 6  # 4, 4 and 1, twice
-    assert Training(epochs=1, batch_size=4).steps_with(3) == 1
-
-
 def test_where_all_take_equally_many_the_cohort_is_the_one_given() -> None:
     given = cohort(own=(8, [3.0, 4.0]), peer=(7, [6.0, 8.0]))  # two steps each
     same, factors = as_of_equal_steps(given, EPOCHS.steps)

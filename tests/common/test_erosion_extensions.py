@@ -1,8 +1,7 @@
 """Weight Erosion's extensions: sizes, layers, cosine, the cone, and an automatic penalty."""
 
-import tempfile
+import re
 from math import acos, degrees, sqrt
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,12 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from erosion.flower.rules import rule_of
-from erosion.simulation.simulator import simulate, timeless
-from erosion.simulation.testbed import study_path
-from erosion.simulation.testbed_sites import site_of
-from erosion.sources import make_hospitals
-from erosion_client.training.hospital import Hospital
 from erosion_common.aggregation.cohort import MemoryCohort
 from erosion_common.algorithms.base import Algorithm
 from erosion_common.algorithms.weight_erosion import (
@@ -31,7 +24,7 @@ from erosion_common.algorithms.weight_erosion import (
 from erosion_common.errors import StudyError
 from erosion_common.rounds.selection import SelectedSettings, chosen
 from erosion_common.settings.base import validate
-from erosion_common.study.study import Study, load_study, study_from_json
+from erosion_common.study.study import Study, study_from_json
 from experiments.papers.rules import EXPLORED, SLOW
 from tests.support.contexts import context
 from tests.support.hand_sized import cohort, course, update
@@ -144,11 +137,7 @@ def test_the_users_update_may_vanish_in_the_layers_that_count() -> None:
     [
         ({"layer_weights": {"fc": 0.0}}, ("layer_weights", "'fc'", "1.weight, 1.bias")),
         ({"layer_weights": {"1": 0.0}}, ("layer_weights", "all 0")),
-        ({"layer_weights": {"1.bias": -1}}, ("layer_weights.1.bias = -1",)),
         ({"distance_penalty": "fast"}, ("distance_penalty = 'fast'", "'auto'")),
-        ({"erosion_share": 0}, ("erosion_share = 0",)),
-        ({"cone_angle": 100}, ("cone_angle = 100", "90")),
-        ({"distance": "manhattan"}, ("distance = 'manhattan'", "'euclidean'", "'cosine'")),
     ],
 )
 def test_bad_parameters_are_refused_when_the_study_is_read(
@@ -202,20 +191,13 @@ def right_angles() -> MemoryCohort:
     return cohort(update("own", 4.0, 0.0), update("a", 0.0, 4.0))
 
 
-def test_a_run_is_warned_once_the_updates_fit_into_no_cone() -> None:
+def test_a_run_is_warned_or_stopped_once_the_updates_fit_into_no_cone() -> None:
     narrow, wide = (
         course(built(cone="warn", cone_angle=angle), right_angles())[0] for angle in (44.0, 46.0)
     )
-    assert (wide.outcome, wide.note) == ("done", "")
-    assert narrow.outcome == "done"
-    assert narrow.note == (
-        "the updates that still have weight fit into no cone of 44 degrees"
-        " (the narrowest around them has 45)"
-    )
+    assert (narrow.outcome, wide.outcome, wide.note) == ("done", "done", "")
+    assert re.findall(r"\d+", narrow.note) == ["44", "45"]  # the narrowest around them
     assert torch.equal(narrow.delta, wide.delta)
-
-
-def test_a_run_is_stopped_once_the_updates_fit_into_no_cone() -> None:
     algorithm = built(cone="stop", cone_angle=44.0)
     start = algorithm.init(2)
     step = algorithm.update(start, right_angles())
@@ -316,33 +298,8 @@ def test_a_candidate_may_be_a_preset() -> None:
     assert as_it_is.arms == study.arms
 
 
-def test_what_stays_at_a_site_is_its_own_affair_in_stock_flower() -> None:
-    rule = rule_of("weight_erosion", {"preset": "recommended"})
-    assert isinstance(rule, WeightErosion)
-    assert (rule.own_parameters, rule.distance_penalty) == ((), "auto")
-
-
 def test_every_preset_says_all_that_another_may_have_said() -> None:
     assert len({frozenset(values) for values in PRESETS.values()}) == 1
-
-
-def test_a_hospital_with_the_users_patients_keeps_its_weight_and_a_miscoded_one_loses_it() -> None:
-    study = load_study(study_path("breast-cancer"))
-    values = study.model_dump(mode="json")
-    values["arms"] = {
-        "recommended": {"algorithm": "weight_erosion", "preset": "recommended"},
-        "paper": {"algorithm": "weight_erosion", "preset": "paper"},
-    }
-    values["evaluation"]["compare"] = None
-    study = Study.model_validate(values)
-    with tempfile.TemporaryDirectory() as folder:
-        files = make_hospitals(study, Path(folder), None)
-        hospitals = {name: Hospital(site_of(name, file)) for name, file in files.items()}
-        found = simulate(study, hospitals, clock=timeless)
-    recommended, paper = found.finals["recommended"].weights, found.finals["paper"].weights
-    assert recommended["alike"] > 0.3
-    assert recommended["miscoded"] == 0
-    assert set(paper.values()) == {1.0, 0.0}  # the user's own, and everybody else's
 
 
 def test_the_papers_preset_is_what_the_keys_stand_at() -> None:

@@ -12,7 +12,7 @@ from erosion_common.algorithms.base import Step
 from erosion_common.algorithms.evidence_erosion import EvidenceErosion, EvidenceErosionState
 from erosion_common.learning.local_sgd import LocalResult, Samples, train_locally
 from tests.support.contexts import context
-from tests.support.local_works import U, along, layout, local_round, work
+from tests.support.local_works import along, layout, local_round, work
 
 
 def update(agent: str, *delta: float, noise: float, num_samples: int = 10) -> Update:
@@ -100,12 +100,6 @@ def test_the_noise_is_that_of_two_halves_without_the_bias() -> None:
 def test_with_no_own_parameters_the_noise_has_the_bias_in_it() -> None:
     outcome = EvidenceErosion(own_parameters=()).train(work(labels=(0, 1)))
     assert outcome.attachments["noise"].tolist() == pytest.approx([1.0])  # |0.5 U|^2
-
-
-def test_equal_halves_have_no_noise() -> None:
-    outcome = local_round(EvidenceErosion(own_parameters=()), work(labels=(1,) * 6), layout)
-    assert outcome.attachments["noise"].tolist() == [0.0]
-    assert outcome.delta.tolist() == pytest.approx((0.5 * U).tolist())
 
 
 def test_a_step_more_in_one_half_is_no_noise() -> None:

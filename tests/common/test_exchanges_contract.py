@@ -212,13 +212,6 @@ def test_nothing_that_a_hospital_sends_moves_others_far_without_being_measured(n
         assert longest(*played_rounds(name, sends)) < 10 * usual, lie
 
 
-@every_algorithm
-def test_alone_a_played_round_is_local_training(name: str) -> None:
-    played = play(name, first(name), {}, ("a",))
-    (trained,) = (answer for answer in played.own if isinstance(answer, Update))
-    torch.testing.assert_close(played.after.params - first(name).params, trained.delta)
-
-
 @pytest.mark.parametrize(
     ("tensor", "terms", "reason"),
     [

@@ -11,7 +11,6 @@ from erosion_common.algorithms.base import Ask, RoundStart, SiteAnswer
 from erosion_common.algorithms.fedavg import FedAvg
 from erosion_common.algorithms.fedlin import FedLin
 from erosion_common.learning.local_work import LocalOutcome, LocalWork
-from erosion_common.learning.training import Training
 from erosion_common.rounds.records import Absence, Answer, RunState
 from erosion_common.rounds.round import Round, first_state
 from tests.support.contexts import CONTEXT
@@ -136,9 +135,3 @@ def test_a_user_that_is_absent_in_the_second_exchange_costs_the_round() -> None:
         "the user's own site is absent: did not answer within 2 s",
     )
     assert torch.equal(after.params, before.params)
-
-
-def test_it_refuses_training_that_is_not_plain_sgd() -> None:
-    problem = FedLin().problem_with_training(Training(steps=2, momentum=0.9))
-    assert problem is not None
-    assert "momentum" in problem

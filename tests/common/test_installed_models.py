@@ -156,13 +156,10 @@ return Net(3, 2)"""
 
 FAULTY = {
     "raise ValueError('no luck')": "could not be made: ValueError: no luck. Correct the package",
-    "raise SystemExit(3)": "could not be made: SystemExit: 3",
     "return None": "gave a NoneType; it must give an nn.Module",
     "return nn.Flatten()": "has no parameter that is trained",
     "return nn.LazyLinear(2)": "has no shape yet. Give lazy layers their sizes",
     "return nn.Linear(3, 2).double()": "weight is torch.float64; what is trained travels as",
-    "return nn.Linear(3, 2).to(torch.bfloat16)": "weight is torch.bfloat16; what is trained",
-    "return nn.Linear(3, 2, dtype=torch.complex64)": "weight is torch.complex64",
     "return nn.Linear(4, 2)": "cannot be trained on inputs of shape ('n', 3): RuntimeError: mat1",
     "return nn.Linear(3, 5)": "gives a tensor of shape (2, 5) for 2 patients; the study's task",
     "return nn.LSTM(3, 2)": "gives a tuple for 2 patients",

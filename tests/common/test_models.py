@@ -44,10 +44,6 @@ def test_a_model_has_the_expected_size_and_output(
     assert list(model.buffers()) == []
 
 
-def test_logistic_regression_starts_at_zero() -> None:
-    assert not flat_parameters(build_model(Logistic(), (4,), 2, seed=5)).any()
-
-
 def test_logistic_regression_can_start_from_a_cut_off_normal() -> None:
     start = flat_parameters(build_model(Logistic(start_deviation=0.5), (2000,), 2, seed=5))
     weights, biases = start[:-2], start[-2:]
@@ -79,12 +75,6 @@ def test_the_start_depends_on_the_seed_alone_and_moves_no_other_draws() -> None:
     assert not torch.equal(first, flat_parameters(build_model(Mlp(), (4,), 2, seed=8)))
 
 
-def test_a_vector_of_another_length_is_refused() -> None:
-    model = build_model(Logistic(), (4,), 2)
-    with refused(ValueError, "(9,)", 10):
-        load_flat_parameters(model, torch.zeros(9))
-
-
 @pytest.mark.parametrize("settings", [MnistCnn(), Resnet18()])
 def test_an_image_network_refuses_a_table(settings: MnistCnn | Resnet18) -> None:
     with refused(ValueError, repr(settings.name)):
@@ -108,13 +98,6 @@ def test_names_point_to_the_parameters_in_the_flat_vector() -> None:
     flat = flat_parameters(model)
     for name, parameter in model.named_parameters():
         assert torch.equal(flat[layout[name]], parameter.detach().flatten())
-
-
-def test_laying_out_draws_no_random_number() -> None:
-    before = torch.get_rng_state()
-    layout = parameter_layout(MnistCnn(), (1, 28, 28), 10)
-    assert max(place.stop for place in layout.values()) == 356_234
-    assert torch.equal(before, torch.get_rng_state())
 
 
 # -- Draws of layers from a seed -----------------------------------------------------------------

@@ -17,7 +17,6 @@ from erosion_common.aggregation.cohort import MemoryCohort, Update
 from erosion_common.algorithms.newton import CURVATURE, FIT, Newton
 from erosion_common.errors import Refusal
 from erosion_common.protocol.performance import Coefficient
-from erosion_common.rounds import checkpoint
 from erosion_common.rounds.study import StudyOutcome
 from erosion_common.study.study import Study
 from erosion_common.tasks.task import Floats
@@ -293,16 +292,6 @@ def test_a_study_that_it_cannot_serve_is_refused_when_it_is_loaded(
     with pytest.raises(ValidationError) as problem:
         study_of(**{"task": CLASSES, **changes})
     assert "newton" in str(problem.value)
-
-
-def test_a_resumed_run_ends_alike(tmp_path: Path) -> None:
-    whole = ran(tmp_path, CLASSES).finals["newton"]
-    file = tmp_path / "checkpoint.safetensors"
-    checkpoint.save(file, whole, arm="newton", study_digest="y")
-    first = replace(whole, round=0, algorithm_state=Newton().build(context()).init(8))
-    again = checkpoint.load(file, first, arm="newton", study_digest="y")
-    assert again.algorithm_state.has_converged
-    assert torch.equal(again.algorithm_state.errors, whole.algorithm_state.errors)
 
 
 def test_the_root_that_travels_is_of_the_hessian() -> None:

@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 from scipy.stats import chi2
 from torch import Tensor, nn
 
 from erosion_common.aggregation.cohort import MemoryCohort, Update
 from erosion_common.algorithms import REGISTRY
 from erosion_common.algorithms.base import ArmBase, BuildContext
-from erosion_common.algorithms.fedavg import FedAvg
 from erosion_common.algorithms.weight_erosion import ExpectedNoise, measure, noise_in
 from erosion_common.errors import ModelError, StudyError
 from erosion_common.learning.local_sgd import gradient
@@ -41,7 +39,7 @@ from erosion_common.privacy.private_step import (
 from erosion_common.settings.base import validate
 from erosion_common.study.study import Study
 from tests.support.contexts import context
-from tests.support.local_works import DIM, along, layout, local_round, work
+from tests.support.local_works import along, layout, local_round, work
 from tests.support.refusals import refused
 from tests.support.small_study import TASK, make_study, with_missing
 
@@ -242,15 +240,6 @@ def test_a_step_is_the_mean_of_the_cut_gradients_and_noise_by_hand() -> None:
     assert torch.stack(noised).mean(dim=0).abs().max() < 0.15
 
 
-def test_the_same_request_has_the_same_noise_and_another_sum_has_another() -> None:
-    step = replace(STEP, noise_multiplier=1.0)
-    one, other = work(labels=(1, 1)), work(labels=(1, 0))
-    assert torch.equal(taken(one, step), taken(one, step))
-    noise = [taken(of, step) - taken(of, STEP) for of in (one, other)]
-    assert (noise[0] - noise[1]).norm() > 0.1
-    assert not torch.equal(taken(one, step), taken(one, replace(step, key=b"another request")))
-
-
 def test_decay_pulls_the_step_as_in_local_training() -> None:
     of = work(2.0, labels=(1,))
     plain = along(taken(of, STEP))
@@ -304,14 +293,6 @@ def test_what_a_peer_sends_and_keeps_depends_on_its_patients_through_noised_step
             assert all(torch.equal(left[key], right[key]) for key in left)
 
 
-@private_methods
-def test_its_user_takes_part_without_noise(name: str) -> None:
-    arm = REGISTRY[name](algorithm=name)
-    outcome = local_round(arm, patients(1, is_user=True), layout)
-    assert outcome.delta.shape == (DIM,)
-    assert bool(outcome.delta.isfinite().all())
-
-
 def test_every_other_method_says_why_it_cannot() -> None:
     said = {
         name: arm(algorithm=name).problem_with_privacy()
@@ -331,13 +312,6 @@ def test_a_method_with_one_step_more_promises_nothing(
     kind = REGISTRY[name]
     monkeypatch.setattr(kind, "site_steps", lambda arm: {"length": arm.train, "train": arm.train})
     assert kind.user_only or kind(algorithm=name).problem_with_privacy()
-
-
-def test_a_study_whose_method_has_one_step_more_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert make_study(privacy=PRIVACY).privacy is not None
-    monkeypatch.setattr(FedAvg, "site_steps", lambda arm: {"length": arm.train, "train": arm.train})
-    with refused(ValidationError, "[privacy]", "arms.fedavg"):
-        make_study(privacy=PRIVACY)
 
 
 def test_halves_keep_a_patients_rows_together_and_have_noise_of_their_own() -> None:
@@ -461,14 +435,11 @@ def test_erosion_does_not_take_noise_for_a_difference(name: str) -> None:
         ({"selection": {"folds": 2}}, "trials"),
         ({"evaluation": {"folds": 5}}, "fold"),
         ({"scaling": "federated"}, 'scaling = "user"'),
-        ({"scaling": "local"}, 'scaling = "user"'),
         ({"task": {**TASK, "class_weights": "balanced"}}, "class_weights"),
         ({"task": with_missing("impute")}, "mean"),
         ({"arms": ["local"]}, "arm"),
         ({"arms": ["fedavg", "scaffold"]}, "arms.scaffold"),
         ({"arms": ["fedlin"]}, "arms.fedlin"),
-        ({"privacy": {**PRIVACY, "epsilon": 0}}, "epsilon"),
-        ({"privacy": {**PRIVACY, "delta": 0.1}}, "delta"),
         ({"privacy": {"epsilon": 1}}, "learning_rate"),
     ],
 )

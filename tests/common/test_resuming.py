@@ -12,7 +12,6 @@ from erosion_common.protocol.messages import StepResult, TrainRequest, TrainResu
 from erosion_common.rounds.presence import BackOff, too_slow
 from erosion_common.rounds.records import Absence
 from erosion_server.coordination.folder_store import FolderStore
-from erosion_server.run.findings import absences
 from erosion_server.run.run_folder import open_run_folder
 from tests.support.open_study import everybody, outcomes, study
 from tests.support.scripted import Kept, Scripted, step_result, study_run, trained
@@ -150,24 +149,6 @@ def test_a_run_that_goes_on_keeps_its_hospitals_and_takes_no_newcomer() -> None:
     assert second.turned_away[0][0] == "c"
 
 
-def test_an_open_run_that_goes_on_takes_newcomers() -> None:
-    kept = Kept()
-
-    def respond(name: str, request: TrainRequest) -> TrainResult:
-        if request.round == 3:
-            raise KilledError
-        return trained(name, request)
-
-    first = Scripted(study(), respond)
-    first.join("a", "b")
-    with pytest.raises(KilledError):
-        study_run(first, kept)
-    study_run(everybody(study()), kept)
-    assert outcomes(kept, "c") == ["absent", "absent", "accepted", "accepted"]
-    (absent,) = absences(["a", "b", "c"], "a", {"fedavg": kept.records})
-    assert (absent.rounds, absent.everywhere) == ({"fedavg": 2}, False)
-
-
 # -- Hospitals that live and do not answer: rounds wait for them less and less often -------------
 
 
@@ -201,18 +182,19 @@ def test_an_answer_in_time_makes_up_for_all_that_came_late() -> None:
     assert transport.clock == len(late_in) * 10.0
 
 
-@pytest.mark.parametrize("quorum", [2, 3])
-def test_whom_a_quorum_needs_is_asked_in_every_round(quorum: int) -> None:
+@pytest.mark.parametrize(("late", "quorum"), [("b", 2), ("b", 3), ("a", 2)])
+def test_the_user_and_whom_a_quorum_needs_are_asked_in_every_round(late: str, quorum: int) -> None:
     def respond(name: str, request: TrainRequest) -> TrainResult | None:
-        return None if name == "b" and request.round < 5 else trained(name, request)
+        return None if name == late and request.round < 5 else trained(name, request)
 
     federation = {"quorum": quorum, "max_skipped_rounds": 5}
     transport, kept = everybody(study(rounds=6, federation=federation), respond=respond), Kept()
     study_run(transport, kept)
-    asked = [number for name, number, _ in transport.log if name == "b"]
-    assert asked == ([1, 2, 3, 5, 6] if quorum == 2 else [1, 2, 3, 4, 5, 6])
+    spared = (late, quorum) == ("b", 2)
+    asked = [number for name, number, _ in transport.log if name == late]
+    assert asked == ([1, 2, 3, 5, 6] if spared else [1, 2, 3, 4, 5, 6])
     skipped = [record.round for record in kept.records if record.outcome == "skipped"]
-    assert skipped == ([] if quorum == 2 else [1, 2, 3, 4])
+    assert skipped == ([] if spared else [1, 2, 3, 4])
 
 
 def test_after_a_skipped_round_everybody_is_asked() -> None:
@@ -226,16 +208,6 @@ def test_after_a_skipped_round_everybody_is_asked() -> None:
     study_run(transport, kept)
     assert [r.round for r in kept.records if r.outcome == "skipped"] == [6]
     assert outcomes(kept, "b") == ["absent"] * 6 + ["accepted"]
-
-
-def test_the_user_is_always_asked() -> None:
-    def respond(name: str, request: TrainRequest) -> TrainResult | None:
-        return None if name == "a" and request.round < 5 else trained(name, request)
-
-    slow_user = study(rounds=6, federation={"max_skipped_rounds": 5})
-    transport, kept = everybody(slow_user, respond=respond), Kept()
-    study_run(transport, kept)
-    assert [number for name, number, _ in transport.log if name == "a"] == [1, 2, 3, 4, 5, 6]
 
 
 def test_who_answers_the_first_exchange_and_not_the_second_is_late_too() -> None:

@@ -59,13 +59,6 @@ def test_krum_follows_the_hospital_with_the_nearest_neighbours() -> None:
     assert step.weights == {"own": 0.0, "a": 1.0, "b": 0.0, "c": 0.0, "d": 0.0}
 
 
-def test_krum_prefers_the_user_where_scores_are_equal() -> None:
-    # n = 3, f = 0: one neighbour each; own and a are each other's.
-    step = step_of("krum", of_values(1.0, 2.0, 9.0))
-    assert step.delta.tolist() == [1.0]
-    assert step.weights == {"own": 1.0, "a": 0.0, "b": 0.0}
-
-
 @pytest.mark.parametrize("dim", [31, 1001, 5000])
 @pytest.mark.parametrize("name", ["krum", "multi_krum"])
 def test_rounding_does_not_decide_between_equal_scores(name: str, dim: int) -> None:
@@ -176,17 +169,6 @@ def test_one_weiszfeld_step_by_hand() -> None:
     assert step.weights == pytest.approx({"own": 1.0, "a": 28 / 21, "b": 12 / 21})
 
 
-def test_the_geometric_median_can_count_samples() -> None:
-    hospitals = cohort(
-        update("own", 0.0, num_samples=1),
-        update("a", 1.0, num_samples=2),
-        update("b", 11.0, num_samples=7),
-    )
-    step = step_of("geometric_median", hospitals, steps=2, weighting="samples")
-    expected = rfa(np.array([[0], [1], [11]], np.float32), np.array([1.0, 2.0, 7.0]), 2, 1e-6)
-    assert step.delta.tolist() == pytest.approx(expected.tolist())
-
-
 # -- Centered clipping ---------------------------------------------------------------------------
 
 
@@ -261,20 +243,12 @@ def test_the_user_alone_trains_locally(name: str) -> None:
     [
         ("krum", 4, {"num_byzantine": 1}, "1 5 4 'trimmed_mean' 1"),
         ("krum", 8, {"num_byzantine": 4}, "4 11 8 2 'trimmed_mean' 3"),
-        ("krum", 2, {"num_byzantine": 0}, "0 3 2 'fedavg'"),
         ("krum", 2, {}, "3 2 'fedavg'"),
-        ("multi_krum", 6, {"num_byzantine": 2}, "2 7 6 1 'trimmed_mean' 2"),
         ("multi_krum", 5, {"num_selected": 5}, "5 5 1 4"),
         ("trimmed_mean", 4, {"num_byzantine": 2}, "2 5 4 1"),
-        ("trimmed_mean", 2, {}, "1 3 2 'fedavg'"),
         ("coordinate_median", 2, {}, "3 2 'fedavg'"),
         ("geometric_median", 2, {}, "3 2 'fedavg'"),
-        ("krum", 5, {"num_byzantine": -1}, "-1 0"),
         ("krum", 5, {"num_byzantine": "many"}, "'many' 'auto'"),
-        ("geometric_median", 5, {"steps": 0}, "0 1"),
-        ("geometric_median", 5, {"smoothing": 0}, "0 0"),
-        ("centered_clipping", 5, {"radius": 0}, "0 0"),
-        ("centered_clipping", 5, {"centre": "mean"}, "'mean' 'previous' 'own'"),
     ],
 )
 def test_a_study_that_a_rule_does_not_fit_is_refused(

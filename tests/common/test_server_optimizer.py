@@ -19,13 +19,8 @@ from erosion_common.algorithms.server_optimizer import (
     ServerOptimizer,
     ServerYogi,
 )
-from erosion_common.errors import StudyError
-from erosion_common.settings.base import validate
-from erosion_common.study.study import Study
 from tests.support.contexts import CONTEXT
 from tests.support.hand_sized import course, of_values
-from tests.support.refusals import refused
-from tests.support.small_study import make_study
 
 
 def summing() -> Algorithm[int]:
@@ -109,13 +104,6 @@ def test_a_skipped_round_leaves_the_moments_alone() -> None:
     assert float(steps[2].delta) == pytest.approx(1.5)
 
 
-def test_the_method_still_decides_who_is_asked() -> None:
-    algorithm = ServerAdam().wrap(summing())
-    last = course(algorithm, of_values(1.0), of_values(1.0))[-1]
-    assert algorithm.asks(last.state, "a")
-    assert not algorithm.asks(last.state, "b")
-
-
 def test_a_study_can_name_it_in_short_or_in_full() -> None:
     short = BiasCorrection.model_validate({"server_optimizer": "adam"})
     assert short.server_optimizer == ServerAdam()
@@ -126,39 +114,3 @@ def test_a_study_can_name_it_in_short_or_in_full() -> None:
         read.validate_python("sgd")
     with pytest.raises(ValidationError):
         read.validate_python({"name": "momentum", "momentum": 1.0})
-
-
-def test_bias_correction_with_momentum_keeps_both_states() -> None:
-    algorithm = BiasCorrection(
-        alpha=0.5, beta=0.5, warm_up=False, server_optimizer=ServerMomentum(momentum=0.5)
-    ).build(CONTEXT)
-    first, second = course(algorithm, of_values(0.0, 4.0), of_values(0.0, 4.0))
-    assert float(first.delta) == pytest.approx(2.0)  # c = 0
-    # c = 2: (4 - 2) / 2 = 1, and half of the first step
-    assert float(second.delta) == pytest.approx(2.0)
-    assert float(second.state.method.bias) == pytest.approx(3.0)
-
-
-@pytest.mark.parametrize(
-    ("name", "parameters", "named"),
-    [
-        ("bias_correction", {"alpha": 1.5}, ("alpha = 1.5",)),
-        ("bias_correction", {"beta": 0}, ("beta = 0",)),
-        ("bias_correction", {"contraction": 2}, ("contraction = 2",)),
-        ("bias_correction", {"bias": "both"}, ("bias = 'both'", "'average'", "'per_hospital'")),
-        ("weighted_gradient", {"alpha": -1}, ("alpha = -1",)),
-        ("weighted_gradient", {"horizon": 0}, ("horizon = 0",)),
-        ("weighted_gradient", {"server_optimizer": "sgd"}, ("name = 'sgd'", "'yogi'")),
-        (
-            "weighted_gradient",
-            {"server_optimizer": {"name": "adam", "beta1": 0.5}},
-            ("server_optimizer.beta1", "beta_1"),
-        ),
-    ],
-)
-def test_bad_parameters_are_refused_when_the_study_is_read(
-    name: str, parameters: dict[str, object], named: tuple[str, ...]
-) -> None:
-    raw = make_study().model_dump(mode="json") | {"arms": {name: parameters}}
-    with refused(StudyError, f"arms.{name}", *named):
-        validate(Study, raw, "Study", StudyError)

@@ -21,7 +21,7 @@ from erosion_common.learning.training import Training
 from erosion_common.study.privacy import problem_with_inputs
 from erosion_common.tasks.inputs import TabularTask
 from erosion_common.tasks.regression import Regression
-from erosion_common.tasks.task import Loss
+from erosion_common.tasks.task import Loss, Task
 from tests.support.refusals import refused
 from tests.support.small_study import make_study
 from tests.support.stacks import IMAGES, jobs, settings
@@ -80,16 +80,15 @@ def test_pulls_end_alike_beside_hospitals_without_one(training: dict[str, Any]) 
     assert_alike(some(), some())
 
 
-@pytest.mark.parametrize("outcome", ["regression", "survival", "classification"])
-def test_every_outcome_s_loss_is_the_same(outcome: str) -> None:
-    task = example(outcome)
+WEIGHTED = classes_of(3, class_weights=[1.0, 5.0, 0.2])
+
+
+@pytest.mark.parametrize(
+    "task", [*map(example, ("regression", "survival", "classification")), WEIGHTED]
+)
+def test_every_outcome_s_loss_is_the_same(task: Task) -> None:
     assert why_not_stacked(Mlp(), task, settings(steps=3)) == ""
     assert_alike(jobs(settings(steps=3), task=task), jobs(settings(steps=3), task=task))
-
-
-def test_given_class_weights_are_the_same() -> None:
-    task = classes_of(3, class_weights=[1.0, 5.0, 0.2])
-    assert_alike(jobs(settings(epochs=2), task=task), jobs(settings(epochs=2), task=task))
 
 
 def test_hospitals_of_other_settings_or_much_longer_training_are_other_stacks(

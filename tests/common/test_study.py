@@ -1,6 +1,5 @@
 """The study file: the files it accepts, and its messages about those it refuses."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -80,19 +79,6 @@ def test_a_table_study_is_read(tmp_path: Path) -> None:
     assert study.comparison == ("weight_erosion", ("local", "ridge", "boosted_trees"))
 
 
-def test_an_image_study_is_read(tmp_path: Path) -> None:
-    assert loaded(tmp_path, IMAGES).task.input_shape == (1, 28, 28)
-
-
-def test_arms_without_parameters_can_be_listed(tmp_path: Path) -> None:
-    text = TABLE.removesuffix(ARMS).replace(
-        "rounds = 30", 'rounds = 30\narms = ["local", "fedavg"]'
-    )
-    study = loaded(tmp_path, text)
-    assert [arm.algorithm for arm in study.arms.values()] == ["local", "fedavg"]
-    assert study.comparison == ("fedavg", ("local", "ridge", "boosted_trees"))
-
-
 @pytest.mark.parametrize(
     ("arms", "comparison"),
     [
@@ -160,19 +146,14 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     ("old", "new", "named"),
     [
         ("rounds = 30", "rounds = 0", "rounds"),
-        ("rounds = 30", "rounds = 2.5", "rounds"),
         ("rounds = 30", "rounds = 30\nsed = 1", "sed seed"),
-        ("[training]\nsteps = 5\n", "", "training"),
         ('user = "a"', 'user = "A B"', "user"),
-        ("rounds = 30", 'rounds = 30\nscaling = "globally"', "scaling"),
         ('user = "a"', 'user = "z"', "user z"),
         ('"b", "c"]', '"b", "all"]', "hospitals[2]"),
         ('"b", "c"]', '"b", "b"]', "hospitals b"),
         ('["a", "b", "c"]', "[]", "hospitals"),
         ('["a", "b", "c"]', '["a"]', "federation.quorum"),
         ('kind = "tabular"', 'kind = "table"', "task.kind"),
-        ('kind = "tabular"\n', "", "task.kind"),
-        ('target = "outcome"\n', "", "task.target"),
         ('["benign", "malignant"]', '["benign"]', "task.classes"),
         ('["benign", "malignant"]', '["benign", "benign"]', "task.classes"),
         (
@@ -186,21 +167,12 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
         ("[0, 1]", "[0]", "task.features[sex].categories"),
         ("[0, 1]", "[0, 0.0]", "task.features[sex].categories"),
         ('name = "mlp"', 'name = "mpl"', "model.name"),
-        ("[8]", "[8, 0]", "model.hidden[1]"),
         *(("[8]", f"[{width}]", "model.hidden[0]") for width in (1_000_001, 2**62, 10**19)),
         ("[8]", "[1000000, 1000000]", "1,000,007,000,002 1,000,000,000"),
-        ("[8]", f"{[1] * 101}", "model.hidden"),
-        ("[training]", "[training]\nweight_decay = 1.01e12", "training.weight_decay"),
         ('name = "mlp"\nhidden = [8]', 'name = "mnist_cnn"', "model.name"),
         ("steps = 5", "steps = 5\nepochs = 1", "training"),
         ("steps = 5\n", "", "training"),
         ("steps = 5", 'steps = 5\noptimizer = "adam"\nmomentum = 0.9', "training"),
-        ("steps = 5", "steps = 5\nlearning_rate = nan", "training.learning_rate"),
-        (
-            "distance_penalty = 0.02",
-            "distance_penalty = -0.1",
-            "arms.weight_erosion.distance_penalty",
-        ),
         (
             "distance_penalty",
             "distance_penalti",
@@ -229,12 +201,6 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
             '[evaluation]\ncompare = ["fedavg", "ditto"]\n[training]',
             "evaluation.compare",
         ),
-        (
-            "[training]",
-            '[evaluation]\ncompare = ["local", "local"]\n[training]',
-            "evaluation.compare",
-        ),
-        ("[training]", "[evaluation]\ntest_share = 1.5\n[training]", "evaluation.test_share"),
         ("[training]", "[federation]\nquorum = 9\n[training]", "federation.quorum"),
         (
             "[arms.fedavg]",
@@ -344,15 +310,3 @@ def test_what_is_no_study_is_refused(text: str) -> None:
 def properties(schema: dict[str, Any], name: str) -> dict[str, Any]:
     found: dict[str, Any] = schema["$defs"][name]["properties"]
     return found
-
-
-def test_the_json_schema_knows_every_key() -> None:
-    schema = Study.model_json_schema()
-    assert set(schema["properties"]) == set(Study.model_fields)
-    assert schema["additionalProperties"] is False
-    assert properties(schema, "WeightErosion")["size_penalty"]["minimum"] == 0
-    assert properties(schema, "WeightErosion")["distance_penalty"]["oneOf"] == [
-        {"minimum": 0, "type": "number"},
-        {"const": "auto", "type": "string"},
-    ]
-    json.dumps(schema)

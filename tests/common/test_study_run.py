@@ -1,6 +1,6 @@
 """The driver over a scripted transport: which rounds there are, and what ends an arm."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from erosion_common.errors import RunError
-from erosion_common.protocol.messages import EvaluateRequest, Metrics, TrainRequest, TrainResult
-from erosion_common.rounds.arm import LastRound, initial_state, outlier_of
+from erosion_common.protocol.messages import EvaluateRequest, TrainRequest, TrainResult
+from erosion_common.rounds.arm import initial_state
 from erosion_common.rounds.channel import Connection, Reply, Request, Result, too_late
 from erosion_common.rounds.evaluation import evaluate_seconds
 from erosion_common.rounds.presence import UserDeclinedError
@@ -20,6 +20,22 @@ from erosion_server.run.run_folder import open_run_folder
 from tests.support.open_study import FEDERATION, everybody, outcomes, study
 from tests.support.refusals import refused
 from tests.support.scripted import Kept, Scripted, metrics, step_result, study_run, trained
+
+
+def saying(result: TrainResult, **changes: object) -> TrainResult:
+    """The same answer with another header."""
+    return replace(result, header=result.header.model_copy(update=changes))
+
+
+def amend(transport: Scripted, change: Callable[[str, TrainResult], TrainResult]) -> None:
+    """Hospitals train as before, and send what `change` makes of it."""
+    honest = transport.respond
+
+    def respond(name: str, request: TrainRequest) -> Result | Absence | None:
+        result = honest(name, request)
+        return change(name, result) if isinstance(result, TrainResult) else result
+
+    transport.respond = respond
 
 
 def test_who_does_not_answer_costs_a_round_its_deadline_and_no_more() -> None:
@@ -50,38 +66,6 @@ def test_without_the_user_rounds_are_skipped_and_then_the_run_stops() -> None:
     assert [record.outcome for record in kept.records] == ["done", "skipped", "skipped"]
 
 
-def test_the_user_is_asked_again_when_its_connection_broke() -> None:
-    broken: list[int] = []
-
-    def respond(name: str, request: TrainRequest) -> TrainResult | None:
-        if (name, request.round) == ("a", 2) and not broken:
-            broken.append(2)
-            transport.leave("a")
-            transport.at(transport.clock + 3.0, lambda script: script.join("a"))
-            return None
-        return trained(name, request)
-
-    transport, kept = everybody(study(), respond=respond), Kept()
-    study_run(transport, kept)
-    assert [record.outcome for record in kept.records] == ["done"] * 4
-    assert [entry for entry in transport.log if entry[:2] == ("a", 2)] == [("a", 2, "train")] * 2
-    assert [entry for entry in transport.log if entry[:2] == ("b", 2)] == [("b", 2, "train")]
-    assert ("left", "a") in kept.events
-
-
-def test_a_round_waits_for_the_user_to_come_back() -> None:
-    def respond(name: str, request: TrainRequest) -> TrainResult:
-        if (name, request.round) == ("c", 1):
-            transport.leave("a")
-            transport.at(5.0, lambda script: script.join("a"))
-        return trained(name, request)
-
-    transport, kept = everybody(study(), respond=respond), Kept()
-    study_run(transport, kept)
-    assert [record.outcome for record in kept.records] == ["done"] * 4
-    assert 5.0 <= transport.clock < 10.0
-
-
 def cut_off(*names: str, seconds: float) -> tuple[Scripted, Kept]:
     """Those sites are gone after the first round, for so long."""
 
@@ -98,16 +82,41 @@ def cut_off(*names: str, seconds: float) -> tuple[Scripted, Kept]:
     return transport, kept
 
 
-@pytest.mark.parametrize("seconds", [32.0, 86_400.0])
-def test_peers_that_are_cut_off_cost_time_and_no_round(seconds: float) -> None:
-    transport, kept = cut_off("b", "c", seconds=seconds)
+@pytest.mark.parametrize(
+    ("gone", "seconds"), [(("a",), 5.0), (("b", "c"), 32.0), (("b", "c"), 86_400.0)]
+)
+def test_a_user_or_peers_that_are_cut_off_cost_time_and_no_round(
+    gone: tuple[str, ...], seconds: float
+) -> None:
+    transport, kept = cut_off(*gone, seconds=seconds)
+    study_run(transport, kept)
+    assert seconds <= transport.clock <= seconds + 2
+    after = kept.events[kept.events.index(("left", gone[0])) :]
+    assert ("waits_for", *gone) in after
+    assert ("waits_for",) in after
+    assert outcomes(kept, gone[0]) == ["accepted"] * 4
+
+
+@pytest.mark.parametrize("gone", ["a", "bc"])
+def test_who_breaks_off_in_a_round_is_asked_again_in_it(gone: str) -> None:
+    """The round is late, and not lost."""
+    broken: set[str] = set()
+
+    def respond(name: str, request: TrainRequest) -> TrainResult | None:
+        if name in gone and request.round == 2 and name not in broken:
+            broken.add(name)
+            transport.leave(name)
+            transport.at(transport.clock + 300.0, lambda script: script.join(name))
+            return None
+        return trained(name, request)
+
+    of = study(federation={"longest_wait_seconds": None, "quorum": 3})
+    transport, kept = everybody(of, respond=respond), Kept()
     study_run(transport, kept)
     assert [record.outcome for record in kept.records] == ["done"] * 4
-    assert seconds <= transport.clock <= seconds + 2
-    after = kept.events[kept.events.index(("left", "b")) :]
-    assert ("waits_for", "b", "c") in after
-    assert ("waits_for",) in after
-    assert outcomes(kept, "b") == ["accepted"] * 4
+    assert [name for name, number, _ in transport.log if number == 2] == [*"abc", *gone]
+    uncut = study_run(everybody(of), Kept())
+    assert torch.equal(kept.states["fedavg"].params, uncut.finals["fedavg"].params)
 
 
 def test_a_wait_has_the_end_that_the_study_says_and_names_who_was_missing() -> None:
@@ -148,29 +157,6 @@ def test_a_quorum_or_a_user_whose_keys_are_revoked_in_the_middle_is_not_waited_f
     transport = everybody(study(federation={"longest_wait_seconds": None}), respond=respond)
     with refused(error, *said):
         study_run(transport, Kept())
-
-
-def test_a_quorum_that_breaks_off_in_a_round_is_asked_again_in_it() -> None:
-    """All peers' lines break while they train: the round is late, and not lost."""
-    broken: set[str] = set()
-
-    def respond(name: str, request: TrainRequest) -> TrainResult | None:
-        if name != "a" and request.round == 2 and name not in broken:
-            broken.add(name)
-            transport.leave(name)
-            transport.at(transport.clock + 300.0, lambda script: script.join(name))
-            return None
-        return trained(name, request)
-
-    of = study(federation={"longest_wait_seconds": None, "quorum": 3})
-    transport, kept = everybody(of, respond=respond), Kept()
-    study_run(transport, kept)
-    assert [record.outcome for record in kept.records] == ["done"] * 4
-    asked = [name for name, number, _ in transport.log if number == 2]
-    assert asked == ["a", "b", "c", "b", "c"]
-    uncut = study_run(everybody(of), Kept())
-    reached = kept.states["fedavg"].params
-    assert torch.equal(reached, uncut.finals["fedavg"].params)
 
 
 def test_a_site_that_breaks_down_whenever_it_is_asked_does_not_keep_a_round_for_ever() -> None:
@@ -220,19 +206,13 @@ def test_an_answer_that_cannot_be_used_is_recorded_in_a_few_printable_words() ->
 
 def test_a_round_whose_figures_no_model_has_is_skipped_and_leaves_none() -> None:
     def respond(name: str, request: TrainRequest) -> TrainResult:
-        result = trained(name, request)
-        if request.round != 2:
-            return result
-        figures = metrics(-700.0)  # a peer's are nobody's business
-        return replace(result, header=result.header.model_copy(update={"metrics": figures}))
+        result = trained(name, request)  # a peer's figures are nobody's business
+        return saying(result, metrics=metrics(-700.0)) if request.round == 2 else result
 
     transport, kept = everybody(study(), respond=respond), Kept()
     study_run(transport, kept)
     assert [record.outcome for record in kept.records] == ["done", "skipped", "done", "done"]
-    assert kept.records[1].note == (
-        "the user's own update was rejected: its log loss is -700, expected at least 0 and at most"
-        " 4.60517"
-    )
+    assert "-700" in kept.records[1].note
     assert [record.user_metrics is None for record in kept.records] == [False, True, False, False]
     assert outcomes(kept, "b") == ["accepted"] * 4
 
@@ -260,8 +240,7 @@ def poisons(rounds: set[int], *, times: float = 15.0) -> tuple[Scripted, Kept]:
             assert request.parameters is not None
             starts.append(request.parameters)
             astray = (request.parameters - starts[0]).abs().max() > 0.35 * request.round
-            changes = {"own_loss": 30.0 if astray else 0.5}
-            result = replace(result, header=result.header.model_copy(update=changes))
+            result = saying(result, own_loss=30.0 if astray else 0.5)
         return result
 
     starts: list[torch.Tensor] = []
@@ -295,12 +274,10 @@ def test_a_round_that_ruins_the_users_model_is_undone_and_the_culprit_named() ->
 def test_an_update_that_few_steps_make_long_is_measured_so(times: float, outcome: str) -> None:
     """b says that it took one step, where the user took 25: five are believed."""
 
-    def respond(name: str, request: TrainRequest) -> TrainResult:
-        result = trained(name, request)
-        if name == "b":
-            header = result.header.model_copy(update={"steps": 1})
-            result = replace(result, header=header, delta=times * result.delta)
-        return result
+    def lengthened(name: str, result: TrainResult) -> TrainResult:
+        return (
+            replace(saying(result, steps=1), delta=times * result.delta) if name == "b" else result
+        )
 
     of = study(
         rounds=1,
@@ -308,7 +285,8 @@ def test_an_update_that_few_steps_make_long_is_measured_so(times: float, outcome
         training={"steps": None, "epochs": 5, "batch_size": 2},
         arms={"weight_erosion": {"distance_penalty": 0.0, "own_parameters": []}},
     )
-    transport, kept = everybody(of, respond=respond), Kept()
+    transport, kept = everybody(of), Kept()
+    amend(transport, lengthened)
     study_run(transport, kept)
     assert outcomes(kept, "b") == [outcome]
     # 0.2 times 3 and 25 / 5, where the others' are 0.3 to 0.5
@@ -318,40 +296,17 @@ def test_an_update_that_few_steps_make_long_is_measured_so(times: float, outcome
     assert (of_b or {}).get("") == (None if length is None else pytest.approx(length * dim**0.5))
 
 
-def test_who_is_distrusted_has_no_weight_left_where_a_rule_remembers_weights() -> None:
-    transport, kept = poisons({2})
-    # Its penalty is 0, so that nothing erodes.
-    arms = {"weight_erosion": {"distance_penalty": 0.0, "own_parameters": []}}
-    transport.study = study(rounds=6, hospitals=["a", "b", "c", "d"], arms=arms)
-    study_run(transport, kept)
-    assert kept.records[2].undoes == 2
-    assert [r.hospitals["b"].weight_after for r in kept.records] == [1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
-
-
 def test_the_round_that_is_undone_is_the_one_that_did_harm() -> None:
     """And not one that was skipped since."""
     transport, kept = poisons({2}, times=25.0)
     honest = transport.respond
-
-    def respond(name: str, request: TrainRequest) -> Result | Absence | None:
-        if request.round == 3 and name == "a":
-            return None
-        return honest(name, request)
-
-    transport.respond = respond
+    transport.respond = lambda name, request: (
+        None if (name, request.round) == ("a", 3) else honest(name, request)
+    )
     study_run(transport, kept)
     assert [record.undoes for record in kept.records[:4]] == [None, None, None, 2]
     assert kept.records[3].note.startswith("round 2 is undone: ")
     assert kept.states["fedavg"].distrusted["b"].startswith("round 2: ")
-
-
-def test_who_is_distrusted_stays_so_when_the_run_goes_on() -> None:
-    transport, kept = poisons({2})
-    study_run(transport, kept)
-    kept.states["fedavg"] = replace(kept.states["fedavg"], round=5)
-    again, _ = poisons({2})
-    study_run(again, kept)
-    assert "b" not in {name for name, _, _ in again.log}
 
 
 class Killed(Exception):  # noqa: N818 - stands for a signal
@@ -390,19 +345,16 @@ def misleads(arm: str, *, shows_in: int, leaves: bool = False) -> tuple[Scripted
         if request.step == "gradient":
             assert request.parameters is not None
             gradient = torch.full_like(request.parameters, times)
-            result = step_result(name, request, gradient=gradient)
-            return replace(
-                result, header=result.header.model_copy(update={"values": {"num_samples": 10}})
-            )
+            found = step_result(name, request, gradient=gradient)
+            header = found.header.model_copy(update={"values": {"num_samples": 10}})
+            return replace(found, header=header)
         if leaves and name == "b" and request.round > 2:
             return None
         trains = trained(name, request)
         longer = {key: times * tensor for key, tensor in trains.attachments.items()}
-        header = trains.header
         if name == "a":
-            loss = 30.0 if request.round == shows_in else 0.5
-            header = header.model_copy(update={"own_loss": loss})
-        return replace(trains, header=header, attachments=longer)
+            trains = saying(trains, own_loss=30.0 if request.round == shows_in else 0.5)
+        return replace(trains, attachments=longer)
 
     of = study(rounds=6, hospitals=["a", "b", "c", "d"], arms=[arm])
     return everybody(of, respond=respond), Kept()
@@ -431,29 +383,15 @@ def test_a_gradient_that_others_trained_on_tells_who_did_harm() -> None:
     assert "what b sent was 15 times as long as usual" in kept.records[2].note
 
 
-@pytest.mark.parametrize(("sent", "named"), [(18.0, ("c", 18.0)), (1.0, None)])
-def test_what_one_hospital_alone_brings_stands_out_from_nothing(
-    sent: float, named: tuple[str, float] | None
-) -> None:
-    transport, _ = poisons(set())
-    lengths = {"a": {"": 1.0}, "c": {"": sent}, "pub": {"tune": 1.3}}
-    last = LastRound(initial_state(transport.study, "fedavg"), lengths, baseline_loss=0.5)
-    assert outlier_of(last, "a") == named
-
-
 def test_what_a_method_bounds_itself_makes_nobody_stand_out() -> None:
     """The noise of few patients' halves is large, and moves nobody's model far."""
     transport, kept = poisons({2})
-    honest = transport.respond
 
-    def respond(name: str, request: TrainRequest) -> Result | Absence | None:
-        result = honest(name, request)
-        if name == "c" and isinstance(result, TrainResult):
-            noises = {key: 100 * tensor for key, tensor in result.attachments.items()}
-            result = replace(result, attachments=noises)
-        return result
+    def noisy(name: str, result: TrainResult) -> TrainResult:
+        times = 100 if name == "c" else 1
+        return replace(result, attachments={k: times * t for k, t in result.attachments.items()})
 
-    transport.respond = respond
+    amend(transport, noisy)
     arms = {"evidence_erosion": {"bias_penalty": 0.0}}
     transport.study = study(rounds=4, hospitals=["a", "b", "c", "d"], arms=arms)
     study_run(transport, kept)
@@ -463,16 +401,12 @@ def test_what_a_method_bounds_itself_makes_nobody_stand_out() -> None:
 
 def test_training_that_diverges_by_itself_names_nobody() -> None:
     transport, kept = poisons({2}, times=1.0)
-    honest = transport.respond
-
-    def respond(name: str, request: TrainRequest) -> Result | Absence | None:
-        result = honest(name, request)
-        if name == "a" and request.round >= 3 and isinstance(result, TrainResult):
-            header = result.header.model_copy(update={"own_loss": 30.0})
-            return replace(result, header=header)
-        return result
-
-    transport.respond = respond
+    amend(
+        transport,
+        lambda name, result: (
+            saying(result, own_loss=30.0) if name == "a" and result.header.round >= 3 else result
+        ),
+    )
     study_run(transport, kept)
     assert [record.outcome for record in kept.records] == ["done"] * 6
     assert not kept.states["fedavg"].distrusted
@@ -480,17 +414,12 @@ def test_training_that_diverges_by_itself_names_nobody() -> None:
 
 def test_the_test_patients_undo_nothing() -> None:
     transport, kept = poisons({2})
-    honest = transport.respond
 
-    def respond(name: str, request: TrainRequest) -> Result | Absence | None:
-        result = honest(name, request)
-        if name == "a" and isinstance(result, TrainResult):
-            figures = metrics(0.5 if result.header.own_loss == 0.5 else 4.5)
-            header = result.header.model_copy(update={"metrics": figures, "own_loss": 0.5})
-            return replace(result, header=header)
-        return result
+    def tested(name: str, result: TrainResult) -> TrainResult:
+        figures = metrics(0.5 if result.header.own_loss == 0.5 else 4.5)
+        return saying(result, metrics=figures, own_loss=0.5) if name == "a" else result
 
-    transport.respond = respond
+    amend(transport, tested)
     study_run(transport, kept)
     assert [record.outcome for record in kept.records] == ["done"] * 6
 
@@ -504,7 +433,7 @@ def test_a_run_that_goes_on_knows_the_loss_that_was_usual() -> None:
             raise KeyboardInterrupt
         result = honest(name, request)
         if name == "a" and request.round == 1 and isinstance(result, TrainResult):
-            result = replace(result, header=result.header.model_copy(update={"own_loss": 2.0}))
+            result = saying(result, own_loss=2.0)
         return result
 
     transport.respond = respond
@@ -551,11 +480,8 @@ def test_an_arm_that_has_stopped_is_not_taken_up_again() -> None:
 
 def test_a_trial_that_stops_counts_with_what_it_reached() -> None:
     def respond(name: str, request: TrainRequest) -> TrainResult:
-        result = stands_still(name, request)
-        figures: Metrics | None = metrics(1.0 / request.round) if name == "a" else None
-        return TrainResult(
-            result.header.model_copy(update={"metrics": figures}), result.delta, result.attachments
-        )
+        figures = metrics(1.0 / request.round) if name == "a" else None
+        return saying(stands_still(name, request), metrics=figures)
 
     of = study(arms={"weight_erosion": {"zero_norm": "stop"}}, selection={"folds": 2})
     outcome = study_run(everybody(of, respond=respond), Kept())
@@ -570,9 +496,7 @@ def test_steps_that_a_hospital_says_it_took_count_up_to_a_bound() -> None:
     """By their rounded numbers all take the same: 10 patients, three mini-batches."""
 
     def respond(name: str, request: TrainRequest) -> TrainResult:
-        result = trained(name, request)
-        steps = {"a": 3, "b": 6, "c": 2**53}[name]
-        return replace(result, header=result.header.model_copy(update={"steps": steps}))
+        return saying(trained(name, request), steps={"a": 3, "b": 6, "c": 2**53}[name])
 
     kept = Kept()
     training = {"epochs": 1, "batch_size": 4, "learning_rate": 0.1}
@@ -585,10 +509,7 @@ def test_steps_that_a_hospital_says_it_took_count_up_to_a_bound() -> None:
 
 def test_samples_that_nobody_can_have_used_are_no_contribution() -> None:
     def respond(name: str, request: TrainRequest) -> TrainResult:
-        result = trained(name, request)
-        if name != "b":
-            return result
-        return replace(result, header=result.header.model_copy(update={"samples_seen": 2**53}))
+        return saying(trained(name, request), samples_seen=2**53 if name == "b" else 10)
 
     kept = Kept()
     study_run(everybody(study(), respond=respond), kept)
@@ -600,9 +521,7 @@ def test_what_a_hospital_described_is_kept_beside_what_it_counts_for() -> None:
     sizes = {"a": 120, "b": 5000}
 
     def respond(name: str, request: TrainRequest) -> TrainResult:
-        result = trained(name, request)
-        header = result.header.model_copy(update={"num_samples": sizes[name]})
-        return replace(result, header=header)
+        return saying(trained(name, request), num_samples=sizes[name])
 
     kept, transport = Kept(), Scripted(study(hospitals=["a", "b"]), respond=respond)
     for name, num_samples in sizes.items():
@@ -635,30 +554,8 @@ def test_the_final_figures_have_as_long_as_what_they_are_made_of_needs() -> None
     transport.join(*of.hospitals)  # with ten training patients each
     with pytest.raises(RunError, match=r"final figures are missing.*did not answer within 670 s"):
         study_run(transport, Kept())
-    # 600 s, 10 s for the arm, and 10 us for 100,000 resamples of 20 patients, of it, the base rate
-    # and the best local model
+    # 10 s for the arm; 10 us for 100,000 resamples of 20 patients, of it, base rate and reference
     assert transport.deadlines == [600 + 10 + 3 * 100_000 * 20 * 1e-5]
-
-
-@pytest.mark.parametrize(("every_user", "patients"), [(True, 20), (False, 2**53)])
-def test_a_user_that_others_wait_for_counts_for_no_more_than_all_of_them(
-    every_user: bool, patients: int
-) -> None:
-    def respond(name: str, request: TrainRequest) -> TrainResult:
-        result = trained(name, request)
-        if (name, request.round) == ("c", 4):
-            transport.leave("b")  # it counts among all others nevertheless
-        if name != "a":
-            return result
-        return replace(result, header=result.header.model_copy(update={"num_samples": 2**53}))
-
-    of = study(hospitals=["a", "b", "c"])
-    transport = WithoutFigures(of, respond)
-    transport.join("b", "c")
-    transport.join("a", num_samples=2**53)
-    with pytest.raises(RunError, match="final figures are missing"):
-        study_run(transport, Kept(), every_user=every_user)
-    assert transport.deadlines == [evaluate_seconds(of, patients)]
 
 
 def test_a_user_that_leaves_whenever_it_is_asked_has_one_deadline_for_its_figures() -> None:

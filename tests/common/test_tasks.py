@@ -46,13 +46,6 @@ def test_balanced_weights_of_one_class_change_nothing() -> None:
     )
 
 
-def test_weights_that_differ_shift_predictions_off_the_base_rate() -> None:
-    assert classes_of(2, class_weights="balanced").shifted_by == "class weights"
-    assert classes_of(2, class_weights=[1, 3]).shifted_by == "class weights"
-    assert classes_of(2, class_weights=[2, 2]).shifted_by == ""
-    assert classes_of(2).shifted_by == ""
-
-
 def test_class_weights_must_be_one_for_each_class() -> None:
     with refused(ValueError, "class_weights", 3, 2):
         classes_of(2, class_weights=[1, 2, 3])
@@ -108,15 +101,6 @@ def test_the_unit_of_regression_does_not_matter(shift: float, scale: float) -> N
         length_of_stay().patient_losses(here, targets),
         atol=1e-9,
     )
-
-
-@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
-def test_no_unit_of_the_target_makes_its_variance_vanish(unit: float) -> None:
-    targets = unit * np.array([1.0, 2.0, 3.0])
-    predictions = unit * np.array([[1.0], [2.0], [2.0]])
-    found = measure(length_of_stay(centre=0, spread=unit), predictions, targets, targets)
-    assert found["r2"] == pytest.approx(1 - 1 / 2)
-    assert found["calibration_slope"] == pytest.approx((1 / 3) / (2 / 9))
 
 
 # -- Survival ----------------------------------------------------------------------------------
@@ -202,24 +186,6 @@ def test_cut_points_that_hardly_differ_have_columns_of_their_own() -> None:
     assert task.prediction_columns() == [*(f"event_free_at_{name}" for name in names), "risk"]
 
 
-def test_harrells_c_counts_pairs_whose_order_is_known() -> None:
-    # The first dies first. Who was censored at 8 cannot be compared with who died at 12.
-    targets = np.array([[5.0, 1], [8, 0], [12, 1], [19, 0]])
-    curves = np.array([[0.5, 0.2], [0.9, 0.8], [0.9, 0.4], [0.7, 0.3]])
-    found = measure(after_surgery(), curves, targets, targets)
-    # pairs: 5 < 8, 5 < 12, 5 < 19 are right, 12 < 19 is not
-    assert found["harrell_c"] == pytest.approx(3 / 4)
-
-
-def test_a_ranking_that_is_right_throughout_has_both_concordances_one() -> None:
-    times = np.linspace(1, 25, 30)
-    targets = np.stack([times, np.arange(30) % 2], axis=1)
-    curves = np.stack([0.5 + times / 60, times / 30], axis=1)
-    found = measure(after_surgery(), curves, targets, targets)
-    assert (found["harrell_c"], found["uno_c"]) == (1.0, 1.0)
-    assert 0 < found["integrated_brier"] < 0.25
-
-
 @pytest.mark.parametrize("chunk", [None, 40])
 def test_both_concordances_of_every_resample_are_those_of_scikit_survival(
     monkeypatch: pytest.MonkeyPatch, chunk: int | None
@@ -270,22 +236,6 @@ def concordances_of_scikit_survival(
         "harrell_c": measured(lambda: concordance_index_censored(events, times, risks)),
         "uno_c": measured(lambda: concordance_index_ipcw(trained, seen, risks, 20)),
     }
-
-
-def test_resamples_are_not_measured_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scikit-survival's loops over the patients took minutes for the intervals of a study."""
-
-    def refuse(*_: object) -> None:
-        raise AssertionError
-
-    for name in ("concordance_index_censored", "concordance_index_ipcw"):
-        monkeypatch.setattr(f"sksurv.metrics.{name}", refuse)
-    targets = np.array([[5.0, 1], [8, 0], [12, 1], [19, 0]])
-    curves = np.array([[0.5, 0.2], [0.9, 0.8], [0.9, 0.4], [0.7, 0.3]])
-    weights = np.array([[1.0, 1, 1, 1], [2, 1, 0, 1], [0, 2, 0, 2]])
-    found = after_surgery().figures(curves, targets, weights, targets)
-    # the second draw's pairs: twice 5 < 8 and twice 5 < 19; the third has none
-    assert found["harrell_c"] == pytest.approx([3 / 4, 1, np.nan], nan_ok=True)
 
 
 def test_the_integrated_brier_score_needs_nobody_beyond_the_training_part() -> None:

@@ -30,10 +30,6 @@ def predictions(task: Task, seed: int = 0, count: int = NUM_PATIENTS) -> np.ndar
     return found
 
 
-def test_there_is_an_example_of_every_task() -> None:
-    assert set(EXAMPLES) == set(REGISTRY)
-
-
 @every_task
 def test_it_can_be_named_in_a_study_and_sent(name: str) -> None:
     values = {

@@ -28,23 +28,17 @@ def test_it_begins_at_once_when_all_are_there() -> None:
     torch.testing.assert_close(moved - first, torch.full_like(first, 0.6))
 
 
-def test_with_a_quorum_it_begins_when_the_join_deadline_passes() -> None:
-    transport, kept = Scripted(study()), Kept()
+@pytest.mark.parametrize(("start", "by_operator"), [("quorum", False), ("all", True)])
+def test_with_a_quorum_it_begins_when_the_join_deadline_passes(
+    start: str, by_operator: bool
+) -> None:
+    transport, kept = Scripted(of := study(federation={"start": start})), Kept()
     transport.join("a", "b")
-    study_run(transport, kept)
-    assert transport.clock >= 30.0
-    assert outcomes(kept, "c") == ["absent"] * 4
-    assert kept.records[0].hospitals["c"].reason == "was not connected"
-
-
-def test_the_operator_may_have_any_study_begin_with_its_quorum() -> None:
-    of = study(federation={"start": "all"})
-    transport, kept = Scripted(of), Kept()
-    transport.join("a", "b")
-    outcome = study_run(transport, kept, start_with_quorum=True)
+    outcome = study_run(transport, kept, start_with_quorum=by_operator)
     assert transport.clock >= 30.0
     assert outcomes(kept, "b") == ["accepted"] * 4
     assert outcomes(kept, "c") == ["absent"] * 4
+    assert kept.records[0].hospitals["c"].reason == "was not connected"
     assert outcome.study.digest == of.digest  # as it was approved
 
 
@@ -268,20 +262,12 @@ def test_what_is_newer_about_a_hospital_that_is_waited_for_is_told_once_and_kept
     transport, kept = Scripted(study(federation={"start": "all"})), Kept()
     transport.join("a", "b")
     transport.report(Away("c", SLOW))
+    transport.report(Denied("of another study", "of another study", REVOKED))
     for seconds in (10.0, 20.0):
         transport.at(seconds, lambda script: script.report(Denied("c", "c", REVOKED)))
     with pytest.raises(RunError, match=rf"^c \({REVOKED}\) did not connect"):
         study_run(transport, kept)
     assert [event[2] for event in kept.events if event[:2] == ("declined", "c")] == [SLOW, REVOKED]
-
-
-def test_a_hospital_that_was_never_here_is_named_with_why_it_was_kept_out() -> None:
-    transport = Scripted(study(federation={"start": "all"}))
-    transport.join("a", "b")
-    transport.report(Denied("c", "c", REVOKED))
-    transport.report(Denied("of another study", "of another study", REVOKED))
-    with pytest.raises(RunError, match=rf"^c \({REVOKED}\) did not connect"):
-        study_run(transport, Kept())
 
 
 @pytest.mark.parametrize("newer", [None, REVOKED])
@@ -323,13 +309,3 @@ def test_a_sites_version_is_told_at_joining_and_in_the_journal() -> None:
     assert len(version) <= 40
     assert kept.versions["a"] == "test"
     assert kept.versions["c"] == version
-
-
-def test_the_journal_has_the_distance_that_the_rule_used() -> None:
-    """Updates of one direction: their cosine distance is 0, however long they are."""
-    for distance, expected in (("cosine", 0.0), ("euclidean", 1.0)):
-        of = study(arms={"weight_erosion": {"distance": distance, "distance_penalty": 0.1}})
-        transport, kept = everybody(of), Kept()
-        study_run(transport, kept)
-        found = kept.records[0].hospitals["b"].distance
-        assert found == pytest.approx(expected, abs=1e-3)

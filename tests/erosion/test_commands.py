@@ -57,10 +57,6 @@ def test_waits_are_bounded(option: str, value: str, capsys: pytest.CaptureFixtur
     assert says(capsys.readouterr().err, f"{value} seconds", "0")
 
 
-def test_the_examples_are_found() -> None:
-    assert len(SHOWN) >= len(COMMANDS)
-
-
 def test_the_help_waits_for_no_command_s_imports() -> None:
     program = (
         "import sys; from erosion_common.program import command_line as line;"
@@ -84,14 +80,6 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
     assert ended.value.code == 0
     declared = importlib.metadata.version("erosion-fl")
     assert capsys.readouterr().out == f"erosion {declared}\n"
-
-
-def test_a_command_runs_without_an_output() -> None:
-    program = [sys.executable, "-m", "erosion", "algorithms"]
-    run = subprocess.run(
-        ["sh", "-c", f"{shlex.join(program)} >&-"], stderr=subprocess.PIPE, timeout=PATIENCE
-    )
-    assert (run.returncode, run.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
@@ -180,17 +168,6 @@ def test_a_folder_whose_name_is_not_utf_8_is_named(
     assert said.count("\n") == 1
 
 
-def test_no_access(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def closed(_path: Path) -> bool:
-        raise PermissionError(13, "Permission denied", "federation/x")
-
-    monkeypatch.setattr(Path, "exists", closed)
-    assert main(["enroll", "list"]) == 74
-    errors = capsys.readouterr().err
-    assert "federation/x: Permission denied" in errors
-    assert says(errors, "account", "belongs")
-
-
 def test_a_folder_in_place_of_a_file_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,10 +222,10 @@ def test_describe_takes_shipped_names(tmp_path: Path, capsys: pytest.CaptureFixt
         (["server", "study.toml", "--run-config", "a=1"], "--run-config goes with --app"),
         (["log", "verify", "sent.jsonl", "--hospital", "a"], "--hospital goes with --run"),
         (["describe", "s.toml", "--simulate", "--insecure"], "--insecure goes without --simulate"),
-        (["describe", "s.toml", "--simulate", "--federation", "f"], "goes without --simulate"),
-        (["describe", "s.toml", "--simulate", "--address", "a:1"], "goes without --simulate"),
         (["describe", "s.toml", "--data-dir", "d"], "--data-dir goes with --simulate"),
         (["describe", "s.toml", "--insecure", "--federation", "f"], "takes the place of"),
+        (["server", "s.toml", "--run-folder", "a", "--runs", "b"], "--run-folder takes the place"),
+        (["server", "s.toml", "--insecure", "--federation", "a"], "--insecure takes the place"),
         (["audit", "run", "b.safetensors", "--logs", "bob=sent.jsonl"], "goes without --logs"),
     ],
 )
@@ -315,15 +292,6 @@ def test_the_server_alone(mode: str, other: str, capsys: pytest.CaptureFixture[s
 )
 def test_what_is_for_one_study_is_refused_for_several(given: list[str]) -> None:
     assert main(["server", *given, "--insecure"]) == 2
-
-
-@pytest.mark.parametrize(
-    "options",
-    [["--run-folder", "a", "--runs", "b"], ["--insecure", "--federation", "a"]],
-)
-def test_replaced_server_options(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["server", "study.toml", *options]) == 2
-    assert says(capsys.readouterr().err, f"{options[0]} takes", "place")
 
 
 def test_what_the_output_cannot_show_ends_no_command(tmp_path: Path) -> None:

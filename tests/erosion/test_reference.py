@@ -5,14 +5,11 @@ from pathlib import Path
 from typing import Literal, get_args, get_origin
 
 import pytest
-from pydantic import Field
 
 from erosion.sources import REGISTRY
 from erosion_common.program.command_line import main
-from erosion_common.program.reference import PAGES, explanations, markdown, sections
-from erosion_common.settings.base import Settings
+from erosion_common.program.reference import PAGES, explanations, sections
 from erosion_common.study import study
-from tests.support.said import says
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -71,40 +68,3 @@ def test_an_explanation_that_goes_through_the_choices_leaves_none_out(name: str)
 def test_the_sources_of_a_testbed_are_all_named() -> None:
     said = explanations(study.Testbed)["source"]
     assert {name for name in REGISTRY if f'"{name}"' in said} == set(REGISTRY)
-
-
-class Colour(Settings):
-    """One colour.
-
-    And more that is of no use to a user.
-    """
-
-    red: int = Field(default=3, ge=0, lt=256, description="Of 255.")
-    name: str
-
-
-class Picture(Settings):
-    """Pixels."""
-
-    shown: bool = Field(default=True, description="Whether it is seen.")
-    back: Colour = Colour(name="white")
-
-
-class Painting(Picture):
-    """Oil."""
-
-    shown: bool = False
-
-
-def test_a_key_is_explained_by_the_nearest_class_that_describes_it() -> None:
-    assert explanations(Colour) == {"red": "Of 255.", "name": ""}
-    assert explanations(Painting)["shown"] == "Whether it is seen."
-
-
-def test_a_page_has_a_table_for_every_table_of_the_file() -> None:
-    page = markdown(Picture, "Pictures", "How to paint.", "paint")
-    assert page.startswith("# Pictures\n")
-    assert says(page, "`red`", "0 below", "255")
-    assert says(page, "`name`", "required")
-    assert page.index("At the top") < page.index("`[back]`") < page.index("One colour.")
-    assert "no use" not in page

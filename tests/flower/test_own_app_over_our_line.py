@@ -47,32 +47,40 @@ def node_of(app: ClientApp, site: int) -> Node:
     return answer
 
 
-def test_stock_fedavg_over_our_line_gives_what_it_gives_anywhere(
-    tmp_path: Path, own_app: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, expected = tmp_path / "out.json", tmp_path / "expected.json"
+def over_our_line(
+    folder: Path, app: str, client_app: str, rounds: int, **env: str
+) -> tuple[str, list[dict[str, Any]]]:
+    """Run the apps at a coordinator and three sites; return its output and north's log."""
     names = ("north", "south", "west")
-    federation = make_federation(tmp_path / "federation", *names)
+    federation = make_federation(folder / "federation", *names)
     (port,) = free_ports(1)
+    env["PYTHONPATH"] = os.pathsep.join([str(APP), str(Path(__file__).parents[2])])
     with Processes(deadline_seconds=PATIENCE) as processes:
-        path = os.pathsep.join([str(APP), str(Path(__file__).parents[2])])
-        env = {"OWN_APP_OUT": str(out), "PYTHONPATH": path}
         server = processes.start_module(
             "server",
             "erosion",
-            *("server", "--app", "own_app.fedavg_app:app", "--run-config", f"rounds={ROUNDS}"),
+            *("server", "--app", app, "--run-config", f"rounds={rounds}"),
             *("--federation", federation.path, "--address", f"{LOOPBACK}:{port}"),
             env=env,
         )
         sites = []
         for number, name in enumerate(names):
-            folder = unpack_kit(federation, name, tmp_path)
-            site_file = write_app_site(folder, name, f"{LOOPBACK}:{port}", number)
-            command = ("client", site_file, "--app", "own_app.client_app:app")
-            sites.append(
-                processes.start_module(name, "erosion", *command, "--until-study-ends", env=env)
-            )
+            kit = unpack_kit(federation, name, folder)
+            site_file = write_app_site(kit, name, f"{LOOPBACK}:{port}", number)
+            command = ("client", site_file, "--app", client_app, "--until-study-ends")
+            sites.append(processes.start_module(name, "erosion", *command, env=env))
         processes.wait_for_exit([server, *sites])
+        said = server.stdout.read_text() + server.stderr.read_text()
+    sent = (folder / "north" / "records" / "north" / "sent.jsonl").read_text(encoding="utf-8")
+    return said, [json.loads(line) for line in sent.splitlines()]
+
+
+def test_stock_fedavg_over_our_line_gives_what_it_gives_anywhere(
+    tmp_path: Path, own_app: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, expected = tmp_path / "out.json", tmp_path / "expected.json"
+    apps = ("own_app.fedavg_app:app", "own_app.client_app:app")
+    _, sent = over_our_line(tmp_path, *apps, ROUNDS, OWN_APP_OUT=str(out))
     figures = json.loads(out.read_text(encoding="utf-8"))
     app = load_app("own_app.client_app:app", ClientApp, SiteError)
     grid = InProcessGrid({n: node_of(app, n) for n in range(3)})
@@ -82,39 +90,16 @@ def test_stock_fedavg_over_our_line_gives_what_it_gives_anywhere(
     for name, values in json.loads(expected.read_text(encoding="utf-8"))["arrays"].items():
         np.testing.assert_allclose(figures["arrays"][name], values, rtol=1e-5, atol=1e-7)
     assert len(figures["seconds"]) == ROUNDS
-    # What a site sent is in its log: a line for each training and each evaluation, and its goodbye.
-    sent = tmp_path / "north" / "records" / "north" / "sent.jsonl"
-    log = sent.read_text(encoding="utf-8").splitlines()
-    kinds = [json.loads(line)["kind"] for line in log]
-    assert kinds == [*["train", "evaluate"] * ROUNDS, "query.notice"]
-    assert "arrays/0.weight" in json.loads(log[0])["arrays"]
+    # A line for each training and each evaluation, and its goodbye.
+    assert [line["kind"] for line in sent] == [*["train", "evaluate"] * ROUNDS, "query.notice"]
+    assert "arrays/0.weight" in sent[0]["arrays"]
 
 
 def test_an_app_with_server_fn_runs_over_our_line_and_its_log_is_its_output(
     tmp_path: Path,
 ) -> None:
-    names = ("north", "south", "west")
-    federation = make_federation(tmp_path / "federation", *names)
-    (port,) = free_ports(1)
-    with Processes(deadline_seconds=PATIENCE) as processes:
-        env = {"PYTHONPATH": os.pathsep.join([str(APP), str(Path(__file__).parents[2])])}
-        server = processes.start_module(
-            "server",
-            "erosion",
-            *("server", "--app", "own_app.quickstart:server_app", "--run-config", "rounds=2"),
-            *("--federation", federation.path, "--address", f"{LOOPBACK}:{port}"),
-            env=env,
-        )
-        sites = []
-        for number, name in enumerate(names):
-            folder = unpack_kit(federation, name, tmp_path)
-            site_file = write_app_site(folder, name, f"{LOOPBACK}:{port}", number)
-            command = ("client", site_file, "--app", "own_app.quickstart:client_app")
-            sites.append(
-                processes.start_module(name, "erosion", *command, "--until-study-ends", env=env)
-            )
-        processes.wait_for_exit([server, *sites])
-        said = server.stdout.read_text() + server.stderr.read_text()
+    apps = ("own_app.quickstart:server_app", "own_app.quickstart:client_app")
+    said, _ = over_our_line(tmp_path, *apps, 2)
     # Sites move the model by 0, 1 and 2, so that every round moves the mean by 1.
     assert "{'moved': [(1, 1.0), (2, 2.0)]}" in said
     assert "Traceback" not in said
@@ -230,11 +215,6 @@ def test_a_torchvision_that_does_not_fit_torch_is_named_with_the_command_that_me
         assert mends in last
 
 
-def test_the_coordinators_app_is_a_server_app(own_app: None) -> None:
-    with pytest.raises(StudyError, match="is a ClientApp, expected a ServerApp"):
-        load_app("own_app.client_app:app", ServerApp, StudyError)
-
-
 def test_settings_of_a_run_are_values_as_in_toml() -> None:
     text = 'rounds=20 lr=0.1 name="two words" quick=true'
     assert run_config_of(text) == {"rounds": 20, "lr": 0.1, "name": "two words", "quick": True}
@@ -280,10 +260,3 @@ def test_the_log_of_an_app_is_kept_as_the_site_file_says(
     monkeypatch.setattr(Agent, "run", lambda _agent: None)
     serve.serve_app(load_app_site(path), ClientApp(), Until(None, False))
     assert {"file_bytes": 2 * 2**20, "keep_days": 1000}.items() <= kept[0].items()
-
-
-def test_the_programs_say_what_is_wrong(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "erosion", "server", "study.toml", "--app", "a:b"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert ended.returncode == 2
-    assert "no module 'a'" in ended.stderr or "takes the place of a study" in ended.stderr

@@ -139,6 +139,20 @@ def of_values(**values: Any) -> Node:
     return lambda _request: reply(values, 2)
 
 
+def two_names(request: Message) -> RecordDict:
+    found = moved_by(9, 9, name=2)(request)
+    assert isinstance(found, RecordDict)
+    found["more"] = ConfigRecord({"partition-id": "0"})
+    return found
+
+
+def no_array(request: Message) -> RecordDict:
+    content = moved_by(1, 0, name=2)(request)
+    assert isinstance(content, RecordDict)
+    content.array_records["arrays"]["w"].data = b"\x80\x04 not an array"
+    return content
+
+
 BAD: dict[str, tuple[Node, str]] = {
     "no name": (moved_by(1, 0, name=None), "does not say its name ('partition-id')"),
     "not finite": (moved_by(float("nan"), 0, name=2), "a value that is not finite"),
@@ -154,6 +168,8 @@ BAD: dict[str, tuple[Node, str]] = {
         "'num-examples' = -4, not a number from",
     ),
     "everybody": (moved_by(1, 0, name=2, samples=2**60), "9007199254740992"),
+    "two names": (two_names, "twice"),
+    "other bytes": (no_array, "cannot be read"),
     "an error": (lambda _: Error(2, "disk full"), "disk full"),
     "silence": (lambda _: None, "did not answer"),
     "out of proportion": (moved_by(1e6, 0, name=2), "times what is usual"),
@@ -203,21 +219,6 @@ def test_of_two_records_neither_of_which_is_named_none_is_taken() -> None:
     assert "'control', 'model'" in reasons(strategy)["2"]
     with pytest.raises(RunError, match="2 records of arrays"):
         run(erosion(), InProcessGrid({**good, 7: with_control_variate(good[7], arrays="model")}))
-
-
-def test_a_reply_that_says_two_names_costs_only_itself() -> None:
-    def two_names(request: Message) -> Any:
-        found = moved_by(9, 9, name=1)(request)
-        assert isinstance(found, RecordDict)
-        found["more"] = ConfigRecord({"partition-id": "0"})
-        return found
-
-    strategy = erosion()
-    run(
-        strategy,
-        InProcessGrid({7: moved_by(1, 0, name=0), 8: two_names, 9: moved_by(1, 0, name=2)}),
-    )
-    assert any("twice: 0 and 1" in reason for reason in reasons(strategy).values())
 
 
 def test_two_records_of_measured_metrics_end_the_run_unless_one_has_the_samples() -> None:
@@ -287,35 +288,6 @@ def test_a_model_keeps_its_type_and_all_its_digits(kind: type[np.floating[Any]])
     assert (moved != 1).all()
 
 
-def test_a_model_of_double_precision_goes_on_from_its_file(tmp_path: Path) -> None:
-    def node(name: int) -> Node:
-        return lambda m: reply({"w": m.content.array_records["arrays"]["w"].numpy() + 1e-9}, name)
-
-    first, nodes = {"w": np.ones(2)}, {7: node(0), 8: node(1)}
-    whole = run(erosion(), InProcessGrid(nodes), 3, first)
-    state = tmp_path / "state"
-    strategy = erosion(state=state)
-    strategy.configure_train = stopping_in(strategy, 3)  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        run(strategy, InProcessGrid(nodes), 3, first)
-    again = erosion(state=state)
-    result = run(again, InProcessGrid(nodes), 3 - again.rounds_done, first)
-    assert w_of(result) == w_of(whole)
-
-
-def stopping_in(strategy: Any, number: int) -> Callable[..., Any]:
-    """`configure_train` that is interrupted in that round, after its file was written."""
-    configure = strategy.configure_train
-
-    def interrupted(server_round: int, *given: Any) -> Any:
-        messages = list(configure(server_round, *given))
-        if server_round == number:
-            raise KeyboardInterrupt
-        return messages
-
-    return interrupted
-
-
 def test_arrays_of_a_type_that_no_rule_can_add_are_refused() -> None:
     grid = InProcessGrid({7: moved_by(1, 0, name=0), 8: moved_by(0, 1, name=1)})
     with pytest.raises(StudyError, match=r"holds complex64.*buffers"):
@@ -328,18 +300,6 @@ def test_a_model_of_no_numbers_or_of_some_that_are_none_does_not_begin(first: li
     with pytest.raises(StudyError, match="initial"):
         run(erosion(), grid, first={"w": np.array(first, np.float32)})
     assert grid.asked == []
-
-
-def test_an_array_whose_bytes_are_something_else_is_a_rejection() -> None:
-    def answer(request: Message) -> RecordDict:
-        content = moved_by(1, 0, name=1)(request)
-        assert isinstance(content, RecordDict)
-        content.array_records["arrays"]["w"].data = b"\x80\x04 not an array"
-        return content
-
-    strategy = erosion(quorum=1)
-    run(strategy, InProcessGrid({7: moved_by(1, 0, name=0), 8: answer}))
-    assert "cannot be read" in reasons(strategy)["1"]
 
 
 def test_two_new_nodes_of_one_name_are_both_refused() -> None:
@@ -426,12 +386,6 @@ def test_a_round_without_the_user_is_skipped_and_the_model_stays() -> None:
     assert [r.outcome for r in strategy.records] == ["done", "skipped", "done"]
 
 
-def test_no_replies_at_all_end_the_run_in_words() -> None:
-    grid = InProcessGrid({7: lambda _: None, 8: lambda _: None})
-    with pytest.raises(RunError, match="rounds in a row were skipped"):
-        run(erosion(), grid, rounds=5)
-
-
 def test_nodes_that_do_not_come_end_the_run_in_words() -> None:
     with pytest.raises(RunError, match=r"1 nodes are connected .* 2 are needed"):
         run(erosion(), InProcessGrid({7: moved_by(1, 0, name=0)}))
@@ -452,19 +406,12 @@ def test_a_machine_that_slept_has_not_waited_for_its_nodes(monkeypatch: pytest.M
     assert grid.asked[0] == [7, 8]
 
 
-def test_a_user_that_stays_away_ends_the_run_in_words() -> None:
-    grid = InProcessGrid(
-        {7: moved_by(1, 0, name=0), 8: moved_by(0, 1, name=1), 9: moved_by(0, 1, name=2)}
-    )
-    strategy = erosion()
-    _between_rounds(strategy, iter([None, lambda: grid.nodes.pop(7)]))
-    with pytest.raises(RunError, match="The node of '0' is not connected"):
-        run(strategy, grid, rounds=2)
-
-
-@pytest.mark.parametrize("what", ["no name", "an error", "silence"])
-def test_a_node_without_a_name_is_not_taken_for_a_user_that_stays_away(what: str) -> None:
-    grid = InProcessGrid({7: moved_by(1, 0, name=0), 8: moved_by(0, 1, name=1), 9: BAD[what][0]})
+@pytest.mark.parametrize(
+    "third",
+    [moved_by(0, 1, name=2), *(BAD[what][0] for what in ("no name", "an error", "silence"))],
+)
+def test_a_user_that_stays_away_ends_the_run_and_no_node_is_taken_for_it(third: Node) -> None:
+    grid = InProcessGrid({7: moved_by(1, 0, name=0), 8: moved_by(0, 1, name=1), 9: third})
     strategy = erosion()
     _between_rounds(strategy, iter([None, lambda: grid.nodes.pop(7)]))
     with pytest.raises(RunError, match="The node of '0' is not connected"):

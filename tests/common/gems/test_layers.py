@@ -79,17 +79,6 @@ def test_where_only_pairs_meet_one_leaves_the_set() -> None:
     assert len(left) == 1
 
 
-def test_balls_that_do_not_meet_are_appended_as_they_are() -> None:
-    found = merge_neurons(of(TRIANGLE, 0.1), clusters=1)
-    assert rows(found.neurons) == rows(TRIANGLE)
-    assert found.merged == 0
-
-
-def test_who_meets_most_others_begins() -> None:
-    line = torch.tensor([[0.0], [1.0], [2.0], [10.0], [11.0]])
-    assert sorted(largest_pairwise_set(of(line, 1.0))) == [0, 1, 2]
-
-
 def many() -> Balls:
     random = torch.Generator().manual_seed(1)
     return balls(torch.randn(24, 4, generator=random), torch.rand(24, generator=random))
@@ -133,9 +122,3 @@ def test_with_the_authors_mask_the_merged_neuron_is_another() -> None:
     assert merge_neurons(two, clusters=1).neurons.tolist() == [[3.0]]
     (masked,) = merge_neurons(two, clusters=1, masked_distance=True).neurons.flatten().tolist()
     assert 3.75 <= masked <= 3.79
-
-
-def test_it_draws_nothing_from_the_global_generators() -> None:
-    before = torch.get_rng_state()
-    merge_neurons(many(), clusters=5)
-    assert torch.equal(torch.get_rng_state(), before)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from erosion_common.sealed.keys import agree, derive, digest, new_pair, public_half
+from erosion_common.sealed.keys import digest, new_pair
 from erosion_common.sealed.masks import (
     BUCKETS,
     CHUNK,
@@ -39,14 +39,6 @@ KEYS = st.binary(min_size=32, max_size=32)
 def test_parts_that_run_together_have_other_hashes() -> None:
     assert digest("ab", "c") != digest("a", "bc") != digest("abc")
     assert digest(0.1) != digest(0.1 + 2**-56)
-
-
-def test_two_sites_agree_on_a_secret_that_differs_by_purpose() -> None:
-    (a, a_public), (b, b_public) = new_pair(), new_pair()
-    assert agree(a, b_public) == agree(b, a_public)
-    assert public_half(a) == a_public
-    secret = agree(a, b_public)
-    assert derive(secret, b"pair") != derive(secret, b"self")
 
 
 def add_mask(words: Words, key: bytes, sign: int) -> None:
@@ -100,10 +92,6 @@ def test_a_sum_of_updates_in_range_never_wraps_round(
     expected = shares.sum() * update.astype(np.float64)
     rounding = len(factors) / scale + 2**-24  # of the ring, and of float32
     assert decode_sum(total, scale) == pytest.approx(expected, abs=rounding)
-
-
-def test_an_update_out_of_range_does_not_fit() -> None:
-    assert not fits_range(f32([1.0, -1.001]), LARGEST)
 
 
 def test_shamir_by_hand() -> None:

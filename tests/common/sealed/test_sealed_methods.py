@@ -25,14 +25,6 @@ def sealed(plain: MemoryCohort, made: SealedSum | None = None) -> SealedCohort:
     return SealedCohort(plain.own, bare, distances, made)
 
 
-def test_most_methods_can_be_sealed() -> None:
-    assert {"weight_erosion", "evidence_erosion", "fedavg", "bias_correction", "local"} <= set(
-        SEALABLE
-    )
-    assert not {"krum", "coordinate_median", "scaffold", "fedfomo", "ensemble"} & set(SEALABLE)
-    assert not {"fedlin", "gems", "network_gems", "personal_gems"} & set(SEALABLE)
-
-
 @pytest.mark.parametrize("name", SEALABLE)
 def test_a_method_that_can_be_sealed_asks_once_a_round(name: str) -> None:
     """Sealed rounds have exchanges of their own, in which a method's would not be asked."""
@@ -123,16 +115,6 @@ def test_where_the_user_is_left_alone_a_method_sees_its_update_in_everybodys_pla
         expected = algorithm.update(theirs, plain)
         torch.testing.assert_close(step.delta, expected.delta)
         ours, theirs = step.state, expected.state
-
-
-def test_the_cohort_knows_who_is_in_it() -> None:
-    made = sealed(cohort(1, *PEERS))
-    assert made.peers == tuple(sorted(PEERS))
-    assert [update.agent for update in made.updates] == [USER, *sorted(PEERS)]
-    assert made.norms()[0] == pytest.approx(made.own_norm())
-    for question in (made.gram, made.blocks):
-        with refused(TypeError, "single"):
-            question()
 
 
 def test_the_weights_that_erosion_asks_for_by_hand() -> None:

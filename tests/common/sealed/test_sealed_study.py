@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from erosion_common.algorithms.fedavg import FedAvg
 from tests.support.refusals import refused
 from tests.support.sealed_study import sealed_study
 from tests.support.small_study import TEN_NUMBERS
@@ -34,13 +33,6 @@ def test_a_study_that_cannot_be_sealed_is_refused(
 ) -> None:
     with refused(ValidationError, *reason):
         sealed_study(**changes)
-
-
-def test_a_study_whose_method_has_one_step_more_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert sealed_study(arms={"fedavg": {}, **LOCAL}).federation.sealed
-    monkeypatch.setattr(FedAvg, "site_steps", lambda arm: {"length": arm.train, "train": arm.train})
-    with refused(ValidationError, "arms.fedavg"):
-        sealed_study(arms={"fedavg": {}, **LOCAL})
 
 
 def features(number: int) -> dict[str, Any]:
