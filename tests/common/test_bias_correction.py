@@ -89,13 +89,6 @@ def test_a_newcomers_own_bias_starts_at_zero_and_touches_nobody_elses() -> None:
     assert after == pytest.approx({"a": 2.0, "b": 6.0, "c": 4.0})  # .5 (9 - 1)
 
 
-def test_without_peers_nothing_is_learned() -> None:
-    algorithm, state = built(), learned("average")
-    step = algorithm.update(state, of_values(5.0))
-    assert step.delta.tolist() == [5.0]
-    assert step.state is state
-
-
 def test_the_oracle_subtracts_what_it_is_told() -> None:
     algorithm = oracle(lambda round_number: torch.tensor([10.0 * round_number]), alpha=0.5)
     first, second = course(algorithm, of_values(2.0, 4.0), of_values(2.0, 4.0))

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from erosion_common.algorithms.base import Algorithm, Ask, Payload, Step
 from erosion_common.errors import CheckpointError, RunError
-from erosion_common.formats.tensor_file import read_tensors
 from erosion_common.rounds import checkpoint
 from erosion_common.rounds.records import RunState
 from erosion_common.rounds.round import first_state
@@ -212,14 +211,6 @@ def test_a_bit_that_the_disk_lost_is_noticed_wherever_it_was(tmp_path: Path) -> 
         assert back.round == 3
 
 
-def test_safetensors_orders_one_entry_alike_in_every_process(tmp_path: Path) -> None:
-    """Of several it keeps no order, and a resumed run would differ from an uninterrupted one."""
-    state = RunState(round=3, params=TEN_VALUES, algorithm_state=None)
-    checkpoint.save(tmp_path / "state", state, arm="a", study_digest="d")
-    about, _ = read_tensors(tmp_path / "state")
-    assert list(about) == ["erosion"]
-
-
 def test_a_file_that_cannot_be_written_is_an_os_error_and_the_old_one_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,16 +228,3 @@ def test_a_file_that_cannot_be_written_is_an_os_error_and_the_old_one_stays(
     assert problem.value.filename == str(path)
     assert torch.equal(checkpoint.load_model(path), TEN_VALUES)
     assert [file.name for file in tmp_path.iterdir()] == ["model"]
-
-
-def test_a_file_without_a_checksum_is_refused(tmp_path: Path) -> None:
-    state = RunState(round=3, params=TEN_VALUES, algorithm_state=None)
-    path = tmp_path / "state"
-    checkpoint.save(path, state, arm="a", study_digest="d")
-    about, tensors = read_tensors(path)
-    checksum, _, header = about["erosion"].partition(" ")
-    assert len(checksum) == 8
-    for entries in ({"erosion": header}, {"other": header}, None):
-        safetensors.torch.save_file(tensors, path, metadata=entries)
-        with pytest.raises(CheckpointError):
-            checkpoint.load(path, state, arm="a", study_digest="d")

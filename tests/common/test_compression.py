@@ -3,7 +3,6 @@
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord
@@ -49,15 +48,6 @@ def test_eight_bits_by_hand() -> None:
     assert packed.scales.tolist() == [1.0]
     assert packed.codes.view(torch.int8).tolist() == [127, -64, 0, -127]
     assert unpack(packed, 4).tolist() == [127.0, -64.0, 0.0, -127.0]
-
-
-def test_every_block_has_its_own_scale() -> None:
-    vector = torch.cat([torch.full((BLOCK,), 2.54), torch.tensor([0.0127, 0.0001])])
-    packed = pack(vector, "int8")
-    assert packed.scales is not None
-    assert packed.scales.tolist() == pytest.approx([0.02, 0.0001])
-    assert packed.codes.view(torch.int8)[-2:].tolist() == [127, 1]
-    assert len(packed.codes) == BLOCK + 2  # the last block is not filled up on the line
 
 
 def test_sixteen_bits_by_hand() -> None:
@@ -165,13 +155,10 @@ def test_the_other_side_has_what_the_site_believes_that_it_has(kind: Compression
 
 LIES: dict[str, tuple[dict[str, Tensor], str]] = {
     "too few codes": ({"update.int8": torch.zeros(299, dtype=torch.uint8)}, "299 bytes of codes"),
-    "too many codes": ({"update.int8": torch.zeros(9999, dtype=torch.uint8)}, "9999 bytes"),
     "codes of a matrix": ({"update.int8": torch.zeros(3, 100, dtype=torch.uint8)}, "no bytes"),
     "codes that are numbers": ({"update.int8": torch.zeros(300)}, "codes that are no bytes"),
     "too few scales": ({"update.scales": torch.ones(1)}, "2 float32 numbers"),
-    "too many scales": ({"update.scales": torch.ones(3)}, "2 float32 numbers"),
     "scales of bytes": ({"update.scales": torch.ones(2, dtype=torch.uint8)}, "2 float32 numbers"),
-    "a NaN scale": ({"update.scales": torch.tensor([1.0, math.nan])}, "negative or not finite"),
     "an infinite scale": ({"update.scales": torch.tensor([1.0, math.inf])}, "not finite"),
     "a negative scale": ({"update.scales": torch.tensor([1.0, -1.0])}, "negative"),
 }
@@ -232,12 +219,6 @@ def test_flower_sees_the_bytes(shape: tuple[int, ...]) -> None:
     assert ours.object_id == flowers.object_id
     assert torch.equal(to_tensor(flowers), values)
     assert to_record({"a": ours})["a"] is ours
-
-
-def test_an_array_of_any_other_program_can_be_read_by_flowers_own_means() -> None:
-    made = Array(np.arange(12, dtype=np.int64).reshape(3, 4))
-    carried = BufferArray(made.dtype, made.shape, made.stype, memoryview(made.data))
-    assert np.array_equal(carried.numpy(), made.numpy())
 
 
 @pytest.mark.parametrize(

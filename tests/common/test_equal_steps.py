@@ -25,13 +25,6 @@ def cohort(**deltas: tuple[int, list[float]]) -> MemoryCohort:
     return MemoryCohort(own, {other.agent: other for other in others})
 
 
-def test_where_all_take_equally_many_the_cohort_is_the_one_given() -> None:
-    given = cohort(own=(8, [3.0, 4.0]), peer=(7, [6.0, 8.0]))  # two steps each
-    same, factors = as_of_equal_steps(given, EPOCHS.steps)
-    assert same is given
-    assert factors == [1, 1]
-
-
 def test_each_update_is_scaled_to_the_users_steps() -> None:
     given = cohort(own=(8, [3.0, 4.0]), large=(40, [15.0, 25.0]), tiny=(4, [0.0, 1.0]))
     scaled, factors = as_of_equal_steps(given, EPOCHS.steps)

@@ -18,7 +18,6 @@ from erosion_common.algorithms.weight_erosion import (
     WeightErosionState,
     half_angle,
     measure,
-    paced_penalty,
     weighted_places,
 )
 from erosion_common.errors import StudyError
@@ -246,12 +245,6 @@ def test_the_penalty_is_fixed_after_three_rounds() -> None:
     assert [s.weights["h0"] for s in steps] == pytest.approx([0.9, 23 / 30, 17 / 30, 0.0])
 
 
-def test_hospitals_at_no_distance_do_not_erode() -> None:
-    algorithm = built(distance_penalty="auto")
-    assert course(algorithm, at_distance(0.0, 0.0))[0].weights["h0"] == 1.0
-    assert paced_penalty([0.0]) == 0.0
-
-
 # -- Presets of Weight Erosion: what they stand for, and that a good hospital keeps i ------------
 
 
@@ -296,10 +289,6 @@ def test_a_candidate_may_be_a_preset() -> None:
     assert after.arms["weight_erosion"].model_dump() == WeightErosion().model_dump()
     as_it_is = chosen(study, {"weight_erosion": nothing, "local": nothing})
     assert as_it_is.arms == study.arms
-
-
-def test_every_preset_says_all_that_another_may_have_said() -> None:
-    assert len({frozenset(values) for values in PRESETS.values()}) == 1
 
 
 def test_the_papers_preset_is_what_the_keys_stand_at() -> None:

@@ -13,7 +13,7 @@ from erosion_common.errors import ModelError
 from erosion_common.learning.installed import InstalledModel
 from erosion_common.learning.models import build_model, flat_parameters, parameter_layout
 from erosion_common.settings.packages import every_installed, installed_part
-from tests.support.installed_package import SMALL_NET, forgotten_afterwards, install
+from tests.support.installed_package import forgotten_afterwards, install
 from tests.support.refusals import refused
 
 
@@ -209,13 +209,6 @@ def test_a_package_that_cannot_be_used_is_refused_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, message: str
 ) -> None:
     assert message in problem_of(install(tmp_path, monkeypatch, source, package="ward_i"))
-
-
-def test_an_option_that_the_factory_does_not_know_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sha256 = install(tmp_path, monkeypatch, SMALL_NET, package="ward_j")
-    assert "depth" in problem_of(sha256, depth=3)
 
 
 def test_a_tied_parameter_travels_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

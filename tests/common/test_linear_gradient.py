@@ -60,17 +60,6 @@ def trained(
     ).delta
 
 
-def test_the_gradient_of_one_patient_by_hand() -> None:
-    """At zero both classes have half, so that the outputs' gradient is (-1/2, 1/2)."""
-    model = LinearModel(nn.Linear(2, 2))
-    for parameter in model.parameters():
-        nn.init.zeros_(parameter)
-    with torch.no_grad():
-        model.gradient_of(cross_entropy)(torch.tensor([[3.0, -1.0]]), torch.tensor([0]))
-    torch.testing.assert_close(model[1].weight.grad, torch.tensor([[-1.5, 0.5], [1.5, -0.5]]))
-    torch.testing.assert_close(model[1].bias.grad, torch.tensor([-0.5, 0.5]))
-
-
 @pytest.mark.parametrize("training", [{}, {"momentum": 0.9}, {"optimizer": "adam"}])
 @pytest.mark.parametrize(("num_inputs", "num_outputs", "patients"), SHAPES)
 def test_it_trains_as_autograd_does_to_the_last_bit(
@@ -82,19 +71,6 @@ def test_it_trains_as_autograd_does_to_the_last_bit(
     found = trained(ours, *data, cross_entropy, **training)
     assert torch.equal(found, trained(theirs, *data, cross_entropy, **training))
     assert found.any() or num_outputs == 1  # a single class is certain from the start
-
-
-def test_a_pull_is_added_to_it() -> None:
-    ours = linear_model(5, 3)
-    theirs = by_autograd(ours)
-    data = drawn(5, 3, 40)
-
-    def towards_one(current: Tensor) -> Tensor:
-        return 0.3 * (current - 1)
-
-    found = trained(ours, *data, cross_entropy, towards_one)
-    assert torch.equal(found, trained(theirs, *data, cross_entropy, towards_one))
-    assert not torch.equal(found, trained(by_autograd(ours), *data, cross_entropy))
 
 
 @pytest.mark.parametrize("frozen", ["1.weight", "1.bias"])

@@ -271,13 +271,3 @@ def test_it_ends_where_torch_s_own_ends_to_the_last_bit(
         after_steps(ours, optimizer, shape), after_steps(theirs, torchs, shape), strict=True
     ):
         assert torch.equal(one, other)
-
-
-def test_a_parameter_without_a_gradient_stays_where_it_is() -> None:
-    used, unused = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
-    optimizer = PlainSgd([used, unused], Training(steps=1, weight_decay=0.5, momentum=0.5))
-    used.grad = torch.ones(2)
-    with torch.no_grad():
-        optimizer.step()
-    assert used.tolist() != [1.0, 1.0]
-    assert unused.tolist() == [1.0, 1.0]

@@ -13,7 +13,7 @@ from erosion_common.rounds.presence import BackOff, too_slow
 from erosion_common.rounds.records import Absence
 from erosion_server.coordination.folder_store import FolderStore
 from erosion_server.run.run_folder import open_run_folder
-from tests.support.open_study import everybody, outcomes, study
+from tests.support.open_study import everybody, outcomes, played, study
 from tests.support.scripted import Kept, Scripted, step_result, study_run, trained
 
 
@@ -79,21 +79,6 @@ def test_an_arm_whose_rounds_were_all_skipped_has_no_figures_however_often_it_go
     assert len(kept.records) == 4
 
 
-def test_a_run_that_goes_on_keeps_its_scaling_and_its_choices() -> None:
-    sums = {"count": [10, 0], "total": [1.0, 0.0], "squares": [1.0, 0.0]}
-    of = study(scaling="federated", selection={"folds": 2})
-    kept = Kept()
-    first = Scripted(of)
-    first.join("a", "b", "c", sums=sums)
-    study_run(first, kept)
-    decisions, num_trials = kept.decisions, len(kept.trials)
-    second = Scripted(of)
-    second.join("a", "b", sums={**sums, "total": [2.0, 0.0]})
-    study_run(second, kept)
-    assert kept.decisions == decisions
-    assert len(kept.trials) == num_trials == 2 * 5
-
-
 @pytest.mark.parametrize("killed_in", [3, 8])
 def test_a_selection_that_goes_on_asks_for_no_round_with_other_parameters(
     tmp_path: Path, killed_in: int
@@ -156,8 +141,7 @@ def test_who_never_answers_is_asked_in_ever_fewer_rounds() -> None:
     def respond(name: str, request: TrainRequest) -> TrainResult | None:
         return None if name == "b" else trained(name, request)
 
-    transport, kept = everybody(study(rounds=20), respond=respond), Kept()
-    study_run(transport, kept)
+    transport, kept = played(study(rounds=20), respond=respond)
     asked = [number for name, number, _ in transport.log if name == "b"]
     assert asked == [1, 2, 3, 5, 8, 13]
     assert transport.clock == len(asked) * 10.0
@@ -175,8 +159,7 @@ def test_an_answer_in_time_makes_up_for_all_that_came_late() -> None:
     def respond(name: str, request: TrainRequest) -> TrainResult | None:
         return None if name == "b" and request.round in late_in else trained(name, request)
 
-    transport, kept = everybody(study(rounds=11), respond=respond), Kept()
-    study_run(transport, kept)
+    transport, kept = played(study(rounds=11), respond=respond)
     absent = [r.round for r in kept.records if r.hospitals["b"].outcome == "absent"]
     assert absent == [1, 2, 3, 4, 5, 6, 7, 9, 10]
     assert transport.clock == len(late_in) * 10.0
@@ -188,8 +171,7 @@ def test_the_user_and_whom_a_quorum_needs_are_asked_in_every_round(late: str, qu
         return None if name == late and request.round < 5 else trained(name, request)
 
     federation = {"quorum": quorum, "max_skipped_rounds": 5}
-    transport, kept = everybody(study(rounds=6, federation=federation), respond=respond), Kept()
-    study_run(transport, kept)
+    transport, kept = played(study(rounds=6, federation=federation), respond=respond)
     spared = (late, quorum) == ("b", 2)
     asked = [number for name, number, _ in transport.log if name == late]
     assert asked == ([1, 2, 3, 5, 6] if spared else [1, 2, 3, 4, 5, 6])
@@ -204,8 +186,7 @@ def test_after_a_skipped_round_everybody_is_asked() -> None:
         late = (name == "b" and request.round in (1, 2, 3, 5)) or (name, request.round) == ("c", 6)
         return None if late else trained(name, request)
 
-    transport, kept = everybody(study(rounds=7), respond=respond), Kept()
-    study_run(transport, kept)
+    _, kept = played(study(rounds=7), respond=respond)
     assert [r.round for r in kept.records if r.outcome == "skipped"] == [6]
     assert outcomes(kept, "b") == ["absent"] * 6 + ["accepted"]
 
@@ -219,8 +200,7 @@ def test_who_answers_the_first_exchange_and_not_the_second_is_late_too() -> None
             return replace(found, header=found.header.model_copy(update={"values": values}))
         return None if name == "b" else trained(name, request)
 
-    transport, kept = everybody(study(rounds=8, arms={"fedlin": {}}), respond=respond), Kept()
-    study_run(transport, kept)
+    transport, _ = played(study(rounds=8, arms={"fedlin": {}}), respond=respond)
     asked = [number for name, number, step in transport.log if (name, step) == ("b", "train")]
     assert asked == [1, 2, 3, 5, 8]
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from erosion_common.learning import stacked_sgd
 from erosion_common.learning.local_sgd import train_locally
 from erosion_common.learning.models import (
     Logistic,
@@ -89,31 +88,6 @@ WEIGHTED = classes_of(3, class_weights=[1.0, 5.0, 0.2])
 def test_every_outcome_s_loss_is_the_same(task: Task) -> None:
     assert why_not_stacked(Mlp(), task, settings(steps=3)) == ""
     assert_alike(jobs(settings(steps=3), task=task), jobs(settings(steps=3), task=task))
-
-
-def test_hospitals_of_other_settings_or_much_longer_training_are_other_stacks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    sizes: list[int] = []
-    real = stacked_sgd._train
-
-    def counted(stack: list[Job]) -> Any:
-        sizes.append(len(stack))
-        return real(stack)
-
-    monkeypatch.setattr(stacked_sgd, "_train", counted)
-    by_steps = jobs(settings(steps=3))
-    train_stacked([*by_steps[:3], *(job._replace(training=settings(steps=6)) for job in by_steps)])
-    assert sizes == [3, 5]
-    sizes.clear()
-    train_stacked(jobs(settings(epochs=1)))  # 3, 1, 5, 1 and 3 steps
-    assert sizes == [2, 2]  # and one that is alone
-    sizes.clear()
-    first = jobs(settings(steps=3))[0]
-    monkeypatch.setattr(stacked_sgd, "MOST_NUMBERS", 2 * first.numbers)
-    many = [first._replace(generator=torch.Generator().manual_seed(n)) for n in range(5)]
-    train_stacked(many)
-    assert sizes == [2, 2]
 
 
 def test_results_come_in_the_order_of_the_jobs_whatever_the_stacks() -> None:

@@ -68,13 +68,6 @@ def test_a_record_is_one_line_of_json_with_its_traceback() -> None:
     assert "ValueError" in failed["traceback"]
 
 
-def test_a_record_of_any_text_can_be_written_to_any_stream() -> None:
-    record = logging.LogRecord("erosion", logging.INFO, "", 0, "\ud800 \u00e9\n", (), None)
-    line = JsonLines().format(record)
-    assert line.isascii()
-    assert json.loads(line)["message"] == "\ud800 \u00e9\n"
-
-
 def logged(formatter: logging.Formatter, text: str) -> str:
     record = logging.LogRecord("erosion.site", logging.INFO, "", 0, "%s", (text,), None)
     return formatter.format(record)
@@ -115,16 +108,6 @@ def test_one_event_is_one_line_whatever_its_text_holds() -> None:
 
 
 # -- Imports without collections meanwhile -------------------------------------------------------
-
-
-def test_where_collections_are_off_they_stay_off() -> None:
-    gc.disable()
-    try:
-        with imports_for_good():
-            pass
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
 
 
 def test_an_import_that_fails_leaves_collections_on() -> None:

@@ -186,20 +186,6 @@ def test_a_late_joiner_takes_part_from_the_next_round_on() -> None:
     assert outcomes(kept, "c") == ["absent", "absent", "accepted", "accepted"]
 
 
-def test_a_hospital_whose_key_is_revoked_is_out_with_the_reason() -> None:
-    def respond(name: str, request: TrainRequest) -> TrainResult:
-        if (name, request.round) == ("c", 1):
-            transport.leave("b", expelled="its key was revoked")
-        return trained(name, request)
-
-    transport, kept = everybody(study()), Kept()
-    transport.respond = respond
-    study_run(transport, kept)
-    assert kept.records[1].hospitals["b"].reason == "declined: its key was revoked"
-    assert ("declined", "b", "its key was revoked") in kept.events
-    assert ("left", "b") not in kept.events
-
-
 KEY_TROUBLE = pytest.mark.parametrize(
     "why", ["its key expired on 2026-11-23", "its key was replaced"]
 )

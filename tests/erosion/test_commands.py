@@ -206,13 +206,6 @@ def test_an_account_without_a_name_says_who_decides(
     assert "Approved by" in capsys.readouterr().out
 
 
-def test_describe_takes_shipped_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = tmp_path / "page.html"
-    main(["describe", "breast-cancer", "--simulate", "--output", str(page)])
-    capsys.readouterr()
-    assert "small-tumours" in page.read_text(encoding="utf-8")
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -15,9 +15,6 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 from erosion.simulation.free_ports import LOOPBACK, free_ports
-from erosion_client.audit.audit_log import AuditLog
-from erosion_client.connection import serve
-from erosion_client.connection.agent import Agent, Until
 from erosion_client.connection.serve import InstalledApp
 from erosion_client.site_file import AppSite, load_app_site, load_site
 from erosion_common.errors import SiteError, StudyError
@@ -239,24 +236,3 @@ def test_a_hospitals_site_file_serves_for_an_app_too(tmp_path: Path) -> None:
     path.write_text('name = "north"\n[coordinater]\n', encoding="utf-8")
     with pytest.raises(SiteError, match="coordinater"):
         load_app_site(path)
-
-
-def test_the_log_of_an_app_is_kept_as_the_site_file_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "site.toml"
-    path.write_text(
-        'name = "north"\n[coordinator]\naddress = "127.0.0.1:9092"\n'
-        "[log]\nkeep_days = 1000\nfile_megabytes = 2\n",
-        encoding="utf-8",
-    )
-    kept: list[dict[str, Any]] = []
-
-    def opened(folder: Path, **options: Any) -> AuditLog:
-        kept.append(options)
-        return AuditLog(folder, **options)
-
-    monkeypatch.setattr(serve, "AuditLog", opened)
-    monkeypatch.setattr(Agent, "run", lambda _agent: None)
-    serve.serve_app(load_app_site(path), ClientApp(), Until(None, False))
-    assert {"file_bytes": 2 * 2**20, "keep_days": 1000}.items() <= kept[0].items()

