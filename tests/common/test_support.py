@@ -1,9 +1,11 @@
-"""The clock of deadlines: a program that was stopped has not let them pass."""
+"""Small parts that all programs share: clocks, logs, imports, installations, errors as data."""
 
 import gc
 import io
 import json
 import logging
+import pickle
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -12,9 +14,13 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
+from erosion_client.audit.audit_log import AuditLog  # noqa: F401 - defines an error of its own
 from erosion_client.dataset.sources.dicom import DicomImages
 from erosion_client.dataset.sources.nifti import NiftiImages
-from erosion_common.errors import DataError, ErosionError
+from erosion_common.errors import DataError, ErosionError, Problem, StudyError
+from erosion_common.protocol.flower import NoAnswer, read_error
+from erosion_common.protocol.frames import LONGEST_REASON
+from erosion_common.rounds.presence import UserDeclinedError  # noqa: F401 - as above
 from erosion_common.support.logs import JsonLines, SafeText, about, stamp
 from erosion_common.support.process import GAP_SECONDS, RunningTime, imports_for_good
 from erosion_common.support.software import (
@@ -177,3 +183,46 @@ def test_parts_of_two_versions_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
     versions["erosion-client"] = "0.2.0"
     with pytest.raises(ErosionError, match=r"erosion-client 0\.2\.0"):
         check_distributions()
+
+
+# -- Errors are data: every class keeps its code on its way over the wire --------------------------
+
+
+def kinds(of: type[ErosionError] = ErosionError) -> Iterator[type[ErosionError]]:
+    for kind in of.__subclasses__():
+        yield kind
+        yield from kinds(kind)
+
+
+@pytest.mark.parametrize("kind", sorted(set(kinds()), key=str))
+def test_every_error_is_read_by_its_code(kind: type[ErosionError]) -> None:
+    problem = Problem(kind.__name__, "what", "where", "Remedy.")
+    told = read_error(NoAnswer(problem.code, "b", problem.text).encode())
+    assert told == NoAnswer(kind.__name__, "b", "where: what. Remedy.")
+
+
+def test_an_error_composes_its_text_and_survives_another_process() -> None:
+    problem = StudyError("rounds = 0.", where="study.toml", remedy="Write 1 or more.")
+    assert str(problem) == "study.toml: rounds = 0. Write 1 or more."
+    again = pickle.loads(pickle.dumps(problem))  # noqa: S301 - our own bytes
+    assert (str(again), again.problem) == (str(problem), problem.problem)
+    assert problem.problem.reason == str(problem)[:-1]
+
+
+@pytest.mark.parametrize("letter", ["x", '"', "\\", "\x1b", "\ud800", "\n", "ä"])
+def test_a_reason_of_any_letters_fits_into_one_line_of_the_wire(letter: str) -> None:
+    error = NoAnswer("Refusal", "b", "a" + letter * 20_000).encode()
+    assert error.reason is not None
+    assert len(error.reason) <= LONGEST_REASON
+    assert error.reason.isprintable()
+    assert read_error(error).hospital == "b"
+    assert read_error(error).reason.startswith("a")
+
+
+@pytest.mark.parametrize("text", ["", "left", "[1]", "{}", "[" * 4000, '{"code": 1}'])
+def test_what_is_no_error_of_ours_is_a_reason_and_names_nobody(text: str) -> None:
+    from flwr.app import Error
+
+    told = read_error(Error(2, text))
+    assert (told.code, told.hospital) == ("", "")
+    assert told.reason == (text or "no reason given")

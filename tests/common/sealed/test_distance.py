@@ -1,16 +1,22 @@
-"""Distances under Paillier: exact, and 64 bits whatever is asked."""
+"""The parts of sealed rounds: sealed distances, masks and shares, and the sums that are allowed."""
 
+import contextlib
 import importlib.util
+import itertools
 import logging
 import math
+import secrets
 import sys
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import chi2
 
 from erosion_common.sealed import paillier
+from erosion_common.sealed.coordinator import SKETCH_SLACK, check_sum
 from erosion_common.sealed.distance import (
     Asker,
     Question,
@@ -19,14 +25,37 @@ from erosion_common.sealed.distance import (
     own_values,
     problem_with_question,
 )
+from erosion_common.sealed.keys import digest, new_pair
+from erosion_common.sealed.masks import (
+    BUCKETS,
+    CHUNK,
+    LARGEST,
+    Mask,
+    Words,
+    apply_masks,
+    decode_sum,
+    encode_update,
+    fits_range,
+    scale_for,
+    sketch,
+)
 from erosion_common.sealed.paillier import (
     PaillierKey,
     problem_with_modulus,
     product_of_powers,
     prove,
 )
+from erosion_common.sealed.phases import SumRules
+from erosion_common.sealed.shares import (
+    PairChannel,
+    Shares,
+    combine_shares,
+    split_secret,
+    threshold,
+)
 from tests.common.sealed.keys import noise, paillier_key
-from tests.common.sealed.vectors import f32
+from tests.common.sealed.vectors import f32, u32
+from tests.support.refusals import refused
 
 SEED = bytes(32)
 
@@ -192,3 +221,249 @@ def test_without_gmpy2_numbers_are_the_same_and_one_line_says_that_it_is_slower(
         assert made.decrypt(half * made.public.noise()) == 10
     assert len(caplog.records) == 1
     assert plain.prove(made, b"run") == paillier.prove(known, b"run")
+
+
+# -- The building blocks of sealed rounds, against values worked out by hand -----------------------
+
+KEYS = st.binary(min_size=32, max_size=32)
+
+
+def test_parts_that_run_together_have_other_hashes() -> None:
+    assert digest("ab", "c") != digest("a", "bc") != digest("abc")
+    assert digest(0.1) != digest(0.1 + 2**-56)
+
+
+def add_mask(words: Words, key: bytes, sign: int) -> None:
+    apply_masks(words, [Mask(key, sign)])
+
+
+def test_the_keystream_is_the_standard_one() -> None:
+    """AES-256-CTR of zeros with key and counter 0: NIST's GFSbox vector."""
+    words = np.zeros(4, np.uint32)
+    add_mask(words, bytes(32), +1)
+    assert words.astype("<u4").tobytes().hex() == "dc95c078a2408989ad48a21492842087"
+    add_mask(words, bytes(32), -1)
+    assert not words.any()
+
+
+@given(key=KEYS, length=st.sampled_from([1, 5, CHUNK - 1, CHUNK, CHUNK + 3]))
+def test_a_mask_comes_off_again_and_does_not_depend_on_how_it_is_cut(
+    key: bytes, length: int
+) -> None:
+    words = np.arange(length, dtype=np.uint32)
+    add_mask(words, key, +1)
+    head = np.arange(min(3, length), dtype=np.uint32)
+    add_mask(head, key, +1)
+    assert np.array_equal(words[:3], head)
+    add_mask(words, key, -1)
+    assert np.array_equal(words, np.arange(length))
+
+
+def test_the_ring_by_hand() -> None:
+    """bound = 2^ceil(log2(1.25 * 5 * 3)) = 32; -3 * 2/9 * 2^25 = -22369621.33."""
+    scale = scale_for(5.0, 2.0)
+    assert scale == 2.0**25
+    words = encode_update(f32([-3, 8]), 2 / 9, scale)
+    assert words.tolist() == [2**32 - 22369621, 59652324]
+    assert decode_sum(u32([2**32 - 1, 2**30 + 128]), 1.0).tolist() == [-1, 2**30 + 128]
+
+
+@given(
+    values=st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=20),
+    factors=st.lists(st.floats(0, 1), min_size=1, max_size=16),
+)
+def test_a_sum_of_updates_in_range_never_wraps_round(
+    values: list[float], factors: list[float]
+) -> None:
+    update, scale = f32(values), LARGEST
+    assert fits_range(update, scale)
+    shares = np.array(factors) / max(1.0, sum(factors))
+    total = np.zeros(len(values), np.uint32)
+    for share in shares:
+        total += encode_update(update, share, scale)
+    expected = shares.sum() * update.astype(np.float64)
+    rounding = len(factors) / scale + 2**-24  # of the ring, and of float32
+    assert decode_sum(total, scale) == pytest.approx(expected, abs=rounding)
+
+
+def test_shamir_by_hand() -> None:
+    """1234 + 166 x + 94 x^2 at x = 1, 2, 3."""
+    shares = {x: y.to_bytes(33) for x, y in ((1, 1494), (2, 1942), (3, 2578))}
+    assert int.from_bytes(combine_shares(shares)) == 1234
+
+
+@given(secret=KEYS, num_sites=st.integers(3, 9))
+def test_any_threshold_of_shares_gives_the_secret_and_one_less_does_not(
+    secret: bytes, num_sites: int
+) -> None:
+    needed = threshold(num_sites)
+    shares = dict(enumerate(split_secret(secret, needed, range(1, num_sites + 1)), start=1))
+    chosen = list(itertools.combinations(shares, needed))
+    for places in (chosen[0], chosen[-1], chosen[len(chosen) // 2]):
+        assert combine_shares({place: shares[place] for place in places}) == secret
+    too_few = {place: shares[place] for place in chosen[0][1:]}
+    with contextlib.suppress(ValueError):  # the number is not one of 32 bytes
+        assert combine_shares(too_few) != secret
+
+
+def test_thresholds_leave_no_room_for_two_stories() -> None:
+    assert [threshold(n) for n in (3, 4, 6, 16)] == [3, 3, 5, 11]
+    assert all(2 * threshold(n) > n for n in range(3, 100))
+    # So many of the sites would have to help whoever tells two stories.
+    assert [2 * threshold(n) - n for n in (4, 5, 10, 16)] == [2, 3, 4, 6]
+
+
+def test_an_envelope_opens_for_its_receiver_only_and_once_each_way() -> None:
+    (a, a_public), (b, b_public) = new_pair(), new_pair()
+    here = PairChannel.between(("ann", "bob"), a, b_public, b"roster")
+    there = PairChannel.between(("bob", "ann"), b, a_public, b"roster")
+    shares = Shares(secrets.token_bytes(33), secrets.token_bytes(33))
+    envelope = here.seal(shares, sender="ann", receiver="bob")
+    assert len(envelope) == 66 + 16
+    assert there.open(envelope, sender="ann", receiver="bob") == shares
+    with refused(ValueError, "sender"):
+        there.open(envelope, sender="bob", receiver="ann")
+    other_round = PairChannel.between(("bob", "ann"), b, a_public, b"other roster")
+    with refused(ValueError, "sender"):
+        other_round.open(envelope, sender="ann", receiver="bob")
+    with refused(ValueError, 82):
+        there.open(envelope[:-1], sender="ann", receiver="bob")
+
+
+def test_a_sketch_is_linear_and_keeps_lengths_on_average() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((2, 5000)).astype(np.float32)
+    seed = bytes(32)
+    assert sketch(a, seed).shape == (BUCKETS,)
+    assert sketch(a + b, seed) == pytest.approx(sketch(a, seed) + sketch(b, seed), abs=1e-4)
+    squares = [float(np.sum(sketch(a, bytes([n]) * 32) ** 2)) for n in range(200)]
+    assert np.mean(squares) == pytest.approx(float(np.sum(a.astype(float) ** 2)), rel=0.02)
+
+
+# -- The sums that a hospital lets its update into, and the weights lowered until it does ----------
+
+RULES = SumRules()
+
+
+@pytest.mark.parametrize(
+    ("weights", "reason"),
+    [
+        ([0.3, 0.3, 0.3, 0.0], "3 hospitals"),
+        ([0.4, 0.4, 1e-12, 1e-12], "2 hospitals"),
+        ([0.2, 0.2, 0.2, 0.0199], "3 hospitals"),
+        ([0.2, 0.2, 0.2, 5e-324], "3 hospitals"),
+        ([0.4, 0.1, 0.1, 0.1], "has 0.667"),
+        ([0.3, 0.3, 0.1, 0.1], "has 0.6"),
+        ([0.5, 0.5, 0.5, 0.5], "add up"),
+        ([-0.1, 0.2, 0.2, 0.2], "outside"),
+        ([1.5, 0.2, 0.2, 0.2], "outside"),
+        ([float("nan"), 0.2, 0.2, 0.2], "outside"),
+        ([float("inf"), 0.2, 0.2, 0.2], "outside"),
+        ([], "0 hospitals"),
+        ([0.0], "0 hospitals"),
+    ],
+)
+def test_a_sum_that_shows_too_much_has_a_reason(weights: list[float], reason: str) -> None:
+    assert reason in str(RULES.problem_with(named(weights)))
+
+
+def named(weights: Iterable[float]) -> dict[str, float]:
+    return {f"h{place}": weight for place, weight in enumerate(weights)}
+
+
+WEIGHTS = st.one_of(
+    st.floats(0, 1), st.sampled_from([0.0, 5e-324, 1e-300, 1e-12, 1e-6, 0.01, 0.1, 0.3, 0.5])
+)
+
+
+@given(
+    st.lists(WEIGHTS, min_size=1, max_size=9),
+    st.integers(3, 6),
+    st.sampled_from([0.2, 0.34, 0.5]),
+    st.integers(1, 5),
+    st.data(),
+)
+def test_whoever_helps_the_coordinator_what_is_left_of_a_sum_is_as_the_rules_say(
+    drawn: list[float], min_summed: int, share: float, helpers: int, data: st.DataObject
+) -> None:
+    """With k helpers: min_summed + 1 - k hospitals, none with above share / (1 - (k - 1) share).
+
+    Counted are those with a tenth of the largest weight. Of the default's .5 nothing is said from
+    two helpers on, as that would be all; of 1 / (k + 1) half is left.
+    """
+    rules = SumRules(min_summed, share)
+    weights = [weight / max(1.0, sum(drawn)) for weight in drawn]
+    if rules.problem_with(named(weights)):
+        return
+    helpers = min(helpers, len(weights))
+    gone = data.draw(st.permutations(range(len(weights))))[:helpers]
+    left = [weight for place, weight in enumerate(weights) if place not in gone]
+    real = sum(weight >= 0.1 * max(weights) for weight in left)
+    assert real >= min_summed + 1 - helpers
+    if left and (bound := 1 - (helpers - 1) * share) > 0:
+        assert max(left) <= share / bound * sum(left) * (1 + 1e-6)
+
+
+def test_the_largest_weights_are_lowered_to_what_the_rules_allow() -> None:
+    """Without b, a may have as much as the rest: .1 + .05."""
+    assert list((RULES.capped(named([0.9, 0.2, 0.1, 0.05])) or {}).values()) == pytest.approx(
+        [0.15, 0.15, 0.1, 0.05]
+    )
+    assert list((RULES.capped(named([0.5, 0.1, 0.1, 0.05])) or {}).values()) == pytest.approx(
+        [0.15, 0.1, 0.1, 0.05]
+    )
+    unchanged = named([0.2, 0.2, 0.2, 0.2, 0.0])
+    assert RULES.capped(unchanged) == unchanged
+    assert RULES.capped(named([0.3, 0.3, 0.3, 0.0])) is None
+    assert RULES.capped(named([0.3, 0.3, 0.3, 1e-12])) is None
+
+
+@given(
+    st.lists(WEIGHTS, min_size=3, max_size=10),
+    st.sampled_from([0.34, 0.4, 0.5]),
+)
+def test_lowered_weights_may_be_summed_and_keep_their_order(
+    drawn: list[float], largest_share: float
+) -> None:
+    rules = SumRules(largest_share=largest_share)
+    weights = named(weight / max(1.0, sum(drawn)) for weight in drawn)
+    capped = rules.capped(weights)
+    if capped is None:
+        assert rules.problem_with(weights) is not None
+        return
+    assert rules.problem_with(capped) is None
+    assert all(capped[name] <= weights[name] for name in weights)
+    lowered = [name for name in weights if capped[name] < weights[name]]
+    kept = [capped[name] for name in weights if name not in lowered]
+    assert all(capped[name] >= max(kept) * (1 - 1e-9) for name in lowered)
+
+
+def test_no_honest_sum_fails_the_check_by_the_sketch_more_often_than_once_in_10_9() -> None:
+    """Where all distances are of one direction, and so too short together."""
+    assert chi2.cdf(BUCKETS / SKETCH_SLACK**2, BUCKETS) <= 1.001e-9
+    dim, draws = 300, np.random.default_rng(0)
+    own, apart = (f32(draws.normal(size=dim)) for _ in range(2))
+    length = float(np.linalg.norm(apart))
+    seeds = [number.to_bytes(32) for number in range(2000)]
+    shares = np.array([np.square(sketch(apart, seed)).sum() for seed in seeds]) / length**2
+    worst = float(shares.min()) ** 0.5
+    assert shares.std() == pytest.approx((2 / BUCKETS) ** 0.5, rel=0.1)
+    assert 1.01 / SKETCH_SLACK < worst < 0.9
+    weights, own_norm = dict.fromkeys("abcd", 0.2), float(np.linalg.norm(own))
+    claimed = dict.fromkeys("abcd", worst * length / own_norm)
+    total = 0.8 * (own + apart)
+    assert check_sum(total, own, weights, claimed, own_norm=own_norm, rounding=0).holds
+
+
+def test_the_check_by_hand() -> None:
+    """g_0 = (3, 4), g = (8, 4), (3, 9), (-3, -4) at 1, 1, 2, weights .25, .25, .8/3.6."""
+    own = f32([3, 4])
+    others = np.array([[8, 4], [3, 9], [-3, -4]])
+    weights = {"a": 0.25, "b": 0.25, "c": 0.8 / 3.6}
+    total = np.array(list(weights.values())) @ others
+    check = check_sum(total, own, weights, {"a": 1, "b": 1, "c": 2}, own_norm=5, rounding=0)
+    assert check.apart == pytest.approx(0.53432, abs=1e-5)
+    assert check.at_most == pytest.approx(4.72222 * 1.001, abs=1e-4)
+    assert check.holds
+    lie = check_sum(total, own, weights, {"a": 0.1, "b": 0.1, "c": 0.1}, own_norm=5, rounding=0)
+    assert not lie.holds

@@ -1,9 +1,11 @@
 """The methods that run on sealed rounds: those that ask no more than distances and one sum."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 from erosion_common.aggregation.cohort import MemoryCohort, Update
 from erosion_common.algorithms import REGISTRY
@@ -15,6 +17,8 @@ from erosion_common.sealed.rounds import seal
 from tests.support.contexts import CONTEXT
 from tests.support.refusals import refused
 from tests.support.registry_cohorts import DIM, PEERS, USER, built, cohort, same
+from tests.support.sealed_study import sealed_study
+from tests.support.small_study import TEN_NUMBERS
 
 SEALABLE = [n for n, arm in REGISTRY.items() if arm(algorithm=n).problem_with_sealing() is None]
 
@@ -128,3 +132,72 @@ def test_the_weights_that_erosion_asks_for_by_hand() -> None:
         algorithm.update(algorithm.init(2), round_one)
     assert wanted.value.own == pytest.approx(1 / 3.6)
     assert wanted.value.factors == pytest.approx({"b": 0.25, "c": 0.25, "d": 0.8 / 3.6})
+
+
+# -- Studies that cannot be sealed are refused when they are read, with the reason -----------------
+
+LOCAL: dict[str, Any] = {"local": {}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"quorum": 4}, ["quorum = 4", "5"]),
+        ({"user": "all"}, ["user"]),
+        ({"scaling": "federated"}, ['"user"', '"local"']),
+        ({"selection": {"folds": 2}}, ["selection"]),
+        ({"arms": {"fedavg": {}, "weight_erosion": {}}}, ["2 arms", "(fedavg, weight_erosion)"]),
+        ({"arms": LOCAL}, ["0 arms"]),
+        ({"arms": {"krum": {}, **LOCAL}}, ["arms.krum", "single"]),
+        ({"arms": {"scaffold": {}, **LOCAL}}, ["arms.scaffold"]),
+        ({"arms": {"fedlin": {}, **LOCAL}}, ["arms.fedlin"]),
+        ({"arms": {"weight_erosion": {"cone": "stop"}}}, ['cone = "stop"']),
+        ({"arms": {"bias_correction": {"bias": "per_hospital"}}}, ["single"]),
+    ],
+)
+def test_a_study_that_cannot_be_sealed_is_refused(
+    changes: dict[str, Any], reason: list[str]
+) -> None:
+    with refused(ValidationError, *reason):
+        sealed_study(**changes)
+
+
+def features(number: int) -> dict[str, Any]:
+    return {"task": {**TEN_NUMBERS, "features": TEN_NUMBERS["features"][:number]}}
+
+
+@pytest.mark.parametrize(
+    ("number", "arms", "values"),
+    [
+        # of one value the distance tells all but the sign
+        (1, {"weight_erosion": {"own_parameters": ["output_bias"]}}, 1),
+        (1, {"evidence_erosion": {}}, 1),  # which keeps that bias, too
+        (2, {"fedavg": {"own_parameters": ["*weight"]}}, 1),  # the bias of no and that of yes
+        (6, {"fedavg": {}}, 7),
+        (9, {"weight_erosion": {"layer_weights": {"1.weight": 0.0}}}, 1),
+        (8, {"weight_erosion": {"distance": "cosine"}}, 9),  # two lengths are told, too
+    ],
+)
+def test_an_update_of_so_few_values_that_its_distance_gives_it_away_is_not_sealed(
+    number: int, arms: dict[str, Any], values: int
+) -> None:
+    with refused(ValidationError, f" {values} count"):
+        sealed_study(**features(number), arms={**arms, **LOCAL})
+    assert not sealed_study(
+        **features(number), arms={**arms, **LOCAL}, sealed=False
+    ).federation.sealed
+
+
+def test_enough_values_are_sealed() -> None:
+    for number, arms in (
+        (7, {"fedavg": {}}),
+        (9, {"weight_erosion": {"distance": "cosine"}}),
+        (8, {"evidence_erosion": {}}),
+    ):
+        assert sealed_study(**features(number), arms={**arms, **LOCAL}).federation.sealed
+
+
+def test_a_bound_on_norms_cannot_be_kept() -> None:
+    federation = {"sealed": True, "quorum": 5, "max_update_norm": 1.0}
+    with refused(ValidationError, "max_update_norm"):
+        sealed_study(federation=federation)
