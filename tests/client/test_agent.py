@@ -1,17 +1,14 @@
 """The site agent's pauses between its tries to connect."""
 
-import json
 import random
 import re
 import time
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from flwr.app import Error, Message, RecordDict
 
-from erosion_client.audit.audit_log import AuditLog, SiteObservers
 from erosion_client.connection import agent as agent_module
 from erosion_client.connection.agent import (
     FIRST_RETRY_SECONDS,
@@ -22,12 +19,10 @@ from erosion_client.connection.agent import (
     Until,
 )
 from erosion_client.connection.site_link import LostLink, Welcome
-from erosion_common.audit.log_files import hash_of
 from erosion_common.errors import LinkError, SiteError
 from erosion_common.program.command_line import parser
 from erosion_common.protocol import wire
 from erosion_common.protocol.flower import RequestMessage
-from erosion_common.protocol.frames import LONGEST_REASON
 from erosion_common.support import expiry
 from tests.support.broken_line import BreaksAfterTheWelcome
 from tests.support.docker_engine import ROOT
@@ -84,30 +79,6 @@ def test_expiry_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptu
     agent.run()
     warned = [line for line in caplog.messages if "this site's certificate is valid" in line]
     assert [line.partition("(")[2].partition(")")[0] for line in warned] == ["30 days", "29 days"]
-
-
-def test_errors_are_logged_as_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    sent: list[str] = []
-
-    class Line(BreaksAfterTheWelcome):
-        def reply(self, _request: Message, reply: Message, _log_head: str | None) -> None:
-            sent.append(str(reply.error.reason))
-            agent.stop.set()
-
-    def answer(request: Message, _context: object) -> Message:
-        return Message(Error(1, "several\nlines \x1b[2J" + "x" * 20_000), reply_to=request)
-
-    monkeypatch.setattr(random, "uniform", lambda *_bounds: 0.0)
-    as_line: Any = lambda: Line(num_requests=1)  # noqa: E731
-    with AuditLog(tmp_path) as log:
-        observers = SiteObservers(tmp_path, log, name="b", coordinator="c")
-        agent = Agent(as_line, answer, address="127.0.0.1:9092", watchers=[observers])
-        agent.run()
-    assert len(sent[0]) == LONGEST_REASON
-    assert sent[0].isprintable()
-    line = json.loads((tmp_path / "sent.jsonl").read_text())
-    assert line["error"] == sent[0]
-    assert (line["bytes"], line["sha256"]) == (len(sent[0].encode()), hash_of(sent[0]))
 
 
 def test_a_line_that_stood_or_answered_reconnects_now(monkeypatch: pytest.MonkeyPatch) -> None:

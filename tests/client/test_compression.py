@@ -67,12 +67,6 @@ def test_asked_again_it_answers_the_same_also_after_a_restart(tmp_path: Path) ->
     assert torch.equal(answer(started_anew, 2).delta, second.delta)
 
 
-def test_another_run_begins_without_what_was_left_over(tmp_path: Path) -> None:
-    first = answer(hospital(tmp_path), 1)
-    answer(hospital(tmp_path), 2)
-    assert torch.equal(answer(hospital(tmp_path), 1, run="another").delta, first.delta)
-
-
 @pytest.mark.parametrize("kind", ["float16", "int8"])
 def test_what_a_method_keeps_is_not_disturbed(tmp_path: Path, kind: str) -> None:
     compressed, exact = hospital(tmp_path), hospital(tmp_path / "other")

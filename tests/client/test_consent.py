@@ -621,18 +621,6 @@ def test_an_unreadable_approved_study_blocks_no_other(
     assert consent.check(study()) == study().digest
     with pytest.raises(Undecided):  # of which nobody knows any more what it was
         consent.check(study(seed=6))
-    file = tmp_path / "site.toml"
-    file.write_text(
-        f'name = "b"\ndata.path = "data.csv"\ncoordinator.address = "127.0.0.1:1"\n'
-        f'compute.state = "{tmp_path}/state"\n'
-    )
-    folder = tmp_path / "state" / "b"
-    there = Records(folder, "b")
-    there.studies.put(entry)
-    assert main(["review", str(file), entry.digest[:12], "--approve"]) != 0
-    assert there.studies.all("declined") == []
-    assert main(["review", str(file), entry.digest[:12], "--decline"]) == 0
-    assert [found.digest for found in there.studies.all("declined")] == [entry.digest]
 
 
 def test_a_study_is_named_by_how_its_digest_begins(records: Records) -> None:

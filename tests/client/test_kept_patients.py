@@ -20,7 +20,6 @@ from erosion_client.training.hospital import Hospital
 from erosion_common.errors import DataError
 from erosion_common.protocol.messages import TrainRequest
 from erosion_common.rounds.selection import fold_studies
-from erosion_common.study.study import Study
 from tests.support.said import raises, says
 from tests.support.small_study import make_site, make_study, twenty_patients
 
@@ -44,10 +43,6 @@ def num_reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     return lambda: len(reads)
 
 
-def cross_fitted() -> Study:
-    return make_study(evaluation={"folds": 5, "bootstrap": 100}, user="a")
-
-
 def database(folder: Path) -> Site:
     """The twenty patients in an SQLite database."""
     path = folder / "hospital.sqlite"
@@ -64,9 +59,8 @@ def database(folder: Path) -> Site:
 
 @pytest.mark.parametrize("kind", ["file", "database"])
 def test_folds_read_patients_once(tmp_path: Path, num_reads: Callable[[], int], kind: str) -> None:
-    site = make_site(tmp_path, twenty_patients()) if kind == "file" else database(tmp_path)
-    hospital = Hospital(site.model_copy(update={"limits": make_site(tmp_path).limits}))
-    study = cross_fitted()
+    hospital = Hospital(site_with(tmp_path, kind))
+    study = make_study(evaluation={"folds": 5, "bootstrap": 100}, user="a")
     folds = fold_studies(study)
     assert len(folds) == 5
     for each in (study, *folds, study):
@@ -87,8 +81,7 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path, num_reads: Callable[[
 
 @pytest.mark.parametrize("kind", ["file", "database"])
 def test_a_run_keeps_its_patients(tmp_path: Path, kind: str) -> None:
-    site = make_site(tmp_path, twenty_patients()) if kind == "file" else database(tmp_path)
-    hospital = Hospital(site.model_copy(update={"limits": make_site(tmp_path).limits}))
+    hospital = Hospital(site_with(tmp_path, kind))
     study = make_study(user="b", hospitals=["b", "a"])
 
     def num_disclosed(run: str) -> int:

@@ -324,31 +324,6 @@ def test_coarse_columns_alone_make_no_shared_rows(tmp_path: Path) -> None:
     assert list(shared_rows(tables)) == []
 
 
-def test_check_asks_about_numbering(visits: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = lines_of(visits / "alpha.csv")
-    values = (f"{731 * i % 9000 + 1000},{i + 500},{7 * i + 900_001}," for i in range(len(lines)))
-    numbered = ["MRN,row,volume,", *values]
-    both = [n + line for n, line in zip(numbered, lines, strict=False)]
-    (visits / "alpha.csv").write_text("".join(both))
-    assert main(["study", "new", str(visits), "--target", "ill"]) == 0
-    study_file = visits / "study.toml"
-    more = "".join(f'  {{ name = "{n}", range = [0, 99999] }},\n' for n in ("MRN", "patient_no"))
-    more += '  { name = "volume", unit = "mm3", range = [0, 9999999] },\n'  # which numbers have not
-    text = study_file.read_text()
-    study_file.write_text(text.replace("features = [\n", f"features = [\n{more}"))
-    site_file = visits / "alpha.toml"
-    site_file.write_text(
-        f'name = "alpha"\n[data]\npath = "{visits / "alpha.csv"}"\n[data.columns]\n'
-        'patient_no = "row"\n[coordinator]\naddress = "127.0.0.1:9092"\n'
-    )
-    main(["check", str(site_file), "--study", str(study_file)])
-    said = " ".join(capsys.readouterr().out.split())
-    for name in ("MRN", "patient_no"):
-        assert says(said, f"column {name}", "patients")
-    for name in ("age", "sugar", "volume"):
-        assert f"column {name} seems to number" not in said
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "berlin.csv").write_text("Alter,tot\n" + "50,1\n60,0\n" * 20)
