@@ -33,15 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "threat-model.md").read_text(encoding="utf-8")
 
 # What encodes a reply, of which a site's program has no more.
-ENCODERS = {
-    "encode_describe_reply",
-    "encode_summary_reply",
-    "encode_train_result",
-    "encode_step_result",
-    "encode_evaluate_result",
-    "encode_unknown_study",
-    "encode_notice",
-}
+ENCODERS = {"encode_header", "encode_result"}
 BY_THE_ARMS_NAME = "personal parameters"  # arrays of an evaluate reply
 METHODS: dict[str, dict[str, Any]] = {
     **{name: {"algorithm": name} for name in REGISTRY},
@@ -123,7 +115,7 @@ def test_a_site_answers_in_no_other_words() -> None:
         "serve: Message(answer(message.content), reply_to=message)",
         "serve: Message(error, reply_to=message)",
         "serve: Message(refused.encode(), reply_to=message)",
-        "serve: Message(wire.encode_unknown_study(problem), reply_to=message)",
+        "serve: Message(wire.encode_header(problem.wanted), reply_to=message)",
         "serve: RecordDict()",
     }
 
@@ -141,7 +133,7 @@ class Noting(Hospital):
         if isinstance(found, StepResult):
             self.noted |= {(message, name) for name in {*found.tensors, *found.header.values}}
             return found
-        record = wire.encode_train_result(found)
+        record = wire.encode_result(found)
         self.noted |= {(message, name.partition(".")[0]) for name, *_ in wire.arrays_of(record)}
         return found
 

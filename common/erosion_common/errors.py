@@ -51,11 +51,7 @@ class ErosionError(Exception):
 
     @property
     def public(self) -> str:
-        """The reason that may leave the site.
-
-        An error about a hospital's data can quote a patient's value, so by default the
-        other side learns only the kind of the problem.
-        """
+        """The reason that may leave the site: an error about data can quote a patient's value."""
         return f"{type(self).__name__} at the site; its own log says more"
 
 
@@ -96,10 +92,7 @@ class Refusal(ErosionError):  # noqa: N818 - a decision, not an error
 
     @property
     def public(self) -> str:
-        """The whole message: of the request, the study and the site's limits and budgets alone.
-
-        A test holds what is quoted in every Refusal against a list.
-        """
+        """The whole message: what is quoted in every Refusal, a test holds against a list."""
         return str(self)
 
 

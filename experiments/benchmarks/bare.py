@@ -214,7 +214,7 @@ class AddingSite:
         if message_type == wire.DESCRIBE:
             wire.decode_describe(content, self._studies)
             reply = DescribeReply(hospital=self.name, num_samples=1, software="benchmark")
-            return wire.encode_describe_reply(reply)
+            return wire.encode_header(reply)
         request = wire.decode_train(content, self._studies)
         assert request.parameters is not None
         trained = request.parameters + self._update  # the work that every peer's site does
@@ -226,7 +226,7 @@ class AddingSite:
             samples_seen=1,
             seconds=0.0,
         )
-        return wire.encode_train_result(TrainResult(header, trained - request.parameters))
+        return wire.encode_result(TrainResult(header, trained - request.parameters))
 
 
 async def connect(

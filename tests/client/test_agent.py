@@ -109,7 +109,7 @@ def after(*came: str, connect: Any = None, until: Until | None = None) -> Agent:
         content = RecordDict()
         if what not in replies:
             notice = wire.Notice(text=what, final=False, ended=("",) * (what == ENDED))
-            kind, content = wire.NOTICE, wire.encode_notice(notice)
+            kind, content = wire.NOTICE, wire.encode_header(notice)
         agent._answer(line, RequestMessage(content, "r", 2, kind, group_id=what, ttl=60.0))
     return agent
 

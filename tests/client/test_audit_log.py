@@ -84,9 +84,9 @@ def test_what_is_not_finite_or_makes_no_sense_is_logged(tmp_path: Path) -> None:
     asked = Message(RecordDict({"header": ArrayRecord()}), 1, wire.TRAIN)
     header = wire.decode_train_result(reply(asked).content).header
     spoiled = TrainResult(header, torch.full((6,), torch.nan))
-    assert line_of(tmp_path / "a", asked, wire.encode_train_result(spoiled))["norm"] is None
+    assert line_of(tmp_path / "a", asked, wire.encode_result(spoiled))["norm"] is None
     strange = TrainResult(header, torch.zeros(600), {"ball": torch.tensor([torch.nan, 1.5])})
-    line = line_of(tmp_path / "b", request(), wire.encode_train_result(strange))
+    line = line_of(tmp_path / "b", request(), wire.encode_result(strange))
     assert line["values"] == {"ball": [None, 1.5]}
 
 
@@ -94,7 +94,7 @@ def test_what_is_not_finite_or_makes_no_sense_is_logged(tmp_path: Path) -> None:
 def test_the_norm_of_a_compressed_update_is_in_the_log(tmp_path: Path, kind: Compression) -> None:
     header = wire.decode_train_result(reply(request()).content).header
     received, packed = compress(UPDATE, kind)
-    result = wire.encode_train_result(TrainResult(header, received, {}, packed))
+    result = wire.encode_result(TrainResult(header, received, {}, packed))
     line = line_of(tmp_path, request(), result)
     assert line["norm"] == pytest.approx(5.0, rel=0.01)
     assert line["arrays"][f"update.{kind}"] == [6 if kind == "int8" else 12]
@@ -173,7 +173,7 @@ class Line:
     def receive(self, seconds: float) -> Message:
         del seconds
         notice = wire.Notice(text="the study has ended", final=False, ended=("r",))
-        return Message(wire.encode_notice(notice), 1, wire.NOTICE)
+        return Message(wire.encode_header(notice), 1, wire.NOTICE)
 
     def reply(self, request: Message, reply: Message, log_head: str | None = None) -> None:
         del request, log_head
@@ -412,10 +412,10 @@ DESCRIBED = FeatureSums(count=(20, 0), total=(900.5, 0.0), squares=(41_000.25, 0
 METRICS = {"num_patients": 30, "accuracy": 0.9375, "log_loss": 0.25}
 INTERVALS = {"intervals": {"accuracy": {"low": 0.8125, "high": 1.0}}}
 ANSWERS = {
-    "describe": wire.encode_describe_reply(
+    "describe": wire.encode_header(
         DescribeReply(hospital="b", num_samples=20, sums=DESCRIBED, software="1")
     ),
-    "summary": wire.encode_summary_reply(
+    "summary": wire.encode_header(
         SummaryReply(
             hospital="b",
             software="1",
@@ -425,7 +425,7 @@ ANSWERS = {
             columns=(AGE, MANY_CODES),
         )
     ),
-    "train": wire.encode_train_result(
+    "train": wire.encode_result(
         TrainResult(
             TrainReply(
                 hospital="b",
@@ -441,7 +441,7 @@ ANSWERS = {
             {"ball": torch.tensor([1.5, 0.875, 0.625, 16.0]), "noise": torch.tensor([0.3125])},
         )
     ),
-    "step": wire.encode_step_result(
+    "step": wire.encode_result(
         StepResult(
             StepReply(
                 hospital="b",
@@ -454,7 +454,7 @@ ANSWERS = {
             {"radii": torch.tensor([2.5, 3.5]), "codes": torch.tensor([7, 9], dtype=torch.uint8)},
         )
     ),
-    "evaluate": wire.encode_evaluate_result(
+    "evaluate": wire.encode_result(
         EvaluateResult(
             EvaluateReply(
                 hospital="a",

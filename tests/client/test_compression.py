@@ -40,7 +40,7 @@ def answer(
 
 def test_an_update_is_what_the_coordinator_will_have(tmp_path: Path) -> None:
     result = answer(hospital(tmp_path), 1)
-    sent = wire.decode_train_result(wire.encode_train_result(result), "int8", DIM)
+    sent = wire.decode_train_result(wire.encode_result(result), "int8", DIM)
     assert torch.equal(sent.delta, result.delta)
     exact = answer(hospital(tmp_path / "other"), 1, "none")
     assert exact.packed is None

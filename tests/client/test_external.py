@@ -285,7 +285,7 @@ def test_a_site_that_lies_is_not_believed(found: tuple[Path, Simulation], tmp_pa
 
 @pytest.mark.parametrize("number", ["NaN", "1e308", "-Infinity"])
 def test_no_such_number_is_read_from_the_line(found: tuple[Path, Simulation], number: str) -> None:
-    record = wire.encode_evaluate_result(result_of(found[1], "dave"))
+    record = wire.encode_result(result_of(found[1], "dave"))
     text = wire.header_text(record)
     slope = '"calibration_slope":{"value":'
     before, _, after = text.partition(slope)

@@ -347,7 +347,7 @@ def test_it_is_the_same_again_and_over_the_wire(tmp_path: Path, study: Study) ->
     assert isinstance(again, Finished)
     assert torch.equal(first.layers, again.layers)
     assert one.evaluation == other.evaluation
-    sent = wire.decode_evaluate_result(wire.encode_evaluate_result(one.evaluated))
+    sent = wire.decode_evaluate_result(wire.encode_result(one.evaluated))
     assert sent.header == one.evaluated.header
     arrived = sent.predictor("x", one.finals["x"].params)
     assert isinstance(arrived, Finished)

@@ -50,7 +50,7 @@ def evaluate(hospital: Hospital, run: str = "20260101T120000-mine", **changes: A
     study = make_study(task=TASK, **changes)
     models = {"fedavg": torch.tensor([-0.05, 0.05, 3, -3]), "local": torch.zeros(4)}
     result = hospital.evaluate(EvaluateRequest(study, models, None, run))
-    return repr(wire.encode_evaluate_result(result)).encode()
+    return repr(wire.encode_result(result)).encode()
 
 
 def test_the_table_names_each_patient_once_for_each_arm_and_does_not_leave(tmp_path: Path) -> None:

@@ -273,7 +273,7 @@ def test_a_site_that_is_restarted_goes_on_as_if_it_had_not_been(arm: str, tmp_pa
 def test_own_parameters_are_in_no_message_that_leaves(tmp_path: Path) -> None:
     hospital = Hospital(site(tmp_path))
     for round_number in (1, 2):
-        record = wire.encode_train_result(train(hospital, "bias", round_number))
+        record = wire.encode_result(train(hospital, "bias", round_number))
         received = wire.decode_train_result(record)
         assert received.delta[4:].tolist() == [0.0, 0.0]  # the biases
         assert received.delta[:4].abs().min() > 0
@@ -290,6 +290,6 @@ def test_the_user_hands_its_personal_model_to_its_own_coordinator(tmp_path: Path
     assert set(result.personal) == {"bias"}  # scaffold's is what the coordinator has
     assert torch.equal(result.personal["bias"][:4], received[:4])
     assert not torch.equal(result.personal["bias"][4:], received[4:])
-    decoded = wire.decode_evaluate_result(wire.encode_evaluate_result(result))
+    decoded = wire.decode_evaluate_result(wire.encode_result(result))
     assert torch.equal(decoded.personal["bias"], result.personal["bias"])
     assert decoded.header == result.header

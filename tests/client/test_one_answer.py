@@ -60,7 +60,7 @@ class Asked(Served):
 
     def evaluate(self, arm: str) -> str:
         request = EvaluateRequest(self.study, {arm: torch.full((6,), 0.5)}, None, "r")
-        reply = self.ask(wire.EVALUATE, wire.Encoder().evaluate(request, with_study=True))
+        reply = self.ask(wire.EVALUATE, wire.Encoder().encode(request, with_study=True))
         return refusal_in(reply) or wire.header_text(reply.content)
 
 

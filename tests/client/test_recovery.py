@@ -80,7 +80,7 @@ def neurons_sent(folder: Path, places: tuple[int, ...]) -> Path:
             )
             message = Message(wire.encode_train(asked), 1, wire.train_type("neurons"))
             result = StepResult(header, {"neurons": torch.zeros(2, 3)})
-            log.record(message, Message(wire.encode_step_result(result), reply_to=message))
+            log.record(message, Message(wire.encode_result(result), reply_to=message))
         return log.path
 
 
@@ -137,7 +137,7 @@ def sent(folder: Path, studies: list[Study], runs: list[str]) -> Path:
             asked = TrainRequest(study, next(iter(study.arms)), 1, torch.zeros(6), None, run)
             message = Message(wire.encode_train(asked), 1, wire.train_type("train"))
             result = StepResult(header, {})
-            log.record(message, Message(wire.encode_step_result(result), reply_to=message))
+            log.record(message, Message(wire.encode_result(result), reply_to=message))
         return log.path
 
 

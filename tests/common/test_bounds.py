@@ -92,7 +92,7 @@ def test_the_longest_honest_introduction_and_description_fit(num_columns: int) -
     reply = DescribeReply(
         hospital="a", num_samples=10**9, software="9" * 40, sums=sums, summary=summary
     )
-    assert head_bytes(wire.encode_describe_reply(reply)) <= most_head_bytes(study)
+    assert head_bytes(wire.encode_header(reply)) <= most_head_bytes(study)
 
 
 @pytest.mark.parametrize("num_columns", [3, 30, 1000])
@@ -128,7 +128,7 @@ def test_the_longest_honest_figures_fit(num_columns: int) -> None:
         missing_means=each,
         class_counts={"healthy": 10**9, "ill": 10**9},
     )
-    record = wire.encode_evaluate_result(EvaluateResult(header, {}))
+    record = wire.encode_result(EvaluateResult(header, {}))
     assert head_bytes(record) <= most_head_bytes(study)
 
 
@@ -139,9 +139,9 @@ def header(text: str) -> RecordDict:
 def test_of_very_many_mistakes_none_is_named() -> None:
     strange = ",".join(f'"{number}":1' for number in range(MOST_MISTAKES + 1))
     with refused(WireError, "places"):
-        wire.decode_describe_reply(header(f"{{{strange}}}"))
+        wire.decode_header(header(f"{{{strange}}}"), DescribeReply)
     with refused(WireError, "hospital"):
-        wire.decode_describe_reply(header("{}"))
+        wire.decode_header(header("{}"), DescribeReply)
 
 
 @pytest.mark.parametrize("wrong", [(None,) * 1000, (0.0,) * (MOST_COLUMNS + 1)])
@@ -185,7 +185,7 @@ def test_an_update_fits_however_it_is_compressed_and_nothing_much_larger_does(
         hospital="a", arm="fedavg", round=1, num_samples=1, samples_seen=1, seconds=0.0
     )
     delta, packed = compress(torch.randn(dim), kind)  # type: ignore[arg-type]
-    found = num_bytes(wire.encode_train_result(TrainResult(header, delta, {}, packed)))
+    found = num_bytes(wire.encode_result(TrainResult(header, delta, {}, packed)))
     assert 0 < found <= most_reply_bytes(UPDATES, dim) <= 4 * dim + ROOM
 
 
@@ -205,7 +205,7 @@ def test_a_request_says_what_its_answers_need_attachments_included(arm: str) -> 
         algorithm.begin(state.algorithm_state, RoundStart(1, "alice", ("alice",), state.params))
     )
     request = train_requests(study, arm, state, ask, ["alice"])["alice"]
-    found = num_bytes(wire.encode_train_result(trained("alice", request)))
+    found = num_bytes(wire.encode_result(trained("alice", request)))
     assert request.most_reply_bytes is not None
     assert found <= request.most_reply_bytes <= found + ROOM * 3
 

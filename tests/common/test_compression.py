@@ -142,7 +142,7 @@ HEADER = TrainReply(hospital="a", arm="x", round=1, num_samples=1, samples_seen=
 
 def reply(vector: Tensor, kind: Compression) -> Any:
     got, packed = compress(vector, kind)
-    return wire.encode_train_result(TrainResult(HEADER, got, {}, packed))
+    return wire.encode_result(TrainResult(HEADER, got, {}, packed))
 
 
 @pytest.mark.parametrize("kind", KINDS)

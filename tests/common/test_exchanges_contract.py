@@ -87,14 +87,14 @@ def answer_of(
             {**about, "num_samples": 12, "samples_seen": outcome.samples_seen}
         )
         result = wire.decode_train_result(
-            wire.encode_train_result(
+            wire.encode_result(
                 TrainResult(header, outcome.delta, sends(agent, outcome.attachments))
             )
         )
     else:
         step_header = StepReply.model_validate({**about, "values": dict(outcome.values)})
         result = wire.decode_step_result(
-            wire.encode_step_result(StepResult(step_header, sends(agent, outcome.tensors)))
+            wire.encode_result(StepResult(step_header, sends(agent, outcome.tensors)))
         )
     expects = reply_spec(
         small_study(arms={name: arm_of(name)}), name, ask.expects, DIM, by_user=of.is_user
@@ -229,7 +229,7 @@ def test_a_steps_tensors_travel_and_are_held_to_the_terms(
     tensor: Tensor, terms: TensorSpec, reason: str | None
 ) -> None:
     header = StepReply(hospital="a", arm="x", round=1, step="s", seconds=0.0)
-    record = wire.encode_step_result(StepResult(header, {"t": tensor}))
+    record = wire.encode_result(StepResult(header, {"t": tensor}))
     result = wire.decode_step_result(record)
     received = result.tensors["t"]
     assert received.dtype == tensor.dtype

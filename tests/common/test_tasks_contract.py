@@ -10,7 +10,7 @@ from erosion_client.evaluation.final_figures import compare, measure, measure_wi
 from erosion_common.algorithms import REGISTRY as ALGORITHMS
 from erosion_common.learning.local_sgd import gradient, predictions_of
 from erosion_common.learning.models import Logistic, build_model, flat_parameters
-from erosion_common.rounds.evaluation import problem_with_intervals, problem_with_metrics
+from erosion_common.rounds.evaluation import problem_with_figures, problem_with_metrics
 from erosion_common.study.study import Study, study_from_json
 from erosion_common.tasks import REGISTRY
 from erosion_common.tasks.task import Task, as_tensor
@@ -195,7 +195,7 @@ def test_figures_of_whatever_model_are_ones_that_can_be(name: str) -> None:
             for part in (predicted, np.stack([predicted, task.usable(usual)])):  # and of two cuts
                 found = measure_with_intervals(task, part, seen, seen, resamples=100, seed=0)
                 assert problem_with_metrics(found, task) is None
-                assert problem_with_intervals(found, task) is None
+                assert problem_with_figures(found, task) is None
 
 
 @every_task

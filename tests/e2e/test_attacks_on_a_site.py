@@ -199,7 +199,7 @@ def test_models_are_measured_at_the_user_alone_once_and_as_often_as_the_budget_s
 
 
 def evaluate(rogue: Rogue, asked: EvaluateRequest) -> str:
-    return rogue.why_not(wire.Encoder().evaluate(asked, with_study=True), wire.EVALUATE)
+    return rogue.why_not(wire.Encoder().encode(asked, with_study=True), wire.EVALUATE)
 
 
 def test_a_second_program_of_the_same_site_does_not_start(rogue: Rogue) -> None:

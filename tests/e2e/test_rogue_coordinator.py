@@ -216,7 +216,7 @@ def test_an_unknown_message_type_gets_one_error(rogue: Rogue, kind: str) -> None
 def test_a_notice_writes_no_line_of_its_own(rogue: Rogue) -> None:
     text = "\x1b[2J\x1b[Hall is well\n2026-01-01 00:00:00 ERROR erosion.agent: forged\u202e" * 50
     notice = wire.Notice(text=text, final=False)
-    assert rogue.why_not(wire.encode_notice(notice), wire.NOTICE) == ""
+    assert rogue.why_not(wire.encode_header(notice), wire.NOTICE) == ""
     wait_until(lambda: "the coordinator says" in rogue.site.output.read_text())
     said = rogue.site.output.read_text()
     assert "\x1b" not in said

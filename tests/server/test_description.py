@@ -230,7 +230,7 @@ def test_a_hospital_tells_nothing_about_fewer_than_a_cell(tmp_path: Path) -> Non
 def _content(answer: SummaryReply | str) -> RecordDict:
     if isinstance(answer, str):
         return RecordDict({"header": ConfigRecord({"json": answer})})
-    return wire.encode_summary_reply(answer)
+    return wire.encode_header(answer)
 
 
 class ScriptedLine:
@@ -285,7 +285,7 @@ def number_reply(hospital: str, **figures: Any) -> dict[str, Any]:
 
 
 def read(values: Any) -> SummaryReply:
-    return wire.decode_summary_reply(_content(json.dumps(values)))
+    return wire.decode_header(_content(json.dumps(values)), SummaryReply)
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,7 @@ def test_a_trial_is_not_described(tmp_path: Path) -> None:
 
 def test_a_summary_survives_the_wire_and_strange_ones_are_named() -> None:
     reply = read(number_reply("a"))
-    assert wire.decode_summary_reply(wire.encode_summary_reply(reply)) == reply
+    assert wire.decode_header(wire.encode_header(reply), SummaryReply) == reply
     assert problem_with(reply, make_study(), "a") is None
     assert "'a'" in str(problem_with(reply, make_study(), "b"))
     strange = reply.model_copy(update={"columns": (column(1, 1, "salary"),)})

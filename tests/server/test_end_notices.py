@@ -66,7 +66,7 @@ class StubLink:
         return set()
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        notices = [wire.decode_notice(message.content) for message in messages]
+        notices = [wire.decode_header(message.content, wire.Notice) for message in messages]
         self.told += [notice.text for notice in notices if notice.ended]
         self.ended += [notice.ended for notice in notices]
         return []
@@ -181,7 +181,7 @@ class Site:
         def reply(request: Message, _context: Context) -> Message:
             if request.metadata.message_type == wire.DESCRIBE:
                 described = DescribeReply(hospital="b", num_samples=10, software="test")
-                return Message(wire.encode_describe_reply(described), reply_to=request)
+                return Message(wire.encode_header(described), reply_to=request)
             train()
             return Message(RecordDict(), reply_to=request)
 

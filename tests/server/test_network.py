@@ -79,7 +79,7 @@ class Port:
     def introduce(self, name: str) -> None:
         """It answers."""
         described = DescribeReply(hospital=name, num_samples=10, software="test")
-        self.answer(wire.encode_describe_reply(described))
+        self.answer(wire.encode_header(described))
 
     def answer(self, content: RecordDict | Error) -> None:
         """It answers with this."""

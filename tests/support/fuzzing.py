@@ -39,7 +39,7 @@ from erosion_common.protocol.envelope import describe
 from erosion_common.protocol.flower import RAW_FLOAT32, to_array, to_record
 from erosion_common.protocol.frames import LARGEST_HEAD_BYTES, Kind, frame, json_frame
 from erosion_common.protocol.messages import TrainResult
-from erosion_common.protocol.wire import encode_train_result
+from erosion_common.protocol.wire import encode_result
 from erosion_common.support.logs import configure_logging
 
 Malformed = Callable[[TrainResult, random.Random], RecordDict | Error]
@@ -51,13 +51,13 @@ JSON_VALUES: tuple[Any, ...] = (
 
 
 def _with_header(result: TrainResult, header: object) -> RecordDict:
-    record = encode_train_result(result)
+    record = encode_result(result)
     record["header"] = ConfigRecord({"json": header})  # type: ignore[dict-item]
     return record
 
 
 def _with_array(result: TrainResult, array: Array) -> RecordDict:
-    record = encode_train_result(result)
+    record = encode_result(result)
     record["arrays"] = to_record({"update": array})
     return record
 
@@ -104,7 +104,7 @@ def another_name(result: TrainResult, draws: random.Random) -> RecordDict:
 def not_finite(result: TrainResult, draws: random.Random) -> RecordDict:
     delta = result.delta.clone()
     delta[draws.randrange(len(delta))] = draws.choice([math.nan, math.inf, -math.inf])
-    return encode_train_result(TrainResult(result.header, delta))
+    return encode_result(TrainResult(result.header, delta))
 
 
 def wrong_array(result: TrainResult, draws: random.Random) -> RecordDict:
@@ -127,7 +127,7 @@ def wrong_array(result: TrainResult, draws: random.Random) -> RecordDict:
 
 
 def too_many_arrays(result: TrainResult, draws: random.Random) -> RecordDict:
-    record = encode_train_result(result)
+    record = encode_result(result)
     names = [f"{i}-{draws.random()}" for i in range(draws.choice([65, 1000, 8000]))]
     one = Array("float32", (1,), RAW_FLOAT32, b"\0\0\0\0")
     record["arrays"] = to_record({"update": to_array(result.delta), **dict.fromkeys(names, one)})
@@ -135,7 +135,7 @@ def too_many_arrays(result: TrainResult, draws: random.Random) -> RecordDict:
 
 
 def wrong_records(result: TrainResult, draws: random.Random) -> RecordDict:
-    record = encode_train_result(result)
+    record = encode_result(result)
     others: list[MetricRecord | ConfigRecord | ArrayRecord] = [
         MetricRecord({"json": 1.0}),
         ConfigRecord({"update": [1.0]}),
@@ -177,7 +177,7 @@ class Abuse:
 
     def head(self, **changes: Any) -> dict[str, Any]:
         """An honest reply's head, with changes."""
-        records, _ = describe(wire.encode_train_result(self.result))
+        records, _ = describe(wire.encode_result(self.result))
         return {"re": self.request_id, "records": records, **changes}
 
     def arrays(self, *arrays: Any) -> dict[str, Any]:
@@ -201,7 +201,7 @@ def large(size: int) -> list[Any]:
 def replies_twice(site: Abuse) -> None:
     """The first counts, whatever the second says."""
     site.reply(RecordDict())
-    site.reply(wire.encode_train_result(site.result))
+    site.reply(wire.encode_result(site.result))
 
 
 def replies_to_nothing(site: Abuse) -> None:

@@ -36,7 +36,7 @@ def _with_header(record: RecordDict, **changes: object) -> RecordDict:
 
 
 def _sends(change: Callable[[TrainResult], TrainResult]) -> Callable[[Abuse], None]:
-    return lambda site: site.reply(wire.encode_train_result(change(site.result)))
+    return lambda site: site.reply(wire.encode_result(change(site.result)))
 
 
 def one_value(value: float) -> Callable[[TrainResult], TrainResult]:
@@ -53,30 +53,28 @@ def one_value(value: float) -> Callable[[TrainResult], TrainResult]:
 def brings_orphans(site: Abuse) -> None:
     """Forty arrays of 1.3 MiB that nobody asked for."""
     orphans = {f"orphan-{number}": torch.zeros(340_000) for number in range(40)}
-    site.reply(
-        wire.encode_train_result(TrainResult(site.result.header, site.result.delta, orphans))
-    )
+    site.reply(wire.encode_result(TrainResult(site.result.header, site.result.delta, orphans)))
 
 
 def replies_twice(site: Abuse) -> None:
-    site.reply(wire.encode_train_result(site.result))
-    site.reply(wire.encode_train_result(one_value(3e5)(site.result)))
+    site.reply(wire.encode_result(site.result))
+    site.reply(wire.encode_result(one_value(3e5)(site.result)))
 
 
 def claims_patients(site: Abuse) -> None:
     """More than it introduced itself with."""
-    site.reply(_with_header(wire.encode_train_result(site.result), num_samples=2**53))
+    site.reply(_with_header(wire.encode_result(site.result), num_samples=2**53))
 
 
 def names_metrics(site: Abuse) -> None:
     figures = {"num_patients": 1, **{"x" * 200 + str(number): 0.5 for number in range(500)}}
-    site.reply(_with_header(wire.encode_train_result(site.result), metrics=figures))
+    site.reply(_with_header(wire.encode_result(site.result), metrics=figures))
 
 
 def drips(site: Abuse) -> None:
     """A reply in the first round that comes too slowly ever to be whole."""
     if site.result.header.round > 1:
-        site.reply(wire.encode_train_result(site.result))
+        site.reply(wire.encode_result(site.result))
         return
     site.send_head(site.arrays(large(2**24)))
     for _ in range(100):
@@ -85,7 +83,7 @@ def drips(site: Abuse) -> None:
 
 
 def honest(site: Abuse) -> None:
-    site.reply(wire.encode_train_result(site.result))
+    site.reply(wire.encode_result(site.result))
 
 
 TRAIN: dict[str, Callable[[Abuse], None]] = {

@@ -30,7 +30,7 @@ FORMS: dict[str, list[type[BaseModel]]] = {
     f"train.{phases.MASKED}": [phases.MaskedSaid],
     f"train.{phases.UNMASK}": [phases.UnmaskSaid],
     "evaluate": [EvaluateReply],
-    "any of a round": [wire._UnknownStudy],
+    "any of a round": [wire.StudyWanted],
     "notice": [wire.Notice],
 }
 ANNOUNCING = ("attachment_sizes", "own_attachments")  # what comes beside an update

@@ -142,7 +142,7 @@ class Rogue:
         reply = self.ask(wire.encode_describe(study), wire.DESCRIBE)
         if reply.has_error():
             return read_error(reply.error).reason
-        return wire.decode_describe_reply(reply.content)
+        return wire.decode_header(reply.content, DescribeReply)
 
     def train(self, request: TrainRequest) -> TrainResult | str:
         reply = self.ask(wire.encode_train(request), wire.train_type(request.step))

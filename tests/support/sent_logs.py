@@ -30,7 +30,7 @@ def reply(to: Message, round_number: int = 1, noise: float | None = None) -> Mes
         seconds=0.1,
         noise_multiplier=noise,
     )
-    return Message(wire.encode_train_result(TrainResult(header, UPDATE)), reply_to=to)
+    return Message(wire.encode_result(TrainResult(header, UPDATE)), reply_to=to)
 
 
 def sent(

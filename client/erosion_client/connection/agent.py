@@ -264,12 +264,12 @@ class Agent:
 
     def _take_notice(self, connection: SiteLink, message: Message) -> None:
         try:
-            notice = wire.decode_notice(message.content)
+            notice = wire.decode_header(message.content, wire.Notice)
         except WireError as problem:
             self._send(connection, message, _nonsense(message, str(problem)))
             return
         text = printable(notice.text)
-        said = wire.encode_notice(notice.model_copy(update={"text": text}))
+        said = wire.encode_header(notice.model_copy(update={"text": text}))
         self._send(connection, message, Message(said, reply_to=message))
         if notice.final:
             raise LinkError(f"The coordinator at {self._address} rejected this site: {text}")

@@ -30,7 +30,6 @@ from erosion_common.algorithms.base import TRAIN
 from erosion_common.errors import ErosionError, ModelError, Refusal, SiteError
 from erosion_common.protocol import wire
 from erosion_common.protocol.flower import CLIENT_APP_RAISED_EXCEPTION, NoAnswer
-from erosion_common.protocol.messages import TrainResult
 from erosion_common.sealed import phases
 from erosion_common.support.files import version_of
 from erosion_common.support.logs import about
@@ -82,7 +81,7 @@ def make_app(hospital: Hospital, consent: Consent) -> ClientApp:
     def describe(record: RecordDict) -> RecordDict:
         study, run = wire.decode_describe(record, studies)
         consent.check_run(study, run)
-        return wire.encode_describe_reply(hospital.describe(study, run or ""))
+        return wire.encode_header(hospital.describe(study, run or ""))
 
     def taking(step: str) -> Respond:
         def take(record: RecordDict) -> RecordDict:
@@ -92,21 +91,19 @@ def make_app(hospital: Hospital, consent: Consent) -> ClientApp:
             consent.authorise(request, hospital.keeps(request), hospital.lacks(request))
             result = hospital.answer(request)
             consent.commit(request, is_kept=not hospital.lacks(request))
-            if isinstance(result, TrainResult):
-                return wire.encode_train_result(result)
-            return wire.encode_step_result(result)
+            return wire.encode_result(result)
 
         return take
 
     def evaluate(record: RecordDict) -> RecordDict:
         request = wire.decode_evaluate(record, studies)
         consent.authorise(request, hospital.keeps(request), hospital.lacks(request))
-        return wire.encode_evaluate_result(hospital.evaluate(request))
+        return wire.encode_result(hospital.evaluate(request))
 
     def summarise(record: RecordDict) -> RecordDict:
         study, _ = wire.decode_describe(record, studies)
         consent.check(study)
-        return wire.encode_summary_reply(hospital.summarise(study))
+        return wire.encode_header(hospital.summarise(study))
 
     app.query("summary")(_handler(hospital.name, summarise))
     app.query("describe")(_handler(hospital.name, describe))
@@ -124,7 +121,7 @@ def _handler(name: str, answer: Respond) -> Callable[[Message, Context], Message
         try:
             return Message(answer(message.content), reply_to=message)
         except wire.UnknownStudy as problem:
-            return Message(wire.encode_unknown_study(problem), reply_to=message)
+            return Message(wire.encode_header(problem.wanted), reply_to=message)
         except ErosionError as problem:
             kind = printable(message.metadata.message_type, at_most=60)
             logger.error("%s: %s", kind, printable(str(problem), at_most=LONGEST_LOGGED))

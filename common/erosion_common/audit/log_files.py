@@ -1,8 +1,7 @@
 """The lines and files of the log of what was sent, and the check that nobody has altered them.
 
-A full `sent.jsonl` becomes `sent-000000001.jsonl`, named for its first line, and the hash chain
-continues in a new file. A full file is removed once its last line is older than the site keeps its
-log, by the clock and by the log.
+A full `sent.jsonl` becomes `sent-000000001.jsonl`, named for its first line; the hash chain goes on
+in a new file. A full file is removed once the clock and the log say that it is too old.
 """
 
 import errno
@@ -172,10 +171,7 @@ def verify(
     witnessed: Sequence[str] = (),
     young: Collection[str] = (),
 ) -> Verified:
-    """Check the whole chain, full files first; raises SiteError where a line does not fit.
-
-    The full files are those next to `path`; raises SiteError where the log continues one that is
-    not there.
+    """Check the chain, full files next to `path` first. Raises SiteError where it does not fit.
 
     Lines removed at the end leave a chain that fits. They show only against a `head` noted earlier,
     or against the hashes that the coordinator keeps of every reply (`witnessed`, oldest first):

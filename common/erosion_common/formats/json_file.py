@@ -29,10 +29,7 @@ def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the object that `with_checksum` got.
-
-    Raises ValueError where there is no checksum, or it is not that of the values.
-    """
+    """Return the object that `with_checksum` got. Raises ValueError for a wrong checksum."""
     rest = {key: value for key, value in values.items() if key != CHECKSUM}
     if CHECKSUM not in values:
         raise ValueError(f"it has no checksum ({CHECKSUM}), so this program did not write it")

@@ -1,7 +1,4 @@
-"""A model: `model.safetensors`, and `model.json`, which says how to use it.
-
-A run's folder holds both for the arm that it ended with, and `models/ARM/` for every arm.
-"""
+"""A run's model, or an arm's: `model.safetensors`, and `model.json`, which says how to use it."""
 
 import hashlib
 from pathlib import Path
@@ -68,10 +65,7 @@ def write_model(folder: Path, card: ModelCard, model: Predictor) -> None:
 
 
 def read_model(run_folder: Path, arm: str | None = None) -> tuple[ModelCard, Predictor]:
-    """Return the card and the model of `arm`, or of the arm that the run ended with.
-
-    Raises CheckpointError.
-    """
+    """Return card and model of `arm`, or of the run's last one. Raises CheckpointError."""
     if (run_folder / "users").is_dir():
         raise CheckpointError(
             f"{run_folder} holds a model for each hospital: give {run_folder}/users/HOSPITAL."

@@ -4,6 +4,7 @@ What a run goes on from has a JSON header and a checksum of it and of the tensor
 lost would otherwise be another number.
 """
 
+import errno
 import json
 import zlib
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import safetensors
+import safetensors.torch
 import torch
 from torch import Tensor
 
@@ -23,6 +25,15 @@ def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     with _opened(path) as file:
         about: dict[str, str] = file.metadata() or {}
         return about, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, str] | None) -> None:
+    """Write straight from contiguous tensors' memory, without a copy. Raises OSError."""
+    try:
+        safetensors.torch.save_file(tensors, path, metadata=about)
+    except safetensors.SafetensorError as problem:  # which hides the OSError in its text
+        reason = str(problem).rpartition("I/O error: ")[2]
+        raise OSError(errno.EIO, reason, str(path)) from None
 
 
 @contextmanager

@@ -133,12 +133,7 @@ def gaussian(key: bytes, count: int) -> Floats:
 
 
 def with_noise(total: Floats, deviation: float, key: bytes) -> Floats:
-    """Return `total` (dim,) and noise of this deviation, on a grid.
-
-    The last bits of a float64 sum would disclose what was added to the noise (Mironov, On
-    Significance of the Least Significant Bits for Differential Privacy, 2012), so they are rounded
-    away.
-    """
+    """Return `total` (dim,) and noise, on a grid: last bits would disclose it (Mironov 2012)."""
     grid = 2.0 ** (math.floor(math.log2(deviation)) - _GRID_BITS)
     noised: Floats = np.rint((total + deviation * gaussian(key, len(total))) / grid) * grid
     return noised

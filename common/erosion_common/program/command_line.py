@@ -6,6 +6,7 @@ import re
 import resource
 import sys
 from collections.abc import Callable, Sequence
+from importlib.resources import files
 from typing import Any
 
 from erosion_common.errors import ErosionError
@@ -14,33 +15,7 @@ from erosion_common.program.commands import installed_commands, missing_commands
 from erosion_common.program.ending import in_words
 from erosion_common.support.software import software_version
 
-EPILOG = """\
-a first run:
-  erosion testbed                       five hospitals on this machine, nothing to download
-  erosion testbed my-study.toml         the same for a study of your own
-
-in the field:
-  erosion enroll init                   once: the federation's own certificates
-  erosion enroll request NAME           at every hospital: its key, and node.csr for the coordinator
-  erosion enroll sign node.csr          for every hospital: a kit to hand over
-  erosion server STUDY.toml             at the hospital that wants the model
-  erosion check SITE.toml               at every hospital: could it take part?
-  erosion review SITE.toml --study STUDY.toml
-                                        at every hospital: approve the study, or decline it
-  erosion client SITE.toml              at every hospital, that one included
-
-afterwards:
-  erosion predict RUN patients.csv      the model, for new patients
-
-`erosion COMMAND --help` explains a command and shows examples.
-
-Only this account can read the files that are written; EROSION_UMASK=022 lets others read them.
-
-exit codes: 0 done, 1 a check failed, 2 a mistake in the command or the study file, 3 in the site
-  file, 4 in the data, 5 refused by a site's limits, 6 network, 7 the study could not be continued,
-  8 checkpoint or model, 9 enrolment, 70 a fault of this program, 74 a file or folder that cannot
-  be used, 130 interrupted
-"""
+EPILOG = (files("erosion_common.program") / "help.txt").read_text("utf-8")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,7 +1,4 @@
-"""The sub-commands of `erosion`, by the package that brings them.
-
-The list is fixed, so that no other package can add to what runs at a hospital.
-"""
+"""The sub-commands of `erosion`: a fixed list, so that no other package can add to it."""
 
 from importlib import import_module
 from importlib.util import find_spec

@@ -21,10 +21,7 @@ _NOT_UTF_8 = re.compile("[^\\s\"']*[\udc80-\udcff][^\\s\"']*")  # as Python read
 
 
 def in_words(run: Callable[[], int | None], options: argparse.Namespace) -> int:
-    """Run a program; an error becomes a message. Returns the exit code.
-
-    Of `options`, `verbose` and `log_format` count, where there are such.
-    """
+    """Run a program with its `options`; an error becomes a message. Returns the exit code."""
     open_missing_streams()
     never_fail_to_encode(sys.stdout)
     never_fail_to_encode(sys.stderr)

@@ -1,7 +1,4 @@
-"""The reference of the study and the site file: every key, its kind, default and meaning.
-
-`erosion schema` and the pages docs/study-file.md and docs/site-file.md are made from the settings.
-"""
+"""The reference of the study and the site file: every key, its kind, default and meaning."""
 
 import inspect
 import re
@@ -16,11 +13,18 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
 from erosion_common.program.commands import optional
-from erosion_common.settings.base import Settings
+from erosion_common.settings.base import Settings, models_in
 
 PLURALS = ("text", "table", "number", "whole number", "path")
 MOST_FORMS = 5  # named in a heading
 TELLS_APART = ("source", "kind", "outcome", "algorithm", "name", "type")  # keys of a union's tables
+
+LIMITS = {  # a field's: what a JSON schema calls it, and its word here
+    "ge": ("minimum", "from"),
+    "gt": ("exclusiveMinimum", "above"),
+    "le": ("maximum", "to"),
+    "lt": ("exclusiveMaximum", "below"),
+}
 
 Model = type[BaseModel]
 
@@ -56,18 +60,6 @@ def markdown(model: Model, title: str, opening: str, command: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def described_schema(model: Model) -> dict[str, Any]:
-    """Return the JSON schema with a description of every key."""
-    schema = model.model_json_schema()
-    by_name = {form.__name__: form for s in sections(model) for form in s.forms}
-    for name, part in {model.__name__: schema, **schema.get("$defs", {})}.items():
-        said = explanations(by_name[name]) if name in by_name else {}
-        for key, value in part.get("properties", {}).items():
-            if said.get(key):
-                value["description"] = said[key]
-    return schema
-
-
 def _of_forms(
     forms: Sequence[Model], table: str, seen: set[tuple[str, Model]]
 ) -> Iterator[Section]:
@@ -85,7 +77,7 @@ def _of_forms(
                 if len(having) > MOST_FORMS and only:
                     only, about = f"most of the {len(forms)} forms", f"These have {only}."
                 yield Section(table, having, only, about, fresh)
-    for key, field in _fields(forms):
+    for key, field in (pair for form in forms for pair in form.model_fields.items()):
         inner = tuple(dict.fromkeys(_models_in(field)))
         name = _inner_table(table, key, field)
         todo = tuple(m for m in inner if (name, m) not in seen)
@@ -102,11 +94,6 @@ def _owners(form: Model) -> list[Model]:
 
 def _defined_by(form: Model, key: str) -> Model | None:
     return next((c for c in form.__mro__ if key in inspect.get_annotations(c)), None)
-
-
-def _fields(forms: Sequence[Model]) -> Iterator[tuple[str, FieldInfo]]:
-    for form in forms:
-        yield from form.model_fields.items()
 
 
 def _which(having: Sequence[Model], forms: Sequence[Model]) -> str:
@@ -139,21 +126,9 @@ def _inner_table(table: str, key: str, field: FieldInfo) -> str:
 
 
 def _models_in(field: FieldInfo) -> list[Model]:
-    """Return the tables that may stand in a field, in the order of its annotation."""
-    found: list[Model] = []
-    queue: list[Any] = [field.annotation, *field.metadata]
-    while queue:
-        item = queue.pop(0)
-        if isinstance(item, type) and issubclass(item, BaseModel):
-            found.append(item)
-        written = getattr(item, "json_schema_input_type", None)
-        queue += [*get_args(item), *getattr(item, "__metadata__", ())]
-        queue += [written] if written is not None and not isinstance(written, str) else []
-    return [f for f in found if not _is_abstract(f, found)]
-
-
-def _is_abstract(form: Model, among: Sequence[Model]) -> bool:
-    return any(other is not form and issubclass(other, form) for other in among)
+    """Return the tables that may stand in a field, without those that others only extend."""
+    found = models_in(field)
+    return [f for f in found if not any(f is not g and issubclass(g, f) for g in found)]
 
 
 def _key_table(section: Section) -> str:
@@ -195,8 +170,7 @@ def _kind(field: FieldInfo) -> str:
     schema = TypeAdapter(annotation).json_schema()
     whole = dict(schema)
     for limit in field.metadata:
-        for name, word in (("ge", "minimum"), ("gt", "exclusiveMinimum"), ("le", "maximum"),
-                           ("lt", "exclusiveMaximum")):  # fmt: skip
+        for name, (word, _) in LIMITS.items():
             if getattr(limit, name, None) is not None:
                 whole[word] = getattr(limit, name)
     return _in_words(whole, schema.get("$defs", {}), whole)
@@ -234,35 +208,26 @@ def _in_words(schema: Mapping[str, Any], defs: Mapping[str, Any], limits: Mappin
 
 
 def _limits(limits: Mapping[str, Any]) -> str:
-    words = [
-        word.format(_toml(limits[name]))
-        for name, word in (
-            ("minimum", "from {}"),
-            ("exclusiveMinimum", "above {}"),
-            ("maximum", "to {}"),
-            ("exclusiveMaximum", "below {}"),
-        )
-        if name in limits
-    ]
-    return (" " if words else "") + " ".join(words)
+    return "".join(
+        f" {said} {_toml(limits[name])}" for name, said in LIMITS.values() if name in limits
+    )
 
 
 def explanations(model: type[BaseModel]) -> dict[str, str]:
     """By key of the model, what the nearest class that describes the field says; "" for none."""
     classes = [cls for cls in model.__mro__ if issubclass(cls, BaseModel)]
-    return {key: _described(key, classes) for key in model.model_fields}
+    said = {}
+    for key, field in model.model_fields.items():
+        fields = [cls.model_fields[key] for cls in classes if key in cls.model_fields]
+        only = get_args(field.annotation)
+        kind = "Which kind this is." if len(only) == 1 and isinstance(only[0], str) else ""
+        said[key] = next((each.description for each in fields if each.description), kind)
+    return said
 
 
 def summary(model: type[BaseModel]) -> str:
     """Return the first sentence of its docstring, as one line."""
     return " ".join(inspect.cleandoc(model.__doc__ or "").split("\n\n")[0].split())
-
-
-def _described(key: str, classes: list[type[BaseModel]]) -> str:
-    fields = [cls.model_fields[key] for cls in classes if key in cls.model_fields]
-    said = next((field.description for field in fields if field.description), "")
-    only = get_args(fields[0].annotation)
-    return said or ("Which kind this is." if len(only) == 1 and isinstance(only[0], str) else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +253,14 @@ class FileReference:
 
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema with a description of every key."""
-        return described_schema(self.model)
+        schema = self.model.model_json_schema()
+        by_name = {form.__name__: form for s in sections(self.model) for form in s.forms}
+        for name, part in {self.model.__name__: schema, **schema.get("$defs", {})}.items():
+            said = explanations(by_name[name]) if name in by_name else {}
+            for key, value in part.get("properties", {}).items():
+                if said.get(key):
+                    value["description"] = said[key]
+        return schema
 
 
 PAGES: Mapping[str, FileReference] = MappingProxyType(

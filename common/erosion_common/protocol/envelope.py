@@ -132,26 +132,28 @@ class _Described:
 class ContentDescription:
     """A header's checked description of a message's content, which `content` makes."""
 
-    arrays: dict[str, tuple[_Described, ...]]  # by record
-    others: dict[str, MetricRecord | ConfigRecord]
-    order: tuple[str, ...]  # of the records
+    records: dict[str, tuple[_Described, ...] | MetricRecord | ConfigRecord]
 
     @property
     def num_bytes(self) -> int:
         """Of all arrays, with the gaps between them."""
-        return sum(padded(a.num_bytes) for arrays in self.arrays.values() for a in arrays)
+        lists = (each for each in self.records.values() if isinstance(each, tuple))
+        return sum(padded(array.num_bytes) for arrays in lists for array in arrays)
 
     def content(self, memory: memoryview) -> RecordDict:
         """Return the content; its arrays are views of `memory`."""
         at = 0
-        records: dict[str, ArrayRecord | MetricRecord | ConfigRecord] = {**self.others}
-        for name, arrays in self.arrays.items():
-            record = records[name] = ArrayRecord()
-            for each in arrays:
+        content = RecordDict()
+        for name, described in self.records.items():
+            if not isinstance(described, tuple):
+                content[name] = described
+                continue
+            content[name] = record = ArrayRecord()
+            for each in described:
                 part = memory[at : at + each.num_bytes]
                 record[each.key] = BufferArray(each.dtype, each.shape, each.stype, part)
                 at += padded(each.num_bytes)
-        return RecordDict({name: records[name] for name in self.order})
+        return content
 
 
 def read_description(records: object) -> ContentDescription:
@@ -159,22 +161,21 @@ def read_description(records: object) -> ContentDescription:
     if not isinstance(records, dict):
         raise ProtocolFault("a message without records")
     _check_size(records)
-    arrays: dict[str, tuple[_Described, ...]] = {}
-    others: dict[str, MetricRecord | ConfigRecord] = {}
+    found: dict[str, tuple[_Described, ...] | MetricRecord | ConfigRecord] = {}
     for name, described in records.items():
         match described:
             case {"arrays": list(listed)} if len(described) == 1:
-                arrays[name] = tuple(_array(each) for each in listed)
-                if len({each.key for each in arrays[name]}) < len(listed):
+                found[name] = arrays = tuple(_array(each) for each in listed)
+                if len({each.key for each in arrays}) < len(listed):
                     raise ProtocolFault("two arrays of one name in a record")
             case {"metrics": dict(values)} if len(described) == 1:
-                others[name] = _made(MetricRecord, values)
+                found[name] = _made(MetricRecord, values)
             case {"config": dict(values)} if len(described) == 1:
                 decoded = {key: _decoded(value) for key, value in values.items()}
-                others[name] = _made(ConfigRecord, decoded)
+                found[name] = _made(ConfigRecord, decoded)
             case _:
                 raise ProtocolFault("a record of no known kind")
-    return ContentDescription(arrays, others, tuple(records))
+    return ContentDescription(found)
 
 
 def _check_size(records: dict[str, Any]) -> None:

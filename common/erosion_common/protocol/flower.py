@@ -82,10 +82,7 @@ def buffer_of(array: Array) -> memoryview:
 
 
 def to_array(tensor: Tensor) -> Array:
-    """Return a Flower Array of `tensor` (any shape), for sending; it shares the tensor's memory.
-
-    Raises ValueError for a type that cannot travel.
-    """
+    """Return an Array that shares the memory of `tensor` (any shape). Raises ValueError."""
     kind = str(tensor.dtype).removeprefix("torch.")
     if kind not in _KINDS:
         raise ValueError(f"{tensor.dtype} cannot be sent; it must be one of {', '.join(_KINDS)}")
@@ -104,10 +101,7 @@ def to_record(arrays: Mapping[str, Array]) -> ArrayRecord:
 
 
 def to_tensor(array: Array) -> Tensor:
-    """Return the values of an array in its type and shape, in the memory that they came in.
-
-    Raises ValueError.
-    """
+    """Return an array's values in the memory that they came in. Raises ValueError."""
     stype, little = _KINDS.get(array.dtype, ("?", np.dtype("u1")))
     if array.stype != stype:
         raise ValueError(
@@ -164,6 +158,12 @@ identify()  # every program that makes or reads a request or a reply imports thi
 _HASH_LENGTH, _HEXADECIMAL = 64, set("0123456789abcdef")  # of a SHA-256
 
 
+def _metadata(
+    own_id: str, src: int, dst: int, replies_to: str, group: str, ttl: float, kind: str
+) -> Metadata:
+    return Metadata(RUN_ID, own_id, src, dst, replies_to, group, time.time(), ttl, kind)
+
+
 class RequestMessage(Message):
     """A request under way, with its id."""
 
@@ -181,16 +181,8 @@ class RequestMessage(Message):
         """`ttl` in seconds, from now on by this machine's clock. `run`: of an app, if it is one."""
         super().__init__(content, dst_node_id, message_type)
         self.run = run
-        self._own_metadata = Metadata(
-            run_id=RUN_ID,
-            message_id=request_id,
-            src_node_id=COORDINATOR_NODE_ID,
-            dst_node_id=dst_node_id,
-            reply_to_message_id="",
-            group_id=group_id,
-            created_at=time.time(),
-            ttl=ttl,
-            message_type=message_type,
+        self._own_metadata = _metadata(
+            request_id, COORDINATOR_NODE_ID, dst_node_id, "", group_id, ttl, message_type
         )
 
     @property
@@ -222,10 +214,7 @@ class BoundedMessage(Message):
 
 
 class ReplyMessage(Message):
-    """The answer to a request; what its sender claims of itself does not count.
-
-    The sender was authenticated for this request, so the request says who it is.
-    """
+    """The answer to a request, which says who the sender is: it was authenticated for that."""
 
     def __init__(
         self,
@@ -242,16 +231,14 @@ class ReplyMessage(Message):
         super().__init__(content, reply_to=request)
         self.received_bytes, self.log_head = received_bytes, log_head
         asked = request.metadata
-        self._own_metadata = Metadata(
-            run_id=RUN_ID,
-            message_id="",
-            src_node_id=asked.dst_node_id,
-            dst_node_id=COORDINATOR_NODE_ID,
-            reply_to_message_id=asked.message_id,
-            group_id=asked.group_id,
-            created_at=time.time(),
-            ttl=asked.ttl,
-            message_type=asked.message_type,
+        self._own_metadata = _metadata(
+            "",
+            asked.dst_node_id,
+            COORDINATOR_NODE_ID,
+            asked.message_id,
+            asked.group_id,
+            asked.ttl,
+            asked.message_type,
         )
 
     @property

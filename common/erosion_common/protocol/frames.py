@@ -6,7 +6,7 @@ A frame is one gRPC message, a byte that says its kind and then its body (docs/l
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any, Self, TypeGuard
 
@@ -114,12 +114,7 @@ class Versions:
 
     def as_json(self) -> dict[str, Any]:
         """Return the values for a HELLO."""
-        return {
-            "wire": self.wire,
-            "protocol": self.protocol,
-            "oldest": self.oldest,
-            "software": self.software,
-        }
+        return asdict(self)
 
     @classmethod
     def read(cls, values: dict[str, Any]) -> Self:

@@ -48,10 +48,7 @@ def relative_step(count: int, cell: int) -> float:
 
 
 class ColumnSummary(Settings):
-    """One column of the study, over the training patients. Each patient counts once.
-
-    Of several rows a patient counts with the mean of its numbers, or with its commonest category.
-    """
+    """One column over the training patients: each counts once, with its mean or commonest value."""
 
     name: Said
     kind: Literal["number", "category", "outcome", "time"]  # "time": until an outcome
@@ -178,10 +175,7 @@ class DescribeReply(Settings):
 
 
 class Metrics(Settings):
-    """How well one model predicts the user's test patients, by each of the task's metrics.
-
-    In JSON the metrics stand with `num_patients` by their names, e.g. `"log_loss": 0.31`.
-    """
+    """A model's metrics on the user's test patients; in JSON by name, with `num_patients`."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, float | None] = Field(init=False)  # None where it is undefined
@@ -397,10 +391,7 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class EvaluateRequest:
-    """Measure final parameters: the user's site those of every arm, on its test patients.
-
-    Any other site measures the delivered model as it is, of one arm, on all of its patients.
-    """
+    """Measure final parameters: all arms at the user's test patients, one at another's patients."""
 
     study: Study
     parameters: Mapping[str, Tensor]  # arm -> (dim,) float32; delivered also (m, dim), see below

@@ -38,10 +38,7 @@ CUT = Cut(deviations=100.0, unscaled=10.0)
 
 
 def number_columns(task: Task) -> tuple[bool, ...]:
-    """Return for every encoded column: True for a number, False for a 0/1 indicator.
-
-    Images have no such columns: the study scales them.
-    """
+    """Return for every encoded column of a table: True for a number, False for a 0/1 indicator."""
     flags: list[bool] = []
     if not isinstance(task, TabularTask):
         return ()

@@ -1,7 +1,7 @@
 """Requests and replies as Flower records: one JSON header and flat arrays, never pickle.
 
 A study travels once, with `describe` or with the first request of it; after that a request names
-its digest. A site that does not have it (any more) answers with `encode_unknown_study`.
+its digest. A site that does not have it (any more) answers `StudyWanted`.
 """
 
 import json
@@ -81,18 +81,32 @@ class AnotherVersion(WireError):  # noqa: N818 - nobody's mistake
         return str(self)
 
 
+class StudyWanted(Settings):
+    """A site's answer to a request of a study that it does not have."""
+
+    unknown_study: Sha256  # the study's digest
+
+
 class UnknownStudy(ErosionError):  # noqa: N818 - a state that passes, not a mistake
     """A request of a study that the site does not have; it has to be sent with the study."""
 
     def __init__(self, digest: str) -> None:
         super().__init__(f"this site does not have the study {digest[:12]}")
-        self.digest = digest
+        self.wanted = StudyWanted(unknown_study=digest)
 
 
 class _StudyHeader(Settings):
     protocol: int
     digest: Sha256
     study: PlainValues | None  # None where the site is known to have it
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """What a request has under the same names."""
+        return {n: getattr(self, n) for n in type(self).model_fields if n not in _APART}
+
+
+_APART = {*_StudyHeader.model_fields, "arms"}
 
 
 class _DescribeHeader(_StudyHeader):
@@ -159,36 +173,28 @@ class Encoder:
     def __init__(self) -> None:
         self._arrays: dict[int, tuple[Tensor, Array]] = {}
 
-    def train(self, request: TrainRequest, *, with_study: bool) -> RecordDict:
+    def encode(
+        self, request: TrainRequest | EvaluateRequest, *, with_study: bool = True
+    ) -> RecordDict:
         """Encode one record for all that get the same: arrays are stored and hashed once."""
-        header = _TrainHeader.model_construct(  # our own: the receiver checks it
-            **_of_study(request.study, with_study=with_study),
-            arm=request.arm,
-            round=request.round,
-            scaling=request.scaling,
-            run=request.run,
-            step=request.step,
-            exchange=request.exchange,
-            values=dict(request.values),
-        )
-        parameters = _travelling(_PARAMETERS, request.parameters, request.packed)
-        return self._record(header, {**parameters, **request.enclosed})
-
-    def evaluate(self, request: EvaluateRequest, *, with_study: bool) -> RecordDict:
-        """Encode the final parameters of every arm."""
-        header = _EvaluateHeader.model_construct(
-            **_of_study(request.study, with_study=with_study),
-            arms=tuple(request.parameters),
-            scaling=request.scaling,
-            run=request.run,
-            missing_means=request.missing_means,
-        )
-        enclosed = {
-            f"{arm}/{name}": tensor  # no arm's name has a slash
-            for arm, tensors in request.enclosed.items()
-            for name, tensor in tensors.items()
-        }
-        return self._record(header, {**request.parameters, **enclosed})
+        form: type[_StudyHeader]
+        more: dict[str, Any]
+        if isinstance(request, TrainRequest):
+            form, more = _TrainHeader, {"values": dict(request.values)}
+            parameters = _travelling(_PARAMETERS, request.parameters, request.packed)
+            tensors = {**parameters, **request.enclosed}
+        else:
+            form, more = _EvaluateHeader, {"arms": tuple(request.parameters)}
+            enclosed = {
+                f"{arm}/{name}": tensor  # no arm's name has a slash
+                for arm, tensors in request.enclosed.items()
+                for name, tensor in tensors.items()
+            }
+            tensors = {**request.parameters, **enclosed}
+        own = {n: getattr(request, n) for n in form.model_fields if n not in _APART}
+        about = _of_study(request.study, with_study=with_study)
+        # Our own: the receiver checks it.
+        return self._record(form.model_construct(**about, **{**own, **more}), tensors)
 
     def _record(self, header: Settings, tensors: Mapping[str, Tensor]) -> RecordDict:
         arrays = {}
@@ -208,45 +214,38 @@ def encode_describe(study: Study, run: str | None = None) -> RecordDict:
 
 def decode_describe(record: RecordDict, known: KnownStudies) -> tuple[Study, str | None]:
     """Return the study that is asked about, and the run. Raises WireError or StudyError."""
-    header = _header(record, _DescribeHeader)
+    header = decode_header(record, _DescribeHeader)
     return known.study_of(header), header.run
 
 
 def encode_train(request: TrainRequest, *, with_study: bool = True) -> RecordDict:
     """Encode one request; see `Encoder`."""
-    return Encoder().train(request, with_study=with_study)
+    return Encoder().encode(request, with_study=with_study)
 
 
 def decode_train(record: RecordDict, known: KnownStudies) -> TrainRequest:
     """Raises WireError, StudyError or UnknownStudy."""
-    header = _header(record, _TrainHeader)
+    header = decode_header(record, _TrainHeader)
     study = known.study_of(header)
     enclosed = _tensors(record)
-    return TrainRequest(
-        study=study,
-        arm=header.arm,
-        round=header.round,
-        parameters=_arrived(_PARAMETERS, enclosed, study.federation.compression),
-        scaling=header.scaling,
-        run=header.run,
-        enclosed=enclosed,
-        step=header.step,
-        exchange=header.exchange,
-        values=header.values,
-    )
+    parameters = _arrived(_PARAMETERS, enclosed, study.federation.compression)
+    return TrainRequest(study=study, parameters=parameters, enclosed=enclosed, **header.own)
 
 
-def encode_train_result(result: TrainResult) -> RecordDict:
-    """Encode a trained update."""
-    update = _travelling(UPDATE, result.delta, result.packed)
-    return _reply(result.header, {**update, **result.attachments})
+def encode_result(result: TrainResult | StepResult | EvaluateResult) -> RecordDict:
+    """Encode an update, the answer to a step without one, or final figures with their arrays."""
+    if isinstance(result, TrainResult):
+        tensors = {**_travelling(UPDATE, result.delta, result.packed), **result.attachments}
+    else:
+        tensors = {**(result.tensors if isinstance(result, StepResult) else result.personal)}
+    return _record(result.header, {name: to_array(tensor) for name, tensor in tensors.items()})
 
 
 def decode_train_result(
     record: RecordDict, compression: Compression = "none", dim: int | None = None
 ) -> TrainResult:
     """Raises WireError. `dim`: what a compressed update must have; None: as many as came."""
-    header = _header(record, TrainReply)
+    header = decode_header(record, TrainReply)
     tensors = _tensors(record)
     delta = _arrived(UPDATE, tensors, compression, dim)
     if delta is None:
@@ -291,19 +290,19 @@ def compressed_update(record: RecordDict) -> Tensor | None:
     return None
 
 
-def encode_step_result(result: StepResult) -> RecordDict:
-    """Encode the answer to a step without an update."""
-    return _reply(result.header, result.tensors)
-
-
 def decode_step_result(record: RecordDict) -> StepResult:
     """Raises WireError."""
-    return StepResult(_header(record, StepReply), _tensors(record))
+    return StepResult(decode_header(record, StepReply), _tensors(record))
+
+
+def decode_evaluate_result(record: RecordDict) -> EvaluateResult:
+    """Raises WireError."""
+    return EvaluateResult(decode_header(record, EvaluateReply), _tensors(record))
 
 
 def decode_evaluate(record: RecordDict, known: KnownStudies) -> EvaluateRequest:
     """Raises WireError, StudyError or UnknownStudy."""
-    header = _header(record, _EvaluateHeader)
+    header = decode_header(record, _EvaluateHeader)
     study = known.study_of(header)
     tensors = _tensors(record)
     missing = [arm for arm in header.arms if arm not in tensors]
@@ -314,23 +313,8 @@ def decode_evaluate(record: RecordDict, known: KnownStudies) -> EvaluateRequest:
         arm, slash, name = key.partition("/")
         if slash and arm in enclosed:
             enclosed[arm][name] = tensor
-    return EvaluateRequest(
-        study,
-        {arm: tensors[arm] for arm in header.arms},
-        header.scaling,
-        header.run,
-        enclosed,
-        missing_means=header.missing_means,
-    )
-
-
-class _UnknownStudy(Settings):
-    unknown_study: Sha256  # the study's digest
-
-
-def encode_unknown_study(problem: UnknownStudy) -> RecordDict:
-    """Encode a site's answer to a request of a study that it does not have."""
-    return _record(_UnknownStudy(unknown_study=problem.digest), {})
+    parameters = {arm: tensors[arm] for arm in header.arms}
+    return EvaluateRequest(study, parameters, enclosed=enclosed, **header.own)
 
 
 def asks_for_study(record: RecordDict) -> bool:
@@ -338,40 +322,10 @@ def asks_for_study(record: RecordDict) -> bool:
     if not header_text(record).startswith('{"unknown_study"'):  # cheap, for every other answer
         return False
     try:
-        _header(record, _UnknownStudy)
+        decode_header(record, StudyWanted)
     except WireError:
         return False
     return True
-
-
-def encode_describe_reply(reply: DescribeReply) -> RecordDict:
-    """Return a reply without arrays."""
-    return _record(reply, {})
-
-
-def decode_describe_reply(record: RecordDict) -> DescribeReply:
-    """Raises WireError."""
-    return _header(record, DescribeReply)
-
-
-def encode_summary_reply(reply: SummaryReply) -> RecordDict:
-    """Return a reply without arrays."""
-    return _record(reply, {})
-
-
-def decode_summary_reply(record: RecordDict) -> SummaryReply:
-    """Raises WireError."""
-    return _header(record, SummaryReply)
-
-
-def encode_evaluate_result(result: EvaluateResult) -> RecordDict:
-    """Encode the user's final figures and personal parameters."""
-    return _reply(result.header, result.personal)
-
-
-def decode_evaluate_result(record: RecordDict) -> EvaluateResult:
-    """Raises WireError."""
-    return EvaluateResult(_header(record, EvaluateReply), _tensors(record))
 
 
 RunName = Annotated[str, Field(max_length=1000)]
@@ -390,14 +344,26 @@ class Notice(Settings):
         return any(run == ended or run.startswith(f"{ended}.") for ended in self.ended)
 
 
-def encode_notice(notice: Notice) -> RecordDict:
-    """Encode a notice, or its acknowledgement."""
-    return _record(notice, {})
+def encode_header(header: DescribeReply | SummaryReply | Notice | StudyWanted) -> RecordDict:
+    """Return a message without arrays."""
+    return _record(header, {})
 
 
-def decode_notice(record: RecordDict) -> Notice:
-    """Raises WireError."""
-    return _header(record, Notice)
+def decode_header(record: RecordDict, form: type[H]) -> H:
+    """Return the header of a message that is of this form. Raises WireError."""
+    if not (text := header_text(record)):
+        raise WireError("a message without a header")
+    if text.count("[") + text.count("{") > MOST_TABLES:
+        raise WireError(f"a header of more than {MOST_TABLES} lists and tables")
+    if issubclass(form, _StudyHeader):  # before its keys, which may be new ones
+        needed = header_of(record).get("protocol")
+        if type(needed) is int and PROTOCOL < needed < MOST_PROTOCOL:
+            raise AnotherVersion(f"protocol {needed}, and speaks up to {PROTOCOL}")
+    try:
+        # Strictly: what logs read of a header must be what was answered, and "3" is no 3 to them.
+        return form.model_validate_json(text, strict=True)
+    except ValidationError as problem:
+        raise WireError(f"a wrong header: {first_mistake(problem, 'content')}") from None
 
 
 def header_of(record: RecordDict) -> dict[str, Any]:
@@ -438,31 +404,11 @@ def _of_study(study: Study, *, with_study: bool) -> dict[str, Any]:
     }
 
 
-def _reply(header: Settings, tensors: Mapping[str, Tensor]) -> RecordDict:
-    return _record(header, {name: to_array(tensor) for name, tensor in tensors.items()})
-
-
 def _record(header: Settings, arrays: Mapping[str, Array]) -> RecordDict:
     record = RecordDict({_HEADER: ConfigRecord({"json": header.model_dump_json()})})
     if arrays:
         record[_ARRAYS] = to_record(arrays)
     return record
-
-
-def _header(record: RecordDict, model: type[H]) -> H:
-    if not (text := header_text(record)):
-        raise WireError("a message without a header")
-    if text.count("[") + text.count("{") > MOST_TABLES:
-        raise WireError(f"a header of more than {MOST_TABLES} lists and tables")
-    if issubclass(model, _StudyHeader):  # before its keys, which may be new ones
-        needed = header_of(record).get("protocol")
-        if type(needed) is int and PROTOCOL < needed < MOST_PROTOCOL:
-            raise AnotherVersion(f"protocol {needed}, and speaks up to {PROTOCOL}")
-    try:
-        # Strictly: what logs read of a header must be what was answered, and "3" is no 3 to them.
-        return model.model_validate_json(text, strict=True)
-    except ValidationError as problem:
-        raise WireError(f"a wrong header: {first_mistake(problem, 'content')}") from None
 
 
 def _tensors(record: RecordDict) -> dict[str, Tensor]:

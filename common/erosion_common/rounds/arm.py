@@ -2,9 +2,9 @@
 
 Screening bounds what one update can do; undoing is for what passes. The divergence shows in the
 round after: the user's loss explodes, or honest training is not finite any more. Then the arm goes
-back to where it was, and the hospital with the outlying update is not asked again in it. An
-attachment that others train on has its effect a round later, so those of the round before count,
-too. If nobody stands out, the study's own training diverges, and going back would not help.
+back, and does not ask the hospital with the outlying update again. What others train on works a
+round later, so such attachments of the round before count, too. If nobody stands out, the study's
+own training diverges, and going back would not help.
 """
 
 import math
@@ -188,10 +188,7 @@ def algorithm_of(
     sums: SumRecords | None = None,
     keys: CoordinatorKeys | None = None,
 ) -> Algorithm[Any]:
-    """Returns an arm's method; in a sealed study, on sealed rounds, which need the rest.
-
-    `sums` None: kept in memory; `keys` None: fresh ones.
-    """
+    """Returns an arm's method; in a sealed study, on sealed rounds, which need all of these."""
     settings = study.arms[arm]
     algorithm = settings.build(study.build_context)
     if not study.federation.sealed or settings.user_only:
@@ -213,10 +210,7 @@ def lengths_of(update: Update) -> Lengths:
 def divergence_after(
     last: LastRound, user: HospitalName, loss: float | None, answers: Mapping[HospitalName, Answer]
 ) -> str:
-    """Describes how the last round harmed honest hospitals; "" if nothing shows.
-
-    `loss`: the user's on its training part, of the parameters that the last round led to.
-    """
+    """Describes how the last round harmed honest hospitals, by the user's `loss`; "" if not."""
     failing = [n for n in last.lengths if answers.get(n) == Rejection(NOT_FINITE)]
     if user in failing or 2 * len(failing) > len(last.lengths):
         return f"the training of {', '.join(failing)} was not finite after it"

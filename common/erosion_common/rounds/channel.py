@@ -88,11 +88,9 @@ class Channel(Protocol):
 
     def news(self) -> Iterable[News]:
         """Returns who connected, left or was denied since the last call; does not wait."""
-        ...
 
     def turn_away(self, connection: Connection, reason: str) -> None:
         """Rejects a site; it should not come back as it is."""
-        ...
 
     def ask(self, requests: Mapping[Connection, Request], seconds: float) -> Iterator[Reply]:
         """Sends all requests at once and yields one reply for each, as they arrive.
@@ -100,19 +98,15 @@ class Channel(Protocol):
         After `seconds` an `Absence` stands for each missing answer; later ones are dropped. A
         request that several hospitals share is encoded once.
         """
-        ...
 
     def hears(self, connection: Connection) -> bool:
         """Returns False while a site with an overdue answer gives no sign of life."""
-        ...
 
     def wait_for_change(self, seconds: float) -> None:
         """Waits until there may be news, at most `seconds`."""
-        ...
 
     def now(self) -> float:
         """Returns the seconds that this program has run; suspended time does not count."""
-        ...
 
 
 def too_late(connection: Connection, seconds: float, bytes_sent: int | None = None) -> Reply:

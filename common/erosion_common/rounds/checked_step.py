@@ -1,7 +1,4 @@
-"""Checks what a method's rule gives back, before it is used.
-
-Otherwise a state that a checkpoint cannot hold would only show when the run is resumed.
-"""
+"""Checks what a method's rule gives back, before it is used: a checkpoint must hold it."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping
@@ -46,11 +43,7 @@ def checked_step(
     known: Collection[HospitalName],
     arm: str,
 ) -> Step[Any]:
-    """Return the step that ends a round. Raises RunError.
-
-    `cohort`: the updates that must have weights; None: not known. `known`: the hospitals that it
-    may name.
-    """
+    """Return the last step; `cohort` must have weights, `known` may be named. Raises RunError."""
     number = before.round + 1
     if not isinstance(step, Step):
         raise _fault(arm, number, f"it gave back a {type(step).__name__}, no Step")
@@ -156,63 +149,44 @@ def _problems_with_ask(
 
 
 def _problems_with_state(state: Any, before: Any) -> Iterator[str]:
-    """Yield what a checkpoint would change in a state, and the remedy.
-
-    `before`: an earlier state of the same arm, which shows where dataclasses stand.
-    """
-    if not is_dataclass(state) or isinstance(state, type):
+    """Yield what a checkpoint would change, with the remedy; `before` shows the dataclasses."""
+    made_as = getattr(type(state), "__dataclass_params__", None)
+    if made_as is None or not made_as.frozen:
         yield f"the state is a {type(state).__name__}; it must be a frozen dataclass"
-    elif not type(state).__dataclass_params__.frozen:  # type: ignore[attr-defined]
-        yield (
-            f"the state is a {type(state).__name__}, a dataclass that can be changed, with what a"
-            " round that is undone goes back to; write @dataclass(frozen=True)"
-        )
-    yield from _changes(state, before, "state")
+    for place, found in _changed(state, before, "state"):
+        yield f"{place} is {found}. A checkpoint brings back {_BROUGHT_BACK}"
 
 
-def _changes(value: Any, first: Any, place: str) -> Iterator[str]:
+_BROUGHT_BACK = (
+    "int, float, str, bool, None, tensors that are detach().cpu().contiguous(), tuples of these,"
+    f" dicts of them with str keys (not {TENSOR!r} alone), and dataclasses that stand in the first"
+    " state, with all their fields in __init__. A value keeps its kind; what may be missing is None"
+)
+
+
+def _changed(value: Any, first: Any, place: str) -> Iterator[tuple[str, str]]:
+    """Yield the places with values that would come back as others, and what they are."""
     kind = type(value)
-    if is_dataclass(first) and not isinstance(first, type) and kind is not type(first):
-        yield f"{place} is a {kind.__name__}; it was a {type(first).__name__}, and must stay one"
-    elif is_dataclass(value):
-        if kind is not type(first):
-            yield (
-                f"{place} is a {kind.__name__}, of which a checkpoint keeps the values alone; let a"
-                " field of the state's dataclass be it from the first state on, or write a dict"
-            )
+    was_dataclass = is_dataclass(first) and not isinstance(first, type)
+    if value is None and not was_dataclass:
+        return
+    has_changed = first is not None and kind_of(value) != kind_of(first)
+    if kind is not type(first) if was_dataclass else has_changed:
+        old = type(first).__name__ if was_dataclass else kind_of(first)
+        yield place, f"a {kind.__name__} (a {kind_of(value)}); it was a {old}"
+    elif was_dataclass and all(each.init for each in fields(value)):
         for each in fields(value):
             inner = f"{place}.{each.name}"
-            if not each.init:
-                yield f"{inner} is a field that its dataclass does not take (init=False)"
-            yield from _changes(getattr(value, each.name), getattr(first, each.name), inner)
-    elif value is None:
-        return
-    elif first is not None and kind_of(value) != kind_of(first):
-        yield (
-            f"{place} is a {kind_of(value)}; it was a {kind_of(first)}, and must stay one. What may"
-            " be missing is None"
-        )
-    elif isinstance(value, Tensor):
-        is_plain = kind is Tensor and value.device.type == "cpu" and value.layout == torch.strided
-        if value.requires_grad or not is_plain or not value.is_contiguous():
-            yield (  # of another order in memory, sums may round otherwise
-                f"{place} is a {kind.__name__} on {value.device}, {value.layout}; a checkpoint"
-                " brings back a plain tensor on the CPU: keep detach().cpu().contiguous()"
-            )
-    elif kind is dict:
-        if value.keys() == {TENSOR}:
-            yield f"{place} has the key {TENSOR!r} alone, which stands for a tensor; name it else"
+            yield from _changed(getattr(value, each.name), getattr(first, each.name), inner)
+    elif kind is dict and value.keys() != {TENSOR} and all(type(key) is str for key in value):
         for key, item in value.items():
-            if type(key) is not str:
-                yield f"{place} has the key {key!r:.80} of another kind than text; write str keys"
-            yield from _changes(item, None, f"{place}[{key!r:.80}]")
+            yield from _changed(item, None, f"{place}[{key!r:.80}]")
     elif kind is tuple:
         for number, item in enumerate(value):
-            yield from _changes(item, None, f"{place}[{number}]")
-    elif isinstance(value, list | tuple):
-        yield f"{place} is a {kind.__name__}, which comes back as a tuple; write a tuple"
+            yield from _changed(item, None, f"{place}[{number}]")
+    elif kind is Tensor:  # of another order in memory, sums may round otherwise
+        is_plain = value.device.type == "cpu" and value.layout == torch.strided
+        if value.requires_grad or not is_plain or not value.is_contiguous():
+            yield place, f"a tensor on {value.device}, {value.layout}"
     elif kind not in (bool, int, float, str):
-        yield (
-            f"{place} is a {kind.__name__}; a state is made of int, float, str, bool, None,"
-            " tensors, tuples of them, and dicts of them with str keys"
-        )
+        yield place, f"a {kind.__name__}: {value!r:.80}"

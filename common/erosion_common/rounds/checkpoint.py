@@ -4,20 +4,22 @@ JSON knows no other keys than text, and no difference between a list and a tuple
 refuses a rule's state that would come back as something else.
 """
 
-import errno
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor
 
 from erosion_common.errors import CheckpointError
-from erosion_common.formats.tensor_file import metadata, read_tensors, read_with_header
+from erosion_common.formats.tensor_file import (
+    metadata,
+    read_tensors,
+    read_with_header,
+    write_tensors,
+)
 from erosion_common.learning.pretrained import SHAPES
 from erosion_common.rounds.records import RunState
 from erosion_common.support.files import replacing
@@ -36,10 +38,7 @@ def save(
     study_digest: str,
     once: Callable[[Path], object] = lambda _new: None,
 ) -> None:
-    """Write the state of one arm; after a crash the file is the old one or the new one.
-
-    `once`: called with the new one, on the disk under another name, before it counts.
-    """
+    """Write an arm's state, atomically; `once` is called with the new file before it counts."""
     tensors: dict[str, Tensor] = {}
     header = {
         "version": VERSION,
@@ -108,11 +107,7 @@ def _write(
 ) -> None:
     """Write straight from the tensors' memory, without a copy. Raises OSError."""
     with replacing(path, once=once) as file:
-        try:
-            safetensors.torch.save_file(tensors, file, metadata=about)
-        except safetensors.SafetensorError as problem:  # which hides the OSError in its text
-            reason = str(problem).rpartition("I/O error: ")[2]
-            raise OSError(errno.EIO, reason, str(path)) from None
+        write_tensors(file, tensors, about)
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -161,10 +156,7 @@ def _plain(value: Any, tensors: Mapping[str, Tensor], place: str) -> Any:
 
 
 def save_model(path: Path, params: Tensor, shapes: Mapping[str, Sequence[int]]) -> None:
-    """The final parameters alone, as `model.safetensors`: (dim,), or (m, dim) of m models.
-
-    `shapes`: of the named parameters that lie in a row of them one after another.
-    """
+    """Write the final parameters, (dim,) or (m, dim); `shapes` are of those in each row of them."""
     about = {SHAPES: json.dumps([[name, list(shape)] for name, shape in shapes.items()])}
     _write(path, {"parameters": params.contiguous()}, about)
 

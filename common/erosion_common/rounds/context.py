@@ -50,10 +50,7 @@ class Store:
         return firsts, ()
 
     def earlier(self, study: Study, arm: str, number: int, first: RunState) -> RunState | None:
-        """Returns the arm's state after round `number`, if it is kept: what an undo goes back to.
-
-        The state that the last round that moved anything started from is always kept.
-        """
+        """Returns the state after round `number`; always kept for the last round that moved it."""
         del study, arm, number, first
         return None
 

@@ -60,10 +60,7 @@ def completed(
     records: Mapping[str, Sequence[RoundRecord]],
     arms: Mapping[str, FinalMetrics],
 ) -> DataCheck:
-    """Return the same after the last round: with late joiners, and updates that pointed away.
-
-    `records` and `arms`, final figures, are by arm.
-    """
+    """Return the same after the last round, by arm: late joiners, and updates that pointed away."""
     took_part = {
         name
         for of_arm in records.values()

@@ -24,10 +24,7 @@ def run_arm(
     curve: Sequence[Metrics | None] = (),
     shown_as: Callable[[RoundRecord], RoundRecord] = lambda record: record,
 ) -> None:
-    """Runs the rest of `num_rounds`. Raises RunError.
-
-    `curve`: the user's metrics by round, where cross-fitting has measured them.
-    """
+    """Runs the rest of `num_rounds`; `curve`: the user's cross-fitted metrics. Raises RunError."""
     while not arm.is_over(num_rounds):
         with about(arm=arm.name, round=arm.state.round + 1):
             record = (ctx.run_round or run_round)(ctx, arm)

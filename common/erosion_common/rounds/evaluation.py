@@ -1,7 +1,7 @@
 """The user's final figures: asked for, and checked, as are those of a round."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -22,6 +22,7 @@ from erosion_common.protocol.messages import (
 from erosion_common.protocol.performance import problem_with_performance
 from erosion_common.rounds.arm import algorithm_of
 from erosion_common.rounds.bounds import most_update_bytes
+from erosion_common.rounds.channel import Reply
 from erosion_common.rounds.context import RunContext
 from erosion_common.rounds.records import Absence, Rejection, RunState
 from erosion_common.rounds.screening import sample_cap
@@ -57,22 +58,30 @@ def evaluate(ctx: RunContext, finals: Mapping[str, RunState]) -> EvaluateResult:
         connection = ctx.presence.members[user].connection
         (reply,) = ctx.channel.ask({connection: request}, left)
         spent += ctx.channel.now() - asked_at
-        match reply.content:
+        match figures_in(reply, lambda found: problem_with_evaluation(found, ctx.study, finals)):
             case EvaluateResult() as result:
-                wrong = problem_with_evaluation(result, ctx.study, finals)
-                if wrong is None:
-                    return result
-                problem = wrong
-            case Rejection(reason) | Absence(reason):
-                problem = reason
-            case other:
-                problem = f"it answered with a {type(other).__name__}"
+                return result
+            case problem:
+                pass
         if not reply.left:
             break  # it answered that it cannot: asking again would not help
     raise RunError(
         f"The final figures are missing: the user's site {user!r} did not give them ({problem})",
         remedy=ctx.states_kept_in,
     )
+
+
+def figures_in(
+    reply: Reply, problem_with: Callable[[EvaluateResult], str | None]
+) -> EvaluateResult | str:
+    """Returns the figures that a site sent, or why there are none that can be used."""
+    match reply.content:
+        case EvaluateResult() as result:
+            return problem_with(result) or result
+        case Rejection(reason) | Absence(reason):
+            return reason
+        case other:
+            return f"it answered with a {type(other).__name__}"
 
 
 def evaluate_request(
@@ -114,8 +123,8 @@ def problem_with_evaluation(
 ) -> str | None:
     """Returns why the user's final figures cannot be used; None where they can. A fold has none."""
     header, loss = result.header, study.task.verdict_metric
-    if header.hospital != study.user:
-        return f"it answered as {header.hospital!r}"
+    if problem := problem_with_answer(header, study, study.user):
+        return problem
     if study.fold is not None:
         return "it has figures of a fold" if header.arms or result.personal else None
     if missing := sorted(finals.keys() - header.arms.keys()):
@@ -139,16 +148,9 @@ def problem_with_evaluation(
         return "it tested its arms on different patients"
     if any(found.get(loss) is None for found in figures):
         return f"its figures lack the {loss} of an arm, or of the base rate"
-    for found in figures:
-        if problem := problem_with_metrics(found, study.task):
+    for found in figures[len(header.arms) :]:
+        if problem := problem_with_figures(found, study.task):
             return problem
-        if problem := problem_with_intervals(found, study.task):
-            return problem
-    if strange := sorted(header.class_counts.keys() - study.task.group_names):
-        named = printable(strange[0], at_most=50)
-        return f"it counted patients of {named!r}, which the study has not"
-    if problem := problem_with_performance(header.performance, study):
-        return problem
     features = {feature.name for feature in getattr(study.task, "features", ())}
     if header.best_column is not None and header.best_column.name not in features:
         named = printable(header.best_column.name, at_most=50)
@@ -170,6 +172,17 @@ def problem_with_evaluation(
     return None
 
 
+def problem_with_answer(header: EvaluateReply, study: Study, hospital: str) -> str | None:
+    """Returns why these cannot be a hospital's figures of the study's arms, or None."""
+    if header.hospital != hospital:
+        return f"it answered as {printable(header.hospital, at_most=50)!r}"
+    if strange := sorted(header.class_counts.keys() - study.task.group_names):
+        named = printable(strange[0], at_most=50)
+        return f"it counted patients of {named!r}, which the study has not"
+    problems = (problem_with_figures(found, study.task) for found in header.arms.values())
+    return next(filter(None, problems), problem_with_performance(header.performance, study))
+
+
 def problem_with_metrics(found: Metrics, task: Task) -> str | None:
     """Returns why no model can have these figures, or None; undefined figures pass."""
     for metric in task.metrics:
@@ -179,8 +192,10 @@ def problem_with_metrics(found: Metrics, task: Task) -> str | None:
     return None
 
 
-def problem_with_intervals(found: FinalMetrics, task: Task) -> str | None:
-    """Returns why the intervals cannot be those of these figures, or None."""
+def problem_with_figures(found: FinalMetrics, task: Task) -> str | None:
+    """Returns why no model can have these figures and intervals, or None."""
+    if problem := problem_with_metrics(found, task):
+        return problem
     if strange := [name for name in found.intervals if found.get(name) is None]:
         name = printable(strange[0], at_most=50)
         return f"it has an interval of {name!r}, and no such figure"
@@ -213,10 +228,8 @@ def _problem_with_comparison(header: EvaluateReply, study: Study) -> str | None:
     expected = BEST_LOCAL if len(best) > 1 else best[0]
     if (found.arm, found.reference) != (arm, expected):
         return "it did not compare what the study declares"
-    chooses = len(candidates) > 1
-    if found.chosen.keys() != set(candidates if chooses else ()) or sum(found.chosen.values()) != (
-        parts if chooses else 0
-    ):
+    choosing = {*candidates} if len(candidates) > 1 else set()
+    if found.chosen.keys() != choosing or sum(found.chosen.values()) != (parts if choosing else 0):
         return "it did not choose its reference once in each training part"
     cuts = study.evaluation.repeats if study.evaluation.repeats > 1 else 0
     if len(found.p_by_cut) != cuts:

@@ -40,10 +40,7 @@ from erosion_common.support.text import printable
 
 
 class OpenRound:
-    """`requests` and `take` are one exchange, in turn until `is_over`; `close` moves the arm on.
-
-    Flower's strategy asks the first exchange; `run_round` asks them all.
-    """
+    """`requests` and `take` are one exchange, in turn until `is_over`; `close` moves the arm on."""
 
     def __init__(self, ctx: RunContext, arm: Arm) -> None:
         """Waits for the user and a quorum. Raises RunError."""
@@ -101,10 +98,7 @@ class OpenRound:
         return self._requests(here)
 
     def take(self, replies: Iterable[Reply]) -> None:
-        """Screens the replies, and aggregates after the last exchange.
-
-        Those that disconnected are asked once more if the round needs them.
-        """
+        """Screens the replies, and asks once more who disconnected; aggregates after the last."""
         request, user, arm = self._round.request, self._ctx.study.user, self._arm
         assert request is not None
         self._take_all(replies)

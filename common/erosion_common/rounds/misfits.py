@@ -97,10 +97,7 @@ def misfits(summaries: Mapping[str, Summary]) -> list[Misfit]:
 
 
 def misfits_of(columns: Mapping[str, ColumnSummary], cells: Mapping[str, int]) -> list[Misfit]:
-    """Return the hospitals with figures of one column far from what is usual of the others.
-
-    `cells`: each hospital's smallest cell.
-    """
+    """Return the hospitals with figures of a column that differ; `cells`: their smallest ones."""
     off = _values_off(columns)
     for name, column in columns.items():
         others = _others(name, columns)
@@ -171,10 +168,7 @@ def _one_value(name: str, columns: Mapping[str, ColumnSummary]) -> str:
 
 
 def _are_of_0_and_1(columns: Sequence[ColumnSummary]) -> bool:
-    """Return whether they seem to hold 0 and 1 alone; figures are rounded to parts of deviations.
-
-    A hospital reports at most one quantile between the two: where its values change.
-    """
+    """Return whether they hold 0 and 1 alone: at most one quantile of each lies between."""
     reported = [([q for q in column.quantiles if q is not None], column) for column in columns]
     return any(quantiles for quantiles, _ in reported) and all(
         sum(min(abs(q), abs(q - 1)) > ROUNDING * (column.deviation or 0.0) for q in quantiles) <= 1
@@ -244,10 +238,7 @@ def _which_category_is_off(
 
 
 def _are_relabelled(column: ColumnSummary, others: Sequence[ColumnSummary], cell: int) -> str:
-    """Return an outcome of several classes that fits the others' once these are exchanged.
-
-    First as if their order were turned round, then as any of them may be exchanged.
-    """
+    """Return an outcome that fits once its classes are turned round, or any are exchanged."""
     from scipy.optimize import linear_sum_assignment
 
     reported = [other for other in others if other.count]
@@ -365,10 +356,7 @@ def _what_is_off(
 
 
 def _which_end_is_off(name: str, columns: Mapping[str, ColumnSummary]) -> str:
-    """Return the end of a column that a number for missing values moves, in a tenth or more.
-
-    The other half stays where the others' is: other patients are different on both sides.
-    """
+    """Return the end that a number for missing values moved; the other half is as elsewhere."""
     others = _others(name, columns)
     own = [_quantile(columns[name], place) for place in range(len(QUANTILES))]
     reported = [

@@ -84,7 +84,8 @@ class Presence:
         self.undecided: dict[HospitalName, str] = {}  # for now, and why
         self.cohort: frozenset[HospitalName] | None = None  # may join; None: all may
         self._away: dict[HospitalName, Away] = {}  # waited for, where the reason is known
-        self._waits_since: datetime | None = None
+        self._announced: tuple[HospitalName, ...] = ()  # as waited for
+        self._waits_since = datetime.now(UTC)
 
     # -- Who is here ---------------------------------------------------------------------------
 
@@ -111,10 +112,11 @@ class Presence:
         return [
             name
             for name in self._study.hospitals
-            if name not in self.members
-            and name not in self.declined
-            and (self.cohort is None or name in self.cohort)
+            if name not in self.members and name not in self.declined and self._may_join(name)
         ]
+
+    def _may_join(self, hospital: HospitalName) -> bool:
+        return self.cohort is None or hospital in self.cohort
 
     @property
     def _num_ready(self) -> int:
@@ -132,11 +134,7 @@ class Presence:
             return f"declined: {self.declined[hospital]}"
         if hospital in self.undecided:
             return "has not approved the study yet"
-        if (
-            self.cohort is not None
-            and hospital in self._study.hospitals
-            and hospital not in self.cohort
-        ):
+        if hospital in self._study.hospitals and not self._may_join(hospital):
             return "was not there when the study began"
         away = self._away.get(hospital)
         return "was not connected" if away is None else away.reason
@@ -162,8 +160,7 @@ class Presence:
             return f"the study has no hospital {name!r}; check `name` in the site file"
         if name in self.members:
             return f"another site is already connected as {name!r}; two sites cannot share a name"
-        is_closed = self.cohort is not None and name not in self._study.only_measuring
-        if is_closed and name not in (self.cohort or ()):
+        if name not in self._study.only_measuring and not self._may_join(name):
             return "the study has begun and is closed to newcomers (federation.join)"
         if described.num_samples < 1:
             return f"it reports {described.num_samples} training samples"
@@ -180,14 +177,11 @@ class Presence:
         shapes = parameter_shapes(self._study.model, tuple(task.input_shape), task.num_outputs)
         if found.digest == shapes_digest(shapes):
             return None
-        dim = sum(map(prod, shapes.values()))
-        if found.num_parameters != dim:
-            what = f"has {found.num_parameters:,} parameters that travel, the coordinator's {dim:,}"
-        else:
-            what = "has parameters of other names or shapes than the coordinator's"
         return (
-            f"its model {what}; the same code and file gave another model there: compare the"
-            " installed versions of torch and of what the model's package imports"
+            f"its model has {found.num_parameters:,} parameters that travel, the coordinator's"
+            f" {sum(map(prod, shapes.values())):,}, and the names or shapes differ; the same code"
+            " and file gave another model there: compare the installed versions of torch and of"
+            " what the model's package imports"
         )
 
     def _left(self, connection: Connection, expelled: str) -> None:
@@ -221,10 +215,7 @@ class Presence:
     # -- Waiting -------------------------------------------------------------------------------
 
     def wait_for_start(self, *, resumed: bool) -> None:
-        """Waits for all hospitals, or for those that are required once the deadline has passed.
-
-        Raises UserDeclinedError, HospitalsAwayError, RunError.
-        """
+        """Waits for all, or after the deadline for those required. Raises RunError."""
         study, begun = self._study, self._channel.now()
         deadline = study.federation.join_deadline_seconds
 
@@ -243,17 +234,12 @@ class Presence:
             self._emit(StudyBegunWithout(absent))
 
     def wait_for(self, hospitals: Sequence[HospitalName], enough: int) -> None:
-        """Waits until the user and `enough` of `hospitals` are here.
-
-        Raises RunError if that has become impossible, or takes too long.
-        """
+        """Waits for the user and `enough` of `hospitals`. Raises RunError if they cannot come."""
 
         def too_long(_waited: float, away: Sequence[HospitalName]) -> RunError:
-            return HospitalsAwayError(
-                f"{', '.join(away)} did not come back within {self._longest:g} s",
-                remedy=f"{self._remedy} `--longest-wait SECONDS` says how long is too"
-                " long.".lstrip(),
-            )
+            what = f"{', '.join(away)} did not come back within {self._longest:g} s"
+            limit = "`--longest-wait SECONDS` says how long is too long."
+            return HospitalsAwayError(what, remedy=f"{self._remedy} {limit}".lstrip())
 
         shortest = LOOK_SECONDS if self._longest is None else min(LOOK_SECONDS, self._longest)
         self._wait(lambda _: self._still_needed(hospitals, enough), shortest, too_long)
@@ -266,29 +252,24 @@ class Presence:
     ) -> None:
         """Waits until nobody is `missing`; announces who is after `patience` seconds."""
         begun = self._channel.now()
-        announced: tuple[HospitalName, ...] = ()
         self.refresh()
         while away := tuple(missing(waited := self._channel.now() - begun)):
             if waited >= patience:
                 if self._longest is not None and waited >= self._longest:
                     raise too_long(waited, away)
-                announced = self._announce(away, announced)
+                self._announce(away)
             mark = patience if waited < patience else self._longest
             left = LOOK_SECONDS if mark is None else mark - waited
             self._channel.wait_for_change(min(LOOK_SECONDS, left))
             self.refresh()
-        self._announce((), announced)
+        self._announce(())
 
-    def _announce(
-        self, hospitals: tuple[HospitalName, ...], announced: tuple[HospitalName, ...]
-    ) -> tuple[HospitalName, ...]:
-        if hospitals != announced:
-            if self._waits_since is None or not hospitals:
+    def _announce(self, hospitals: tuple[HospitalName, ...]) -> None:
+        if hospitals != self._announced:
+            if not self._announced or not hospitals:
                 self._waits_since = datetime.now(UTC)
+            self._announced = hospitals
             self._emit(WaitsFor(hospitals, self._waits_since))
-            if not hospitals:
-                self._waits_since = None
-        return hospitals
 
     def _still_needed(self, hospitals: Sequence[HospitalName], enough: int) -> list[HospitalName]:
         user, declined = self._study.user, self.declined
@@ -297,11 +278,7 @@ class Presence:
             away = [user] if user in away else []
         if user in away and user in declined:
             raise self._user_declined()
-        coming = [
-            name
-            for name in away
-            if name not in declined and (self.cohort is None or name in self.cohort)
-        ]
+        coming = [name for name in away if name not in declined and self._may_join(name)]
         willing = len(hospitals) - len(away) + len(coming)
         if away != [user] and willing < enough:
             words = "; ".join(f"{name}: {declined[name]}" for name in away if name in declined)
@@ -332,22 +309,18 @@ class Presence:
         study, user, ready = self._study, self._study.user, self._num_ready
         away = {name: event.reason for name, event in self._away.items()}
         missing = ", ".join(f"{n} ({away[n]})" if n in away else n for n in self.missing)
-        why = self.undecided.get(user) or away.get(user)
-        if user not in self.members and why is not None:
-            what = f"The user's own site did not take part within {waited:.0f} s: {why}"
-            return kind(what, remedy=self._with_remedy(self._check_site(user)))
         if user not in self.members:
-            what = f"The user's own site {user!r} did not connect within {waited:.0f} s"
+            why = self.undecided.get(user) or away.get(user) or "it did not connect"
             where = f", where coordinator.address is {self._address!r}" if self._address else ""
-            start = f"Start it with `erosion client SITE.toml`{where}."
-            return kind(what, remedy=self._with_remedy(start))
+            what = f"The user's own site {user!r} did not take part within {waited:.0f} s: {why}"
+            return kind(what, remedy=self._with_remedy(self._check_site(user, where=where)))
         if ready < study.federation.quorum:
             absent = [name for name in study.hospitals if name not in self.members]
             return kind(
-                f"{ready} {'hospital was' if ready == 1 else 'hospitals were'} ready to take part"
-                f" within {waited:.0f} s, the study's quorum is {study.federation.quorum}."
-                f" Missing: {missing or 'none'}; declined: {', '.join(self.declined) or 'none'};"
-                f" not approved yet: {', '.join(self.undecided) or 'none'}",
+                f"Ready to take part within {waited:.0f} s: {ready} of the study's quorum of"
+                f" {study.federation.quorum}. Missing: {missing or 'none'}; declined:"
+                f" {', '.join(self.declined) or 'none'}; not approved yet:"
+                f" {', '.join(self.undecided) or 'none'}",
                 remedy=self._with_remedy(self._check_site(*absent)),
             )
         return kind(
@@ -359,10 +332,11 @@ class Presence:
             ),
         )
 
-    def _check_site(self, *hospitals: str) -> str:
+    def _check_site(self, *hospitals: str, where: str = "") -> str:
         return (
             f"At {', '.join(hospitals)}: `erosion check SITE.toml --study STUDY.toml` says what is"
-            " to be put right, and `erosion client SITE.toml` has to run until the study ends."
+            f" to be put right, and `erosion client SITE.toml`{where} has to run until the study"
+            " ends."
         )
 
     def _with_remedy(self, *first: str) -> str:

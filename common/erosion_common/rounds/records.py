@@ -123,9 +123,5 @@ class RoundRecord:
 def curve_of(
     records: Sequence[RoundRecord], rounds: int, final: Metrics
 ) -> list[tuple[int, Metrics | None]]:
-    """Return the user's metrics of an arm, each with the number of rounds before it.
-
-    They begin with the untrained model, at 0. `final`: those of the model that the arm ended with,
-    after `rounds`.
-    """
+    """Return an arm's metrics by the rounds before each: from 0 to `final`, after `rounds`."""
     return [*((record.measured_after, record.user_metrics) for record in records), (rounds, final)]

@@ -66,10 +66,7 @@ class Round:
         spare: int,
         cohort_of: Callable[[Update, Mapping[HospitalName, Update]], Cohort] = MemoryCohort,
     ) -> None:
-        """Starts the round. Up to `spare` of the hospitals that are `wanted` may be missing.
-
-        `cohort_of` makes the cohort of the user's own update and the peers', which may lie on disk.
-        """
+        """Starts the round, of which up to `spare` of the hospitals `wanted` may be missing."""
         self._state, self._started, self._arm = state, started, arm
         self._wanted, self._spare, self._cohort_of = wanted, spare, cohort_of
         self._method = method.begin(state.algorithm_state, started)
@@ -249,10 +246,7 @@ def undone(
     outlier: HospitalName,
     reason: str,
 ) -> tuple[RunState, RoundRecord]:
-    """Goes back to the state `before`; the round that showed the divergence counts as skipped.
-
-    The method forgets the outlier: what it sent in rounds that were not undone may diverge later.
-    """
+    """Goes back to the state `before`: skips this round, and has the method forget the outlier."""
     number = before.round + 1  # rounds may have been skipped since
     without = method.forget(before.algorithm_state, outlier)
     note = f"round {number} is undone: {reason}; {outlier} is not asked any more in {arm}"

@@ -44,24 +44,22 @@ class Expected:
 
 def screen(result: object, agent: HospitalName, expected: Expected) -> Answer:
     """Return the answer of `agent`, or why it cannot be used."""
-    if not isinstance(result, TrainResult | StepResult):
-        return Rejection(
-            f"a {type(result).__name__}, expected the answer to {expected.step!r}", "header"
-        )
-    if isinstance(result, TrainResult) != expected.expects.update:
-        what = "an update" if expected.expects.update else "none"
+    is_update = isinstance(result, TrainResult)
+    if not isinstance(result, TrainResult | StepResult) or is_update != expected.expects.update:
+        what = "an update" if expected.expects.update else "no update"
         return Rejection(
             f"a {type(result).__name__}, expected {what} for {expected.step!r}", "header"
         )
     header = result.header
     if header.hospital != agent:
         return Rejection(f"answered as {header.hospital!r}", "header")
-    if header.arm != expected.arm:
-        return Rejection(f"arm {header.arm!r}, expected {expected.arm!r}", "header")
-    if header.round != expected.round:
-        return Rejection(f"round {header.round}, expected {expected.round}", "header")
-    if header.step != expected.step:
-        return Rejection(f"step {header.step!r}, expected {expected.step!r}", "header")
+    for what, said, asked in (
+        ("arm", header.arm, expected.arm),
+        ("round", header.round, expected.round),
+        ("step", header.step, expected.step),
+    ):
+        if said != asked:
+            return Rejection(f"{what} {said!r}, expected {asked!r}", "header")
     if isinstance(result, TrainResult):
         return _update(result, expected)
     return _step_answer(result, expected)
@@ -130,14 +128,13 @@ def reject_outsized(
 ) -> dict[HospitalName, Answer]:
     """Return the answers of an exchange, less those of peers that are out of all proportion.
 
-    Updates are measured, and of their attachments and of other answers the tensors with terms that
-    say so, each array for itself. What is usual is the median norm of what the *other* hospitals
-    sent, so that no site sets its own measure. With fewer than three others a median says little:
-    the user's own update may be small because its training has converged. Then `baseline_norm`, the
-    model's own norm or what the method says, counts, too. Where most others sent zeros, there is no
-    such measure, and a root mean square of LARGEST_STEP is the bound. Beyond either, an update may
-    be as long as the noise for privacy that its hospital adds (`longest_noise` of its
-    number of patients and `dim`). `factors`: by how much the method lengthens an update.
+    Updates are measured, and those tensors of attachments and other answers with terms that say so,
+    each array for itself. What is usual is the median norm of what the *others* sent, so that no
+    site sets its own measure. With fewer than three others, or where most sent zeros, it says
+    little: then `baseline_norm`, the model's own norm or what the method says, counts, too, and
+    without that a root mean square of LARGEST_STEP. Beyond it an update may be as long as its
+    hospital's noise (`longest_noise` of its patients and `dim`). `factors`: by how much the method
+    lengthens an update.
     """
     measured = {
         n: _norms(a, factors.get(n, 1.0))
@@ -195,20 +192,13 @@ def sample_cap(described: Mapping[HospitalName, int], name: HospitalName) -> int
 
 
 def seen_cap(training: Training, num_samples: int, times: int) -> int:
-    """Return the most samples that a peer can have used in a round of `times` local trainings.
-
-    Some methods train on two halves, and a described count is rounded: twice and twice as many.
-    """
+    """Return the most samples used that are believed: counts are rounded, and halves trained on."""
     batch = min(training.batch_size, num_samples)
     return max(1, 4 * times * training.steps_with(num_samples) * batch)
 
 
 def steps_cap(study: Study, num_samples: int) -> int | None:
-    """Return the most steps that a hospital can have taken; None where it is not asked.
-
-    As above, some methods train on two halves, and a described count is rounded. `steps_of` in
-    `equal_steps` bounds them from below.
-    """
+    """Return the most steps that are believed, likewise; None where a hospital is not asked."""
     return 2 * study.training.steps_with(2 * num_samples) if study.reports_steps else None
 
 

@@ -1,8 +1,8 @@
 """Trials that choose an arm's settings, and the folds of a cross-fitted evaluation.
 
-Both are studies like any other, in which a fold of the user's patients is held out: a trial has one
-arm with a candidate's settings; for each fold the whole run of every arm is repeated, and its
-models predict the patients that they never saw. The final models are trained on all of them.
+Both are studies in which a fold of the user's patients is held out: a trial has one arm with a
+candidate's settings; for each fold every arm's run is repeated, and its models predict the patients
+that they never saw. The final models are trained on all of them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -127,10 +127,7 @@ def studies_ahead(study: Study) -> list[Study]:
 def mean_curves(
     folds: Sequence[Curves], rounds: Mapping[str, int]
 ) -> dict[str, list[Metrics | None]]:
-    """Returns the mean metrics over all held-out patients, by arm and round.
-
-    None where a fold has none. An arm that a rule stopped earlier in a fold stays where it was.
-    """
+    """Returns the mean over all held-out patients, by arm and round; None where a fold has none."""
     return {
         arm: [_mean([_after(curves[arm], number) for curves in folds]) for number in range(count)]
         for arm, count in rounds.items()

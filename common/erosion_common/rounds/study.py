@@ -156,10 +156,7 @@ def _select(ctx: RunContext) -> dict[str, SelectedSettings]:
 
 
 def _cross_fit(ctx: RunContext, rounds: Mapping[str, int]) -> Mapping[str, Curve]:
-    """Runs every arm without each fold's patients, and has the user predict these.
-
-    Returns the metrics by arm and round; nothing if the study sets a test part aside.
-    """
+    """Returns metrics by arm and round, of folds whose patients the user predicted; {} without."""
     every = fold_studies(ctx.study)
     if not every:
         return {}

@@ -20,18 +20,14 @@ from erosion_common.protocol.messages import (
     FinalMetrics,
     Scaling,
 )
-from erosion_common.protocol.performance import ModelFigures, problem_with_performance
+from erosion_common.protocol.performance import ModelFigures
 from erosion_common.rounds.arm import arms_of
 from erosion_common.rounds.context import Decisions, RunContext
 from erosion_common.rounds.driver import run_arm
-from erosion_common.rounds.evaluation import (
-    RESAMPLE_SECONDS,
-    problem_with_intervals,
-    problem_with_metrics,
-)
+from erosion_common.rounds.evaluation import RESAMPLE_SECONDS, figures_in, problem_with_answer
 from erosion_common.rounds.events import ArmStarted
 from erosion_common.rounds.presence import Member
-from erosion_common.rounds.records import Absence, Rejection, RoundRecord, RunState
+from erosion_common.rounds.records import RoundRecord, RunState
 from erosion_common.settings.base import Settings
 from erosion_common.settings.names import Count
 from erosion_common.study.study import Study
@@ -163,11 +159,12 @@ def measured_at(
         most_reply_bytes=0,
         missing_means=model.missing_means,
     )
-    roles: dict[HospitalName, Role] = {
-        name: "trained" if name in trained else "external" for name in hospitals
-    }
     found = {
-        name: Validated(role=roles[name], arm=model.arm, why_not=presence.why_away(name))
+        name: Validated(
+            role="trained" if name in trained else "external",
+            arm=model.arm,
+            why_not=presence.why_away(name),
+        )
         for name in hospitals
     }
     names = {member.connection: name for name, member in here.items()}
@@ -175,25 +172,21 @@ def measured_at(
     for reply in ctx.channel.ask(dict.fromkeys(names, request), seconds) if names else ():
         if (name := names.get(reply.connection)) is None:
             continue
-        match reply.content:
-            case EvaluateResult() as result:
-                problem = problem_with_validation(result, study, name, here[name], model.arm)
-            case Rejection(reason) | Absence(reason):
-                problem = reason
-            case other:
-                problem = f"it answered with a {type(other).__name__}"
-        if problem is None and isinstance(reply.content, EvaluateResult):
-            header = reply.content.header
-            found[name] = Validated(
-                role=roles[name],
-                arm=model.arm,
-                metrics=header.arms[model.arm],
-                class_counts=header.class_counts,
-                models=header.performance.models,
-            )
-        else:
-            why = printable(problem or "") or "no reason given"
-            found[name] = Validated(role=roles[name], arm=model.arm, why_not=why)
+
+        def problem_with(result: EvaluateResult, name: str = name) -> str | None:
+            return problem_with_validation(result, study, name, here[name], model.arm)
+
+        match figures_in(reply, problem_with):
+            case EvaluateResult(header):
+                measured = {
+                    "metrics": header.arms[model.arm],
+                    "class_counts": header.class_counts,
+                    "models": header.performance.models,
+                    "why_not": "",
+                }
+            case why:
+                measured = {"why_not": printable(why) or "no reason given"}
+        found[name] = found[name].model_copy(update=measured)
     return found
 
 
@@ -208,8 +201,8 @@ def problem_with_validation(
 ) -> str | None:
     """Return why a hospital's figures of the model of `arm` cannot be used, or None."""
     header = result.header
-    if header.hospital != hospital:
-        return f"it answered as {printable(header.hospital, at_most=50)!r}"
+    if problem := problem_with_answer(header, study, hospital):
+        return problem
     if [*header.arms] != [arm] or header.references or header.comparison or result.personal:
         return "its answer is not of the one model that it was asked about"
     metrics, models = header.arms[arm], header.performance.models
@@ -217,17 +210,9 @@ def problem_with_validation(
     known = None if member.summary is None else member.summary.num_patients
     if min(counts) < 1 or len({*counts, *([] if known is None else [known])}) > 1:
         return "it measured the model on other numbers of patients than it described"
-    if problem := problem_with_metrics(metrics, study.task):
-        return problem
-    if problem := problem_with_intervals(metrics, study.task):
-        return problem
-    if header.class_counts.keys() - study.task.group_names:
-        return "it counted patients of classes that the study has not"
     cell = 0 if member.summary is None else member.summary.min_cell
     if any(count is not None and count < max(1, cell) for count in header.class_counts.values()):
         return "it measured the model with fewer patients of a class than its smallest cell"
-    if problem := problem_with_performance(header.performance, study):
-        return problem
     for model in models:
         if model.model != arm:
             return "it has figures of another model"

@@ -1,13 +1,6 @@
-"""Opened masks: did a hospital sum what it signed, at the distance it claimed?
+"""Opened masks: did a hospital sum, to the bit, what it signed, at the distance it claimed?"""
 
-A hospital cannot open other than what it sent: its update and secrets must give, bit by bit, the
-masked words that its receipt signs.
-"""
-
-import json
-import struct
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from erosion_common.errors import ErosionError
-from erosion_common.formats.tensor_file import read_tensors
+from erosion_common.formats.tensor_file import read_tensors, write_tensors
 from erosion_common.sealed.keys import KEY_BYTES, public_half
 from erosion_common.sealed.masks import fits_range, norm_of, sketch
 from erosion_common.sealed.records import Evidence
@@ -35,29 +28,14 @@ class Disclosure:
     mask_key: bytes
 
     def write(self, path: Path) -> None:
-        """As a safetensors file. Raises OSError.
-
-        Every round writes one, so by the format's own rules: its library copies the update twice.
-        """
+        """As a safetensors file. Raises OSError."""
         about = {
             "name": self.name,
             "view": self.view,
             "seed": self.seed.hex(),
             "mask_key": self.mask_key.hex(),
         }
-        content = np.ascontiguousarray(self.update, "<f4").data.cast("B")
-        place = {"dtype": "F32", "shape": [len(self.update)], "data_offsets": [0, len(content)]}
-        header = json.dumps({"__metadata__": about, "update": place}).encode()
-        header += b" " * (-len(header) % 8)  # so that the values are aligned
-        with path.open("wb", buffering=0) as file:
-            for part in (struct.pack("<Q", len(header)), header, content):
-                _write_all(file, part)
-
-
-def _write_all(file: FileIO, content: bytes | memoryview) -> None:
-    rest = memoryview(content)
-    while rest:
-        rest = rest[file.write(rest) :]
+        write_tensors(path, {"update": torch.from_numpy(self.update)}, about)
 
 
 def _secret(text: str) -> bytes:

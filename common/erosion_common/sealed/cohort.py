@@ -110,10 +110,7 @@ class SealedCohort:
 
 
 class LoneCohort(SealedCohort):
-    """The same, with sums in which the user's own update has all the weight.
-
-    An average is that update, and what others' differ by is 0.
-    """
+    """The same with all weight on the user's own update: others' differ from it by nothing."""
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return the user's own update times the sum of the weights: (n+1,) -> (dim,) float32."""

@@ -138,10 +138,7 @@ class Attempt:
     def unmasked(
         self, view: View, total: Words, delivered: Mapping[str, bytes], shares: ReleasedShares
     ) -> NDArray[np.float32]:
-        """Return the sum of the masked updates, in the memory of `total`: (dim,).
-
-        `delivered` has the hash of each one's seed. Raises CannotUnmask.
-        """
+        """Return the sum (dim,) in `total`'s memory, by the seeds' hashes. Raises CannotUnmask."""
         masks = []
         for name, hash_ in delivered.items():
             seed = shares.secret(SEED, name)

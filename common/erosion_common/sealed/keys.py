@@ -58,10 +58,7 @@ def public_half(private: bytes) -> bytes:
 
 
 def agree(private: bytes, public: bytes) -> bytes:
-    """Return the secret of two pairs, the same from either side.
-
-    Raises ValueError for a key that is none: of small order, or not in its one form.
-    """
+    """Return two pairs' secret, from either side. Raises ValueError for a key that is none."""
     if int.from_bytes(public, "little") >= _PRIME:
         raise ValueError("a public key that is not in its one form")
     return X25519PrivateKey.from_private_bytes(private).exchange(

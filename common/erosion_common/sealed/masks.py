@@ -70,10 +70,7 @@ STEPS = 4.0  # of an update's root mean square, so that it is not lost in roundi
 
 
 def scale_for(own_norm: float, largest_distance: float) -> float:
-    """Return 2^30 / bound, with bound = 2^ceil(log2(1.25 |g_0| (1 + max d))).
-
-    Only powers of two, so that a peer learns no more of |g_0| than about how large it is.
-    """
+    """Return 2^30 / 2^ceil(log2(1.25 |g_0| (1 + max d))): a power of two says little of |g_0|."""
     bound: float = 2.0 ** math.ceil(math.log2(1.25 * own_norm * (1 + largest_distance)))
     return LARGEST / bound
 
@@ -93,28 +90,10 @@ def hides_others(update: NDArray[np.float32], scale: float, weight: float) -> bo
     return norm_of(update) * weight * scale >= STEPS * math.sqrt(len(update))
 
 
-class UpdateEncoder:
-    """The nearest whole numbers to factor * scale * value, modulo 2^32, of updates that fit."""
-
-    def __init__(self, factor: float, scale: float) -> None:
-        """Of one hospital in one sum."""
-        self._times = factor * scale
-        self._wide = np.empty(CHUNK, np.float64)
-
-    def encode(self, part: NDArray[np.float32], words: Words) -> None:
-        """A part of an update, up to CHUNK values, into `words`, which is as long."""
-        wide = self._wide[: len(part)]
-        np.multiply(part, self._times, out=wide, dtype=np.float64)
-        np.rint(wide, out=wide)
-        words.view(np.int32)[:] = wide
-
-
-def encode_update(update: NDArray[np.float32], factor: float, scale: float) -> Words:
-    """Return a whole update: (dim,)."""
-    words, encoder = np.empty(len(update), np.uint32), UpdateEncoder(factor, scale)
-    for place in chunks(len(update)):
-        encoder.encode(update[place], words[place])
-    return words
+def encoded(values: NDArray[np.float32], times: float) -> Words:
+    """Return the nearest whole numbers to times * value, modulo 2^32, of values in the range."""
+    wide = np.multiply(values, times, dtype=np.float64)
+    return np.rint(wide, out=wide).astype(np.int32).view(np.uint32)
 
 
 def decode_sum(words: Words, scale: float) -> NDArray[np.float32]:

@@ -200,10 +200,7 @@ class SumRules:
         return None
 
     def capped(self, weights: Mapping[str, float]) -> dict[str, float] | None:
-        """Return the same weights with the largest lowered until they may be summed, or None.
-
-        Those that are lowered get the same weight: as much as the rules allow.
-        """
+        """Return the weights with the largest lowered alike until they may be summed, or None."""
         order = sorted((n for n in weights if weights[n] > 0), key=lambda n: -weights[n])
         for num_lowered in range(len(order)):
             below = [weights[name] for name in order[num_lowered:]]

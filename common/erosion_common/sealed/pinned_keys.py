@@ -67,10 +67,7 @@ def parse(content: bytes, where: str, error: type[ErosionError]) -> dict[str, Pu
 
 
 def problem_with_owners(keys: Mapping[str, PublicKey]) -> str | None:
-    """Return why these are not the keys of as many hospitals, with the remedy; None where they are.
-
-    Who has a key answers for every hospital that it stands for, and would be several in a sum.
-    """
+    """Return which hospitals share one key, and would be several in a sum; None for no such."""
     owners: dict[bytes, str] = {}
     for name in sorted(keys):
         other = owners.setdefault(public_pem(keys[name]), name)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from erosion_common.sealed.keys import Part, agree, derive, digest, doubtful
-from erosion_common.sealed.masks import Mask, UpdateEncoder, Words, chunks
+from erosion_common.sealed.masks import Mask, Words, chunks, encoded
 from erosion_common.sealed.phases import Hello, Receipt, Roster, RoundContext, SumRules, View
 from erosion_common.support.keys import PrivateKey, PublicKey
 
@@ -112,11 +112,7 @@ def _verify(key: PublicKey, signature: bytes, content: bytes) -> bool:
 def masked_words(
     view: View, roster: Roster, name: str, update: NDArray[np.float32], secrets: tuple[bytes, bytes]
 ) -> Words:
-    """Return the words of an update that fits the view's range: (dim,).
-
-    `secrets` are the hospital's seed and mask key. Raises ValueError for a key in the roster that
-    is none.
-    """
+    """Return an update's words (dim,), by the secrets seed and mask key. Raises ValueError."""
     seed, mask_key = secrets
     masks = [self_mask(view, name, seed, +1)]
     for other in view.members:
@@ -125,10 +121,9 @@ def masked_words(
     # Never in the memory of an earlier answer: that may still be on its way, and would for a moment
     # show what is not under its masks yet.
     words = np.empty(len(update), np.uint32)
-    encoder = UpdateEncoder(view.weights[name], view.scale)
     for place in chunks(len(update)):  # all of it while the part is in the cache
         part = words[place]
-        encoder.encode(update[place], part)
+        part[:] = encoded(update[place], view.weights[name] * view.scale)
         for mask in masks:
             mask.apply(part)
     return words
@@ -140,10 +135,7 @@ def self_mask(view: View, name: str, seed: bytes, sign: int) -> Mask:
 
 
 def pair_mask(view: View, roster: Roster, pair: tuple[str, str], private: bytes, sign: int) -> Mask:
-    """Return the mask of the first of a pair; the second has the opposite. Raises ValueError.
-
-    `private`: the first one's key. Names and keys are in its key, so no other pair has this mask.
-    """
+    """Return the mask of a pair's first, with its `private` key; the second has the opposite."""
     name, other = pair
     first, second = sorted(pair)
     bound = digest("pair", view.hash, first, second, roster[first].mask, roster[second].mask)

@@ -76,10 +76,7 @@ class Skipped(Exception):  # noqa: N818 - ends the round, not the run
 
 
 class SealedRound:
-    """One round: `train`, `measure` and `sum_up` run its phases, in this order, once each.
-
-    A coordinator that was killed asks the same again, from what `records` kept.
-    """
+    """One round: `train`, `measure`, `sum_up`, once each; resumed, from what `records` kept."""
 
     own: Update  # from phase 1 on, as are the next three
     peers: Mapping[HospitalName, Update]  # without their deltas
@@ -280,10 +277,7 @@ class SealedRound:
     def sum_up(
         self, weights: Mapping[HospitalName, float]
     ) -> Generator[Ask, Answers, tuple[NDArray[np.float32], dict[HospitalName, float], SumCheck]]:
-        """Run phases 3 and 4: return the sum (dim,), the weights in it, and whether it fits.
-
-        Raises Skipped.
-        """
+        """Run phases 3 and 4: return sum (dim,), weights, and whether it fits. Raises Skipped."""
         pending = self._pending
         if pending.weights is not None and pending.weights != weights:
             raise Skipped("another sum of this round was begun before an interruption")

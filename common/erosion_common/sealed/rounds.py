@@ -49,10 +49,7 @@ def seal(
     records: SumRecords | None = None,
     keys: CoordinatorKeys | None = None,
 ) -> Algorithm[SealedState]:
-    """Return the same algorithm on sealed rounds; `records` and `keys` are of one run.
-
-    Raises TypeError for one that has exchanges, which would be left out.
-    """
+    """Return the algorithm on one run's sealed rounds. Raises TypeError for one with exchanges."""
     if algorithm.exchanges is not None:
         raise TypeError("a method that has exchanges cannot be sealed")
     rounds = _SealedRounds(algorithm, terms, records or SumRecords(), keys or CoordinatorKeys())
@@ -200,10 +197,7 @@ def _stopped(state: SealedState, round_: SealedRound, check: SumCheck) -> Step[S
 
 
 def _allowed(wanted: SumWanted) -> tuple[Mapping[HospitalName, float], frozenset[str]] | None:
-    """Return the weights that the sites get, and which are lowered; None: too few have any.
-
-    Raises Skipped.
-    """
+    """Return the sites' weights and which are lowered; None: too few. Raises Skipped."""
     factors = wanted.factors
     total = wanted.own + sum(factors.values())
     if not (wanted.own >= 0 and min(factors.values()) >= 0 and total <= 1 + 1e-9):

@@ -1,8 +1,7 @@
 """Shares of a site's two secrets: dealt in phase 2, sealed to their holders, released in phase 4.
 
-A secret is in n shares of which t give it and t - 1 nothing (Shamir 1979). Every site says in leg
-2, by their hashes, which shares it deals. So a wrong share is known from a right one however many
-are wrong, and so is a site with shares that do not give its secret.
+A secret is in n shares of which t give it and t - 1 nothing (Shamir 1979). Every site gives in
+phase 2 the hashes of those it deals: these show which shares are wrong.
 """
 
 import secrets
@@ -30,10 +29,7 @@ def split_secret(secret: bytes, needed: int, places: Sequence[int]) -> list[byte
 
 
 def combine_shares(shares: Mapping[int, bytes]) -> bytes:
-    """Return the secret from as many shares, by place, as it needs.
-
-    Raises ValueError where they give none: too few, or one is wrong.
-    """
+    """Return the secret of as many shares, by place, as it needs. Raises ValueError for others."""
     total = 0
     for place, share in shares.items():
         numerator = denominator = 1

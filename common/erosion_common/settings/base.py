@@ -94,10 +94,7 @@ def _each(values: dict[str, Any]) -> dict[str, Any]:
 
 
 class Settings(BaseModel):
-    """A frozen group of settings that refuses keys it does not know.
-
-    Every text, list, table and whole number in it has a bound, also where a field names none.
-    """
+    """Frozen settings that refuse unknown keys, with a bound for every text, list and number."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, str_max_length=LONGEST_TEXT
@@ -155,10 +152,7 @@ _UNKNOWN = ("extra_forbidden", "union_tag_invalid", "literal_error")
 def read_toml(
     path: Path, what: str, error: type[ErosionError], content: bytes | None = None
 ) -> dict[str, Any]:
-    """Parse `path`; `what` names the kind of file in the messages, e.g. "study file".
-
-    `content`: what it holds, where it was read already.
-    """
+    """Parse `path`, or its `content`; `what` names the kind of file, e.g. "study file"."""
     try:
         held = read_named(path) if content is None else content
         text = held.decode("utf-8-sig")  # Windows editors put a mark in front
@@ -343,7 +337,7 @@ def _place(model: type[BaseModel], raw: Any, location: Sequence[Any]) -> _Place:
             models = [m for m in models if part in _tags(m)] or models
             continue
         if fields:
-            models = [inner for field in fields for inner in _models_in(field)]
+            models = [inner for field in fields for inner in models_in(field)]
         numbered = in_list and isinstance(part, int) and part < len(value)
         value = value[part] if in_table or numbered else None
         if in_list:
@@ -357,14 +351,17 @@ def _is_named(value: Any) -> bool:
     return isinstance(value, Mapping) and isinstance(value.get("name"), str)
 
 
-def _models_in(field: FieldInfo) -> list[type[BaseModel]]:
+def models_in(field: FieldInfo) -> list[type[BaseModel]]:
+    """Return the tables that may stand in a field, in the order of its annotation."""
     found: list[type[BaseModel]] = []
-    queue: list[Any] = [field.annotation]
+    queue: list[Any] = [field.annotation, *field.metadata]
     while queue:
         item = queue.pop(0)
         if isinstance(item, type) and issubclass(item, BaseModel):
             found.append(item)
-        queue += get_args(item)
+        written = getattr(item, "json_schema_input_type", None)
+        queue += [*get_args(item), *getattr(item, "__metadata__", ())]
+        queue += [written] if written is not None and not isinstance(written, str) else []
     return found
 
 

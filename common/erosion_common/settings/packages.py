@@ -1,10 +1,9 @@
 """Parts of somebody else's package: found by entry point, and known by the hash of its files.
 
-A method, a task, a model, a source of patients or an output is an entry point in the group
-`erosion.methods`, `erosion.tasks`, `erosion.models`, `erosion.sources` or `erosion.outputs`. A
-study names the hash for the first three, and nothing of the package is imported before its files
-have that hash. A site's program goes by its limits as well (`allow_only`). The hash covers every
-file of the entry point's own package, and not what that package imports from others.
+A part is an entry point in `erosion.methods`, `.tasks`, `.models`, `.sources` or `.outputs`. A
+study names the hash for the first three; nothing of the package is imported before its files have
+that hash, and only as the site's limits allow (`allow_only`). The hash covers every file of the
+entry point's own package, and not what that package imports from others.
 """
 
 import hashlib
@@ -95,10 +94,7 @@ def problem_with_part(kind: Kind, name: str, sha256: str, allowed: Mapping[str, 
 
 
 def load_part(kind: Kind, name: str, sha256: str | None = None) -> Any:
-    """Import the entry point of a package with that hash; None: any.
-
-    Raises ModelError, and Refusal for what this site does not allow.
-    """
+    """Import the part of a package with that hash; None: any. Raises ModelError, Refusal."""
     found = installed_part(kind, name)
     if sha256 is not None and kind in _allowed:
         problem = problem_with_part(kind, name, sha256, _allowed[kind])

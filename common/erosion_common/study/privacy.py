@@ -1,14 +1,14 @@
 """Differential privacy of a study: what it asks for, and what it excludes.
 
-The guarantee is about each patient of each hospital that is not the user, for the whole run and
-against all others together: whether that patient's record is there or blank, what leaves the
-hospital has nearly the same distribution. So nothing but the noised updates, and how many patients
-there are, may leave such a hospital for the study, and nothing that is computed over its patients
-may go into a patient's gradient.
+The guarantee is about each patient of each hospital but the user, for the whole run and against all
+others together: what leaves the hospital has nearly the same distribution whether the record is
+there or blank. So only noised updates and the number of patients may leave it for the study, and
+nothing that is computed over its patients may go into a patient's gradient.
 """
 
 from collections.abc import Mapping
 from math import sqrt
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -17,6 +17,9 @@ from erosion_common.privacy import accountant
 from erosion_common.settings.base import Settings
 from erosion_common.tasks.inputs import TabularTask, takes_mean
 from erosion_common.tasks.task import Task
+
+if TYPE_CHECKING:
+    from erosion_common.study.study import Study
 
 
 class Privacy(Settings):
@@ -82,16 +85,14 @@ def problem_with_inputs(task: Task, scaling: str) -> str | None:
     return task.why_not_apart() or None
 
 
-def problem_with_runs(*, every_user: bool, selects: bool, folds: bool) -> str | None:
+def problem_with_runs(study: "Study") -> str | None:
     """Return what would have the hospitals train more often, or None."""
-    if every_user:
+    if study.has_every_user:
         return 'user = "all" makes every hospital a user, without noise in its updates; name one'
-    if selects:
-        return "selection would spend the patients' privacy on trials; choose settings beforehand"
-    if folds:
+    if study.repeats_training:
         return (
-            "evaluation.folds would spend the patients' privacy on every fold; give"
-            " evaluation.test_share"
+            "selection and evaluation.folds would spend the patients' privacy again on every trial"
+            " or fold; choose settings beforehand, and give evaluation.test_share"
         )
     return None
 

@@ -1,17 +1,20 @@
 """Checks that a study can run on sealed rounds, in which nobody sees a single update.
 
-Training is the same in every arm and trial that starts alike, so two sums of the same updates with
-other weights would give single updates away: one arm asks the other hospitals, and nothing is tried
-out before. Every sum is of four other hospitals or more.
+Two sums of the same updates with other weights would give single updates away, so one arm asks the
+other hospitals, nothing is tried out before, and every sum is of four other hospitals or more.
 """
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from erosion_common.algorithms.base import OUTPUT_LAYER, ArmBase, Layout
 from erosion_common.algorithms.personal_layers import own_places
 from erosion_common.learning.training import Training
+
+if TYPE_CHECKING:
+    from erosion_common.study.study import Study
 
 FEWEST = 5  # the user and four others
 FEWEST_VALUES = 8  # of an update in its distance: that of one value discloses all but the sign
@@ -20,26 +23,24 @@ NOTHING = 1e-6  # of an update's largest value: less does not show in a distance
 _MANY = 1 << 20  # parameters of a model; what grows with them is no single number
 
 
-def problem_with_federation(
-    *, quorum: int, max_update_norm: float | None, scaling: str, selects: bool, every_user: bool
-) -> str | None:
+def problem_with_federation(study: "Study") -> str | None:
     """Return what a sealed study cannot have apart from its arms, or None."""
-    if quorum < FEWEST:
+    if study.federation.quorum < FEWEST:
         return (
-            f"federation.quorum = {quorum}; it must be {FEWEST} or more, because a sum of fewer"
-            " than four other hospitals shows too much of each to one of them that helps the"
-            " coordinator"
+            f"federation.quorum = {study.federation.quorum}; it must be {FEWEST} or more, because"
+            " a sum of fewer than four other hospitals shows too much of each to one of them that"
+            " helps the coordinator"
         )
-    if every_user:
+    if study.has_every_user:
         return 'user = "all" would put the same updates into many sums; name one user'
-    if selects:
-        return "selection tries settings on the same updates, and their sums would give them away"
-    if scaling == "federated":
+    if study.repeats_training:
+        return "selection and evaluation.folds would sum the same updates again; leave them out"
+    if study.scaling == "federated":
         return (
             'scaling = "federated" sends sums of each hospital in the clear; use "user" (by the'
             ' user\'s means and deviations) or "local"'
         )
-    if max_update_norm is not None:
+    if study.federation.max_update_norm is not None:
         return "federation.max_update_norm cannot be held against updates that nobody sees"
     return None
 

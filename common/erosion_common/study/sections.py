@@ -97,30 +97,6 @@ class Evaluation(Settings):
     def _distinct_thresholds(cls, value: tuple[float, ...]) -> tuple[float, ...]:
         return tuple(sorted(set(value)))
 
-    @field_validator("subgroups")
-    @classmethod
-    def _ascending(cls, value: dict[str, tuple[float, ...]]) -> dict[str, tuple[float, ...]]:
-        for name, cuts in value.items():
-            if list(cuts) != sorted(set(cuts)):
-                raise ValueError(f"{name}: write cut points in ascending order")
-        return value
-
-    @field_validator("compare")
-    @classmethod
-    def _different(cls, value: tuple[str, str] | None) -> tuple[str, str] | None:
-        if value is not None and value[0] == value[1]:
-            raise ValueError("name two different arms")
-        return value
-
-    @field_validator("references")
-    @classmethod
-    def _distinct(
-        cls, value: tuple[LocalReference, ...] | None
-    ) -> tuple[LocalReference, ...] | None:
-        if value is not None and len(set(value)) < len(value):
-            raise ValueError("name each reference once")
-        return value
-
     def references_for(self, task: AnyTask) -> tuple[LocalReference, ...]:
         """Return the local references of a study of this task."""
         if self.references is not None:
@@ -129,10 +105,7 @@ class Evaluation(Settings):
         return REFERENCES if is_table and task.input_shape[0] <= MOST_COLUMNS else ()
 
     def problem_with(self, task: AnyTask, arms: Collection[str], *, selects: bool) -> str | None:
-        """Return why a study of these arms cannot be evaluated so, or None.
-
-        `selects`: it leaves settings to be chosen.
-        """
+        """Return why the study cannot be evaluated so, or None; `selects`: settings are chosen."""
         return (
             self._problem_with_folds(selects=selects)
             or self._problem_with_split(task)
@@ -179,6 +152,8 @@ class Evaluation(Settings):
     def _problem_with_references(self, task: AnyTask, arms: Collection[str]) -> str | None:
         if self.references and not isinstance(task, TabularTask):
             return "evaluation.references are models of a table's columns; leave them out"
+        if len(set(self.references or ())) < len(self.references or ()):
+            return "evaluation.references: name each reference once"
         for name in (*self.references_for(task), BEST_LOCAL):
             if name in arms:
                 return (
@@ -192,6 +167,8 @@ class Evaluation(Settings):
         for name, cuts in self.subgroups.items():
             if (feature := features.get(name)) is None:
                 return f"evaluation.subgroups: {name!r} is none of the features"
+            if list(cuts) != sorted(set(cuts)):
+                return f"evaluation.subgroups: {name}: write cut points in ascending order"
             if isinstance(feature, NumberFeature) and not cuts:
                 return f"evaluation.subgroups: {name!r} is a number; say where it is cut: [50, 65]"
             if cuts and not isinstance(feature, NumberFeature):
@@ -206,10 +183,10 @@ class Evaluation(Settings):
         arm, reference = self.compare
         if arm not in arms:
             return f"evaluation.compare names the arm {arm!r}; the arms are {', '.join(arms)}"
-        if reference not in (*arms, *references):
+        if reference not in (others := [name for name in (*arms, *references) if name != arm]):
             return (
                 f"evaluation.compare names the reference {reference!r}; there are"
-                f" {', '.join([*arms, *references])}"
+                f" {', '.join(others)}"
             )
         return None
 
@@ -241,9 +218,7 @@ class Fold(Settings):
     patients, to be predicted by models that never saw them. Each cut is another one.
     """
 
-    number: int = Field(  # from 0
-        ge=0, lt=100, description="Which part is held out, from 0."
-    )
+    number: int = Field(ge=0, lt=100, description="Which part is held out, from 0.")
     of: int = Field(ge=2, le=100, description="Number of parts.")
     cut: int | None = Field(
         default=None,
@@ -288,8 +263,6 @@ class Selection(Settings):
         description="By arm, a list of settings to try, each in place of some of the arm's own. "
         "Without any, only the number of rounds is chosen.",
     )
-    # arm -> settings to try, each in place of some of the arm's own; without any, only the number
-    # of rounds is chosen
 
     def trial_folds(self) -> tuple[Fold, ...]:
         """Return the folds that are held out in turn."""

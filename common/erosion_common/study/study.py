@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from math import inf
 from pathlib import Path
@@ -178,66 +178,66 @@ class Study(Settings):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        twice = sorted(name for name, times in Counter(self.everyone).items() if times > 1)
-        if twice:
-            raise ValueError(f"hospitals: {', '.join(twice)} named twice; name each hospital once")
-        if self.user not in (*self.hospitals, EVERY_USER):
-            raise ValueError(
-                f"user = {self.user!r} is not among the hospitals"
-                f" ({', '.join(self.hospitals)}); add it there, or write {EVERY_USER!r} for a model"
-                " for each of them"
-            )
-        if problem := self._problem_with_names():
+        if problem := next(filter(None, self._problems()), None):
             raise ValueError(problem)
-        if self.federation.quorum > len(self.hospitals):
-            raise ValueError(
-                f"federation.quorum = {self.federation.quorum}; it must be"
-                f" {len(self.hospitals)} or less, as many as the study has hospitals"
+        self._check_candidates()
+        return self
+
+    def _problems(self) -> Iterator[str | None]:
+        """Yield what does not go together; each presumes that those before are None."""
+        federation, arms = self.federation, self.arms
+        if twice := sorted(name for name, times in Counter(self.everyone).items() if times > 1):
+            yield f"hospitals: {', '.join(twice)} named twice; name each hospital once"
+        if self.user not in (*self.hospitals, EVERY_USER):
+            yield (
+                f"user = {self.user!r} is not among the hospitals ({', '.join(self.hospitals)});"
+                f" add it there, or write {EVERY_USER!r} for a model for each of them"
+            )
+        yield self._problem_with_names()
+        if federation.quorum > len(self.hospitals):
+            yield (
+                f"federation.quorum = {federation.quorum}; it must be {len(self.hospitals)} or"
+                " less, as many as the study has hospitals"
             )
         if isinstance(self.task, ImageTask) and self.scaling != "none":
-            raise ValueError(
+            yield (
                 f"scaling = {self.scaling!r}; an image task is scaled by task.mean and"
                 " task.deviation, so leave scaling out"
             )
-        selects = self.selection is not None
-        if problem := self.evaluation.problem_with(self.task, self.arms, selects=selects):
-            raise ValueError(problem)
+        yield self.evaluation.problem_with(self.task, arms, selects=self.selection is not None)
         if self.training.augmentation is not None and not isinstance(self.task, ImageTask):
-            raise ValueError("training.augmentation is for images; leave it out")
+            yield "training.augmentation is for images; leave it out"
         self.model.check_task(self.task.input_shape)
         check_size(self.model, tuple(self.task.input_shape), self.task.num_outputs)
         if self.model.frozen and self.model.has_free_shapes:
-            self._check_frozen()
-        self._check_arms(self.arms)
-        if self.federation.sealed and self.federation.compression != "none":
-            raise ValueError(
-                f"federation.compression = {self.federation.compression!r} cannot go with sealed"
-                " rounds: their sums are of exact numbers; leave it out"
+            try:
+                self.build_context.layout()
+            except ModelError as why:
+                yield str(why)
+        self._check_arms(arms)
+        exact = [f"arms.{name}" for name, arm in arms.items() if arm.sends_gradients]
+        if federation.compression != "none" and (federation.sealed or exact):
+            of = "a sealed sum" if federation.sealed else exact[0]
+            yield (
+                f"federation.compression = {federation.compression!r}: {of} needs exact numbers;"
+                " leave it out"
             )
-        exact = [name for name, arm in self.arms.items() if arm.sends_gradients]
-        if exact and self.federation.compression != "none":
-            raise ValueError(
-                f"federation.compression = {self.federation.compression!r}: arms.{exact[0]} needs"
-                " exact numbers; leave it out"
-            )
-        if self.federation.sealed and (problem := self._problem_with_sealing()):
-            raise ValueError(f"federation.sealed = true: {problem}")
+        if federation.sealed and (problem := self._problem_with_sealing()):
+            yield f"federation.sealed = true: {problem}"
         if self.privacy is not None and (problem := self._problem_with_privacy()):
-            raise ValueError(f"[privacy]: {problem}")
-        if self.validation is not None and any(a.finish != "none" for a in self.arms.values()):
-            raise ValueError(
+            yield f"[privacy]: {problem}"
+        if self.validation is not None and any(arm.finish != "none" for arm in arms.values()):
+            yield (
                 "[validation]: a model with a finish is several, which other hospitals do not"
                 " measure yet; leave out one of the two"
             )
-        if self.privacy is not None and self.validation is not None:
-            raise ValueError(
+        if self.validation is not None and self.privacy is not None:
+            yield (
                 "[validation]: what hospitals measure has no noise, and [privacy] promises it to"
                 " their patients; leave one of them out"
             )
         if self.leaves_one_out and (problem := self._problem_with_leaving_out()):
-            raise ValueError(f"validation.leave_one_out: {problem}")
-        self._check_candidates()
-        return self
+            yield f"validation.leave_one_out: {problem}"
 
     def _problem_with_leaving_out(self) -> str | None:
         if self.selection is not None or self.federation.sealed:
@@ -270,11 +270,7 @@ class Study(Settings):
 
     def _problem_with_privacy(self) -> str | None:
         return (
-            privacy.problem_with_runs(
-                every_user=self.has_every_user,
-                selects=self.selection is not None,
-                folds=self.fold is not None or self.evaluation.folds is not None,
-            )
+            privacy.problem_with_runs(self)
             or privacy.problem_with_inputs(self.task, self.scaling)
             or privacy.problem_with_arms(self.arms)
             or (self._problem_with_layers() if self.model.has_free_shapes else None)
@@ -285,24 +281,14 @@ class Study(Settings):
         return problem_with_layers(model_of_shapes(self.model, shape, outputs))
 
     def _problem_with_sealing(self) -> str | None:
-        return sealing.problem_with_federation(
-            quorum=self.federation.quorum,
-            max_update_norm=self.federation.max_update_norm,
-            scaling=self.scaling,
-            selects=self.selection is not None
-            or self.fold is not None
-            or self.evaluation.folds is not None,
-            every_user=self.has_every_user,
-        ) or (
-            sealing.problem_with_arms(self.arms, self.training)
+        return (
+            sealing.problem_with_federation(self)
+            or sealing.problem_with_arms(self.arms, self.training)
             or (self.problem_with_sealed_values() if self.model.has_free_shapes else None)
         )
 
     def problem_with_sealed_values(self, update: Tensor | None = None) -> str | None:
-        """Return why sealed distances would give updates away, or this one (dim,), or None.
-
-        Raises ModelError.
-        """
+        """Return why sealed distances give updates away, or this one (dim,). Raises ModelError."""
         classes = self.task.num_outputs if self.task.predicts == "classes" else 1
         layout = self.build_context.layout()
         for name, arm in self.arms.items():
@@ -311,12 +297,6 @@ class Study(Settings):
             if problem := sealing.problem_with_values(arm, layout, classes, update):
                 return f"arms.{name}: {problem}"
         return None
-
-    def _check_frozen(self) -> None:
-        try:
-            self.build_context.layout()
-        except ModelError as problem:
-            raise ValueError(str(problem)) from None
 
     def _check_arms(self, arms: Mapping[str, AnyArm]) -> None:
         """Check what needs no parameters, and for models at hand what does."""
@@ -400,6 +380,12 @@ class Study(Settings):
         """Whether each hospital gets its own model; see `for_user`."""
         return self.user == EVERY_USER
 
+    @property
+    def repeats_training(self) -> bool:
+        """Whether hospitals train for trials or folds, too."""
+        trials = (self.selection, self.fold, self.evaluation.folds)
+        return any(part is not None for part in trials)
+
     def for_user(self, user: str) -> "Study":
         """Return the same study with one hospital as its user."""
         return Study.model_validate({**self.model_dump(), "user": user})
@@ -472,10 +458,7 @@ class Study(Settings):
 
     @property
     def comparison(self) -> tuple[str, tuple[str, ...]] | None:
-        """The one comparison that the verdict is about: an arm, and what it may be compared with.
-
-        Of several it is the one that predicts better inside the user's training part.
-        """
+        """The verdict's arm, and what it may be compared with: the best in the training part."""
         if self.evaluation.compare is not None:
             arm, reference = self.evaluation.compare
             return arm, (reference,)
@@ -554,10 +537,7 @@ class Study(Settings):
 
 
 def load_study(path: Path, content: bytes | None = None) -> Study:
-    """Read a study file; raises StudyError with every problem and its remedy.
-
-    `content`: what it holds, where it was read already.
-    """
+    """Read a study file, or its `content`. Raises StudyError with every problem and its remedy."""
     raw = read_toml(path, "study file", StudyError, content)
     return validate(Study, raw, f"Study file {path}", StudyError)
 

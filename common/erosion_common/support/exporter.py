@@ -1,7 +1,4 @@
-"""`--metrics`: the program's figures for Prometheus, over HTTP or in a file for node_exporter.
-
-Once the program runs, nothing here can end it or hold it up.
-"""
+"""`--metrics`: the program's figures for Prometheus; a fault there never holds it up."""
 
 import argparse
 import logging
@@ -35,11 +32,7 @@ def add_metrics(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def exporting(places: Sequence[tuple[str, int] | Path]) -> Iterator[None]:
-    """Export the figures of this program's status files within the block.
-
-    Raises LinkError where a port cannot be opened, RunError where a file cannot be written: who
-    asked to be warned must not learn of that weeks later.
-    """
+    """Export this program's figures within the block. Raises LinkError, RunError at once."""
     with ExitStack() as stack:
         for place in places:
             if isinstance(place, Path):
@@ -94,37 +87,31 @@ def _page(host: str, port: int) -> Iterator[None]:
 def _file(path: Path) -> Iterator[None]:
     from erosion_common.support.files import write_atomically
 
-    def write() -> None:
-        write_atomically(path, _text(), mode=0o644)  # node_exporter has an account of its own
-
-    try:
-        write()
-    except OSError as problem:
-        raise RunError(
-            f"--metrics {path}: it cannot be written ({problem.strerror}). Name a file in a folder"
-            " that this account may write."
-        ) from None
-    ended, troubles = threading.Event(), [""]
+    def why_not_written() -> str:
+        try:  # node_exporter has an account of its own
+            write_atomically(path, _text(), mode=0o644)
+        except OSError as problem:
+            return str(problem.strerror)
+        return ""
 
     def follow() -> None:
+        known = ""
         while not ended.wait(FILE_SECONDS):
-            try:
-                write()
-                troubles[0] = ""
-            except OSError as problem:
-                trouble = str(problem.strerror)
-                if trouble != troubles[0]:
-                    logger.warning("%s cannot be written: %s; it is tried again", path, trouble)
-                troubles[0] = trouble
+            if (found := why_not_written()) not in ("", known):
+                logger.warning("%s cannot be written: %s; it is tried again", path, found)
+            known = found
 
-    thread = threading.Thread(target=follow, name="metrics", daemon=True)
+    if why := why_not_written():
+        raise RunError(
+            f"--metrics {path}: it cannot be written ({why}). Name a file in a folder that this"
+            " account may write."
+        )
+    ended, thread = threading.Event(), threading.Thread(target=follow, name="metrics", daemon=True)
     thread.start()
     try:
         yield
     finally:
         ended.set()
         thread.join(FILE_SECONDS)
-        try:
-            write()  # the last words: whether it ended well
-        except OSError as problem:
-            logger.warning("%s cannot be written: %s", path, problem.strerror)
+        if why := why_not_written():  # the last words: whether it ended well
+            logger.warning("%s cannot be written: %s", path, why)

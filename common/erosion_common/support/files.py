@@ -17,14 +17,7 @@ MOST_KEPT_BYTES = 256 * 2**20  # of a file that this program keeps as one JSON v
 MOST_LINE_BYTES = 16 * 2**20  # of a file that it keeps line by line, which may be of any length
 
 # What file systems say that know no `fsync` of a folder, and what the permissions say.
-_CANNOT_SYNC = {
-    errno.EINVAL,
-    errno.ENOTSUP,
-    errno.ENOSYS,
-    errno.EBADF,
-    errno.EACCES,
-    errno.EPERM,
-}
+_CANNOT_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EACCES, errno.EPERM}
 
 
 class FileIn:
@@ -59,10 +52,7 @@ def _opened(path: Path, flags: int) -> BinaryIO:
 
 
 def check_named(path: Path) -> None:
-    """Raise OSError unless it is an ordinary file. Opens nothing, so that nothing is closed.
-
-    Closing a file releases all locks that its process has on it, SQLite's as well.
-    """
+    """Raise OSError unless it is an ordinary file. Opens nothing: closing would release locks."""
     _check_kind(path, path.stat().st_mode)
 
 
@@ -103,12 +93,10 @@ def replacing(
 ) -> Iterator[Path]:
     """Yield the name of a file to write in the block; then it takes the place of `path`.
 
-    After a crash the file is the old one or the new one; after the block it is the new one, also
-    after a power cut. `mode` are the permissions, those of the process's umask if None; before it
-    has them, nobody but the owner can open the file. `once` is called with the new file when it is
-    on the disk and before it counts; what it raises keeps the old one. `first_stays`: where `path`
-    is there by then, as of another program at once, it stays. Raises OSError where `path` is a
-    folder or a device, which no file may take the place of.
+    After a crash or a power cut it is the old file or, after the block, the new one. `mode` are the
+    permissions, by the umask if None; before, only the owner can open it. `once` is called with the
+    new file before it counts; what it raises keeps the old one. `first_stays`: what another program
+    has put there meanwhile stays. Raises OSError, also where `path` is a folder or a device.
     """
     if path.exists():
         check_named(path)
@@ -129,8 +117,10 @@ def replacing(
         temporary.chmod(0o666 & ~umask() if mode is None else mode)
         if not first_stays or not _linked(temporary, path):
             temporary.replace(path)
-    except BaseException:  # Ctrl-C, too, must leave no half-written file
+    except BaseException as problem:  # Ctrl-C, too, must leave no half-written file
         temporary.unlink(missing_ok=True)
+        if isinstance(problem, OSError) and problem.filename == name:
+            problem.filename = str(path)
         raise
     for folder in (path.parent, *(made.parent for made in missing)):
         sync_folder(folder)
@@ -149,10 +139,7 @@ def _linked(temporary: Path, path: Path) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the disk has which files are in a folder, and by what names. Raises OSError.
-
-    File systems without this, and folders that may not be read, are passed over.
-    """
+    """Wait until the disk has a folder's entries, where it can be waited for. Raises OSError."""
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -258,10 +245,7 @@ def make_private_folder(path: Path) -> None:
 
 
 def write_private(path: Path, content: bytes | str, *, first_stays: bool = False) -> None:
-    """Replace `path` by `content`, readable by its owner alone from the first byte on.
-
-    `first_stays`: as of `replacing`, where two programs write what each has drawn.
-    """
+    """Replace `path` by `content`, from the first byte readable by its owner alone."""
     write_atomically(path, content, mode=0o600, first_stays=first_stays)
 
 

@@ -4,10 +4,7 @@ from collections.abc import Mapping
 
 
 def adjusted_p_values(p_values: Mapping[str, float]) -> dict[str, float]:
-    """Return by name the k-th smallest of m, times m - k + 1, and none below a smaller one's.
-
-    Rejecting where they are at most a level keeps it for all tests together.
-    """
+    """Return by name the k-th smallest of m times m - k + 1, and none below a smaller one's."""
     adjusted: dict[str, float] = {}
     at_least = 0.0
     for rank, name in enumerate(sorted(p_values, key=p_values.__getitem__)):

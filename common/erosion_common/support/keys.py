@@ -18,6 +18,7 @@ from erosion_common.support.files import exposure, read_named
 PrivateKey = ec.EllipticCurvePrivateKey
 PublicKey = ec.EllipticCurvePublicKey
 CURVES = (ec.SECP256R1, ec.SECP384R1)
+_BY_REQUEST = "The site makes one with `erosion enroll request NAME`."
 ANOTHER_KEY = "Take it from the site kit again, or make one with `erosion enroll request NAME`."
 # What the library says of a certificate that is damaged or odd.
 ODD_CERTIFICATE = (
@@ -49,10 +50,7 @@ def private_pem(key: PrivateKey, passphrase: str = "") -> bytes:
 
 
 def secret(variable: str, prompt: str) -> str:
-    """Return what the environment's `variable`, the file named by VARIABLE_FILE, or a person says.
-
-    Return "" where nobody can be asked. Raises OSError, UnicodeDecodeError.
-    """
+    """Return a passphrase: `variable`'s, that of the file VARIABLE_FILE, a person's, or ""."""
     if file := os.environ.get(f"{variable}_FILE"):
         return read_named(Path(file)).decode().removesuffix("\n")
     if variable in os.environ or not sys.stdin.isatty():
@@ -131,15 +129,9 @@ def read_public_key(pem: bytes, where: str, error: type[ErosionError]) -> Public
     try:
         key = serialization.load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm):
-        raise error(
-            f"{where} does not hold a public key in PEM. The site makes one with"
-            " `erosion enroll request NAME`."
-        ) from None
+        raise error(f"{where} does not hold a public key in PEM", remedy=_BY_REQUEST) from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, CURVES):
-        raise error(
-            f"The public key in {where} is not on P-256 or P-384. The site makes one with"
-            " `erosion enroll request NAME`."
-        )
+        raise error(f"The public key in {where} is not on P-256 or P-384", remedy=_BY_REQUEST)
     return key
 
 
@@ -188,11 +180,8 @@ def certified_key(certificate: x509.Certificate) -> PublicKey | None:
 
 def fingerprint(key: PublicKey) -> str:
     """Return 32 hexadecimal digits in groups, short enough to compare by telephone."""
-    return _in_groups(
-        key.public_bytes(
-            serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
-    )
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    return _in_groups(key.public_bytes(serialization.Encoding.DER, form))
 
 
 def certificate_fingerprint(certificate: x509.Certificate) -> str:

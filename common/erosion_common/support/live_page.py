@@ -1,8 +1,4 @@
-"""A page on this machine that follows a program by what it writes: read-only, for one person.
-
-It listens on 127.0.0.1 only, and answers nobody who lacks the key in its address. The browser gets
-a snapshot whenever one has changed, as server-sent events; a page that is closed costs nothing.
-"""
+"""A read-only page on 127.0.0.1 that follows a program, for who has the key in its address."""
 
 import json
 import secrets
@@ -12,7 +8,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from importlib.resources import files
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
@@ -45,12 +40,7 @@ class LivePage:
         self._server.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Answer nobody any more."""
         self._ended.set()
         self._server.stop()

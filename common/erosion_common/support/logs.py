@@ -12,6 +12,8 @@ from datetime import UTC, datetime, tzinfo
 from types import MappingProxyType
 from typing import IO, Any, Literal
 
+from erosion_common.support.text import shown
+
 # Read by Flower and gRPC when they are imported, so they are set here, which is imported first.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
@@ -55,10 +57,7 @@ def stamp(seconds: float, zone: tzinfo | None = None) -> str:
 
 
 class SafeText(logging.Formatter):
-    """A record as a line that a terminal only shows: what others sent cannot forge or hide one.
-
-    A traceback follows on lines of its own, which are indented.
-    """
+    """A record as lines that only show: what others sent cannot forge or hide one."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record: time with its offset, level, component, message."""
@@ -67,11 +66,7 @@ class SafeText(logging.Formatter):
         if record.exc_info:
             trace = short(self.formatException(record.exc_info))
             lines += [f"    {line}" for line in trace.split("\n")]
-        return "\n".join(map(_shown, lines))
-
-
-def _shown(line: str) -> str:
-    return "".join(c if c.isprintable() else "\ufffd" for c in line.replace("\t", "    "))
+        return shown("\n".join(lines).replace("\t", "    "))
 
 
 def configure_logging(
@@ -113,10 +108,7 @@ class JsonLines(logging.Formatter):
 
 
 def open_missing_streams() -> None:
-    """Where a program was started without a standard stream, it has nothing to read or say there.
-
-    Otherwise the next file that it opens would get the stream's number, and a library's complaints.
-    """
+    """Open what is missing of the standard streams, or the next file would get its number."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # numbers 0, 1 and 2
         if getattr(sys, name) is None:
             handle = os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free

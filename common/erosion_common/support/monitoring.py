@@ -168,11 +168,7 @@ def _number(value: float) -> str:
 
 
 def performance(seen: Seen, level: Level) -> dict[str, tuple[float, str]]:
-    """Return what a monitoring plugin says of a status: value and unit, by label.
-
-    Single hospitals are left out, and times are seconds that are left, or since
-    then. Raises RunError.
-    """
+    """Return a monitoring plugin's figures, value and unit by label. Raises RunError."""
     told: dict[str, tuple[float, str]] = {}
     try:
         for figure in figures_of(seen.values, level):

@@ -37,10 +37,7 @@ def _set(parameter: int, value: int) -> None:
 
 
 def peak_megabytes(pid: int | None = None) -> float | None:
-    """Return the largest resident set so far of a process (None: this one); None if unknown.
-
-    Linux's own high-water mark is preferred: `ru_maxrss` starts from the parent's peak.
-    """
+    """Return the largest resident set of a process so far (None: of this one); None if unknown."""
     try:
         status = Path(f"/proc/{pid or 'self'}/status").read_text()
         lines = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
@@ -66,13 +63,13 @@ def raise_limit() -> int:
     """Raise the limit as far as this account may; returns what it is."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = min(ENOUGH, hard) if hard != resource.RLIM_INFINITY else ENOUGH
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return ENOUGH if soft == resource.RLIM_INFINITY else soft
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    except (ValueError, OSError):
-        return soft
-    return wanted
+    if soft == resource.RLIM_INFINITY:
+        return ENOUGH
+    with contextlib.suppress(ValueError, OSError):
+        if soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            return wanted
+    return soft
 
 
 def end_with_stdin() -> None:
@@ -88,10 +85,7 @@ def end_with_stdin() -> None:
 
 
 def end_with_parent() -> None:
-    """End this process, which `multiprocessing` started, once the one that started it has ended.
-
-    A worker of a process pool would else wait for ever where its parent was killed.
-    """
+    """End this process of `multiprocessing` with its parent: a worker would wait for ever."""
     import multiprocessing
 
     parent = multiprocessing.parent_process()

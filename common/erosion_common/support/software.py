@@ -29,10 +29,7 @@ def check_distributions() -> None:
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra's packages, by their own names and versions.
-
-    Where ours only lies in a folder, the command is for there.
-    """
+    """Return the command that installs an extra's packages; of a mere folder, one for there."""
     packages = []
     for distribution in DISTRIBUTIONS:
         with suppress(metadata.PackageNotFoundError):
@@ -52,20 +49,18 @@ def load_app(name: str, kind: type[App], error: type[ErosionError]) -> App:
         raise error(f"--app {name}: write it as PACKAGE:APP, for example our_app.main:app.")
     try:
         found = getattr(importlib.import_module(module), attribute, None)
-    except ModuleNotFoundError as problem:
-        if said := torchvision_problem(problem):
-            raise error(f"--app {name}: {said}") from None
-        raise error(
-            f"--app {name}: there is no module {problem.name!r} here. Install the app on this"
-            " machine first; programs are never sent."
-        ) from None
     except Exception as problem:  # noqa: BLE001 - any error of the app
-        if said := torchvision_problem(problem):
-            raise error(f"--app {name}: {module} cannot be imported. {said}") from None
-        raise error(
-            f"--app {name}: {module} cannot be imported ({type(problem).__name__}: {problem})."
-            " Correct the app, or install what it needs."
-        ) from None
+        said = torchvision_problem(problem)
+        if isinstance(problem, ModuleNotFoundError) and not said:
+            said = (
+                f"there is no module {problem.name!r} here. Install the app on this machine first;"
+                " programs are never sent."
+            )
+        said = said or (
+            f"{module} cannot be imported ({type(problem).__name__}: {problem}). Correct the"
+            " app, or install what it needs."
+        )
+        raise error(f"--app {name}: {said}") from None
     if not isinstance(found, kind):
         what = "nothing" if found is None else f"a {type(found).__name__}"
         raise error(
@@ -91,9 +86,8 @@ def torchvision_problem(problem: Exception) -> str:
         else f"torchvision {torchvision} does not fit torch {torch} ({problem}): they are of other"
         " releases, or came from different indexes"
     )
-    return f"{said}. Install both from one index: pip install --force-reinstall" + (
-        f" torch=={release} torchvision{index}"
-    )
+    command = f"pip install --force-reinstall torch=={release} torchvision{index}"
+    return f"{said}. Install both from one index: {command}"
 
 
 def _version(package: str) -> str:

@@ -6,9 +6,8 @@ import logging
 import os
 import threading
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
@@ -140,16 +139,22 @@ def certificate_shown(expires: datetime | None) -> dict[str, str]:
     return {} if expires is None else {"certificate_expires": expires.isoformat()}
 
 
+@contextmanager
+def _right_values(path: Path) -> Iterator[None]:
+    """Raise RunError for a file with values that are not what they should be."""
+    try:
+        yield
+    except (AttributeError, OverflowError, TypeError, ValueError) as problem:
+        raise RunError(f"{path} was not written by this program, or edited: {problem}.") from None
+
+
 def seconds_since(path: Path) -> float:
     """Return the age of a file; below 0 where the clock was set back since it was written."""
     return time.time() - path.stat().st_mtime
 
 
 def read_status_file(path: Path) -> Seen | None:
-    """Return the status file at `path`; None if there is none.
-
-    Raises RunError for one that is damaged or of another version, and PermissionError.
-    """
+    """Return what `path` holds; None: no such file. Raises RunError, and PermissionError."""
     try:
         is_held = _is_held(path)
         values = json.loads(read_named(path).decode())
@@ -207,14 +212,9 @@ def find_status(where: Path) -> tuple[Path, Seen]:
 
 
 def _records_of(site_file: Path) -> Path:
-    try:
-        raw = tomllib.loads(read_named(site_file).decode("utf-8-sig"))
-    except PermissionError:
-        raise
-    except (OSError, ValueError, RecursionError):
-        from erosion_common.settings.base import read_toml  # as long as all else of it to import
+    from erosion_common.settings.base import read_toml  # as long as all else of it to import
 
-        raw = read_toml(site_file, "site file", SiteError)  # says what is wrong, and the remedy
+    raw = read_toml(site_file, "site file", SiteError)
     records = raw.get("records", f"records/{raw.get('name')}")
     if not isinstance(records, str) or "\0" in records:
         raise SiteError(f"Site file {site_file}: records = {records!r}; it must be a folder's path")
@@ -242,14 +242,9 @@ class Level(IntEnum):
 
 
 def health(path: Path, seen: Seen) -> tuple[Level, list[str]]:
-    """Return the worst of what is wrong, and what that is; the worst first.
-
-    Raises RunError where the file's values are not what they should be.
-    """
-    try:
+    """Return the worst of what is wrong, and all of it. Raises RunError for wrong values."""
+    with _right_values(path):
         found = sorted(_problems(seen), key=lambda problem: -problem[0])
-    except (AttributeError, OverflowError, TypeError, ValueError) as problem:
-        raise RunError(f"{path} was not written by this program, or edited: {problem}.") from None
     return (found[0][0] if found else Level.OK), [text for _, text in found]
 
 
@@ -280,18 +275,13 @@ def in_words(path: Path, seen: Seen) -> str:
     """Return the state for people. Raises RunError for wrong values in the file."""
     values = seen.values
     level, problems = health(path, seen)
-    try:
+    with _right_values(path):
         lines = [(level.name, "; ".join(problems)), *lines_of_status(values)]
-    except (AttributeError, OverflowError, TypeError, ValueError) as problem:
-        raise RunError(f"{path} was not written by this program, or edited: {problem}.") from None
     if not seen.is_alive and not values.get("ended"):
-        minutes = abs(seen.seconds_ago) / 60
-        state = f"not running any more; its status file is {minutes:.0f} min old"
+        minutes = f"{abs(seen.seconds_ago) / 60:.0f} min"
+        state = f"not running any more; its status file is {minutes} old"
         if seen.seconds_ago < 0:
-            state = (
-                f"not known to run; its status file is from {minutes:.0f} min in the future: the"
-                " clock was set back"
-            )
+            state = f"not known to run; its status file is {minutes} ahead of a clock set back"
         lines.append(("state", state))
     width = max(len(label) for label, _ in lines)
     lines.append(("file", str(path)))
@@ -315,23 +305,21 @@ def _coordinator(values: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append(("round", f"{values.get('round')} of {values.get('rounds')}, {values['arm']}"))
     if not values.get("ended"):
         lines.append(("connected", _names(values.get("connected"), called)))
-        if values.get("missing"):
-            lines.append(("missing", _names(values["missing"], called)))
-        if values.get("stands_still_for"):
-            lines.append(("waiting for", _names(values["stands_still_for"], called)))
-        if values.get("waiting_for"):
-            lines.append(("waiting for", f"answers of {_names(values['waiting_for'], called)}"))
-    if values.get("weights"):
-        weights = (
-            f"{called.get(name, name)} {weight:.2f}" for name, weight in values["weights"].items()
-        )
-        lines.append(("weights", ", ".join(weights)))
-    denied, dropped = values.get("denied", {}), values.get("outputs_dropped", {})
+        for label, key, of in (
+            ("missing", "missing", ""),
+            ("waiting for", "stands_still_for", ""),
+            ("waiting for", "waiting_for", "answers of "),
+        ):
+            if values.get(key):
+                lines.append((label, of + _names(values[key], called)))
+    if weights := values.get("weights"):
+        each = (f"{called.get(name, name)} {weight:.2f}" for name, weight in weights.items())
+        lines.append(("weights", ", ".join(each)))
+    dropped = values.get("outputs_dropped", {})
     lines += [("dropped", f"output {name}: {why}") for name, why in dropped.items()]
-    lines += [("no model", f"{u}: {why}") for u, why in values.get("without_model", {}).items()]
-    lines += [("denied", f"{who}: {why}") for who, why in denied.items()]
-    lines += [(key, str(values[key])) for key in ("verdict", "reason") if key in values]
-    return lines
+    for label, key in (("no model", "without_model"), ("denied", "denied")):
+        lines += [(label, f"{who}: {why}") for who, why in values.get(key, {}).items()]
+    return lines + [(key, str(values[key])) for key in ("verdict", "reason") if key in values]
 
 
 def _queue(values: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -339,7 +327,7 @@ def _queue(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     if not values.get("ended"):
         lines.append(("run", str(values.get("run") or "none; it waits for studies")))
     lines.append(("studies", _names(values.get("studies"), nobody="none")))
-    return [*lines, *((key, str(values[key])) for key in ("reason",) if key in values)]
+    return [*lines, *([("reason", str(values["reason"]))] if "reason" in values else [])]
 
 
 def _certificate(values: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -7,11 +7,7 @@ from collections.abc import Iterable
 
 
 def printable(text: str, *, at_most: int = 300) -> str:
-    """Return `text` on one line, without control characters, and not endless.
-
-    A hospital's message is shown on the user's terminal: escape codes in it could rewrite the
-    screen, and marks of text direction could turn a sentence around.
-    """
+    """Return `text` on one line, without codes that could rewrite a screen, and not endless."""
     clean = "".join(c if c.isprintable() else "�" for c in " ".join(text.split()))
     return clean if len(clean) <= at_most else clean[: at_most - 1] + "…"
 

@@ -81,7 +81,7 @@ class EndNotices:
         self, node: int, hospital: HospitalName | None, runs: Iterable[Run], text: str
     ) -> list[str]:
         ended = tuple(sorted(runs))
-        notice = wire.encode_notice(wire.Notice(text=text, final=False, ended=ended))
+        notice = wire.encode_header(wire.Notice(text=text, final=False, ended=ended))
         message = BoundedMessage(notice, node, wire.NOTICE, most_reply_bytes=0, ttl=TTL_SECONDS)
         requests = self._grid.push_messages([message])
         self._sent |= dict.fromkeys(requests, (hospital, ended))

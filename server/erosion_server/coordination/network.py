@@ -13,7 +13,7 @@ from erosion_common.aggregation.cohort import HospitalName
 from erosion_common.errors import ErosionError, RunOver, Undecided
 from erosion_common.protocol import wire
 from erosion_common.protocol.flower import BoundedMessage, log_head, read_error, received_bytes
-from erosion_common.protocol.messages import EvaluateRequest, TrainRequest
+from erosion_common.protocol.messages import DescribeReply, EvaluateRequest, TrainRequest
 from erosion_common.rounds.bounds import most_head_bytes
 from erosion_common.rounds.channel import (
     Away,
@@ -135,7 +135,7 @@ class NetworkChannel:
         if (site := self._sites.get(connection)) is not None:
             site.hospital = None
             said = wire.Notice(text=reason, final=not self._others_stay, run=self._run)
-            notice = wire.encode_notice(said)
+            notice = wire.encode_header(said)
             message = self._message(notice, site.node_id, wire.NOTICE, NOTICE_SECONDS)
             self._notices.update(self._grid.push_messages([message]))
 
@@ -161,7 +161,7 @@ class NetworkChannel:
             with_study = request.study.digest not in site.studies
             key = id(request), with_study
             if key not in records:
-                encoded = _encoded(encoder, request, with_study=with_study)
+                encoded = encoder.encode(request, with_study=with_study)
                 records[key] = encoded, wire.num_bytes(encoded)
             site.studies.add(request.study.digest)
             record, num_bytes = records[key]
@@ -266,7 +266,7 @@ class NetworkChannel:
             yield from self._declined(connection, reply.error)
             return
         try:
-            described = wire.decode_describe_reply(reply.content)
+            described = wire.decode_header(reply.content, DescribeReply)
         except ErosionError as problem:
             yield self._denied(connection, f"node {site.node_id}", f"it answered with {problem}")
             return
@@ -350,7 +350,7 @@ class NetworkChannel:
     def _with_study(self, connection: Connection, deadline: float) -> Iterable[Message]:
         """Ask once more, at once, and let the site have the study."""
         sent, seconds = self._sent[connection], max(0.0, deadline - self.now())
-        record = _encoded(wire.Encoder(), sent.request, with_study=True)
+        record = wire.Encoder().encode(sent.request, with_study=True)
         sent.bytes_sent += wire.num_bytes(record)
         message = self._request(record, self._sites[connection].node_id, sent.request, seconds)
         return self._grid.send_and_receive([message], timeout=seconds)
@@ -398,12 +398,6 @@ class NetworkChannel:
             group_id=group_id,
             most_head_bytes=self._most_head_bytes,
         )
-
-
-def _encoded(encoder: wire.Encoder, request: Request, *, with_study: bool) -> RecordDict:
-    if isinstance(request, TrainRequest):
-        return encoder.train(request, with_study=with_study)
-    return encoder.evaluate(request, with_study=with_study)
 
 
 def _decoded(request: Request, record: RecordDict) -> Result:

@@ -185,7 +185,7 @@ def _read(reply: Message, study: Study, known: str | None) -> tuple[str, Summary
         said = read_error(reply.error)
         return known or said.hospital, printable(said.reason)
     try:
-        told = wire.decode_summary_reply(reply.content)
+        told = wire.decode_header(reply.content, SummaryReply)
     except ErosionError as problem:
         return known or "", printable(str(problem))
     problem_found = problem_with(told, study, known or told.hospital)

@@ -266,9 +266,7 @@ class SiteSession:
         if asked is None:
             raise ProtocolFault("a reply to what it was not asked")
         description = (
-            ContentDescription({}, {}, ())
-            if "error" in head
-            else read_description(head.get("records"))
+            ContentDescription({}) if "error" in head else read_description(head.get("records"))
         )
         head.pop("records", None)
         if description.num_bytes > asked.most_bytes:

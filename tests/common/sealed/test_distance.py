@@ -34,7 +34,7 @@ from erosion_common.sealed.masks import (
     Words,
     apply_masks,
     decode_sum,
-    encode_update,
+    encoded,
     fits_range,
     scale_for,
     sketch,
@@ -263,7 +263,7 @@ def test_the_ring_by_hand() -> None:
     """bound = 2^ceil(log2(1.25 * 5 * 3)) = 32; -3 * 2/9 * 2^25 = -22369621.33."""
     scale = scale_for(5.0, 2.0)
     assert scale == 2.0**25
-    words = encode_update(f32([-3, 8]), 2 / 9, scale)
+    words = encoded(f32([-3, 8]), 2 / 9 * scale)
     assert words.tolist() == [2**32 - 22369621, 59652324]
     assert decode_sum(u32([2**32 - 1, 2**30 + 128]), 1.0).tolist() == [-1, 2**30 + 128]
 
@@ -280,7 +280,7 @@ def test_a_sum_of_updates_in_range_never_wraps_round(
     shares = np.array(factors) / max(1.0, sum(factors))
     total = np.zeros(len(values), np.uint32)
     for share in shares:
-        total += encode_update(update, share, scale)
+        total += encoded(update, share * scale)
     expected = shares.sum() * update.astype(np.float64)
     rounding = len(factors) / scale + 2**-24  # of the ring, and of float32
     assert decode_sum(total, scale) == pytest.approx(expected, abs=rounding)
