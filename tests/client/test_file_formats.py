@@ -21,7 +21,7 @@ from erosion_common.errors import DataError
 from erosion_common.program.command_line import main
 from erosion_common.study.study import load_study
 from tests.support.said import raises
-from tests.support.spreadsheets import SAS7BDAT, XLS, unpacked, write_ods, write_workbook
+from tests.support.spreadsheets import kept, write_ods, write_workbook
 
 ROWS = [(f"p{i}", 30.5 + i % 40, date(1950 + i % 50, 1 + i % 12, 2), i % 2) for i in range(60)]
 HEADER = ["pid", "age", "born", "ill"]
@@ -53,7 +53,7 @@ FORMATS: dict[str, Callable[[Path], Any]] = {
     "a.csv.gz": as_gz,
     "a.zip": as_zip,
     "a.XLSX": as_workbook,
-    "a.xls": lambda path: path.write_bytes(unpacked(XLS)),
+    "a.xls": lambda path: path.write_bytes(kept("table.xls")),
     "a.ods": lambda path: write_ods(path, [HEADER, *ROWS]),
     "a.sav": lambda path: pyreadstat.write_sav(FRAME, path),
     "a.zsav": lambda path: pyreadstat.write_sav(FRAME, path, compress=True),
@@ -87,7 +87,7 @@ def test_every_format_gives_the_same_patients(tmp_path: Path, name: str) -> None
 
 def test_a_file_of_sas_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.sas7bdat"
-    path.write_bytes(unpacked(SAS7BDAT))
+    path.write_bytes(kept("sample.sas7bdat"))
     source = TableFile(path=path)
     assert values(source, "mychar") == ["a", "b", "c", "d", "e"]
     assert values(source, "mynum") == ["1.1", "1.2", "-1000.3", "-1.4", "1000.3"]
