@@ -6,14 +6,28 @@ from typing import Any
 import nibabel
 import numpy as np
 import pytest
+import torch
+from PIL import Image
+from pydicom import dcmread
+from pydicom.dataset import Dataset
 from pydicom.encaps import encapsulate
+from pydicom.sequence import Sequence
 from pydicom.uid import JPEGLSLossless, generate_uid
 
+from erosion_client.dataset.load import load_patients
+from erosion_client.dataset.preprocessing import image_inputs
+from erosion_client.dataset.same_patient import same_patient
 from erosion_client.dataset.sources.dicom import DicomImages
+from erosion_client.dataset.sources.image_files import ImageFiles
+from erosion_client.dataset.sources.labelled_images import fitted_volume
 from erosion_client.dataset.sources.nifti import NiftiImages
-from erosion_common.errors import DataError
-from tests.support.said import says
+from erosion_client.training.hospital import Hospital
+from erosion_common.errors import DataError, ModelError
+from erosion_common.learning.models import build_model, check_model
+from erosion_common.learning.networks import Logistic, MnistCnn, MonaiNetwork
+from tests.support.said import raises, says
 from tests.support.scans import NAME, write_dicom, write_nifti
+from tests.support.small_study import make_site, make_study
 from tests.support.tasks import image
 
 GREY = image(classes=["cold", "warm"], shape=[1, 6, 8])
@@ -256,3 +270,427 @@ def test_numbers_in_a_table_of_labels_are_read_as_those_of_patients_are(tmp_path
     message = problem_of(unknown, AGE)
     assert says(message, "missing", "line 3", "line 4")
     assert says(message, "'old'", "[data.values.age]")
+
+
+VOLUME = image(classes=["cold", "warm"], shape=[1, 3, 6, 8])
+
+
+SHOWN = {"WindowCenter": 128, "WindowWidth": 256, "RescaleIntercept": 0}
+
+
+CORNERS = np.zeros((6, 8), np.uint16)
+
+
+CORNERS[0, 0], CORNERS[0, -1], CORNERS[-1, 0] = 250, 150, 50
+
+
+def write_volume(folder: Path, **of_slices: list[Any]) -> None:
+    """Three axial slices, 100 apart in what they measure."""
+    series = generate_uid()
+    for i in range(3):
+        tags = {**SHOWN, **{tag: values[i] for tag, values in of_slices.items()}}
+        slope = float(tags.get("RescaleSlope", 1))
+        write_dicom(
+            folder / f"{i}.dcm",
+            np.full((6, 8), round(100 * (i + 1) / slope), np.uint16),
+            SeriesInstanceUID=series,
+            ImageOrientationPatient=AXIAL,
+            ImagePositionPatient=[0, 0, 5 * i],
+            **{"Modality": "PT", **tags},
+        )
+
+
+@pytest.mark.parametrize("slice_", ["all", "middle", "each"])
+def test_slices_keep_their_proportions(tmp_path: Path, slice_: str) -> None:
+    windows = {"WindowCenter": [50, 100, 150], "WindowWidth": [100, 200, 300]}
+    write_volume(tmp_path / "cold/s", RescaleSlope=[1, 2, 4], **windows)
+    task = VOLUME if slice_ == "all" else GREY
+    of_files = DicomImages.model_validate({"path": tmp_path, "slice": slice_})
+    assert says(problem_of(of_files, task), "[centre", "width]")
+    one = of_files.model_copy(update={"window": (200, 400)})
+    greys = one.read(task).images.reshape(-1, 48)[:, 0].tolist()
+    assert greys == ([128] if slice_ == "middle" else [64, 128, 191])
+
+
+def test_slices_with_one_window_may_be_rescaled_each_by_itself(tmp_path: Path) -> None:
+    write_volume(tmp_path / "cold/s", RescaleSlope=[1, 2, 4], WindowCenter=[200] * 3)
+    found = DicomImages(path=tmp_path, slice="all").read(VOLUME).images
+    assert found[0, 0, :, 0, 0].tolist() == [28, 128, 228]
+    write_volume(tmp_path / "cold/s", Units=["BQML", "BQML", "GML"])
+    assert "different units" in problem_of(DicomImages(path=tmp_path, slice="all"), VOLUME)
+
+
+LUT = Dataset()
+
+
+LUT.LUTDescriptor = [256, 0, 16]
+
+
+LUT.LUTData = np.arange(0, 512, 2, dtype=np.uint16).tobytes()
+
+
+LUT.ModalityLUTType = "US"
+
+
+@pytest.mark.parametrize(
+    ("tags", "message"),
+    [
+        ({"VOILUTFunction": "SIGMOID"}, "SIGMOID"),
+        ({"VOILUTSequence": Sequence([LUT]), "WindowCenter": None}, "VOILUTSequence"),
+        ({"PresentationLUTShape": "INVERSE"}, "contradict"),
+        ({"PresentationLUTSequence": Sequence([LUT])}, "PresentationLUTSequence"),
+        ({"PixelSpacing": [0.5, 1.0]}, "not square"),
+        ({"PixelAspectRatio": [4, 3]}, "not square"),
+        ({"PhotometricInterpretation": "PALETTE COLOR"}, "PALETTE COLOR"),
+        ({"SharedFunctionalGroupsSequence": Sequence([Dataset()])}, "classic file per frame"),
+        ({"NumberOfFrames": 3}, "3 frames"),
+        ({"BitsStored": 12, "HighBit": 15}, "export it again"),
+        ({"Modality": "SEG"}, "no image but of modality SEG"),
+        ({"BitsAllocated": 1, "BitsStored": 1, "HighBit": 0, "PixelData": bytes(6)}, "single bits"),
+    ],
+)
+def test_unusable_keys_are_refused(tmp_path: Path, tags: dict[str, Any], message: str) -> None:
+    write_dicom(tmp_path / "cold/a.dcm", CORNERS, **{**SHOWN, **tags})
+    told = problem_of(DicomImages(path=tmp_path))
+    assert message in told
+    assert told.count("\n") == 1
+
+
+def test_what_can_be_honoured_is(tmp_path: Path) -> None:
+    def grey(**tags: Any) -> list[int]:
+        write_dicom(tmp_path / "cold/a.dcm", CORNERS, **{**SHOWN, **tags})
+        found: list[int] = DicomImages(path=tmp_path).read(GREY).images[0, 0, 0].tolist()
+        return found
+
+    assert grey()[::7] == [250, 150]
+    assert grey(VOILUTFunction="LINEAR_EXACT")[::7] == [249, 149]
+    assert grey(PhotometricInterpretation="MONOCHROME1", PresentationLUTShape="INVERSE")[0] == 5
+    assert grey(PixelPaddingValue=250)[::7] == [0, 150]
+    assert grey(PixelPaddingValue=140, PixelPaddingRangeLimit=160)[::7] == [250, 0]
+    doubled = {"ModalityLUTSequence": Sequence([LUT]), "RescaleSlope": None, "WindowWidth": 512}
+    assert grey(**doubled, RescaleIntercept=None, WindowCenter=256)[::7] == [250, 150]
+
+
+@pytest.mark.parametrize(
+    "directions",
+    [[-1, 0, 0, 0, 1, 0], [1, 0, 0, 0, -1, 0], [-1, 0, 0, 0, -1, 0], [0, 1, 0, 1, 0, 0]],
+)
+def test_scans_of_one_plane_lie_alike(tmp_path: Path, directions: list[int]) -> None:
+    usual = CORNERS[:, :6].copy()
+    usual[0, -1] = 150
+    turned = usual.T if directions[1] else usual[:: directions[4], :: directions[0]]
+    for name, values, way in (("a", usual, AXIAL), ("b", turned, directions)):
+        for i in range(3):
+            # Slices lie from the feet to the head, whatever way the rows and columns lead.
+            write_dicom(
+                tmp_path / f"cold/{name}/{i}.dcm",
+                np.ascontiguousarray(values) // (i + 1),
+                SeriesInstanceUID=f"1.2.{ord(name)}",
+                ImageOrientationPatient=way,
+                ImagePositionPatient=[0, 0, i],
+                **SHOWN,
+            )
+    task = image(classes=["cold", "warm"], shape=[1, 3, 6, 6])
+    found = DicomImages(path=tmp_path, slice="all").read(task).images
+    assert found[0, 0, :, 0, 0].tolist() == [250, 125, 83]
+    assert np.array_equal(found[0], found[1])
+
+
+def test_files_of_another_format_are_named_and_masks_are_no_images(tmp_path: Path) -> None:
+    values = np.arange(6 * 8 * 2, dtype=np.int16).reshape(8, 6, 2)
+    write_nifti(tmp_path / "cold/a.nii.gz", values)
+    write_nifti(tmp_path / "warm/b.nii", values)
+    for name in ("cold/c.mgz", "cold/d.nrrd", "warm/e.mha", "f.csv", "warm/.hidden"):
+        (tmp_path / name).write_bytes(b"x")
+    source = NiftiImages(path=tmp_path)
+    said = "\n".join(source.read(GREY).notes)
+    assert "3 files" in said
+    assert all(name in said for name in ("c.mgz", "d.nrrd", "e.mha", "f.csv"))
+    write_nifti(tmp_path / "warm/b_seg.nii.gz", values)
+    assert says(problem_of(source), "warm/b_seg.nii.gz", "mask")
+    (tmp_path / "warm/b_seg.nii.gz").unlink()
+    for kind in (np.float32, np.uint8):
+        write_nifti(tmp_path / "warm/g.nii.gz", (values % 3).astype(kind))
+        assert "warm/g.nii.gz" in problem_of(source)
+    (tmp_path / "l.csv").write_text("file,label\nwarm/g.nii.gz,warm\ncold/a.nii.gz,cold\n")
+    task = image(classes=["cold", "warm"], shape=[1, 6, 8], target="label")
+    assert len(NiftiImages(path=tmp_path, labels=tmp_path / "l.csv").read(task).images) == 2
+
+
+def test_a_mask_beside_a_picture_is_no_picture(tmp_path: Path) -> None:
+    (tmp_path / "cold").mkdir()
+    for name in ("benign (1).png", "benign (1)_mask.png", "benign (1)_mask_1.png"):
+        Image.fromarray(np.zeros((6, 8), np.uint8)).save(tmp_path / "cold" / name)
+    told = problem_of(ImageFiles(path=tmp_path))
+    assert told.count("is a mask") == 2
+
+
+def test_a_file_without_dicoms_header_is_not_thrown_away(tmp_path: Path) -> None:
+    path = write_dicom(tmp_path / "cold/a.dcm", CORNERS, **SHOWN)
+    whole = path.read_bytes()
+    meta = dcmread(path).file_meta
+    path.write_bytes(whole[128 + 4 + 12 + meta.FileMetaInformationGroupLength :])
+    told = problem_of(DicomImages(path=tmp_path))
+    assert says(told, "DICOM's", "header")
+    assert "dcmconv" in told
+    assert "remove it" not in told
+
+
+@pytest.mark.parametrize("kind", ["dicom", "nifti", "images"])
+def test_damaged_files_are_all_listed_or_left_out_and_counted(tmp_path: Path, kind: str) -> None:
+    suffix = {"dicom": ".dcm", "nifti": ".nii", "images": ".png"}[kind]
+    for i in range(30):
+        file = tmp_path / "data" / ("warm" if i % 2 else "cold") / f"{i:02d}{suffix}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if kind == "dicom":
+            write_dicom(file, CORNERS, PatientID=f"p{i}", **SHOWN)
+        elif kind == "nifti":
+            write_nifti(file, i + np.arange(96, dtype=np.int16).reshape(8, 6, 2))
+        else:
+            Image.fromarray(np.full((6, 8), 5 * i, np.uint8)).save(file)
+        if i < 14:
+            file.write_bytes(file.read_bytes()[: 40 if i % 2 else 0])
+    data = {"source": kind, "path": tmp_path / "data"}
+    records = tmp_path / "records"
+    study = make_study(task=GREY.model_dump(mode="json"))
+    with raises(DataError, "4", "problems") as told:
+        load_patients(make_site(tmp_path, name="b", data=data, records=records), study)
+    (listed,) = tmp_path.glob("**/unusable-files.txt")
+    assert str(listed) in str(told.value)
+    assert len(listed.read_text().splitlines()) == 14
+    assert listed.stat().st_mode & 0o077 == 0
+    listed.unlink()
+    lenient = {**data, "unreadable": "leave out"}
+    found = load_patients(make_site(tmp_path, name="b", data=lenient, records=records), study)
+    assert len(found.rows) == 16
+    assert any("14 files" in note and "left out" in note for note in found.notes)
+    assert len(listed.read_text().splitlines()) == 14
+    assert found.num_unreadable == 14
+    if kind == "images":  # elsewhere too many are alike
+        described = Hospital(make_site(tmp_path, name="b", data=lenient)).summarise(study)
+        assert described.num_unreadable == 15  # rounded up to a multiple of the smallest cell
+
+
+VOLUMES = image(classes=["cold", "warm"], shape=[1, 5, 6, 8])  # 5 slices of 6 x 8
+
+
+def volume_problem(source: Any, task: Any = VOLUMES) -> str:
+    with pytest.raises(DataError) as problem:
+        source.read(task)
+    return str(problem.value)
+
+
+def test_a_nifti_volume_is_its_axial_slices_from_below_to_above(tmp_path: Path) -> None:
+    x, y, z = np.meshgrid(np.arange(8), np.arange(6), np.arange(5), indexing="ij")
+    values = (x + 10 * y + 40 * z).astype(np.float32)
+    write_nifti(tmp_path / "cold/a.nii.gz", values)
+    write_nifti(tmp_path / "warm/b.nii", values[::-1, :, ::-1], np.diag([-1.0, 1, -1, 1]))
+    found = NiftiImages(path=tmp_path, window=(127.5, 255)).read(VOLUMES).images
+    assert found.shape == (2, 1, 5, 6, 8)
+    assert found[0, 0, 2].tolist() == [
+        [80 + 10 * y + x for x in range(7, -1, -1)] for y in range(5, -1, -1)
+    ]
+    np.testing.assert_array_equal(found[0], found[1])  # the header says how it lies
+    axial = image(classes=["cold", "warm"], shape=[1, 6, 8])
+    slices = NiftiImages(path=tmp_path, window=(127.5, 255)).read(axial).images
+    np.testing.assert_array_equal(slices[0, 0], found[0, 0, 2])
+
+
+@pytest.mark.parametrize(
+    ("plane", "directions", "axes"),
+    [  # of rows and columns in DICOM's axes (to the left, to the back, up); and as axes of NIfTI's
+        ("axial", [1, 0, 0, 0, 1, 0], (2, 1, 0)),
+        ("coronal", [1, 0, 0, 0, 0, -1], (1, 2, 0)),
+        ("sagittal", [0, 1, 0, 0, 0, -1], (0, 2, 1)),
+    ],
+)
+def test_nifti_and_dicom_show_a_patient_the_same_way_round(
+    tmp_path: Path, plane: Any, directions: list[int], axes: tuple[int, int, int]
+) -> None:
+    values = np.random.default_rng(0).integers(0, 256, (5, 7, 3)).astype(np.uint8)
+    write_nifti(tmp_path / "nifti/cold/a.nii", values)  # to the right, to the front, up
+    # A scanner's pixels go to the left, to the back and down.
+    stored = np.ascontiguousarray(np.transpose(values, axes)[:, ::-1, ::-1])
+    middle = stored[len(stored) // 2]
+    write_dicom(tmp_path / "dicom/cold/a.dcm", middle, ImageOrientationPatient=directions)
+    task = image(classes=["cold", "warm"], shape=[1, *middle.shape])
+    nifti = NiftiImages(path=tmp_path / "nifti", plane=plane, window=(127.5, 255)).read(task)
+    dicom = DicomImages(path=tmp_path / "dicom", window=(127.5, 255)).read(task)
+    np.testing.assert_array_equal(nifti.images, dicom.images)
+
+
+def series(folder: Path, values: list[int], places: list[float], **tags: Any) -> None:
+    uid = generate_uid()
+    for number, (value, place) in enumerate(zip(values, places, strict=True)):
+        write_dicom(
+            folder / f"{number}.dcm",
+            np.full((6, 8), value, np.uint8),
+            **{
+                "ImagePositionPatient": [0, 0, place],
+                "ImageOrientationPatient": [1, 0, 0, 0, 1, 0],
+                "SeriesInstanceUID": uid,
+                **tags,
+            },
+        )
+
+
+def test_a_dicom_series_is_a_volume_in_the_order_of_its_places(tmp_path: Path) -> None:
+    series(tmp_path / "cold/p1", [30, 10, 50, 20, 40], [6.0, 2.0, 10.0, 4.0, 8.0])
+    series(tmp_path / "warm/p2", [9] * 5, [1, 2, 3, 4, 5], PatientID="p2")
+    found = DicomImages(path=tmp_path, slice="all").read(VOLUMES)
+    assert found.images[0, 0, :, 0, 0].tolist() == [10, 20, 30, 40, 50]
+    assert found.places == ("cold/p1", "warm/p2")
+    assert found.patients is not None
+    assert found.patients.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("values", "places", "message"),
+    [
+        ([1, 2, 3, 4, 5], [1, 2, 2, 3, 4], "cold/p1 has two slices at one place; keep one series"),
+        ([1, 2, 3, 4, 5], [1, 2, 3, 5, 6], "cold/p1 lacks a slice: two are 2 mm apart, most 1"),
+        ([1, 2, 3], [1, 2, 3], "cold/p1 has 3 x 6 x 8 voxels; the study wants 5 x 6 x 8 (depth"),
+    ],
+)
+def test_lost_slices(tmp_path: Path, values: list[int], places: list[float], message: str) -> None:
+    series(tmp_path / "cold/p1", values, places)
+    assert message in volume_problem(DicomImages(path=tmp_path, slice="all"))
+
+
+AXIAL, CORONAL = [1, 0, 0, 0, 1, 0], [1, 0, 0, 0, 0, -1]
+
+
+UNSAID = {"ImagePositionPatient": None, "ImageOrientationPatient": None}
+
+
+@pytest.mark.parametrize(
+    ("tags", "message"),
+    [
+        ([{}, {}, {"ImageOrientationPatient": CORONAL}], "has slices in different directions, or"),
+        ([{}, {}, UNSAID], "has slices in different directions, or some that do not say theirs"),
+        ([{}, {}, {"ImagePositionPatient": None}], "has slices that do not say where they lie"),
+        ([UNSAID] * 3, "has two slices at one place"),  # in the order of the files' names
+        ([UNSAID | {"InstanceNumber": n} for n in (1, 2, 4)], "lacks a slice: two are 2 apart"),
+        ([UNSAID | {"InstanceNumber": n} for n in (1, 1, 2)], "has two slices at one place"),
+    ],
+)
+def test_unordered_slices(tmp_path: Path, tags: list[dict[str, Any]], message: str) -> None:
+    for place, given in enumerate(tags):
+        known = {"ImageOrientationPatient": AXIAL, "ImagePositionPatient": [0, 0, place]}
+        write_dicom(tmp_path / f"cold/p1/{place}.dcm", np.ones((6, 8), np.uint8), **known | given)
+    found = volume_problem(DicomImages(path=tmp_path, slice="all"))
+    assert f"cold/p1 {message}" in found
+
+
+def test_the_numbers_of_slices_give_their_order_where_none_says_its_place(tmp_path: Path) -> None:
+    for number in (3, 1, 5, 2, 4):
+        pixels = np.full((6, 8), number, np.uint8)
+        write_dicom(tmp_path / f"cold/p1/{9 - number}.dcm", pixels, InstanceNumber=number)
+    found = DicomImages(path=tmp_path, slice="all").read(VOLUMES)
+    assert found.images[0, 0, :, 0, 0].tolist() == [1, 2, 3, 4, 5]
+
+
+def test_series_in_different_planes_are_told_of(tmp_path: Path) -> None:
+    series(tmp_path / "cold/p1", [1] * 5, [1, 2, 3, 4, 5])
+    source = DicomImages(path=tmp_path, slice="all")
+    assert source.read(VOLUMES).notes == ()
+    for place in range(5):
+        write_dicom(
+            tmp_path / f"warm/p2/{place}.dcm",
+            np.ones((6, 8), np.uint8),
+            PatientID="p2",
+            ImageOrientationPatient=CORONAL,
+            ImagePositionPatient=[0, place, 0],
+        )
+    assert says(source.read(VOLUMES).notes, "axial (cold/p1)", "coronal (warm/p2)")
+
+
+def test_slices_of_other_sizes_and_several_series_are_refused(tmp_path: Path) -> None:
+    series(tmp_path / "cold/p1", [1, 2, 3, 4], [1, 2, 3, 4])
+    write_dicom(tmp_path / "cold/p1/x.dcm", np.full((4, 8), 1, np.uint8), SeriesInstanceUID="1.2.3")
+    assert says(volume_problem(DicomImages(path=tmp_path, slice="all")), "cold/p1", "2 series")
+    for path in (tmp_path / "cold/p1").iterdir():
+        path.unlink()
+    write_dicom(tmp_path / "cold/p1/x.dcm", np.full((4, 8), 1, np.uint8), InstanceNumber=1)
+    write_dicom(tmp_path / "cold/p1/y.dcm", np.full((6, 8), 1, np.uint8), InstanceNumber=2)
+    message = volume_problem(DicomImages(path=tmp_path, slice="all"))
+    assert says(message, "cold/p1", "8 x", "6 pixels")
+
+
+def test_images_for_a_study_of_volumes_and_the_other_way_round_are_refused(tmp_path: Path) -> None:
+    series(tmp_path / "cold/p1", [1, 2], [1, 2])
+    flat = image(classes=["cold", "warm"], shape=[1, 6, 8])
+    assert says(volume_problem(DicomImages(path=tmp_path)), "volumes", '"all"')
+    wrong = DicomImages(path=tmp_path, slice="all")
+    assert says(volume_problem(wrong, flat), "images", '"each"')
+    with raises(ValueError, "[1", "width]"):
+        image(classes=["cold", "warm"], shape=[3, 5, 6, 8])
+
+
+def test_arrays_of_volumes_are_read_with_or_without_a_channel(tmp_path: Path) -> None:
+    pixels = np.arange(2 * 5 * 6 * 8, dtype=np.uint8).reshape(2, 5, 6, 8)
+    for images in (pixels, pixels[:, None], pixels[..., None]):
+        np.savez(tmp_path / "v.npz", images=images, labels=np.array(["cold", "warm"]))
+        found = ImageFiles(path=tmp_path / "v.npz").read(VOLUMES).images
+        np.testing.assert_array_equal(found, pixels[:, None])
+    np.savez(tmp_path / "v.npz", images=pixels[:, :4], labels=np.array(["cold", "warm"]))
+    message = volume_problem(ImageFiles(path=tmp_path / "v.npz"))
+    assert says(message, "2", "4", "1")
+
+
+def test_a_volume_can_be_stretched_or_padded() -> None:
+    half = np.full((5, 3, 4), 200, np.uint8)
+    stretched = fitted_volume(half, VOLUMES, "stretch")
+    assert isinstance(stretched, np.ndarray)
+    assert stretched.shape == VOLUMES.shape
+    assert (stretched == 200).all()
+    padded = fitted_volume(half, VOLUMES, "pad")
+    assert isinstance(padded, np.ndarray)
+    assert (padded == 200).sum() == half.size  # it fits as it is, with black around
+    assert padded[0, 2, 1:4, 2:6].min() == 200
+
+
+def test_scaling_and_repeats_know_the_depth() -> None:
+    task = image(classes=["cold", "warm"], shape=[1, 5, 6, 8], mean=[0.5], deviation=[0.25])
+    pixels = np.zeros((1, 1, 5, 6, 8), np.uint8)
+    assert bool((image_inputs(task, pixels) == -2).all())
+    draws = np.random.default_rng(0)
+    volumes = draws.integers(0, 256, (3, 1, 5, 6, 8)).astype(np.uint8)
+    volumes[2] = volumes[0]
+    found = same_patient(volumes, np.array([0, 1, 0]), None)
+    assert found.exact.tolist() == [2]
+    assert found.groups[0] == found.groups[2] != found.groups[1]
+
+
+def test_plain_networks_for_images_refuse_volumes_and_flat_ones_take_them() -> None:
+    with raises(ValueError, "'mnist_cnn'", "volumes"):
+        MnistCnn().check_task((1, 5, 6, 8))
+    assert build_model(Logistic(), (1, 5, 6, 8), 2)(torch.zeros(3, 1, 5, 6, 8)).shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("network", "shape"),
+    [("resnet10", (1, 8, 16, 16)), ("resnet10", (3, 16, 16)), ("densenet121", (3, 32, 32))],
+)
+def test_networks_of_monai_take_images_and_volumes(network: Any, shape: tuple[int, ...]) -> None:
+    pytest.importorskip("monai", reason="MONAI is an extra: pip install '.[monai]'")
+    settings = MonaiNetwork(network=network)
+    settings.check_task(shape)
+    model = build_model(settings, shape, 2, seed=1)
+    if network == "densenet121":
+        with raises(ModelError, "densenet121", "MONAI"):
+            check_model(settings, (3, 8, 8), 2)
+    assert model(torch.zeros(2, *shape)).shape == (2, 2)
+    assert not list(model.buffers())  # group normalisation has no statistics
+    with raises(ValueError, "images", "volumes"):
+        settings.check_task((13,))
+
+
+def test_a_site_reads_volumes_for_a_study(tmp_path: Path) -> None:
+    for name, label in (("a", "cold"), ("b", "warm"), ("c", "cold"), ("d", "warm")):
+        values = np.random.default_rng(ord(name)).normal(size=(8, 6, 5)).astype(np.float32)
+        write_nifti(tmp_path / f"scans/{label}/{name}.nii.gz", values)
+    task = {"kind": "image", "target": "labels", "classes": ["cold", "warm"], "shape": [1, 5, 6, 8]}
+    study = make_study(task=task)
+    site = make_site(tmp_path, file="scans", data={"source": "nifti"})
+    assert load_patients(site, study).rows.shape == (4, 1, 5, 6, 8)

@@ -1,6 +1,7 @@
 """The site file, and the limits in it."""
 
 import hashlib
+import resource
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,12 @@ import tomli_w
 from erosion_client.connection.credentials import credentials_for
 from erosion_client.dataset.load import load_patients
 from erosion_client.dataset.sources.table_file import TableFile
+from erosion_client.preflight.check import WEAKER, weaker_values
 from erosion_client.records.account import dataset_of
-from erosion_client.site_file import CoordinatorAddress, load_site
+from erosion_client.site_file import CoordinatorAddress, Site, load_site
 from erosion_client.training.limits import check_limits, check_study
 from erosion_common.errors import DataError, Refusal, SiteError
+from erosion_common.program.command_line import main
 from tests.support.said import raises
 from tests.support.small_study import counts, make_site, make_study
 
@@ -201,3 +204,75 @@ def test_every_reason_is_given_at_once(tmp_path: Path) -> None:
 def test_a_site_that_the_study_does_not_name_declines(tmp_path: Path) -> None:
     with raises(Refusal, "study's", "hospitals"):
         check_study(make_site(tmp_path, name="c"), make_study())
+
+
+SITE = 'name = "b"\ndata.path = "b.csv"\ncoordinator.address = "127.0.0.1:1"\n'
+
+
+WEAK = """\
+[approval]
+automatic = "within_limits"
+[compute]
+public_order = true
+[limits]
+min_batch_size = 1
+min_local_steps = 1
+min_cell = 3
+[budget]
+rounds = 1000000
+"""
+
+
+KEYS = (
+    "approval.automatic",
+    "compute.public_order",
+    "limits.min_batch_size",
+    "limits.min_local_steps",
+    "limits.min_cell",
+    "budget.rounds",
+)
+
+
+def test_every_limit_says_which_way_it_is_weaker() -> None:
+    keys = " ".join(line for lines in WEAKER.values() for line in lines).split()
+    every = []
+    for table in ("limits", "approval", "budget", "log", "compute", "coordinator"):
+        kind = Site.model_fields[table].annotation
+        assert kind is not None
+        every += [f"{table}.{key}" for key in kind.model_fields]
+    assert sorted(keys) == sorted(every)
+
+
+def test_weaker_values_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "b.csv").write_text("x,y\n1,no\n2,yes\n")
+    file = tmp_path / "site.toml"
+    file.write_text(SITE + WEAK)
+    main(["check", str(file)])
+    said = " ".join(capsys.readouterr().out.split())
+    for key in KEYS:
+        assert f"{key} = " in said
+    file.write_text(SITE)
+    main(["check", str(file)])
+    assert "(by default" not in capsys.readouterr().out
+
+
+def test_a_file_of_defaults_and_one_that_is_stricter_have_none() -> None:
+    values = {"name": "b", "data": {"path": "b.csv"}, "coordinator": {"address": "h:1"}}
+    assert not [*weaker_values(Site.model_validate(values))]
+    strict = {"min_cell": 20, "epsilon": 1.0, "max_rounds": 5, "largest_share": 0.2}
+    assert not [*weaker_values(Site.model_validate({**values, "limits": strict}))]
+    proxy = {"address": "h:1", "proxy": "user:secret@p:1"}
+    ((key, said),) = weaker_values(Site.model_validate({**values, "coordinator": proxy}))
+    assert key == "coordinator.proxy"
+    assert "secret" not in said
+
+
+def test_no_program_leaves_its_memory_on_the_disk(tmp_path: Path) -> None:
+    main(["check", str(tmp_path / "none.toml")])
+    assert resource.getrlimit(resource.RLIMIT_CORE)[0] == 0
+    root = Path(__file__).parents[2]
+    for unit in (root / "docker/systemd").glob("*.service"):
+        assert "LimitCORE=0" in unit.read_text().splitlines()
+    for compose in (root / "docker-compose.yml", *(root / "docker").glob("*.yml")):
+        services = compose.read_text()
+        assert services.count("ulimits: {core: 0}") == services.count("pids_limit:")
