@@ -1,7 +1,6 @@
 """Changing images at random while a model is trained on them."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -9,7 +8,6 @@ from torch import Tensor
 
 from erosion_common.algorithms.apfl import Apfl
 from erosion_common.algorithms.fedavg import FedAvg
-from erosion_common.algorithms.gems.network import NetworkGems
 from erosion_common.learning.local_sgd import LocalResult
 from erosion_common.learning.local_work import LocalWork
 from erosion_common.learning.models import Logistic, Mlp, build_model, flat_parameters
@@ -112,26 +110,6 @@ def test_apfl_augments_the_users_images_as_any_hospitals_are() -> None:
     users = replace(work(b"one", Augmentation(flip=("horizontal",))), is_user=True)
     without_own = Apfl(mixing=0.0, adaptive=False)
     torch.testing.assert_close(without_own.train(users).delta, FedAvg().train(users).delta)
-
-
-@pytest.mark.parametrize("settings", [{"flip": ["vertical"]}, {"crop": 1}, {"rotation": 20}])
-def test_a_network_of_gems_is_trained_on_augmented_images(settings: dict[str, Any]) -> None:
-    inputs = torch.arange(10.0).view(10, 1, 1, 1).expand(10, 1, 6, 6)
-    changed, plain = (
-        replace(
-            work(b"", augmentation),
-            inputs=inputs,
-            targets=torch.arange(10) % 2,
-            model=build_model(Mlp(hidden=(4,)), (1, 6, 6), 2),
-            step="neurons",
-            values={"hospitals": 2},
-        )
-        for augmentation in (Augmentation.model_validate(settings), None)
-    )
-    neurons = [NetworkGems().neurons(of).tensors["neurons"] for of in (changed, plain)]
-    assert neurons[0].shape == (2, 37)
-    flips_only = "flip" in settings  # which show nothing here
-    assert torch.allclose(neurons[0], neurons[1], atol=1e-6) == flips_only
 
 
 def test_measuring_changes_nothing() -> None:

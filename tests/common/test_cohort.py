@@ -33,20 +33,6 @@ def test_distances_are_relative_to_the_users_own_norm() -> None:
     assert distances.dtype == torch.float64
 
 
-def test_the_gram_matrix_holds_all_inner_products() -> None:
-    own, peer = update("own", 3.0, 4.0), update("peer", 1.0, -2.0)
-    # 9 + 16 = 25; 3 - 8 = -5; 1 + 4 = 5
-    assert cohort(own, peer).gram().tolist() == [[25.0, -5.0], [-5.0, 5.0]]
-
-
-def test_a_weighted_sum_takes_the_users_own_weight_first() -> None:
-    mixed = cohort(update("own", 1.0, 0.0), update("b", 0.0, 2.0), update("a", 4.0, 4.0))
-    # 0.5 (1, 0) + 0.25 (4, 4) [a] + 2 (0, 2) [b] = (1.5, 5)
-    total = mixed.weighted_sum(torch.tensor([0.5, 0.25, 2.0], dtype=torch.float64))
-    assert total.tolist() == [1.5, 5.0]
-    assert total.dtype == torch.float32
-
-
 def test_a_user_without_peers_has_no_distances() -> None:
     alone = cohort(update("own", 3.0, 4.0))
     assert alone.distances_to_own().shape == (0,)
@@ -118,6 +104,11 @@ def test_a_small_distance_between_long_vectors_survives_in_the_gram_matrix() -> 
 def test_values_whose_squares_overflow_float32_have_a_distance() -> None:
     [measured] = as_cohort(torch.tensor([3e20, 0.0]), torch.tensor([0.0, 4e20])).distances_to_own()
     assert math.isclose(measured, 5 / 3, rel_tol=1e-6)
+
+
+def test_a_weight_too_few_is_noticed() -> None:
+    with refused(ValueError, 1, 2):
+        as_cohort(torch.ones(2), torch.ones(2)).weighted_sum(torch.ones(1))
 
 
 def test_finite_values_whose_sum_is_too_large_for_float32_are_finite() -> None:

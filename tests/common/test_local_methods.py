@@ -276,20 +276,6 @@ def test_fedfomo_goes_back_where_nothing_was_better() -> None:
     assert along(FedFomo().personal(task)) == 0.0
 
 
-def test_fedfomo_comes_back_from_a_model_that_diverged() -> None:
-    task = work(
-        0.5,
-        (1,) * 4,
-        round=2,
-        kept={"base": -1000.0 * U},  # whose loss is infinite
-        enclosed={"others": torch.stack([0.5 * U])},  # at 1
-    )
-    # Any gain is the same from there, so that the distances 1000.5 and 1001 alone count.
-    w_own = (1 / 1000.5) / (1 / 1000.5 + 1 / 1001)
-    moved = w_own * 0.5 + (1 - w_own) * 1.0
-    assert along(FedFomo().personal(task)) == pytest.approx(moved, abs=1e-3)
-
-
 def test_fedfomos_weights_are_those_that_the_user_found() -> None:
     algorithm = FedFomo().build(CONTEXT)
     state = OwnModelState({"b": U, "c": U})
@@ -471,22 +457,6 @@ def test_a_site_that_has_lost_what_it_kept_trains_alike() -> None:
     assert torch.equal(kept_and_lost[0].delta, kept_and_lost[1].delta)
     assert isinstance(kept_and_lost[0], LocalOutcome)
     assert not kept_and_lost[0].keep  # nothing is remembered from round to round
-
-
-def test_who_is_absent_in_the_first_exchange_is_not_asked_in_the_second() -> None:
-    in_progress, before = begun(FedLin())
-    first: dict[HospitalName, Answer] = {
-        "a": gradient_of(FedLin(), work()),
-        "b": Absence("was not connected"),
-    }
-    in_progress.answer(first)
-    assert in_progress.asked == ["a"]
-    in_progress.answer({"a": trained_update(FedLin(), work())})
-    assert in_progress.outcome() is not None
-    after, record = in_progress.outcome()
-    assert record.hospitals["b"].outcome == "absent"
-    assert record.hospitals["b"].reason == "was not connected"
-    assert (after.round, record.outcome) == (before.round + 1, "done")
 
 
 def test_a_user_that_is_absent_in_the_second_exchange_costs_the_round() -> None:

@@ -284,6 +284,16 @@ def test_it_ends_where_torch_s_own_ends_to_the_last_bit(
 SHAPES = [(13, 2, 40), (3, 7, 33), (1, 2, 20), (1, 1, 1), (200, 10, 161), (4, 3, 17)]
 
 
+def test_a_parameter_without_a_gradient_stays_where_it_is() -> None:
+    used, unused = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    optimizer = PlainSgd([used, unused], Training(steps=1, weight_decay=0.5, momentum=0.5))
+    used.grad = torch.ones(2)
+    with torch.no_grad():
+        optimizer.step()
+    assert used.tolist() != [1.0, 1.0]
+    assert unused.tolist() == [1.0, 1.0]
+
+
 def by_autograd(model: LinearModel) -> nn.Sequential:
     """The same model, of which the program knows nothing in particular."""
     return nn.Sequential(*copy.deepcopy(list(model)))

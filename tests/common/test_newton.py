@@ -14,7 +14,7 @@ from erosion.simulation.simulator import simulate, timeless
 from erosion_client.training.hospital import Hospital
 from erosion_client.training.limits import check_limits
 from erosion_common.aggregation.cohort import MemoryCohort, Update
-from erosion_common.algorithms.newton import CURVATURE, FIT, Newton
+from erosion_common.algorithms.newton import FIT, Newton
 from erosion_common.errors import Refusal
 from erosion_common.protocol.performance import Coefficient
 from erosion_common.rounds.study import StudyOutcome
@@ -292,21 +292,3 @@ def test_a_study_that_it_cannot_serve_is_refused_when_it_is_loaded(
     with pytest.raises(ValidationError) as problem:
         study_of(**{"task": CLASSES, **changes})
     assert "newton" in str(problem.value)
-
-
-def test_the_root_that_travels_is_of_the_hessian() -> None:
-    inputs = torch.tensor([[0.0], [1.0], [2.0], [3.0], [4.0], [5.0]])
-    of = work(0.0, (0, 1, 0, 1, 0, 1), inputs=inputs)
-    root = local_round(Newton(), of, one_column).attachments[CURVATURE]
-    square = torch.zeros(4, 4)
-    square[*torch.triu_indices(4, 4)] = root
-    # sum x^2, sum x and n are 55, 15 and 6, times 1/4, for (w_0, w_1, b_0, b_1)
-    of_column, mixed, of_bias = 55 / 4, 15 / 4, 6 / 4
-    sign = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
-    expected = torch.cat(
-        [
-            torch.cat([of_column * sign, mixed * sign], dim=1),
-            torch.cat([mixed * sign, of_bias * sign], dim=1),
-        ]
-    )
-    torch.testing.assert_close(square.T @ square, expected)

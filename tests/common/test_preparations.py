@@ -22,18 +22,6 @@ from tests.support.small_study import make_site, make_study
 from tests.support.tasks import tabular
 
 KNOTS = (30.0, 50.0, 65.0, 80.0)
-AGES = np.array([20.0, 35, 47, 52, 60, 70, 90])
-OF_PATSY = np.array(  # patsy 1.0.3: cr(x, knots=(50, 65), lower_bound=30, upper_bound=80)
-    [
-        [1.6509434, -0.90251572, 0.30188679, -0.05031447],
-        [0.67924528, 0.43867925, -0.14150943, 0.02358491],
-        [0.07879245, 1.03988679, -0.14241509, 0.02373585],
-        [-0.03106918, 0.91677708, 0.13667645, -0.02238435],
-        [-0.03459119, 0.33298393, 0.78266946, -0.08106219],
-        [0.01572327, -0.13452131, 0.88329839, 0.23549965],
-        [-0.02830189, 0.24213836, -1.05660377, 1.8427673],
-    ]
-)
 NAN = float("nan")
 
 
@@ -45,15 +33,6 @@ def columns_of(feature: NumberFeature, values: np.ndarray[Any, Any]) -> np.ndarr
     inner = prepared(feature, values)
     terms = input_terms(feature, "impute")
     return np.stack([term_values(term, inner) for term in terms], axis=1)
-
-
-def test_a_curve_spans_what_patsys_natural_splines_do() -> None:
-    ours = columns_of(NumberFeature(name="age", knots=KNOTS), AGES)
-    assert ours.shape == (7, 3)
-    whole = np.column_stack([np.ones(7), ours])
-    for one, other in ((whole, OF_PATSY), (OF_PATSY, whole)):
-        fitted = one @ np.linalg.lstsq(one, other, rcond=None)[0]
-        np.testing.assert_allclose(fitted, other, atol=1e-6)
 
 
 def test_each_column_is_the_natural_spline_through_its_values_at_the_knots() -> None:

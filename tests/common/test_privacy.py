@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import sqrt
+from math import inf, sqrt
 from typing import Any
 
 import numpy as np
@@ -82,6 +82,12 @@ def test_the_noise_is_the_least_that_keeps_the_promise(
     assert found == pytest.approx(noise, abs=0.005)  # as docs/privacy.md rounds it
     assert epsilon_of(releases * strength_of(found), 1e-5) <= epsilon
     assert epsilon_of(releases * strength_of(found - 2e-4), 1e-5) > epsilon
+
+
+def test_without_noise_nothing_is_promised() -> None:
+    assert epsilon_of(strength_of(0.0), 1e-5) == inf
+    assert epsilon_of(0.0, 1e-5) == 0.0
+    assert delta_of(0.0, 0.1) == 0.0
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(1e-9, 1e-12), (100.0, 1e-3), (0.1, 1e-10)])

@@ -9,7 +9,7 @@ import torch
 
 from erosion_common.errors import RunError
 from erosion_common.protocol.messages import EvaluateRequest, TrainRequest, TrainResult
-from erosion_common.rounds.arm import initial_state
+from erosion_common.rounds.arm import LastRound, initial_state, outlier_of
 from erosion_common.rounds.channel import Connection, Reply, Request, Result, too_late
 from erosion_common.rounds.evaluation import evaluate_seconds
 from erosion_common.rounds.presence import UserDeclinedError
@@ -379,6 +379,16 @@ def test_a_gradient_that_others_trained_on_tells_who_did_harm() -> None:
     assert "what b sent was 15 times as long as usual" in kept.records[2].note
 
 
+@pytest.mark.parametrize(("sent", "named"), [(18.0, ("c", 18.0)), (1.0, None)])
+def test_what_one_hospital_alone_brings_stands_out_from_nothing(
+    sent: float, named: tuple[str, float] | None
+) -> None:
+    transport, _ = poisons(set())
+    lengths = {"a": {"": 1.0}, "c": {"": sent}, "pub": {"tune": 1.3}}
+    last = LastRound(initial_state(transport.study, "fedavg"), lengths, baseline_loss=0.5)
+    assert outlier_of(last, "a") == named
+
+
 def test_what_a_method_bounds_itself_makes_nobody_stand_out() -> None:
     """The noise of few patients' halves is large, and moves nobody's model far."""
     transport, kept = poisons({2})
@@ -542,6 +552,25 @@ class WithoutFigures(Scripted):
         self.deadlines.append(seconds)
         self.clock += seconds
         yield from (too_late(connection, seconds, 100) for connection in requests)
+
+
+@pytest.mark.parametrize(("every_user", "patients"), [(True, 20), (False, 2**53)])
+def test_a_user_that_others_wait_for_counts_for_no_more_than_all_of_them(
+    every_user: bool, patients: int
+) -> None:
+    def respond(name: str, request: TrainRequest) -> TrainResult:
+        result = trained(name, request)
+        if (name, request.round) == ("c", 4):
+            transport.leave("b")  # it counts among all others nevertheless
+        return saying(result, num_samples=2**53) if name == "a" else result
+
+    of = study(hospitals=["a", "b", "c"])
+    transport = WithoutFigures(of, respond)
+    transport.join("b", "c")
+    transport.join("a", num_samples=2**53)
+    with pytest.raises(RunError, match="final figures are missing"):
+        study_run(transport, Kept(), every_user=every_user)
+    assert transport.deadlines == [evaluate_seconds(of, patients)]
 
 
 def test_a_user_that_leaves_whenever_it_is_asked_has_one_deadline_for_its_figures() -> None:

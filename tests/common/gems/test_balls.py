@@ -1,7 +1,5 @@
 """GEMS in hand-sized spaces: balls, the point in all of them, merged layers, retraining."""
 
-from itertools import permutations
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -109,18 +107,6 @@ def test_a_direction_that_loses_fewer_than_a_cell_tells_nothing_of_them() -> Non
     assert good_enough_ball(TWO, features, labels, 0.5, bias, cell=10).radius == LARGEST_RADIUS
 
 
-def test_one_patient_moves_a_cells_radius_by_no_more_than_its_share() -> None:
-    features = torch.arange(1.0, 21.0)[:, None]
-    labels = torch.zeros(20, dtype=torch.long)
-    other = features.clone()
-    other[10] += 0.5  # the one at the rank
-    radii = [
-        good_enough_ball(TWO, x, labels, 0.5, along(0, 0, -1, 1), cell=10).radius
-        for x in (features, other)
-    ]
-    assert radii[1] - radii[0] == pytest.approx(2 * 0.5 / 10 / 2**0.5, rel=1e-4)
-
-
 def a_problem() -> tuple[Layer, Tensor, Tensor, Tensor]:
     random = torch.Generator().manual_seed(1)
     features = torch.randn(60, 4, generator=random)
@@ -145,6 +131,7 @@ def plain_radius(
 
 def test_it_is_never_larger_than_the_bisections_and_nearly_as_large() -> None:
     layer, features, labels, tried = a_problem()
+    assert good_enough_ball(layer, features, labels, 0.0, tried).radius == LARGEST_RADIUS
     for epsilon in (0.5, 0.7, 0.9):
         ours = good_enough_ball(layer, features, labels, epsilon, tried).radius
         plain = plain_radius(layer, features, labels, epsilon, tried)
@@ -160,15 +147,7 @@ def test_every_model_within_the_certified_radius_is_good_enough() -> None:
         assert float((moved(features).argmax(dim=1) == labels).double().mean()) >= 0.8
 
 
-def test_an_epsilon_that_the_model_does_not_reach_leaves_no_ball_and_says_what_it_reached() -> None:
-    layer, features, labels, tried = a_problem()
-    found = good_enough_ball(layer, features, labels, 0.95, tried)
-    assert not found.is_reached
-    assert found.radius == found.certified == 0
-    assert found.accuracy == pytest.approx(55 / 60)
-
-
-# -- Balls of hidden neurons (equation 3): one neuron by hand, many beside the plain  ------------
+# -- Balls of hidden neurons (equation 3) ----------------------------------------------------------
 
 IDENTITY = Layer(torch.tensor([[1.0]]), torch.zeros(1))  # w = 1, b = 0
 ONE_AND_TWO = torch.tensor([[1.0], [2.0]])
@@ -216,7 +195,7 @@ def test_pruning_changes_nothing(epsilon: float) -> None:
     torch.testing.assert_close(found, torch.tensor(plain).double(), rtol=1e-4, atol=1e-6)
 
 
-# -- Equation 2 on balls in the plane, worked out by hand; distances that grow by hand, too --------
+# -- Equation 2 on balls in the plane --------------------------------------------------------------
 
 TRIANGLE = ((0.0, 0.0), (2.0, 0.0), (1.0, 3**0.5))
 
@@ -303,25 +282,6 @@ def test_centres_that_nearly_depend_on_each_other_do_not_let_coefficients_grow()
     assert float(meeting.coefficients.abs().max()) < 10
 
 
-def test_the_order_of_hospitals_does_not_matter() -> None:
-    given_balls = [(0, 0, 1), (4, 0, 1.5), (1, 3, 0.5)]
-    first, first_meeting = meet_balls(in_the_plane(*given_balls))
-    for order in permutations(given_balls):
-        found, meeting = meet_balls(in_the_plane(*order))
-        torch.testing.assert_close(found, first, atol=1e-6, rtol=0)
-        assert meeting.residual == pytest.approx(first_meeting.residual, abs=1e-9)
-
-
-def test_a_ball_of_weight_zero_does_not_count() -> None:
-    three = in_the_plane((0, 0, 1), (1, 0, 1), (50, 0, 1))
-    meeting = meet(
-        three.centres @ three.centres.T, three.radii, weights=torch.tensor([1.0, 1.0, 0.0])
-    )
-    assert meeting.in_all
-    assert (meeting.coefficients @ three.centres).tolist() == [0.5, 0]
-    assert float(meeting.gaps[2]) == pytest.approx(48.5)  # it is told how far it is, all the same
-
-
 def test_there_must_be_a_ball_that_counts() -> None:
     with refused(ValueError, "ball"):
         meet(torch.eye(2), torch.ones(2), weights=torch.zeros(2))
@@ -341,6 +301,13 @@ def test_a_radius_that_no_honest_hospital_sends_is_named(radius: float, said: ob
         in_the_plane((0, 0, 1), (1, 0, radius))
 
 
+def test_a_ball_without_its_radius_and_a_centre_that_is_not_finite_are_refused() -> None:
+    with refused(ValueError, "centre"):
+        balls(torch.zeros(2, 3), torch.zeros(3))
+    with refused(ValueError, "finite"):
+        in_the_plane((0, float("nan"), 1))
+
+
 @pytest.mark.parametrize("distance", [10.0, 1e3, 1e6])
 def test_a_model_far_away_hardly_moves_the_result(distance: float) -> None:
     near = [(0.0, 0.0, 1.0), (0.5, 0.0, 1.0), (0.0, 0.5, 1.0)]
@@ -352,9 +319,7 @@ def test_a_model_far_away_hardly_moves_the_result(distance: float) -> None:
     assert float(point.norm()) < 1.3
 
 
-# -- Equation 2 on scales of the hospitals' own: ellipsoids, and the authors' mask, b ------------
-
-# Logits 2x and 0: at x = 1 class 0 is right with a margin of 2.
+# -- Equation 2 on scales of the hospitals' own: ellipsoids, and the authors' mask -----------------
 
 
 def table(*rows: tuple[float, ...]) -> Tensor:
@@ -397,27 +362,7 @@ def test_the_authors_mask_multiplies_by_the_centre() -> None:
     assert float(without) == 3  # in both as it is
 
 
-def test_a_parameter_of_zero_is_no_distance_at_all_for_the_mask() -> None:
-    centres = table((1, 0), (1, 50))
-    found = met(centres, centres, torch.tensor([0.0, 1300.0]))
-    assert found.steps == 0
-    assert found.point.tolist() == [1, 25]  # 25 from the first, whose second parameter is 0
-
-
 points = st.lists(st.tuples(*[st.floats(-5, 5, width=32)] * 2), min_size=1, max_size=5)
-
-
-@settings(max_examples=15, deadline=None)
-@given(points, st.floats(0, 2))
-def test_with_scales_of_one_it_is_that_of_balls(
-    centres: list[tuple[float, float]], radius: float
-) -> None:
-    where = table(*centres)
-    radii = torch.full((len(where),), radius)
-    point, meeting = meet_balls(balls(where, radii))
-    found = met(where, torch.ones_like(where), radii)
-    assert found.residual == pytest.approx(meeting.residual, abs=0.03)
-    torch.testing.assert_close(found.point, point, atol=0.05, rtol=0)
 
 
 def test_the_fisher_information_of_an_undecided_model() -> None:
@@ -471,7 +416,7 @@ def test_a_peer_with_the_users_own_update_leaves_no_room_for_others() -> None:
     assert personal_weights([]) == []
 
 
-# -- One hidden layer for all hospitals: which neurons become one, and which are appe ------------
+# -- One hidden layer for all hospitals ------------------------------------------------------------
 
 CORNERS = torch.tensor([[0.0, 0.0], [2.0, 0.0], [1.0, 3**0.5]])
 

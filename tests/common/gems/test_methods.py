@@ -23,10 +23,7 @@ from erosion_common.algorithms.gems.rounds import (
     BALL,
     Gems,
     GemsState,
-    OwnCheck,
     SentBall,
-    checks_in_words,
-    refusing,
 )
 from erosion_common.learning.models import Mlp, build_model
 from erosion_common.protocol.messages import StepReply, StepResult, TrainRequest, TrainResult
@@ -257,11 +254,19 @@ def test_public_data_tune_the_output_layer_and_take_no_other_part(tmp_path: Path
 class Countertuning(Hospital):
     """What it has tuned is wrong, and as long as screening lets pass."""
 
+    times = -15.0
+
     def answer(self, request: TrainRequest) -> TrainResult | StepResult:
         result = super().answer(request)
         if isinstance(result, TrainResult) or request.step != "tune":
             return result
-        return replace(result, tensors={name: -15 * t for name, t in result.tensors.items()})
+        return replace(result, tensors={n: self.times * t for n, t in result.tensors.items()})
+
+
+class Overtuning(Countertuning):
+    """What it has tuned is a million times as long as it should be."""
+
+    times = 1e6
 
 
 class Contrary(Hospital):
@@ -275,6 +280,24 @@ class Contrary(Hospital):
         ball[0] = 1e-3
         attachments = {**result.attachments, "ball": ball}
         return replace(result, delta=-18 * result.delta, attachments=attachments)
+
+
+def test_an_output_layer_out_of_all_proportion_does_not_become_the_models(tmp_path: Path) -> None:
+    study = make_study(
+        hospitals=NAMES,
+        rounds=1,
+        model=MLP,
+        training=TRAINING,
+        scaling="local",
+        arms={"network_gems": {"public_hospital": "c"}},
+    )
+    kinds = {"a": Hospital, "b": Hospital, "c": Overtuning}
+    sites = {n: kinds[n](small_site(tmp_path, n, twenty_patients())) for n in study.hospitals}
+    outcome = simulate(study, sites)
+    (record,) = outcome.records["network_gems"]
+    assert "not fine-tuned" in record.note
+    assert record.hospitals["c"].outcome == "rejected"
+    assert float(outcome.finals["network_gems"].params.norm()) < 100
 
 
 @pytest.mark.parametrize(
@@ -327,19 +350,6 @@ def test_a_tuned_layer_is_measured_by_the_one_that_was_sent_and_by_weights_of_on
 
 def ball(hospital: str, radius: float = 1.0, accuracy: float = 0.9) -> SentBall:
     return SentBall(hospital, radius, accuracy, 0.8, 20)
-
-
-def test_the_checks_say_who_accepts_and_who_does_not() -> None:
-    found = {
-        "a": OwnCheck(accuracy=0.9, needed=0.8),
-        "b": OwnCheck(accuracy=0.8, needed=0.8),
-        "c": OwnCheck(accuracy=0.25, needed=0.8),
-    }
-    assert refusing(found) == ["c"]
-    good, bad, unchecked = checks_in_words(found, {"d": "away"}).split("; ")
-    assert good.endswith(" a and b")
-    assert re.findall(r"\bc\b|\d\.\d+", bad) == ["c", "0.25", "0.80"]
-    assert unchecked.startswith("d ")
 
 
 # -- Rounds of GEMS that go wrong: sites that send nonsense, a coordinator that is killed ----------

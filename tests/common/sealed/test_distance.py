@@ -42,7 +42,6 @@ from erosion_common.sealed.masks import (
 from erosion_common.sealed.paillier import (
     PaillierKey,
     problem_with_modulus,
-    product_of_powers,
     prove,
 )
 from erosion_common.sealed.phases import SumRules
@@ -94,32 +93,6 @@ def test_no_update_that_is_too_far_passes_for_a_nearer_one() -> None:
     assert ask([3, 4], [3000, 4000]) >= 408.0
     assert ask([3, 4], [-3000, -4000]) >= 408.0
     assert ask([3, 4], [1200, 1600]) == pytest.approx(399.0)
-
-
-def test_decrypting_undoes_encrypting_with_either_noise() -> None:
-    key = paillier_key()
-    for message in (0, 1, 2**64, int(key.public.n) - 1):
-        assert key.decrypt(key.public.encrypt(message, noise())) == message
-        assert key.decrypt(key.public.encrypt(message, key.public.noise())) == message
-
-
-def test_noise_made_with_the_primes_is_an_nth_power_too() -> None:
-    """n-th powers are what decrypts to 0: their (p - 1)(q - 1)-th power modulo n^2 is 1."""
-    key = paillier_key()
-    n = key.public.n
-    for made in (noise(), key.public.noise()):
-        assert 0 < made < n**2
-        assert pow(made, (key.p - 1) * (key.q - 1), n**2) == 1
-
-
-@given(st.lists(st.tuples(st.integers(2, 10**9), st.integers(-(2**31), 2**31)), max_size=40))
-def test_powers_together_are_the_product_of_powers(powers: list[tuple[int, int]]) -> None:
-    modulus = 2**127 - 1
-    expected = 1
-    for base, exponent in powers:
-        expected = expected * pow(base, exponent, modulus) % modulus
-    bases, exponents = [b for b, _ in powers], [e for _, e in powers]
-    assert product_of_powers(bases, exponents, modulus) == expected
 
 
 def test_a_crafted_question_gets_64_bits() -> None:

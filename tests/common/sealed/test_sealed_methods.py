@@ -121,6 +121,13 @@ def test_where_the_user_is_left_alone_a_method_sees_its_update_in_everybodys_pla
         ours, theirs = step.state, expected.state
 
 
+def test_a_sealed_cohort_gives_nothing_of_a_single_update() -> None:
+    made = sealed(cohort(1, *PEERS))
+    for question in (made.gram, made.blocks):
+        with refused(TypeError, "single"):
+            question()
+
+
 def test_the_weights_that_erosion_asks_for_by_hand() -> None:
     """d = 1, 1, 2 and p_d = .1: alpha = .9, .9, .8, and the user's 1 of 3.6."""
     settings = WeightErosion(algorithm="weight_erosion", distance_penalty=0.1, size_penalty=0)
