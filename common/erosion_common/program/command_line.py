@@ -31,18 +31,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def run() -> int:
         # Models, figures and logs are for this account alone, unless the person says otherwise.
-        os.umask(_umask(os.environ.get("EROSION_UMASK", "077")))
+        said = os.environ.get("EROSION_UMASK", "077")
+        if not re.fullmatch("[0-7]{1,4}", said):
+            raise ErosionError(f"EROSION_UMASK = {said!r}; write three octal digits, such as 027.")
+        os.umask(int(said, base=8))
         # Memory holds patients and keys: a fault must not leave it on the disk.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         return handler(options)
 
     return in_words(run, options)
-
-
-def _umask(said: str) -> int:
-    if not re.fullmatch("[0-7]{1,4}", said):
-        raise ErosionError(f"EROSION_UMASK = {said!r}; write three octal digits, such as 027.")
-    return int(said, base=8)
 
 
 class _Version(argparse.Action):

@@ -66,9 +66,15 @@ def _of_forms(
     """The sections of the tables that may stand in one place: shared keys first, each once."""
     done: set[tuple[Model, str]] = set()
     for form in forms:
-        for owner in _owners(form):
+        # The classes that define its keys, the most general one first.
+        known = [c for c in form.__mro__ if issubclass(c, BaseModel)]
+        for owner in (c for c in reversed(known) if c not in (BaseModel, Settings)):
             having = tuple(f for f in forms if issubclass(f, owner))
-            keys = tuple(k for k in form.model_fields if _defined_by(form, k) is owner)
+            keys = tuple(
+                key
+                for key in form.model_fields
+                if owner is next(c for c in form.__mro__ if key in inspect.get_annotations(c))
+            )
             fresh = tuple(k for k in keys if (owner, k) not in done)
             done |= {(owner, k) for k in keys}
             if fresh:
@@ -84,16 +90,6 @@ def _of_forms(
         seen |= {(name, m) for m in todo}
         if todo:
             yield from _of_forms(todo, name, seen)
-
-
-def _owners(form: Model) -> list[Model]:
-    """Return the classes that define its keys, the most general one first."""
-    known = [c for c in form.__mro__ if issubclass(c, BaseModel)]
-    return [c for c in reversed(known) if c not in (BaseModel, Settings)]
-
-
-def _defined_by(form: Model, key: str) -> Model | None:
-    return next((c for c in form.__mro__ if key in inspect.get_annotations(c)), None)
 
 
 def _which(having: Sequence[Model], forms: Sequence[Model]) -> str:

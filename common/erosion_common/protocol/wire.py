@@ -158,13 +158,11 @@ class KnownStudies:
             if study.digest != header.digest:
                 raise AnotherVersion("a study that it reads differently")
         self._studies[header.digest] = study
-        while len(self._studies) > MOST_STUDIES or self._num_characters > MOST_CHARACTERS:
+        sizes = [len(known.canonical_json()) for known in self._studies.values()]
+        while len(sizes) > MOST_STUDIES or sum(sizes) > MOST_CHARACTERS:
             self._studies.popitem(last=False)
+            del sizes[0]
         return study
-
-    @property
-    def _num_characters(self) -> int:
-        return sum(len(study.canonical_json()) for study in self._studies.values())
 
 
 class Encoder:
@@ -417,11 +415,10 @@ def _tensors(record: RecordDict) -> dict[str, Tensor]:
         return {}
     if len(arrays) > MAX_ARRAYS:
         raise WireError(f"{len(arrays)} arrays, at most {MAX_ARRAYS} are accepted")
-    return {name: _tensor(name, array) for name, array in arrays.items()}
-
-
-def _tensor(name: str, array: Array) -> Tensor:
-    try:
-        return to_tensor(array)
-    except ValueError as problem:
-        raise WireError(f"array {name!r} holds {problem}") from None
+    tensors = {}
+    for name, array in arrays.items():
+        try:
+            tensors[name] = to_tensor(array)
+        except ValueError as problem:
+            raise WireError(f"array {name!r} holds {problem}") from None
+    return tensors

@@ -142,7 +142,10 @@ def _undoable(before: RunState, after: RunState, updates: Updates) -> LastRound:
     held = updates.keep(
         Update("before", before.round, before.params, num_samples=1, samples_seen=1)
     )
-    return LastRound(replace(before, params=held.delta), after.lengths, _baseline(after.own_losses))
+    # The loss as it began, or as it mostly was: one that creeps up changes neither.
+    losses = after.own_losses
+    baseline = max(losses[0], median(losses)) if losses else None
+    return LastRound(replace(before, params=held.delta), after.lengths, baseline)
 
 
 def arms_of(ctx: RunContext) -> Iterator[Arm]:
@@ -245,8 +248,3 @@ def _from_before(
         for name, of in lengths.items()
         if any(array in of for array in arrays)
     }
-
-
-def _baseline(losses: Sequence[float]) -> float | None:
-    """Returns the loss as it began, or as it mostly was: one that creeps up changes neither."""
-    return max(losses[0], median(losses)) if losses else None

@@ -3,7 +3,7 @@
 import json
 from math import prod
 
-from erosion_common.algorithms.base import ExpectedReply, TensorSpec
+from erosion_common.algorithms.base import ExpectedReply
 from erosion_common.errors import StudyError
 from erosion_common.learning.models import num_built
 from erosion_common.protocol import wire
@@ -32,15 +32,12 @@ def most_update_bytes(dim: int) -> int:
 
 def most_reply_bytes(expects: ExpectedReply, dim: int) -> int:
     """Returns the most for an answer with this, if the model has `dim` parameters."""
-    update = most_update_bytes(dim) if expects.update else 0
-    tensors = (*expects.tensors.values(), *expects.optional.values())
-    return update + sum(_bytes_of(terms) + FRAMING_BYTES for terms in tensors)
-
-
-def _bytes_of(terms: TensorSpec) -> int:
-    lengths = [length for length in terms.shape if length is not None]
-    values = prod(lengths) if len(lengths) == len(terms.shape) else terms.most_values
-    return values * terms.dtype.itemsize
+    most = most_update_bytes(dim) if expects.update else 0
+    for terms in (*expects.tensors.values(), *expects.optional.values()):
+        is_free = None in terms.shape
+        values = terms.most_values if is_free else prod(n or 0 for n in terms.shape)
+        most += values * terms.dtype.itemsize + FRAMING_BYTES
+    return most
 
 
 def most_head_bytes(study: Study) -> int:

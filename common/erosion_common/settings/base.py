@@ -341,14 +341,11 @@ def _place(model: type[BaseModel], raw: Any, location: Sequence[Any]) -> _Place:
         numbered = in_list and isinstance(part, int) and part < len(value)
         value = value[part] if in_table or numbered else None
         if in_list:
-            key += f"[{_key(value['name'])}]" if _is_named(value) else f"[{_key(part)}]"
+            name = value.get("name") if isinstance(value, Mapping) else None
+            key += f"[{_key(name if isinstance(name, str) else part)}]"
         else:
             key += f".{_key(part)}" if key else _key(part)
     return _Place(key, known_keys, models)
-
-
-def _is_named(value: Any) -> bool:
-    return isinstance(value, Mapping) and isinstance(value.get("name"), str)
 
 
 def models_in(field: FieldInfo) -> list[type[BaseModel]]:

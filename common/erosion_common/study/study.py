@@ -470,7 +470,7 @@ class Study(Settings):
         first = next((n for n in names if n not in candidates), None)
         return (first, candidates) if first is not None else None
 
-    @property
+    @cached_property
     def build_context(self) -> BuildContext:
         """What the study's algorithms are built with."""
         layout = partial(
@@ -531,7 +531,7 @@ class Study(Settings):
     def __copy__(self) -> Self:
         """Drop the identity: what `model_copy` changes is another study."""
         copied = super().__copy__()
-        for made_once in ("identity", "_without_fold"):
+        for made_once in ("identity", "_without_fold", "build_context"):
             copied.__dict__.pop(made_once, None)
         return copied
 

@@ -202,7 +202,9 @@ def find_status(where: Path) -> tuple[Path, Seen]:
     """
     is_site = where.suffix == ".toml" and not where.is_dir()
     folder = _records_of(where) if is_site else where
-    for path in [folder / STATUS_NAME, *([] if is_site else _of_runs(folder))]:
+    # The nearest to now: one from before the clock was set back is not newer than one that lives.
+    runs = sorted(folder.glob(f"*/{STATUS_NAME}"), key=lambda path: abs(seconds_since(path)))
+    for path in [folder / STATUS_NAME, *([] if is_site else runs)]:
         if (seen := read_status_file(path)) is not None:
             return path, seen
     raise RunError(
@@ -225,11 +227,6 @@ def _records_of(site_file: Path) -> Path:
             f"Site file {site_file}: records = {records!r} begins with ~, and that home folder"
             " is not known here. Write the whole path."
         ) from None
-
-
-def _of_runs(folder: Path) -> list[Path]:
-    # The nearest to now: one from before the clock was set back is not newer than one that lives.
-    return sorted(folder.glob(f"*/{STATUS_NAME}"), key=lambda path: abs(seconds_since(path)))
 
 
 class Level(IntEnum):
