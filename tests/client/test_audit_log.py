@@ -22,7 +22,6 @@ from erosion_client.audit import audit_log as audit_log_module
 from erosion_client.audit.audit_log import AuditLog, NotLogged, SiteObservers
 from erosion_client.connection import agent
 from erosion_client.connection import serve as serving
-from erosion_client.connection.site_link import Welcome
 from erosion_client.consent.consent import Consent
 from erosion_common.audit.log_files import full_files, remove_old, verify
 from erosion_common.compression.codec import Compression, compress
@@ -32,19 +31,14 @@ from erosion_common.protocol import wire
 from erosion_common.protocol.frames import LONGEST_REASON
 from erosion_common.protocol.messages import (
     ColumnSummary,
-    DescribeReply,
-    EvaluateReply,
-    EvaluateResult,
-    FeatureSums,
-    FinalMetrics,
     Metrics,
-    Scaling,
     StepReply,
     StepResult,
     SummaryReply,
     TrainReply,
     TrainResult,
 )
+from tests.support.broken_line import BreaksAfterTheWelcome
 from tests.support.said import raises, says
 from tests.support.sent_logs import UPDATE, long_log, reply, request, sent
 from tests.support.small_study import make_study
@@ -157,26 +151,18 @@ def test_a_log_that_was_taken_away_is_not_written_into(tmp_path: Path) -> None:
     assert verify(path).num_lines == 2
 
 
-class Line:
+class Line(BreaksAfterTheWelcome):
     """A connection on which one notice comes."""
 
     def __init__(self) -> None:
+        super().__init__(1)
         self.sent: list[Message] = []
-        self.welcome = Welcome()
 
-    def __enter__(self) -> "Line":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def receive(self, seconds: float) -> Message:
-        del seconds
+    def receive(self, _seconds: float) -> Message:
         notice = wire.Notice(text="the study has ended", final=False, ended=("r",))
         return Message(wire.encode_header(notice), 1, wire.NOTICE)
 
-    def reply(self, request: Message, reply: Message, log_head: str | None = None) -> None:
-        del request, log_head
+    def reply(self, _request: Message, reply: Message, _log_head: str | None) -> None:
         self.sent.append(reply)
 
 
@@ -408,13 +394,8 @@ def test_what_a_request_calls_itself_is_quoted_short_and_printable(tmp_path: Pat
 MANY = {f"code {number:06d}": number for number in range(20_000)}
 MANY_CODES = ColumnSummary(name="sex", kind="category", count=120, missing=0, shares=MANY)
 AGE = ColumnSummary(name="age", kind="number", count=120, missing=0, mean=54.7, deviation=19.03)
-DESCRIBED = FeatureSums(count=(20, 0), total=(900.5, 0.0), squares=(41_000.25, 0.0))
 METRICS = {"num_patients": 30, "accuracy": 0.9375, "log_loss": 0.25}
-INTERVALS = {"intervals": {"accuracy": {"low": 0.8125, "high": 1.0}}}
 ANSWERS = {
-    "describe": wire.encode_header(
-        DescribeReply(hospital="b", num_samples=20, sums=DESCRIBED, software="1")
-    ),
     "summary": wire.encode_header(
         SummaryReply(
             hospital="b",
@@ -452,18 +433,6 @@ ANSWERS = {
                 values={"accuracy": 0.84375, "each": [0.5, {"of": 17}]},
             ),
             {"radii": torch.tensor([2.5, 3.5]), "codes": torch.tensor([7, 9], dtype=torch.uint8)},
-        )
-    ),
-    "evaluate": wire.encode_result(
-        EvaluateResult(
-            EvaluateReply(
-                hospital="a",
-                arms={"local": FinalMetrics.model_validate({**METRICS, **INTERVALS})},
-                comparison=None,
-                scaling=Scaling(mean=(51.5,), deviation=(16.0,)),
-                class_counts={"ill": 14},
-            ),
-            {"local": torch.tensor([[0.15625, -0.5], [2.0, 4.0]])},
         )
     ),
 }

@@ -12,6 +12,7 @@ import torch
 from erosion_client.site_file import Site
 from erosion_client.training.hospital import Hospital
 from erosion_client.training.kept_state import ACROSS_FOLDS, OF_A_RUN, KeptState, Moment, StateKey
+from erosion_common.compression.codec import compress, compress_with_feedback
 from erosion_common.errors import CheckpointError, SiteError
 from erosion_common.protocol import wire
 from erosion_common.protocol.messages import EvaluateRequest, TrainRequest, TrainResult
@@ -293,3 +294,64 @@ def test_the_user_hands_its_personal_model_to_its_own_coordinator(tmp_path: Path
     decoded = wire.decode_evaluate_result(wire.encode_result(result))
     assert torch.equal(decoded.personal["bias"], result.personal["bias"])
     assert decoded.header == result.header
+
+
+def compressing(compression: str) -> Study:
+    return make_study(
+        arms={"fedavg": {}, "scaffold": {}},
+        training={"steps": 3, "batch_size": 4, "learning_rate": 0.1},
+        federation={"compression": compression},
+    )
+
+
+def hospital(folder: Path) -> Hospital:
+    folder.mkdir(exist_ok=True)
+    return Hospital(make_site(folder, twenty_patients(), compute={"state": folder / "state"}))
+
+
+def answer(at: Hospital, number: int, kind: str = "int8", arm: str = "fedavg") -> TrainResult:
+    parameters = 0.1 * torch.randn(DIM, generator=torch.Generator().manual_seed(number))
+    result = at.answer(TrainRequest(compressing(kind), arm, number, parameters, None, "run"))
+    assert isinstance(result, TrainResult)
+    return result
+
+
+def test_an_update_is_what_the_coordinator_will_have(tmp_path: Path) -> None:
+    result = answer(hospital(tmp_path), 1)
+    sent = wire.decode_train_result(wire.encode_result(result), "int8", DIM)
+    assert torch.equal(sent.delta, result.delta)
+    exact = answer(hospital(tmp_path / "other"), 1, "none")
+    assert exact.packed is None
+    assert torch.equal(result.delta, compress(exact.delta, "int8")[0])
+
+
+def test_what_the_first_update_left_over_comes_with_the_second(tmp_path: Path) -> None:
+    compressed, exact = hospital(tmp_path), hospital(tmp_path / "other")
+    error, without = None, []
+    for number in range(1, 7):
+        plain = answer(exact, number, "none").delta
+        expected, _, error = compress_with_feedback(plain, error, "int8")
+        assert torch.equal(answer(compressed, number).delta, expected)
+        without.append(torch.equal(expected, compress(plain, "int8")[0]))
+    assert not all(without)
+
+
+def test_asked_again_it_answers_the_same_also_after_a_restart(tmp_path: Path) -> None:
+    site = hospital(tmp_path)
+    answer(site, 1)
+    second = answer(site, 2)
+    assert torch.equal(answer(site, 2).delta, second.delta)
+    started_anew = hospital(tmp_path)
+    assert torch.equal(answer(started_anew, 2).delta, second.delta)
+
+
+@pytest.mark.parametrize("kind", ["float16", "int8"])
+def test_what_a_method_keeps_is_not_disturbed(tmp_path: Path, kind: str) -> None:
+    compressed, exact = hospital(tmp_path), hospital(tmp_path / "other")
+    for number in (1, 2):
+        got, plain = (
+            answer(at, number, k, "scaffold") for at, k in ((compressed, kind), (exact, "none"))
+        )
+        assert got.attachments.keys() == plain.attachments.keys()
+        for name, tensor in plain.attachments.items():
+            assert torch.equal(got.attachments[name], tensor)

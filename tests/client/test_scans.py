@@ -106,19 +106,6 @@ def test_scans_are_hashed_as_stored(tmp_path: Path, kind: str, has_table: bool) 
     np.testing.assert_array_equal(source.read(other).row_hashes, before)
 
 
-def test_the_middle_of_a_series_is_found_by_position(tmp_path: Path) -> None:
-    for number, z in enumerate([30.0, 10.0, 50.0, 20.0, 40.0]):
-        write_dicom(
-            tmp_path / f"cold/series/{number}.dcm",
-            np.full((6, 8), int(z), np.uint8),
-            ImagePositionPatient=[0, 0, z],
-            ImageOrientationPatient=[1, 0, 0, 0, 1, 0],
-        )
-    found = DicomImages(path=tmp_path, slice="middle").read(GREY)
-    assert found.places == ("cold/series",)
-    assert found.images[0, 0, 0, 0] == 30
-
-
 def test_a_folder_of_several_series_is_refused_until_one_is_named(tmp_path: Path) -> None:
     for name, value in (("scout", 10), ("axial thin", 20)):
         write_dicom(
@@ -204,22 +191,6 @@ def test_what_is_no_dicom_file_is_said(tmp_path: Path) -> None:
 def volume() -> Any:
     """8 to the right, 6 forwards, 5 up: each voxel is 10 times its height."""
     return np.broadcast_to(np.arange(5) * 10.0, (8, 6, 5)).astype(np.float32).copy()
-
-
-def test_a_volume_gives_the_slice_through_its_middle(tmp_path: Path) -> None:
-    write_nifti(tmp_path / "cold/a.nii.gz", volume())
-    flipped = np.diag([1.0, 1, -1, 1])
-    write_nifti(tmp_path / "warm/b.nii", volume()[:, :, ::-1], flipped)
-    found = NiftiImages(path=tmp_path, window=(20, 40), patient_pattern="^(.)").read(GREY)
-    assert found.images.shape == (2, 1, 6, 8)
-    assert (found.images == 128).all()
-    assert found.targets.tolist() == [0, 1]
-    assert found.patients is not None
-    assert found.patients.tolist() == [0, 1]
-    coronal = image(classes=["cold", "warm"], shape=[1, 5, 8])
-    upright = NiftiImages(path=tmp_path, plane="coronal", window=(20, 40)).read(coronal)
-    assert upright.images[0, 0, :, 0].tolist() == [255, 191, 128, 64, 0]  # the top is superior
-    np.testing.assert_array_equal(upright.images[0], upright.images[1])
 
 
 def test_a_volume_without_a_unit_is_shown_from_its_own_percentiles(tmp_path: Path) -> None:
