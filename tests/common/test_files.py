@@ -30,14 +30,6 @@ from tests.support.refusals import refused
 from tests.support.synced import synced
 
 
-def test_an_old_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    write_atomically(file, b"\x00\xff of a long old content")
-    write_atomically(file, "Zürich\n")
-    assert file.read_bytes() == "Zürich\n".encode()
-    assert list(tmp_path.iterdir()) == [file]
-
-
 def test_of_two_programs_that_make_a_file_at_once_the_first_ones_stays(tmp_path: Path) -> None:
     path = tmp_path / "secret.key"
     with replacing(path, mode=0o600, first_stays=True) as slower:

@@ -8,15 +8,13 @@ import pickle
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 
 from erosion_client.audit.audit_log import AuditLog  # noqa: F401 - defines an error of its own
-from erosion_client.dataset.sources.dicom import DicomImages
-from erosion_client.dataset.sources.nifti import NiftiImages
+from erosion_client.dataset.sources.data_source import require
 from erosion_common.errors import DataError, ErosionError, Problem, StudyError
 from erosion_common.protocol.flower import NoAnswer, read_error
 from erosion_common.protocol.frames import LONGEST_REASON
@@ -147,11 +145,6 @@ def test_an_extra_is_installed_by_its_packages(extra: str) -> None:
     assert list(map(Requirement, words)) == list(map(Requirement, EXTRAS[extra]))
 
 
-@pytest.mark.usefixtures("installed")
-def test_the_command_is_quoted_for_a_shell() -> None:
-    assert install_command("sql") == "pip install 'psycopg[binary]>=3.2' 'sqlalchemy>=2.0'"
-
-
 def test_what_only_lies_in_a_folder_installs_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(_name: str) -> Any:
         raise metadata.PackageNotFoundError
@@ -161,16 +154,12 @@ def test_what_only_lies_in_a_folder_installs_from_there(monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize(
-    ("source", "extra", "package"),
-    [(DicomImages, "dicom", "pydicom"), (NiftiImages, "nifti", "nibabel")],
-)
 def test_a_source_without_its_package_says_how_to_install_it(
-    source: Any, extra: str, package: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("erosion_client.dataset.sources.labelled_images.find_spec", lambda _: None)
-    with refused(DataError, f"pip install '{package}>="):
-        source(path=Path("images")).require(package, extra)
+    monkeypatch.setattr("erosion_client.dataset.sources.data_source.find_spec", lambda _: None)
+    with refused(DataError, "pip install 'pydicom>="):
+        require("images", "pydicom", "dicom")
 
 
 # -- Versions ------------------------------------------------------------------------------------

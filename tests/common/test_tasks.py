@@ -37,15 +37,6 @@ def test_balanced_weights_let_each_class_count_alike() -> None:
     assert float(loss(LOGITS[:1], CLASSES[:1])) == pytest.approx(0.75 * log(2))  # in any batch
 
 
-def test_balanced_weights_of_one_class_change_nothing() -> None:
-    alone = torch.tensor([1, 1, 1])
-    loss = classes_of(3, class_weights="balanced").training_loss(alone)
-    outputs = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
-    assert float(loss(outputs, alone)) == pytest.approx(
-        float(classes_of(3).training_loss(alone)(outputs, alone))
-    )
-
-
 def test_class_weights_must_be_one_for_each_class() -> None:
     with refused(ValueError, "class_weights", 3, 2):
         classes_of(2, class_weights=[1, 2, 3])
@@ -144,11 +135,6 @@ def test_the_likelihood_of_what_was_seen_by_hand(time: float, event: int, chance
     assert task.held_out_loss(predicted, targets) == pytest.approx(-log(chance), abs=1e-6)
     bounded = task.patient_losses(predicted.numpy(), targets.double().numpy())
     assert bounded.tolist() == pytest.approx([-log(min(chance, 0.99))])
-
-
-def test_an_untrained_model_of_survival_expects_half_at_the_horizon() -> None:
-    predicted = after_surgery().predictions(torch.zeros(1, 2, dtype=torch.float64))
-    assert predicted.tolist()[0] == pytest.approx([sqrt(0.5), 0.5])
 
 
 def test_the_base_rate_of_survival_is_kaplan_and_meiers() -> None:

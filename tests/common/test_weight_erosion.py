@@ -503,7 +503,3 @@ def test_a_candidate_may_be_a_preset() -> None:
     assert after.arms["weight_erosion"].model_dump() == WeightErosion().model_dump()
     as_it_is = chosen(study, {"weight_erosion": nothing, "local": nothing})
     assert as_it_is.arms == study.arms
-
-
-def test_the_papers_preset_is_what_the_keys_stand_at() -> None:
-    assert WeightErosion(preset="paper").model_dump() == WeightErosion().model_dump()
