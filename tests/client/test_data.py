@@ -1,19 +1,29 @@
 """Tables, and the problems found in them."""
 
+import gzip
 import sqlite3
+from collections.abc import Sequence
 from decimal import Decimal
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from erosion_client.dataset.load import load_patients
-from erosion_client.site_file import Site
+from erosion_client.dataset.load import Patients, load_patients
+from erosion_client.dataset.sources.file_content import CHUNK
+from erosion_client.dataset.sources.table_file import TableFile
+from erosion_client.records.account import dataset_of
+from erosion_client.scaffold.column_profile import read_whole
+from erosion_client.site_file import Site, load_site
 from erosion_common.errors import DataError
-from tests.support.said import says
+from erosion_common.program.command_line import main
+from erosion_common.study.study import Study, load_study
+from tests.support.said import raises, says
 from tests.support.small_study import TASK, make_site, make_study
 
 
@@ -314,3 +324,445 @@ def test_a_header_in_another_unit_than_the_studys_is_asked_about(tmp_path: Path)
     named = {"name": "creatinine (mg/dl)", "range": [0, 25]}
     told = notes_of_header(tmp_path, "Kreatinin [µmol/l]", named)
     assert says(told[0], '"creatinine', 'mg/dl)"', "[data.units]")
+
+
+ROWS = "age,sex,ill\n40,f,0\n50,m,1\n60,f,2\n"
+
+
+def site_of(folder: Path, content: str | bytes, **data: Any) -> Site:
+    raw = content.encode() if isinstance(content, str) else content
+    (folder / "a.csv").write_bytes(raw)
+    return make_site(folder, name="b", data=data)
+
+
+def load(folder: Path, content: str | bytes, **data: Any) -> Patients:
+    return load_patients(site_of(folder, content, **data), make_study())
+
+
+def problem(folder: Path, content: str | bytes, **data: Any) -> str:
+    with pytest.raises(DataError) as raised:
+        load(folder, content, **data)
+    return str(raised.value)
+
+
+def ages(found: Patients) -> list[float]:
+    return [float(age) for age in found.rows[:, 0]]
+
+
+OTHERS = "any of"
+
+
+ENCODED = [
+    ("cp1252", "Größe", "the text is in Windows-1252"),
+    ("cp1252", "âge,prévu,traité à", "the text is in Windows-1252"),
+    ("iso8859-15", "cœur", "the text is in iso8859-15"),
+    ("cp1250", "płeć,wiek,mężczyzna", "the text is in cp1250"),
+    ("cp1250", "věk", OTHERS),
+    ("cp1252", "très", OTHERS),
+    ("cp1251", "возраст", OTHERS),
+    ("koi8-r", "Возраст,Пол", "the text is in koi8-r"),
+    ("cp932", "患者番号,死亡", "the text is in cp932"),
+    ("gb18030", "年龄,性别", OTHERS),
+    ("utf-16", "Größe", "the text is in UTF-16 (detected; encoding sets it)"),
+    ("utf-16-le", "Größe", "UTF-16 without its mark"),
+    ("utf-16-be", "年龄", "UTF-16 without its mark"),
+]
+
+
+@pytest.mark.parametrize(("encoding", "words", "said"), ENCODED)
+def test_an_encoding_is_never_guessed(tmp_path: Path, encoding: str, words: str, said: str) -> None:
+    row = "1," * (words.count(",") + 1) + "40\n"
+    text = f"{words},age\n{3 * row}"
+    (tmp_path / "a.csv").write_bytes(text.encode(encoding))
+    first, *_ = words.split(",")
+    source = TableFile(path=tmp_path / "a.csv")
+    if said.startswith("the text is"):
+        assert said in source.read(()).notes[0]
+        assert source.read(()).header[0] == first
+    else:
+        with raises(DataError, said) as asked:
+            source.read(())
+        assert f'"{encoding}"' in str(asked.value)
+    named = TableFile(path=tmp_path / "a.csv", encoding=encoding).read(())
+    assert named.header[0] == first
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "cp932", "gb18030"])
+@pytest.mark.parametrize("start", ["age,ill,", "age,ill,x\n1,0,", 'age,ill,x\n1,0,"'])
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
+def test_a_cut_off_file(tmp_path: Path, encoding: str, start: str, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    cut = (start + "死亡").encode(encoding)[:-1]
+    path.write_bytes(gzip.compress(cut) if suffix == ".csv.gz" else cut)
+    given = None if encoding.startswith("utf") else encoding
+    with raises(DataError, "middle", "character"):
+        TableFile(path=path, encoding=given).read(["age", "ill", "x"])
+
+
+def test_a_line_of_units_is_no_patient(tmp_path: Path) -> None:
+    assert says(problem(tmp_path, ROWS.replace("ill\n", "ill\nyears,,\n")), "'years'", "line 2")
+
+
+@pytest.mark.parametrize(
+    "text", ["age;ill\n40;0;\n50;1;\n", "age;ill;;\n40;0\n50;1\n", "age;ill;;\n40;0;;\n50;1;;\n"]
+)
+def test_separators_at_the_end_of_lines_are_no_columns(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    table = TableFile(path=tmp_path / "a.csv").read(["age", "ill"])
+    assert table.num_rows == 2
+    assert table.columns["ill"].texts == ("0", "1")
+
+
+def test_drafts_take_the_encoding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = "".join(f"{30 + i % 40};{'fm'[i % 2]};{i // 2 % 2}\n" for i in range(60))
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.csv").write_bytes(f"年龄;sex;死亡\n{rows}".encode("gb18030"))
+    study = ["study", "new", str(tmp_path), "--target", "死亡"]
+    assert main(study) == 4
+    assert "--encoding" in capsys.readouterr().err
+    written = ["--encoding", "gb18030", "--separator", ";"]
+    assert main([*study, *written]) == 0
+    assert "--encoding gb18030" in capsys.readouterr().out
+    (tmp_path / "b.csv").write_bytes(b"")
+    site = ["site", "new", "--study", str(tmp_path / "study.toml"), "--data", str(tmp_path)]
+    assert main([*site, *written]) == 4
+    told = capsys.readouterr().err
+    assert says(told, "b.csv", "empty")
+    assert "a.csv" not in told
+    for name in ("a", "c"):
+        drafted = load_site(tmp_path / f"sites/{name}.toml")
+        assert drafted.data.model_dump()["encoding"] == "gb18030"
+        assert len(load_patients(drafted, load_study(tmp_path / "study.toml")).rows) == 60
+    assert not (tmp_path / "sites/b.toml").exists()
+    with pytest.raises(SystemExit):
+        main([*study, "--encoding", "klingon"])
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_file_is_read_whatever_the_bytes_of_its_name(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"M\udcfcller{suffix}"  # as Python reads the bytes of an old Windows share
+    if suffix == ".csv":
+        path.write_text(ROWS)
+    else:
+        with path.open("wb") as file:
+            pyarrow.parquet.write_table(pyarrow.csv.read_csv(BytesIO(ROWS.encode())), file)
+    site = make_site(tmp_path, name="b", data={"path": path})
+    assert ages(load_patients(site, make_study())) == [40, 50, 60]
+    assert len(dataset_of(site)) == 16
+
+
+def test_an_encoding_can_be_named(tmp_path: Path) -> None:
+    text = "wiek,płeć,ill\n40,kobieta,0\n50,mężczyzna,1\n"
+    data: dict[str, Any] = {
+        "columns": {"age": "wiek", "sex": "płeć"},
+        "values": {"sex": {"kobieta": "f", "mężczyzna": "m"}},
+    }
+    found = load(tmp_path, text.encode("cp1250"), encoding="cp1250", **data)
+    assert found.rows.tolist() == [[40, 0], [50, 1]]
+    message = problem(tmp_path, text.encode("cp1250"), encoding="utf-8", **data)
+    assert says(message, "utf-8", "[data]")
+    with raises(ValueError, "must", "encoding"):
+        site_of(tmp_path, text, encoding="klingon")
+    assert says(problem(tmp_path, ROWS.encode().replace(b"4", b"\0")), "NUL", "characters")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_spreadsheets_line_about_its_separator_is_understood(tmp_path: Path, end: str) -> None:
+    text = ("sep=;\n" + ROWS.replace(",", ";")).replace("\n", end)
+    assert ages(load(tmp_path, text)) == [40, 50, 60]
+    faulty = problem(tmp_path, text.replace("50", "500"))
+    assert says(faulty, "'500'", "line 4")
+
+
+def test_a_line_is_counted_as_an_editor_counts_it(tmp_path: Path) -> None:
+    text = 'age,sex,ill,note\n40,f,0,"one\ntwo"\n\n\n50,m,1,\n600,f,2,\n'
+    assert says(problem(tmp_path, text), "'600'", "line 7")
+    (note,) = load(tmp_path, text.replace("600", "60")).notes
+    assert says(note, "several lines", "line 2", "quotation mark")
+    text = ROWS.replace("50,m,1\n", ",,\n50,m,1\n") + " , ,\n"
+    found = load(tmp_path, text)
+    assert ages(found) == [40, 50, 60]
+    (note,) = found.notes
+    assert says(note, "2 lines", "left out")
+    assert says(problem(tmp_path, text.replace("50,m", "500,m")), "'500'", "line 4")
+    text = "age,sex,ill,name\n40,f,0,A\n,,,B\n50,m,1,C\n"  # who lacks all columns of the study
+    assert says(problem(tmp_path, text), "''", "line 3")
+    rows = "".join(f"{20 + i % 80},{'fm'[i % 2]},{i % 3}\n" for i in range(5_000))
+    assert says(problem(tmp_path, "age,sex,ill\n" + rows + "120.5,f,0\n"), "'120.5'", "line 5002")
+
+
+@pytest.mark.parametrize("word", ["Total", "Summe:", "GESAMT", "Mean"])
+def test_a_last_line_of_totals_is_asked_about(tmp_path: Path, word: str) -> None:
+    text = "id,age,sex,ill\n1,40,f,0\n2,50,m,1\n3,60,f,2\n"
+    text += f"{word},150,,3\n"
+    remedy = "no patient: if so, write footer_lines = 1 under [data]"
+    harmless = load(tmp_path, text.replace("150,,3", "50,f,1"))
+    assert says(harmless.notes, "line 5", repr(word), remedy)
+    assert remedy in problem(tmp_path, text)
+    found = load(tmp_path, text, footer_lines=1)
+    assert ages(found) == [40, 50, 60]
+    assert found.notes == ()
+
+
+MEASURED = [
+    (i, 30 + 7 * i % 50, "fm"[i % 2], round(13 + i % 7 * 0.3, 1), i % 2) for i in range(1, 41)
+]
+
+
+SUM = f"{sum(row[1] for row in MEASURED)},,{sum(row[3] for row in MEASURED):.1f},20"
+
+
+@pytest.mark.parametrize(
+    ("tail", "num"),
+    [
+        (f"Grand Total,{SUM}\n", 1),
+        (f"Gesamtergebnis,{SUM}\n,,,,\n , ,,,\n", 1),
+        ("Total général,2400,,,20\nSource: export of Monday,,,,\n", 2),
+        (",Mittelwert: 61,,,\n,SD 12,,,\n,n = 40,,,\n", 3),
+        ("Mean,61.2,,14.1,0.5\nSD,12.1,,1.5,0.51\nn,40,40,40,40\n", 3),
+        ("Итого,2400,,,20\n", 1),
+        ("Suma końcowa,2400,,,20\n", 1),
+        ("Total (all wards),,,,\n", 1),
+    ],
+)
+def test_totals_at_the_end_are_no_patients(tmp_path: Path, tail: str, num: int) -> None:
+    body = "".join(",".join(map(str, row)) + "\n" for row in MEASURED)
+    path = tmp_path / "a.csv"
+    path.write_text("id,age,sex,hb,ill\n" + body + tail, encoding="utf-8")
+    whole, profiles = read_whole(path)
+    assert (whole.num_rows, whole.footer) == (40, num)
+    (said,) = [note for note in whole.notes if "totals" in note]
+    assert says(said, "footer_lines", f"{num} under", "[data]")
+    assert max(profiles[1].numbers) < 80
+    left = TableFile(path=path, footer_lines=num).read(["age"])
+    assert (left.num_rows, [note for note in left.notes if "totals" in note]) == (40, [])
+
+
+def test_a_word_for_totals_in_a_patients_row_makes_no_totals_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    rows = "".join(f"{i},{i % 50},{'total knee' if i % 3 else 'hip'},M. Sum\n" for i in range(40))
+    for last in ("", "40,50,Total shoulder,A. Total\n", "40,,mean,M. Sum\n41,,mean,M. Sum\n"):
+        earlier = "x,9,mean,M. Sum\n" if "mean" in last else ""
+        path.write_text(f"id,age,operation,doctor\n{earlier}{rows}{last}", encoding="utf-8")
+        assert TableFile(path=path).read(["age"]).footer == 0
+
+
+def test_lines_at_the_end_may_have_other_columns(tmp_path: Path) -> None:
+    text = ROWS + ",,\n\nTotal,150\nPrinted on Monday\n"
+    found = load(tmp_path, text, footer_lines=2)
+    assert ages(found) == [40, 50, 60]
+    assert ages(load(tmp_path, text.replace("Total,150", "70,f,1"), footer_lines=2)) == ages(found)
+    assert says(problem(tmp_path, text, footer_lines=1), "line 7", "2")
+    assert says(problem(tmp_path, text.replace("50,m,1", "50,m"), footer_lines=2), "line 3", "2")
+
+
+def test_a_title_above_the_columns_names_is_told_of(tmp_path: Path) -> None:
+    remedy = "if it is a title, remove what stands above the columns' names"
+    assert says(problem(tmp_path, "Cohort 2024\n\n" + ROWS), "1", remedy)
+    padded = problem(tmp_path, "Cohort 2024,,\n" + ROWS)
+    assert says(padded, "line 1", "3 columns", remedy)
+    assert "odd one" not in problem(tmp_path, ROWS + "70,m\n")
+
+
+def test_rows_of_another_length_are_told_by_line_and_never_shown(tmp_path: Path) -> None:
+    text = ROWS + "\nMiller,secret\n70,m,1,extra,secret\n"
+    message = problem(tmp_path, text)
+    assert says(message, "3 columns", "line 6", "5")
+    assert says(message, '","', "quotes")
+    assert "secret" not in message
+    assert "Miller" not in message
+    many = ROWS + "1,2,3,4\n" * 20
+    assert says(problem(tmp_path, many), "line 9", "4", "15")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (ROWS.replace("50,m", '50,"m') + "70,m,secret\n", 3),
+        # All columns are there, and the patients below would be gone.
+        (ROWS.replace("50,m,1", '50,m,"1') + "70,m,secret\n", 3),
+        ('"', 1),
+    ],
+)
+def test_an_open_quotation_hides_no_patients(tmp_path: Path, text: str, line: int) -> None:
+    message = problem(tmp_path, text)
+    assert "secret" not in message
+    assert says(message, "begins", f"line {line}")
+
+
+def of_column(name: str, **keys: Any) -> Study:
+    """The usual study, with another first feature."""
+    task = make_study().task.model_dump(mode="json")
+    task["features"][0] = {"name": name, **keys}
+    return make_study(task=task)
+
+
+def test_thousands_are_declared_never_guessed(tmp_path: Path) -> None:
+    study = of_column("platelets", range=[10_000, 1_000_000])
+    text = 'platelets,sex,ill\n"150,000",f,0\n"90,500",m,1\n80000,m,1\n'
+
+    def numbers(text: str, **data: Any) -> list[float]:
+        return ages(load_patients(site_of(tmp_path, text, **data), study))
+
+    spaces = text.replace('"150,000"', "150\u202f000").replace('"90,500"', "90 500")
+    german = text.replace('"150,000"', '"150.000,0"').replace('"90,500"', "90.500")
+    for written, thousands in ((text, ","), (spaces, " "), (german, ".")):
+        assert numbers(written, thousands=thousands) == [150_000, 90_500, 80_000]
+    with raises(DataError, "thousands", '","'):
+        numbers(text)
+    with raises(DataError, "'1500,00'", "line 2"):
+        numbers(text.replace("150,000", "1500,00"), thousands=",")
+    with raises(ValueError, "must differ"):
+        site_of(tmp_path, text, thousands=",", decimal=",")
+
+
+def test_points_that_group_thousands_are_no_decimal_points(tmp_path: Path) -> None:
+    text = "cells,sex,ill\n980,f,0\n1.250,m,1\n12.300,m,1\n"
+
+    def numbers(text: str, **data: Any) -> list[float]:
+        return ages(load_patients(site_of(tmp_path, text, **data), of_column("cells")))
+
+    with raises(DataError, '"."', "[data]"):
+        numbers(text)
+    assert numbers(text, thousands=".") == [980, 1250, 12300]
+    assert numbers(text, decimal=".") == [980, 1.25, 12.3]
+    for decimals in (("980.000", "1.250"), ("980", "1.25"), ("5", "1.250"), ("980", "1.253")):
+        plain = text.replace("980", decimals[0]).replace("1.250", decimals[1])
+        plain = plain.replace("12.300", "12.345")
+        assert numbers(plain)[:2] == [float(cell) for cell in decimals]
+
+
+@pytest.mark.parametrize(
+    ("measured", "is_odd"),
+    [
+        (range(100, 340, 8), True),  # a cholesterol: none is near 0
+        (range(80, 200, 4), True),  # a blood pressure
+        (range(1, 61, 2), False),  # days in hospital
+        ([0.002 * number for number in range(1, 31)], False),
+        (range(100, 140, 8), False),  # five doses
+    ],
+)
+def test_a_low_zero_is_asked(tmp_path: Path, measured: Sequence[float], is_odd: bool) -> None:
+    rows = "".join(f"{value},{'fm'[i % 2]},{i % 2}\n" for i, value in enumerate(measured))
+    text = f"cells,sex,ill\n0,f,0\n{rows}0,m,1\n"
+    notes = load_patients(site_of(tmp_path, text), of_column("cells")).notes
+    assert [": '0';" in note for note in notes] == ([True] if is_odd else [])
+
+
+def test_a_number_that_may_mean_not_known_is_told_of(tmp_path: Path) -> None:
+    text = "cells,sex,ill\n5,f,0\n7,m,1\n999,m,1\n-9,m,1\n"
+    (note,) = load_patients(site_of(tmp_path, text), of_column("cells")).notes
+    assert says(note, "'999', '-9'", "[data.values.cells]")
+    text = text.replace("999", "9").replace("-9", "99")
+    mapped = site_of(tmp_path, text, values={"cells": {"99": "8"}})
+    assert not load_patients(mapped, of_column("cells")).notes
+
+
+def test_times_that_seem_to_be_months_are_asked_about(tmp_path: Path) -> None:
+    task: dict[str, object] = {"kind": "tabular", "outcome": "survival", "features": ["age"]}
+    task |= {"target": {"time": "days", "event": "ill"}, "cut_points": [90, 365]}
+    text = "age,days,ill\n" + "".join(f"{30 + i},{i % 36 + 1},{i % 2}\n" for i in range(40))
+    (note,) = load_patients(site_of(tmp_path, text), make_study(task=task)).notes
+    assert says(note, "column days", "100%", "90 to 365", "[data.units]")
+    in_days = site_of(tmp_path, text, units={"days": 30.4})
+    assert not load_patients(in_days, make_study(task=task)).notes
+
+
+@pytest.mark.parametrize(
+    ("cell", "remedy"),
+    [
+        ("<40", "for a value beyond a limit the hospitals should agree on a number"),
+        ("40 years", "write the number without its unit, all in one unit"),
+        ("forty", 'correct it, or map it under [data.values.age] ("" means missing)'),
+    ],
+)
+def test_a_text_has_its_remedy(tmp_path: Path, cell: str, remedy: str) -> None:
+    message = problem(tmp_path, ROWS.replace("50", cell))
+    assert says(message, repr(cell), "line 3", remedy)
+
+
+@pytest.mark.parametrize(
+    "marker",
+    [
+        *("N/A", "#N/A", "<NA>", "NaT", "NULL", "NaN", "na", "?", " ", "\\N", "(null)", ".", ".a"),
+        *("._", "#DIV/0!", "#VALUE!", "#WERT!", "#NV", "1.#QNAN", "NA_integer_"),
+    ],
+)
+def test_what_programs_write_for_nothing_is_missing(tmp_path: Path, marker: str) -> None:
+    site = site_of(tmp_path, ROWS.replace("50", marker))
+    task = make_study().task.model_dump(mode="json")
+    task["features"][0]["missing"] = "impute"
+    found = load_patients(site, make_study(task=task))
+    np.testing.assert_array_equal(found.rows[:, 0], [40, np.nan, 60])
+
+
+@pytest.mark.parametrize(
+    ("classes", "cells"),
+    [
+        (["False", "True"], ["0", "1"]),  # a boolean of Parquet
+        ([False, True], ["false", "TRUE"]),
+        ([0, 1], ["False", "True"]),
+    ],
+)
+def test_booleans_are_1_and_0(tmp_path: Path, classes: list[object], cells: list[str]) -> None:
+    task = {**make_study().task.model_dump(mode="json"), "classes": classes}
+    text = f"age,sex,ill\n40,f,{cells[0]}\n50,m,{cells[1]}\n60,m,{cells[1]}\n"
+    found = load_patients(site_of(tmp_path, text), make_study(task=task))
+    assert found.targets.tolist() == [0, 1, 1]
+    with raises(DataError, "study's", "classes"):
+        load_patients(site_of(tmp_path, text.replace(cells[1], "yes")), make_study(task=task))
+
+
+@pytest.mark.parametrize("length", [300, 3000])  # lines beyond what csv and pyarrow take at first
+@pytest.mark.parametrize(("mark", "given"), [(",", {}), (";", {}), (",", {"separator": ","})])
+def test_long_lines_are_read(tmp_path: Path, length: int, mark: str, given: dict[str, str]) -> None:
+    names = [f"{i}".rjust(length, "g") for i in range(500)]
+    rows = [names, *([f"{i}.25".rjust(length, "0") for i in range(500)] for _ in range(3))]
+    lines = [line.split(",") for line in ROWS.splitlines()]
+    text = "\n".join(mark.join([*line, *row]) for line, row in zip(lines, rows, strict=True))
+    (tmp_path / "a.csv").write_text(text)
+    found = TableFile.model_validate({"path": tmp_path / "a.csv", **given})
+    table = found.read(["age", names[-1]])
+    assert table.columns["age"].texts == ("40", "50", "60")
+    assert [float(value) for value in table.columns[names[-1]].texts] == [499.25]
+
+
+NOTED = "age,sex,ill,note\n" + "40,f,0,\n50,m,1,\n" * 20
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (NOTED + '60,f,2,"' + NOTED * 1000, 42),  # never closed
+        (NOTED + f"\n60,f,2,{'x' * 3 * CHUNK}\n", 43),
+        ('"' + NOTED * 1000, 1),
+        (NOTED + f"60,f,2,{'x' * 140_000}", 42),
+    ],
+)
+def test_a_value_too_long_is_told_by_line(tmp_path: Path, text: str, line: int) -> None:
+    message = problem(tmp_path, text)
+    assert says(message, f"line {line}", "131072")
+    assert says(message, "quotation", "missing")
+
+
+@pytest.mark.parametrize("mark", [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"])
+@pytest.mark.parametrize("header", [None, ["age", "sex", "ill"]])
+def test_a_bom_alone_is_no_table(tmp_path: Path, mark: bytes, header: list[str] | None) -> None:
+    assert "Data file" in problem(tmp_path, mark, header=header)
+
+
+@pytest.mark.parametrize("text", ["age,sex,ill", "age,sex,ill\n", "\n\nage,sex,ill", " "])
+def test_a_header_without_patients_is_said_however_it_ends(tmp_path: Path, text: str) -> None:
+    assert says(problem(tmp_path, text), "header", "patients")
+
+
+@pytest.mark.parametrize("mark", ["é", '"', "", "\r"])
+def test_a_bad_separator_line_is_no_traceback(tmp_path: Path, mark: str) -> None:
+    assert "Data file" in problem(tmp_path, f"sep={mark}\n{ROWS}")
+
+
+def test_japanese_text_in_escapes_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("年齢,ill\n1,0\n2,1\n", encoding="iso2022_jp")
+    with raises(DataError, "iso2022_jp"):
+        TableFile(path=tmp_path / "a.csv").read(())
+    assert TableFile(path=tmp_path / "a.csv", encoding="iso2022_jp").read(()).header[0] == "年齢"

@@ -11,14 +11,13 @@ from PIL import Image
 from torch.nn.functional import cross_entropy
 
 from erosion_client.dataset.local_dataset import LocalDataset
-from erosion_client.dataset.task_checks import warm_up
 from erosion_client.finding import Severity
 from erosion_client.preflight.check import check_compute
 from erosion_client.site_file import Site
 from erosion_client.training.hospital import Hospital
 from erosion_common.errors import Refusal, SiteError
 from erosion_common.learning.local_sgd import Samples, round_generator, train_locally
-from erosion_common.learning.models import build_model, flat_parameters
+from erosion_common.learning.models import build_model
 from erosion_common.protocol.messages import (
     MOST_LOSS,
     EvaluateRequest,
@@ -343,12 +342,3 @@ def test_images_are_trained_on(tmp_path: Path) -> None:
     result = hospital.train(request(study, parameters=torch.zeros(34)))
     assert result.header.metrics is not None
     assert result.header.metrics.num_patients == 4
-
-
-def test_warming_up_changes_neither_the_model_nor_anybodys_draws() -> None:
-    model = build_model(make_study().model, (2,), 2)
-    before, draws = flat_parameters(model).clone(), torch.get_rng_state()
-    warm_up(model, (2,), make_study().training)
-    assert torch.equal(flat_parameters(model), before)
-    assert all(parameter.grad is None for parameter in model.parameters())
-    assert torch.equal(torch.get_rng_state(), draws)

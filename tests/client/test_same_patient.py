@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from sklearn.datasets import load_breast_cancer
 
 from erosion_client.dataset.load import load_patients
 from erosion_client.dataset.local_dataset import LocalDataset
@@ -51,13 +50,6 @@ def test_rows_that_differ_in_one_column_are_named_and_stay_two_patients(column: 
     assert len(found.exact) == 0
     assert found.near.tolist() == [0, 1, 2, 80, 81, 82]
     assert found.num_patients == 83
-
-
-def test_no_patient_of_a_real_table_is_called_a_duplicate() -> None:
-    rows, labels = load_breast_cancer(return_X_y=True)
-    found = same_patient(rows, labels)
-    assert found.num_patients == len(rows)
-    assert not len(found.near)
 
 
 @pytest.mark.parametrize("missing", [np.nan, 0.0])

@@ -15,7 +15,6 @@ import pyarrow.parquet
 import pytest
 
 from erosion_client.dataset.load import KeptPatients, load_patients
-from erosion_client.dataset.sources.data_source import within
 from erosion_client.dataset.sources.databases import DuckdbFiles, SqlQuery
 from erosion_client.finding import Severity
 from erosion_client.site_file import Site
@@ -235,17 +234,6 @@ def test_a_missing_package_is_named(sqlite: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("sqlalchemy.Engine.connect", lacking)
     message = problem_of({"url": f"sqlite:///{sqlite}", "query": "SELECT 1 AS age"})
     assert says(message, "installed", "data.url")
-
-
-def test_work_that_ends_while_it_is_given_up_is_given_up() -> None:
-    given_up = threading.Event()
-
-    def cancel() -> None:
-        given_up.set()
-        raise RuntimeError("cannot operate on a closed database")
-
-    with pytest.raises(TimeoutError):
-        within(0.01, given_up.wait, cancel)
 
 
 def duckdb_site(**data: Any) -> Site:

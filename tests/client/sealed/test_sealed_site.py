@@ -257,32 +257,6 @@ def test_helpers_cannot_be_told_of_another_sum_to_release_a_members_key() -> Non
         script.sites["s5"].unmask(receipts, (forged, script.inbox("s5")))
 
 
-@pytest.mark.parametrize(
-    ("number", "allies", "opened"), [(5, 2, False), (5, 3, True), (7, 2, False), (7, 3, True)]
-)
-def test_a_coordinator_with_two_stories_needs_more_than_a_third_of_the_peers(
-    number: int, allies: int, opened: bool
-) -> None:
-    """Told to some as delivered and to others as lost, s0's update needs t shares of each secret.
-
-    Its own site hears that it delivered, the others either story; who is allied gives both shares.
-    """
-    script = by_hand(number)
-    masked = script.mask(dict.fromkeys(script.measure(), 0.9 / number))
-    receipts = {name: sent.receipt for name, sent in masked.items()}
-    without = {name: receipt for name, receipt in receipts.items() if name != "s0"}
-    honest = NAMES[: number - allies]
-    needed = threshold(len(script.attempt.roster))
-    seeds = keys = allies
-    for name in honest:
-        story = receipts if name == "s0" or seeds < needed else without
-        released = script.sites[name].unmask(story)
-        seeds += "s0" in released.seeds
-        keys += "s0" in released.keys
-        assert not released.seeds.keys() & released.keys.keys()
-    assert (seeds >= needed and keys >= needed) == opened
-
-
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_what_allies_of_the_coordinator_see_in_the_smallest_sum_that_it_can_choose(
     number: int,
