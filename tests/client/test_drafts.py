@@ -682,14 +682,6 @@ def test_letters_with_two_meanings_are_named(tmp_path: Path) -> None:
     assert not found.values
 
 
-def test_merged_cells_of_patients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = "".join(
-        f"{f'p{i // 3}' if i % 3 == 0 else ''},{40 + i % 30},{i % 2}\n" for i in range(90)
-    )
-    drafted(tmp_path, f"patient_id,age,ill\n{rows}", "ill")
-    assert says(capsys.readouterr().out, "patient_id", "60 of 90")
-
-
 DIED = ["No", "no", "Yes", "no", "yes", "YES"]
 
 
@@ -800,15 +792,6 @@ def test_codes_that_are_no_others_subset_are_all_asked_about(tmp_path: Path) -> 
 def test_an_event_may_be_spelt_in_several_ways(tmp_path: Path) -> None:
     task = drafted(tmp_path, spelt_table(), "died", "--time", "days").task.model_dump(mode="json")
     assert (task["target"]["happened"], task["target"]["censored"]) == (["Yes"], ["no"])
-
-
-def test_spellings_of_an_outcome(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = "".join(
-        f"{40 + 7 * i % 41},{['no', 'NO', 'yes', 'Yes'][i % 4]},{['home', 'exitus'][i // 2 % 2]}\n"
-        for i in range(120)
-    )
-    drafted(tmp_path, "age,died,discharge\n" + rows, "died")
-    assert says(capsys.readouterr().out, "discharge", "alone")
 
 
 def test_three_classes_have_no_event(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

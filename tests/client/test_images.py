@@ -230,7 +230,7 @@ def test_an_npz_can_name_the_patient_of_each_image(tmp_path: Path) -> None:
     assert says(problem_of(source.model_copy(update={"patient": "who"})), "array", "'who'")
     short = saved(tmp_path, images=PIXELS, labels=["cat", "dog"], lesion=["a"])
     message = problem_of(short.model_copy(update={"patient": "lesion"}))
-    assert says(message, "1,", "2", "5")
+    assert says(message, "1,", "2")
     for unknown in ("", " ", "nan", np.nan):
         who = np.array([unknown, unknown])
         unsaid = saved(tmp_path, images=PIXELS, labels=["cat", "dog"], lesion=who)

@@ -154,7 +154,7 @@ cells.cell
 budget.rounds | built | columns | cost | delta | dim | fewer | first_mistake(mismatch, 'form')
 fold.cut | fold.number | fold.of | folds[0].of | folds_key(folds) | hospital | in_trials
 key | label | lacking | left | len(request.parameters)
-len(pooled.deviation) | len(pooled.mean) | length | limit | limits.largest_round
+length | limit | limits.largest_round
 limits.max_parameters | limits.max_rounds | limits.min_batch_size | limits.min_cell
 limits.min_class | limits.min_local_steps | limits.min_patients | longest | method | most | name
 needs.rounds | other | parameters.dtype | part | place.round | problem | release.arm

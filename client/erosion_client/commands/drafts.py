@@ -58,7 +58,7 @@ def _run_study(options: argparse.Namespace) -> int:
     from erosion_client.dataset.sources.file_content import stem_of
     from erosion_client.dataset.sources.table_file import TableFile
     from erosion_client.scaffold.column_profile import read_whole
-    from erosion_client.scaffold.column_roles import FIRST, key_to_join_by, telling
+    from erosion_client.scaffold.column_roles import FIRST, key_to_join_by
     from erosion_client.scaffold.study_draft import study_draft
     from erosion_client.scaffold.table_folder import hospital_name, shared_rows, tables_in
     from erosion_common.rounds.bounds import problem_with_heads
@@ -100,7 +100,6 @@ def _run_study(options: argparse.Namespace) -> int:
         user=user,
         file=table,
         time=options.time,
-        telling=telling(read, profiles, options.target, options.time),
     )
     remarks[:0] = joined_remarks
     sources = {

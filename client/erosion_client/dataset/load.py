@@ -172,12 +172,12 @@ def _grouped(source: DataSource, read: Patients, places: Sequence[str], what: st
             action = "dropped"
             kept = np.setdiff1d(kept, found.exact)
         notes.append(
-            f"{_number(found.exact, what)} the same as another one, {action}:"
+            f"{len(found.exact)} {what} are the same as another one, {action}:"
             f" {some(places[row] for row in found.exact.tolist())}"
         )
     if len(found.near):
         notes.append(
-            f"{_number(found.near, what)} nearly the same as another one:"
+            f"{len(found.near)} {what} are nearly the same as another one:"
             f" {some(places[row] for row in found.near.tolist())}; if they are of one patient, let"
             " a patient key say so"
         )
@@ -194,36 +194,25 @@ def _grouped(source: DataSource, read: Patients, places: Sequence[str], what: st
     )
 
 
-def _number(rows: NDArray[np.int64], what: str) -> str:
-    return f"1 of the {what} is" if len(rows) == 1 else f"{len(rows)} {what} are"
-
-
 def checked_for(study: Study, site: Site, patients: Patients) -> Patients:
     """Check that a model can be measured on the user's patients; a peer only gets a note."""
-    seen = 0
-    if site.name == study.user and patients.is_test is not None:  # by the table itself
-        tested, trained_on = (
-            patients.groups[part] for part in (patients.is_test, ~patients.is_test)
-        )
-        seen = len(np.intersect1d(tested, trained_on))
-    if seen:
-        note = (
-            f"{seen} test patients have rows among the training patients, too"
-            " (evaluation.split_column): figures of them are not of new patients"
-        )
-        patients = replace(patients, notes=(*patients.notes, note))
+    notes, is_test, is_user = [*patients.notes], patients.is_test, site.name == study.user
+    if is_user and is_test is not None:  # by the table itself
+        both = np.intersect1d(patients.groups[is_test], patients.groups[~is_test])
+        if len(both):
+            notes.append(
+                f"{len(both)} test patients have rows among the training patients, too"
+                " (evaluation.split_column): figures of them are not of new patients"
+            )
     outcomes = patients.outcomes(study.task)
-    if doubt := study.task.doubt_about(outcomes):
-        patients = replace(patients, notes=(*patients.notes, doubt))
     what = study.task.why_unmeasurable(outcomes)
-    if not what:
-        return patients
-    if site.name == study.user:
+    if what and is_user:
         raise DataError(
             f"{site.data.describe()}: {what}, so there is nothing to measure a model on."
             f" {study.task.unmeasurable_remedy}"
         )
-    return replace(patients, notes=(*patients.notes, what))
+    notes += filter(None, [study.task.doubt_about(outcomes), what])
+    return replace(patients, notes=tuple(notes))
 
 
 _BEGUN, _AFTER = Moment(1), Moment(2)
@@ -305,7 +294,6 @@ class KeptPatients:
 
 
 def _columns(study: Study) -> tuple[str | None, str]:
-    """Return the columns that a study sees."""
     return study.evaluation.split_column, study.task.model_dump_json()
 
 

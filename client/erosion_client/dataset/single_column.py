@@ -74,13 +74,7 @@ def to_be_asked_about(
     values: Mapping[str, float], counts: Mapping[str, int] | None = None
 ) -> tuple[str, ...]:
     """Return the texts of a number column (text -> value) that may mean "not known"."""
-    return odd_among(_fewer(values), counts)
-
-
-def odd_among(
-    values: Mapping[str, float], counts: Mapping[str, int] | None = None
-) -> tuple[str, ...]:
-    """Return the same of a few of its texts."""
+    values = _fewer(values)
     apart = standing_apart(values, counts)
     others = {text: value for text, value in values.items() if text not in apart}
     odd = (_zero_standing_apart(others), _below_zero(others), _heaped(others, counts or {}))
@@ -345,8 +339,20 @@ def suspicion(values: Floats, outcome: OutcomeValues, *, is_category: bool) -> s
     return ""
 
 
-def strength(values: Floats, outcome: OutcomeValues, *, is_category: bool) -> float:
-    """Return the measure of a column (n,), NaN where a value is missing, by cross-validation."""
+def strength(
+    values: Floats,
+    outcome: OutcomeValues,
+    trained: NDArray[np.bool_] | None = None,
+    *,
+    is_category: bool,
+) -> float:
+    """Return the measure of a column (n,), NaN where a value is missing, by cross-validation.
+
+    With `trained` (n,) it is learnt on these rows and measured on the others.
+    """
+    if trained is not None:
+        scores = _predicted(values, outcome.signal, trained, is_category=is_category)
+        return outcome.of(~trained).measured(scores[~trained])
     most = MOST_SURVIVAL if outcome.kind == "survival" else MOST_ROWS
     if len(values) > most:
         kept = np.random.default_rng(0).choice(len(values), most, replace=False)
@@ -358,14 +364,6 @@ def strength(values: Floats, outcome: OutcomeValues, *, is_category: bool) -> fl
         if held.any() and not held.all():
             scores[held] = _predicted(values, signal, ~held, is_category=is_category)[held]
     return outcome.measured(scores)
-
-
-def strength_held_out(
-    values: Floats, outcome: OutcomeValues, trained: NDArray[np.bool_], *, is_category: bool
-) -> float:
-    """Return the same, learnt on the rows `trained` (n,) and measured on the others."""
-    scores = _predicted(values, outcome.signal, trained, is_category=is_category)
-    return outcome.of(~trained).measured(scores[~trained])
 
 
 def _predicted(

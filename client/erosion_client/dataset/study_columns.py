@@ -1,12 +1,9 @@
 """The study's columns as a hospital's table has them, by what its site file declares."""
 
 import difflib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-
-import numpy as np
-from numpy.typing import NDArray
 
 from erosion_client.dataset.column_values import (
     PLAIN_MARKS,
@@ -16,7 +13,6 @@ from erosion_client.dataset.column_values import (
     Parse,
     feature_parser,
     found_decimal,
-    plain_numbers,
     target_parser,
     toml_key,
 )
@@ -24,7 +20,7 @@ from erosion_client.dataset.preparation import NOT_A_DATE, YEARS, time_between
 from erosion_client.dataset.sources.data_source import TableSource
 from erosion_client.dataset.text_table import TextColumn, TextTable
 from erosion_common.settings.names import canonical
-from erosion_common.tasks.features import CategoryFeature, NumberFeature, Range
+from erosion_common.tasks.features import CategoryFeature, NumberFeature
 from erosion_common.tasks.inputs import TabularTask
 from erosion_common.tasks.task import CodedColumn, Task
 
@@ -38,11 +34,8 @@ class StudyColumn:
     name: str
     text: TextColumn | None  # the name in the data; None where there is none
     parse: Parse  # from a text in the data
-    at_once: Callable[[Sequence[str]], NDArray[np.float64]]  # the same of many; NaN: parse it
-    is_number: bool
+    number: NumberFeature | None  # None: it has codes
     can_be_absent: bool  # nothing replaces an outcome, nor a split
-    typical: Range | None  # about the middle half of a number's values; None: not given
-    unit: str  # of a number; "" where not given
 
 
 def study_columns(
@@ -77,24 +70,14 @@ def study_columns(
     columns = (*_features(task), *task.target_columns)
     numbers = {c.name: c for c in columns if isinstance(c, NumberFeature)}
 
-    def at_once(name: str) -> Callable[[Sequence[str]], NDArray[np.float64]]:
-        if name not in numbers or source.value_map(name):
-            return lambda texts: np.full(len(texts), np.nan)
-        written = PLAIN_MARKS if name in source.derive else marks
-        units = source.units.get(name)
-        return partial(plain_numbers, feature=numbers[name], marks=written, unit=units)
-
     features = {feature.name for feature in _features(task)}
     return {
         name: StudyColumn(
             name,
             texts[name],
             _mapped(parse, source, name),
-            at_once(name),
-            name in numbers,
+            numbers.get(name),
             name in features,
-            numbers[name].typical if name in numbers else None,
-            numbers[name].unit if name in numbers else "",
         )
         for name, parse in parsers.items()
     }
@@ -140,7 +123,6 @@ def _text(table: TextTable, source: TableSource, name: str) -> TextColumn | None
 
 
 def _mapped(parse: Parse, source: TableSource, name: str) -> Parse:
-    """Return the parser of the data's own words."""
     meant: Mapping[str, str] = source.value_map(name)
     if name in source.derive:
         wanted = source.derive[name]
@@ -231,7 +213,7 @@ def _of_map(column: StudyColumn, meant: Mapping[str, str]) -> Iterator[str]:
             f"no value that is mapped for {column.name} ({', '.join([*meant][:5])}) is in the data;"
             ' what the data hold goes to the left: "in the data" = "in the study"'
         )
-    for key, value in () if column.is_number else meant.items():
+    for key, value in () if column.number else meant.items():
         is_other = key.casefold() != value.casefold()
         if value in texts and key in texts and is_other and meant.get(value, value) == value != "":
             yield (

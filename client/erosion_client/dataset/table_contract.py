@@ -24,7 +24,7 @@ from erosion_client.dataset.preparation import (
     on_other_rows,
     stand_apart,
 )
-from erosion_client.dataset.single_column import few_of, odd_among
+from erosion_client.dataset.single_column import few_of, to_be_asked_about
 from erosion_client.dataset.sources.data_source import TableSource
 from erosion_client.dataset.study_columns import (
     StudyColumn,
@@ -42,7 +42,7 @@ from erosion_client.scaffold.vocabulary import (
 )
 from erosion_common.errors import DataError
 from erosion_common.support.text import some
-from erosion_common.tasks.features import CategoryMissing, NumberMissing
+from erosion_common.tasks.features import CategoryMissing, NumberFeature, NumberMissing
 from erosion_common.tasks.inputs import TabularTask
 from erosion_common.tasks.task import Targets, Task
 
@@ -161,8 +161,6 @@ def check_targets(
 
 @dataclass(slots=True)
 class _TableCheck:
-    """The problems and notes of one table."""
-
     table: TextTable
     source: TableSource
     study: dict[str, StudyColumn]
@@ -205,20 +203,19 @@ class _TableCheck:
                     " the study say what stands for it (missing), or leave it out"
                 )
             return np.full(self.table.num_rows, np.nan if name in self.source.absent else 0.0)
-        values = column.at_once(column.text.texts)
+        values = np.full(len(column.text.texts), np.nan)
         faulty: dict[Fault, list[int]] = {}  # fault -> indices of its texts
-        for index in np.flatnonzero(np.isnan(values)).tolist():
-            value = column.parse(column.text.texts[index])
+        for index, value in enumerate(map(column.parse, column.text.texts)):
             if not isinstance(value, Fault) and math.isnan(value) and policy == "refuse":
-                value = refused
-            if isinstance(value, Fault):
+                faulty.setdefault(refused, []).append(index)
+            elif isinstance(value, Fault):
                 faulty.setdefault(value, []).append(index)
             else:
                 values[index] = value
         for fault, texts in faulty.items():
             self.problems.append(self._faulty_values(name, column.text, fault, texts))
-        if column.is_number:
-            self._numbers(name, column.text, values)
+        if column.number is not None:
+            self._numbers(column.number, column.text, values)
         return values[column.text.codes]
 
     def features(
@@ -228,17 +225,12 @@ class _TableCheck:
         if not recorded:
             return
         is_missing = np.isnan(np.stack([*recorded.values()], axis=1))
-        if bare := stand_apart(is_missing[~dropped]):
-            self.problems.append(
-                f"{bare} of the {(~dropped).sum()} rows that are used lack nearly every feature"
-                f" ({some(recorded)}), so a model would learn nothing from them: {REMEDY}; else"
-                " fill them in"
-            )
-        elif (bare := int(nearly_bare(is_missing[~dropped]).sum())) > FEWEST_BARE:
-            self.notes.append(
-                f"{bare} of the {(~dropped).sum()} rows that are used lack nearly every feature:"
-                f" {REMEDY}"
-            )
+        bare = int(nearly_bare(is_missing[~dropped]).sum())
+        used = f"{bare} of the {(~dropped).sum()} rows that are used lack nearly every feature"
+        if stand_apart(is_missing[~dropped]):
+            self.problems.append(f"{used} ({some(recorded)}): {REMEDY}; else fill them in")
+        elif bare > FEWEST_BARE:
+            self.notes.append(f"{used}: {REMEDY}")
         elif names := on_other_rows([*recorded], is_missing, ~dropped):
             self.notes.append(
                 f"{some(names)}: nearly no row that is used has a value, and most of those that are"
@@ -260,26 +252,23 @@ class _TableCheck:
         unnamed = [i for i, text in enumerate(column.texts) if text.lower() in MISSING_MARKERS]
         rows = np.flatnonzero(np.isin(column.codes, unnamed)).tolist()
         if rows:
-            where = ", ".join(self.table.place(row) for row in rows[:SHOWN_VALUES])
-            more = f" and {len(rows) - SHOWN_VALUES} more" if len(rows) > SHOWN_VALUES else ""
-            self.problems.append(
-                f"patient key {key!r} is empty on {where}{more}; fill it in, so that it is known"
-                " which rows are of one patient"
-            )
+            where = some(map(self.table.place, rows), most=SHOWN_VALUES)
+            self.problems.append(f"patient key {key!r} is empty on {where}; fill it in")
         return column.codes
 
-    def _numbers(self, name: str, column: TextColumn, values: NDArray[np.float64]) -> None:
+    def _numbers(
+        self, number: NumberFeature, column: TextColumn, values: NDArray[np.float64]
+    ) -> None:
         """Note what is read as numbers (texts,) and may mean something else."""
-        texts = column.texts
+        name, texts = number.name, column.texts
         is_found_out = self.source.decimal is None and self.source.thousands is None
         if is_found_out and groups_by_point(column.written):
             self.problems.append(
-                f"column {name}: such as 980 and 1.250 stand side by side, so the point seems to"
-                ' group thousands; write thousands = "." under [data], or decimal = "." if it does'
-                " not"
+                f"column {name}: 980 and 1.250 stand side by side: if the point groups thousands,"
+                ' write thousands = "." under [data], else decimal = "."'
             )
-        self._typical(name, values[column.codes])
-        self._unit(name)
+        self._typical(number, values[column.codes])
+        self._unit(number)
         self._limits(name, column)
         rows = np.bincount(column.codes, minlength=len(texts))
         asked = ~np.isnan(values)
@@ -290,21 +279,19 @@ class _TableCheck:
         some_of_them = np.flatnonzero(asked)[few_of(values[asked])].tolist()
         known = {texts[index]: float(values[index]) for index in some_of_them}
         counts = {texts[index]: int(rows[index]) for index in some_of_them}
-        if apart := odd_among(known, counts):
-            more = f" and {len(apart) - SHOWN_CODES} more" if len(apart) > SHOWN_CODES else ""
+        if apart := to_be_asked_about(known, counts):
             self.notes.append(
                 f"column {name}: read as measurements, though far from all others:"
-                f" {', '.join(map(repr, apart[:SHOWN_CODES]))}{more}; for “not known” write"
+                f" {some(map(repr, apart), most=SHOWN_CODES)}; for “not known” write"
                 f' "{apart[0]}" = "" under [data.values.{toml_key(name)}]'
             )
 
-    def _typical(self, name: str, values: NDArray[np.float64]) -> None:
+    def _typical(self, number: NumberFeature, values: NDArray[np.float64]) -> None:
         """Note where most values (n,) lie far from the study's typical ones."""
-        typical, known = self.study[name].typical, values[~np.isnan(values)]
-        if typical is None or len(known) < FEWEST_FOR_TYPICAL:
+        name, known = number.name, values[~np.isnan(values)]
+        if number.typical is None or len(known) < FEWEST_FOR_TYPICAL:
             return
-        low, high = typical
-        median = float(np.median(known))
+        (low, high), median = number.typical, float(np.median(known))
         if max(low - median, median - high) > UNTYPICAL * (high - low):
             self.notes.append(
                 f"column {name}: typically {median:.3g}, in the study {low:g} to {high:g}; if it is"
@@ -321,14 +308,14 @@ class _TableCheck:
         if rows:
             self.notes.append(f"column {name}: {rows} values beyond a limit are read as {read}")
 
-    def _unit(self, name: str) -> None:
+    def _unit(self, number: NumberFeature) -> None:
         """Note where a column's header has another unit than the study."""
-        local = self.source.local_name(name)
+        name, local = number.name, self.source.local_name(number.name)
         if name in self.source.units or name in self.source.derive:
             return
-        change = change_of_header(name, local, self.study[name].unit)
+        change = change_of_header(name, local, number.unit)
         if change is not None:
-            wanted = self.study[name].unit or header_unit(name)
+            wanted = number.unit or header_unit(name)
             line = f"{toml_key(name)} = {unit_text(change)}"
             self.notes.append(
                 f"column {name}: the study has it in {wanted}, and the file calls it {local!r}; if"

@@ -50,10 +50,16 @@ class TextColumn:
     def without(self, missing: Collection[str]) -> "TextColumn":
         """Return the column with "" for the texts that are `missing`, compared as codes."""
         texts = ["" if canonical(text) in missing else text for text in self.texts]
-        kept = list(dict.fromkeys(texts))
-        position = {text: index for index, text in enumerate(kept)}
-        merged = np.array([position[text] for text in texts], dtype=np.int64)
-        return TextColumn(tuple(kept), merged[self.codes], self.typed & frozenset(kept))
+        return text_column_of(texts, self.codes, self.typed)
+
+
+def text_column_of(
+    texts: Sequence[str], codes: NDArray[np.int64], typed: frozenset[str] = frozenset()
+) -> TextColumn:
+    """Return the column of these texts, of which some may be equal; `codes`: (n,) into them."""
+    position = {text: index for index, text in enumerate(dict.fromkeys(texts))}
+    merged = np.array([position[text] for text in texts], dtype=np.int64)
+    return TextColumn(tuple(position), merged[codes], typed.intersection(position))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +71,8 @@ class TextTable:
     columns: Mapping[str, TextColumn]  # the wanted ones that exist, by local name
     num_rows: int
     row_word: str  # people's name of a row: the "line" of a CSV, the "row" of a Parquet file
-    first_row: int  # number of the first patient's line or row
     notes: tuple[str, ...] = ()  # what was noticed while reading it
-    numbers: NDArray[np.int64] | None = None  # (n,) of the lines, where some are left out
+    numbers: NDArray[np.int64] | None = None  # (n,) of the lines; None: from 1
     positions: NDArray[np.int64] | None = None  # (n,) of the rows among all in the file, from 0,
     # including those left out; None: none is
     row_hashes: NDArray[np.uint64] | None = None  # (n,) of every column of the row; None: unknown
@@ -89,7 +94,7 @@ class TextTable:
 
     def place(self, index: int) -> str:
         """Return where the patient with this index (from 0) stands in the file."""
-        number = self.first_row + index if self.numbers is None else self.numbers[index]
+        number = index + 1 if self.numbers is None else self.numbers[index]
         return f"{self.row_word} {number}"
 
 
@@ -127,14 +132,9 @@ def text_column(name: str, column: "pa.ChunkedArray") -> TextColumn:
         raise pa.ArrowException(f"column {name!r} is of type {column.type}") from None
     # `fill_null` and `to_numpy` import pandas if it is installed: half a second.
     encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
-    raw = [text or "" for text in encoded.dictionary.to_pylist()]
-    stripped, codes = [text.strip() for text in raw], np.from_dlpack(encoded.indices)
-    texts = raw if stripped == raw and raw.count("") < 2 else list(dict.fromkeys(stripped))
-    if texts is not raw:
-        position = {text: index for index, text in enumerate(texts)}
-        codes = np.array([position[text] for text in stripped], dtype=np.int64)[codes]
+    texts = [(text or "").strip() for text in encoded.dictionary.to_pylist()]
     typed = frozenset(texts) if is_number else frozenset()
-    return TextColumn(tuple(texts), codes.astype(np.int64), typed)
+    return text_column_of(texts, np.from_dlpack(encoded.indices), typed)
 
 
 class ColumnEncoder(dict[str, int]):
@@ -294,7 +294,6 @@ def whole_table(
         kept,
         num_rows,
         row_word,
-        1,
         tuple(notes),
         numbers,
         positions,
@@ -344,7 +343,6 @@ def _is_count(row: Mapping[str, str]) -> bool:
 
 
 def _label(row: Mapping[str, str], found: Mapping[str, TextColumn], end: int) -> str:
-    """Return the label of a row of totals; "" where there is none."""
     statistics, around = _words()
     for name, cell in row.items():
         words = re.findall(r"[^\W\d_]+", _plain(cell))

@@ -2,10 +2,9 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 
@@ -14,9 +13,10 @@ from erosion_client.dataset.column_values import toml_key
 from erosion_client.dataset.single_column import is_code, to_be_asked_about
 from erosion_client.scaffold.column_profile import Profile
 from erosion_client.scaffold.column_roles import (
+    BY_NAME,
     PLAINLY_NONE,
+    is_known_afterwards,
     likely_key,
-    merged_cells,
     repeats,
     rows_of_patients,
     why_no_feature,
@@ -53,11 +53,8 @@ def study_draft(
     user: str,
     file: Path,
     time: str | None = None,
-    telling: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[str, list[str]]:
     """Return the file's text, and what a person should check. Raises DataError.
-
-    `telling`: columns that may be target leakage, and why.
 
     `target` and `time` are existing columns. With `time`, the follow-up time, `target` is whether
     the event happened.
@@ -80,9 +77,10 @@ def study_draft(
         if why := why_no_feature(profile):
             left_out.setdefault(why, []).append(profile.name)
         else:
-            if profile.name in telling:
-                line = f"  # ? {escaped(profile.name)}: {telling[profile.name]}; take it out if it"
-                features.append(f"{line} is known only after the outcome")
+            if is_known_afterwards(profile.name):
+                features.append(
+                    f"  # ? {escaped(profile.name)}: {BY_NAME}; take it out if it is so"
+                )
             features.append(_feature(profile))
             remarks += _remarks(profile)
     remarks += [
@@ -90,13 +88,10 @@ def study_draft(
         for why, names in left_out.items()
         if why not in PLAINLY_NONE
     ]
-    remarks += [
-        f"{name}: {why}; make no feature of it if it is known only afterwards"
-        for name, why in telling.items()
-    ]
+    late = [name for name in by_name if is_known_afterwards(name) and name not in (target, time)]
+    remarks += [f"{name}: {BY_NAME}; make no feature of it if it is so" for name in late]
     remarks += other
     key, num_patients = likely_key(profiles), by_name[target].num_rows
-    remarks += filter(None, [merged_cells(key)])
     if key is not None and repeats(key):
         num_patients = len(key.counts)
         remarks.append(
@@ -185,7 +180,7 @@ def _remarks(profile: Profile) -> list[str]:
     name, counts, found = profile.name, profile.counts, []
     texts = [*profile.limits[:SHOWN], *profile.not_numbers]
     if profile.thousands:
-        texts.append(next(text for text in counts if profile.thousands in text))
+        texts += [text for text in counts if profile.thousands in text][:1]
     if texts:
         rows = sum(counts[text] for text in {*profile.limits, *profile.not_numbers, *texts})
         found.append(f"{name}: {_some([*map(repr, texts)])} ({rows} of {profile.num_rows} rows)")
@@ -196,11 +191,11 @@ def _remarks(profile: Profile) -> list[str]:
     asked = to_be_asked_about(profile.values, counts) if profile.mixed is None else ()
     asked = asked if profile.kind in ("number", "category") else ()
     if unsaid := [*profile.unsaid, *asked]:
-        rows = sum(counts.get(text, 0) for text in unsaid)
-        taken = "left out of the range" if profile.unsaid else f"read as {profile.kind}"
+        rows = sum(counts.get(text, 0) for text in unsaid)  # those that the range holds
+        often = f" ({rows} of {profile.num_rows} rows)" if rows else ", left out of the range"
         found.append(
-            f"{name}: “not known”? {_some([*map(repr, unsaid)])} ({taken}; {rows} of"
-            f" {profile.num_rows} rows): each site file says so ({_missing(unsaid[0], name)})"
+            f"{name}: “not known”? {_some([*map(repr, unsaid)])}{often}; each site file says so"
+            f" ({_missing(unsaid[0], name)})"
         )
     if profile.kind == "category":
         if rare := [text for text, count in counts.items() if count < FEWEST]:
@@ -219,12 +214,10 @@ def _remarks(profile: Profile) -> list[str]:
 
 
 def _missing(text: str, column: str) -> str:
-    """Return the site file's line for a text that means a missing value."""
     return f'{quoted(text)} = "" under [data.values.{toml_key(column)}]'
 
 
 def _other_spellings(profile: Profile) -> str:
-    """Return a remark where a category is spelt in several ways; "" where none is."""
     spelt = one_spelling(profile.counts) if profile.kind == "category" else {}
     others = [f"{quoted(t)} = {quoted(to)}" for t, to in spelt.items() if canonical(t) != to]
     if not others:
@@ -237,7 +230,6 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _short(value: float) -> str:
-    """Return the number with two significant digits."""
     return repr(float(np.format_float_positional(float(f"{value:.2g}"), trim="0")))
 
 
@@ -260,18 +252,15 @@ def outcome_lines(target: Profile) -> tuple[str, list[str]]:
             if not order.is_sure:
                 before = f"# ? {remarks[0]}\n"
         listed = ", ".join(map(quoted, classes))
-        unsaid = [text for text in target.counts if canonical(text) not in classes]
-        if unsaid:
-            listed_words = ", ".join(map(repr, unsaid))
+        if unsaid := [text for text in target.counts if canonical(text) not in classes]:
             remarks.append(
-                f"{target.name}: {listed_words} is no class; each site file says that it is"
-                f" missing ({_missing(unsaid[0], target.name)})"
+                f"{target.name}: {', '.join(map(repr, unsaid))} is no class; each site file says"
+                f" that it is missing ({_missing(unsaid[0], target.name)})"
             )
-        rare = [text for text in told if target.counts[text] < FEWEST]
-        if rare:
+        if rare := [text for text in told if target.counts[text] < FEWEST]:
             remarks.append(
-                f"{target.name}: {', '.join(map(repr, rare[:5]))} are of fewer than {FEWEST}"
-                " patients, too few to measure a model on; see whether classes can be joined"
+                f"{target.name}: {some(map(repr, rare))} are of fewer than {FEWEST} patients, too"
+                " few to measure a model on; see whether classes can be joined"
             )
         return f"{key}\n{before}classes = [{listed}]{which}", remarks
     if target.kind == "number":
@@ -305,14 +294,13 @@ def survival_lines(event: Profile, time: Profile) -> tuple[str, list[str]]:
     cuts = [cut for cut in cuts if cut > 0]  # many may have died at once
     if len(cuts) < 2:
         raise DataError(f"--time {time.name!r} has too few different values for intervals.")
-    unit = quoted(header_unit(time.name))
+    names = f"time = {quoted(time.name)}, event = {quoted(event.name)}"
+    meant = f"happened = [{quoted(codes[1])}], censored = [{quoted(codes[0])}]"
     text = (
         f'outcome = "survival"  # when an event happens\n'
         f"cut_points = [{', '.join(f'{cut:.12g}' for cut in cuts)}]"
         "  # ends of the intervals; nothing is predicted beyond the last\n"
-        f"target = {{ time = {quoted(time.name)}, event = {quoted(event.name)},"
-        f" unit = {unit}, happened = [{quoted(codes[1])}],"
-        f" censored = [{quoted(codes[0])}] }}"
+        f"target = {{ {names}, unit = {quoted(header_unit(time.name))}, {meant} }}"
     )
     remarks = [
         f"{event.name}: {codes[1]!r} is taken for the event; change `happened` if it is not"
@@ -336,7 +324,6 @@ def _is_unknown(text: str, texts: Iterable[str]) -> bool:
 
 
 def _positive(name: str, order: Direction) -> str:
-    """Return the remark about the positive class, and what a person has to do."""
     last = repr(order.codes[1])
     if not order.is_sure:
         return (

@@ -87,7 +87,6 @@ def _texts(source: DataSource) -> TextTable | None:
 
 
 def _hashes(table: TextTable, columns: frozenset[str]) -> tuple[RowHashes, float]:
-    """Return (n,) hashes of rows, and the share of repeated rows."""
     hashes = hashes_of_rows({name: table.columns[name] for name in columns}, table.num_rows)
     return hashes, 1 - len(np.unique(hashes)) / len(hashes)
 

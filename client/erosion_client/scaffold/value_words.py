@@ -80,11 +80,10 @@ def value_map(texts: Sequence[str], known: Sequence[str], understood: Collection
     maps = [{**spelt, **reading} for reading in readings] or [spelt]
     maps = list({tuple(sorted(found.items())): found for found in maps}.values())
     maps.sort(key=lambda found: _doubts(found, texts, understood))
-    chosen = _needed(maps[0], understood)
+    chosen, *turned = (_needed(found, understood) for found in maps)
     if not chosen:
-        turned = (_needed(found, understood) for found in maps[1:])
         return ValueMap(others=tuple(found for found in turned if len(found) == len(texts)))
-    others = tuple(other for found in maps[1:] if (other := _needed(found, understood)) != chosen)
+    others = tuple(other for other in turned if other != chosen)
     contradicts = any(text in understood for text in chosen)
     if others or contradicts or not is_whole:
         return ValueMap(chosen, frozenset(chosen), others)
@@ -163,10 +162,8 @@ def _by_language(
     if not read:
         return []
     found = [coding for coding in languages.values() if coding.keys() >= set(read.values())]
-    return [
-        {text: coding[word] for text, word in read.items() if word in coding}
-        for coding in found or [usual]
-    ]
+    each = found or [usual]
+    return [{text: of[word] for text, word in read.items() if word in of} for of in each]
 
 
 def _in_any(languages: Mapping[str, Coding]) -> Coding:
@@ -280,10 +277,8 @@ def _negates(words: Sequence[str]) -> bool:
     if not words:
         return False
     first, second = words[0], words[1] if len(words) > 1 else ""
-    has_of = second in _outcome_words("of")
-    starts_so = (
-        first in _outcome_words("negations") and (first in _outcome_words("with_of")) == has_of
-    )
+    needs_of, has_of = first in _outcome_words("with_of"), second in _outcome_words("of")
+    starts_so = first in _outcome_words("negations") and needs_of == has_of
     endings = tuple(_outcome_words("endings"))
     ends_so = second != "" and words[-1] in endings
     is_glued = any(word.endswith(endings) and len(word) > _LONG for word in words)

@@ -23,7 +23,10 @@ def words_in(file: str) -> dict[str, Any]:
 
 _WORDS = words_in("vocabulary.toml")
 SAME_WORDS = tuple(map(frozenset, _WORDS["same"]))  # column names as `plain_name` leaves them
-BIRTH, BEGIN, END, DATE = (_WORDS["dates"][key] for key in ("birth", "begin", "end", "date"))
+_DATES = _WORDS["dates"]
+BIRTH, BEGIN, END, DATE, AGE, STAY = (
+    _DATES[key] for key in ("birth", "begin", "end", "date", "age", "stay")
+)
 _KEYS, _PLACE_WORDS = _WORDS["keys"], _WORDS["places"]
 
 

@@ -21,8 +21,8 @@ from erosion_client.dataset.sources.data_source import (
     TableSource,
     check_query,
     entries_of,
-    files_below,
     is_there,
+    not_read,
     require,
     revision_of,
     within,
@@ -111,15 +111,12 @@ class SqlQuery(TableSource):
 
     def check(self) -> Iterator[Finding]:
         """Check that the password can be read, and that the database answers."""
-        if self.password_file is not None and self.password_file.exists():
-            if stat.S_IMODE(self.password_file.stat().st_mode) & 0o077:
-                yield warning(
-                    "password",
-                    f"other accounts of this machine may read {self.password_file}",
-                    f"chmod 600 {quote(str(self.password_file))}",
-                )
+        if (file := self.password_file) is not None and file.exists():
+            if stat.S_IMODE(file.stat().st_mode) & 0o077:
+                wrong = f"other accounts of this machine may read {file}"
+                yield warning("password", wrong, f"chmod 600 {quote(str(file))}")
             else:
-                yield ok("password", f"{self.password_file} can be read by its owner alone")
+                yield ok("password", f"{file} can be read by its owner alone")
         try:
             engine = self._engine()
             self._connection(engine).close()
@@ -263,14 +260,12 @@ class SqlQuery(TableSource):
     def _reason(self, problem: Exception) -> str:
         """Return the driver's first line, which has neither the statement nor the password."""
         origin = getattr(problem, "orig", None) or problem
-        lines = [line.strip() for line in str(origin).splitlines() if line.strip()]
-        reason = lines[0] if lines else "no reason given"
+        reason = next(filter(None, map(str.strip, str(origin).splitlines())), "no reason given")
         password = self._password()
         return (reason.replace(password, "***") if password else reason).rstrip(".")
 
 
 def _cancel(connection: "Connection") -> None:
-    """Ask the driver to cancel its work, where it can."""
     driver = connection.connection.driver_connection
     for name in ("cancel_safe", "cancel", "interrupt"):
         if (stop := getattr(driver, name, None)) is not None:
@@ -374,16 +369,6 @@ class DuckdbFiles(OnDisk, TableSource):
             )
         return files
 
-    def _not_read(self) -> Iterator[str]:
-        """Yield a note of other files in the folder that may be intended as data."""
-        if not self.path.is_dir():
-            return
-        read = set(self._files())
-        others = [str(f.relative_to(self.path)) for f in files_below(self.path) if f not in read]
-        shown = [name for name in others if not Path(name).name.startswith(".")]
-        if shown:
-            yield f"{len(shown)} files in {self.path} are not read: {some(shown)}"
-
     def _rows(self, connection: "DuckDBPyConnection", wanted: set[str]) -> TextTable:
         for file in self._files():
             _check_distinct(connection, file)
@@ -406,12 +391,11 @@ class DuckdbFiles(OnDisk, TableSource):
             columns,
             wanted,
             table.num_rows,
-            notes=() if self.query else tuple(self._not_read()),
+            notes=() if self.query else tuple(not_read(self.path, self._files())),
             footer_lines=None,
         )
 
     def _union(self, connection: "DuckDBPyConnection") -> str:
-        """Return all rows of all files, or of a database's only table. Raises DataError."""
         files = self._files()
         if not files:
             tables = [row[0] for row in connection.execute("SHOW TABLES").fetchall()]

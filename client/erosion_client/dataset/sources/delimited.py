@@ -185,8 +185,6 @@ def table_of_rows(
 
 
 class _Gathered:
-    """A table's rows, by columns, and what is odd about them."""
-
     def __init__(self, width: int, encoders: Sequence[ColumnEncoder]) -> None:
         self.lines: list[int] = []
         self.positions: list[int] = []  # among all rows, including blank lines
@@ -243,7 +241,6 @@ class _Gathered:
 
 
 def _names(named: Row, below: Sequence[Row], row_word: str) -> tuple[list[str], list[str]]:
-    """Return the columns' names, and a note where they seem not to be names."""
     rows = [[str(cell).strip() for cell in row.cells] for row in below]
     names = [str(cell).strip().removeprefix("\ufeff") for cell in named.cells]
     names = _as_wide_as(names, rows)

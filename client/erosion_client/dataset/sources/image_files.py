@@ -3,13 +3,14 @@
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.ImageFile import ImageFile
 from PIL.TiffImagePlugin import BITSPERSAMPLE, TiffImageFile
 from pydantic import Field, model_validator
@@ -45,18 +46,6 @@ from erosion_client.dataset.text_table import (
 from erosion_common.errors import DataError
 from erosion_common.support.text import some
 from erosion_common.tasks.inputs import ImageTask
-
-# Exif's orientations for a camera held on its side (Exif 2.3, 4.6.4 A), and their corrections.
-UPRIGHT = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-ON_ITS_SIDE = (5, 6, 7, 8)
 
 
 class ImageFiles(OnDisk, ImageSource):
@@ -114,11 +103,8 @@ class ImageFiles(OnDisk, ImageSource):
     def _read_folders(self, task: ImageTask) -> LabelledImages:
         scans = scans_by_class(self, self.path, task, _pictures)
         if deeper := [str(path.relative_to(self.path)) for path in scans.paths if path.is_dir()]:
-            problem = (
-                f"{some(deeper)}: folders in the folder of a class are not read; move their"
-                " images up into it"
-            )
-            raise faults(self.path, [problem])
+            wrong = "folders in the folder of a class are not read; move their images up into it"
+            raise faults(self.path, [f"{some(deeper)}: {wrong}"])
         found = read_each(
             self,
             scans,
@@ -136,7 +122,6 @@ def _pictures(folder: Path) -> list[Path]:
 def _picture(
     file: Path, task: ImageTask, resize: Resize, said: int
 ) -> tuple[NDArray[np.uint8], int]:
-    """Return the upright image as (c, h, w), and its row hash. Raises UnusableImageError."""
     try:
         with warnings.catch_warnings():
             # Pillow only warns about an image that unpacks to a huge one; it is never kept in full.
@@ -144,9 +129,8 @@ def _picture(
             image = Image.open(file)
         with image:
             is_deep = _is_deep(image)
-            turn = _orientation(image)  # for which some kinds of file are decoded
-            if resize == "refuse":
-                check_size(image.size[::-1] if turn in ON_ITS_SIDE else image.size, task)
+            if resize == "refuse" and {*image.size} != {*task.shape[-2:]}:  # before it is decoded
+                check_size(image.size, task)
             if image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA"):
                 # Pillow would clip 16-bit pixels to white.
                 raise UnusableImageError(
@@ -163,8 +147,9 @@ def _picture(
             stored = f"{image.mode} {image.size} {image.getpalette()}"
             row_hash = hash_of_image(said, [stored.encode(), image.tobytes()])
             pixels = image.convert("L" if task.shape[0] == 1 else "RGB")
-            upright = pixels.transpose(UPRIGHT[turn]) if turn in UPRIGHT else pixels
-            return fitted(upright, task, resize), row_hash
+            with suppress(Exception):  # of damaged metadata
+                pixels = ImageOps.exif_transpose(pixels)
+            return fitted(pixels, task, resize), row_hash
     except UnusableImageError:
         raise
     except (UnidentifiedImageError, Image.DecompressionBombError):
@@ -188,20 +173,7 @@ def _is_deep(image: Image.Image) -> bool:
     return any(";16" in str(args) for args in coded)
 
 
-def _orientation(image: Image.Image) -> int:
-    """Return the orientation that the camera stored with the pixels; 1: upright."""
-    if image.format == "TIFF":
-        return 1  # Pillow turns these itself
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return int(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except Exception:  # noqa: BLE001 - damaged metadata may raise anything
-        return 1
-
-
 def _read_npz(source: ImageFiles, path: Path, task: ImageTask) -> LabelledImages:
-    """Read the images of an archive. Raises DataError with every problem."""
     (column,) = task.target_columns
     called, target = source.local_name("images"), source.local_name(column.name)
     needed = [called, target, *filter(None, [source.patient])]
@@ -243,7 +215,9 @@ def _read_npz(source: ImageFiles, path: Path, task: ImageTask) -> LabelledImages
     encoder = ColumnEncoder(target, f"Data file {path}")
     encoder.add([*map(str, labels)])
     columns = {target: encoder.column()}
-    table = TextTable(f"Data file {path}", (target,), columns, len(images), "number", 0)
+    numbers = np.arange(len(images))
+    origin = f"Data file {path}"
+    table = TextTable(origin, (target,), columns, len(images), "number", numbers=numbers)
     targets, notes = read_target(table, source, task)
     return LabelledImages(
         np.ascontiguousarray(arranged),
@@ -258,19 +232,11 @@ def _read_npz(source: ImageFiles, path: Path, task: ImageTask) -> LabelledImages
 def _wrong_patients(
     source: ImageSource, shape: tuple[int, ...], patients: Sequence[str], images: NDArray[Any]
 ) -> list[str]:
-    """Return what is wrong with the array of patients."""
     if shape != images.shape[:1]:
-        return [
-            f"{source.patient} is of shape {shape}, images of {images.shape}; give one patient"
-            " for each image"
-        ]
+        return [f"{source.patient} is of shape {shape}; give {len(images)}, one for each image"]
     unnamed = [i for i, name in enumerate(patients) if name.lower() in MISSING_MARKERS]
-    if not unnamed:
-        return []
-    return [
-        f"{source.patient} is empty for {len(unnamed)} images, such as number"
-        f" {unnamed[0]}; fill it in, so that it is known which images are of one patient"
-    ]
+    where = f"{len(unnamed)} images, such as number {unnamed[0]}" if unnamed else ""
+    return [f"{source.patient} is empty for {where}; fill it in"] if unnamed else []
 
 
 def _of_each(
@@ -289,7 +255,6 @@ def _of_each(
 def _wrong_shapes(
     images: NDArray[np.uint8], labels: NDArray[np.generic], name: str, task: ImageTask
 ) -> list[str]:
-    """Return what is wrong with the shapes and types of the arrays."""
     problems = []
     if labels.ndim != 1:
         problems.append(f"{name} are of shape {labels.shape}; give one value per image")

@@ -1,7 +1,7 @@
 """Images with their labels: class folders or a table of labels, and 8-bit pixels of a size."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -24,6 +24,7 @@ from erosion_client.dataset.sources.data_source import (
     OnDisk,
     entries_of,
     is_there,
+    not_read,
 )
 from erosion_client.dataset.sources.table_file import TableFile
 from erosion_client.dataset.table_contract import check_targets
@@ -186,13 +187,6 @@ def faults(path: Path, problems: Sequence[str]) -> FaultyImagesError:
     return FaultyImagesError(message, problems)
 
 
-def not_read(root: Path, names: Sequence[str]) -> Iterator[str]:
-    """Yield a note of files below `root` that may be intended as images and are not read."""
-    if names:
-        files_are = ("files", "are") if len(names) > 1 else ("file", "is")
-        yield f"{len(names)} {files_are[0]} in {root} {files_are[1]} not read: {some(names)}"
-
-
 @dataclass(frozen=True, slots=True)
 class Scans:
     """What is read as one image each: a file, or the folder of a series."""
@@ -220,34 +214,25 @@ def scans_by_class(
     folders = [entry for entry in shown if entry.is_dir()]
     parse, meant = target_parser(column), source.values.get(column.name, {})
     codes = {f.name: parse(meant.get(canonical(f.name), f.name)) for f in folders}
-    problems = [
-        f"folder {name!r} is not of the study's classes; rename it, or map it under"
-        f" [data.values.{column.name}]"
-        for name, code in codes.items()
-        if isinstance(code, Fault) or np.isnan(code)
-    ]
-    if problems:
-        raise faults(root, problems)
+    if unknown := [n for n, code in codes.items() if isinstance(code, Fault) or np.isnan(code)]:
+        remedy = f"rename it, or map it under [data.values.{column.name}]"
+        wrong = f"is not of the study's classes; {remedy}"
+        raise faults(root, [f"folder {name!r} {wrong}" for name in unknown])
     found = [(scan, folder.name) for folder in folders for scan in scans_in(folder)]
     if not found:
-        problem = "it holds no images; make one folder of them per class"
-        raise faults(root, [problem])
+        raise faults(root, ["it holds no images; make one folder of them per class"])
     paths = tuple(scan for scan, _ in found)
     places = tuple(str(path.relative_to(root)) for path in paths)
-    masks = [
-        f"{place} is a mask or a segmentation by its name, and no image; move it to another folder"
-        for path, place in zip(paths, places, strict=True)
-        if MASK.search(path.name.split(".")[0])
-    ]
-    if masks:
-        raise faults(root, masks)
+    if masks := [place for place in places if MASK.search(Path(place).name.split(".")[0])]:
+        wrong = "is a mask or a segmentation by its name, and no image; move it to another folder"
+        raise faults(root, [f"{place} {wrong}" for place in masks])
     return Scans(
         root,
         paths,
         places,
         checked_targets(task, np.array([[codes[name]] for _, name in found], dtype=np.float64)),
         tuple(hash_of_text(name) for _, name in found),
-        tuple(not_read(root, [entry.name for entry in shown if not entry.is_dir()])),
+        tuple(not_read(root, paths)),
     )
 
 
@@ -280,17 +265,10 @@ class ScanFolder(OnDisk, ImageSource):
             )
         if self.labels is None:
             return scans_by_class(self, root, task, scans_in)
-        return _scans_by_table(self, root, self.labels, task, scans_in)
+        return _scans_by_table(self, root, self.labels, task)
 
 
-def _scans_by_table(
-    source: ImageSource,
-    root: Path,
-    labels: Path,
-    task: ImageTask,
-    scans_in: Callable[[Path], list[Path]],
-) -> Scans:
-    """Return the scans that a table of labels names, relative to the root. Raises DataError."""
+def _scans_by_table(source: ImageSource, root: Path, labels: Path, task: ImageTask) -> Scans:
     file_column = source.local_name(FILE_COLUMN)
     (column,) = task.target_columns
     table = TableFile(path=labels).read([file_column, source.local_name(column.name)])
@@ -310,20 +288,10 @@ def _scans_by_table(
     if problems:
         raise faults(labels, problems)
     paths = tuple(root / place for place in places)
-    notes = [*found]
-    # The folder of a scan is named, or one above it; the table itself may lie next to them.
-    named = {path.absolute() for path in (*paths, labels)}
-    others = [
-        path
-        for path in scans_in(root)
-        if path != root and named.isdisjoint((path.absolute(), *path.absolute().parents))
-    ]
-    if others:
-        named_others = some(str(path.relative_to(root)) for path in others)
-        notes.append(f"{len(others)} scans are not in {labels.name}, and not read: {named_others}")
+    notes = (*found, *not_read(root, [*paths, labels]))
     assert table.row_hashes is not None
     said = tuple(table.row_hashes.tolist())
-    return Scans(root, paths, tuple(places), targets, said, tuple(notes))
+    return Scans(root, paths, tuple(places), targets, said, notes)
 
 
 ReadOne = Callable[[Path, str, int], tuple[NDArray[np.uint8], int]]
@@ -396,11 +364,7 @@ def patients_in_names(
     names = [Path(place).name for place in places]
     found = [re.search(pattern, name) for name in names]
     keys = ["" if match is None else match.group(1) or "" for match in found]
-    unnamed = [name for name, key in zip(names, keys, strict=True) if not key]
-    if unnamed:
-        problem = (
-            f"{len(unnamed)} names of files do not fit patient_pattern = {pattern!r}:"
-            f" {', '.join(unnamed[:SHOWN])}; correct it"
-        )
-        raise faults(path, [problem])
+    if unnamed := [name for name, key in zip(names, keys, strict=True) if not key]:
+        wrong = f"{len(unnamed)} names of files do not fit patient_pattern = {pattern!r}"
+        raise faults(path, [f"{wrong}: {some(unnamed)}; correct it"])
     return np.unique(keys, return_inverse=True)[1]

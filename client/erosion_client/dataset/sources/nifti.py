@@ -1,8 +1,7 @@
 """NIfTI volumes, through nibabel: one slice of each as an image, or the whole."""
 
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +21,6 @@ from erosion_client.dataset.sources.labelled_images import (
     check_decoded,
     fitted,
     fitted_volume,
-    not_read,
     patients_in_names,
     read_each,
     windowed,
@@ -80,13 +78,13 @@ class NiftiImages(ScanFolder):
         unsaid: list[str] = []  # volumes without orientation in their headers
 
         def read_one(path: Path, place: str, said: int) -> tuple[NDArray[np.uint8], int]:
-            volume = _volume(path)
-            if self.labels is None and _is_label_map(volume):
+            values, are_integers, says_how_it_lies = _volume(path)
+            if self.labels is None and _is_label_map(values, are_integers=are_integers):
                 raise UnusableImageError(LABEL_MAP)
-            if not volume.says_how_it_lies:
+            if not says_how_it_lies:
                 unsaid.append(place)
-            axial = (np.ascontiguousarray(one).data for one in volume.values.transpose(2, 0, 1))
-            return self._image(volume.values, task), hash_of_image(said, axial)
+            axial = (np.ascontiguousarray(one).data for one in values.transpose(2, 0, 1))
+            return self._image(values, task), hash_of_image(said, axial)
 
         found = read_each(self, scans, task, read_one)
         notes = [*found.notes]
@@ -99,19 +97,10 @@ class NiftiImages(ScanFolder):
         return replace(
             found,
             patients=patients_in_names(self.path, self.patient_pattern, found.places),
-            notes=(*notes, *self._others(scans.paths)),
+            notes=tuple(notes),
         )
 
-    def _others(self, read: Sequence[Path]) -> Iterator[str]:
-        """Yield a note of other files in the folders, such as volumes in another format."""
-        known = {*read, *([] if self.labels is None else [self.labels])}
-        others = [f for f in files_below(self.path) if not _is_volume(f) and f not in known]
-        inside = [f for f in others if self.labels or f.parent != self.path]  # see scans_by_class
-        inside = [f for f in inside if not f.name.startswith(".")]
-        yield from not_read(self.path, [str(f.relative_to(self.path)) for f in inside])
-
     def _image(self, values: NDArray[np.float64], task: ImageTask) -> NDArray[np.uint8]:
-        """Read the slice or volume as the study wants it."""
         window = self.window
         if window == "percentiles":
             low, high = np.percentile(values, PERCENTILES).tolist()
@@ -128,17 +117,12 @@ class NiftiImages(ScanFolder):
         return fitted(image, task, self.resize)
 
 
-@dataclass(frozen=True, slots=True)
-class _Volume:
-    """The content of one file."""
+def _volume(path: Path) -> tuple[NDArray[np.float64], bool, bool]:
+    """Return a volume (x, y, z), its axes to the right, to the front and up.
 
-    values: NDArray[np.float64]  # (x, y, z), the axes to the right, to the front and up
-    is_of_integers: bool  # as stored
-    says_how_it_lies: bool  # else the axes of the format before orientation was stored
-
-
-def _volume(path: Path) -> _Volume:
-    """Read the volume, turned to the standard axes. Raises UnusableImageError."""
+    And whether it is stored as integers, and says how it lies; else its axes are those of the
+    format before orientation was stored. Raises UnusableImageError.
+    """
     import nibabel
 
     try:
@@ -170,12 +154,11 @@ def _volume(path: Path) -> _Volume:
         )
     if max(-values.min(), values.max()) > LARGEST_NUMBER:
         raise UnusableImageError(f"holds values beyond ±{LARGEST_NUMBER:g}; export it again")
-    return _Volume(values, kind in "iu", says)
+    return values, kind in "iu", says
 
 
-def _is_label_map(volume: _Volume) -> bool:
+def _is_label_map(values: NDArray[np.float64], *, are_integers: bool) -> bool:
     """Return whether a volume holds labels: a few whole numbers, of floats 0, 1, 2 and so on."""
-    values = volume.values
     if values.size < FEWEST_VOXELS or values.min() != 0 or values.max() > 255:
         return False
     whole = values.astype(np.uint8)
@@ -183,7 +166,7 @@ def _is_label_map(volume: _Volume) -> bool:
         return False
     found = np.unique(whole).tolist()
     counts_on = found == [*range(len(found))]
-    return (volume.is_of_integers or counts_on) and 2 <= len(found) <= FEW_VALUES
+    return (are_integers or counts_on) and 2 <= len(found) <= FEW_VALUES
 
 
 def _volumes(folder: Path) -> list[Path]:

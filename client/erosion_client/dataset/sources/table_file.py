@@ -147,7 +147,6 @@ def _check_cells(origin: str, num_rows: int, num_columns: int) -> None:
 
 
 def _extent(sheet: IO[bytes]) -> tuple[int, int]:
-    """Return the last row and column of a sheet that have a cell."""
     last_row = last_column = 0
     rest = b""
     while chunk := sheet.read(CHUNK):
@@ -192,10 +191,8 @@ def read_statistics(
         ) from None
     meant = {name: said.variable_value_labels.get(name, {}) for name in found}
     labelled = [name for name, of_values in meant.items() if of_values]
-    notes = []
-    if labelled and not labels:
-        read = 'read as codes, and have labels (value_labels = "labels" reads those)'
-        notes = [f"{some(labelled)}: {read}"]
+    read_as = 'read as codes, and have labels (value_labels = "labels" reads those)'
+    notes = [f"{some(labelled)}: {read_as}"] if labelled and not labels else []
     columns = {
         name: [_plain(meant[name].get(value, value) if labels else value) for value in column]
         for name, column in found.items()
@@ -373,11 +370,13 @@ def _read_table(source: TableFile, wanted: Collection[str]) -> TextTable:
         )
     if not path.is_file():  # a pipe or a device, which may never end
         raise DataError(f"Data file {path} is no ordinary file. Give a file of the patients.")
-    if suffix_of(path) not in (*SUFFIXES, ".zip"):
-        raise _unknown_format(path, suffix_of(path))
-    content = content_of(path)
-    if content.suffix not in SUFFIXES:
-        raise _unknown_format(path, content.suffix)
+    content = content_of(path) if suffix_of(path) in (*SUFFIXES, ".zip") else None
+    if content is None or content.suffix not in SUFFIXES:
+        suffix = (suffix_of(path) if content is None else content.suffix) or "a file without suffix"
+        raise DataError(
+            f"Data file {path}: a table in {suffix} cannot be read; export it as one of"
+            f" {', '.join(SUFFIXES)}, also packed (.csv.gz, .zip)."
+        )
     for key, suffixes in ONLY_OF.items():
         if key in source.model_fields_set and content.suffix not in suffixes:
             raise DataError(
@@ -396,15 +395,7 @@ def _read_table(source: TableFile, wanted: Collection[str]) -> TextTable:
     return table
 
 
-def _unknown_format(path: Path, suffix: str) -> DataError:
-    return DataError(
-        f"Data file {path}: a table in {suffix or 'a file without suffix'} cannot be read; export"
-        f" it as one of {', '.join(SUFFIXES)}, also packed (.csv.gz, .zip)."
-    )
-
-
 def _read(source: TableFile, content: FileContent, wanted: Collection[str]) -> TextTable:
-    """Read a file of any format. Raises DataError, ArrowException, OSError."""
     suffix, origin = content.suffix, source.describe()
     if suffix in PARQUET:
         table = _read_parquet(content, origin, source.footer_lines, wanted)
