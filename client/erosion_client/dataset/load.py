@@ -172,12 +172,12 @@ def _grouped(source: DataSource, read: Patients, places: Sequence[str], what: st
             action = "dropped"
             kept = np.setdiff1d(kept, found.exact)
         notes.append(
-            f"{len(found.exact)} {what} are the same as another one, {action}:"
+            f"{_number(found.exact, what)} the same as another one, {action}:"
             f" {some(places[row] for row in found.exact.tolist())}"
         )
     if len(found.near):
         notes.append(
-            f"{len(found.near)} {what} are nearly the same as another one:"
+            f"{_number(found.near, what)} nearly the same as another one:"
             f" {some(places[row] for row in found.near.tolist())}; if they are of one patient, let"
             " a patient key say so"
         )
@@ -192,6 +192,10 @@ def _grouped(source: DataSource, read: Patients, places: Sequence[str], what: st
         keys=None if read.keys is None else read.keys[kept],
         labels=read.labels[kept],
     )
+
+
+def _number(rows: NDArray[np.int64], what: str) -> str:
+    return f"1 of the {what} is" if len(rows) == 1 else f"{len(rows)} {what} are"
 
 
 def checked_for(study: Study, site: Site, patients: Patients) -> Patients:
