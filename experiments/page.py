@@ -1,28 +1,37 @@
-"""Pages of results: blocks of Markdown, tables of rows by columns, and pictures.
+"""Pages of results: a template in Markdown, tables of rows by columns, and pictures.
 
-A page is drawn from the cells there are. An entry without figures is "", and a table, a section
-or a bullet without any entry is "", too: it is left out.
+A page is drawn from the cells there are. An entry without figures is "", and a table or a list
+without any entry is "", too: the template leaves out what stands on it.
 """
 
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
+from pathlib import Path
 from typing import Any, TypeVar
 
 import matplotlib as mpl
 from cycler import cycler
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.cells import Cell
 
-Block = str | Iterable["Block"]
 Row = TypeVar("Row")
 Column = TypeVar("Column")
 
 AS_WRITTEN = ("#", "|", "!", "- ")  # how a block begins that is no paragraph
+TEMPLATES = Environment(  # the text of each page, `papers/pages/NAME.md`
+    loader=FileSystemLoader(Path(__file__).parent / "papers" / "pages"),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    autoescape=False,
+)
 COLOURS = ("#0b6e99", "#c4541a", "#3c7d3c", "#7a4b9c", "#8a6d1f", "#666666")
 STYLE: Mapping[Any, Any] = {
     "svg.hashsalt": "erosion",  # the same file for the same figures
@@ -43,24 +52,24 @@ class Page:
     pictures: Mapping[str, bytes] = field(default_factory=dict)
 
 
-def page(*blocks: Block, pictures: Mapping[str, bytes] | None = None) -> Page:
-    """Return the page with these blocks, one below the other."""
-    return Page("\n\n".join(_texts(blocks)) + "\n", pictures or {})
+def page(template: str, pictures: Mapping[str, bytes] | None = None, **values: Any) -> Page:
+    """Return the page of a template, filled in with these values; its paragraphs are wrapped."""
+    text = TEMPLATES.get_template(f"{template}.md").render(values)
+    blocks = (block.strip("\n") for block in re.split(r"\n[ \t]*\n", text))
+    return Page(
+        "\n\n".join(_wrapped(block) for block in blocks if block.strip()) + "\n", pictures or {}
+    )
 
 
-def _texts(block: Block) -> Iterator[str]:
-    if not isinstance(block, str):
-        for part in block:
-            yield from _texts(part)
-    elif block.startswith(AS_WRITTEN):
-        yield block.rstrip("\n")
-    elif block:
-        yield textwrap.fill(block, 100, break_long_words=False, break_on_hyphens=False)
+def _wrapped(block: str) -> str:
+    if block.startswith(AS_WRITTEN):
+        return block
+    return textwrap.fill(block, 100, break_long_words=False, break_on_hyphens=False)
 
 
-def section(heading: str, *blocks: Block) -> Block:
-    """Return the blocks below a heading; "" where one of them is empty."""
-    return (heading, *blocks) if all(blocks) else ""
+def joined(blocks: Iterable[str]) -> str:
+    """Return blocks, tables for example, one below the other; empty ones are left out."""
+    return "\n\n".join(filter(None, blocks))
 
 
 def bullets(lines: Iterable[str]) -> str:

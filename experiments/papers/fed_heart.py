@@ -102,34 +102,19 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         for user, figures in found.items()
         for low, high in [wilson(figures["local"]["accuracy"], figures["patients"])]
     )
+    training = load_study(study_path("heart-disease")).training
     return page(
-        "# Fed-Heart-Disease: each hospital as the user",
-        "The patients and columns of FLamby's benchmark. Each arm's number of rounds is chosen on a"
-        " third of the user's training patients. *majority* says the commonest class of the user's"
-        " training patients to everybody; *pooled* is trained on all hospitals' patients in one"
-        " place.",
-        "## Accuracy in percent on FLamby's split",
-        f"Test patients: {patients}. FLamby's figures are means over five seeds of its training,"
-        " ours are of one training. The 95 % binomial interval (Wilson) of the accuracy of training"
-        f" alone: {intervals}. A gap that is small against it is noise.",
-        _why(len(again)) if again else "",
-        by_arm(users, accuracies, ".1f"),
-        "## AUROC on FLamby's split",
-        by_arm(users, of_arms(found, users, ROWS[1:], "auroc"), ".3f"),
-        OTHER_SPLITS.draw(others),
-    )
-
-
-def _why(seeds: int) -> str:
-    published, training = fed_heart_published, load_study(study_path("heart-disease")).training
-    return (
-        f"*Its training repeated* has FLamby's settings: from the random starts of its {seeds}"
-        f" seeds, steps of {published.RATE:g} with {published.BATCH} patients, {published.EPOCHS}"
-        f" epochs of Adam, or for FedAvg {published.ROUNDS} rounds of {published.STEPS} steps of"
-        " SGD. So far as it comes near the published figures, the gap to ours is not of patients or"
-        " columns: after such steps a model is still on its way from its start, with few patients"
-        f" most. Ours starts at 0 and takes steps of {training.learning_rate:g} with"
-        f" {training.batch_size} patients."
+        "fed-heart",
+        patients=patients,
+        intervals=intervals,
+        seeds=len(again),
+        published=fed_heart_published,
+        rate=f"{fed_heart_published.RATE:g}",
+        our_rate=f"{training.learning_rate:g}",
+        our_batch=training.batch_size,
+        accuracies=by_arm(users, accuracies, ".1f"),
+        aurocs=by_arm(users, of_arms(found, users, ROWS[1:], "auroc"), ".3f"),
+        **OTHER_SPLITS.draw(others),
     )
 
 

@@ -143,24 +143,14 @@ def draw(cells: Mapping[str, Cell]) -> Page:
     )
     c_indices = {**PUBLISHED, **flamby.of_arms(found, users, ROWS[1:], "harrell_c")}
     return page(
-        "# Fed-TCGA-BRCA: each region as the user",
-        "Survival with breast cancer; the patients and columns of FLamby's benchmark. Each arm's"
-        " number of rounds is chosen on a third of the user's training patients. *kaplan_meier*"
-        " gives everybody the curve of the user's training patients, and so ranks nobody: its"
-        " C-index is 0.5. *pooled* is trained on all regions' patients in one place. A C-index is"
-        " missing where no two test patients can be compared: none of them died before the other.",
-        "## Harrell's C-index on FLamby's split",
-        f"Test patients, and in brackets how many of them died and how many pairs can be compared:"
-        f" {counts}. A mean over the regions counts each alike, the one with the fewest pairs, too."
-        " FLamby's figures are means over five seeds of its training of a Cox model, ours are of"
-        " one training of a discrete-time model: rows of one program are to be held against each"
-        f" other. The 95 % interval of the C-index of training alone: {intervals}. A gap that is"
-        " small against it is noise.",
-        flamby.by_arm(users, c_indices, ".3f"),
-        "## Integrated Brier score on FLamby's split",
-        "Less is better.",
-        flamby.by_arm(users, flamby.of_arms(found, users, ROWS, "integrated_brier"), ".3f"),
-        OTHER_SPLITS.draw(others),
+        "fed-tcga",
+        counts=counts,
+        intervals=intervals,
+        c_indices=flamby.by_arm(users, c_indices, ".3f"),
+        brier_scores=flamby.by_arm(
+            users, flamby.of_arms(found, users, ROWS, "integrated_brier"), ".3f"
+        ),
+        **OTHER_SPLITS.draw(others),
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from erosion.simulation.simulator import Simulation, simulate, timeless
 from erosion.simulation.testbed import study_path
@@ -21,7 +22,7 @@ from erosion_client.training.hospital import Hospital
 from erosion_common.protocol.messages import EvaluateRequest, FinalMetrics
 from erosion_common.study.study import Study, load_study
 from experiments.cells import Cell, Values
-from experiments.page import Block, grid, named, section, table, where
+from experiments.page import grid, named, table, where
 from experiments.papers.rules import RECOMMENDED, RECOMMENDED_ARM, Arms
 from experiments.tables import (
     about,
@@ -160,15 +161,25 @@ class OtherSplits:
     where_defined: str  # says which splits have it
     test_share: float
 
-    def draw(self, found: Mapping[str, Sequence[Values]]) -> Block:
+    def draw(self, found: Mapping[str, Sequence[Values]]) -> dict[str, Any]:
         """Ours against others for all users with two splits, and every arm for each of them."""
         measured = {user: splits for user, splits in found.items() if len(splits) > 1}
-        return (
-            self._ours_against_others(measured),
-            [self._of_user(user, splits) for user, splits in measured.items()],
-        )
+        return {
+            **self._ours_against_others(measured),
+            "remark": self.remark,
+            "each": [
+                {
+                    "name": user,
+                    "splits": len(splits),
+                    "patients": one_or_range(split["patients"] for split in splits),
+                    "arms": arms,
+                }
+                for user, splits in measured.items()
+                if (arms := self._arms_of_user(splits))
+            ],
+        }
 
-    def _ours_against_others(self, found: Mapping[str, Sequence[Values]]) -> Block:
+    def _ours_against_others(self, found: Mapping[str, Sequence[Values]]) -> dict[str, Any]:
         every = comparisons(
             found, OURS, OTHERS, list(self.compared), test_share=lambda _user: self.test_share
         )
@@ -186,29 +197,25 @@ class OtherSplits:
             for metric, heading in self.compared.items()
             for word in ("better", "worse")
         }
-        return section(
-            "## Ours minus others, over the other splits",
-            f"{self.direction} {about(every)} {self.where_defined}: {splits}.",
-            comparison_table(
+        return {
+            "direction": self.direction,
+            "about": about(every),
+            "where_defined": self.where_defined,
+            "splits": splits,
+            "against": comparison_table(
                 every,
                 lambda one: [one.setting, one.ours],
                 lambda one: f"{self.compared[one.metric]}: {one.other}",
             ),
-            f"Of the {len(OURS) * len(OTHERS)} differences of a hospital in a metric, how many are"
-            " marked:",
-            grid("", named(found), ways, lambda user, way: str(marked[user, *way])),
-        )
+            "comparisons": len(OURS) * len(OTHERS),
+            "marked": grid("", named(found), ways, lambda user, way: str(marked[user, *way])),
+        }
 
-    def _of_user(self, user: str, splits: Sequence[Values]) -> Block:
+    def _arms_of_user(self, splits: Sequence[Values]) -> str:
         """Return every arm's mean over the splits that have a metric."""
 
         def entry(arm: str, metric: str) -> str:
             values = figures_of(splits, arm, metric)
             return in_words(values) if len(values) > 1 else ""
 
-        patients = one_or_range(split["patients"] for split in splits)
-        return section(
-            f"## {user}",
-            f"{len(splits)} splits, {patients} test patients each; ± is one standard {self.remark}",
-            grid("", named(self.rows), self.columns, entry),
-        )
+        return grid("", named(self.rows), self.columns, entry)

@@ -33,7 +33,7 @@ from erosion_common.study.study import Study, load_study
 from erosion_common.tasks.inputs import ImageTask
 from experiments.cells import Cell, CellPlan, Tick, Values, planned
 from experiments.experiment import Experiment
-from experiments.page import Block, Page, bullets, page, section, table, where
+from experiments.page import Page, bullets, joined, page, table, where
 from experiments.papers.rules import RECOMMENDED, RECOMMENDED_ARM, Arms
 from experiments.splits import shipped_study
 from experiments.tables import (
@@ -250,20 +250,13 @@ ByUser = Mapping[str, Mapping[int, Values]]  # user -> split -> figures
 def draw(cells: Mapping[str, Cell]) -> Page:
     """Draw a section for each study of which a cell was run."""
     return page(
-        "# Image studies: real sites and skewed labels",
-        "A small convolutional network trained on the hospitals' pictures, with each hospital as"
-        " the user. Every rule has its defaults; `weight_erosion` is the paper's setting, and"
-        " `evidence_erosion` has `noise_margin = 0`, as it advises for networks. *majority* says to"
-        " everybody how common each class is among the user's training pictures; *local_stopped*"
-        " trains alone for a number of rounds that is chosen on a third of the user's training"
-        " pictures; *pooled* is trained on all hospitals' pictures in one place. AUROC is the mean"
-        " over the classes of the test part, each against the rest. ± is one standard error over"
-        " splits.",
-        (_of_study(study, cells) for study in STUDIES),
+        "image-sites",
+        studies=[of for s in STUDIES if (of := _of_study(s, cells))],
+        fewest=FEWEST_SPLITS,
     )
 
 
-def _of_study(study: str, cells: Mapping[str, Cell]) -> Block:
+def _of_study(study: str, cells: Mapping[str, Cell]) -> dict[str, Any] | None:
     found = {
         user: {
             cell.plan.config["seed"]: cell.figures for cell in where(cells, study=study, user=user)
@@ -272,7 +265,7 @@ def _of_study(study: str, cells: Mapping[str, Cell]) -> Block:
     }
     found = {user: splits for user, splits in found.items() if splits}
     if not found:
-        return ""
+        return None
     shipped = load_study(study_path(study))
     training = shipped.training
     tested = ", ".join(
@@ -283,34 +276,27 @@ def _of_study(study: str, cells: Mapping[str, Cell]) -> Block:
     )
     every = _comparisons(found)
     hospitals = users_of(study)
-    return (
-        f"## {TITLES[study]}",
-        ABOUT[study],
-        f"{shipped.rounds} rounds of {training.steps} steps with {training.batch_size} pictures,"
-        f" learning rate {training.learning_rate:g}. Splits: {tested}.",
-        (_of_metric(metric, found) for metric in METRICS),
-        section(
-            "### Ours minus others",
-            f"{intervals(f'all {len(every)}')} \\*: leaves out 0. Accuracy and AUROC above 0, and"
-            f" log loss below 0, speak for ours. Users with fewer than {FEWEST_SPLITS} splits are"
-            " left out, and so is the mean over users where not all have as many in common.",
-            comparison_table(
-                every,
-                lambda one: [one.setting, one.ours],
-                lambda one: f"{LABELS[one.metric]}: {one.other}",
-            ),
-            f"An interval leaves out 0 in {sum(one.is_clear for one in every)} of {len(every)}"
-            " comparisons.",
-            bullets(_supported(every)),
+    return {
+        "title": TITLES[study],
+        "about": ABOUT[study],
+        "rounds": shipped.rounds,
+        "training": training,
+        "rate": f"{training.learning_rate:g}",
+        "tested": tested,
+        "metrics": joined(_of_metric(metric, found) for metric in METRICS),
+        "intervals": intervals(f"all {len(every)}"),
+        "against": comparison_table(
+            every,
+            lambda one: [one.setting, one.ours],
+            lambda one: f"{LABELS[one.metric]}: {one.other}",
         ),
-        section(
-            "### Weights",
-            "Relative to the user's own, the mean over rounds and splits.",
-            table(["user", "", *hospitals], _weights(hospitals, found)),
-        )
+        "num_clear": sum(one.is_clear for one in every),
+        "comparisons": len(every),
+        "supported": bullets(_supported(every)),
+        "weights": table(["user", "", *hospitals], _weights(hospitals, found))
         if len(hospitals) > 1
         else "",
-    )
+    }
 
 
 def _of_metric(metric: str, found: ByUser) -> str:

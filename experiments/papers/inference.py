@@ -22,7 +22,7 @@ from erosion_common.protocol.messages import TrainRequest
 from erosion_common.study.study import Study
 from experiments.cells import Cell, CellPlan, Tick, Values, planned
 from experiments.experiment import Experiment
-from experiments.page import Page, grid, named, page, picture, where
+from experiments.page import Page, grid, joined, named, page, picture, where
 from experiments.reconstruction import cut_at, fitted, num_among, num_found, solved, swept
 
 SEEDS = 2
@@ -166,22 +166,11 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         return grid(f"records found, by {factor}", series, named(values), entry)
 
     return page(
-        "# What a coordinator can infer from updates",
-        "One hospital of made-up patients with two values each and a coordinator that asks it for"
-        " updates of a logistic regression, as a peer and without differential privacy. A record"
-        " counts as found if both values are within .05 (they spread by 1). *Zero parameters*: from"
-        " the same zero parameters each time, with a tiny rate, the updates are linear equations in"
-        " the records. *Ordinary study*: nothing is crafted; records are fitted by least squares."
-        " Both need to know who is in which mini-batch: with a *public order*, as testbeds have it"
-        " (`compute.public_order = true`), the coordinator does; with the *secret order* of every"
-        " other site it takes the public one for the true one. *Chosen cuts*: parameters that all"
-        " but say on which side of a value a patient lies, moved on a little in every round.",
-        f"![Share of the patients with a record that was found]({FIGURE})",
-        f"Unless a column says otherwise: {USUAL['rounds']} rounds, {USUAL['patients']} patients,"
-        f" {USUAL['steps']} local steps (passes, where a round goes over all patients); means over"
-        f" {SEEDS} seeds.",
-        (table_of(factor, values) for factor, values in FACTORS.items()),
-        pictures={FIGURE: _figure(cells)},
+        "inference",
+        {FIGURE: _figure(cells)},
+        usual=USUAL,
+        seeds=SEEDS,
+        tables=joined(table_of(factor, values) for factor, values in FACTORS.items()),
     )
 
 

@@ -30,7 +30,7 @@ from erosion_common.rounds.records import RoundRecord
 from erosion_common.study.study import Study
 from experiments.cells import Cell, CellPlan, Tick, Values
 from experiments.experiment import Experiment
-from experiments.page import Page, add_legend, bullets, page, picture, section, table
+from experiments.page import Page, add_legend, bullets, page, picture, table
 from experiments.papers.image_sites import HeldImages, without_notes
 from experiments.papers.rules import RECOMMENDED_ARM
 from experiments.splits import after_each_round
@@ -275,41 +275,15 @@ def interval(cell: Cell) -> tuple[float, float]:
 
 def draw(cells: Mapping[str, Cell]) -> Page:
     """Draw a table for each number of agents, figure 2, and tables of the further cells."""
-    majority = ", ".join(f"{commonest_share(name):.2f} ({name})" for name in PATTERNS)
     return page(
-        "# Weight Erosion on MNIST (Gengler, Beaussart and Yuan 2020)",
-        "Table II of the paper: ten digits shared out to 10, 20, 50 or 100 agents in seven"
-        " distributions (A to G), the user is agent 0. Accuracy on the user's test images, which"
-        " are distributed as its training images are: *best* of 30 rounds, as in the paper, with"
-        " its binomial 95 % interval (Wilson), and that of the *last* round, which nobody could"
-        " have chosen by looking. One run each, here and there; one image is 0.1 points. The"
-        " interval is that of a round chosen beforehand: the best of 30 is a little too good for"
-        f" it. Always to name the commonest digit is right in a share of {majority}. Network,"
-        " partition, test images and constants are the authors'.",
-        (
-            section(f"## {agents} agents", _table(cells, agents, place))
-            for place, agents in enumerate(AGENTS)
-        ),
-        "## Against the paper",
-        "Many gaps are of a few images, so that an order is no test of a difference.",
-        bullets(_agreement(cells)),
-        "![Accuracy and mean weight over the rounds](rounds.svg)",
-        section(
-            "## Other settings of Weight Erosion",
-            "The best of all rounds, its interval, and the last round. As published, the authors'"
-            ' code counts a size in mini-batches (`size_unit = "batches"`). Default unit:'
-            ' `size_unit = "seen"`, all else as published. Recommended: `preset = "recommended"`,'
-            " chosen on other data.",
-            _settings(cells),
-            bullets(line for variant in WORDS if (line := _ahead(cells, variant))),
-        ),
-        section(
-            "## Every image at one agent",
-            "Where an agent's share is no whole number of the authors' chunks, their partition"
-            " gives images to several agents; here those settings with every image at one.",
-            _partitions(cells),
-        ),
-        pictures={"rounds.svg": _rounds(cells)},
+        "mnist",
+        {"rounds.svg": _rounds(cells)},
+        majority=", ".join(f"{commonest_share(name):.2f} ({name})" for name in PATTERNS),
+        tables={agents: _table(cells, agents, place) for place, agents in enumerate(AGENTS)},
+        agreement=bullets(_agreement(cells)),
+        settings=_settings(cells),
+        ahead=bullets(line for variant in WORDS if (line := _ahead(cells, variant))),
+        partitions=_partitions(cells),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from erosion_common.study.study import Study
 from experiments.cells import Cell, CellPlan, Tick, Values
 from experiments.experiment import Experiment
-from experiments.page import Block, Page, bullets, grid, named, page, section
+from experiments.page import Page, grid, named, page
 from experiments.papers.rules import (
     RECOMMENDED,
     RECOMMENDED_ARM,
@@ -82,26 +82,18 @@ def draw(cells: Mapping[str, Cell]) -> Page:
     }
     every = by_setting(cells, [*EXPLORED, *STRESS, *UNSEEN])
     return page(
-        "# A last step that makes collaborating safe",
-        "A finish fits a ridge regression of the user's training patients around what the other"
-        " hospitals have learned, and averages it with one that ignores them. Here it follows"
-        " Weight Erosion by the recommended preset, to which the user's update is then not added."
-        " *ridge* is of the user's patients alone, tuned by five folds of these. Log loss of the"
-        " user's test patients; ± is one standard error over splits, which share patients."
-        " Indomethacin's trial, an eighth study of the draft, and Switzerland, where one patient"
-        " of 46 is healthy, are not among them."
-        f" The cells name {NAMED_THEN}, which holds the same files as {FROZEN_AT}: the history was"
-        " written again without others that had come in by mistake.",
-        (
-            _part(heading, {setting: every[setting] for setting in of if setting in every})
+        "personal-finish",
+        frozen_at=FROZEN_AT,
+        named_then=NAMED_THEN,
+        parts=[
+            _part(heading, found)
             for heading, of in parts.items()
-        ),
+            if (found := {setting: every[setting] for setting in of if setting in every})
+        ],
     )
 
 
-def _part(heading: str, found: Found) -> Block:
-    if not found:
-        return ""
+def _part(heading: str, found: Found) -> dict[str, Any]:
     others = [name for name in NAMES if name != RIDGE]
     minus = comparisons(found, others, [RIDGE], test_share=test_share, together=len(found))
     finishes = [one for one in minus if one.ours == FINISH and one.difference]
@@ -110,9 +102,9 @@ def _part(heading: str, found: Found) -> Block:
         for name in others
     }
     worst = max(finishes, key=lambda one: one.difference.mean if one.difference else 0.0)
-    return section(
-        f"## {heading}",
-        grid(
+    return {
+        "heading": heading,
+        "losses": grid(
             "setting, splits",
             {f"{', '.join(setting)}, {len(of)}": of for setting, of in found.items()},
             {**named(NAMES), "slope": "slope", "share alone": "share_alone"},
@@ -122,21 +114,17 @@ def _part(heading: str, found: Found) -> Block:
                 else f"{fmean(one[name] for one in of):.2f}"
             ),
         ),
-        f"Minus the ridge; below 0 is better. {about(minus, 'a column')}",
-        comparison_table(
+        "about": about(minus, "a column"),
+        "minus_ridge": comparison_table(
             minus,
             lambda one: [", ".join(one.setting)],
             lambda one: one.ours,
             last=["mean", *(f"{mean:+.3f}" for mean in means.values())],
         ),
-        bullets(
-            [
-                f"With a finish the mean over these settings is {means[FINISH]:+.3f}, and the worst"
-                f" {worst.difference.mean if worst.difference else 0.0:+.3f}"
-                f" ({', '.join(worst.setting)})."
-            ]
-        ),
-    )
+        "mean": f"{means[FINISH]:+.3f}",
+        "worst": f"{worst.difference.mean if worst.difference else 0.0:+.3f}",
+        "worst_setting": ", ".join(worst.setting),
+    }
 
 
 EXPERIMENT = Experiment(

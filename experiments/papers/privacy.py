@@ -114,24 +114,15 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         for words, other in (("local", "local"), ("itself as shipped", arm))
     }
     return page(
-        "# What differential privacy costs",
-        f"Errors of {patients} test patients and log loss, mean ± one standard error over the first"
-        f" splits of the study `{STUDY}`. With privacy: {ROUNDS} rounds of one step, scaled by the"
-        " user's means and deviations, delta 1e-5, each arm alone with all of epsilon. Without it"
-        " the study is as it is shipped. The other hospitals have about 110 patients each.",
-        grid("arm", named((*ARMS, "local")), COLUMNS, entry),
-        'In the study `weight_erosion` has `preset = "recommended"`: its own output bias starts at'
-        " the base rate without privacy, and where the model starts with it. How many errors it is"
-        " to name the commonest class stands in [which rule wins](../which-rule/README.md).",
-        "## Differences in errors",
-        f"Below 0 the first has fewer. {intervals(f'all {COMPARISONS}')} \\*: leaves out 0. The"
-        " splits share patients. As shipped, a study has more and smaller steps, so that a"
-        " difference from it is not of privacy alone.",
-        grid("", against, COLUMNS, apart),
-        "## The settings of the step",
-        f"Mean errors of `weight_erosion` over {len(TRIAL_SEEDS)} splits that are not among those"
-        " above. What is used above is in bold.",
-        grid(
+        "privacy",
+        patients=patients,
+        study=STUDY,
+        rounds=ROUNDS,
+        arms=grid("arm", named((*ARMS, "local")), COLUMNS, entry),
+        intervals=intervals(f"all {COMPARISONS}"),
+        differences=grid("", against, COLUMNS, apart),
+        trial_splits=len(TRIAL_SEEDS),
+        trials=grid(
             "learning rate, clip norm",
             {f"{rate:g}, {clip:g}": (rate, clip) for rate, clip in TRIED},
             {f"epsilon {epsilon:g}": epsilon for epsilon in EPSILONS},

@@ -153,21 +153,18 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         rows.append([name, in_words(errors, ".2f"), *more, str(len(seeds))])
     patients = one_or_range([f["patients"] for f in reference.values()] or [0])
     timed = [cell.figures for cell in where(cells, timed=ROUNDS_TIMED)]
-    seconds = [median(found[key] for found in timed) for key in TIMED] if timed else []
     head = ["protections", "errors", "more errors than the first", "more log loss", "splits"]
     return page(
-        "# What the protections cost",
-        f"`{ARM}` on the study `{STUDY}`, errors of {patients} test patients, every row over the"
-        " splits that it shares with the first; ± is one standard error.",
-        table(head, rows),
-        "An answer of one hospital took {:.1f} ms of training and {:.1f} ms with approval, budgets"
-        " and log, each of which is on the disk before the answer leaves".format(
-            *(1000 * second for second in seconds)
-        )
-        + f" (median of {ROUNDS_TIMED} rounds, median of {len(timed)} times, on a machine that"
-        " other programs used at the same time)."
+        "protections",
+        arm=ARM,
+        study=STUDY,
+        patients=patients,
+        errors=table(head, rows),
+        milliseconds=[f"{1000 * median(found[key] for found in timed):.1f}" for key in TIMED]
         if timed
-        else "",
+        else [],
+        rounds=ROUNDS_TIMED,
+        times=len(timed),
     )
 
 

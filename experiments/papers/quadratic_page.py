@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from erosion_common.settings.base import validate
 from experiments.cells import Cell, CellPlan, ExperimentError
 from experiments.experiment import Experiment
-from experiments.page import Page, add_legend, grid, page, picture, section, table
+from experiments.page import Page, add_legend, grid, page, picture, table
 from experiments.papers import quadratic
 
 PUBLISHED = {  # of an independent simulation with the constants that are ours
@@ -59,28 +59,16 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         "independent run": lambda cell: _independent(cell, PUBLISHED),
     }
     return page(
-        "# The noisy quadratic model (Chayti et al. 2021)",
-        "One user minimises a quadratic from noisy gradients; N collaborators have an optimum that"
-        " is zeta away in gradient. *Alone* uses the user's gradients, *WGA* averages all of them"
-        " by a fixed weight, *BC* takes off the bias that was seen so far. The paper does not state"
-        " its constants. A steady state is the mean loss of the last third of the rounds, ± one"
-        " standard error over the trials. All curves of as many trials share their noise, so that"
-        f" they differ by less than these errors say. {_constants(curves)}",
-        "![Loss over the rounds and in the steady state](figures.svg)",
-        grid("curve", curves, columns, lambda cell, column: column(cell)),
-        "Exact are for training alone and WGA the variance and the squared bias at its alpha, for"
-        " BC the variance that its recursion leaves as it is; but for terms of the order of eta,"
-        " BC/alone = 1/(N+1) + N/(N+1) beta/(beta + eta a). BC's floor does not depend on zeta:"
-        " only the time to reach it does. With a fixed beta more collaborators help less and less,"
-        " so a linear speed-up needs beta <= eta a / N.",
-        section(
-            "### How BC comes to its floor",
-            "BC begins by rising where the bias is large, for it follows the others until it knows"
-            " their bias. Its expected loss, by the exact recursion of mean and covariance:",
-            _ways(curves),
+        "quadratic",
+        {"figures.svg": _figures(curves)},
+        constants=_constants(curves),
+        curves=grid("curve", curves, columns, lambda cell, column: column(cell)),
+        ways=_ways(curves),
+        tuned_rounds=tuned[0].plan.config["rounds"] if tuned else "",
+        gains=", ".join(
+            f"{cell.figures['gain']:.2f} times with N = {cell.plan.config['collaborators']}"
+            for cell in tuned
         ),
-        _caveat(tuned) if tuned else "",
-        pictures={"figures.svg": _figures(curves)},
     )
 
 
@@ -138,19 +126,6 @@ def _constants(curves: Mapping[str, Cell]) -> str:
     )
 
 
-def _caveat(tuned: Sequence[Cell]) -> str:
-    gains = ", ".join(
-        f"{cell.figures['gain']:.2f} times with N = {cell.plan.config['collaborators']}"
-        for cell in tuned
-    )
-    return (
-        "**With everything tuned.** The floors above are for one fixed step size. If step size,"
-        f" alpha and beta are all tuned for a run of {tuned[0].plan.config['rounds']} rounds from"
-        f" that start, the loss that BC ends with is lower than that of training alone by {gains}"
-        " (exact recursion of mean and covariance, no trials)."
-    )
-
-
 def _figures(cells: Mapping[str, Cell]) -> bytes:
     by_figure = {
         number: [cell for cell in cells.values() if cell.plan.config["figure"] == number]
@@ -200,11 +175,8 @@ def draw_means(cells: Mapping[str, Cell]) -> Page:
         "error, best": ("error", ".4f"),
     }
     return page(
-        "# How much of another population's mean to take (Grimberg et al. 2021)",
-        "The user has 10 draws of deviation 1, the others 100 draws of a population with its mean"
-        " Delta away. The formula's weight is V_0 / (V_0 + V_1 + Delta^2); the measured one has the"
-        " least squared error over 200,000 trials, on a grid of 0.01.",
-        grid(
+        "mean-estimation",
+        means=grid(
             "Delta",
             {f"{cell.plan.config['delta']:g}": cell.figures for cell in cells.values()},
             columns,

@@ -20,7 +20,7 @@ from erosion_common.study.sections import REFERENCES
 from erosion_common.study.study import Study
 from experiments.cells import Cell, CellPlan, Tick, Values, read_cells
 from experiments.experiment import RESULTS, Experiment
-from experiments.page import Page, grid, named, page, section
+from experiments.page import Page, grid, named, page
 from experiments.papers import rules
 from experiments.papers.rules import CONFIRMATION, WHICH_RULE, Setting, plans_of, test_share
 from experiments.splits import figures_of_split, shipped_study
@@ -118,7 +118,6 @@ def minus_ridge(found: Losses) -> list[Comparison[Setting]]:
 def draw(cells: Mapping[str, Cell]) -> Page:
     """Draw the losses, and those of the rules minus the ridge's."""
     found = by_setting(cells)
-    left_out = "; ".join(", ".join(setting) for setting in settings() if setting not in found)
     every = minus_ridge(found)
     columns = dict.fromkeys(one.ours for one in every)
     means = [
@@ -126,30 +125,20 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         for name in columns
     ]
     return page(
-        "# What collaborating has to beat",
-        "A ridge regression and boosted trees of the user's training patients alone, tuned by five"
-        " folds of these, on the splits of [which rule wins](../which-rule/README.md) and of the"
-        " [confirmation](../confirmation/README.md). *Ours* is a slow Weight Erosion with an output"
-        " bias of one's own (which rule wins) and the recommended one (the confirmation). Log loss"
-        " of the user's test patients; ± is one standard error over splits, which share patients."
-        + (
-            f" Left out, because the rules have no such splits yet: {left_out}." if left_out else ""
-        ),
-        grid(
+        "references",
+        left_out="; ".join(", ".join(setting) for setting in settings() if setting not in found),
+        losses=grid(
             "setting, splits",
             {f"{', '.join(setting)}, {len(splits)}": splits for setting, splits in found.items()},
             named(NAMES),
             lambda splits, name: in_words(figures_of(splits, name, "log_loss")),
         ),
-        section(
-            "## Minus the ridge",
-            f"Below 0: better than the ridge. {about(every, 'a column')}",
-            comparison_table(
-                every,
-                lambda one: [", ".join(one.setting)],
-                lambda one: one.ours,
-                last=["mean", *(f"{mean:+.3f}" for mean in means)],
-            ),
+        about=about(every, "a column"),
+        minus_ridge=comparison_table(
+            every,
+            lambda one: [", ".join(one.setting)],
+            lambda one: one.ours,
+            last=["mean", *(f"{mean:+.3f}" for mean in means)],
         ),
     )
 

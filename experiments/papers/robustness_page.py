@@ -9,7 +9,7 @@ from scipy import stats
 
 from experiments.cells import Cell, Values
 from experiments.experiment import Experiment
-from experiments.page import Block, Page, bullets, grid, named, page, where
+from experiments.page import Page, bullets, grid, joined, named, page, where
 from experiments.papers.robustness import (
     ABSENT,
     ATTACKERS,
@@ -136,74 +136,36 @@ def clear_limit(seeds: int, *, comparisons: int) -> float:
     return float(stats.t.ppf(1 - LEVEL / comparisons, seeds - 1)) if seeds > 1 else nan
 
 
-INTRODUCTION = (
-    "What happens to the user's model when one of the other hospitals does harm, for every method"
-    " that a study can name. The studies are those that come with the program; every method runs"
-    f" with its defaults, which for `{ERODING}` are those of its paper: `{RECOMMENDED}` has"
-    ' `preset = "recommended"`. The seed decides the training and the user\'s test patients (in'
-    " breast-cancer also which patient is at which hospital), so the standard errors are about such"
-    " splits, not about other patients.",
-    "In breast-cancer the attacker is `miscoded`: the study has its labels the wrong way round."
-    " Here its labels are put right unless the attack is the label flip, so without an attack it is"
-    " an honest hospital with the user's own population. In heart-disease it is `hungary`, the peer"
-    " with the most patients, which methods that weight by patients trust most.",
-    "Three references stand next to the attacks: no attack; the attacker absent, which is what a"
-    f" perfect defence would leave; and the method `{ALONE}`, which hears nobody. A user is called"
-    " harmed where its log loss is above that with the attacker absent, and worse than alone where"
-    f" it is above that of `{ALONE}`, by Student's one-sided test of the paired differences over"
-    f" the seeds, at {100 * LEVEL:g} % for all comparisons of a study together (Bonferroni). With"
-    " few seeds hardly anything passes it: not being called harmed is no proof of safety. A mean"
-    f" harm of more than {NOTABLE:g} that does not pass is listed as unclear. ± is one standard"
-    " error over the seeds. How accurate it is to name the commonest class stands in [which rule"
-    " wins](../which-rule/README.md).",
-    "The attacker hears all updates of the round before it sends its own. What a method sends with"
-    " the update (SCAFFOLD's control variate, FedLin's gradient, the noise of"
-    f" `{CLAIM_ONLY}`) stays honest, except with the free rider and the claimed noise. Nobody lies"
-    " about its number of patients, to which methods that weight by it would be open; and neither"
-    " study sets `federation.max_update_norm`, which rejects long updates.",
-)
-
-
 def draw(cells: Mapping[str, Cell]) -> Page:
     """Draw who fails under which attack, and all figures behind that."""
     found = [summarise(study, cells) for study in ATTACKERS]
     return page(
-        "# One harmful hospital",
-        INTRODUCTION,
-        "The attacker ...",
-        bullets(f"{attack.title}: {attack.explanation}" for attack in ATTACKS.values()),
-        (_of_study(summary) for summary in found if summary.seeds),
+        "robustness",
+        eroding=ERODING,
+        recommended=RECOMMENDED,
+        alone=ALONE,
+        claim_only=CLAIM_ONLY,
+        level=f"{100 * LEVEL:g}",
+        notable=f"{NOTABLE:g}",
+        attacks=bullets(f"{attack.title}: {attack.explanation}" for attack in ATTACKS.values()),
+        studies=[_of_study(summary) for summary in found if summary.seeds],
     )
 
 
-def _of_study(summary: Summary) -> Block:
-    attacker = ATTACKERS[summary.study]
-
+def _of_study(summary: Summary) -> Mapping[str, str]:
     def over_seeds(figure: str) -> str:
         return _by_method(summary, lambda row: in_words([of[figure] for of in row.figures]))
 
-    return (
-        f"## {summary.study}",
-        _about(summary),
-        "### Who fails",
-        "In brackets: how much the log loss is above that with the attacker absent, and in the last"
-        f" column above that of the user alone. Without an attack, harm means that an honest"
-        f" `{attacker}` makes the model worse.",
-        _failures(summary),
-        "### Log loss of the user",
-        over_seeds("log_loss"),
-        "### Accuracy of the user",
-        over_seeds("accuracy"),
-        "### When Weight Erosion takes a weight to zero",
-        "The median round over the seeds in which the weight reached zero, the earliest and the"
-        " latest, and how many seeds those are. A weight of zero never rises again.",
-        (_erosion(summary, method) for method in (ERODING, RECOMMENDED)),
-        "### The attacker's weight at the end",
-        "Relative to the user's own update, which counts 1 (or, where a rule leaves that out, to"
-        " the largest); the median over the seeds, – where none is known. Coordinate rules say for"
-        " how much of the model a hospital's value was used.",
-        _by_method(summary, _weight),
-    )
+    return {
+        "name": summary.study,
+        "attacker": ATTACKERS[summary.study],
+        "about": _about(summary),
+        "failures": _failures(summary),
+        "log_loss": over_seeds("log_loss"),
+        "accuracy": over_seeds("accuracy"),
+        "erosion": joined(_erosion(summary, method) for method in (ERODING, RECOMMENDED)),
+        "weights": _by_method(summary, _weight),
+    }
 
 
 def _about(summary: Summary) -> str:

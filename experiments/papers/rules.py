@@ -20,7 +20,7 @@ from erosion_common.study.study import Study, load_study
 from erosion_common.support.holm import adjusted_p_values
 from experiments.cells import Cell, CellPlan, Tick, Values, planned
 from experiments.experiment import Experiment
-from experiments.page import COLOURS, Block, Page, page, picture, section, table
+from experiments.page import COLOURS, Page, joined, page, picture, table
 from experiments.splits import figures_of_split, one_split, shipped_study
 from experiments.tables import (
     LEVEL,
@@ -118,39 +118,33 @@ def test_share(setting: Setting) -> float:
 
 
 def draw_rules(
-    heading: Block,
+    template: str,
     arms: Arms,
     ours: str,
     settings: Sequence[Setting],
     cells: Mapping[str, Cell],
+    **values: Any,
 ) -> Page:
-    """Draw the heading, a summary over the settings, and a table for each that has two splits."""
+    """Draw a summary over the settings, and a table for each that has two splits."""
     found = by_setting(cells, settings)
     here = {options.get("algorithm", arm) for arm, options in arms.items()}
-    others = ", ".join(sorted(REGISTRY.keys() - here))
-    left_out = (
-        f"Not compared here: {others}; [robustness](../robustness/README.md) has those that fit its"
-        " studies."
-    )
     every = comparisons(found, [ours], OTHERS, test_share=test_share)
-    against = comparison_table(every, lambda one: [", ".join(one.setting)], lambda one: one.other)
     return page(
-        heading,
-        left_out if others else "",
-        section(f"## Over {len(found)} settings", _summary(found, arms))
-        if len(settings) > 1
-        else "",
-        section(
-            f"## {ours} minus others",
-            f"![The differences from some]({PICTURE})",
-            f"Difference in log loss, below 0 where it is the better one. {about(every)}",
-            against,
+        template,
+        {PICTURE: _picture(found, every)} if found else None,
+        left_out=", ".join(sorted(REGISTRY.keys() - here)),
+        num_settings=len(found),
+        summary=_summary(found, arms) if len(settings) > 1 else "",
+        ours=ours,
+        about=about(every),
+        against=comparison_table(
+            every, lambda one: [", ".join(one.setting)], lambda one: one.other
         ),
-        (
-            (f"## {study}, for {user}", *_of_setting(figures, arms))
+        settings=[
+            (study, user, joined(_of_setting(figures, arms)))
             for (study, user), figures in found.items()
-        ),
-        pictures={PICTURE: _picture(found, every)} if found else None,
+        ],
+        **values,
     )
 
 
@@ -245,47 +239,8 @@ def draw_shares(cells: Mapping[str, Cell]) -> Page:
         for arm, of in zip(SHARES, lost, strict=True)
         if found
     ]
-    return page(
-        "# How slow is slow enough?",
-        '`weight_erosion` with `distance_penalty = "auto"`, `size_penalty = 0`, weights by'
-        " samples and an output bias of each hospital's own; the name has `erosion_share` in"
-        " percent. Log loss of the user's test patients; ± is one standard error over splits,"
-        " which share patients. The last two columns are what is lost to the best share of each"
-        " setting: on average, and at most.",
-        table(["", *_names(found), "mean", "most"], rows),
-    )
+    return page("slow-erosion", losses=table(["", *_names(found), "mean", "most"], rows))
 
-
-WHICH_RULE_HEADING = (
-    "# Which rule wins?",
-    "Every rule with its defaults, unless its name says more, on the shipped studies. That the slow"
-    " and the evidence erosions are worth a try was found on the same patients, in trials before"
-    " this page, so that theirs is an advantage; other patients are in"
-    " [confirmation](../confirmation/README.md), and `erosion experiment tuned-rules` chooses"
-    " settings inside the user's training part. `weight_erosion` is the paper's setting."
-    ' `weight_erosion_slow` erodes slowly (`distance_penalty = "auto"`, `erosion_share = 1.25`, no'
-    " size penalty), `..._own_bias` also counts samples and keeps the output bias at each hospital."
-    " Log loss of the user's test patients; ± is one standard error over splits, which share"
-    " patients. AUROC is over the splits with both classes in the test part.",
-)
-ODD_HEADING = (
-    "# When the user is the odd one out",
-    "The rules of [which rule wins](../which-rule/README.md) and Weight Erosion with"
-    ' `preset = "recommended"`, for the one hospital of the default study whose labels are the'
-    " other way round than the four others'. None of these can help it as they are: a rule that"
-    " finds that out does about as well as training alone. ± is one standard error over splits,"
-    " which share patients.",
-)
-CONFIRMATION_HEADING = (
-    "# Does it hold on other data?",
-    "The rules of [which rule wins](../which-rule/README.md), with the same constants, and Weight"
-    ' Erosion with `preset = "recommended"` as [slow erosion](../slow-erosion/README.md) chose it,'
-    " on two studies that had not been looked at when these were chosen: readmission of diabetic"
-    " patients within 30 days, by payer (diabetes-130), and death of breast cancer within three"
-    " years, by region (TCGA-BRCA). ± is one standard error over splits. Those of diabetes-130 draw"
-    " 500 patients of thousands for each hospital, so that they share few and the second mark below"
-    " asks too much of them; those of TCGA-BRCA share patients.",
-)
 
 WHICH_RULE = Experiment(
     "which-rule",
@@ -294,7 +249,7 @@ WHICH_RULE = Experiment(
     " heart hospital as the user, over 50 splits. An hour of one core.",
     lambda: plans_of(shipped_settings(), range(SEEDS), arms=EXPLORED, version=2),
     run,
-    lambda cells: draw_rules(WHICH_RULE_HEADING, EXPLORED, SLOW, shipped_settings(), cells),
+    lambda cells: draw_rules("which-rule", EXPLORED, SLOW, shipped_settings(), cells),
     study_of,
 )
 ODD_ONE_OUT = Experiment(
@@ -304,7 +259,7 @@ ODD_ONE_OUT = Experiment(
     " round than all others', over 50 splits. A quarter of an hour.",
     lambda: plans_of(ODD_SETTINGS, range(SEEDS), arms=CONFIRMED, version=2),
     run,
-    partial(draw_rules, ODD_HEADING, CONFIRMED, RECOMMENDED, ODD_SETTINGS),
+    partial(draw_rules, "odd-one-out", CONFIRMED, RECOMMENDED, ODD_SETTINGS),
     study_of,
 )
 # Its settings were written down before any arm had been trained on its studies.
@@ -316,7 +271,7 @@ CONFIRMATION = Experiment(
     " 50 splits. Half an hour of one core.",
     lambda: plans_of(NEW_SETTINGS, range(SEEDS), arms=CONFIRMED, version=2),
     run,
-    partial(draw_rules, CONFIRMATION_HEADING, CONFIRMED, RECOMMENDED, NEW_SETTINGS),
+    partial(draw_rules, "confirmation", CONFIRMED, RECOMMENDED, NEW_SETTINGS),
     study_of,
 )
 # `distance_penalty = "auto"` takes the first rounds' distances for those of all rounds. But the

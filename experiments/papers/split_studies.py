@@ -16,7 +16,7 @@ from erosion_common.algorithms.weight_erosion import PRESETS
 from erosion_common.study.study import Study, load_study
 from experiments.cells import Cell, CellPlan, Tick, Values, planned
 from experiments.experiment import Experiment
-from experiments.page import Block, Page, grid, named, page, table, where
+from experiments.page import Page, grid, joined, named, page, table, where
 from experiments.papers.rules import RECOMMENDED, RECOMMENDED_ARM, Arms, test_share
 from experiments.splits import measured, one_split, shipped_study
 from experiments.tables import (
@@ -123,18 +123,13 @@ def draw_rounds(cells: Mapping[str, Cell]) -> Page:
     """Draw one table for each study."""
     found = {name: _figures(cells, study=name) for name in STUDIES}
     return page(
-        "# Is one round enough? Personal GEMS over splits of the patients",
-        "Every arm trains as many local steps in all; those marked *one round* exchange once, the"
-        " others in every round of the study. Mean over the splits, which share patients, so that"
-        " the errors (±, one standard error) are about splits alone. The last column is the log"
-        " loss minus that of personal GEMS in the same split: above 0, personal GEMS is better."
-        f" {intervals('all of a table')} \\*: leaves out 0. How many errors it is to name the"
-        " commonest class stands in [which rule wins](../which-rule/README.md).",
-        (
-            (f"## {title}", *_round_table(found[name], _rounds(name)))
+        "one-round",
+        intervals=intervals("all of a table"),
+        tables={
+            title: joined(_round_table(found[name], _rounds(name)))
             for name, title in STUDIES.items()
             if len(found[name]) > 1
-        ),
+        },
     )
 
 
@@ -156,19 +151,17 @@ def _round_table(found: Sequence[Values], rounds: int) -> list[str]:
 def draw_steps(cells: Mapping[str, Cell]) -> Page:
     """Draw one table for each study: log loss by steps a round, and training alone."""
     return page(
-        "# Bias correction with local steps, on real data",
-        "Log loss of the user's test patients, with as many local steps in all however many a"
-        " round; ± is one standard error over splits, which share patients. Below it the difference"
-        " from training alone in the same split with its interval; below 0 is better."
-        f" {intervals('all of a table')} {MARKS}",
-        (
+        "local-steps",
+        intervals=intervals("all of a table"),
+        marks=MARKS,
+        tables=joined(
             _step_table(study, total, {n: _figures(cells, study=study, steps=n) for n in STEPS})
             for study, total in STEPS_IN_ALL.items()
         ),
     )
 
 
-def _step_table(study: str, total: int, found: Mapping[int, Sequence[Values]]) -> Block:
+def _step_table(study: str, total: int, found: Mapping[int, Sequence[Values]]) -> str:
     if min(map(len, found.values())) < 2:
         return ""
 
@@ -184,10 +177,12 @@ def _step_table(study: str, total: int, found: Mapping[int, Sequence[Values]]) -
 
     patients = one_or_range(one["patients"] for of in found.values() for one in of)
     columns = {f"{steps} ({len(of)} splits)": of for steps, of in found.items()}
-    return (
-        f"## {study}",
-        f"{patients} test patients, {total} local steps in all.",
-        grid("steps a round", named(STEP_ARMS), columns, entry),
+    return joined(
+        [
+            f"## {study}",
+            f"{patients} test patients, {total} local steps in all.",
+            grid("steps a round", named(STEP_ARMS), columns, entry),
+        ]
     )
 
 

@@ -34,13 +34,12 @@ from experiments.cells import Cell, CellPlan, Tick, Values
 from experiments.experiment import Experiment
 from experiments.page import (
     COLOURS,
-    Block,
     Page,
     add_legend,
     beside,
+    joined,
     page,
     picture,
-    section,
     table,
     where,
 )
@@ -247,43 +246,21 @@ def draw(cells: Mapping[str, Cell]) -> Page:
     """Draw tables of means over seeds, the authors' split, and three pictures."""
     every = _differences(cells)
     return page(
-        "# Weight Erosion on the Titanic (Grimberg et al. 2020)",
-        "Four hospitals hold the passengers by age (`AGE_STRICT`; in `AGE_SOME` hospitals 0 and 1"
-        " share all passengers up to 35 at random), each in turn is the user, and half of the"
-        " user's passengers are the test part. Final accuracy, mean ± standard error over the"
-        " seeds, which decide split and start. In brackets other programs' figures: for `reference`"
-        " those that the authors' code gives (its one split and start has the seed 278), and before"
-        " them what ours has with that seed (the row order of the authors' file is not known, so"
-        " that their very passengers cannot be drawn again); for `corrected`, which nobody has"
-        " published, the means over 20 seeds of another program with the same two corrections.",
-        (_table(cells, mode, split) for mode in MODES for split in SPLITS),
-        "In `reference` the two faults of the authors' code are kept. Their FedAvg adds gradients"
-        " with Python's `sum(a, b)`, which adds up a's rows and broadcasts, so it is not FedAvg;"
-        " and their accuracy is the plain mean over test batches, so that in `AGE_STRICT` user 2's"
-        " 162 test passengers, one batch of 161 and one of 1, let a single passenger count as half:"
-        " the figure of .92 in the paper is that passenger. Both are put right in `corrected`,"
-        " where FedAvg has the others' step size.",
-        section(
-            "## Weight Erosion minus the others, corrected",
-            "Accuracy, above 0 where Weight Erosion is better; splits are seeds, which share"
-            f" passengers. {about(every)}",
-            comparison_table(
-                every,
-                lambda one: [f"{one.setting}, minus {NAMES[one.other]}"],
-                lambda one: f"user {one.metric}",
-            ),
-            f"**Over splits of these passengers Weight Erosion is more accurate for"
-            f" {_clear(every, 1)}, and less accurate for {_clear(every, -1)}**; elsewhere no"
-            " difference shows.",
-        ),
-        "![Accuracy over the rounds](accuracy.svg)",
-        "![Weights of the other hospitals over the rounds](weights.svg)",
-        "![The final models' parameters](parameters.svg)",
-        pictures={
+        "titanic",
+        {
             "accuracy.svg": _by_user(cells, "test accuracy", _accuracy_curves),
             "weights.svg": _by_user(cells, "weight", _weight_curves),
             "parameters.svg": _parameters(cells),
         },
+        tables=joined(_table(cells, mode, split) for mode in MODES for split in SPLITS),
+        about=about(every),
+        differences=comparison_table(
+            every,
+            lambda one: [f"{one.setting}, minus {NAMES[one.other]}"],
+            lambda one: f"user {one.metric}",
+        ),
+        better=_clear(every, 1),
+        worse=_clear(every, -1),
     )
 
 
@@ -297,7 +274,7 @@ def _final(cell: Cell, user: str, scheme: str) -> float:
     return float(cell.figures["users"][user][scheme]["accuracy"][-1])
 
 
-def _table(cells: Mapping[str, Cell], mode: Mode, split: Split) -> Block:
+def _table(cells: Mapping[str, Cell], mode: Mode, split: Split) -> str:
     found = _of(cells, mode, split)
     if len(found) < 2:
         return ""
@@ -313,10 +290,12 @@ def _table(cells: Mapping[str, Cell], mode: Mode, split: Split) -> Block:
     majority = [in_words([c.figures["users"][u]["majority"] for c in found]) for u in USER_NAMES]
     rows = [[name, *(entry(scheme, u) for u in USER_NAMES)] for scheme, name in NAMES.items()]
     sizes = "/".join(str(size) for size in found[0].figures["sizes"])
-    return (
-        f"## {split}, {mode}",
-        f"{len(found)} seeds; hospitals of {sizes} passengers.",
-        table(["", *(f"user {u}" for u in USER_NAMES)], [*rows, ["majority", *majority]]),
+    return joined(
+        [
+            f"## {split}, {mode}",
+            f"{len(found)} seeds; hospitals of {sizes} passengers.",
+            table(["", *(f"user {u}" for u in USER_NAMES)], [*rows, ["majority", *majority]]),
+        ]
     )
 
 

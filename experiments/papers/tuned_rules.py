@@ -14,7 +14,7 @@ from typing import Any
 from erosion_common.study.study import Study
 from experiments.cells import Cell, CellPlan, Tick, Values
 from experiments.experiment import Experiment
-from experiments.page import Page, section, table
+from experiments.page import Page, table
 from experiments.papers.rules import (
     EXPLORED,
     RECOMMENDED,
@@ -106,22 +106,15 @@ def run(config: Values, data_dir: Path | None, tick: Tick) -> Values:
 
 def draw(cells: Mapping[str, Cell]) -> Page:
     """Draw the tables of which-rule, and what was chosen how often."""
-    heading = (
-        "# Which rule wins with its settings chosen?",
-        "The rules of [which rule wins](../which-rule/README.md) on the same studies and on the"
-        " Titanic's four hospitals. Here each rule has a few values of its main constants to choose"
-        " from, and each, training alone included, its number of rounds: those with the least log"
-        " loss on half of the user's training patients, which the models of that trial had not"
-        " seen. So a rule with more to choose from may fit the luck of that half; the test patients"
-        " decide nothing. Log loss of the user's test patients; ± is one standard error over"
-        " splits, which share patients.",
-        section(
-            "## What was chosen",
-            f"In how many of {len(cells)} cells; the last column is the median number of rounds.",
-            _chosen(cells),
-        ),
+    return draw_rules(
+        "tuned-rules",
+        ARMS,
+        RECOMMENDED,
+        settings(),
+        cells,
+        num_cells=len(cells),
+        chosen=_chosen(cells),
     )
-    return draw_rules(heading, ARMS, RECOMMENDED, settings(), cells)
 
 
 def _chosen(cells: Mapping[str, Cell]) -> str:

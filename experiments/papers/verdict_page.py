@@ -5,23 +5,14 @@ from dataclasses import dataclass
 from itertools import product
 from math import nan
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
 from erosion_common.protocol.messages import CROSS_FITTED_SIGNIFICANCE, SIGNIFICANCE
 from experiments.cells import Cell
 from experiments.experiment import Experiment
-from experiments.page import (
-    Block,
-    Page,
-    add_legend,
-    grid,
-    named,
-    page,
-    picture,
-    section,
-    table,
-)
+from experiments.page import Page, add_legend, grid, joined, named, page, picture, table
 from experiments.papers.verdict import PATIENTS, TEST_PATIENTS, plans, run
 from experiments.papers.verdict_refits import (
     HOLD_OUT,
@@ -32,7 +23,7 @@ from experiments.papers.verdict_refits import (
     Floats,
 )
 from experiments.papers.verdict_simulated import GAINS, NULLS, RULES
-from experiments.tables import wilson
+from experiments.tables import one_or_range, wilson
 
 LEVELS = (0.02, 0.01, 0.005, 0.003, 0.002)
 ALLOWED = 0.05
@@ -156,49 +147,53 @@ def draw(cells: Mapping[str, Cell]) -> Page:
         if "kind" in cell.plan.config
     }
     studies = pooled(cells)
+    num_simulated = min((cell.plan.config["studies"] for cell in simulated.values()), default=1)
     return page(
-        "# How often is the verdict wrong?",
-        "The verdict is a paired sign-flip test of the test patients' log losses, with chances"
-        f" clipped to [.01, .99], at p ≤ {SIGNIFICANCE:g} and at least five patients of each"
-        " class.",
-        _of_simulated(simulated),
-        _of_studies(studies) if studies else "",
-        f"![False claims and power]({PICTURE})",
-        pictures={PICTURE: _picture(simulated, studies)},
+        "verdict",
+        {PICTURE: _picture(simulated, studies)},
+        level=f"{SIGNIFICANCE:g}",
+        simulated=num_simulated,
+        chance=", ".join(_interval(rate, num_simulated) for rate in (0.02, 0.05, 0.2)),
+        nulls=joined(_rule_table(kind, simulated) for kind in NULLS),
+        gains=joined(_rule_table(f"gain {gain:.2f}", simulated) for gain in GAINS),
+        **(_of_studies(studies) if studies else {"studies": ""}),
     )
+
+
+def _of_studies(cells: Sequence[Pooled]) -> dict[str, Any]:
+    """Return what the page says of whole studies, of one at least."""
+    best, best_near = holding(cells), holding_between_near_equals(cells)
+    near = any(np.abs(cell.truth(NEARLY_EQUAL)).mean() <= HARDLY for cell in cells)
+    data = ", ".join(sorted({cell.data for cell in cells}))
+    return {
+        "studies": f"{len(cells)} cells of {one_or_range(c.studies for c in cells)} studies each:"
+        f" {data}",
+        "cross_fitted_level": f"{CROSS_FITTED_SIGNIFICANCE:g}",
+        "choices": _of_choices(
+            ["right, mean %", "wrong, worst cell %", "full - half alone, worst %"],
+            lambda scheme, level: (
+                *reversed(worst_and_mean(cells, scheme, level)),
+                worst_and_mean(cells, scheme, level, NEARLY_EQUAL)[0],
+            ),
+        ),
+        "best": best and _worst_of(cells, *best[0]),
+        "hardly": f"{HARDLY:g}",
+        "near": near
+        and _of_choices(
+            ["claims, mean %", "claims, worst cell %"],
+            lambda scheme, level: between_near_equals(cells, scheme, level),
+        ),
+        "best_near": best_near and f"{best_near[0][0]} at p ≤ {best_near[0][1]:g}",
+        "best_near_right": best_near and f"{100 * worst_and_mean(cells, *best_near[0])[1]:.1f}",
+        "alike": _alike(cells),
+        "pairs": {" - ".join(pair): _pair_table(pair, cells) for pair in PAIRS},
+    }
 
 
 def percent(cell: Cell, rule: str) -> float:
     """Of a cell's simulated studies, those with a claim."""
     found = cell.figures[rule]
     return float(100 * (found["first"] + found["second"]) / cell.plan.config["studies"])
-
-
-def _of_simulated(cells: Simulated) -> Block:
-    studies = min((cell.plan.config["studies"] for cell in cells.values()), default=1)
-    chance = ", ".join(_interval(rate, studies) for rate in (0.02, 0.05, 0.2))
-    return (
-        section(
-            "## False claims, in percent of simulated studies",
-            "Both arms have the same mean loss. *alike*: both err alike. *gross errors*: the first"
-            " is the better one but for 3 % of the patients, where it is certain of the wrong"
-            " class; *on easy patients*, it is certain and right about all others, and the second"
-            " is cautious. *overconfident*: the first's log odds are twice the right ones, the"
-            " second's too small.",
-            "Also tried: a stricter level; chances clipped to [.1, .9]; a claim only where the"
-            " Brier score's test makes it too; only what would still be claimed with one more"
-            " patient where the better arm errs as badly as can be (by log loss, and by the Brier"
-            " score); and a bet on bounded means, which holds for every distribution.",
-            f"Each figure is of {studies:,} simulated studies or more; 95 % binomial intervals"
-            f" (Wilson) of 2, 5 and 20 %: {chance}.",
-            [_rule_table(kind, cells) for kind in NULLS],
-        ),
-        section(
-            "## Claims of a true difference, in percent",
-            "The second arm's mean log loss is worse by this.",
-            [_rule_table(f"gain {gain:.2f}", cells) for gain in GAINS],
-        ),
-    )
 
 
 def _interval(rate: float, studies: int) -> str:
@@ -231,94 +226,27 @@ def _of_choices(header: Sequence[str], of: Callable[[str, float], Sequence[float
     )
 
 
-def _of_studies(cells: Sequence[Pooled]) -> Block:
-    counts = sorted({cell.studies for cell in cells})
-    each = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
-    near = any(np.abs(cell.truth(NEARLY_EQUAL)).mean() <= HARDLY for cell in cells)
-    return (
-        "## Whole studies",
-        "Logistic regressions on the user's patients and 400 others', who count nothing (local),"
-        " half or fully; *alike*: others are of the user's population; *wrong*: a quarter of the"
-        f" others' classes are wrong. {len(cells)} cells of {each} studies each:"
-        f" {', '.join(sorted({cell.data for cell in cells}))}; the truth is known from up to 5,000"
-        " further patients. *full - half* is the case in which arms differ little. A claim is wrong"
-        " where its sign is not that of the delivered models' difference. This table is of *full -"
-        " local* and *full - half*.",
-        _of_choices(
-            ["right, mean %", "wrong, worst cell %", "full - half alone, worst %"],
-            lambda scheme, level: (
-                *reversed(worst_and_mean(cells, scheme, level)),
-                worst_and_mean(cells, scheme, level, NEARLY_EQUAL)[0],
-            ),
-        ),
-        _best(cells),
-        section(
-            f"*full - half* is {HARDLY:g} or less of log loss in the mean, either way, in some"
-            " cells: how often a difference is claimed there, either way. That is more than p"
-            " allows: the differences are small and not 0, and patients who are predicted by models"
-            " of nearly the same patients are not independent.",
-            _of_choices(
-                ["claims, mean %", "claims, worst cell %"],
-                lambda scheme, level: between_near_equals(cells, scheme, level),
-            ),
-            _best_between_near_equals(cells),
-        )
-        if near
-        else "",
-        "*some - rest*: each of these arms counts another half of the others, so that over many"
-        " studies neither is better, and in one study only by the luck of who was drawn. How often"
-        " a difference is claimed, either way, and how often one of the wrong sign:",
-        table(
-            ["", "p ≤", "claims, mean %", "claims, worst cell %", "wrong, worst cell %"],
-            (
-                [scheme, f"{level:g}", *(f"{100 * share:.1f}" for share in shares)]
-                for scheme in EVERY_SCHEME
-                for level in [declared_level(scheme)]
-                for wrong, _ in [worst_and_mean(cells, scheme, level, ALIKE)]
-                for shares in [(*between_alike(cells, scheme), wrong)]
-            ),
-        ),
-        (
-            section(
-                f"### {' - '.join(pair)}: right / wrong claims in percent",
-                f"Hold-out at p ≤ {SIGNIFICANCE:g}, cross-fitted at p ≤"
-                f" {CROSS_FITTED_SIGNIFICANCE:g}.",
-                _pair_table(pair, cells),
-            )
-            for pair in PAIRS
-        ),
-    )
-
-
-def _best(cells: Sequence[Pooled]) -> str:
-    """Return which choice claims most of those that hold in every cell, and how sure that is."""
-    best = holding(cells)
-    if not best:
-        return (
-            "Of those with at most 5 % of wrong claims in every cell, none of them claims most true"
-            " differences."
-        )
-    scheme, level = best[0]
+def _worst_of(cells: Sequence[Pooled], scheme: str, level: float) -> dict[str, Any]:
+    """Return how sure it is that a choice holds in every cell, for the page."""
     worst = [(worst_and_mean([cell], scheme, level)[0], cell.studies) for cell in cells]
     wrong, studies = max(worst, key=lambda one: (one[0], -one[1]))
-    return (
-        f"Of those with at most 5 % of wrong claims in every cell, **{scheme}** at p ≤ {level:g}"
-        f" claims most true differences. Its worst cell, {100 * wrong:.1f} % of {studies} studies,"
-        f" has a 95 % binomial interval (Wilson) of {_interval(wrong, studies)} %, and it was"
-        " chosen on these same cells."
-    )
+    return {
+        "scheme": scheme,
+        "level": f"{level:g}",
+        "wrong": f"{100 * wrong:.1f}",
+        "studies": studies,
+        "interval": _interval(wrong, studies),
+    }
 
 
-def _best_between_near_equals(cells: Sequence[Pooled]) -> str:
-    best = holding_between_near_equals(cells)
-    if not best:
-        return "None of these choices has at most 5 % of claims in every such cell."
-    return (
-        "With at most 5 % of claims in every such cell, and of wrong ones in every cell,"
-        f" {best[0][0]} at p ≤ {best[0][1]:g} claims most true differences"
-        f" ({100 * worst_and_mean(cells, *best[0])[1]:.1f} %). The level at which the program"
-        " claims was chosen by the wrong signs alone."
-    )
+def _alike(cells: Sequence[Pooled]) -> str:
+    """Return a table of the claims where neither arm is better, at the program's levels."""
+    rows = []
+    for scheme in EVERY_SCHEME:
+        level = declared_level(scheme)
+        shares = *between_alike(cells, scheme), worst_and_mean(cells, scheme, level, ALIKE)[0]
+        rows.append([scheme, f"{level:g}", *(f"{100 * share:.1f}" for share in shares)])
+    return table(["", "p ≤", "claims, mean %", "claims, worst cell %", "wrong, worst cell %"], rows)
 
 
 def _pair_table(pair: Pair, cells: Sequence[Pooled]) -> str:

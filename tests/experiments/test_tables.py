@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.page import grid, page, section, table
+from experiments.page import grid, joined, page, table
 from experiments.tables import (
     Comparison,
     about,
@@ -23,12 +23,13 @@ def test_the_standard_error_is_that_of_the_mean() -> None:
 def test_what_has_no_entry_is_left_out() -> None:
     rows = table(["a", "b"], [["1", "2"], ["3", ""]])
     assert rows == "| a | b |\n| --- | --- |\n| 1 | 2 |"
-    assert table(["a", "b"], [["3", ""]]) == section("## a", "b", "") == ""
+    assert table(["a", "b"], [["3", ""]]) == joined(["", ""]) == ""
+    assert joined(["a", "", "b"]) == "a\n\nb"
     assert grid("", {"x": 1}, {"y": 2}, lambda x, y: f"{x + y}").endswith("| x | 3 |")
-    text = page("# a", ["b" * 60, ("c d " * 30, rows)], "").text
-    assert max(map(len, text.splitlines())) <= 100
-    assert text.startswith("# a\n\nbbb")
-    assert text.endswith(f"\n\n{rows}\n")
+    heading, about, *last = page("slow-erosion", losses=f"{rows}\n").text.split("\n\n")
+    assert heading.startswith("# ")
+    assert max(map(len, about.splitlines())) <= 100
+    assert last == [f"{rows}\n"]
 
 
 def test_an_interval_of_paired_differences_is_students() -> None:
