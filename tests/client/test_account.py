@@ -11,7 +11,6 @@ import torch
 from flwr.app import Message
 
 from erosion_client.audit.audit_log import AuditLog
-from erosion_client.consent.approvals import decide, entry_of
 from erosion_client.consent.consent import Consent
 from erosion_client.finding import Severity
 from erosion_client.preflight.check import check_state
@@ -33,6 +32,7 @@ from erosion_common.rounds.selection import (
     trials,
 )
 from erosion_common.study.study import Study
+from tests.support.approval import approve
 from tests.support.said import raises
 from tests.support.sent_logs import long_log, sent
 from tests.support.small_study import make_site, make_study
@@ -311,34 +311,27 @@ def answers_sent(folder: Path, studies: list[Study], runs: list[str]) -> Path:
         return log.path
 
 
-@pytest.mark.parametrize("kind", ["one user", "every user", "folds", "trials"])
-def test_runs_of_the_log_count_for_the_study(tmp_path: Path, kind: str) -> None:
-    approved, studies = variants_of(kind) if kind != "one user" else (make_study(), [make_study()])
+@pytest.mark.parametrize(
+    ("kind", "is_known"),
+    [("every user", False), *((kind, True) for kind in ("every user", "folds", "trials"))],
+)
+def test_runs_of_the_log_count_for_the_study(tmp_path: Path, kind: str, is_known: bool) -> None:
+    """Also where the book lacked it until it was asked for."""
+    approved, studies = variants_of(kind)
     here = make_site(tmp_path, name="b", file="b.csv", budget={"runs_per_study": 5})
     records, dataset = Records(tmp_path / "state", "b"), dataset_of(here)
-    decide(records, entry_of(approved, records), approve=True, by="somebody")
+    if is_known:
+        approve(records, approved)
     most = 5 * needs_of(here, approved).runs  # for each of its users
     runs = [f"r{number}" for number in range(most)]
     recover(records, "c", dataset, answers_sent(tmp_path, studies, runs))
-    used = records.answers.used(("c", dataset))
-    assert (used.studies, used.runs, used.rounds) == (1, most, most * len(studies))
+    if is_known:
+        used = records.answers.used(("c", dataset))
+        assert (used.studies, used.runs, used.rounds) == (1, most, most * len(studies))
+    else:
+        approve(records, approved)
     consent = Consent(here, records, "c")
     for study in studies:
+        more = TrainRequest(study, next(iter(study.arms)), 1, torch.zeros(6), None, "more")
         with raises(Refusal, f"{most} runs"):
-            consent.authorise(
-                TrainRequest(study, next(iter(study.arms)), 1, torch.zeros(6), None, "more")
-            )
-
-
-def test_runs_of_a_study_that_the_book_lacked_count_once_it_is_asked_for(tmp_path: Path) -> None:
-    approved, studies = variants_of("every user")
-    here = make_site(tmp_path, name="b", file="b.csv", budget={"runs_per_study": 5})
-    records = Records(tmp_path / "state", "b")
-    most = 5 * needs_of(here, approved).runs
-    runs = [f"r{number}" for number in range(most)]
-    recover(records, "c", dataset_of(here), answers_sent(tmp_path, studies, runs))
-    decide(records, entry_of(approved, records), approve=True, by="somebody")
-    with raises(Refusal, f"{most} runs"):
-        Consent(here, records, "c").authorise(
-            TrainRequest(studies[0], "fedavg", 1, torch.zeros(6), None, "more")
-        )
+            consent.authorise(more)

@@ -53,9 +53,6 @@ def personal(hospital: Hospital, arm: str, run: str = "run") -> torch.Tensor:
     return hospital.evaluate(request).personal[arm]
 
 
-# -- By itself ---------------------------------------------------------------------------------
-
-
 @pytest.fixture(params=["file", "memory"])
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> KeptState:
     return KeptState(tmp_path if request.param == "file" else None)
@@ -250,12 +247,7 @@ def test_a_folder_that_cannot_be_written_to_is_told_of_with_the_remedy(tmp_path:
         KeptState(tmp_path / "state").keep(PLACE, Moment(1), {}, ONE)
 
 
-# -- At a hospital -----------------------------------------------------------------------------
-
-with_state = pytest.mark.parametrize("arm", ["ditto", "apfl", "scaffold", "bias"])
-
-
-@with_state
+@pytest.mark.parametrize("arm", ["ditto", "apfl", "scaffold", "bias"])
 def test_a_site_that_is_restarted_goes_on_as_if_it_had_not_been(arm: str, tmp_path: Path) -> None:
     uninterrupted = Hospital(make_site(tmp_path, twenty_patients()))  # in memory
     expected = [train(uninterrupted, arm, r) for r in (1, 2, 3)]

@@ -65,13 +65,6 @@ def test_a_column_does_not_single_out_one(tmp_path: Path, evaluation: dict[str, 
         here.describe(study_of("age", "dose", name="second", evaluation=evaluation))
 
 
-def test_a_study_of_other_columns_is_measured_on_the_same_patients(tmp_path: Path) -> None:
-    here = hospital(tmp_path, table())
-    evaluation = {"split_column": "part"}
-    for columns in (("age",), ("age", "dose"), ("age",)):
-        here._prepare(study_of(*columns, evaluation=evaluation)).begin()
-
-
 UNIFORM = {"folds": 3, "candidates": {"fedavg": [{"weighting": "uniform"}]}}
 
 

@@ -75,11 +75,6 @@ def test_small_classes_decline(in_last: int, least: int, declined: bool, tmp_pat
     assert failed == [str(refusal.value)]
 
 
-def test_by_default_no_class_is_too_small(tmp_path: Path) -> None:
-    assert make_site(tmp_path).limits.min_class == 1
-    Hospital(site_of(tmp_path, 12, 12, 1)).describe(make_study(task=GRADES))
-
-
 def test_patients_are_counted_and_not_their_rows(tmp_path: Path) -> None:
     study, rows = make_study(task=GRADES), ("p90,50,2,2", "p90,51,3,2")
     with raises(Refusal, DECLINED.format(2)):

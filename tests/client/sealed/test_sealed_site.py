@@ -172,30 +172,22 @@ def test_a_receipt_whose_rules_were_changed_on_the_way_is_none() -> None:
         script.unmask(masked)
 
 
-def other_weights(leg: str, message: Any) -> Any:
-    return {**message, "s2": 0.21} if leg == "masked" else message
+OTHERWISE: dict[str, tuple[str, Any]] = {  # in which leg, and what s0 is told
+    "weights": ("masked", lambda told: {**told, "s2": 0.21}),
+    "roster": ("distance", lambda told: ({n: h for n, h in told[0].items() if n != "s4"}, told[1])),
+    "question": ("distance", lambda told: (told[0], replace(told[1], scale=told[1].scale / 2))),
+}
 
 
-def other_roster(leg: str, message: Any) -> Any:
-    if leg != "distance":
-        return message
-    return {n: h for n, h in message[0].items() if n != "s4"}, message[1]
-
-
-def other_question(leg: str, message: Any) -> Any:
-    if leg != "distance":
-        return message
-    return message[0], replace(message[1], scale=message[1].scale / 2)
-
-
-@pytest.mark.parametrize("change", [other_weights, other_roster, other_question])
-def test_who_is_told_something_else_cannot_be_unmasked(change: Any) -> None:
+@pytest.mark.parametrize("what", OTHERWISE)
+def test_who_is_told_something_else_cannot_be_unmasked(what: str) -> None:
     """The others see by the receipt that s0 received something else."""
+    when, change = OTHERWISE[what]
     script = by_hand(
-        5, tamper=lambda leg, name, message: change(leg, message) if name == "s0" else message
+        5, tamper=lambda leg, name, told: change(told) if (leg, name) == (when, "s0") else told
     )
     script.measure()
-    if change is other_roster:
+    if what == "roster":
         del script.envelopes["s4"]["s0"]
     masked = script.mask(dict.fromkeys(NAMES[:4], 0.2))
     with raises(Refusal, "received something"):
