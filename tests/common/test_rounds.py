@@ -78,7 +78,9 @@ def test_an_absent_and_a_rejected_hospital_are_recorded_with_the_reason() -> Non
     "own",
     [None, Absence("an unexpected KeyError at the site"), Rejection("a value that is not finite")],
 )
-def test_a_round_without_the_user_is_skipped_and_the_parameters_stay(own: Answer | None) -> None:
+def test_a_round_without_the_user_is_skipped_and_the_parameters_stay(
+    own: Absence | Rejection | None,
+) -> None:
     before, _ = fedavg_round({"own": update("own", 1.0, 0.0), "b": update("b", 0.0, 1.0)})
     answers: dict[HospitalName, Answer] = {"b": update("b", 5.0, 5.0, round_number=2)}
     if own is not None:

@@ -204,18 +204,14 @@ def with_control_variate(node: Node, **names: str) -> Node:
     return answer
 
 
-def test_of_two_records_the_one_that_is_named_is_the_model() -> None:
+def test_of_two_records_the_one_that_is_named_is_the_model_and_otherwise_none() -> None:
     good = {7: moved_by(1, 0, name=0), 8: moved_by(1, 0.5, name=1)}
+    expected = w_of(run(erosion(), InProcessGrid(good)))
     both = {node: with_control_variate(answer) for node, answer in good.items()}
-    assert w_of(run(erosion(), InProcessGrid(both))) == w_of(run(erosion(), InProcessGrid(good)))
-
-
-def test_of_two_records_neither_of_which_is_named_none_is_taken() -> None:
-    good = {7: moved_by(1, 0, name=0), 8: moved_by(1, 0.5, name=1)}
+    assert w_of(run(erosion(), InProcessGrid(both))) == expected
     unclear = with_control_variate(moved_by(0, 1, name=2), arrays="model")
     strategy = erosion()
-    result = run(strategy, InProcessGrid({**good, 9: unclear}))
-    assert w_of(result) == w_of(run(erosion(), InProcessGrid(good)))
+    assert w_of(run(strategy, InProcessGrid({**good, 9: unclear}))) == expected
     assert "'control', 'model'" in reasons(strategy)["2"]
     with pytest.raises(RunError, match="2 records of arrays"):
         run(erosion(), InProcessGrid({**good, 7: with_control_variate(good[7], arrays="model")}))

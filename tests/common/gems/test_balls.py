@@ -418,7 +418,7 @@ def test_a_peer_with_the_users_own_update_leaves_no_room_for_others() -> None:
 
 # -- One hidden layer for all hospitals ------------------------------------------------------------
 
-CORNERS = torch.tensor([[0.0, 0.0], [2.0, 0.0], [1.0, 3**0.5]])
+CORNERS = torch.tensor(TRIANGLE)
 
 
 def of(centres: Tensor, *radii: float) -> Balls:
