@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from flwr.app import RecordDict
 
+from erosion_common.protocol import envelope
 from erosion_common.protocol.envelope import MemorySpace
 from erosion_common.protocol.flower import RequestMessage
 from erosion_common.protocol.frames import (
@@ -19,7 +20,7 @@ from erosion_common.protocol.frames import (
     frame,
     json_frame,
 )
-from erosion_server.link import site_session, spool
+from erosion_server.link import spool
 from erosion_server.link.channel import Mailbox, OpenRequests, Pending, Request
 from erosion_server.link.site_session import (
     LARGE_BYTES,
@@ -94,7 +95,7 @@ def test_of_a_reply_that_nobody_waits_for_any_more_nothing_is_kept(
         spaces.append(weakref.ref(made))
         return made
 
-    monkeypatch.setattr(site_session, "MemorySpace", space)
+    monkeypatch.setattr(envelope, "MemorySpace", space)
     exchange, half = OpenRequests(), frame(Kind.DATA, bytes(LARGE_BYTES // 2))
     ask(exchange, "late", most_bytes=LARGE_BYTES)
     ask(exchange, "next")

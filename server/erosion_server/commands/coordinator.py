@@ -7,20 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from erosion_common.errors import StudyError
-from erosion_common.program.command import (
-    Command,
-    add_log_format,
-    add_runs,
-    add_supervised,
-    add_weights,
-    flag,
-    given,
-    seconds,
-)
+from erosion_common.program import command
+from erosion_common.program.command import Command
 from erosion_common.support.exporter import add_metrics, exporting
 from erosion_common.support.logs import configure_logging
 from erosion_common.support.process import imports_for_good, keep_freed_memory
-from erosion_server.commands.options import add_link, add_outputs
+from erosion_server.commands.options import add_link, add_outputs, federation_of
 
 if TYPE_CHECKING:
     from erosion_server.coordination.run_study import Setup
@@ -76,13 +68,13 @@ def _server_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--longest-wait",
-        type=seconds,
+        type=command.seconds,
         metavar="SECONDS",
         help="end, to be resumed later, when hospitals that the study cannot do without have been"
         " away for this long (default: as the study file says, or wait for as long as it takes)",
     )
     add_link(parser)
-    add_runs(parser)
+    command.add_runs(parser)
     parser.add_argument(
         "--updates",
         choices=["auto", "memory", "disk"],
@@ -90,7 +82,7 @@ def _server_arguments(parser: argparse.ArgumentParser) -> None:
         help="where a round's updates are kept (default: auto, on the disk if they would take more"
         " than a quarter of the memory)",
     )
-    add_weights(parser)
+    command.add_weights(parser)
     parser.add_argument(
         "--app",
         metavar="PACKAGE:APP",
@@ -110,8 +102,8 @@ def _server_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_outputs(parser)
     add_metrics(parser)
-    add_log_format(parser)
-    add_supervised(parser)
+    command.add_log_format(parser)
+    command.add_supervised(parser)
 
 
 def _run_server(options: argparse.Namespace) -> int:
@@ -124,7 +116,7 @@ def _run_server(options: argparse.Namespace) -> int:
         from erosion_common.support.process import end_with_stdin
         from erosion_common.support.software import check_distributions
         from erosion_common.support.text import open_questions
-        from erosion_server.coordination.run_study import Planned, run_studies
+        from erosion_server.coordination.run_study import Planned, run_queue, run_studies
         from erosion_server.output.observers import Observers
         from erosion_server.output.registry import check_outputs, open_outputs
         from erosion_server.output.terminal import progress
@@ -141,10 +133,23 @@ def _run_server(options: argparse.Namespace) -> int:
     _refuse_what_does_nothing(options)
     if options.app is not None:
         return _run_app(options)
-    if options.queue is not None:
-        with exporting(options.metrics):
-            return _run_queue(options)
     check_outputs(options.output)
+
+    def observers(label: str = "") -> Observers:
+        terminal = progress(log_format=options.log_format, label=label)
+        return Observers({"terminal": terminal, **open_outputs(options.output)})
+
+    if options.queue is not None:
+        logging.getLogger("erosion.queue").setLevel(logging.INFO)
+        with exporting(options.metrics), alone_in(options.queue):
+            run_queue(
+                options.queue,
+                options.runs,
+                observers,
+                _setup(options),
+                until_empty=options.until_empty,
+            )
+        return 0
     files = options.study or [resumed_run_folder(run).study for run in options.resume]
     studies = [load_study(file) for file in files]
     for file in options.study:
@@ -166,9 +171,7 @@ def _run_server(options: argparse.Namespace) -> int:
         for study, folder in zip(studies, folders, strict=True):
             stack.enter_context(alone_in(folder.path))
             label = study.name if len(studies) > 1 else ""
-            terminal = progress(log_format=options.log_format, label=label)
-            observers = Observers({"terminal": terminal, **open_outputs(options.output)})
-            planned.append(Planned(study, folder, stack.enter_context(observers)))
+            planned.append(Planned(study, folder, stack.enter_context(observers(label))))
         run_studies(planned, setup)
     return 0
 
@@ -194,26 +197,26 @@ def _refuse_what_does_nothing(options: argparse.Namespace) -> None:
             " in it."
         )
     names = {*GOES_WITH, *TAKES_THE_PLACE_OF, *TAKES_THE_PLACE_OF.values()}
-    written = given(options, names, _server_arguments)
+    written = command.given(options, names, _server_arguments)
     for option, wanted in GOES_WITH.items():
         if option in written and modes[0] not in wanted:
             named = " or ".join(MODES[mode] for mode in wanted)
-            raise StudyError(f"{flag(option)} goes with {named}; see --help.")
+            raise StudyError(f"{command.flag(option)} goes with {named}; see --help.")
     for option, other in TAKES_THE_PLACE_OF.items():
         if {option, other} <= written:
-            raise StudyError(f"{flag(option)} takes the place of {flag(other)}; leave one out.")
+            raise StudyError(
+                f"{command.flag(option)} takes the place of {command.flag(other)}; leave one out."
+            )
     if options.run_folder and len(options.study) > 1:
         raise StudyError("--run-folder is for one study; give --runs FOLDER for several.")
 
 
 def _setup(options: argparse.Namespace) -> "Setup":
     from erosion_server.coordination.run_study import Setup
-    from erosion_server.enrolment.federation_folder import FederationFolder
-    from erosion_server.link.link import federation_or_none
 
     return Setup(
         options.address,
-        federation_or_none(FederationFolder(options.federation), insecure=options.insecure),
+        federation_of(options),
         options.updates,
         options.weights,
         options.longest_wait,
@@ -227,40 +230,9 @@ def _run_app(options: argparse.Namespace) -> int:
 
     from erosion_common.support.software import load_app
     from erosion_server.coordination.run_app import run_app, run_config_of
-    from erosion_server.enrolment.federation_folder import FederationFolder
-    from erosion_server.link.link import federation_or_none
 
-    run_app(
-        load_app(options.app, ServerApp, StudyError),
-        run_config_of(options.run_config),
-        options.address,
-        federation_or_none(FederationFolder(options.federation), insecure=options.insecure),
-    )
-    return 0
-
-
-def _run_queue(options: argparse.Namespace) -> int:
-    from erosion_server.coordination.run_study import run_queue
-    from erosion_server.output.observers import Observers
-    from erosion_server.output.registry import open_outputs
-    from erosion_server.output.terminal import progress
-    from erosion_server.run.run_folder import alone_in
-
-    open_outputs(options.output)  # a name that is not known ends the program now
-    logging.getLogger("erosion.queue").setLevel(logging.INFO)
-
-    def observers() -> Observers:
-        outputs = open_outputs(options.output)
-        return Observers({"terminal": progress(log_format=options.log_format), **outputs})
-
-    with alone_in(options.queue):
-        run_queue(
-            options.queue,
-            options.runs,
-            observers,
-            _setup(options),
-            until_empty=options.until_empty,
-        )
+    app = load_app(options.app, ServerApp, StudyError)
+    run_app(app, run_config_of(options.run_config), options.address, federation_of(options))
     return 0
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from erosion_common.program.command import CHECK_FAILED, Command, add_data_dir, flag, given
 from erosion_common.program.commands import is_installed, optional
-from erosion_server.commands.options import add_link
+from erosion_server.commands.options import add_link, federation_of
 
 TESTBED, SITES = "erosion.simulation.testbed", "erosion.simulation.testbed_sites"
 
@@ -63,15 +63,11 @@ def _run(options: argparse.Namespace) -> int:
     else:
         from erosion_common.rounds.bounds import check_sizes
         from erosion_server.description.description import ask_all
-        from erosion_server.enrolment.federation_folder import FederationFolder
-        from erosion_server.link.link import federation_or_none, make_link
+        from erosion_server.link.link import make_link
 
         study = load_study(study_file)
         check_sizes(study)
-        folder = FederationFolder(options.federation)
-        link = make_link(
-            study.hospitals, options.address, federation_or_none(folder, insecure=options.insecure)
-        )
+        link = make_link(study.hospitals, options.address, federation_of(options))
         link.start()
         try:
             console.print(f"Listening on {link.address} for {', '.join(study.hospitals)} ...")

@@ -2,6 +2,10 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from erosion_server.enrolment.federation_folder import FederationFolder
 
 
 def add_outputs(parser: argparse.ArgumentParser) -> None:
@@ -44,3 +48,11 @@ def add_link(parser: argparse.ArgumentParser) -> None:
         help="where to listen (default: every address, at the port that the site kits name; with"
         " --insecure 127.0.0.1:9092; port 0 picks a free one)",
     )
+
+
+def federation_of(options: argparse.Namespace) -> "FederationFolder | None":
+    """Return what `add_link` was given; None with --insecure. Raises EnrolmentError."""
+    from erosion_server.enrolment.federation_folder import FederationFolder
+    from erosion_server.link.link import federation_or_none
+
+    return federation_or_none(FederationFolder(options.federation), insecure=options.insecure)

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from erosion_common.program.command import Command, seconds
-from erosion_server.commands.options import add_link
+from erosion_server.commands.options import add_link, federation_of
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,12 +29,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     from erosion_common.support.logs import configure_logging
     from erosion_server.coordination.later_validation import measure_later
-    from erosion_server.enrolment.federation_folder import FederationFolder
-    from erosion_server.link.link import federation_or_none, make_link
+    from erosion_server.link.link import make_link
     from erosion_server.run.run_folder import RunFolder, alone_in
 
     configure_logging(options.verbose)
-    federation = federation_or_none(FederationFolder(options.federation), insecure=options.insecure)
+    federation = federation_of(options)
     with alone_in(options.run):
         report = measure_later(
             RunFolder(options.run),

@@ -39,10 +39,7 @@ class EndNotices:
             self._asked.setdefault(hospital, set()).add(run)
 
     def say(self, run: Run, text: str = ENDED) -> None:
-        """Notify the run's sites that are here, or all where nobody is enrolled.
-
-        Waits a moment for them to confirm.
-        """
+        """Notify the run's sites, or all where nobody is enrolled, and wait a moment."""
         with self._lock:
             hospitals = self._running.pop(run, None)
             self._ended[run] = text
@@ -74,7 +71,6 @@ class EndNotices:
                     self._send(node, name, pending, self._ended[next(iter(pending))])
 
     def _pending(self, hospital: HospitalName | None) -> set[Run]:
-        """Return the ended runs that the hospital was asked about."""
         return self._asked.get(hospital or "", set()) & self._ended.keys()
 
     def _send(

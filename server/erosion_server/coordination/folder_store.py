@@ -104,14 +104,11 @@ class FolderStore(Store):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Closes the journals."""
         self._disk.shutdown()
         if self._journal is not None:
             self._journal.close()
         if self._fold is not None:
             self._fold.__exit__()
-
-    # -- Decisions -----------------------------------------------------------------------------
 
     def decisions(self) -> Decisions | None:
         """Return what `beginning.json` says."""
@@ -119,19 +116,16 @@ class FolderStore(Store):
 
     def decide(self, study: Study, decisions: Decisions) -> None:
         """Writes `beginning.json`."""
-        cohort = decisions.cohort
         settled = RunDecisions(
             started=self.started,
             scaling=decisions.scaling,
             choices=dict(decisions.choices),
-            cohort=None if cohort is None else tuple(sorted(cohort)),
+            cohort=None if decisions.cohort is None else tuple(sorted(decisions.cohort)),
             data_check=decisions.data_check,
             study=study.digest,
             run=self._folder.run,
         )
         write_json(self._folder.beginning, settled)
-
-    # -- Rounds --------------------------------------------------------------------------------
 
     def resume(
         self, study: Study, firsts: Mapping[str, RunState]
@@ -186,19 +180,21 @@ class FolderStore(Store):
         for arm, first in firsts.items():
             path = self._folder.checkpoint(arm)
             remove_unfinished(path)
-            states[arm] = (
-                checkpoint.load(path, first, arm=arm, study_digest=study.digest)
-                if path.exists()
-                else first
-            )
+            states[arm] = first
+            if path.exists():
+                states[arm] = checkpoint.load(path, first, arm=arm, study_digest=study.digest)
         rounds = {arm: state.round for arm, state in states.items()}
         return states, finished_rounds(self._folder.journal, rounds)
 
-    # -- Folds and trials ----------------------------------------------------------------------
-
     def finished_folds(self) -> Sequence[Curves]:
         """Return the user's metrics in each, from its journal. Raises CheckpointError."""
-        return [_curves_of(records) for records in self._finished_folds()]
+        return [
+            {
+                arm: [record.user_metrics for record in records if record.arm == arm]
+                for arm in dict.fromkeys(record.arm for record in records)
+            }
+            for records in self._finished_folds()
+        ]
 
     def of_fold(self, number: int) -> "FolderStore":
         """Return a store in a folder that is removed when the fold is finished."""
@@ -242,8 +238,6 @@ class FolderStore(Store):
             except FileNotFoundError:
                 raise CheckpointError(f"{path} is missing. {FROM_BACKUP}") from None
         return found
-
-    # -- Before anybody is waited for ----------------------------------------------------------
 
     def check(self, study: Study, weights: Path | None = None) -> None:
         """Raises CheckpointError if the run cannot be resumed."""
@@ -290,11 +284,6 @@ def _check_fold(path: Path, part: Study, study: Study, records: Sequence[RoundRe
         is_whole = of_arm and (of_arm[-1].round == rounds or of_arm[-1].outcome == "stopped")
         if not is_whole or not has_rounds(records, arm, len(of_arm)):
             raise CheckpointError(f"{path} lacks rounds of {arm}. {FROM_BACKUP}")
-
-
-def _curves_of(records: Sequence[RoundRecord]) -> Curves:
-    arms = dict.fromkeys(record.arm for record in records)
-    return {arm: [r.user_metrics for r in records if r.arm == arm] for arm in arms}
 
 
 def _name_too(path: Path, name: Path) -> None:

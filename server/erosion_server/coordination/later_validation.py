@@ -11,7 +11,7 @@ from erosion_common.formats.model_card import read_model
 from erosion_common.learning.finished import Finished
 from erosion_common.rounds.context import RunContext
 from erosion_common.rounds.presence import Presence
-from erosion_common.rounds.validation import Delivered, Validated, measured_at, trained_by
+from erosion_common.rounds.validation import Delivered, measured_at, trained_by
 from erosion_common.settings.base import validate as validated_settings
 from erosion_common.study.study import Study
 from erosion_server.coordination.end_notices import EndNotices
@@ -26,10 +26,7 @@ LOOK_SECONDS = 1.0
 
 
 def study_to_measure(run: RunData, at: Sequence[HospitalName]) -> Study:
-    """Return the run's study as run, which also lets the hospitals `at` measure. Raises RunError.
-
-    With further hospitals it is another study, that each site's people decide about anew.
-    """
+    """Return the run's study as run, or with the hospitals `at` another one. Raises RunError."""
     study = study_as_run(run.study, run.result)
     further = [name for name in at if name not in study.everyone]
     if study.validation is None and not at:
@@ -102,10 +99,6 @@ def measure_later(
         link.stop()
     for name, each in found.items():
         tell(f"{name}: {'measured' if each.metrics is not None else each.why_not}")
-    _keep(folder, run, found)
-    return write_report(folder.path)
-
-
-def _keep(folder: RunFolder, run: RunData, found: dict[HospitalName, Validated]) -> None:
     validation = {**run.result.validation, **found}
     write_json(folder.result, run.result.model_copy(update={"validation": validation}))
+    return write_report(folder.path)

@@ -6,6 +6,7 @@ request.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from flwr.app import Error, Message, RecordDict
 
@@ -14,20 +15,9 @@ from erosion_common.errors import ErosionError, RunOver, Undecided
 from erosion_common.protocol import wire
 from erosion_common.protocol.flower import BoundedMessage, log_head, read_error, received_bytes
 from erosion_common.protocol.messages import DescribeReply, EvaluateRequest, TrainRequest
+from erosion_common.rounds import channel
 from erosion_common.rounds.bounds import most_head_bytes
-from erosion_common.rounds.channel import (
-    Away,
-    Connection,
-    Declined,
-    Denied,
-    Introduced,
-    Left,
-    News,
-    Reply,
-    Request,
-    Result,
-    too_late,
-)
+from erosion_common.rounds.channel import Connection, News, Reply, Request
 from erosion_common.rounds.records import Absence, Rejection
 from erosion_common.settings.names import is_name
 from erosion_common.study.study import Study
@@ -60,8 +50,6 @@ class _Connected:
 
 @dataclass(slots=True)
 class _Sent:
-    """What is known of a request that was sent."""
-
     request: Request
     bytes_sent: int
     at: float  # when
@@ -112,16 +100,23 @@ class NetworkChannel:
                 if connection in self._asked.values():
                     self._unanswered[site.node_id] = self.now() - site.asked_at
                 del self._sites[connection]
-                yield Left(connection)
+                yield channel.Left(connection)
         known = {site.node_id for site in self._sites.values()}
         for node_id, visit in sorted(visits.items()):
-            if node_id not in known and not self._is_for_another_study(node_id):
+            is_others = (
+                self._others_stay
+                and self._authorizer is not None
+                and self._known(node_id) not in self._study.everyone
+            )
+            if node_id not in known and not is_others:
                 asked_at = self.now() - self._unanswered.get(node_id, 0.0)
                 self._describe(_Connected(node_id, visit, asked_at))
         if self._end_notices is not None:
             self._end_notices.resend()
         for confirmed in self._grid.pull_messages(list(self._notices)):
-            self._note_log(confirmed, self._name_of(confirmed.metadata.src_node_id))
+            node_id = confirmed.metadata.src_node_id
+            names = (site.hospital for site in self._sites.values() if site.node_id == node_id)
+            self._note_log(confirmed, next(names, None))
             self._notices.discard(confirmed.metadata.reply_to_message_id)
         for reply in self._grid.pull_messages(list(self._asked)):
             connection = self._asked.pop(reply.metadata.reply_to_message_id)
@@ -187,7 +182,7 @@ class NetworkChannel:
                 yield Reply(connection, Absence(LEFT), left=True)
         self._grid.probe(self._sites[connection].node_id for connection in waiting)
         for connection, sent in waiting.items():
-            yield too_late(connection, seconds, sent.bytes_sent)
+            yield channel.too_late(connection, seconds, sent.bytes_sent)
 
     def hears(self, connection: Connection) -> bool:
         """Do nothing: sites with an overdue answer were probed at once."""
@@ -218,17 +213,12 @@ class NetworkChannel:
                 self._authorizer.evict(site.node_id)
                 site.hospital = None
                 if self._authorizer.may_renew(name):
-                    yield Away(name, reason)
-                    yield Left(connection)
+                    yield channel.Away(name, reason)
+                    yield channel.Left(connection)
                 else:
-                    yield Left(connection, expelled=reason)
+                    yield channel.Left(connection, expelled=reason)
         for event in self._grid.denials():
-            yield Denied(event.who, event.hospital, event.text)
-
-    def _is_for_another_study(self, node_id: int) -> bool:
-        if not self._others_stay or self._authorizer is None:
-            return False
-        return self._authorizer.hospital_of(node_id) not in self._study.everyone
+            yield channel.Denied(event.who, event.hospital, event.text)
 
     def _describe(self, site: _Connected) -> None:
         if self._introduction is None:
@@ -255,9 +245,9 @@ class NetworkChannel:
             )
             name = self._known(site.node_id)
             if name in self._study.everyone:
-                yield Away(name, reason, connection)
+                yield channel.Away(name, reason, connection)
             else:
-                yield Denied(name or f"node {site.node_id}", None, reason)
+                yield channel.Denied(name or f"node {site.node_id}", None, reason)
 
     def _introduced(self, connection: Connection, reply: Message) -> Iterator[News]:
         site = self._sites[connection]
@@ -279,7 +269,7 @@ class NetworkChannel:
             self._note_log(reply, name)
         site.hospital = name
         site.studies.add(self._study.digest)
-        yield Introduced(connection, described)
+        yield channel.Introduced(connection, described)
 
     def _declined(self, connection: Connection, error: Error) -> Iterator[News]:
         """A site does not take part, or goes by a name that the study does not have for it."""
@@ -301,30 +291,26 @@ class NetworkChannel:
         elif said == hospital:
             is_undecided = told.code == Undecided.__name__
             self._sites[connection].is_undecided = is_undecided
-            yield Declined(connection, hospital, reason, is_undecided)
+            yield channel.Declined(connection, hospital, reason, is_undecided)
             return
         else:
             who = hospital
             reason = f"its site file calls it {said!r}; `name` there must be {hospital!r}"
         if known in self._study.everyone:
-            yield Away(known, reason, connection)
+            yield channel.Away(known, reason, connection)
         elif not self._others_stay:  # else it waits for another study
-            yield Denied(who, None, reason)
+            yield channel.Denied(who, None, reason)
 
-    def _denied(self, connection: Connection, who: str, reason: str) -> Denied:
+    def _denied(self, connection: Connection, who: str, reason: str) -> channel.Denied:
         who, reason = printable(who), printable(reason)  # a site's own words may be megabytes
         self.turn_away(connection, reason)
-        return Denied(who, None, reason)
+        return channel.Denied(who, None, reason)
 
     def _note_log(self, reply: Message, hospital: HospitalName | None) -> None:
         """Keep what the site says is the hash of its log, which it cannot change unseen then."""
         head = log_head(reply)
         if head is not None and hospital is not None:
             self._witness(hospital, reply.metadata.message_type, head)
-
-    def _name_of(self, node_id: int) -> HospitalName | None:
-        found = (site.hospital for site in self._sites.values() if site.node_id == node_id)
-        return next(found, None)
 
     def _known(self, node_id: int) -> HospitalName | None:
         """Return the hospital that the node's key belongs to; None where it is not let in."""
@@ -348,7 +334,6 @@ class NetworkChannel:
             yield from replies
 
     def _with_study(self, connection: Connection, deadline: float) -> Iterable[Message]:
-        """Ask once more, at once, and let the site have the study."""
         sent, seconds = self._sent[connection], max(0.0, deadline - self.now())
         record = wire.Encoder().encode(sent.request, with_study=True)
         sent.bytes_sent += wire.num_bytes(record)
@@ -356,7 +341,7 @@ class NetworkChannel:
         return self._grid.send_and_receive([message], timeout=seconds)
 
     def _reply(self, connection: Connection, sent: _Sent, message: Message) -> Reply:
-        content: Result | Rejection | Absence
+        content: channel.Result | Rejection | Absence
         code = None
         self._note_log(message, self._sites[connection].hospital)
         if message.has_error():
@@ -378,30 +363,21 @@ class NetworkChannel:
         if isinstance(request, TrainRequest):
             kind, group = wire.train_type(request.step), f"{request.arm}/{request.round}"
         ttl = max(seconds, 1.0)  # a message that is past its time cannot be made
-        return self._message(record, node_id, kind, ttl, request.most_reply_bytes, group)
+        most = request.most_reply_bytes
+        return self._message(record, node_id, kind, ttl, most_reply_bytes=most, group_id=group)
 
     def _message(
-        self,
-        record: RecordDict,
-        node_id: int,
-        kind: str,
-        ttl: float,
-        most_reply_bytes: int | None = 0,
-        group_id: str = "",
+        self, record: RecordDict, node_id: int, kind: str, ttl: float, **more: Any
     ) -> Message:
-        return BoundedMessage(
-            record,
-            node_id,
-            kind,
-            most_reply_bytes=most_reply_bytes,
-            ttl=ttl,
-            group_id=group_id,
-            most_head_bytes=self._most_head_bytes,
-        )
+        bounds: dict[str, Any] = {
+            "most_reply_bytes": 0,
+            "most_head_bytes": self._most_head_bytes,
+            **more,
+        }
+        return BoundedMessage(record, node_id, kind, ttl=ttl, **bounds)
 
 
-def _decoded(request: Request, record: RecordDict) -> Result:
-    """Raises WireError."""
+def _decoded(request: Request, record: RecordDict) -> channel.Result:
     if isinstance(request, EvaluateRequest):
         return wire.decode_evaluate_result(record)
     if request.wants_update:

@@ -23,10 +23,7 @@ LOOK_SECONDS = 0.05  # between two looks of a thread when another one has taken 
 
 
 class AppGrid(MessageGrid):
-    """Replies come as a list: Flower's own strategies walk them more than once.
-
-    An app with `server_fn` asks each client in a separate thread and knows its run by number.
-    """
+    """Gives replies as a list, which Flower's strategies walk twice, to any thread."""
 
     def __init__(self, grid: LinkGrid, run_id: int) -> None:
         self._grid, self._lock = grid, Lock()
@@ -85,13 +82,19 @@ def run_app(
     link.start()
     logger.info("listening at %s", link.address)
     try:
-        context = Context(run.number, COORDINATOR_NODE_ID, {}, RecordDict(), dict(run_config))
-        try:
-            _call(app, AppGrid(link.grid, run.number), context)
-        except ErosionError:  # an app's run is never resumed
-            EndNotices(link).say("", FAILED)
-            raise
+        app(
+            AppGrid(link.grid, run.number),
+            Context(run.number, COORDINATOR_NODE_ID, {}, RecordDict(), dict(run_config)),
+        )
         EndNotices(link).say("")
+    except Exception as problem:
+        EndNotices(link).say("", FAILED)  # an app's run is never resumed
+        if isinstance(problem, ErosionError):
+            raise
+        logger.debug("the app failed", exc_info=True)
+        raise RunError(
+            f"The app failed ({type(problem).__name__}: {problem}). -v shows where."
+        ) from problem
     finally:
         link.stop()
 
@@ -118,15 +121,3 @@ def run_config_of(text: str) -> dict[str, Plain]:
             " example 'rounds=20 lr=0.1 name=\"north\"'."
         )
     return values
-
-
-def _call(app: ServerApp, grid: AppGrid, context: Context) -> None:
-    try:
-        app(grid, context)
-    except ErosionError:
-        raise
-    except Exception as problem:
-        logger.debug("the app failed", exc_info=True)
-        raise RunError(
-            f"The app failed ({type(problem).__name__}: {problem}). -v shows where."
-        ) from problem

@@ -16,25 +16,9 @@ from erosion_common.study.study import Study
 from erosion_common.support.files import write_atomically
 from erosion_common.support.process import peak_megabytes
 from erosion_server.output.report import write_report
-from erosion_server.run import provenance
-from erosion_server.run.findings import (
-    Contribution,
-    absences,
-    as_csv,
-    contributions,
-    leak_of,
-    privacy_spent,
-    recounts,
-)
-from erosion_server.run.result import (
-    ArmResult,
-    CrossFitting,
-    Result,
-    SecondsPerRound,
-    p_of_last_rounds,
-    verdict,
-    words_for_tested,
-)
+from erosion_server.run import findings, provenance
+from erosion_server.run import result as results
+from erosion_server.run.result import Result
 from erosion_server.run.run_folder import RunFolder
 
 MOST_DESCRIBED = 12  # hospitals with their columns in a result
@@ -49,7 +33,7 @@ def result_of(
     """
     study, evaluation = outcome.study, outcome.evaluated.header
     arms = {
-        arm: ArmResult(
+        arm: results.ArmResult(
             metrics=evaluation.arms[arm],
             weights=dict(state.weights),
             rounds=state.round,
@@ -62,10 +46,10 @@ def result_of(
         for arm, state in outcome.finals.items()
     }
     first_arm = next(iter(outcome.finals))
-    ledger = contributions(study.hospitals, outcome.records[first_arm])
+    ledger = findings.contributions(study.hospitals, outcome.records[first_arm])
     measured = {**evaluation.arms, **evaluation.references}
-    leak = leak_of(type(study.task), measured, evaluation.best_column)
-    p_by_round = p_of_last_rounds(type(study.task), outcome.evaluated, outcome.records)
+    leak = findings.leak_of(type(study.task), measured, evaluation.best_column)
+    p_by_round = results.p_of_last_rounds(type(study.task), outcome.evaluated, outcome.records)
     folds, repeats = study.evaluation.folds, study.evaluation.repeats
     return Result(
         study=study.name,
@@ -89,7 +73,7 @@ def result_of(
         contributions=ledger,
         data_check=outcome.data_check,
         leak=leak,
-        absent=absences(
+        absent=findings.absences(
             study.hospitals,
             study.user,
             {
@@ -97,17 +81,17 @@ def result_of(
                 for arm, final in outcome.records.items()
             },
         ),
-        recounts=recounts([*in_folds, *chain.from_iterable(outcome.records.values())]),
-        privacy=privacy_spent(study, outcome.records),
+        recounts=findings.recounts([*in_folds, *chain.from_iterable(outcome.records.values())]),
+        privacy=findings.privacy_spent(study, outcome.records),
         peak_megabytes=peak_megabytes() or 0.0,
-        cross_fitting=None if folds is None else CrossFitting(folds=folds, repeats=repeats),
-        verdict=verdict(
+        cross_fitting=None if folds is None else results.CrossFitting(folds=folds, repeats=repeats),
+        verdict=results.verdict(
             type(study.task),
             evaluation.comparison,
             evaluation.arms,
             evaluation.base_rate,
             references=evaluation.references,
-            tested=words_for_tested(study),
+            tested=results.words_for_tested(study),
             shifted_by=study.task.shifted_by,
             leak=leak,
             p_by_round=p_by_round,
@@ -115,8 +99,9 @@ def result_of(
     )
 
 
-def _described(outcome: StudyOutcome, ledger: Mapping[str, Contribution]) -> dict[str, Summary]:
-    """Return the descriptions of the user and of the others that counted most."""
+def _described(
+    outcome: StudyOutcome, ledger: Mapping[str, findings.Contribution]
+) -> dict[str, Summary]:
     weights = {name: given.weight_sum for name, given in ledger.items()}
     peers = sorted(
         (name for name in outcome.summaries if name != outcome.study.user),
@@ -140,8 +125,8 @@ def write(folder: RunFolder, result: Result, outcome: StudyOutcome) -> None:
         card = _card(folder, study, name, outcome.evaluation)
         write_model(folder.of_arm(name).path, card, own)
     write_json(folder.result, result)
-    ledgers = {a: contributions(study.hospitals, r) for a, r in outcome.records.items()}
-    write_atomically(folder.contributions, as_csv(ledgers))
+    ledgers = {a: findings.contributions(study.hospitals, r) for a, r in outcome.records.items()}
+    write_atomically(folder.contributions, findings.as_csv(ledgers))
     write_report(folder.path)
 
 
@@ -160,6 +145,6 @@ def _card(folder: RunFolder, study: Study, arm: str, evaluation: EvaluateReply) 
     )
 
 
-def _seconds(records: list[RoundRecord]) -> SecondsPerRound:
+def _seconds(records: list[RoundRecord]) -> results.SecondsPerRound:
     seconds = [record.seconds for record in records]
-    return SecondsPerRound(median=median(seconds), p95=float(np.percentile(seconds, 95)))
+    return results.SecondsPerRound(median=median(seconds), p95=float(np.percentile(seconds, 95)))

@@ -12,14 +12,8 @@ from typing import Literal
 
 from erosion_common.aggregation.cohort import DiskCohort, store
 from erosion_common.audit.witness import Witness
-from erosion_common.errors import (
-    CheckpointError,
-    DiskError,
-    ErosionError,
-    HopelessError,
-    RunError,
-    StudyError,
-)
+from erosion_common.errors import CheckpointError, DiskError, ErosionError, RunError, StudyError
+from erosion_common.errors import HopelessError as Hopeless
 from erosion_common.formats.json_file import write_json
 from erosion_common.rounds.bounds import check_sizes
 from erosion_common.rounds.context import RunContext, Updates
@@ -38,14 +32,7 @@ from erosion_server.coordination.study_strategy import StudyStrategy
 from erosion_server.enrolment.federation_folder import FederationFolder
 from erosion_server.link import Link, LinkGrid
 from erosion_server.link.link import make_link
-from erosion_server.output.events import (
-    EveryUserFinished,
-    RunEvent,
-    RunFinished,
-    StudyFailed,
-    StudyStarted,
-    UserFailed,
-)
+from erosion_server.output import events
 from erosion_server.output.observers import Observers
 from erosion_server.output.overview_page import write_overview
 from erosion_server.run.overview import Overview, line_of, overview
@@ -93,12 +80,13 @@ def run_study(
 def run_studies(planned: Sequence[Planned], setup: Setup) -> list[Result | Overview]:
     """Listen and run studies at the same time, over one port and one connection a site.
 
-    One that fails costs no other its result. Raises LinkError, EnrolmentError, RunError, and as
-    `_check`.
+    One that fails costs no other its result. Raises LinkError, EnrolmentError and RunError, and
+    StudyError or ModelError where a run could not begin.
     """
     studies = [each.study for each in planned]
     for study in studies:
-        _check(study, setup)
+        check_sizes(study)
+        check_start(study, setup.weights)
     if len({study.digest for study in studies}) < len(studies):
         raise StudyError("One study is given twice. Leave it out, or give it another name.")
     setup = replace(setup, updates="disk" if _are_on_disk(setup, *studies) else "memory")
@@ -119,10 +107,7 @@ def run_queue(
     *,
     until_empty: bool = False,
 ) -> None:
-    """Listen, and run the studies of a folder in turn. Raises LinkError, EnrolmentError, RunError.
-
-    A study with hospitals still away at its join deadline gives way to the next.
-    """
+    """Run a folder's studies in turn, over one link. Raises LinkError, EnrolmentError, RunError."""
     if not queue.is_dir():
         raise RunError(
             f"--queue {queue}: there is no such folder. Make it, and put studies into it."
@@ -133,7 +118,8 @@ def run_queue(
         logger.info("listening on %s for the studies in %s", link.address, queue)
 
         def run_one(study: Study, folder: RunFolder) -> None:
-            _check(study, setup)
+            check_sizes(study)
+            check_start(study, setup.weights)
             return_freed_memory() if _are_on_disk(setup, study) else keep_freed_memory()
             status.show(run=str(folder.path))
             try:
@@ -222,10 +208,7 @@ def _run_at_once(link: Link, planned: Sequence[Planned], setup: Setup) -> list[R
 def run_on(
     link: Link, planned: Planned, setup: Setup, notices: EndNotices | None = None
 ) -> Result | Overview:
-    """Run a study over a link that is open already. Raises RunError.
-
-    `notices`: of all studies of the link, for which its sites stay; None: there is one.
-    """
+    """Run a study over an open link, with the `notices` of its other studies. Raises RunError."""
     with about(study=planned.study.name, run=planned.folder.run):
         return _run_on(link, planned, setup, notices)
 
@@ -293,9 +276,9 @@ def _run_on(
             return sorted(name for name, m in members.items() if m.connection in unanswered)
 
         status.waiting_for = waiting_for
-        observers.notify(StudyStarted(study, link.address, folder.path))
+        observers.notify(events.StudyStarted(study, link.address, folder.path))
         result = run_for_user(ctx, channel, grid, folder)
-        observers.notify(RunFinished(result, folder.path))
+        observers.notify(events.RunFinished(result, folder.path))
         return result
 
     try:
@@ -304,7 +287,7 @@ def _run_on(
         else:
             result = run_one(study, folder)
     except OSError as problem:  # a full disk, say
-        observers.notify(StudyFailed(str(problem)))
+        observers.notify(events.StudyFailed(str(problem)))
         where = f" ({problem.filename})" if problem.filename else ""
         raise DiskError(
             f"The run cannot be written to {folder.path}{where}: {problem.strerror or problem}."
@@ -312,8 +295,11 @@ def _run_on(
             f" {folder.resume_command}."
         ) from problem
     except BaseException as problem:  # Ctrl-C, too, is to be seen in the status
-        observers.notify(StudyFailed(str(problem) or "interrupted"))
-        if _is_over(problem, in_queue=others_stay):
+        observers.notify(events.StudyFailed(str(problem) or "interrupted"))
+        may_resume = not isinstance(problem, Exception) or isinstance(
+            problem, HospitalsAwayError | DiskError
+        )
+        if not may_resume and (others_stay or isinstance(problem, Hopeless)):
             notices.say(folder.run, FAILED)
         raise
     finally:
@@ -346,7 +332,7 @@ def run_every_user(
     study: Study,
     folder: RunFolder,
     run_one: Callable[[Study, RunFolder], Result],
-    notify: Callable[[RunEvent], None],
+    notify: Callable[[events.RunEvent], None],
 ) -> Overview:
     """Run the study once for each of its hospitals; what is finished already is not run again.
 
@@ -361,7 +347,10 @@ def run_every_user(
     parts = {user: user_folder(folder, study.for_user(user)) for user in study.hospitals}
     for user, part in parts.items():
         try:
-            results[user] = _finished(part) or run_one(study.for_user(user), part)
+            if part.has_ended:  # by an earlier start of this run
+                results[user] = _read(part)
+            else:
+                results[user] = run_one(study.for_user(user), part)
             continue
         except (OSError, DiskError):  # the run's own disk
             raise
@@ -369,18 +358,17 @@ def run_every_user(
             without[user] = type(problem), str(problem)
         except Exception as problem:  # noqa: BLE001 - it must not cost the others their models
             without[user] = type(problem), text_of_fault(f"the part of {user}", problem)
-        notify(UserFailed(user, without[user][1]))
+        notify(events.UserFailed(user, without[user][1]))
     kinds = {user: kind for user, (kind, _) in without.items()}
-    final = UserDeclinedError | HopelessError  # would end in the same way again
+    final = UserDeclinedError | Hopeless  # would end in the same way again
     failed = [user for user, kind in kinds.items() if not issubclass(kind, final)]
     are_away = failed and all(issubclass(kinds[user], HospitalsAwayError) for user in failed)
     unfinished: type[RunError] = HospitalsAwayError if are_away else RunError  # they may come
     if not results:
-        hopeless = [user for user, kind in kinds.items() if issubclass(kind, HopelessError)]
-        if hopeless and not failed:
-            unfinished = HopelessError
+        hopeless = [user for user, kind in kinds.items() if issubclass(kind, Hopeless)]
         first, *_ = failed or hopeless or kinds
-        raise unfinished(f"No hospital has a model. The first one's reason: {without[first][1]}")
+        kind = Hopeless if hopeless and not failed else unfinished
+        raise kind(f"No hospital has a model. The first one's reason: {without[first][1]}")
     found = overview(
         study,
         {user: line_of(result) for user, result in results.items()},
@@ -396,31 +384,15 @@ def run_every_user(
             f" others. Resume with {folder.resume_command}."
         )
     write_json(folder.result, found)
-    notify(EveryUserFinished(found, folder.path))
+    notify(events.EveryUserFinished(found, folder.path))
     return found
 
 
-def _finished(part: RunFolder) -> Result | None:
-    """Return the result of a part that an earlier start of this run has finished."""
-    if not part.has_ended:
-        return None
+def _read(part: RunFolder) -> Result:
     try:
         return read_result(part.result)
     except CheckpointError as problem:  # written by another version, or edited
         raise RunError(f"{problem} To do so, delete {part.path} and resume.") from None
-
-
-def _check(study: Study, setup: Setup) -> None:
-    """Raise StudyError or ModelError where a run could not begin, before anybody waits for it."""
-    check_sizes(study)
-    check_start(study, setup.weights)
-
-
-def _is_over(problem: BaseException, *, in_queue: bool) -> bool:
-    """Return whether a run that ended so is not resumed: a queue puts its study away."""
-    if not isinstance(problem, Exception) or isinstance(problem, HospitalsAwayError | DiskError):
-        return False
-    return in_queue or isinstance(problem, HopelessError)
 
 
 def _are_on_disk(setup: Setup, *studies: Study) -> bool:
@@ -430,14 +402,12 @@ def _are_on_disk(setup: Setup, *studies: Study) -> bool:
 
 def need_disk(memory: int, *studies: Study) -> bool:
     """Return if the studies' updates of one round take more than MEMORY_SHARE of `memory` bytes."""
-    return sum(map(_largest_round, studies)) > MEMORY_SHARE * memory
-
-
-def _largest_round(study: Study) -> int:
-    """Return the bytes of a round's updates."""
-    dim = max(int(place.stop) for place in study.build_context.layout().values())
-    largest = max(dim + sum(arm.attachment_sizes(dim).values()) for arm in study.arms.values())
-    return 4 * largest * len(study.hospitals)
+    num_bytes = 0
+    for study in studies:
+        dim = max(int(place.stop) for place in study.build_context.layout().values())
+        largest = max(dim + sum(arm.attachment_sizes(dim).values()) for arm in study.arms.values())
+        num_bytes += 4 * largest * len(study.hospitals)
+    return num_bytes > MEMORY_SHARE * memory
 
 
 def updates_in(spool: Path | None) -> Updates:

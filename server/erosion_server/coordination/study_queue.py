@@ -39,10 +39,7 @@ class StudyQueue:
         idle: Callable[[], None] = lambda: None,
         withdrawn: Callable[[RunFolder], None] = lambda _folder: None,
     ) -> None:
-        """`runs`: where run folders are made. `idle` is called while there is no study to run.
-
-        `withdrawn` receives the run of a study that has had a turn and was then taken away.
-        """
+        """`idle` is called while no study is to be run; `withdrawn`, where one was taken away."""
         self._folder, self._runs, self._run = folder, runs, run
         self._idle, self._withdrawn = idle, withdrawn
         self._turns: Counter[str] = Counter()  # that a waiting file has had
@@ -146,7 +143,6 @@ class StudyQueue:
         self._note_runs({k: v for k, v in self._known_runs().items() if k != path.name})
 
     def _known_runs(self) -> dict[str, tuple[str, list[int]]]:
-        """Return those of files that still wait."""
         try:
             known = json.loads(read_named(self._folder / RUNS).decode())
             waiting = {path.name for path in self._waiting()}
@@ -165,7 +161,6 @@ def text_of_fault(what: str, problem: Exception) -> str:
 
 
 def _content(path: Path) -> bytes | None:
-    """None where it cannot be read."""
     try:
         return read_named(path)
     except OSError:

@@ -8,16 +8,9 @@ from typing import Any
 from flwr.app import Message
 
 from erosion_common.errors import ErosionError, Undecided
-from erosion_common.protocol import wire
+from erosion_common.protocol import messages, wire
 from erosion_common.protocol.flower import NODE_UNAVAILABLE, BoundedMessage, read_error
-from erosion_common.protocol.messages import (
-    QUANTILES,
-    ColumnSummary,
-    Range,
-    Summary,
-    SummaryReply,
-    count_range,
-)
+from erosion_common.protocol.messages import ColumnSummary, Range, SummaryReply, count_range
 from erosion_common.rounds.bounds import most_head_bytes
 from erosion_common.rounds.misfits import Misfit, misfits, problem_with_summary
 from erosion_common.study.study import Study
@@ -72,7 +65,7 @@ class Descriptions:
         return misfits(self.replies)
 
 
-def _figures(reply: Summary) -> dict[str, Any]:
+def _figures(reply: messages.Summary) -> dict[str, Any]:
     cell = reply.min_cell
     return {
         "min_cell": cell,
@@ -97,7 +90,7 @@ def _column(column: ColumnSummary, cell: int) -> dict[str, Any]:
     if column.quantiles:
         figures["quantiles"] = {
             str(level): None if q is None else _figure(q, Range(q - off, q + off))
-            for level, q in zip(QUANTILES, column.quantiles, strict=False)
+            for level, q in zip(messages.QUANTILES, column.quantiles, strict=False)
         }
     if column.shares:
         figures["categories"] = {
@@ -127,10 +120,7 @@ def problem_with(reply: SummaryReply, study: Study, hospital: str) -> str | None
 def ask_all(
     study: Study, link: Link, seconds: float, tell: Callable[[str], None] = lambda _: None
 ) -> Descriptions:
-    """Return the hospitals' replies within `seconds`, over a link that is open.
-
-    A site where a person has yet to decide says so after that, and is asked again.
-    """
+    """Return the replies within `seconds`; a site that decides later is asked again."""
     asked: dict[str, tuple[int, tuple[int, int]]] = {}  # request -> node and its visit
     seen: set[tuple[int, tuple[int, int]]] = set()
     description = Descriptions(study, {}, {})
@@ -188,5 +178,5 @@ def _read(reply: Message, study: Study, known: str | None) -> tuple[str, Summary
         told = wire.decode_header(reply.content, SummaryReply)
     except ErosionError as problem:
         return known or "", printable(str(problem))
-    problem_found = problem_with(told, study, known or told.hospital)
-    return known or told.hospital, problem_found or told
+    name = known or told.hospital
+    return name, problem_with(told, study, name) or told

@@ -3,34 +3,20 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from erosion_common.protocol.messages import (
-    QUANTILES,
-    ColumnSummary,
-    Range,
-    Summary,
-    count_range,
-)
+from erosion_common.protocol.messages import QUANTILES, ColumnSummary, Range, count_range
+from erosion_common.protocol.performance import Estimate
 from erosion_common.rounds.misfits import middle_of, share_text
 from erosion_common.support.text import printable
 from erosion_server.description.description import Descriptions
+from erosion_server.output.charts import LONGEST_NAME, Plot
 from erosion_server.output.pages import Cell, Row, render_page
-from erosion_server.output.words import unreadable
-
-LEFT, RIGHT = 130.0, 740.0  # of a picture: where its lowest and highest values are
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """Each hospital's middle half, median and outer quantiles, as places on a line."""
-
-    low: str
-    high: str
-    lines: Sequence[tuple[str, Mapping[str, float]]]
+from erosion_server.output.words import shortened, unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +27,7 @@ class ComparedColumn:
     unit: str
     headings: Row
     rows: Sequence[Row]
-    picture: Picture | None
+    picture: Markup
 
 
 def description_page(found: Descriptions) -> str:
@@ -66,63 +52,43 @@ def description_page(found: Descriptions) -> str:
 
 
 def _hospital(name: str, found: Descriptions) -> Row:
-    if name in found.replies:
-        reply = found.replies[name]
-        return (name, *_numbers(reply), "; ".join(filter(None, ("described", unreadable(reply)))))
+    if (reply := found.replies.get(name)) is not None:
+        told = reply.num_patients, reply.num_samples
+        both = (counted(n, count_range(n, reply.min_cell)) for n in told)
+        return (name, *both, "; ".join(filter(None, ("described", unreadable(reply)))))
     why = f"declined: {found.declined[name]}" if name in found.declined else ""
     return (name, "", "", why or "did not connect in time")
-
-
-def _numbers(reply: Summary) -> tuple[Cell, Cell]:
-    """Patients and rows."""
-    told = reply.num_patients, reply.num_samples
-    patients, rows = (counted(n, count_range(n, reply.min_cell)) for n in told)
-    return patients, rows
 
 
 def _column(name: str, found: Descriptions) -> ComparedColumn:
     columns = found.of(name)
     features = getattr(found.study.task, "features", ())
     unit = next((f.unit for f in features if f.name == name and f.unit), "")
-    if all(column.kind == "category" or column.shares for column in columns.values()):
-        categories = list(dict.fromkeys(c for column in columns.values() for c in column.shares))
-        headings: Row = ("Hospital", "Patients", "Missing", *categories)
-        shares = [_shares(name, of, categories, found) for name, of in columns.items()]
-        return ComparedColumn(name, unit, headings, shares, None)
+    is_category = all(c.kind == "category" or c.shares for c in columns.values())
+    categories = list(dict.fromkeys(c for column in columns.values() for c in column.shares))
     off = {f.hospital: f.text for f in found.misfits if f.column == name}
-    quantiles = [f"{q:.0%}" for q in QUANTILES]
-    headings = ("Hospital", "Patients", "Missing", "Mean", "Deviation", *quantiles, "")
     rows: list[Row] = []
     for hospital, column in columns.items():
         cell = found.replies[hospital].min_cell
+        low, high = count_range(column.missing, cell)
+        missing = Cell(missing_share(column), f"({low:.0f}–{high:.0f})")
+        head = (hospital, counted(column.count, column.count_range(cell)), missing)
+        if is_category:
+            rows.append((*head, *(_share_of(column, category, cell) for category in categories)))
+            continue
         told = (*column.quantiles, *[None] * len(QUANTILES))[: len(QUANTILES)]
-        deviation = number(column.deviation)
-        rows.append(
-            (
-                hospital,
-                counted(column.count, column.count_range(cell)),
-                _missing(column, cell),
-                _about(column.mean, column, cell),
-                Cell(deviation, _between(column.deviation_range(cell)))
-                if column.deviation
-                else deviation,
-                *(_about(q, column, cell) for q in told),
-                off.get(hospital, ""),
-            )
-        )
-    return ComparedColumn(name, unit, headings, rows, _picture(columns))
-
-
-def _shares(
-    hospital: str, column: ColumnSummary, categories: Sequence[str], found: Descriptions
-) -> Row:
-    cell = found.replies[hospital].min_cell
-    return (
-        hospital,
-        counted(column.count, column.count_range(cell)),
-        _missing(column, cell),
-        *(_share_of(column, category, cell) for category in categories),
-    )
+        deviation: str | Cell = number(column.deviation)
+        if column.deviation:
+            first, last = column.deviation_range(cell)
+            deviation = Cell(number(column.deviation), f"({number(first)}–{number(last)})")
+        about = [_about(value, column, cell) for value in (column.mean, *told)]
+        rows.append((*head, about[0], deviation, *about[1:], off.get(hospital, "")))
+    if is_category:
+        headings: Row = ("Hospital", "Patients", "Missing", *categories)
+        return ComparedColumn(name, unit, headings, rows, Markup())
+    quantiles = [f"{q:.0%}" for q in QUANTILES]
+    headings = ("Hospital", "Patients", "Missing", "Mean", "Deviation", *quantiles, "")
+    return ComparedColumn(name, unit, headings, rows, _picture(name, columns))
 
 
 def _share_of(column: ColumnSummary, category: str, cell: int) -> str | Cell:
@@ -134,19 +100,9 @@ def _share_of(column: ColumnSummary, category: str, cell: int) -> str | Cell:
     return Cell(said, f"({100 * low:.0f}–{100 * high:.0f}%)")
 
 
-def _missing(column: ColumnSummary, cell: int) -> Cell:
-    low, high = count_range(column.missing, cell)
-    return Cell(missing_share(column), f"({low:.0f}–{high:.0f})")
-
-
 def _about(value: float | None, column: ColumnSummary, cell: int) -> str | Cell:
-    """Return a mean or a quantile, and how far off it can be."""
     off = column.off_by(cell)
     return Cell(number(value), f"±{off:.2g}") if off and value is not None else number(value)
-
-
-def _between(found: Range) -> str:
-    return f"({number(found.low)}–{number(found.high)})"
 
 
 def counted(told: int, found: Range) -> Cell:
@@ -166,28 +122,24 @@ def number(value: float | None) -> str:
     return "" if value is None else f"{value:.3g}"
 
 
-def _picture(columns: Mapping[str, ColumnSummary]) -> Picture | None:
-    known = {h: c for h, c in columns.items() if middle_of(c) is not None}
-    ends = [v for c in known.values() for v in (*c.quantiles, c.mean) if v is not None]
+def _picture(name: str, columns: Mapping[str, ColumnSummary]) -> Markup:
+    """Return each hospital's middle half, median and outer quantiles; "" where none differ."""
+    known = {h: (m, c) for h, c in columns.items() if (m := middle_of(c)) is not None}
+    ends = [v for m, c in known.values() for v in (m, *c.quantiles) if v is not None]
     if not ends or min(ends) == max(ends):
-        return None
-    low, high = min(ends), max(ends)
-
-    def places(column: ColumnSummary) -> dict[str, float]:
-        told = [q for q in column.quantiles if q is not None]
-        found = {"lowest": told[0], "highest": told[-1]} if len(told) > 1 else {}
+        return Markup()
+    called = {hospital: shortened(printable(hospital), LONGEST_NAME) for hospital in known}
+    plot = Plot.of_rows([*called.values()], (min(ends), max(ends)), name)
+    for row, (hospital, (middle, column)) in enumerate(reversed(known.items())):
+        told = [q for q in column.quantiles if q is not None] or [middle]
+        half = None
         if len(column.quantiles) == len(QUANTILES):
-            first, third = column.quantiles[1], column.quantiles[3]
+            _, first, _, third, _ = column.quantiles
             if first is not None and third is not None:
-                found |= {"first": first, "third": third}
-        found["middle"] = middle_of(column) or 0.0
-        return {
-            name: round(LEFT + (value - low) / (high - low) * (RIGHT - LEFT), 1)
-            for name, value in found.items()
-        }
-
-    lines = [(hospital, places(column)) for hospital, column in known.items()]
-    return Picture(f"{low:.3g}", f"{high:.3g}", lines)
+                half = Estimate(value=middle, low=first, high=third)
+        outer = Estimate(value=middle, low=told[0], high=told[-1])
+        plot.interval(row, called[hospital], outer, 0, half)
+    return plot.svg(f"Medians and middle halves of {name} by hospital")
 
 
 def show(found: Descriptions, console: Console) -> None:

@@ -4,9 +4,10 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -61,31 +62,19 @@ class _Holder:
     ends: datetime  # of the certificate
 
 
-@dataclass(frozen=True, slots=True)
 class _Books:
-    """The federation's files as they are now."""
-
-    roster: KeyRegistry
-    own: OwnAuthorities
-    by_key: Mapping[bytes, EnrolledKey]
-    holders: dict[x509.Certificate, _Holder] = field(default_factory=dict)  # found already
-
-    def holder(self, certificate: x509.Certificate) -> _Holder:
-        """Return who shows it."""
-        if (holder := self.holders.get(certificate)) is None:
-            while len(self.holders) >= MOST_HOLDERS:
-                self.holders.pop(next(iter(self.holders)), None)
-            holder = self.holders[certificate] = self._found(certificate)
-        return holder
+    def __init__(self, roster: KeyRegistry, own: OwnAuthorities) -> None:
+        self.roster, self.own = roster, own
+        self._by_key = {key.public_key.encode(): key for key in roster.keys}
+        self.holder = lru_cache(MOST_HOLDERS)(self._holder)  # who shows a certificate
 
     def has_own_authority(self, hospital: str) -> bool:
-        """Return whether the hospital has an authority."""
         return hospital in self.own.by_hospital
 
-    def _found(self, certificate: x509.Certificate) -> _Holder:
+    def _holder(self, certificate: x509.Certificate) -> _Holder:
         ends = certificate.not_valid_after_utc
         public = certified_key(certificate)
-        key = None if public is None else self.by_key.get(public_pem(public))
+        key = None if public is None else self._by_key.get(public_pem(public))
         if key is None:
             return _Holder(None, self.own.hospital_of(certificate), ends)
         if self.has_own_authority(key.hospital):  # only its own authority vouches for it
@@ -113,6 +102,9 @@ class Authorizer:
         books = self._books.value
         holder = books.holder(certificate)
         key, hospital, ends = holder.key, holder.hospital, holder.ends
+        if key is None and hospital is None:
+            text = "its key is not enrolled in this federation; ask the coordinator to enrol it"
+            return NotAdmitted(None, Reason.NOT_ENROLLED, text)
         if key is not None:
             if (trouble := key.trouble) is not None:
                 if key.revoked is not None and self.may_renew(key.hospital):
@@ -120,14 +112,12 @@ class Authorizer:
                 reason = Reason.EXPIRED if key.revoked is None else Reason.REVOKED
                 return NotAdmitted(key.hospital, reason, f"its key {trouble}; ask the coordinator")
             ends = min(ends, key.expires)
-        if hospital is None:
-            if key is None:
-                text = "its key is not enrolled in this federation; ask the coordinator to enrol it"
-                return NotAdmitted(None, Reason.NOT_ENROLLED, text)
+        if key is not None and hospital is None:
             text = f"its certificate is not for the name {key.hospital!r}, as which it is enrolled"
             if books.has_own_authority(key.hospital):
                 text = f"its certificate is not of {key.hospital}'s own authority"
             return NotAdmitted(key.hospital, Reason.NAME, text)
+        assert hospital is not None
         if expiry.has_ended(ends):  # within a connection; at its start TLS saw to it
             text = f"its certificate expired on {ends:%Y-%m-%d}; ask the coordinator"
             return NotAdmitted(hospital, Reason.EXPIRED, text)
@@ -162,9 +152,7 @@ class Authorizer:
 
     def _read(self) -> tuple[_Books, Sequence[Path]]:
         roster, own = read_key_registry(self._folder.roster), read_own_authorities(self._folder)
-        by_key = {key.public_key.encode(): key for key in roster.keys}
-        files = (self._folder.roster, self._folder.place, *own.files)
-        return _Books(roster, own, by_key), files
+        return _Books(roster, own), (self._folder.roster, self._folder.place, *own.files)
 
 
 UNNAMED = "a stranger"  # the TLS library does not say from where
@@ -191,9 +179,7 @@ class RejectionLog:
     """Used by many threads. Without an admission everybody is let in (this machine only)."""
 
     def __init__(
-        self,
-        admission: Authorizer | None,
-        own_trouble: Callable[[], str | None] = lambda: None,
+        self, admission: Authorizer | None, own_trouble: Callable[[], str | None] = lambda: None
     ) -> None:
         """`own_trouble`: why nobody would accept the coordinator's own certificate."""
         self.admission, self._own_trouble = admission, own_trouble

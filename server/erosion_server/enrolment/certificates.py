@@ -17,22 +17,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from erosion_common.errors import EnrolmentError
-from erosion_common.support import expiry
+from erosion_common.support import expiry, keys
 from erosion_common.support.files import read_named, version_of
-from erosion_common.support.keys import (
-    CURVES,
-    ODD_CERTIFICATE,
-    PrivateKey,
-    PublicKey,
-    certificate_in,
-    certificates_in,
-    certified_key,
-    is_issued_by,
-    load_private_key,
-    new_private_key,
-    private_pem,
-    secret,
-)
+from erosion_common.support.keys import PrivateKey, PublicKey
 from erosion_server.enrolment.federation_folder import FederationFolder, OwnAuthority
 
 logger = logging.getLogger("erosion.admission")
@@ -65,7 +52,7 @@ class Identity:
 
 def new_authority() -> Authority:
     """Return an authority for one federation, which can make no further authorities."""
-    key = new_private_key()
+    key = keys.new_private_key()
     # A distinct name: two authorities with one name give misleading TLS errors.
     serial = x509.random_serial_number()
     name = _name(f"Erosion federation {serial & 0xFFFFFFFF:08x}")
@@ -76,7 +63,7 @@ def new_authority() -> Authority:
 
 def issue(authority: Authority, hosts: Sequence[str], days: float) -> Identity:
     """Return a new key and certificate for a coordinator that sites reach by any of `hosts`."""
-    key = new_private_key()
+    key = keys.new_private_key()
     certificate = _issued(
         authority,
         "Erosion coordinator",
@@ -85,7 +72,7 @@ def issue(authority: Authority, hosts: Sequence[str], days: float) -> Identity:
         ExtendedKeyUsageOID.SERVER_AUTH,
         expiry.now() + timedelta(days=days),
     )
-    return Identity(private_pem(key), pem(certificate))
+    return Identity(keys.private_pem(key), pem(certificate))
 
 
 def issue_site(
@@ -108,7 +95,7 @@ def names_in(certificate: x509.Certificate) -> Iterator[str]:
 def _alternative_names(certificate: x509.Certificate) -> Sequence[x509.GeneralName]:
     try:
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    except (x509.ExtensionNotFound, *ODD_CERTIFICATE):
+    except (x509.ExtensionNotFound, *keys.ODD_CERTIFICATE):
         return ()
     return tuple(found.value)
 
@@ -125,11 +112,8 @@ def _issued(
     its_key = issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     from_its_key = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(its_key)
     builder = _certificate(name, issuer.subject, key, x509.random_serial_number(), expires)
-    for extension in (
-        x509.ExtendedKeyUsage([usage]),
-        x509.SubjectAlternativeName(names),
-        from_its_key,
-    ):
+    alternative = x509.SubjectAlternativeName(names)
+    for extension in (x509.ExtendedKeyUsage([usage]), alternative, from_its_key):
         builder = builder.add_extension(extension, critical=False)
     return builder.sign(authority.key, hashes.SHA256())
 
@@ -142,14 +126,10 @@ def pem(certificate: x509.Certificate) -> bytes:
 def load_certificate(path: Path) -> x509.Certificate:
     """Return the first certificate in a PEM file; raises EnrolmentError."""
     try:
-        return certificate_in(read_named(path))
-    except FileNotFoundError:
-        raise EnrolmentError(
-            f"There is no certificate at {path}. Restore the federation's folder from its backup."
-        ) from None
+        return keys.certificate_in(read_named(path))
     except (OSError, ValueError) as problem:
         raise EnrolmentError(
-            f"The certificate {path} cannot be read ({problem}). Restore it from the backup."
+            f"The certificate {path} cannot be read ({problem}). {_RESTORE}"
         ) from None
 
 
@@ -160,9 +140,9 @@ def load_authority(key: Path, certificate: Path) -> Authority:
             f"The authority's key is not at {key}. If it is kept on another medium, bring it back"
             " for as long as this takes."
         )
-    own = load_private_key(key, EnrolmentError, _RESTORE, lambda: _passphrase(key))
+    own = keys.load_private_key(key, EnrolmentError, _RESTORE, lambda: _passphrase(key))
     vouched = load_certificate(certificate)
-    if not is_issued_by(vouched, vouched) or certified_key(vouched) != own.public_key():
+    if not keys.is_issued_by(vouched, vouched) or keys.certified_key(vouched) != own.public_key():
         raise EnrolmentError(
             f"The certificate {certificate} is damaged, or not that of {key}. Restore both from one"
             " backup."
@@ -172,12 +152,8 @@ def load_authority(key: Path, certificate: Path) -> Authority:
 
 def load_identity(path: Path) -> Identity:
     """Return the coordinator's key and certificate; raises EnrolmentError."""
-    key = _private_key(path)
-    return Identity(private_pem(key), pem(load_certificate(path)))
-
-
-def _private_key(path: Path) -> PrivateKey:
-    return load_private_key(path, EnrolmentError, _RESTORE)
+    key = keys.load_private_key(path, EnrolmentError, _RESTORE)
+    return Identity(keys.private_pem(key), pem(load_certificate(path)))
 
 
 PASSPHRASE = "EROSION_CA_PASSPHRASE"  # or PASSPHRASE_FILE; it is never on the command line
@@ -186,7 +162,7 @@ _RESTORE = "Restore it from the backup."
 
 
 def _passphrase(key: Path) -> str:
-    if not (said := secret(PASSPHRASE, f"Passphrase of {key}: ")):
+    if not (said := keys.secret(PASSPHRASE, f"Passphrase of {key}: ")):
         raise EnrolmentError(
             f"The authority's key {key} has a passphrase, and nobody can be asked for it",
             remedy=f"Run this in a terminal, or set {PASSPHRASE} or {PASSPHRASE}_FILE.",
@@ -197,8 +173,8 @@ def _passphrase(key: Path) -> str:
 def chosen_passphrase() -> str:
     """Return the passphrase for a new authority's key; "" for none. Raises EnrolmentError."""
     try:
-        said = secret(PASSPHRASE, "A passphrase for the authority's key (empty: none): ")
-        again = secret(PASSPHRASE, "The same again: ") if said else ""
+        said = keys.secret(PASSPHRASE, "A passphrase for the authority's key (empty: none): ")
+        again = keys.secret(PASSPHRASE, "The same again: ") if said else ""
     except (OSError, ValueError) as problem:
         raise EnrolmentError(f"{PASSPHRASE}_FILE cannot be read: {problem}.") from None
     if said != again:
@@ -283,12 +259,10 @@ def read_request(path: Path) -> SigningRequest:
         request = x509.load_pem_x509_csr(pem)
         key, is_theirs = request.public_key(), request.is_signature_valid
     except Exception:  # noqa: BLE001 - the library may raise anything on a foreign file
-        raise EnrolmentError(
-            f"{path} does not hold a request for a certificate in PEM. {_REMEDY}"
-        ) from None
+        raise EnrolmentError(f"{path} holds no certificate request in PEM. {_REMEDY}") from None
     if not is_theirs:
         raise EnrolmentError(f"The request {path} is not signed by its own key. {_REMEDY}")
-    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, CURVES):
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, keys.CURVES):
         raise EnrolmentError(f"The key of {path} is not on P-256 or P-384. {_REMEDY}")
     names = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return SigningRequest(str(names[0].value) if names else "", key)
@@ -306,7 +280,7 @@ class OwnAuthorities(NamedTuple):
         """Return the hospital that `certificate` is for; None where it is for none."""
         names = set(names_in(certificate))
         for hospital, (name, issuers) in self.by_hospital.items():
-            if name in names and any(is_issued_by(certificate, issuer) for issuer in issuers):
+            if name in names and any(keys.is_issued_by(certificate, issuer) for issuer in issuers):
                 return hospital
         return None
 
@@ -324,21 +298,19 @@ def read_own_authorities(folder: FederationFolder) -> OwnAuthorities:
 
 def read_own_authority(
     folder: FederationFolder, hospital: str, own: OwnAuthority
-) -> tuple[tuple[x509.Certificate, ...], bytes]:
+) -> tuple[Sequence[x509.Certificate], bytes]:
     """Return one hospital's: its certificates, and the file itself. Raises EnrolmentError."""
     path = folder.path / own.certificate
     try:
         pem = read_named(path)
-        issuers = tuple(certificates_in(pem))
+        return keys.certificates_in(pem), pem
     except (OSError, ValueError) as problem:
-        reason = problem.strerror if isinstance(problem, OSError) else problem
         raise EnrolmentError(
-            f"the authority of {hospital}: {reason}",
+            f"the authority of {hospital}: {getattr(problem, 'strerror', problem)}",
             where=str(path),
             remedy="Put the certificate of the authority that signs its site's certificate there,"
             f" or take authorities.{hospital} out of federation.toml.",
         ) from None
-    return issuers, pem
 
 
 T = TypeVar("T")
@@ -386,10 +358,8 @@ class Watched(Generic[T]):
 
 
 class _Shown(NamedTuple):
-    """The coordinator's certificate, and the authorities that it accepts."""
-
-    certificate: x509.Certificate
-    configuration: grpc.ServerCertificateConfiguration
+    certificate: x509.Certificate  # the coordinator's
+    configuration: grpc.ServerCertificateConfiguration  # with the authorities that it accepts
 
 
 class ServingCertificate:
@@ -399,12 +369,8 @@ class ServingCertificate:
         """Raises EnrolmentError where it cannot be read or has expired."""
         self._folder = folder
         self.watched = Watched("the coordinator's certificate", self._load)
-        if expiry.has_ended(self.expires):
-            raise EnrolmentError(
-                f"The coordinator's certificate {folder.coordinator}"
-                f" {expiry.in_words(self.expires)}, and no site would accept it."
-                f" Run: erosion enroll renew coordinator{folder.option}"
-            )
+        if (trouble := self.trouble) is not None:
+            raise EnrolmentError(f"No site would accept {folder.coordinator}: {trouble}.")
 
     @property
     def expires(self) -> datetime:
@@ -427,11 +393,7 @@ class ServingCertificate:
         return validity_in_words(self.watched.value.certificate)
 
     def credentials(self, *, on_handshake: Callable[[], None]) -> grpc.ServerCredentials:
-        """For a gRPC server; `on_handshake` is called when a connection begins.
-
-        A site without a certificate of one of the federation's authorities does not get beyond
-        the handshake.
-        """
+        """Return a gRPC server's; `on_handshake` is called when a connection begins."""
         handed = self.watched.value
 
         def latest() -> grpc.ServerCertificateConfiguration | None:

@@ -16,28 +16,10 @@ from erosion_common.support import expiry
 from erosion_common.support.keys import certificate_fingerprint
 from erosion_common.support.text import answer_to
 from erosion_server.enrolment import certificates, enrolment
-from erosion_server.enrolment.certificates import (
-    COORDINATOR_DAYS,
-    ServingCertificate,
-    read_own_authority,
-)
-from erosion_server.enrolment.enrolment import (
-    COORDINATOR,
-    SITE_DAYS,
-    STANDARD_OUTPUT,
-    Enrolment,
-    authority_fingerprint,
-    write_peers,
-)
-from erosion_server.enrolment.federation_folder import (
-    DEFAULT_FOLDER,
-    DEFAULT_PORT,
-    Address,
-    FederationFolder,
-    OwnAuthority,
-    checked_host,
-    read_key_registry,
-)
+from erosion_server.enrolment import federation_folder as federation
+from erosion_server.enrolment.certificates import COORDINATOR_DAYS, ServingCertificate
+from erosion_server.enrolment.enrolment import COORDINATOR, SITE_DAYS, STANDARD_OUTPUT, Enrolment
+from erosion_server.enrolment.federation_folder import FederationFolder, OwnAuthority
 
 MOST_DAYS = 36_500  # a certificate's dates end with the year 9999
 
@@ -55,14 +37,16 @@ def add_enroll_commands(commands: Any) -> None:
         sub.add_argument(
             "--folder",
             type=Path,
-            default=DEFAULT_FOLDER,
+            default=federation.DEFAULT_FOLDER,
             help="where the federation is kept (default: %(default)s/)",
         )
         return sub
 
     init = command("init", _init, "set up a federation: its authority and certificate")
     _add_hosts(init, "names or addresses by which sites reach this machine, the first dialled")
-    init.add_argument("--port", type=_port, default=DEFAULT_PORT, help="default: %(default)s")
+    init.add_argument(
+        "--port", type=_port, default=federation.DEFAULT_PORT, help="default: %(default)s"
+    )
     _add_days(init, COORDINATOR_DAYS)
 
     site = command("site", _site, "enrol a hospital, and make the kit to hand to it")
@@ -144,17 +128,14 @@ def _add_out(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_password(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--password",
-        action="store_true",
-        help="encrypt the key in the kit, by a password that is printed, to be told by telephone",
-    )
+    summary = "encrypt the key in the kit, by a password that is printed, to be told by telephone"
+    parser.add_argument("--password", action="store_true", help=summary)
 
 
 def _init(options: argparse.Namespace) -> None:
     folder = FederationFolder(options.folder)
     hosts = _checked_hosts(options.host or _ask_for_hosts())
-    place = Address(hosts=hosts, port=options.port)
+    place = federation.Address(hosts=hosts, port=options.port)
     passphrase = "" if folder.place.exists() else certificates.chosen_passphrase()
     enrolment.init_federation(folder, place, days=options.days, passphrase=passphrase)
     print(
@@ -170,13 +151,12 @@ def _init(options: argparse.Namespace) -> None:
 
 def _site(options: argparse.Namespace) -> None:
     folder = FederationFolder(options.folder)
-    made = enrolment.enrol_site(
-        folder,
-        options.name,
-        out=options.out,
-        days=options.days,
-        has_password=options.password,
-    )
+    how: dict[str, Any] = {
+        "out": options.out,
+        "days": options.days,
+        "has_password": options.password,
+    }
+    made = enrolment.enrol_site(folder, options.name, **how)
     _print_kit(folder, made, has_key=True)
 
 
@@ -191,7 +171,7 @@ def _sign(options: argparse.Namespace) -> None:
 
 
 def _peers(options: argparse.Namespace) -> None:
-    keys = write_peers(FederationFolder(options.folder), options.out)
+    keys = enrolment.write_peers(FederationFolder(options.folder), options.out)
     print(f"Wrote {options.out}, which each site keeps in the folder of its site.toml:")
     width = max(len(key.hospital) for key in keys)
     for key in keys:
@@ -208,15 +188,11 @@ def _list(options: argparse.Namespace) -> None:
     words = certificates.validity_in_words(certificates.load_certificate(folder.coordinator))
     console.print(Text(f"  coordinator   {words}"))
     table = Table("hospital", "state", "enrolled", "fingerprint")
-    for key in sorted(
-        read_key_registry(folder.roster).keys, key=lambda k: (k.hospital, k.enrolled)
-    ):
-        vouched = key.hospital not in place.authorities
-        held = (
-            expiry.in_words(key.expires)
-            if vouched
-            else "counts only with its own authority's certificate"
-        )
+    keys = federation.read_key_registry(folder.roster).keys
+    for key in sorted(keys, key=lambda k: (k.hospital, k.enrolled)):
+        held = expiry.in_words(key.expires)
+        if key.hospital in place.authorities:
+            held = "counts only with its own authority's certificate"
         state = key.trouble or held
         style = "dim" if key.revoked else ("yellow" if expiry.ends_soon(key.expires) else "")
         table.add_row(key.hospital, state, f"{key.enrolled:%Y-%m-%d}", key.fingerprint, style=style)
@@ -229,9 +205,8 @@ def _list(options: argparse.Namespace) -> None:
 def _own_authority(
     folder: FederationFolder, hospital: str, own: OwnAuthority
 ) -> Iterator[tuple[str, str, str]]:
-    """State, fingerprint and style of every certificate of a hospital's own authority."""
     try:
-        issuers, _ = read_own_authority(folder, hospital, own)
+        issuers, _ = certificates.read_own_authority(folder, hospital, own)
     except EnrolmentError as problem:
         yield str(problem), "", "yellow"
         return
@@ -281,14 +256,13 @@ def _renew(options: argparse.Namespace) -> None:
         raise EnrolmentError("--host is for the coordinator's certificate; leave it out here.")
     if options.password and not options.new_key:
         raise EnrolmentError("--password is for a kit with a key: add --new-key, or leave it out.")
-    made = enrolment.renew_site(
-        folder,
-        options.name,
-        new_key=options.new_key,
-        out=options.out,
-        days=options.days or SITE_DAYS,
-        has_password=options.password,
-    )
+    days = options.days or SITE_DAYS
+    how: dict[str, Any] = {
+        "new_key": options.new_key,
+        "out": options.out,
+        "has_password": options.password,
+    }
+    made = enrolment.renew_site(folder, options.name, days=days, **how)
     _print_kit(folder, made, has_key=options.new_key)
     _print_how_to_install(made.kit)
 
@@ -312,11 +286,12 @@ def _print_kit(folder: FederationFolder, made: Enrolment, *, has_key: bool) -> N
         if has_key
         else "It holds no secret.\n"
     )
+    authority = enrolment.authority_fingerprint(folder.authority.read_bytes())
     print(
         f"Enrolled {made.key.hospital}, {expiry.in_words(made.key.expires)}. Its kit: {made.kit}\n"
         f"{caution}"
         f"Compare by telephone: key {made.key.fingerprint}\n"
-        f"                      CA  {authority_fingerprint(folder.authority.read_bytes())}",
+        f"                      CA  {authority}",
         file=sys.stderr if made.kit == STANDARD_OUTPUT else sys.stdout,
     )
 
@@ -324,12 +299,12 @@ def _print_kit(folder: FederationFolder, made: Enrolment, *, has_key: bool) -> N
 def _authority_words(folder: FederationFolder) -> str:
     certificate = certificates.load_certificate(folder.authority)
     words = expiry.in_words(certificate.not_valid_after_utc)
-    return f"{words}, fingerprint {authority_fingerprint(folder.authority.read_bytes())}"
+    return f"{words}, fingerprint {enrolment.authority_fingerprint(folder.authority.read_bytes())}"
 
 
 def _checked_hosts(hosts: list[str]) -> tuple[str, ...]:
     try:
-        return tuple(checked_host(host) for host in hosts)
+        return tuple(federation.checked_host(host) for host in hosts)
     except ValueError as problem:
         raise EnrolmentError(f"--host {' '.join(hosts)}: {problem}.") from None
 

@@ -19,31 +19,18 @@ from cryptography import x509
 from erosion_common.errors import EnrolmentError
 from erosion_common.sealed import pinned_keys
 from erosion_common.settings.names import checked_hospital
-from erosion_common.support import expiry
+from erosion_common.support import expiry, keys
 from erosion_common.support.files import (
     make_private_folder,
     read_named,
     write_atomically,
     write_private,
 )
-from erosion_common.support.keys import (
-    PrivateKey,
-    PublicKey,
-    certificate_fingerprint,
-    new_private_key,
-    private_pem,
-    public_pem,
-)
+from erosion_common.support.keys import PrivateKey, PublicKey
 from erosion_server.enrolment import certificates
+from erosion_server.enrolment import federation_folder as federation
 from erosion_server.enrolment.certificates import COORDINATOR_DAYS, read_request
-from erosion_server.enrolment.federation_folder import (
-    Address,
-    EnrolledKey,
-    FederationFolder,
-    KeyRegistry,
-    read_key_registry,
-    write_key_registry,
-)
+from erosion_server.enrolment.federation_folder import EnrolledKey, FederationFolder, KeyRegistry
 
 STANDARD_OUTPUT = Path("-")  # in place of a file, for who may not read this account's files
 _KEY = "node.key"
@@ -72,11 +59,11 @@ def _write_kit(
     the key readable by everybody.
     """
     authority, peers = folder.authority.read_bytes(), roster.peers_text(without=key.hospital)
-    password = _new_password() if private and has_password else ""
-    members = {
-        "ca.crt": (authority, 0o644),
-        "node.crt": ((key.certificate or "").encode(), 0o644),
-    }
+    digits = secrets.token_hex(10)  # 80 random bits that can be said by telephone
+    password = ""
+    if private and has_password:
+        password = "-".join(digits[i : i + 4] for i in range(0, len(digits), 4))
+    members = {"ca.crt": (authority, 0o644), "node.crt": ((key.certificate or "").encode(), 0o644)}
     if is_new:
         place = folder.read_place()
         words = {
@@ -96,7 +83,7 @@ def _write_kit(
     if peers:
         members[pinned_keys.NAME] = (peers.encode(), 0o644)
     if private:
-        members[_KEY] = (private_pem(private, password), 0o600)
+        members[_KEY] = (keys.private_pem(private, password), 0o600)
     kit = out or (folder.kit if is_new else folder.renewal)(key.hospital)
     archive = _archive(key.hospital, members)
     if kit == STANDARD_OUTPUT:
@@ -113,14 +100,8 @@ def _write_kit(
         if not kit.parent.exists():
             make_private_folder(kit.parent)
         write_private(kit, archive)
-    write_key_registry(folder.roster, roster)
+    federation.write_key_registry(folder.roster, roster)
     return Enrolment(key, kit, password)
-
-
-def _new_password() -> str:
-    """Return 80 random bits that can be said by telephone."""
-    digits = secrets.token_hex(10)
-    return "-".join(digits[i : i + 4] for i in range(0, len(digits), 4))
 
 
 def _holds_private_key(path: Path) -> bool:
@@ -135,24 +116,21 @@ def _holds_private_key(path: Path) -> bool:
 
 
 def _print(archive: bytes) -> None:
-    if sys.stdout.isatty():
-        raise EnrolmentError(
-            "The kit would be printed to the terminal and be lost. Nothing has changed; write it to"
-            " a file: --out - > NAME.tar.gz"
-        )
     try:
+        if sys.stdout.isatty():
+            raise OSError("it would be lost on a terminal")
         sys.stdout.buffer.write(archive)
         sys.stdout.buffer.flush()
     except OSError as problem:
         raise EnrolmentError(
-            f"The kit could not be printed: {problem.strerror}. Nothing has changed; print it"
-            " where there is room, or give --out a file."
+            f"The kit could not be printed: {problem.strerror or problem}. Nothing has changed;"
+            " write it to a file: --out - > NAME.tar.gz"
         ) from None
 
 
 def authority_fingerprint(authority: bytes) -> str:
     """Return the fingerprint of the authority's certificate in PEM."""
-    return certificate_fingerprint(x509.load_pem_x509_certificate(authority))
+    return keys.certificate_fingerprint(x509.load_pem_x509_certificate(authority))
 
 
 def _archive(folder: str, members: dict[str, tuple[bytes, int]]) -> bytes:
@@ -191,25 +169,18 @@ class Revocation:
 
 def init_federation(
     folder: FederationFolder,
-    place: Address,
+    place: federation.Address,
     *,
     days: float = COORDINATOR_DAYS,
     passphrase: str = "",
 ) -> None:
-    """Make the authority, the coordinator's certificate and an empty roster.
-
-    `passphrase`: what encrypts the authority's key; "": nothing does.
-    """
-    if folder.authority.exists() and not folder.place.exists():
-        raise EnrolmentError(
-            f"{folder.path} holds an authority, but no {folder.place.name}. Restore that from the"
-            " backup; if no kit was handed out yet, remove the folder and make a new federation."
-        )
-    if folder.place.exists():
+    """Make authority, certificate and roster; `passphrase` encrypts the authority's key."""
+    if folder.place.exists() or folder.authority.exists():
         raise EnrolmentError(
             f"{folder.path} holds a federation already. Its certificate is renewed, also for other"
-            f" names, by `erosion enroll renew coordinator{folder.option}`; a second federation"
-            " needs another --folder."
+            f" names, by `erosion enroll renew coordinator{folder.option}`. A second federation"
+            f" needs another --folder; where {folder.place.name} is missing, restore it from the"
+            " backup."
         )
     try:
         make_private_folder(folder.path)
@@ -217,16 +188,16 @@ def init_federation(
         raise EnrolmentError(f"The folder {folder.path} cannot be made: {problem}.") from None
     authority = certificates.new_authority()
     identity = certificates.issue(authority, place.hosts, days)
-    write_private(folder.authority_key, private_pem(authority.key, passphrase))
+    write_private(folder.authority_key, keys.private_pem(authority.key, passphrase))
     write_private(folder.authority, certificates.pem(authority.certificate))
     write_private(folder.coordinator, identity.key + identity.certificate)
-    write_key_registry(folder.roster, KeyRegistry())
+    federation.write_key_registry(folder.roster, KeyRegistry())
     folder.write_place(place)
 
 
 def renew_coordinator(
     folder: FederationFolder, hosts: Sequence[str] = (), *, days: float = COORDINATOR_DAYS
-) -> Address:
+) -> federation.Address:
     """Make a new certificate; a running coordinator shows it from the next connection on."""
     folder.read_place()
     with folder.locked():
@@ -249,29 +220,26 @@ def enrol_site(
     days: float = SITE_DAYS,
     has_password: bool = False,
 ) -> Enrolment:
-    """Certify a hospital's key: the one of the site's own request, or a new one in its kit.
-
-    `has_password`: a new key is encrypted in the kit.
-    """
+    """Certify a hospital's key: that of `request`, or a new one in its kit."""
     try:
         checked_hospital(hospital)
     except ValueError as problem:
         raise EnrolmentError(f"The site's name {hospital!r}: {problem}.") from None
     folder.read_place()
     with folder.locked():
-        roster = read_key_registry(folder.roster)
+        roster = federation.read_key_registry(folder.roster)
         if (current := roster.current(hospital)) is not None:
-            renew = f"`erosion enroll renew {hospital}{folder.option}` prolongs it"
-            if request is None:
-                remedy = f"{renew}, with --new-key it is replaced."
-            else:
+            replace = "with --new-key it is replaced"
+            if request is not None:
                 sign = _sign_command(folder, hospital, request)
-                remedy = f"`{sign} --replace` puts the request's in its place; {renew}."
+                replace = f"`{sign} --replace` puts the request's in its place"
             raise EnrolmentError(
-                f"{hospital} has a key already, {expiry.in_words(current.expires)}. {remedy}"
+                f"{hospital} has a key already, {expiry.in_words(current.expires)}."
+                f" `erosion enroll renew {hospital}{folder.option}` prolongs it; {replace}."
             )
         private, public = _key(request)
-        key = _certified(folder, roster, hospital, public, _end(days))
+        expires = expiry.now() + timedelta(days=days)
+        key = _certified(folder, roster, hospital, public, expires)
         return _write_kit(
             out, folder, roster.added(key), key, private, is_new=True, has_password=has_password
         )
@@ -294,21 +262,21 @@ def renew_site(
     """
     folder.read_place()
     with folder.locked():
-        roster = read_key_registry(folder.roster)
+        roster = federation.read_key_registry(folder.roster)
         current = _current(folder, roster, hospital, request)
         private: PrivateKey | None = None
         if new_key or request is not None:
             private, public = _key(request)
         else:
             public = current.key
-        if public_pem(public).decode() == current.public_key:
-            expires = _end(days)
+        expires = expiry.now() + timedelta(days=days)
+        if keys.public_pem(public).decode() == current.public_key:
             certificate = _certificate(folder, hospital, public, expires)
             changes = {"expires": expires, "certificate": certificate}
             key = current.model_copy(update=changes)
             roster = roster.changed(current, **changes)
         else:
-            key = _certified(folder, roster, hospital, public, _end(days))
+            key = _certified(folder, roster, hospital, public, expires)
             roster = roster.changed(current, revoked=expiry.now()).added(key)
         return _write_kit(
             out, folder, roster, key, private, is_new=False, has_password=has_password
@@ -316,17 +284,14 @@ def renew_site(
 
 
 def revoke_site(folder: FederationFolder, hospital: str) -> Revocation:
-    """Deny the hospital from now on; a running coordinator notices within seconds.
-
-    Its own authority is taken out of `federation.toml`, because it could certify other keys.
-    """
+    """Deny the hospital within seconds; its own authority goes, for it could certify other keys."""
     folder.read_place()
     with folder.locked():
-        place, roster = folder.read_place(), read_key_registry(folder.roster)
+        place, roster = folder.read_place(), federation.read_key_registry(folder.roster)
         has_authority = hospital in place.authorities
         key = roster.current(hospital) if has_authority else _current(folder, roster, hospital)
         if key is not None:
-            write_key_registry(folder.roster, roster.changed(key, revoked=expiry.now()))
+            federation.write_key_registry(folder.roster, roster.changed(key, revoked=expiry.now()))
             for kit in (folder.kit(hospital), folder.renewal(hospital)):
                 kit.unlink(missing_ok=True)
         if has_authority:
@@ -338,7 +303,7 @@ def revoke_site(folder: FederationFolder, hospital: str) -> Revocation:
 def write_peers(folder: FederationFolder, out: Path) -> list[EnrolledKey]:
     """Write the hospitals' public keys, for each site to pin, and return them by name."""
     folder.read_place()
-    registry = read_key_registry(folder.roster)
+    registry = federation.read_key_registry(folder.roster)
     if not registry.in_force:
         raise EnrolmentError(
             f"No hospital is enrolled in {folder.path}."
@@ -352,10 +317,9 @@ def write_peers(folder: FederationFolder, out: Path) -> list[EnrolledKey]:
 
 
 def _key(request: Path | None) -> tuple[PrivateKey | None, PublicKey]:
-    """Return the key of a site's request, or a new one with its private half."""
     if request is not None:
         return None, read_request(request).key
-    private = new_private_key()
+    private = keys.new_private_key()
     return private, private.public_key()
 
 
@@ -366,18 +330,17 @@ def _certified(
     public: PublicKey,
     expires: datetime,
 ) -> EnrolledKey:
-    text = public_pem(public).decode()
+    text = keys.public_pem(public).decode()
     if (known := next((k for k in roster.keys if k.public_key == text), None)) is not None:
         was = "" if known.trouble is None else f" and {known.trouble}"
         raise EnrolmentError(
             f"This key is {known.hospital}'s already{was}. Every enrolment needs a new key:"
             f" the site makes one with `erosion enroll request {hospital}`."
         )
-    certificate = _certificate(folder, hospital, public, expires)
     return EnrolledKey(
         hospital=hospital,
         public_key=text,
-        certificate=certificate,
+        certificate=_certificate(folder, hospital, public, expires),
         enrolled=expiry.now(),
         expires=expires,
     )
@@ -392,7 +355,6 @@ def _certificate(
 
 
 def _sign_command(folder: FederationFolder, hospital: str, request: Path) -> str:
-    """Return what enrols the hospital by that request."""
     name = "" if read_request(request).hospital == hospital else f" --name {hospital}"
     return f"erosion enroll sign {quote(str(request))}{name}{folder.option}"
 
@@ -410,7 +372,3 @@ def _current(
         f"{hospital} has no key that could be renewed or revoked; enrolled are"
         f" {', '.join(names) or 'none yet'}. `{enrols}` enrols it."
     )
-
-
-def _end(days: float) -> datetime:
-    return expiry.now() + timedelta(days=days)

@@ -2,6 +2,7 @@
 
 import fcntl
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -106,10 +107,7 @@ class FederationFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One enrolment at a time, so that none overwrites another's line in the roster.
-
-        Raises EnrolmentError where another one does not end.
-        """
+        """Let one enrolment work at a time. Raises EnrolmentError after LONGEST_WAIT."""
         with open_lock(self.path / ".lock") as lock:
             give_up_at = monotonic() + LONGEST_WAIT
             while True:
@@ -174,16 +172,14 @@ class KeyRegistry(Settings):
 
     @model_validator(mode="after")
     def _unambiguous(self) -> Self:
-        current = [key.hospital for key in self.keys if key.revoked is None]
-        twice = sorted({name for name in current if current.count(name) > 1})
-        if twice:
+        current = Counter(key.hospital for key in self.keys if key.revoked is None)
+        if twice := sorted(name for name, count in current.items() if count > 1):
             raise ValueError(
                 f"{', '.join(twice)} has two keys; take one out of the file, or give it the time"
                 " from which on it is not let in (revoked = ...)"
             )
-        texts = [key.public_key for key in self.keys]
-        shared = sorted({key.hospital for key in self.keys if texts.count(key.public_key) > 1})
-        if shared:
+        texts = Counter(key.public_key for key in self.keys)
+        if shared := sorted({key.hospital for key in self.keys if texts[key.public_key] > 1}):
             raise ValueError(f"one public key stands here twice ({', '.join(shared)})")
         return self
 

@@ -15,14 +15,8 @@ from erosion_common.protocol.performance import Estimate, ModelFigures
 from erosion_common.protocol.scaling import NOT_FOUND
 from erosion_common.tasks.features import CategoryFeature
 from erosion_common.tasks.inputs import TabularTask
-from erosion_server.export.saved_run import (
-    LARGEST_NUMBER,
-    MISSING,
-    SavedRun,
-    input_columns,
-    may_be_missing,
-    output_names,
-)
+from erosion_server.export import saved_run
+from erosion_server.export.saved_run import SavedRun
 from erosion_server.output.figures import estimate_text
 from erosion_server.output.pages import TEMPLATES, render_page
 
@@ -44,7 +38,7 @@ def calculator_page(saved: SavedRun) -> str:
             f"A calculator has at most {MOST_FIELDS} fields, and the model reads"
             f" {len(task.features)} columns. Use --onnx."
         )
-    output_names(saved.card)
+    saved_run.output_names(saved.card)
     script = (TEMPLATES / "calculator.js").read_text("utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     fields, thresholds, figures = [*_fields(saved, task)], _thresholds(saved), _figures(saved)
@@ -53,7 +47,7 @@ def calculator_page(saved: SavedRun) -> str:
     model = {
         "predicts": task.predicts,
         "fields": fields,
-        "inputs": input_columns(saved.card, task),
+        "inputs": saved_run.input_columns(saved.card, task),
         "members": [_weights(member) for member in saved.members],
         "shares": saved.shares,
         "centre": getattr(task, "centre", 0.0),
@@ -85,19 +79,20 @@ def calculator_page(saved: SavedRun) -> str:
 
 
 def _fields(saved: SavedRun, task: TabularTask) -> Iterator[dict[str, Any]]:
-    """Yield what a person fills in, by column."""
-    first = {column.feature: column for column in reversed(input_columns(saved.card, task))}
+    first = {
+        column.feature: column for column in reversed(saved_run.input_columns(saved.card, task))
+    }
     for place, (feature, may_lack) in enumerate(
-        zip(task.features, may_be_missing(task), strict=True)
+        zip(task.features, saved_run.may_be_missing(task), strict=True)
     ):
         field = {"name": feature.name, "unit": feature.unit, "may_lack": may_lack, "categories": ()}
-        empty = MISSING[task.policy(feature)] if may_lack else "needed"
+        empty = saved_run.MISSING[task.policy(feature)] if may_lack else "needed"
         if isinstance(feature, CategoryFeature):
             said = f"If it is not known: {empty}" if may_lack else empty
             yield {**field, "categories": feature.categories, "hint": said}
             continue
         column = first[place]
-        low, high = feature.range or (-LARGEST_NUMBER, LARGEST_NUMBER)
+        low, high = feature.range or (-saved_run.LARGEST_NUMBER, saved_run.LARGEST_NUMBER)
         allowed = "" if feature.range is None else f"{low:g} to {high:g}; "
         usual = None
         if saved.card.scaling is not None and column.deviation != NOT_FOUND:
@@ -111,7 +106,6 @@ def _fields(saved: SavedRun, task: TabularTask) -> Iterator[dict[str, Any]]:
 
 
 def _labels(task: TabularTask) -> Iterator[str]:
-    """Yield what each number of a prediction is of."""
     yield from (label.name for label in getattr(task, "classes", ()))
     unit = getattr(getattr(task, "target", None), "unit", "")
     yield from (f"by {point:g} {unit}".strip() for point in getattr(task, "cut_points", ()))
@@ -126,24 +120,22 @@ def _weights(member: torch.nn.Module) -> tuple[list[list[float]], list[float]]:
 
 
 def _thresholds(saved: SavedRun) -> list[float]:
-    """Return the declared ones, of one risk for each patient."""
     task = saved.card.task
     is_risk = task.predicts == "times" or (task.predicts == "classes" and task.num_outputs == 2)
     return [*saved.run.study.evaluation.thresholds] if is_risk else []
 
 
 def _figures(saved: SavedRun) -> ModelFigures | None:
-    """Return how the predictions of this arm were measured, of one event or a number."""
     found = [each for each in saved.run.result.performance.models if each.model == saved.card.arm]
     return found[0] if len(found) == 1 else None
 
 
 def _known(figures: ModelFigures | None, threshold: float) -> list[str]:
-    rows = [] if figures is None else [r for r in figures.thresholds if r.threshold == threshold]
-    if not rows:
-        return ["not measured"] * 3
-    each = (rows[0].sensitivity, rows[0].specificity, rows[0].positive_predictive_value)
-    return [FEW if estimate is None else _percent(estimate) for estimate in each]
+    for row in () if figures is None else figures.thresholds:
+        if row.threshold == threshold:
+            each = (row.sensitivity, row.specificity, row.positive_predictive_value)
+            return [FEW if estimate is None else _percent(estimate) for estimate in each]
+    return ["not measured"] * 3
 
 
 def _percent(estimate: Estimate) -> str:

@@ -20,13 +20,8 @@ from erosion_common.errors import CheckpointError, ModelError
 from erosion_common.support.software import install_command
 from erosion_common.tasks.features import CategoryFeature, NumberFeature
 from erosion_common.tasks.inputs import ImageTask, TabularTask
-from erosion_server.export.saved_run import (
-    LARGEST_NUMBER,
-    SavedRun,
-    input_columns,
-    may_be_missing,
-    output_names,
-)
+from erosion_server.export import saved_run
+from erosion_server.export.saved_run import SavedRun
 
 OPSET, ML_OPSET = 20, 4  # of ONNX 1.15 (2023) and ai.onnx.ml with it: what programs in use can run
 IMAGE = "image"
@@ -62,7 +57,7 @@ class _FromTable(nn.Module):
 
     def __init__(self, saved: SavedRun, task: TabularTask) -> None:
         super().__init__()
-        columns = input_columns(saved.card, task)
+        columns = saved_run.input_columns(saved.card, task)
         # Buffers: as constants of the graph they would be named after others' attributes.
         for name in ("feature", "mean", "deviation", "farthest", "fill"):
             self._keep(name, [getattr(column, name) for column in columns])
@@ -81,7 +76,7 @@ class _FromTable(nn.Module):
         ranges = [_allowed(feature) for feature in task.features]
         self._keep("lowest", [float(low) for low, _ in ranges])
         self._keep("highest", [float(high) for _, high in ranges])
-        self._keep("may_lack", may_be_missing(task))
+        self._keep("may_lack", saved_run.may_be_missing(task))
         is_category = [isinstance(feature, CategoryFeature) for feature in task.features]
         self._keep("missing", [float(MISSING) if each else nan for each in is_category])
 
@@ -114,10 +109,9 @@ class _FromTable(nn.Module):
 
 
 def _allowed(feature: NumberFeature | CategoryFeature) -> tuple[float, float]:
-    """Return the smallest and the largest value, or code."""
     if isinstance(feature, CategoryFeature):
         return 0.0, len(feature.categories) - 1.0
-    return feature.range or (-LARGEST_NUMBER, LARGEST_NUMBER)
+    return feature.range or (-saved_run.LARGEST_NUMBER, saved_run.LARGEST_NUMBER)
 
 
 class _FromPixels(nn.Module):
@@ -167,17 +161,13 @@ class _Whole(nn.Module):
 
 
 def as_onnx(saved: SavedRun) -> bytes:
-    """Return the file. It predicted made-up patients as the model does, by another program.
-
-    Raises CheckpointError for a model that cannot be written so, and ModelError where the packages
-    are missing.
-    """
+    """Return the file, tried out on made-up patients. Raises CheckpointError, ModelError."""
     try:
         import onnx
         import onnxscript  # noqa: F401 - torch's exporter needs it
     except ModuleNotFoundError:
         raise ModelError(f"ONNX needs packages: {install_command('onnx')}") from None
-    task, outputs = saved.card.task, output_names(saved.card)
+    task, outputs = saved.card.task, saved_run.output_names(saved.card)
     names = [f.name for f in task.features] if isinstance(task, TabularTask) else [IMAGE]
     if twice := sorted({*names} & {*outputs}):
         raise CheckpointError(
@@ -290,7 +280,6 @@ def _named(inner: Any, saved: SavedRun, names: list[str], outputs: list[str]) ->
 
 
 def _described(feature: NumberFeature | CategoryFeature | None) -> str:
-    """Return what a column is, in its unit."""
     if feature is None:
         return "pixels, 0 to 255"
     if isinstance(feature, CategoryFeature):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import count
 from operator import methodcaller
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
@@ -89,7 +89,6 @@ class OpenRequests:
         return f"{self._prefix}-{next(self._numbers)}"
 
     def __len__(self) -> int:
-        """Return how many requests and replies are kept."""
         return len(self._pending) + len(self._replies)
 
     def open(self, mailbox: Mailbox) -> Mailbox:
@@ -130,14 +129,13 @@ class OpenRequests:
         with self._lock:
             return [request_id for request_id in self._replies if request_id in request_ids]
 
-    def orphans(self, request_ids: Iterable[str], sessions: Mapping[int, int]) -> list[str]:
-        """Return the unanswered requests that were sent in an earlier session of their site.
-
-        `sessions`: the connected sites, node id -> number of the session.
-        """
+    def orphans(
+        self, request_ids: Iterable[str], sessions: Mapping[int, int]
+    ) -> list[tuple[str, Pending]]:
+        """Return unanswered requests of sessions that are not among `sessions` (by node)."""
         with self._lock:
             return [
-                request_id
+                (request_id, pending)
                 for request_id in request_ids
                 if (pending := self._pending.get(request_id)) is not None
                 and request_id not in self._replies
@@ -197,8 +195,7 @@ class OpenRequests:
             pending.mailbox.fail(problem)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Content:
+class Content(NamedTuple):
     """A message's content, ready to be sent to one site or, made once, to hundreds."""
 
     json: bytes  # describes the arrays, and holds everything else
@@ -287,10 +284,7 @@ class LinkGrid(MessageGrid):
     """One channel, for its study's thread; the link's own thread does the sending."""
 
     def __init__(
-        self,
-        sessions: "Sessions",
-        clock: RunningTime,
-        spool: Spool | None = None,
+        self, sessions: "Sessions", clock: RunningTime, spool: Spool | None = None
     ) -> None:
         """`clock`: by which deadlines pass. `spool`: for large replies and updates, made now."""
         if spool is not None:
@@ -348,7 +342,8 @@ class LinkGrid(MessageGrid):
             request = Request.of(request_id, message, last[1], self.run_news, mailbox.spool)
             if most is None:
                 most = SPARE_BYTES + TIMES_REQUEST * request.num_bytes
-            asked = message.metadata  # without the content, which may be large
+            asked = message.metadata
+            # Without the content, which may be large:
             envelope = RequestMessage(
                 RecordDict(),
                 request_id,
@@ -368,10 +363,7 @@ class LinkGrid(MessageGrid):
         return list(self._arrived(message_ids))
 
     def send_and_receive(
-        self,
-        messages: Iterable[Message],
-        *,
-        timeout: float | None = None,
+        self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterator[Message]:
         """Ask sites at once; then yield what comes back within `timeout` seconds, as it comes.
 
@@ -398,10 +390,7 @@ class LinkGrid(MessageGrid):
         return session is not None and session.is_heard
 
     def forget(self, message_ids: Iterable[str], *, is_told: bool = True) -> None:
-        """Drop requests and their replies.
-
-        `is_told`: the sites skip a request that still waits there.
-        """
+        """Drop requests and their replies; `is_told`: sites skip those that still wait."""
         for request_id, pending in self._exchange.forget(message_ids):
             if is_told:
                 drop = methodcaller("drop", request_id)
@@ -410,13 +399,13 @@ class LinkGrid(MessageGrid):
     def _arriving(self, waiting: set[str], deadline: float) -> Iterator[Message]:
         try:
             while waiting:
-                left = deadline - self.clock.now()
+                is_over = self.clock.now() >= deadline
                 self._mailbox.news.clear()
                 for reply in self._arrived(list(waiting)):
                     waiting.discard(reply.metadata.reply_to_message_id)
                     yield reply
                     del reply
-                if left <= 0:
+                if is_over:
                     break
                 if waiting:
                     left = deadline - self.clock.now()
@@ -425,17 +414,15 @@ class LinkGrid(MessageGrid):
             self.forget(waiting)
 
     def _arrived(self, message_ids: Iterable[str]) -> Iterator[Message]:
-        """Yield complete replies, and an error for a site that left."""
         wanted = set(message_ids)
         numbers = self._sessions.numbers()  # before the replies: a site may answer and leave
         for request_id in self._exchange.answered(wanted):
             if (reply := self._exchange.take(request_id)) is not None:
                 yield reply
             del reply
-        for request_id in self._exchange.orphans(wanted, numbers):
-            if (pending := self._exchange.pending(request_id)) is not None:
-                self._exchange.take(request_id)
-                yield ReplyMessage(self._why_gone(pending), pending.envelope)
+        for request_id, pending in self._exchange.orphans(wanted, numbers):
+            self._exchange.take(request_id)
+            yield ReplyMessage(self._why_gone(pending), pending.envelope)
         problem, self._mailbox.problem = self._mailbox.problem, None
         if problem is not None:
             raise problem

@@ -82,10 +82,7 @@ class Link:
         self._ticker: asyncio.Task[None] | None = None
 
     def open(self, spool: Path | None = None) -> LinkGrid:
-        """Open a channel. `spool`: its folder for large replies and updates; None: memory.
-
-        Raises LinkError where the folder cannot be made.
-        """
+        """Open a channel; `spool`: folder for large replies, None: memory. Raises LinkError."""
         return LinkGrid(self._sessions, self.clock, None if spool is None else Spool(spool))
 
     def interrupt(self) -> None:
@@ -104,18 +101,18 @@ class Link:
         try:
             opening = asyncio.wait_for(self._open(), START_SECONDS)
             port = _do(opening, loop, START_SECONDS + STOP_SECONDS)
-        except Overdue:
+        except (Overdue, RuntimeError) as problem:
             self._end_loop(loop)
+            why = (
+                "the port is in use, or the address is not this machine's. Stop the other program"
+                " (`ss -ltnp` names it) or give another address with --address HOST:PORT"
+            )
+            if isinstance(problem, Overdue):
+                why = (
+                    f"that took over {START_SECONDS:.0f} s. Start it when this machine is less busy"
+                )
             raise LinkError(
-                f"The coordinator did not open {self._asked_address} within {START_SECONDS:.0f} s:"
-                " this machine is busy. Start it again when it is less so."
-            ) from None
-        except RuntimeError:
-            self._end_loop(loop)
-            raise LinkError(
-                f"The coordinator cannot listen on {self._asked_address}: the port is in use, or"
-                " the address is not this machine's. Stop the other program (`ss -ltnp` names it)"
-                " or give another address with --address HOST:PORT."
+                f"The coordinator cannot listen on {self._asked_address}: {why}."
             ) from None
         self.address = f"{self._asked_address.rpartition(':')[0]}:{port}"
 
@@ -178,7 +175,6 @@ class Link:
             self._end_loop(self._loop)
 
     async def _open(self) -> int:
-        """Run on the link's loop."""
         service = Service(
             self._sessions,
             self.versions,
@@ -291,9 +287,16 @@ def make_link(
     place = federation.read_place()
     certificate = ServingCertificate(federation)
     admission = Authorizer(federation)
-    look_at_expiry = _told_once(
-        lambda: expiry_warnings(hospitals, federation, certificate, admission)
-    )
+    told: list[str] = []
+
+    def look_at_expiry() -> None:
+        """Log what is new."""
+        found = expiry_warnings(hospitals, federation, certificate, admission)
+        for warning in found:
+            if warning not in told:
+                admission_logger.warning("%s", warning)
+        told[:] = found
+
     look_at_expiry()
     return Link(
         address or f"0.0.0.0:{place.port}",
@@ -303,20 +306,6 @@ def make_link(
         address_in_kits=place.address,
         look_at_expiry=look_at_expiry,
     )
-
-
-def _told_once(find: Callable[[], Sequence[str]]) -> Callable[[], None]:
-    """Log what `find` returns, less what it returned the last time."""
-    told: list[str] = []
-
-    def tell() -> None:
-        found = find()
-        for warning in found:
-            if warning not in told:
-                admission_logger.warning("%s", warning)
-        told[:] = found
-
-    return tell
 
 
 def expiry_warnings(

@@ -14,21 +14,8 @@ from typing import Any, NoReturn
 import grpc
 from cryptography import x509
 
-from erosion_common.protocol.frames import (
-    LARGEST_DATA_BYTES,
-    LARGEST_GREETING_BYTES,
-    METHOD,
-    MODEST_DATA_BYTES,
-    REASON,
-    SERVICE,
-    Kind,
-    ProtocolFault,
-    Reason,
-    Versions,
-    json_body,
-    json_frame,
-    opened,
-)
+from erosion_common.protocol import frames
+from erosion_common.protocol.frames import Kind, ProtocolFault, Reason, Versions
 from erosion_common.support import expiry
 from erosion_common.support.keys import certificate_in
 from erosion_server.enrolment.admission import Admitted, NotAdmitted, RejectionLog
@@ -192,10 +179,9 @@ class Service:
     def handler(self) -> grpc.GenericRpcHandler:
         """For a gRPC server."""
         method = grpc.stream_stream_rpc_method_handler(self._connect)
-        return grpc.method_handlers_generic_handler(SERVICE, {METHOD: method})
+        return grpc.method_handlers_generic_handler(frames.SERVICE, {frames.METHOD: method})
 
     async def _connect(self, _requests: Any, context: Any) -> None:
-        """One site, from its greeting to its end."""
         try:
             certificate = certificate_of(context)
         except ValueError:
@@ -210,12 +196,10 @@ class Service:
             hello = await self._hello(context, name)
             theirs = Versions.read(hello)
             if not theirs.fit(self._ours):
-                text = (
-                    f"it runs {theirs.words}, the coordinator {self._ours.words}: upgrade the older"
-                    " one"
-                )
+                both = f"it runs {theirs.words}, the coordinator {self._ours.words}"
+                text = f"{both}: upgrade the older one"
                 await self._refuse(context, Reason.VERSION, text, name)
-            await self._greet(context, json_frame(Kind.HELLO, self._welcome(verdict)), name)
+            await self._greet(context, frames.json_frame(Kind.HELLO, self._welcome(verdict)), name)
             if hello.get("check") is True:
                 return
             hospital = None if verdict is None else verdict.hospital
@@ -228,9 +212,8 @@ class Service:
         except ProtocolFault as problem:
             await self._refuse(context, Reason.ABUSE, f"it sent {problem}", name)
         finally:
-            self._greetings[name] -= 1
-            if not self._greetings[name]:
-                del self._greetings[name]
+            self._greetings.subtract([name])
+            self._greetings += Counter()  # drops what is 0
         await self._serve(peer, context)
 
     async def _verdict(self, certificate: x509.Certificate | None, context: Any) -> Admitted | None:
@@ -252,10 +235,10 @@ class Service:
             await self._refuse(context, Reason.ABUSE, "it said nothing", name)
         if received is grpc.aio.EOF:
             raise ProtocolFault("no greeting")
-        kind, body = opened(received)
+        kind, body = frames.opened(received)
         if kind is not Kind.HELLO:
             raise ProtocolFault(f"a {kind.name} frame before its greeting")
-        return json_body(body, most_bytes=LARGEST_GREETING_BYTES)
+        return frames.json_body(body, most_bytes=frames.LARGEST_GREETING_BYTES)
 
     async def _greet(self, context: Any, welcome: bytes, name: str) -> None:
         try:
@@ -272,7 +255,9 @@ class Service:
             "expires": None if verdict is None else verdict.expires.isoformat(),
             "certificate_expires": None if ends is None else ends.isoformat(),
             # A site that waits for its turn has a frame under way, which gRPC keeps in memory.
-            "frame_bytes": MODEST_DATA_BYTES if self._is_short_of_memory else LARGEST_DATA_BYTES,
+            "frame_bytes": frames.MODEST_DATA_BYTES
+            if self._is_short_of_memory
+            else frames.LARGEST_DATA_BYTES,
         }
 
     async def _replace_dead(self, peer: Peer, context: Any) -> None:
@@ -301,7 +286,10 @@ class Service:
         return False
 
     async def _serve(self, peer: Peer, context: Any) -> None:
-        session = self._sessions.begin(peer, self._session)
+        exchange, throttle = self._sessions.exchange, self._throttle
+        session = self._sessions.begin(
+            peer, lambda peer, number: SiteSession(peer, number, exchange, throttle)
+        )
         logger.debug("%s connected from %s", peer.hospital or peer.node_id, peer.origin)
 
         async def read() -> bytes | None:
@@ -314,7 +302,8 @@ class Service:
         tasks = (reader, writer, over)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            problem = _failure(reader) if reader.done() else None
+            ended = reader.done() and not reader.cancelled()
+            problem = reader.exception() if ended else None
             if isinstance(problem, ProtocolFault):
                 session.end(Reason.ABUSE, f"it sent {problem}")
             elif problem is not None:  # there is no memory, say
@@ -330,28 +319,17 @@ class Service:
                 context, ending.reason, ending.text, peer.hospital or "", is_told=told
             )
 
-    def _session(self, peer: Peer, number: int) -> SiteSession:
-        return SiteSession(peer, number, self._sessions.exchange, self._throttle)
-
     async def _refuse(
         self, context: Any, reason: Reason, text: str, hospital: str, *, is_told: bool = True
     ) -> NoReturn:
-        """End the call, and record why."""
         if is_told:
             self._sessions.keeper.deny(hospital or None, context.peer(), reason, text)
         code = _CODES.get(reason, grpc.StatusCode.UNAUTHENTICATED)
-        await context.abort(code, text, ((REASON, reason.value),))
+        await context.abort(code, text, ((frames.REASON, reason.value),))
         raise AssertionError("abort raises")
 
 
 def certificate_of(context: Any) -> x509.Certificate | None:
-    """Return the certificate that the other side has shown; None on a link without TLS.
-
-    Raises ValueError for one that cannot be read.
-    """
+    """Return the other side's certificate; None without TLS. Raises ValueError."""
     shown = (context.auth_context() or {}).get("x509_pem_cert") or ()
     return certificate_in(shown[0]) if shown else None
-
-
-def _failure(task: "asyncio.Future[Any]") -> BaseException | None:
-    return None if task.cancelled() else task.exception()

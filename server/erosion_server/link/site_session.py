@@ -14,32 +14,11 @@ from typing import Any
 from cryptography import x509
 from flwr.app import Error
 
-from erosion_common.protocol.envelope import (
-    Assembly,
-    ContentDescription,
-    FrameSize,
-    MemorySpace,
-    Nowhere,
-    Space,
-    data_frames,
-    read_description,
-)
+from erosion_common.protocol import envelope, frames
 from erosion_common.protocol.flower import ReplyMessage
-from erosion_common.protocol.frames import (
-    ARRIVING_PATIENCE,
-    LARGEST_GREETING_BYTES,
-    LONGEST_REASON,
-    SMALLEST_DATA_BYTES,
-    Kind,
-    ProtocolFault,
-    Reason,
-    frame,
-    json_body,
-    opened,
-    text_in,
-)
+from erosion_common.protocol.frames import Kind, ProtocolFault, Reason
 from erosion_server.link.channel import OpenRequests, Pending, Request
-from erosion_server.link.spool import Spool, TransferThrottle
+from erosion_server.link.spool import TransferThrottle
 
 TICK_SECONDS = 1.0
 PING_TICKS = 5  # in which nothing was heard of a site, or nothing said to it
@@ -49,7 +28,7 @@ FRAMES_PER_TICK, MOST_FRAMES = 50, 500  # other than data and replies that were 
 FRAME_BYTES = 2**16  # of a head, each counts as a frame: reading one of 4 MiB takes a while
 LARGE_BYTES = 2**20  # a transfer from here on takes its turn where memory is short
 
-_PING = frame(Kind.PING)
+_PING = frames.frame(Kind.PING)
 Write = Callable[[bytes], Awaitable[None]]
 Read = Callable[[], Awaitable[bytes | None]]
 
@@ -76,11 +55,7 @@ class SiteSession:
     """From a site's greeting to the end of its stream."""
 
     def __init__(
-        self,
-        peer: Peer,
-        number: int,
-        exchange: OpenRequests,
-        throttle: TransferThrottle,
+        self, peer: Peer, number: int, exchange: OpenRequests, throttle: TransferThrottle
     ) -> None:
         """`number`: how often this node has connected. `throttle`: of large transfers."""
         self.peer, self.number = peer, number
@@ -92,15 +67,17 @@ class SiteSession:
         self._control: deque[bytes] = deque()
         self._wake = asyncio.Event()
         self._sending: str | None = None  # the request under way
-        self._frame_size = FrameSize()
-        self._arriving: Assembly | None = None
+        self._frame_size = envelope.FrameSize()
+        self._arriving: envelope.Assembly | None = None
         self._answers: Pending | None = None  # what the reply under way answers; None: nobody waits
         self._heard = asyncio.Event()
         self.is_heard = True  # since it was probed; for other threads to look at
         self.num_decisions, self._wants_questions = 0, False  # by people at the site
         self._silent_ticks, self._unsaid_ticks, self._is_reading = 0, 0, True
         self._frames_left = MOST_FRAMES
-        self._most_head_bytes = LARGEST_GREETING_BYTES  # of a reply to any of what it was asked
+        self._most_head_bytes = (
+            frames.LARGEST_GREETING_BYTES
+        )  # of a reply to any of what it was asked
 
     def ask(self, request: Request) -> None:
         """Send a request when the link is free."""
@@ -120,7 +97,7 @@ class SiteSession:
         if self._sending == request_id:
             self._sending = None
         else:
-            self._say(frame(Kind.DROP, request_id.encode()))
+            self._say(frames.frame(Kind.DROP, request_id.encode()))
 
     def end(self, reason: Reason, text: str) -> None:
         """End the stream from this side."""
@@ -139,7 +116,7 @@ class SiteSession:
         is_due = self._unsaid_ticks % PING_TICKS == 0
         if self._is_reading:
             self._silent_ticks += 1
-            patience = 1 if self._arriving is None else ARRIVING_PATIENCE
+            patience = 1 if self._arriving is None else frames.ARRIVING_PATIENCE
             if self._silent_ticks >= patience * SILENT_TICKS:
                 self.end(Reason.SILENT, "nothing was heard of the site")
                 return
@@ -187,7 +164,7 @@ class SiteSession:
                 self.is_heard = True
                 await self._take(received)
         finally:
-            await self._leave()
+            await self._throttle.leave(self)
 
     def _say(self, control: bytes) -> None:
         self._control.append(control)
@@ -204,16 +181,16 @@ class SiteSession:
             if is_throttled:
                 await self._saying(self._throttle.enter(request), write)
             await write(request.head)
-            for data in data_frames(request.buffers, self._frame_size):
+            for data in envelope.data_frames(request.buffers, self._frame_size):
                 if self._sending is None:
-                    await write(frame(Kind.CUT))
+                    await write(frames.frame(Kind.CUT))
                     return
                 await self._say_all(write)
                 begun = time.monotonic()
                 await write(data)
                 self._frame_size.took(time.monotonic() - begun)
             if self._sending is None:  # dropped while its last frame was on its way
-                self._say(frame(Kind.DROP, request.request_id.encode()))
+                self._say(frames.frame(Kind.DROP, request.request_id.encode()))
         finally:
             self._sending = None
             if is_throttled:
@@ -233,7 +210,7 @@ class SiteSession:
         await waiting
 
     async def _take(self, received: bytes) -> None:
-        kind, body = opened(received)
+        kind, body = frames.opened(received)
         if kind is Kind.DATA:
             await self._take_data(body)
             return
@@ -244,11 +221,11 @@ class SiteSession:
             case Kind.MESSAGE:
                 await self._begin(body)
             case Kind.CUT:
-                await self._leave()
+                await self._throttle.leave(self)
                 self._arriving = None
             case Kind.PING:
                 if len(self._control) < MOST_FRAMES:
-                    self._say(frame(Kind.PONG))
+                    self._say(frames.frame(Kind.PONG))
             case Kind.PONG:
                 pass
             case Kind.AGAIN:
@@ -260,41 +237,36 @@ class SiteSession:
         """A reply's head: nothing is taken in that was not asked for."""
         if self._arriving is not None:
             raise ProtocolFault("a reply within a reply")
-        head = json_body(body, most_bytes=self._most_head_bytes)
-        request_id = text_in(head, "re")
+        head = frames.json_body(body, most_bytes=self._most_head_bytes)
+        request_id = frames.text_in(head, "re")
         asked, is_wanted = self._exchange.expects(request_id, self.peer.node_id, self.number)
         if asked is None:
             raise ProtocolFault("a reply to what it was not asked")
-        description = (
-            ContentDescription({}) if "error" in head else read_description(head.get("records"))
-        )
-        head.pop("records", None)
+        records, description = head.pop("records", None), envelope.ContentDescription({})
+        if "error" not in head:
+            description = envelope.read_description(records)
         if description.num_bytes > asked.most_bytes:
             raise ProtocolFault(
                 f"a reply of {description.num_bytes} bytes, where {asked.most_bytes} are the most"
                 " that any can need"
             )
         self._answers = asked if is_wanted else None
-        space: Space = Nowhere()
-        spool = asked.mailbox.spool if is_wanted else None
-        if description.num_bytes < LARGE_BYTES:
-            spool = None
+        space: envelope.Space = envelope.Nowhere()
+        is_large = description.num_bytes >= LARGE_BYTES
+        spool = asked.mailbox.spool if is_wanted and is_large else None
         if spool is not None:
             await self._enter()
-            space = self._opened(spool, request_id)
+            try:
+                space = spool.space()
+            except OSError as problem:
+                raise self._full(request_id, problem) from None
         elif is_wanted:
-            space = MemorySpace(description.num_bytes)
+            space = envelope.MemorySpace(description.num_bytes)
         self._to_disk = spool is not None
         head["bytes"] = len(body) + description.num_bytes
-        self._arriving = Assembly(head, description, space)
+        self._arriving = envelope.Assembly(head, description, space)
         if self._arriving.is_whole:
             await self._finish(self._arriving)
-
-    def _opened(self, spool: Spool, request_id: str) -> Space:
-        try:
-            return spool.space()
-        except OSError as problem:
-            raise self._full(request_id, problem) from None
 
     def _full(self, request_id: str, problem: OSError) -> ProtocolFault:
         self._exchange.fail(request_id, problem)
@@ -313,12 +285,12 @@ class SiteSession:
                 await self._finish(arriving)
                 return
         except OSError as problem:
-            raise self._full(text_in(arriving.head, "re"), problem) from None
-        if len(body) < SMALLEST_DATA_BYTES:
+            raise self._full(frames.text_in(arriving.head, "re"), problem) from None
+        if len(body) < frames.SMALLEST_DATA_BYTES:
             raise ProtocolFault("a message in tiny pieces")
 
-    async def _finish(self, arrived: Assembly) -> None:
-        await self._leave()
+    async def _finish(self, arrived: envelope.Assembly) -> None:
+        await self._throttle.leave(self)
         # Rounds may be so short that there are hundreds in a second.
         self._frames_left += _frames_in(arrived.head["bytes"] - arrived.num_bytes)
         asked, self._answers, self._arriving = self._answers, None, None
@@ -327,9 +299,12 @@ class SiteSession:
         head = arrived.head
         content = _error(head["error"]) if "error" in head else arrived.content()
         reply = ReplyMessage(
-            content, asked.envelope, received_bytes=head["bytes"], log_head=text_in(head, "log")
+            content,
+            asked.envelope,
+            received_bytes=head["bytes"],
+            log_head=frames.text_in(head, "log"),
         )
-        self._exchange.deliver(text_in(head, "re"), reply)
+        self._exchange.deliver(frames.text_in(head, "re"), reply)
 
     async def _enter(self) -> None:
         self._is_reading = False  # it is kept waiting: its silence says nothing
@@ -337,9 +312,6 @@ class SiteSession:
             await self._throttle.enter(self)
         finally:
             self._is_reading = True
-
-    async def _leave(self) -> None:
-        await self._throttle.leave(self)
 
 
 def _frames_in(num_bytes: int) -> int:
@@ -349,6 +321,6 @@ def _frames_in(num_bytes: int) -> int:
 def _error(described: Any) -> Error:
     match described:
         case {"code": int(code), "reason": str(reason)}:
-            return Error(code if abs(code) < 2**31 else 0, reason[:LONGEST_REASON])
+            return Error(code if abs(code) < 2**31 else 0, reason[: frames.LONGEST_REASON])
         case _:
             raise ProtocolFault("an error without its code and its reason")

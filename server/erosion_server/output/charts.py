@@ -1,19 +1,15 @@
-"""Charts as SVG: text stays text, and the style sheet gives colours for light, dark and paper.
-
-They are narrow, so that a phone shows them unscaled, and name their lines below. `standalone`
-makes a file of one.
-"""
+"""Charts as SVG: text stays text; the page's style sheet or `standalone` gives colours."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from math import ceil, floor, isfinite, log10
+from math import ceil, floor, isfinite, log10, nan
 from pathlib import Path
 
 from markupsafe import Markup, escape
 
 from erosion_common.protocol.performance import Estimate
-from erosion_common.rounds.records import HospitalRecord, RoundRecord, curve_of
+from erosion_common.rounds.records import HospitalRecord, curve_of
 from erosion_common.tasks.metric import Metric
 from erosion_server.output.run_data import RunData
 from erosion_server.output.words import printable, shortened, weight_text
@@ -23,6 +19,7 @@ STYLE = Path(__file__).parent / "templates" / "charts.css"
 WIDTH, HEIGHT = 360, 230  # of the plot with its numbers, in units of the view box
 LEFT, RIGHT, TOP, BOTTOM = 44, 12, 24, 38
 LINE_HEIGHT, LETTER = 16, 6.3  # of the names below
+ROW_HEIGHT = 22
 COLOURS, DASHES = 7, 4
 LONGEST_NAME = 30
 SMALLEST_SPAN = 1e-200  # of an axis
@@ -74,7 +71,6 @@ class Plot:
     names: list[tuple[str, Markup]] = field(default_factory=list)  # a name, and its line's look
 
     def __post_init__(self) -> None:
-        """Widen empty ranges, and draw the axes."""
         self.x, self.y = (_not_empty(*ends) for ends in (self.x, self.y))
         for value in self._y_ticks():
             at = self._y(value)
@@ -87,6 +83,22 @@ class Plot:
         middle = (self.left + self.width - RIGHT) / 2
         self._text(middle, bottom + 31, self.x_label, "axis", "middle")
         self._text(2, 12, self.y_label, "axis", "start")
+
+    @classmethod
+    def of_rows(
+        cls, names: Sequence[str], span: tuple[float, float], label: str, width: int = WIDTH
+    ) -> "Plot":
+        """Return an empty plot with room for a named row each; row 0 is the lowest."""
+        return cls(
+            span,
+            (0, len(names)),
+            label,
+            "",
+            y_form=lambda _: "",
+            width=width,
+            height=TOP + BOTTOM + ROW_HEIGHT * len(names),
+            left=16 + int(LETTER * max(map(len, names))),
+        )
 
     def _y_ticks(self) -> list[float]:
         if not self.logarithmic:
@@ -108,6 +120,9 @@ class Plot:
         share = min(1.0, max(0.0, (value - low) / (high - low)))
         return round(self.height - BOTTOM - share * (self.height - BOTTOM - TOP), 1)
 
+    def _places(self, points: Iterable[tuple[float, float]]) -> str:
+        return " ".join(f"{self._x(x)},{self._y(y)}" for x, y in points)
+
     def _add(self, tag: str, look: str, **attributes: object) -> None:
         said = " ".join(f'{name}="{escape(str(value))}"' for name, value in attributes.items())
         self.parts.append(Markup(f'<{tag} class="{escape(look)}" {said}/>'))
@@ -123,66 +138,46 @@ class Plot:
         """Draw a line with gaps; a point without neighbours is a dot. "" is not named below."""
         look = _look(style)
         for piece in _pieces(thinned(points)):
-            places = " ".join(f"{self._x(x)},{self._y(y)}" for x, y in piece)
             if len(piece) == 1:
                 x, y = piece[0]
                 self._add("circle", f"dot {look}", cx=self._x(x), cy=self._y(y), r=3)
             else:
-                self._add("polyline", f"line {look}", points=places)
+                self._add("polyline", f"line {look}", points=self._places(piece))
         if name:
-            shown = f"{shortened(printable(name), LONGEST_NAME)} {ending}".strip()
-            self.names.append((shown, Markup('class="line {}"').format(look)))
+            self.mark(name, style, ending)
 
     def band(
         self, x: Sequence[float], low: Sequence[float], high: Sequence[float], style: int
     ) -> None:
         """Shade an interval."""
-        there = [f"{self._x(a)},{self._y(b)}" for a, b in zip(x, high, strict=True)]
-        back = [f"{self._x(a)},{self._y(b)}" for a, b in zip(x, low, strict=True)]
-        if there:
-            self._add("polygon", f"band {_look(style)}", points=" ".join([*there, *back[::-1]]))
+        outline = [*zip(x, high, strict=True), *reversed([*zip(x, low, strict=True)])]
+        if outline:
+            self._add("polygon", f"band {_look(style)}", points=self._places(outline))
 
-    def dots(
-        self,
-        x: Sequence[float],
-        y: Sequence[float],
-        ends: Sequence[tuple[float, float]],
-        style: int,
-    ) -> None:
-        """Draw dots, each with its interval."""
-        for a, b, (low, high) in zip(x, y, ends, strict=True):
-            at = self._x(a)
-            self._add(
-                "line", f"line {_look(style)}", x1=at, x2=at, y1=self._y(low), y2=self._y(high)
-            )
-            self._add("circle", f"dot {_look(style)}", cx=at, cy=self._y(b), r=3.5)
+    def dot(self, x: float, found: Estimate, style: int) -> None:
+        """Draw a dot with its interval."""
+        at, low, high = self._x(x), self._y(found.low), self._y(found.high)
+        self._add("line", f"line {_look(style)}", x1=at, x2=at, y1=low, y2=high)
+        self._add("circle", f"dot {_look(style)}", cx=at, cy=self._y(found.value), r=3.5)
 
     def bars(self, ends: Sequence[float], shares: Sequence[float | None], style: int) -> None:
         """Draw bars upwards from the axis, each between two neighbouring ends."""
         for first, last, share in zip(ends, ends[1:], shares, strict=False):
             if share:
                 top, bottom = self._y(share), self.height - BOTTOM
-                at, wide = self._x(first) + 1, self._x(last) - self._x(first) - 2
-                self._add(
-                    "rect",
-                    f"fill {_look(style)}",
-                    x=round(at, 1),
-                    y=top,
-                    width=round(max(1.0, wide), 1),
-                    height=round(bottom - top, 1),
-                )
+                at, wide = round(self._x(first) + 1, 1), self._x(last) - self._x(first) - 2
+                size = {"width": round(max(1.0, wide), 1), "height": round(bottom - top, 1)}
+                self._add("rect", f"fill {_look(style)}", x=at, y=top, **size)
 
-    def reference(self, name: str, points: Sequence[Point]) -> None:
+    def reference(self, name: str, points: Sequence[tuple[float, float]]) -> None:
         """Draw a dotted line."""
-        places = " ".join(f"{self._x(x)},{self._y(y)}" for x, y in points if y is not None)
-        self._add("polyline", "ref", points=places)
-        if name:
-            shown = shortened(printable(name), LONGEST_NAME + 10)
-            self.names.append((shown, Markup('class="ref"')))
+        self._add("polyline", "ref", points=self._places(points))
+        shown = shortened(printable(name), LONGEST_NAME + 10)
+        self.names.append((shown, Markup('class="ref"')))
 
-    def row(self, y: float, name: str, values: Sequence[float]) -> None:
+    def marks(self, row: int, name: str, values: Sequence[float]) -> None:
         """Draw one row of marks, one for each arm in turn, and its name."""
-        at = self._y(y)
+        at = self._y(row + 0.5)
         self._text(self.left - 8, at + 4, name, "name", "end")
         first, last = self._x(min(values)), self._x(max(values))
         self._add("line", "span", x1=first, x2=last, y1=at, y2=at)
@@ -192,10 +187,10 @@ class Plot:
             self._text(x, at + shift + 4, mark, f"mark s{style % COLOURS}", "middle")
 
     def interval(
-        self, y: float, name: str, found: Estimate, style: int, inner: Estimate | None = None
+        self, row: int, name: str, found: Estimate, style: int, inner: Estimate | None = None
     ) -> None:
         """Draw one row of a forest plot, cut at the axis' ends; `inner` is a thicker interval."""
-        at, look = self._y(y), _look(style)
+        at, look = self._y(row + 0.5), _look(style)
         self._text(self.left - 8, at + 4, name, "name", "end")
 
         def along(value: float) -> float:
@@ -212,21 +207,17 @@ class Plot:
         shown = shortened(printable(name), max(3, int(room / LETTER)))
         self._text(self._x(x), self.height - BOTTOM + 15, shown, "tick", "middle")
 
-    def mark(self, name: str, style: int) -> None:
-        """Name an arm's mark below."""
-        look = Markup('class="line {}"').format(_look(style))
-        self.names.append((shortened(printable(name), LONGEST_NAME), look))
+    def mark(self, name: str, style: int, ending: str = "") -> None:
+        """Name a line, or an arm's mark, below."""
+        shown = f"{shortened(printable(name), LONGEST_NAME)} {ending}".strip()
+        self.names.append((shown, Markup('class="line {}"').format(_look(style))))
 
     def shade(self, first: float, last: float) -> None:
         """Shade a range of x."""
         left, right = self._x(max(first, self.x[0])), self._x(min(last, self.x[1]))
-        height = self.height - BOTTOM - TOP
-        self.parts.insert(
-            0,
-            Markup('<rect class="shade" x="{}" y="{}" width="{}" height="{}"/>').format(
-                left, TOP, round(max(1.0, right - left), 1), height
-            ),
-        )
+        size = {"width": round(max(1.0, right - left), 1), "height": self.height - BOTTOM - TOP}
+        self._add("rect", "shade", x=left, y=TOP, **size)
+        self.parts.insert(0, self.parts.pop())
 
     def svg(self, title: str, description: str = "") -> Markup:
         """Return the chart as an `<svg>` element, with its lines' names below it."""
@@ -242,7 +233,6 @@ class Plot:
         )
 
     def _named(self) -> Iterator[tuple[int, Markup]]:
-        """Yield each name's row and its markup, in as many columns as there is room for."""
         if not self.names:
             return
         wide = max(LETTER * len(name) for name, _ in self.names) + 40
@@ -271,14 +261,11 @@ def _look(style: int) -> str:
 
 
 def _pieces(points: Iterable[Point]) -> Iterator[list[tuple[float, float]]]:
-    """Yield the stretches without a gap."""
-    for known, piece in groupby(points, key=lambda point: _is_known(point[1])):
+    for known, piece in groupby(
+        points, key=lambda point: isfinite(nan if point[1] is None else point[1])
+    ):
         if known:
             yield [(x, y) for x, y in piece if y is not None]
-
-
-def _is_known(value: float | None) -> bool:
-    return value is not None and isfinite(value)
 
 
 def thinned(points: Sequence[Point]) -> list[Point]:
@@ -305,10 +292,7 @@ def strip(
     *,
     logarithmic: bool = False,
 ) -> Markup:
-    """Return one row of a forest plot, as wide as its cell; the number is in another column.
-
-    `other`: a second one below it.
-    """
+    """Return one row of a forest plot, as wide as its cell, and `other` below it."""
 
     def at(value: float) -> str:
         low, high, here = (log10(max(v, 1e-9)) if logarithmic else v for v in (*ends, value))
@@ -335,28 +319,23 @@ def metric_figure(run: RunData, metric: Metric) -> Markup:
     called, other = run.result.task.baseline(metric)
     found = run.result.base_rate
     base_rate = None if found is None else found.get(other)
-    title = (
-        f"{metric.label} of {run.shown(run.result.user)} after each round, one line for each arm"
-    )
+    user = run.shown(run.result.user)
     known = [y for points in lines.values() for _, y in points if y is not None and isfinite(y)]
     last = max(x for points in lines.values() for x, _ in points)
     ends = [*known, *([base_rate] if base_rate is not None else [])] or [0.0, 1.0]
     low = 0.0 if metric.from_zero else min(ends)
-    plot = Plot(
-        (0, max(1, last)),
-        (low, max(ends)),
-        "rounds finished",
-        f"{metric.label} ({metric.unit})",
-    )
+    whole = (0, max(1, last))
+    plot = Plot(whole, (low, max(ends)), "rounds finished", f"{metric.label} ({metric.unit})")
     if base_rate is not None:
-        points: list[Point] = [(0, base_rate), (max(1, last), base_rate)]
-        plot.reference(f"{called} {metric.text(base_rate)}", points)
+        ending = f"{called} {metric.text(base_rate)}"
+        plot.reference(ending, [(number, base_rate) for number in whole])
     said = []
     for style, (arm, drawn) in enumerate(lines.items()):
         final = next((y for _, y in reversed(drawn) if y is not None and isfinite(y)), None)
         ending = "" if final is None else metric.text(final)
         plot.line(arm, drawn, style, ending)
         said.append(f"{arm} ends at {ending or 'no value'}")
+    title = f"{metric.label} of {user} after each round, one line for each arm"
     return plot.svg(title, "; ".join(said))
 
 
@@ -371,15 +350,15 @@ def metric_points(run: RunData, arm: str, metric: str) -> list[tuple[int, float 
 
 def weight_figure(run: RunData) -> Markup:
     """Return the weight of every other hospital after each round; "" where there is none."""
-    is_own = run.own_counts_one
+    is_own, user = run.own_counts_one, run.shown(run.result.user)
+    unit = f"{shortened(user, LONGEST_NAME)} = 1" if is_own else "largest = 1"
     return _peers_figure(
         run,
-        _peer_lines(run, _weight_shown, _when_out),
+        _weight_shown,
         title=f"weight of each hospital after each round of {run.first_arm}",
-        y_label=f"weight ({shortened(run.shown(run.result.user), LONGEST_NAME)} = 1)"
-        if is_own
-        else "weight (largest = 1)",
-        reference=(f"{run.shown(run.result.user)} 1.00", 1.0) if is_own else None,
+        y_label=f"weight ({unit})",
+        ending=_when_out,
+        reference=(f"{user} 1.00", 1.0) if is_own else None,
     )
 
 
@@ -399,63 +378,45 @@ def _when_out(points: Sequence[Point]) -> str:
 
 def distance_figure(run: RunData) -> Markup:
     """Return the chart of every peer's distance from the user; "" where none was measured."""
+    unit = "1 - cosine" if run.distances_are_angles else "length of own update = 1"
     return _peers_figure(
         run,
-        _peer_lines(run, lambda entry: entry.distance if entry.outcome == "accepted" else None),
+        lambda entry: entry.distance if entry.outcome == "accepted" else None,
         title=f"distance of each hospital's update in each round of {run.first_arm}",
-        y_label="distance (1 - cosine)"
-        if run.distances_are_angles
-        else "distance (length of own update = 1)",
+        y_label=f"distance ({unit})",
         may_be_logarithmic=True,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PeerLine:
-    """One hospital's values."""
-
-    name: str
-    points: Sequence[Point]  # by round, ascending
-    style: int  # the same for one hospital in every chart
-    ending: str  # the last value, or what became of it
-
-
-def _peer_lines(
-    run: RunData,
-    value: Callable[[HospitalRecord], float | None],
-    ending: Callable[[Sequence[Point]], str] = lambda _points: "",
-) -> list[PeerLine]:
-    """Return a line for each peer with a value in the first arm; of very many the heaviest."""
-    records, given = run.of(run.first_arm), run.result.contributions
-    heaviest = sorted(run.peers, key=lambda name: -(given[name].weight_sum if name in given else 0))
-    shown = set(heaviest[:MOST_LINES])
-    lines = []
-    for style, name in enumerate(name for name in run.peers if name in shown):
-        points = _points(records, name, value)
-        known = [y for _, y in points if y is not None]
-        if known:
-            lines.append(
-                PeerLine(run.shown(name), points, style, ending(points) or weight_text(known[-1]))
-            )
-    return lines
-
-
 def _peers_figure(
     run: RunData,
-    lines: Sequence[PeerLine],
+    value: Callable[[HospitalRecord], float | None],
     *,
     title: str,
     y_label: str,
+    ending: Callable[[Sequence[Point]], str] = lambda _points: "",
     reference: tuple[str, float] | None = None,
     may_be_logarithmic: bool = False,
 ) -> Markup:
-    """Return the lines over the first arm's rounds; "" where there are none."""
+    """Return a line for each peer with a value in the first arm; of very many the heaviest.
+
+    `ending`: what became of it, in place of the last value. A peer looks alike in all charts.
+    """
+    records, given = run.of(run.first_arm), run.result.contributions
+    heaviest = sorted(run.peers, key=lambda name: -(given[name].weight_sum if name in given else 0))
+    lines: list[tuple[str, list[Point], int, str]] = []
+    shown = set(heaviest[:MOST_LINES])
+    for style, name in enumerate(name for name in run.peers if name in shown):
+        entries = [(record.round, record.hospitals.get(name)) for record in records]
+        points = [(number, None if e is None else value(e)) for number, e in entries]
+        if known := [y for _, y in points if y is not None]:
+            end = ending(points) or weight_text(known[-1])
+            lines.append((run.shown(name), points, style, end))
     if not lines:
         return Markup()
-    records = run.of(run.first_arm)
-    values = [y for line in lines for _, y in line.points if y is not None and isfinite(y)]
+    values = [y for _, points, _, _ in lines for _, y in points if y is not None and isfinite(y)]
     above = [y for y in values if y > 0]
-    is_wide = may_be_logarithmic and above and max(above) > WIDE_RANGE * min(above)
+    is_wide = may_be_logarithmic and bool(above) and max(above) > WIDE_RANGE * min(above)
     top = max([*values, *([reference[1]] if reference else [])], default=1.0)
     first, last = 1, max(2, records[-1].round)
     plot = Plot(
@@ -463,24 +424,16 @@ def _peers_figure(
         (min(above), max(above)) if is_wide else (0.0, 1.05 * top),
         "round",
         f"{y_label}, logarithmic" if is_wide else y_label,
-        logarithmic=bool(is_wide),
+        logarithmic=is_wide,
     )
     for record in records:
         if record.outcome == "skipped":
             plot.shade(record.round - 0.5, record.round + 0.5)
     if reference is not None:
         plot.reference(reference[0], [(first, reference[1]), (last, reference[1])])
-    for line in lines:
-        plot.line(line.name, line.points, line.style, line.ending)
-    said = "; ".join(f"{line.name} ends at {line.ending}" for line in lines)
-    return plot.svg(title, said)
-
-
-def _points(
-    records: Iterable[RoundRecord], name: str, value: Callable[[HospitalRecord], float | None]
-) -> list[Point]:
-    entries = ((record.round, record.hospitals.get(name)) for record in records)
-    return [(number, None if entry is None else value(entry)) for number, entry in entries]
+    for name, points, style, end in lines:
+        plot.line(name, points, style, end)
+    return plot.svg(title, "; ".join(f"{name} ends at {end}" for name, _, _, end in lines))
 
 
 def loss_figure(overview: Overview) -> Markup:
@@ -493,18 +446,10 @@ def loss_figure(overview: Overview) -> Markup:
     }
     every = [loss for of_user in losses.values() for loss in of_user]
     names = {user: shortened(printable(user), LONGEST_NAME) for user in losses}
-    plot = Plot(
-        (min(every), max(every)),
-        (0, len(losses)),
-        f"{metric.label} ({metric.unit}); less is better",
-        "",
-        y_form=lambda _: "",
-        width=560,
-        height=TOP + BOTTOM + 26 * len(losses),
-        left=20 + int(LETTER * max(map(len, names.values()))),
-    )
-    for row, (user, of_user) in enumerate(losses.items()):
-        plot.row(len(losses) - row - 0.5, names[user], of_user)
+    label = f"{metric.label} ({metric.unit}); less is better"
+    plot = Plot.of_rows([*names.values()], (min(every), max(every)), label, width=560)
+    for row, (user, of_user) in enumerate(reversed(losses.items())):
+        plot.marks(row, names[user], of_user)
     for style, arm in enumerate(overview.arms):
         plot.mark(arm, style)
     return plot.svg(title)

@@ -11,10 +11,7 @@ from erosion_server.run.result import Result
 
 @dataclass(frozen=True, slots=True)
 class StudyStarted:
-    """The port is open and the hospitals may come.
-
-    Where every hospital is the user, this and all that follows comes again for the next one.
-    """
+    """The port is open and the hospitals may come; again for each user, where all are users."""
 
     study: Study  # for one user
     address: str

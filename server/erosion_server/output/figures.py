@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 
@@ -15,17 +16,30 @@ from erosion_common.protocol.performance import (
     CurveName,
     Dependence,
     Estimate,
+    EstimateName,
     ModelFigures,
     Performance,
 )
 from erosion_common.support.files import write_atomically
 from erosion_common.support.text import harmless
-from erosion_server.output.charts import Plot, Point, percent, short, standalone
+from erosion_server.output.charts import Plot, percent, short, standalone
+from erosion_server.output.pages import Cell
 
 FOLDER = "figures"
 MOST_SHOWN = 3  # models side by side
 MOST_NAME = 60  # characters of a file's name
 FLOOR = -0.05  # of net benefit on the page: below, "treat all" would flatten everything else
+BAND = "The band is a 95 % interval."
+ROC_AXES = ("false alarms, %", "found, %")
+PRECISION_AXES = ("found, %", "right among alerts, %")
+FOUND = ("found", "found_low", "found_high")
+SHARES = (
+    "sensitivity",
+    "specificity",
+    "positive_predictive_value",
+    "negative_predictive_value",
+    "net_benefit",
+)
 BY_RISK: Mapping[CurveName, str] = {
     "free_of_event_low": "lowest third of risks",
     "free_of_event_middle": "middle third",
@@ -75,16 +89,19 @@ def file_name(*words: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", "-".join(words).lower()).strip("-")[:MOST_NAME]
 
 
-def estimate_text(found: Estimate | None, digits: int = 2) -> str:
-    """Return a figure with its interval."""
+def estimate_cell(found: Estimate | None, digits: int = 2) -> Cell:
+    """Return a figure, with its interval below it."""
     if found is None:
-        return "–"
-    value, low, high = (_number(each, digits) for each in (found.value, found.low, found.high))
-    return f"{value} ({low} to {high})"
+        return Cell("–")
+    ends = (found.value, found.low, found.high)
+    value, low, high = (f"{each:z.{digits}f}".replace("-", "\u2212") for each in ends)
+    return Cell(value, f"{low} to {high}")
 
 
-def _number(value: float, digits: int) -> str:
-    return f"{value:z.{digits}f}".replace("-", "\u2212")
+def estimate_text(found: Estimate | None) -> str:
+    """Return a figure with its interval."""
+    cell = estimate_cell(found)
+    return f"{cell.value} ({cell.remark})" if cell.remark else cell.value
 
 
 def named(model: ModelFigures, models: Sequence[ModelFigures]) -> str:
@@ -102,36 +119,32 @@ def drawable(model: ModelFigures) -> ModelFigures:
 
 def discrimination(models: Sequence[ModelFigures]) -> Iterator[Drawing]:
     """Yield ROC and precision-recall curves."""
-    for style, model in enumerate(models):
-        if (curve := model.curves.get("roc")) is None:
-            continue
-        called = named(model, models)
-        area = model.estimates.get("auroc")
-        plot = Plot((0, 1), (0, 1), "false alarms, %", "found, %", percent, percent, height=300)
-        plot.reference("guessing", [(0, 0), (1, 1)])
-        _with_band(plot, curve, called, style)
-        label = f"AUROC {estimate_text(area)}"
-        svg = plot.svg(f"ROC curve of {called}", f"{label}. The band is a 95 % interval.")
-        columns = ("false_alarms", "found", "found_low", "found_high")
-        yield Drawing(file_name("roc", called), called, svg, columns, _rows(curve), label)
-    for style, model in enumerate(models):
-        if (curve := model.curves.get("precision_recall")) is None:
-            continue
-        called = named(model, models)
-        precision = model.estimates.get("average_precision")
-        plot = Plot(
-            (0, 1), (0, 1), "found, %", "right among alerts, %", percent, percent, height=300
-        )
-        if model.prevalence is not None:
-            plot.reference("guessing", [(0, model.prevalence), (1, model.prevalence)])
-        _with_band(plot, curve, called, style)
-        label = f"average precision {estimate_text(precision)}"
-        svg = plot.svg(
-            f"precision-recall curve of {called}", f"{label}. The band is a 95 % interval."
-        )
-        columns = ("found", "right_among_alerts", "low", "high")
-        name = file_name("precision-recall", called)
-        yield Drawing(name, called, svg, columns, _rows(curve), label)
+    kinds: tuple[tuple[CurveName, str, EstimateName, str, str, str, Sequence[str]], ...] = (
+        ("roc", "ROC curve", "auroc", "AUROC", *ROC_AXES, ("false_alarms", *FOUND)),
+        (
+            "precision_recall",
+            "precision-recall curve",
+            "average_precision",
+            "average precision",
+            *PRECISION_AXES,
+            ("found", "right_among_alerts", "low", "high"),
+        ),
+    )
+    for kind, title, key, measure, x_label, y_label, columns in kinds:
+        for style, model in enumerate(models):
+            if (curve := model.curves.get(kind)) is None:
+                continue
+            called = named(model, models)
+            plot = Plot((0, 1), (0, 1), x_label, y_label, percent, percent, height=300)
+            if kind == "roc":
+                plot.reference("guessing", [(0, 0), (1, 1)])
+            elif model.prevalence is not None:
+                plot.reference("guessing", [(0, model.prevalence), (1, model.prevalence)])
+            _with_band(plot, curve, called, style)
+            label = f"{measure} {estimate_text(model.estimates.get(key))}"
+            svg = plot.svg(f"{title} of {called}", f"{label}. {BAND}")
+            name = file_name(kind.replace("_", "-"), called)
+            yield Drawing(name, called, svg, columns, _rows(curve), label)
 
 
 def calibration(models: Sequence[ModelFigures], unit: str = "") -> Iterator[Drawing]:
@@ -148,30 +161,17 @@ def calibration(models: Sequence[ModelFigures], unit: str = "") -> Iterator[Draw
         what = f"predicted{f', {unit}' if unit else ''}" if is_number else "predicted risk, %"
         seen = "observed" if is_number else "observed, %"
         plot = Plot(span, span, what, seen, form, form, height=300)
-        plot.reference("perfect", [(span[0], span[0]), (span[1], span[1])])
+        plot.reference("perfect", [(end, end) for end in span])
+        rows: list[Sequence[object]] = []
         if curve is not None:
             _with_band(plot, curve, called, style)
-        plot.dots(
-            [each.predicted for each in groups],
-            [each.observed.value for each in groups],
-            [(each.observed.low, each.observed.high) for each in groups],
-            style,
-        )
+            rows += [("smoothed", *row, "") for row in _rows(curve)]
+        for each in groups:
+            plot.dot(each.predicted, each.observed, style)
+            rows.append(("group", each.predicted, *_cells(each.observed), each.num_patients))
         said = _calibration_words(model)
-        svg = plot.svg(f"Calibration of {called}", f"{said}. The band is a 95 % interval.")
+        svg = plot.svg(f"Calibration of {called}", f"{said}. {BAND}")
         columns = ("kind", "predicted", "observed", "low", "high", "patients")
-        rows = [("smoothed", *row, "") for row in (_rows(curve) if curve else [])]
-        rows += [
-            (
-                "group",
-                g.predicted,
-                g.observed.value,
-                g.observed.low,
-                g.observed.high,
-                g.num_patients,
-            )
-            for g in groups
-        ]
         yield Drawing(file_name("calibration", called), called, svg, columns, rows, said)
 
 
@@ -189,29 +189,18 @@ def _calibration_words(model: ModelFigures) -> str:
 
 def decisions(models: Sequence[ModelFigures]) -> Drawing | None:
     """Return net benefit by threshold, against treating everybody and nobody."""
-    drawn = [
-        (model, model.curves["net_benefit"]) for model in models if "net_benefit" in model.curves
-    ]
+    drawn = _with_curve(models, "net_benefit")
     if not drawn:
         return None
     first, lead = drawn[0]
     share = first.prevalence or 0.0
-    thresholds = list(lead.x)
-    everybody: list[Point] = [(t, share - (1 - share) * t / (1 - t)) for t in thresholds]
+    everybody = [(t, share - (1 - share) * t / (1 - t)) for t in lead.x]
     top = _round_up(max([share, *(y for _, curve in drawn for y in curve.high)]))
-    plot = Plot(
-        (0, max(x for _, curve in drawn for x in curve.x)),
-        (FLOOR, top),
-        "threshold: act from this risk on, %",
-        "net benefit",
-        x_form=percent,
-        height=270,
-    )
+    span, x_label = (0, _last(drawn)), "threshold: act from this risk on, %"
+    plot = Plot(span, (FLOOR, top), x_label, "net benefit", x_form=percent, height=270)
     plot.band(lead.x, *_within(lead, FLOOR, top), 0)
-    plot.reference(
-        "act on everybody", [(t, y) for t, y in everybody if y is not None and y >= FLOOR]
-    )
-    plot.reference("act on nobody", [(t, 0.0) for t in (thresholds[0], thresholds[-1])])
+    plot.reference("act on everybody", [(t, y) for t, y in everybody if y >= FLOOR])
+    plot.reference("act on nobody", [(t, 0.0) for t in (lead.x[0], lead.x[-1])])
     rows: list[Sequence[object]] = [("everybody", t, y, "", "") for t, y in everybody]
     for style, (model, curve) in enumerate(drawn):
         called = named(model, models)
@@ -225,10 +214,7 @@ def decisions(models: Sequence[ModelFigures]) -> Drawing | None:
 
 
 def useful_range(model: ModelFigures) -> tuple[float, float] | None:
-    """Return the thresholds where acting on the model is clearly better than on all or nobody.
-
-    Its band has to clear both, in one stretch; None: nowhere.
-    """
+    """Return the longest stretch of thresholds with a band above acting on all and on nobody."""
     curve, share = model.curves.get("net_benefit"), model.prevalence
     if curve is None or share is None:
         return None
@@ -244,17 +230,10 @@ def useful_range(model: ModelFigures) -> tuple[float, float] | None:
 def over_time(models: Sequence[ModelFigures], unit: str) -> Iterator[Drawing]:
     """Yield the AUROC by time of every model, and the first one's patients by risk."""
     time = f"time{f', {unit}' if unit else ''}"
-    drawn = [
-        (model, model.curves["auroc_by_time"])
-        for model in models
-        if "auroc_by_time" in model.curves
-    ]
-    if drawn:
+    if drawn := _with_curve(models, "auroc_by_time"):
         every = [value for _, curve in drawn for value in (*curve.low, *curve.high)]
-        last = max(x for _, curve in drawn for x in curve.x)
-        plot = Plot(
-            (0, last), (min(0.5, *every), 1), time, "AUROC of the event by then", height=270
-        )
+        last, low = _last(drawn), min(0.5, *every)
+        plot = Plot((0, last), (low, 1), time, "AUROC of the event by then", height=270)
         plot.reference("guessing", [(0, 0.5), (last, 0.5)])
         rows: list[Sequence[object]] = []
         for style, (model, curve) in enumerate(drawn):
@@ -271,8 +250,9 @@ def over_time(models: Sequence[ModelFigures], unit: str) -> Iterator[Drawing]:
         ]
         if len(parts) < 2:
             continue
-        last = max(x for _, curve in parts for x in curve.x)
-        plot = Plot((0, last), (0, 1), time, "without the event, %", y_form=percent, height=270)
+        plot = Plot(
+            (0, _last(parts)), (0, 1), time, "without the event, %", y_form=percent, height=270
+        )
         rows = []
         for style, (words, curve) in enumerate(parts):
             _with_band(plot, curve, words, style)
@@ -323,43 +303,46 @@ def dependences(found: Sequence[Dependence], outcome: str, *, is_share: bool) ->
 
 def tables(found: Performance) -> Iterator[Drawing]:
     """Yield what the page shows as tables, for their files."""
-    names = (
-        "sensitivity",
-        "specificity",
-        "positive_predictive_value",
-        "negative_predictive_value",
-        "net_benefit",
+    thresholds = [
+        ((model.model, model.event, row.threshold, row.alerts), row)
+        for model in found.models
+        for row in model.thresholds
+    ]
+    groups = [((each.column, each.group, each.num_patients), each) for each in found.subgroups]
+    columns = [((each.column,), each) for each in found.importance]
+    effects = [((each.column, each.category, each.value), each) for each in found.coefficients]
+    kinds: tuple[tuple[str, Sequence[str], Sequence[str], Sequence[Any]], ...] = (
+        ("thresholds", ("model", "event", "threshold", "alerts"), SHARES, thresholds),
+        (
+            "subgroups",
+            ("column", "group", "num_patients"),
+            ("discrimination", "gap", "calibration"),
+            groups,
+        ),
+        ("importance", ("column",), ("loss",), columns),
+        ("coefficients", ("column", "category", "value"), ("refits", "pooled", "alone"), effects),
     )
-    rows: list[Sequence[object]] = []
-    for model in found.models:
-        for row in model.thresholds:
-            each = [_cells(getattr(row, name)) for name in names]
-            alerts = "" if row.alerts is None else row.alerts
-            rows.append((model.model, model.event, row.threshold, alerts, *sum(each, ())))
-    if rows:
-        headings = [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
-        columns = ("model", "event", "threshold", "alerts", *headings)
-        yield Drawing("thresholds", "", Markup(), columns, rows)
-    for name, drawn, keys in (
-        ("subgroups", found.subgroups, ("column", "group", "num_patients")),
-        ("importance", found.importance, ("column",)),
-        ("coefficients", found.coefficients, ("column", "category", "value")),
-    ):
-        of = {
-            "subgroups": ("discrimination", "gap", "calibration"),
-            "importance": ("loss",),
-            "coefficients": ("refits", "pooled", "alone"),
-        }[name]
-        if drawn:
-            headings = [f"{each}{end}" for each in of for end in ("", "_low", "_high")]
-            rows = [
-                (
-                    *("" if getattr(row, key) is None else getattr(row, key) for key in keys),
-                    *sum((_cells(getattr(row, each)) for each in of), ()),
-                )
-                for row in drawn
-            ]
+    for name, keys, estimates, drawn in kinds:
+        headings = [f"{each}{end}" for each in estimates for end in ("", "_low", "_high")]
+        rows = [
+            (
+                *("" if value is None else value for value in values),
+                *(cell for each in estimates for cell in _cells(getattr(row, each))),
+            )
+            for values, row in drawn
+        ]
+        if rows:
             yield Drawing(name, "", Markup(), (*keys, *headings), rows)
+
+
+def _with_curve(
+    models: Sequence[ModelFigures], name: CurveName
+) -> list[tuple[ModelFigures, Curve]]:
+    return [(model, model.curves[name]) for model in models if name in model.curves]
+
+
+def _last(drawn: Sequence[tuple[object, Curve]]) -> float:
+    return max(x for _, curve in drawn for x in curve.x)
 
 
 def _cells(found: Estimate | None) -> tuple[object, ...]:
@@ -372,7 +355,6 @@ def _with_band(plot: Plot, curve: Curve, name: str, style: int) -> None:
 
 
 def _within(curve: Curve, low: float, high: float) -> tuple[list[float], list[float]]:
-    """Return the band, cut at the plot's ends."""
     return (
         [min(high, max(low, each)) for each in curve.low],
         [min(high, max(low, each)) for each in curve.high],
@@ -384,6 +366,5 @@ def _rows(curve: Curve) -> list[tuple[float, ...]]:
 
 
 def _round_up(share: float) -> float:
-    """Return an end of an axis of shares."""
     steps = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
     return next((step for step in steps if share <= step), 1.0)

@@ -1,8 +1,6 @@
 """`metrics.csv` in the run's folder: a line for every figure of every round, while it runs.
 
-A metric's round is that after which the measured model is: 0 is the untrained one, and the last is
-that of the final figures. For `tail -f`, a spreadsheet or a dashboard. The journal is the record
-that counts: a coordinator that was killed may have left this file a round short.
+A metric's round is that after which the measured model is: 0 is the untrained one.
 """
 
 import csv

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from erosion_common.rounds.events import ArmFinished, ArmStarted, RoundFinished
-from erosion_common.rounds.records import RoundRecord
 from erosion_common.study.study import Study
 from erosion_common.support.software import install_command
 from erosion_server.output.events import RunEvent, RunFinished, StudyFailed, StudyStarted
@@ -60,7 +59,7 @@ class MlflowRuns:
             case ArmStarted(arm, rounds, False):
                 self._start_arm(arm, rounds)
             case RoundFinished(record, False):
-                self._log_round(record)
+                self._log_metrics(self._arm_runs[record.arm], figures_of(record))
             case ArmFinished(arm):
                 self._client.set_terminated(self._arm_runs[arm])
             case RunFinished(result, run_folder):
@@ -100,9 +99,6 @@ class MlflowRuns:
         if self._study.selection is None:  # else they are known with the result
             self._log_params(run, self._study.arms[arm].model_dump(mode="json"))
 
-    def _log_round(self, record: RoundRecord) -> None:
-        self._log_metrics(self._arm_runs[record.arm], figures_of(record))
-
     def _finish(self, result: Result, folder: RunFolder) -> None:
         assert self._study is not None
         settings = study_as_run(self._study, result).arms
@@ -126,7 +122,6 @@ class MlflowRuns:
         self._end("FINISHED", "")
 
     def _open(self, tags: Mapping[str, str], name: str) -> str:
-        """Return the run with these tags, opened again, or a new one; its id."""
         wanted = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items() if value)
         found = self._client.search_runs([self._experiment], wanted, max_results=1)
         if found:
@@ -151,8 +146,8 @@ class MlflowRuns:
 
         known = self._client.get_run(run).data.params  # MLflow refuses to change them
         params = [Param(k, v) for k, v in flattened(values) if k not in known]
-        for start in range(0, len(params), AT_ONCE):
-            self._client.log_batch(run, params=params[start : start + AT_ONCE])
+        for part in _parts(params):
+            self._client.log_batch(run, params=part)
 
     def _log_metrics(self, run: str, figures: Iterable[Figure]) -> None:
         from mlflow.entities import Metric
@@ -162,8 +157,12 @@ class MlflowRuns:
             Metric("/".join(filter(None, (what, hospital))), value, now, step)
             for step, _, what, hospital, value in figures
         ]
-        for start in range(0, len(metrics), AT_ONCE):
-            self._client.log_batch(run, metrics=metrics[start : start + AT_ONCE])
+        for part in _parts(metrics):
+            self._client.log_batch(run, metrics=part)
+
+
+def _parts(values: list[Any]) -> Iterator[list[Any]]:
+    return (values[start : start + AT_ONCE] for start in range(0, len(values), AT_ONCE))
 
 
 def flattened(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -1,7 +1,6 @@
-"""Notifies a program or a web address when a run ends, fails, or waits for hospitals.
+"""Notifies a program or a web address, in JSON, when a run ends, fails, or waits for hospitals.
 
-The message is JSON: event, study, user, time, and what it is about in words. It has no figure of a
-patient, no verdict, and of hospitals only the names of those that are waited for.
+The message has no patient's figure and no verdict, and only names that are waited for.
 """
 
 import json
@@ -11,6 +10,7 @@ import urllib.request
 from datetime import UTC, datetime
 from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from erosion_common.errors import RunError
@@ -71,15 +71,13 @@ class Notify:
         body = json.dumps({"event": event, **about, "words": printable(words)}).encode()
         try:
             if self._program:
-                nowhere = subprocess.DEVNULL  # a pipe could be held open beyond the time limit
-                subprocess.run(
-                    [self._program],
-                    input=body,
-                    stdout=nowhere,
-                    stderr=nowhere,
-                    check=True,
-                    timeout=SECONDS,
-                )
+                # A pipe could be held open beyond the time limit.
+                how: dict[str, Any] = {
+                    "stdout": subprocess.DEVNULL,
+                    "stderr": subprocess.DEVNULL,
+                    "check": True,
+                }
+                subprocess.run([self._program], input=body, timeout=SECONDS, **how)
                 return
             kind = {"Content-Type": "application/json"}
             request = urllib.request.Request(self._url, data=body, headers=kind)

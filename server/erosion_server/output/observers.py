@@ -1,8 +1,4 @@
-"""Everything that follows a run: a terminal, a file, a tracking server; and none can end it.
-
-An output is a module with `open_output(where)`, which returns an `Observer` or raises ValueError
-for what cannot be. It is imported only where `erosion server --output NAME` asks for it.
-"""
+"""Everything that follows a run: a terminal, a file, a tracking server; and none can end it."""
 
 import contextlib
 import logging
@@ -10,7 +6,6 @@ import queue
 import threading
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Protocol, Self
 
 from erosion_common.errors import ErosionError, RunError
@@ -24,10 +19,7 @@ CLOSE_SECONDS = 15.0  # for the last events
 
 
 class Observer(Protocol):
-    """Receives every event in its order, from one thread. Unknown events are to be ignored.
-
-    It may fail in any way but never decides over the run: see `observers`.
-    """
+    """Receives every event in its order, from one thread, and ignores unknown ones."""
 
     def notify(self, event: RunEvent) -> None:
         """Something happened."""
@@ -44,15 +36,9 @@ class Observers:
         self._observers = dict(observers)
 
     def __enter__(self) -> Self:
-        """Ready to observe."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close every observer, also after an error or Ctrl-C."""
         for name, observer in list(self._observers.items()):
             try:
@@ -76,20 +62,14 @@ class Observers:
 
     def _drop(self, name: str, problem: Exception) -> None:
         observer = self._observers.pop(name)
-        reason = printable(in_words(problem))
+        kind = "" if isinstance(problem, ErosionError) else f"{type(problem).__name__}: "
+        reason = printable(f"{kind}{problem}")
         logger.warning("The output %s failed and is left out from now on: %s", name, reason)
         self.notify(ObserverDropped(name, reason))
         try:
             observer.close()
         except Exception as again:  # noqa: BLE001 - it has been reported
             logger.debug("closing the output %s: %s", name, again)
-
-
-def in_words(problem: Exception) -> str:
-    """Return a sentence of ours as it is; of another's exception also the kind."""
-    if isinstance(problem, ErosionError):
-        return str(problem)
-    return f"{type(problem).__name__}: {problem}"
 
 
 class InBackground:

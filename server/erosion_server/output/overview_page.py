@@ -7,18 +7,10 @@ from typing import Any
 from erosion_common.protocol.messages import FEWEST_OF_A_CLASS, SIGNIFICANCE
 from erosion_common.support.files import write_atomically
 from erosion_common.tasks.metric import Metric
+from erosion_server.output import words
 from erosion_server.output.charts import loss_figure
 from erosion_server.output.pages import Cell, Row, render_page
-from erosion_server.output.words import (
-    absences_by_user,
-    class_sizes,
-    data_check,
-    means_of_fewer,
-    metric_text,
-    seconds_text,
-    stops_by_user,
-    weight_text,
-)
+from erosion_server.output.words import metric_text, seconds_text, weight_text
 from erosion_server.run.overview import Overview, UserResult
 from erosion_server.run.result import OWN_PATIENTS
 from erosion_server.run.run_folder import USERS
@@ -58,8 +50,8 @@ def overview_values(overview: Overview, links: Mapping[str, str]) -> dict[str, A
         "found": overview,
         "loss": task.metric(task.verdict_metric),
         "has_finding": any(line.conclusion in ("better", "worse") for line in lines),
-        "cautions": data_check(overview.data_check, named_in="result.json"),
-        "away": absences_by_user(overview),
+        "cautions": words.data_check(overview.data_check, named_in="result.json"),
+        "away": words.absences_by_user(overview),
         "num_tested": sum(line.adjusted_p_value is not None for line in lines),
         "measured": OWN_PATIENTS if overview.tested == "patients" else overview.tested,
         "level": min(levels, default=SIGNIFICANCE),
@@ -67,14 +59,14 @@ def overview_values(overview: Overview, links: Mapping[str, str]) -> dict[str, A
         "losses": loss_figure(overview),
         "headings": headings,
         "rows": rows,
-        "stopped": stops_by_user(overview),
+        "stopped": words.stops_by_user(overview),
         "weights": _weights(overview),
         "own_counts_one": all(
             line.weights.get(user) in (None, 1.0) for user, line in overview.users.items()
         ),
         "mean_headings": ("Arm", *(metric.heading for metric in task.metrics)),
         "means": means,
-        "fewer": means_of_fewer(overview, task.metrics),
+        "fewer": words.means_of_fewer(overview, task.metrics),
         "facts": [
             ("Command", overview.command),
             ("Program", f"commit {overview.commit}"),
@@ -85,7 +77,6 @@ def overview_values(overview: Overview, links: Mapping[str, str]) -> dict[str, A
 
 
 def _figures(overview: Overview, links: Mapping[str, str]) -> tuple[Row, list[Row]]:
-    """Headings and a row for each hospital."""
     first = next(iter(overview.users.values()))
     arm = first.comparison.arm if first.comparison is not None else overview.arms[0]
     task = overview.task
@@ -94,7 +85,7 @@ def _figures(overview: Overview, links: Mapping[str, str]) -> tuple[Row, list[Ro
     rows: list[Row] = [
         (
             Cell(user, link=links.get(user, "")),
-            Cell(str(line.num_patients), class_sizes(line.class_counts)),
+            Cell(str(line.num_patients), words.class_sizes(line.class_counts)),
             *(metric_text(metric, line.arms[arm].get(metric.name)) for metric in given),
             *(_beside(line, arm, metric) for metric in shown),
             metric_text(loss, line.of_base_rate(loss.name)),
@@ -116,18 +107,12 @@ def _figures(overview: Overview, links: Mapping[str, str]) -> tuple[Row, list[Ro
 
 
 def _beside(line: UserResult, arm: str, metric: Metric) -> Cell:
-    """Return one arm's figure with that of what it is compared with below it."""
-    value = metric_text(metric, line.measured[arm].get(metric.name))
-    if line.comparison is None:
-        return Cell(value)
-    reference = line.comparison.reference
-    return Cell(
-        value, f"{reference} {metric_text(metric, line.measured[reference].get(metric.name))}"
-    )
+    names = [arm] if line.comparison is None else [arm, line.comparison.reference]
+    value, *below = (metric_text(metric, line.measured[name].get(metric.name)) for name in names)
+    return Cell(value, " ".join([*names[1:], *below]))
 
 
 def _weights(overview: Overview) -> dict[str, Any] | None:
-    """Return each hospital's weights, coloured by strength; None where nobody helped anybody."""
     lines = overview.users
     hospitals = list(dict.fromkeys(name for line in lines.values() for name in line.weights))
     others = [w for user, line in lines.items() for name, w in line.weights.items() if name != user]

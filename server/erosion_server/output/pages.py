@@ -42,6 +42,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         finalize=_made_safe,
+        extensions=["jinja2.ext.do"],
     )
     made.filters["day"] = _day
     return made
@@ -52,7 +53,6 @@ def _made_safe(value: Any) -> Any:
 
 
 def _day(started: str) -> str:
-    """Return an ISO 8601 time as people write the day."""
     try:
         return f"{datetime.fromisoformat(started):%-d %B %Y}"
     except ValueError:

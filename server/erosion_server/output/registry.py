@@ -1,8 +1,7 @@
-"""The outputs that a run can be given by `erosion server --output NAME`: one line for each.
+"""The outputs of `erosion server --output NAME`, each imported only where it is asked for.
 
-An output is a module with `open_output(where)`, which returns an `Observer` or raises ValueError
-for what cannot be. It is imported only where it is asked for. A package's output is an entry point
-in the group `erosion.outputs` that names such a function.
+One is a module, or a package's entry point in the group `erosion.outputs`, with
+`open_output(where)`, which returns an `Observer` or raises ValueError.
 """
 
 from collections.abc import Callable, Mapping, Sequence

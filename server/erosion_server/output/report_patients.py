@@ -15,36 +15,34 @@ MOST_CATEGORIES = 8
 
 def patient_values(run: RunData) -> dict[str, Any]:
     """Return the flow of patients and Table 1, as hospitals describe themselves."""
-    result = run.result
-    records = run.of(run.first_arm)
-    samples = {
-        name: str(entry.num_samples)
-        for record in records
-        for name, entry in record.hospitals.items()
-        if entry.num_samples is not None
-    }
+    result, user, num_rounds = run.result, run.result.user, len(run.of(run.first_arm))
+    samples = run.last_samples
     missing = {each.hospital: each for each in result.absent}
     unlike = {misfit.hospital for misfit in result.data_check.misfits}
     flow: list[Row] = []
     for name in run.study.user_first[:MOST_FLOWS]:
-        described = result.patients.get(name)
-        given = result.contributions.get(name)
-        remarks = ["wants the model"] if name == result.user else []
+        described, given = result.patients.get(name), result.contributions.get(name)
+        remarks = ["wants the model"] if name == user else []
         if (away := missing.get(name)) is not None:
             remarks.append(away.reason if away.everywhere else "missing in some rounds")
         remarks += ["look at its columns"] if name in unlike else []
-        remarks += [lost] if described is not None and (lost := unreadable(described)) else []
-        is_user, recorded = name == result.user, result.rows_recorded
+        rows: str | Cell = ""
+        patients: str | Cell = str(samples[name].num_samples) if name in samples else ""
+        if described is not None:
+            remarks += [lost] if (lost := unreadable(described)) else []
+            rows, patients = (
+                _about_count(each, described)
+                for each in (described.num_samples, described.num_patients)
+            )
+        recorded = result.rows_recorded if name == user else None
         flow.append(
             (
-                hospital_cell(run, name),
-                f"about {recorded}" if is_user and recorded is not None else "not known here",
-                "" if described is None else _about_count(described.num_samples, described),
-                samples.get(name, "")
-                if described is None
-                else _about_count(described.num_patients, described),
-                str(result.num_patients) if is_user else "none",
-                "" if given is None else f"{given.rounds} of {len(records)} rounds",
+                run.cell(name),
+                "not known here" if recorded is None else f"about {recorded}",
+                rows,
+                patients,
+                str(result.num_patients) if name == user else "none",
+                "" if given is None else f"{given.rounds} of {num_rounds} rounds",
                 "; ".join(remarks),
             )
         )
@@ -53,35 +51,23 @@ def patient_values(run: RunData) -> dict[str, Any]:
         notes.append(f"And {more} more hospitals: contributions.csv has them.")
     if result.cross_fitting:
         notes.append(
-            f"Every patient of {run.shown(result.user)} was trained on, and tested without its"
-            " fold."
+            f"Every patient of {run.shown(user)} was trained on, and tested without its fold."
         )
-    columns = _columns_of(result)
-    rows = [_column_row(name, result) for name in columns[:MOST_COLUMNS_SHOWN]]
+    every = (column for each in result.patients.values() for column in each.columns)
+    columns = [*dict.fromkeys(column.name for column in every)]
+    table1 = [_column_row(name, result) for name in columns[:MOST_COLUMNS_SHOWN]]
     if (more := len(columns) - MOST_COLUMNS_SHOWN) > 0:
         notes.append(f"Table 1 leaves out {more} columns; `erosion describe` shows all.")
     return {
         "flow": flow,
         "flow_notes": notes,
-        "table1": [row for of_column in rows for row in of_column],
+        "table1": [row for of_column in table1 for row in of_column],
         "table1_headings": ("Column", *map(run.shown, result.patients)),
         "patients": result.patients,
     }
 
 
-def hospital_cell(run: RunData, hospital: str) -> str | Cell:
-    """Return what people call a hospital, with its name in files below."""
-    called = run.shown(hospital)
-    return hospital if called == hospital else Cell(called, hospital)
-
-
-def _columns_of(result: Result) -> list[str]:
-    found = (column.name for each in result.patients.values() for column in each.columns)
-    return [*dict.fromkeys(found)]
-
-
 def _column_row(name: str, result: Result) -> list[Row]:
-    """Return Table 1's rows of one column: one of a number, one for each category."""
     of = {
         hospital: next((column for column in each.columns if column.name == name), None)
         for hospital, each in result.patients.items()

@@ -8,23 +8,16 @@ from markupsafe import Markup
 
 from erosion_common.protocol.performance import Estimate
 from erosion_common.rounds.validation import Validated
-from erosion_server.output.charts import (
-    BOTTOM,
-    LETTER,
-    LONGEST_NAME,
-    TOP,
-    Plot,
-)
-from erosion_server.output.figures import Drawing, estimate_text
+from erosion_server.output import charts
+from erosion_server.output.charts import Plot
+from erosion_server.output.figures import Drawing, estimate_cell, estimate_text
 from erosion_server.output.pages import Cell, Row
-from erosion_server.output.report_patients import hospital_cell
 from erosion_server.output.run_data import RunData
 from erosion_server.output.words import printable, shortened
 from erosion_server.run.heterogeneity import Pooled, Scale, pooled
 from erosion_server.run.result import Result
 
 MOST_ROWS = 40  # hospitals in a forest plot and the table; the CSV file has all
-ROW_HEIGHT = 20
 ROLES = {
     "external": "no part in training",
     "left_out": "model made without it",
@@ -74,10 +67,7 @@ def figure_of(found: Validated, measure: Measure) -> Estimate | None:
 
 
 def summaries(result: Result) -> dict[str, Pooled]:
-    """Return each measure over the external hospitals, where two or more have it.
-
-    Of survival only those with the commonest horizon have calibration that can be compared.
-    """
+    """Return each measure over the external hospitals that have it; of survival at one horizon."""
     external = [found for found in result.validation.values() if found.role != "trained"]
     horizons = [found.models[0].horizon for found in external if found.models]
     common = max(horizons, key=horizons.count, default=None)
@@ -133,10 +123,10 @@ def validation_values(run: RunData) -> dict[str, Any]:
         horizon = each.models[0].horizon if each.models else None
         patients = Cell(told, "" if horizon is None else f"calibration at {horizon:g}")
         role = Cell(ROLES[each.role], each.why_not and f"not measured: {each.why_not}")
-        figures = [_cell(figure_of(each, measure)) for measure in found]
-        rows.append((hospital_cell(run, name), role, patients, *figures))
+        figures = [estimate_cell(figure_of(each, measure)) for measure in found]
+        rows.append((run.cell(name), role, patients, *figures))
     if summed:
-        means = [_cell(p.mean if (p := summed.get(m.name)) else None) for m in found]
+        means = [estimate_cell(p.mean if (p := summed.get(m.name)) else None) for m in found]
         rows.append(("Mean of those without part", "random effects", "", *means))
         expected = [_expected(summed.get(m.name)) for m in found]
         rows.append(("Expected at another hospital", "95 % prediction interval", "", *expected))
@@ -158,13 +148,6 @@ def validation_values(run: RunData) -> dict[str, Any]:
     }
 
 
-def _cell(found: Estimate | None) -> Cell:
-    if found is None:
-        return Cell("–")
-    value, _, ends = estimate_text(found).partition(" (")
-    return Cell(value, ends.rstrip(")"))
-
-
 def _expected(found: Pooled | None) -> str:
     if found is None or found.predicted is None:
         return "–"
@@ -173,49 +156,36 @@ def _expected(found: Pooled | None) -> str:
 
 
 def _forests(
-    run: RunData,
-    order: Sequence[str],
-    found: Sequence[Measure],
-    summed: Mapping[str, Pooled],
+    run: RunData, order: Sequence[str], found: Sequence[Measure], summed: Mapping[str, Pooled]
 ) -> Iterator[Drawing]:
-    """Yield one forest plot for each measure that a hospital has."""
     every = run.result.validation
     for measure in found:
         rows = [(n, e) for n in order if (e := figure_of(every[n], measure)) is not None]
         if not rows:
             continue
-        shown = rows[:MOST_ROWS]
+        shown, label = rows[:MOST_ROWS], ""
         known = summed.get(measure.name)
-        names = {name: shortened(printable(run.shown(name)), LONGEST_NAME) for name, _ in shown}
-        last = "mean, expected" if known else ""
-        plot = Plot(
-            _span([*(e for _, e in shown), *([known.mean] if known else [])], measure.aim),
-            (0, len(shown) + (1 if known else 0)),
-            measure.label,
-            "",
-            y_form=lambda _: "",
-            height=TOP + BOTTOM + ROW_HEIGHT * (len(shown) + (1 if known else 0)),
-            left=16 + int(LETTER * max(map(len, [*names.values(), last]))),
-        )
+        last = ["mean, expected"] * (known is not None)
+        means = [known.mean] if known else []
+        called = [shortened(printable(run.shown(n)), charts.LONGEST_NAME) for n, _ in shown]
+        span = _span([*(each for _, each in shown), *means], measure.aim)
+        plot = Plot.of_rows([*called, *last], span, measure.label)
         if measure.aim is not None:
             what = "guessing" if measure.scale == "logit" else "perfect"
-            top = len(shown) + (1 if known else 0)
-            plot.reference(what, [(measure.aim, 0), (measure.aim, top)])
-        for row, (name, each) in enumerate(shown):
-            style = [*ROLES].index(every[name].role)
-            plot.interval(len(shown) - row + (0.5 if known else -0.5), names[name], each, style)
+            plot.reference(what, [(measure.aim, end) for end in plot.y])
+        roles = [every[name].role for name, _ in shown]
+        for row, (name, each) in enumerate(reversed(shown), start=len(last)):
+            plot.interval(row, called[-1 - row + len(last)], each, [*ROLES].index(every[name].role))
         if known is not None:
-            ends = known.predicted or (known.mean.low, known.mean.high)
-            expected = Estimate(value=known.mean.value, low=ends[0], high=ends[1])
-            plot.interval(0.5, last, expected, 3, known.mean)
-        for style, (role, words) in enumerate(ROLES.items()):
-            if any(every[name].role == role for name, _ in shown):
-                plot.mark(words, style)
-        label = ""
-        if known is not None:
+            low, high = known.predicted or (known.mean.low, known.mean.high)
+            expected = Estimate(value=known.mean.value, low=low, high=high)
+            plot.interval(0, last[0], expected, 3, known.mean)
             label = (
                 f"mean {estimate_text(known.mean)} of {known.hospitals} without part in training"
             )
+        for style, (role, words) in enumerate(ROLES.items()):
+            if role in roles:
+                plot.mark(words, style)
         title = f"{measure.label[0].upper()}{measure.label[1:]} at other hospitals"
         said = "; ".join(f"{run.shown(n)} {estimate_text(e)}" for n, e in shown[:12])
         columns = ("hospital", "part", "value", "low", "high")
@@ -236,7 +206,6 @@ def _span(found: Sequence[Estimate], aim: float | None) -> tuple[float, float]:
 def _numbers(
     every: Mapping[str, Validated], found: Sequence[Measure], summed: Mapping[str, Pooled]
 ) -> Drawing:
-    """Return everything as a table for a file."""
     ends = ("", "_low", "_high")
     columns = ("hospital", "part", "patients", *(f"{m.name}{end}" for m in found for end in ends))
 

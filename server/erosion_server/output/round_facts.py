@@ -60,6 +60,11 @@ class NewsGroup:
     rounds: tuple[int, ...]  # ascending
     varies: bool  # whether the numbers in the text differed from round to round
 
+    @property
+    def text(self) -> str:
+        """Return the first one's, with a remark where the others differ."""
+        return self.first.text + " (the first time; then with other numbers)" * self.varies
+
 
 def grouped(records: Iterable[RoundRecord]) -> list[NewsGroup]:
     """Return all news of a run, each once, in the order in which they first happened."""

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from erosion_common.errors import CheckpointError
-from erosion_common.rounds.records import RoundRecord
+from erosion_common.rounds.records import HospitalRecord, RoundRecord
 from erosion_common.study.study import Study, load_study
+from erosion_server.output.pages import Cell
 from erosion_server.run.journal import has_rounds, read_records
 from erosion_server.run.result import Result, read_result, study_as_run
 from erosion_server.run.run_folder import RunFolder
@@ -34,6 +35,21 @@ class RunData:
     def shown(self, hospital: str) -> str:
         """Return what people call a hospital."""
         return self.study.shown(hospital)
+
+    def cell(self, hospital: str) -> str | Cell:
+        """Return what people call a hospital, with its name in files below."""
+        called = self.shown(hospital)
+        return hospital if called == hospital else Cell(called, hospital)
+
+    @property
+    def last_samples(self) -> dict[str, HospitalRecord]:
+        """By hospital, its last entry in the first arm that has a number of samples."""
+        return {
+            name: entry
+            for record in self.of(self.first_arm)
+            for name, entry in record.hospitals.items()
+            if entry.num_samples is not None
+        }
 
     @property
     def own_counts_one(self) -> bool:

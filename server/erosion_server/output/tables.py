@@ -1,6 +1,6 @@
 """The terminal's tables: the summary of a study, the overview of every user, weights as bars."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,30 +11,11 @@ from rich.text import Text
 from erosion_common.protocol.messages import FinalMetrics
 from erosion_common.tasks.metric import Metric
 from erosion_common.tasks.task import Task
+from erosion_server.output import words
 from erosion_server.output.report_validation import travel_sentence
-from erosion_server.output.words import (
-    absences,
-    absences_by_user,
-    chosen_text,
-    class_sizes,
-    data_check,
-    finishes,
-    interval_text,
-    means_of_fewer,
-    metric_text,
-    printable,
-    privacy,
-    recounts,
-    seconds_text,
-    shortened,
-    stops,
-    stops_by_user,
-    turned_finishes,
-    weight_text,
-    what_may_be_unseen,
-)
-from erosion_server.run.overview import TOO_FEW, UNCLEAR, Overview, UserResult
-from erosion_server.run.result import ArmResult, Result
+from erosion_server.output.words import metric_text, printable, seconds_text, shortened, weight_text
+from erosion_server.run.overview import TOO_FEW, UNCLEAR, Overview
+from erosion_server.run.result import Result
 
 BAR = 8  # characters; room for the word "rejected" in a bar's place
 LONGEST_NAME = 18
@@ -51,17 +32,16 @@ SHORT = {UNCLEAR: "unclear", TOO_FEW: "too few"}
 def print_summary(console: Console, result: Result, report: Path) -> None:
     """Print the table, the first arm's weights, the verdict and where the report is."""
     console.print()
-    for sentence in data_check(result.data_check, named_in="result.json"):
+    for sentence in words.data_check(result.data_check, named_in="result.json"):
         console.print(Text(sentence, style="bold yellow"), soft_wrap=True)
-    console.print(_heading(result))
+    heading = Text(f"{result.num_patients} {result.tested} of {result.user}")
+    if result.class_counts:
+        heading.append(f" ({words.class_sizes(result.class_counts)})", style="dim")
+    console.print(heading)
     console.print()
     console.print(_figures(result, console.width))
     console.print()
-    said = [*turned_finishes(result), *finishes(result), *stops(result)]
-    for sentence in said:
-        console.print(Text(sentence))
-    if said:
-        console.print()
+    _say(console, *words.turned_finishes(result), *words.finishes(result), *words.stops(result))
     first, arm = next(iter(result.arms.items()))
     if len(arm.weights) > 1:
         is_counted = arm.weights.get(result.user, 1.0) > 0  # Krum may leave it out
@@ -70,27 +50,32 @@ def print_summary(console: Console, result: Result, report: Path) -> None:
         console.print(WeightBars(user_first(arm.weights, result.user)))
         console.print()
     chosen = [(name, found) for name, arm in result.arms.items() if (found := arm.selected)]
-    for name, found in chosen:
-        console.print(Text(f"Chosen for {name}: {chosen_text(found)}; {found.rounds} rounds"))
-    if chosen:
-        console.print()
-    finding, figures = result.verdict.finding, result.verdict.figures
-    console.print(Text(finding, style="bold"))
-    console.print(Text(figures))
-    if result.comparison is not None and result.verdict.best_arm is not None:
-        unseen = what_may_be_unseen(
-            result.comparison.num_patients, result.class_counts, result.task
-        )
-        console.print(Text(unseen, style="dim"))
+    _say(
+        console,
+        *(
+            f"Chosen for {name}: {words.chosen_text(found)}; {found.rounds} rounds"
+            for name, found in chosen
+        ),
+    )
+    console.print(Text(result.verdict.finding, style="bold"))
+    console.print(Text(result.verdict.figures))
+    for sentence in words.unseen_by(result):
+        console.print(Text(sentence, style="dim"))
     if elsewhere := travel_sentence(result):
         console.print(Text(elsewhere))
-    for sentence in (*absences(result.absent), *recounts(result.recounts)):
+    for sentence in (*words.absences(result.absent), *words.recounts(result.recounts)):
         console.print(Text(sentence, style="yellow"))
-    for sentence in privacy(result):
-        console.print(Text(sentence))
-    console.print()
+    _say(console, *words.privacy(result), or_nothing=False)
     # A path is left to the terminal to wrap, so that it can be copied in one piece.
     console.print(Text(f"Report: {report}"), soft_wrap=True)
+
+
+def _say(console: Console, *sentences: str, or_nothing: bool = True) -> None:
+    """Print sentences, and an empty line after them; `or_nothing`: that only after some."""
+    for sentence in sentences:
+        console.print(Text(sentence))
+    if sentences or not or_nothing:
+        console.print()
 
 
 def user_first(weights: dict[str, float], user: str) -> dict[str, float | None]:
@@ -101,25 +86,23 @@ def user_first(weights: dict[str, float], user: str) -> dict[str, float | None]:
     }
 
 
-def _heading(result: Result) -> Text:
-    return Text(f"{result.num_patients} {result.tested} of {result.user}").append(
-        f" ({class_sizes(result.class_counts)})" if result.class_counts else "", style="dim"
-    )
-
-
 def _figures(result: Result, width: int) -> RenderableType:
     """Return the widest table that fits into `width` columns, or else a sentence for each arm."""
     names = [metric.column for metric in result.task.metrics]
     columns = ["arm", names[0] + INTERVAL, *names[1:], "rounds", "per round"]
-    rows = [
-        [name, *_cells(result.task, arm.metrics), *_pace(arm)] for name, arm in result.arms.items()
-    ]
+    rows = []
+    for name, arm in result.arms.items():
+        done = arm.rounds - arm.skipped_rounds
+        rounds = f"{arm.rounds}" if done == arm.rounds else f"{done} of {arm.rounds}"
+        pace = seconds_text(arm.seconds_per_round.median)
+        rows.append([name, *_cells(result.task, arm.metrics), rounds, pace])
     references = result.references.items()
     rows += [[name, *_cells(result.task, metrics), "", ""] for name, metrics in references]
     if result.base_rate is not None:
         rows.append(["base rate", *_cells(result.task, result.base_rate), "", ""])
     for gap, folded in ((2, False), (2, True), (1, True)):
-        table = [[_folded(cell) if folded else cell for cell in row] for row in [columns, *rows]]
+        below = "\n(" if folded else " ("  # a value's interval on the next line
+        table = [[cell.replace(" (", below) for cell in row] for row in [columns, *rows]]
         widths = [
             max(len(line) for cell in column for line in cell.split("\n"))
             for column in zip(*table, strict=True)
@@ -127,7 +110,12 @@ def _figures(result: Result, width: int) -> RenderableType:
         if sum(widths) + gap * (len(widths) - 1) <= width:
             return _table(table, gap, result.verdict.best_arm)
     names = [*names, "rounds", "per round"]
-    return Group(*(_sentence(names, row) for row in rows))
+    sentences = []
+    for arm, *values in rows:
+        pairs = zip(names, values, strict=True)
+        said = ", ".join(f"{name} {value}" for name, value in pairs if value)
+        sentences.append(Text(f"{arm}: {said}"))
+    return Group(*sentences)
 
 
 def _table(rows: list[list[str]], gap: int, best_arm: str | None) -> Table:
@@ -141,28 +129,10 @@ def _table(rows: list[list[str]], gap: int, best_arm: str | None) -> Table:
     return table
 
 
-def _folded(cell: str) -> str:
-    """Return a value with its interval on the next line."""
-    return cell.replace(" (", "\n(")
-
-
-def _sentence(names: list[str], row: list[str]) -> Text:
-    figures = [f"{name} {figure}" for name, figure in zip(names, row[1:], strict=True) if figure]
-    return Text(f"{row[0]}: " + ", ".join(figures))
-
-
 def _cells(task: type[Task], metrics: FinalMetrics) -> list[str]:
     first, *others = (metric_text(metric, metrics.get(metric.name)) for metric in task.metrics)
-    interval = interval_text(metrics, task.metrics[0])
+    interval = words.interval_text(metrics, task.metrics[0])
     return [first + (f" ({interval})" if interval else ""), *others]
-
-
-def _pace(arm: ArmResult) -> list[str]:
-    done = arm.rounds - arm.skipped_rounds
-    return [
-        f"{arm.rounds}" if done == arm.rounds else f"{done} of {arm.rounds}",
-        seconds_text(arm.seconds_per_round.median),
-    ]
 
 
 def print_overview(console: Console, overview: Overview, report: Path | None) -> None:
@@ -170,7 +140,7 @@ def print_overview(console: Console, overview: Overview, report: Path | None) ->
     console.print()
     console.print(Text(f"Every hospital's own model, mean over {len(overview.users)} hospitals"))
     console.print(_means(overview))
-    for sentence in means_of_fewer(overview, _metrics_of_means(overview)):
+    for sentence in words.means_of_fewer(overview, _metrics_of_means(overview)):
         console.print(Text(sentence, style="dim"))
     console.print()
     first = next(iter(overview.users.values()))
@@ -180,19 +150,16 @@ def print_overview(console: Console, overview: Overview, report: Path | None) ->
     console.print(Text(" / ".join(shown), style="bold"))
     console.print(_lines(overview, shown))
     console.print()
-    for sentence in (stopped := stops_by_user(overview)):
-        console.print(Text(sentence))
-    if stopped:
-        console.print()
+    _say(console, *words.stops_by_user(overview))
     for user, reason in overview.without_model.items():
         console.print(Text(f"No model for {user}: {reason}", style="yellow"))
-    for sentence in data_check(overview.data_check):
+    for sentence in words.data_check(overview.data_check):
         console.print(Text(sentence, style="bold yellow"), soft_wrap=True)
     console.print(Text(overview.finding, style="bold"))
     console.print(Text(overview.figures))
     if sum(line.adjusted_p_value is not None for line in overview.users.values()) > 1:
         console.print(Text(ADJUSTED, style="dim"))
-    for sentence in absences_by_user(overview):
+    for sentence in words.absences_by_user(overview):
         console.print(Text(sentence, style="yellow"))
     if report is not None:
         console.print()
@@ -225,22 +192,19 @@ def _lines(overview: Overview, arms: list[str]) -> RenderableType:
     table = _grid("for", "test", *headings, *base_rate, "p", "")
     for user, line in overview.users.items():
         first = line.arms[arms[0]]
+        reference = [line.comparison.reference] if line.comparison is not None else []
+        both = [line.measured[name] for name in (arms[0], *reference)]
+        clear = line.conclusion in ("better", "worse")
         table.add_row(
             user,
             str(line.num_patients),
             *(metric_text(metric, first.get(metric.name)) for metric in given),
-            *(_pair(_compared(line, arms[0]), metric) for metric in shown),
+            *(" / ".join(metric_text(m, each.get(m.name)) for each in both) for m in shown),
             *(metric_text(loss, line.of_base_rate(loss.name)) for _ in base_rate),
             line.p_value_text,
-            _finding(line),
+            Text(SHORT.get(line.conclusion, line.conclusion), style="bold" if clear else "dim"),
         )
     return table
-
-
-def _compared(line: UserResult, arm: str) -> list[FinalMetrics]:
-    """Of the arm, and of what it is compared with at that hospital."""
-    reference = [line.comparison.reference] if line.comparison is not None else []
-    return [line.measured[name] for name in (arm, *reference)]
 
 
 def _grid(*columns: str) -> Table:
@@ -249,15 +213,6 @@ def _grid(*columns: str) -> Table:
         table.add_column(justify="right" if number and column else "left")
     table.add_row(*(Text(column, style="dim") for column in columns))
     return table
-
-
-def _pair(metrics: list[FinalMetrics], metric: Metric) -> str:
-    return " / ".join(metric_text(metric, found.get(metric.name)) for found in metrics)
-
-
-def _finding(line: UserResult) -> Text:
-    clear = line.conclusion in ("better", "worse")
-    return Text(SHORT.get(line.conclusion, line.conclusion), style="bold" if clear else "dim")
 
 
 def bar(share: float, width: int = BAR, *, ascii_only: bool = False) -> str:
@@ -280,14 +235,13 @@ class WeightBars:
     most_rows: int | None = None  # None: all
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Called by rich."""
         names = list(self.weights)
         name_width = min(LONGEST_NAME, max((len(name) for name in names), default=0))
         cells = list(self._cells(name_width, options.ascii_only))
         cell_width = name_width + 1 + BAR + 1 + 4
         columns = max(1, (options.max_width - 2 + len(GAP)) // (cell_width + len(GAP)))
         columns = min(columns, max(1, -(-len(cells) // 2))) if len(cells) > 3 else columns
-        rows = _rows(cells, columns)
+        rows = [cells[start : start + columns] for start in range(0, len(cells), columns)]
         shown = rows if self.most_rows is None else rows[: max(1, self.most_rows)]
         for row in shown:
             yield Text("  ").append_text(Text(GAP).join(row))
@@ -307,7 +261,3 @@ class WeightBars:
                 cell.append(bar((weight or 0.0) / largest, ascii_only=ascii_only), style="cyan")
             figure = weight_text(weight).replace("<0.", "<.")  # in four characters
             yield cell.append(f" {figure:>4}", style="dim" if remark else "")
-
-
-def _rows(cells: Sequence[Text], columns: int) -> list[list[Text]]:
-    return [list(cells[start : start + columns]) for start in range(0, len(cells), columns)]

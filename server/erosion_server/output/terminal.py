@@ -2,9 +2,8 @@
 
 import os
 import sys
-from bisect import insort
 from collections.abc import Mapping, Sequence
-from statistics import median
+from statistics import median, median_high
 from typing import TextIO, cast
 
 from rich.console import Console, Group, RenderableType
@@ -15,42 +14,19 @@ from rich.table import Table
 from rich.text import Text
 
 from erosion_common.protocol.messages import Metrics
-from erosion_common.rounds.events import (
-    ArmFinished,
-    ArmStarted,
-    HospitalDeclined,
-    HospitalJoined,
-    HospitalLeft,
-    HospitalsCompared,
-    RoundFinished,
-    StudyBegunWithout,
-    WaitsFor,
-)
+from erosion_common.rounds import events as driver
 from erosion_common.rounds.records import RoundRecord
 from erosion_common.rounds.selection import folds_of
 from erosion_common.study.study import Study
 from erosion_common.support.logs import LogFormat, never_fail_to_encode
 from erosion_common.support.software import software_version
 from erosion_common.tasks.metric import Metric
-from erosion_server.output.events import (
-    EveryUserFinished,
-    RunEvent,
-    RunFinished,
-    StudyStarted,
-    UserFailed,
-)
+from erosion_server.output import events, words
 from erosion_server.output.json_lines import JsonProgress
 from erosion_server.output.observers import Observer
 from erosion_server.output.round_facts import News, news_of
 from erosion_server.output.tables import WeightBars, print_overview, print_summary
-from erosion_server.output.words import (
-    data_check,
-    metric_text,
-    printable,
-    seconds_text,
-    shortened,
-    weight_text,
-)
+from erosion_server.output.words import metric_text, printable, shortened, weight_text
 from erosion_server.run.run_folder import RunFolder
 
 REDRAWS_PER_SECOND = 6
@@ -59,8 +35,7 @@ LONGEST_ARM = 20
 LINES_PER_ARM = 10  # of plain progress
 SILENCE_SECONDS = 60.0  # slow rounds are reported at least this often
 MOST_WEIGHTS = 8  # listed by name; more are summed up
-MOST_NAMES = 6  # named in one line; the rest are counted
-REMARKS = {"absent": "absent", "rejected": "rejected"}  # by a hospital's outcome
+REMARKS = ("absent", "rejected")  # outcomes of a hospital
 
 
 class LabelledStream:
@@ -83,10 +58,7 @@ class LabelledStream:
 def progress(
     stream: TextIO | None = None, log_format: LogFormat = "text", *, label: str = ""
 ) -> Observer:
-    """Return the observer that suits `stream` (standard output): live on a terminal, else plain.
-
-    `label`: of the study, where several share the stream.
-    """
+    """Return the observer for `stream` (standard output); `label` names a study that shares it."""
     stream = sys.stdout if stream is None else stream
     if log_format == "json":
         return JsonProgress(stream)
@@ -128,10 +100,10 @@ class Terminal:
             get_renderable=self._draw,
         )
 
-    def notify(self, event: RunEvent) -> None:
+    def notify(self, event: events.RunEvent) -> None:
         """Draw it, or print a line that stays."""
         match event:
-            case StudyStarted(study, address, run_folder):
+            case events.StudyStarted(study, address, run_folder):
                 self._study, self._finished_arms = study, 0
                 self._shown = study.task.shown(study.task.in_progress)
                 self._say(_opening(study), "bold")
@@ -139,39 +111,39 @@ class Terminal:
                 self._waiting = _waiting(study.hospitals)
                 if self._is_live:
                     self._live.start()
-            case HospitalJoined(hospital, num_samples, missing, software):
+            case driver.HospitalJoined(hospital, num_samples, missing, software):
                 self._waiting = _waiting(missing)
                 rest = f"; {self._waiting}" if self._waiting and not self._is_live else ""
                 self._say(_joined(hospital, num_samples, software) + rest)
-            case HospitalDeclined(hospital, reason):
+            case driver.HospitalDeclined(hospital, reason):
                 self._say(f"{_name(hospital)} does not take part: {printable(reason)}", "yellow")
-            case HospitalLeft(hospital):
+            case driver.HospitalLeft(hospital):
                 self._say(f"{_name(hospital)} lost its connection", "yellow")
-            case WaitsFor((), _):
+            case driver.WaitsFor((), _):
                 self._say("the study continues", "yellow")
-            case WaitsFor(hospitals, since):
+            case driver.WaitsFor(hospitals, since):
                 self._say(f"{_waiting(hospitals)} since {since.astimezone():%H:%M}", "yellow")
-            case StudyBegunWithout(absent):
+            case driver.StudyBegunWithout(absent):
                 named = [f"{_name(who)} ({printable(why)})" for who, why in absent.items()]
-                self._say(f"Begins without {_some(named)}", "yellow")
-            case HospitalsCompared(found):
-                for sentence in data_check(found):
+                self._say(f"Begins without {words.some(named)}", "yellow")
+            case driver.HospitalsCompared(found):
+                for sentence in words.data_check(found):
                     self._say(sentence, "bold yellow")
-            case ArmStarted():
+            case driver.ArmStarted():
                 self._waiting, self._silent_seconds = "", 0.0
                 order = () if self._study is None else self._study.user_first
                 self._arm = ArmProgress(event.title, event.rounds, order, self._shown)
-            case RoundFinished(record):
+            case driver.RoundFinished(record):
                 self._round_finished(record)
-            case ArmFinished(arm):
+            case driver.ArmFinished(arm):
                 self._arm_finished(arm)
-            case RunFinished(result, run_folder):
+            case events.RunFinished(result, run_folder):
                 self._rest()
                 print_summary(self._console, result, RunFolder(run_folder).report)
-            case UserFailed(user, reason):
+            case events.UserFailed(user, reason):
                 self._rest()
                 self._say(f"No model for {_name(user)}: {printable(reason)}", "yellow")
-            case EveryUserFinished(overview, run_folder):
+            case events.EveryUserFinished(overview, run_folder):
                 print_overview(self._console, overview, RunFolder(run_folder).report)
 
     def close(self) -> None:
@@ -209,7 +181,6 @@ class Terminal:
         return "; ".join(part for part in parts if part)
 
     def _arm_finished(self, arm: str) -> None:
-        """Leave one line of the arm."""
         finished, self._arm = self._arm, None
         self._finished_arms += 1
         if finished is not None:
@@ -253,7 +224,7 @@ class ArmProgress:
         self.seconds = 0.0  # of the rounds of this start together
         self._hospitals = tuple(hospitals)
         self._shown = tuple(shown)
-        self._sorted_seconds: list[float] = []
+        self._seconds: list[float] = []
         self._seen: set[tuple[str, str, str, str]] = set()
         self._trouble: dict[tuple[str, str], int] = {}  # (hospital, kind) -> rounds
 
@@ -261,23 +232,17 @@ class ArmProgress:
         """Note a round; returns what is news. A hospital's trouble is news once, not each round."""
         self.round = record.round
         self.seconds += record.seconds
-        insort(self._sorted_seconds, record.seconds)
+        self._seconds.append(record.seconds)
         if record.user_metrics is not None:
             self.metrics, self.metrics_after = record.user_metrics, record.measured_after
-        present = [*self._hospitals, *(h for h in record.hospitals if h not in self._hospitals)]
-        entries = {name: record.hospitals[name] for name in present if name in record.hospitals}
-        self.weights = {
-            **self.weights,
-            **{
-                name: entry.weight_after if entry.weight_after is not None else entry.weight_before
-                for name, entry in entries.items()
-            },
-        }
-        self.remarks = {
-            name: REMARKS[entry.outcome]
+        ordered = dict.fromkeys([*self._hospitals, *record.hospitals])
+        entries = {name: record.hospitals[name] for name in ordered if name in record.hospitals}
+        now = {
+            name: entry.weight_before if entry.weight_after is None else entry.weight_after
             for name, entry in entries.items()
-            if entry.outcome in REMARKS
         }
+        self.weights = {**self.weights, **now}
+        self.remarks = {n: e.outcome for n, e in entries.items() if e.outcome in REMARKS}
         return [event for event in news_of(record) if self._is_news(event)]
 
     def _is_news(self, event: News) -> bool:
@@ -294,11 +259,6 @@ class ArmProgress:
         return not known
 
     @property
-    def median_seconds(self) -> float:
-        """Of the rounds so far; 0 before the first."""
-        return self._sorted_seconds[len(self._sorted_seconds) // 2] if self._sorted_seconds else 0.0
-
-    @property
     def figures(self) -> list[str]:
         """The user's metrics; none where there are none yet."""
         if (found := self.metrics) is None:
@@ -308,20 +268,19 @@ class ArmProgress:
     @property
     def pace(self) -> str:
         """The median round."""
-        return f"{seconds_text(self.median_seconds)} a round" if self.round else ""
+        return f"{words.seconds_text(median_high(self._seconds))} a round" if self._seconds else ""
 
     @property
     def closing(self) -> str:
-        """One line about the finished arm.
+        """One line about the finished arm, with the time of this start's rounds.
 
-        It has no figures: the last ones were measured before the last round and would seem to
-        contradict the final table. Rounds of an earlier start are not timed.
+        Without figures: the last are of before the last round, and would contradict the table.
         """
-        timed = len(self._sorted_seconds)
+        timed = len(self._seconds)
         if not timed:
             return "complete already"
         rounds = _rounds(timed) if timed == self.round else f"{self.round} rounds, the last {timed}"
-        return f"{rounds} in {seconds_text(self.seconds)}"
+        return f"{rounds} in {words.seconds_text(self.seconds)}"
 
     @property
     def trouble(self) -> str:
@@ -378,7 +337,6 @@ def weights_in_words(weights: Mapping[str, float | None]) -> str:
 
 
 def _opening(study: Study) -> str:
-    """Return what is about to happen."""
     hospitals = "1 hospital" if len(study.hospitals) == 1 else f"{len(study.hospitals)} hospitals"
     folds = len(folds_of(study))
     first = f"; before that {folds} folds, each a separate run" if folds else ""
@@ -389,7 +347,6 @@ def _opening(study: Study) -> str:
 
 
 def _joined(hospital: str, num_samples: int, software: str) -> str:
-    """Return who joined, with versions where the two sides' differ."""
     samples = "1 training sample" if num_samples == 1 else f"{num_samples} training samples"
     ours = software_version()
     differing = f" (erosion {software}, here {ours})" if software not in ("", ours) else ""
@@ -398,12 +355,7 @@ def _joined(hospital: str, num_samples: int, software: str) -> str:
 
 def _waiting(missing: Sequence[str]) -> str:
     """Return the hospitals still missing; "" where none is."""
-    return f"waiting for {_some([_name(hospital) for hospital in missing])}" if missing else ""
-
-
-def _some(names: Sequence[str]) -> str:
-    more = [f"{len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
-    return ", ".join([*names[:MOST_NAMES], *more])
+    return f"waiting for {words.some([_name(hospital) for hospital in missing])}" if missing else ""
 
 
 def _name(hospital: str) -> str:

@@ -1,11 +1,8 @@
-"""The page of a run: what `erosion watch` shows, and the output `watch`, which serves it.
-
-It is made of the run's status and of what its journal holds so far.
-"""
+"""The page of a run, from its status and journal: `erosion watch`, and the output `watch`."""
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -17,19 +14,12 @@ from erosion_common.errors import ErosionError
 from erosion_common.formats.json_file import without_checksum
 from erosion_common.rounds.records import RoundRecord
 from erosion_common.study.study import load_study
+from erosion_common.support import status
 from erosion_common.support.live_page import LivePage
-from erosion_common.support.status import (
-    STATUS_NAME,
-    Seen,
-    health,
-    lines_of_status,
-    read_status_file,
-    seconds_since,
-)
 from erosion_server.output.events import RunEvent, StudyStarted
 from erosion_server.output.observers import Observer
 from erosion_server.output.round_facts import news_of
-from erosion_server.output.words import printable
+from erosion_server.output.words import printable, seconds_text
 
 MOST_RUNS = 6  # on a page
 MOST_POINTS = 300  # of a curve; longer ones are thinned out
@@ -78,14 +68,18 @@ class WatchedRuns:
         """Return the page's snapshot."""
         return {"parts": [self._part(folder, seen) for folder, seen in self._runs()]}
 
-    def _runs(self) -> Iterator[tuple[Path, Seen]]:
+    def _runs(self) -> Iterator[tuple[Path, status.Seen]]:
         """The run itself; of a folder of runs those under way, or the newest one."""
-        files = [self._where / STATUS_NAME] if (self._where / STATUS_NAME).exists() else []
-        files = files or sorted(self._where.glob(f"*/{STATUS_NAME}"), key=_age)
+        files = (
+            [self._where / status.STATUS_NAME]
+            if (self._where / status.STATUS_NAME).exists()
+            else []
+        )
+        files = files or sorted(self._where.glob(f"*/{status.STATUS_NAME}"), key=_age)
         found = []
         for path in files:
             try:
-                seen = read_status_file(path)
+                seen = status.read_status_file(path)
             except (ErosionError, OSError):
                 continue  # of another program, or being replaced
             if seen is not None and "study" in seen.values:
@@ -93,9 +87,10 @@ class WatchedRuns:
         alive = [run for run in found if run[1].is_alive]
         yield from (alive or found[:1])[:MOST_RUNS]
 
-    def _part(self, folder: Path, seen: Seen) -> dict[str, Any]:
+    def _part(self, folder: Path, seen: status.Seen) -> dict[str, Any]:
         values, user = seen.values, str(seen.values.get("user"))
-        called = _texts(values.get("names"))
+        names = values.get("names")
+        called = {k: str(v) for k, v in names.items()} if isinstance(names, dict) else {}
         journal = self._journals.setdefault(folder, _RoundsSoFar(folder / "rounds.jsonl"))
         journal.read()
         made: dict[str, Any] = {
@@ -103,11 +98,11 @@ class WatchedRuns:
             "lines": [("run", str(folder))],
         }
         try:
-            level, problems = health(folder / STATUS_NAME, seen)
+            level, problems = status.health(folder / status.STATUS_NAME, seen)
             words = "; ".join(problems)
             made["level"] = level.name
             made["lines"] += [("attention", words)] if words else []
-            made["lines"] += lines_of_status(values)
+            made["lines"] += status.lines_of_status(values)
         except (ErosionError, AttributeError, TypeError, ValueError) as problem:
             made["lines"] += [("status", f"cannot be read: {problem}")]
         done, rounds = values.get("round"), values.get("rounds")
@@ -120,13 +115,9 @@ class WatchedRuns:
         return {**made, **journal.shown(user, called)}
 
 
-def _texts(names: Any) -> dict[str, str]:
-    return {str(k): str(v) for k, v in names.items()} if isinstance(names, dict) else {}
-
-
 def _age(path: Path) -> float:
     try:
-        return abs(seconds_since(path))
+        return abs(status.seconds_since(path))
     except OSError:
         return float("inf")
 
@@ -187,8 +178,7 @@ class _RoundsSoFar:
         if self._last is None or not self._seconds:
             return ""
         seconds = max(0, rounds - self._last.round) * median(self._seconds)
-        minutes = seconds / 60
-        return f", about {f'{minutes:.0f} min' if minutes >= 1 else f'{seconds:.0f} s'} left"
+        return f", about {seconds_text(seconds)} left"
 
     def shown(self, user: str, called: Mapping[str, str]) -> dict[str, Any]:
         """Return charts and tables."""
@@ -228,14 +218,16 @@ class _RoundsSoFar:
         series = []
         for arm, records in self._arms.items():
             points = [
-                (record.measured_after, value)
-                for record in records
-                if record.user_metrics is not None
-                and (value := record.user_metrics.get(name)) is not None
+                (r.measured_after, r.user_metrics.get(name)) for r in records if r.user_metrics
             ]
-            series += [{"name": arm, "points": points}] if points else []
+            series += _series(arm, points)
         title = f"{name.replace('_', ' ')} on test patients of {called.get(user, user)}, by round"
         return {"title": title, "series": series[-MOST_CURVES:]}
+
+
+def _series(name: str, points: Sequence[tuple[int, float | None]]) -> list[dict[str, Any]]:
+    known = [(number, value) for number, value in points if value is not None]
+    return [{"name": name, "points": known}] if known else []
 
 
 def _by_hospital(
@@ -245,23 +237,14 @@ def _by_hospital(
     order = sorted(last, key=lambda name: (name != user, -(last[name].weight_after or 0.0)))
     chosen = order[:MOST_CURVES]
     others = f" ({len(chosen)} of {len(order)} hospitals)" if len(order) > len(chosen) else ""
-    for title, key in (
-        ("Weights", "weight_after"),
-        ("Distances from the user's update", "distance"),
-    ):
+    charts = {"Weights": "weight_after", "Distances from the user's update": "distance"}
+    for title, key in charts.items():
         series = []
         for name in chosen:
             points = [
-                (record.round, value)
-                for record in records
-                if (entry := record.hospitals.get(name)) is not None
-                and (value := getattr(entry, key)) is not None
+                (record.round, getattr(record.hospitals.get(name), key, None)) for record in records
             ]
-            series += (
-                [{"name": printable(called.get(name, name), at_most=60), "points": points}]
-                if points
-                else []
-            )
+            series += _series(printable(called.get(name, name), at_most=60), points)
         yield {"title": f"{title}, {arm}{others}", "series": series, "zero": True}
 
 
@@ -278,4 +261,4 @@ def _hospitals(record: RoundRecord, called: Mapping[str, str]) -> list[tuple[str
         for name, entry in record.hospitals.items()
     ]
     more = len(rows) - MOST_HOSPITALS
-    return [*rows[:MOST_HOSPITALS], *([(f"{more} more", "", "", "", "", "")] if more > 0 else [])]
+    return [*rows[:MOST_HOSPITALS], *([(f"{more} more", *[""] * 5)] if more > 0 else [])]

@@ -4,12 +4,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from erosion_common.protocol.messages import (
-    FEWEST_OF_A_CLASS,
-    FinalMetrics,
-    FinishFigures,
-    Summary,
-)
+from erosion_common.protocol.messages import FEWEST_OF_A_CLASS, FinalMetrics, FinishFigures, Summary
 from erosion_common.rounds.data_check import DataCheck
 from erosion_common.rounds.selection import SelectedSettings
 from erosion_common.support.text import printable as printable
@@ -73,18 +68,19 @@ def ranges_text(rounds: Sequence[int]) -> str:
 
 def finishes(result: Result) -> list[str]:
     """Return of each finish how far it follows the others' model, in sentences."""
-    return [
-        f"The finish of {name} counts what the other hospitals have learned {_slope(found)} times,"
-        f" and {100 * found.share_alone:.0f} % of its weight is in models that ignore it."
-        + (
-            f" So these patients gain little from the others in {name}."
-            if found.share_alone > MOSTLY_ALONE
-            else ""
+    said = []
+    for name, arm in result.arms.items():
+        if (found := arm.finish) is None:
+            continue
+        alone, little = 100 * found.share_alone, ""
+        if found.share_alone > MOSTLY_ALONE:
+            little = f" So these patients gain little from the others in {name}."
+        said.append(
+            f"The finish of {name} counts what the other hospitals have learned {_slope(found)}"
+            f" times, and {alone:.0f} % of its weight is in models that ignore it.{little} Its"
+            " curve is of the model before that, but for the last point."
         )
-        + " Its curve is of the model before that, but for the last point."
-        for name, arm in result.arms.items()
-        if (found := arm.finish) is not None
-    ]
+    return said
 
 
 def turned_finishes(result: Result) -> list[str]:
@@ -116,20 +112,20 @@ def what_may_be_unseen(
     Of errors on one in k patients, 3 k patients show none with a chance of 5 %. `class_counts`: of
     them by class; None: not disclosed, because it is small or would give away one that is.
     """
-    counts = {printable(name): count for name, count in class_counts.items()}
-    few = [
-        name for name, count in counts.items() if count is not None and count < FEWEST_OF_A_CLASS
-    ]
-    hidden = [name for name, count in counts.items() if count is None]
+    few: list[str] = []
+    hidden: list[str] = []
+    for name, count in class_counts.items():
+        if count is None:
+            hidden.append(printable(name))
+        elif count < FEWEST_OF_A_CLASS:
+            few.append(printable(name))
     said = (
         f"Errors that a model makes on fewer than 1 in {max(2, num_patients // 3)} patients may not"
         f" show on any of these {num_patients}."
     )
-    if few and len(counts) > len(few):
-        said += (
-            f" Too few were {task.of_group.format(' or '.join(few))} for the verdict to be about"
-            " those."
-        )
+    if few and len(class_counts) > len(few):
+        who = task.of_group.format(" or ".join(few))
+        said += f" Too few were {who} for the verdict to be about those."
     if hidden:
         who = task.of_group.format(" or ".join(hidden))
         of_which = " of one of these at least" if hidden[1:] else ""
@@ -142,24 +138,31 @@ def what_may_be_unseen(
 
 def beside_verdict(result: Result, *, named_in: str) -> list[str]:
     """Return all remarks on a verdict. `named_in`: what the result is called there."""
-    unseen = []
-    if result.comparison is not None and result.verdict.best_arm is not None:
-        num_patients = result.comparison.num_patients
-        unseen = [what_may_be_unseen(num_patients, result.class_counts, result.task)]
+    leak = [] if result.leak is None else [printable(result.leak.sentence(result.task))]
+    compared = data_check(result.data_check, named_in=f"{named_in}.data_check")
+    finished = [*stops(result), *turned_finishes(result), *finishes(result)]
+    unseen = unseen_by(result)
     missing = absences(result.absent, named_in=f"{named_in}.absent")
     changed = recounts(result.recounts, named_in=f"{named_in}.recounts")
-    compared = data_check(result.data_check, named_in=f"{named_in}.data_check")
-    leak = [] if result.leak is None else [printable(result.leak.sentence(result.task))]
-    finished = [*turned_finishes(result), *finishes(result)]
-    told = [*stops(result), *finished, *unseen, *missing, *changed, *privacy(result)]
-    return [*leak, *compared, *told]
+    return [*leak, *compared, *finished, *unseen, *missing, *changed, *privacy(result)]
+
+
+def unseen_by(result: Result) -> list[str]:
+    """Return `what_may_be_unseen` where the verdict names a better arm."""
+    if result.comparison is None or result.verdict.best_arm is None:
+        return []
+    num_patients = result.comparison.num_patients
+    return [what_may_be_unseen(num_patients, result.class_counts, result.task)]
+
+
+def some(names: Sequence[str], most: int = MOST_ABSENT) -> str:
+    """Return the first names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def data_check(found: DataCheck, *, named_in: str = "") -> list[str]:
-    """Return hospitals with figures that do not fit the others', and those not compared.
-
-    `named_in`: where all of it is; "" for nowhere.
-    """
+    """Return figures that do not fit the others', and who was not compared."""
     where = f"; {named_in} has them" if named_in else ""
     said = [
         f"Check {printable(misfit.column)} at {printable(misfit.hospital, at_most=48)}:"
@@ -172,9 +175,7 @@ def data_check(found: DataCheck, *, named_in: str = "") -> list[str]:
     for name, why in found.unchecked.items():
         by_reason.setdefault(why, []).append(printable(name, at_most=48))
     for why, names in by_reason.items():
-        more = len(names) - MOST_ABSENT
-        listed = ", ".join(names[:MOST_ABSENT]) + (f" and {more} more" if more > 0 else "")
-        said.append(f"Columns of {listed} were not checked: {printable(why)}.")
+        said.append(f"Columns of {some(names)} were not checked: {printable(why)}.")
     return said
 
 
@@ -188,10 +189,7 @@ def stops(result: Result) -> list[str]:
 
 
 def absences(missing: Sequence[Absent], *, named_in: str = "result.json") -> list[str]:
-    """Return who was missing, as a remark on the verdict; empty where nobody was.
-
-    `named_in`: where all of them are; "" for nowhere.
-    """
+    """Return who was missing, as remarks on the verdict; `named_in` has all."""
     everywhere = [a for a in missing if a.everywhere]
     at_times = [a for a in missing if not a.everywhere]
     said = [
@@ -211,8 +209,7 @@ def absences(missing: Sequence[Absent], *, named_in: str = "result.json") -> lis
             f"{printable(absent.hospital, at_most=48)} was missing in some rounds: {missed}"
             f" ({why or f'the last time: {printable(absent.reason)}'})."
         )
-    more = len(missing) - len(said)
-    if more:
+    if more := len(missing) - len(said):
         named = f"; {named_in} names them" if named_in else ""
         said.append(f"{more} more hospitals were missing{named}.")
     if any(absent.arms_differ for absent in at_times):
@@ -252,18 +249,17 @@ def absences_by_user(overview: Overview) -> list[str]:
     for user, line in overview.users.items():
         for absent in line.absent:
             missed.setdefault(absent.hospital, []).append(user)
-    return [
+    said = [
         f"{printable(who, at_most=48)} was missing, at least at times, while the model of"
-        f" {', '.join(users[:MOST_ABSENT])}{' and others' * (len(users) > MOST_ABSENT)} was made."
-        for who, users in list(missed.items())[:MOST_ABSENT]
-    ] + (["More hospitals were missing; their own reports say so."] * (len(missed) > MOST_ABSENT))
+        f" {some(users)} was made."
+        for who, users in missed.items()
+    ]
+    more = ["More hospitals were missing; their own reports say so."]
+    return said[:MOST_ABSENT] + more * (len(said) > MOST_ABSENT)
 
 
 def stops_by_user(overview: Overview) -> list[str]:
-    """Return the same where every hospital was the user: a sentence for each arm and reason.
-
-    Numbers in a reason may differ from one hospital to the next; the first hospital's is given.
-    """
+    """Return a sentence for each arm and reason; numbers in a reason are the first hospital's."""
     found: dict[tuple[str, str], list[tuple[str, EarlyStop]]] = {}
     for user, line in overview.users.items():
         for arm, stop in line.stopped.items():
@@ -283,12 +279,10 @@ def means_of_fewer(overview: Overview, metrics: Sequence[Metric]) -> list[str]:
     for metric in metrics:
         there = overview.with_all(metric.name)
         if missing := [user for user in overview.users if user not in there]:
-            named = ", ".join(printable(user, at_most=48) for user in missing[:MOST_ABSENT])
-            more = len(missing) - MOST_ABSENT
+            named = some([printable(user, at_most=48) for user in missing])
             said.append(
                 f"The means of {metric.label} are over {len(there)} of {len(overview.users)}"
-                f" hospitals: at {named}{f' and {more} more' if more > 0 else ''} it is undefined"
-                " for some arm."
+                f" hospitals: at {named} it is undefined for some arm."
             )
     return said
 

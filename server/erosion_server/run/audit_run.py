@@ -1,19 +1,17 @@
-"""`erosion audit`: finds the update that made a sum not fit its distances, by opened masks."""
+"""`erosion audit`: compares logs with their hashes, and finds who spoiled a sealed sum."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from erosion_common.errors import RunError
+from erosion_common.audit.witness import held_against, read_witness
+from erosion_common.errors import RunError, SiteError
 from erosion_common.sealed.audit import Examined, examine, read_disclosure
 from erosion_common.sealed.records import Evidence, RecordFiles, arms_in
 from erosion_server.run.run_folder import RunFolder
 
 
 def audit_run(run: Path, openings: Sequence[Path]) -> bool:
-    """Show what is known and what is missing; no opening is off where this is True.
-
-    Raises RunError where there is nothing to audit.
-    """
+    """Show what is known and missing; True if no opening is off. Raises RunError."""
     folder = RunFolder(run).sealed
     found = [kept for arm in arms_in(folder) if (kept := RecordFiles(folder, arm).evidence())]
     if not found:
@@ -39,14 +37,14 @@ def _lines(evidence: Evidence, shown: Sequence[Examined]) -> list[str]:
         said = f"{finding.hospital}: claimed the distance {finding.claimed:.4g}"
         if finding.shown is None:
             lines.append(f"{said}; {finding.reason}.")
-        elif finding.lengths is not None and not finding.is_honest:
+        elif finding.is_honest:
+            lines.append(f"{said}, and that is what it summed.")
+        elif finding.lengths is not None:
             length, true = finding.lengths
             lines.append(
                 f"{said} and the length {length:.4g}, and summed an update at {finding.shown:.4g}"
                 f" of the length {true:.4g}."
             )
-        elif finding.is_honest:
-            lines.append(f"{said}, and that is what it summed.")
         else:
             lines.append(f"{said}, and summed an update at {finding.shown:.4g}.")
     missing = sorted(set(evidence.delivered) - {finding.hospital for finding in shown})
@@ -62,3 +60,31 @@ def _lines(evidence: Evidence, shown: Sequence[Examined]) -> list[str]:
             " there. `erosion enroll revoke NAME` keeps a hospital out."
         )
     return lines
+
+
+def audit_log(run: Path, hospital: str, log: Path) -> bool:
+    """Show whether a hospital's log has the hashes that the coordinator received."""
+    kept = read_witness(RunFolder(run).witness, hospital)
+    witnessed = len({noted.head for noted in kept})
+    if not witnessed:
+        print(f"{hospital}: the coordinator has no hash of its log in this run.")
+        return False
+    try:
+        found = held_against(log, kept)
+    except SiteError as problem:
+        print(f"{hospital}: {problem}")
+        return False
+    begins = f"its log, which begins with line {found.first}"
+    if not found.num_witnessed:
+        print(
+            f"{hospital}: none of the {witnessed} hashes is among the lines of {begins}: it was"
+            " rewritten, or is of another time."
+        )
+    elif found.num_witnessed < witnessed:
+        print(
+            f"{hospital}: {found.num_witnessed} of {witnessed} hashes are among the lines of"
+            f" {begins}; older ones are not there (log.keep_days)."
+        )
+    else:
+        print(f"{hospital}: all {witnessed} hashes are in its log of {found.num_lines} lines.")
+    return bool(found.num_witnessed)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from erosion_common.privacy.accountant import epsilon_of, strength_of
 from erosion_common.protocol.messages import BestColumn, FinalMetrics
-from erosion_common.rounds.records import LeftOut, RoundRecord
+from erosion_common.rounds.records import HospitalRecord, LeftOut, RoundRecord
 from erosion_common.settings.base import Settings
 from erosion_common.study.study import Study
 from erosion_common.tasks.task import Task
@@ -28,20 +28,17 @@ class Contribution(Settings):
 def contributions(
     hospitals: Sequence[str], records: Sequence[RoundRecord]
 ) -> dict[str, Contribution]:
-    """Of one arm: rounds taken part in, the weight summed over them, and the samples used.
-
-    A round that was undone is in no model, and counts for nobody.
-    """
+    """Return what each gave to an arm; a round that was undone counts for nobody."""
     undone = {record.undoes for record in records}
     counting = [r for r in records if r.outcome == "done" and r.round not in undone]
     ledger: dict[str, Contribution] = {}
     for name in hospitals:
-        entries = [record.hospitals.get(name) for record in counting]
-        accepted = [e for e in entries if e is not None and e.outcome == "accepted"]
+        entries = [record.hospitals[name] for record in counting if name in record.hospitals]
+        accepted = [entry for entry in entries if entry.outcome == "accepted"]
         ledger[name] = Contribution(
             rounds=len(accepted),
-            weight_sum=sum(e.weight_after or 0.0 for e in accepted),
-            samples_seen=sum(e.samples_seen or 0 for e in accepted),
+            weight_sum=sum(entry.weight_after or 0.0 for entry in accepted),
+            samples_seen=sum(entry.samples_seen or 0 for entry in accepted),
         )
     return ledger
 
@@ -79,31 +76,31 @@ def absences(
 ) -> tuple[Absent, ...]:
     """Return every peer that an arm went without, as the rounds' records have it; by arm."""
     found = []
-    for name in hospitals:
-        entries = {
-            arm: {at: r.hospitals[name] for at, r in enumerate(of_arm) if name in r.hospitals}
-            for arm, of_arm in records.items()
-        }
-        wanted = {
-            a: sum(e.outcome != "not_asked" for e in es.values()) for a, es in entries.items()
-        }
-        missed = {
-            arm: {at: e for at, e in es.items() if e.outcome in MISSED}
-            for arm, es in entries.items()
-        }
-        short = [arm for arm, es in missed.items() if es]
-        if name == user or not short:
+    for name in (name for name in hospitals if name != user):
+        wanted: Counter[str] = Counter()
+        missed: dict[str, list[int]] = {arm: [] for arm in records}
+        every: list[HospitalRecord] = []
+        reason = ""
+        for arm, of_arm in records.items():
+            for number, record in enumerate(of_arm):
+                if (entry := record.hospitals.get(name)) is None:
+                    continue
+                every.append(entry)
+                wanted[arm] += entry.outcome != "not_asked"
+                if entry.outcome in MISSED:
+                    missed[arm].append(number)
+                    reason = entry.reason
+        if not any(missed.values()):
             continue
-        every = [e for es in entries.values() for e in es.values()]
-        when = [[*missed[arm]] for arm in records if wanted[arm]]
+        when = [missed[arm] for arm in records if wanted[arm]]
         found.append(
             Absent(
                 hospital=name,
-                rounds={arm: len(missed[arm]) for arm in short},
-                wanted={arm: wanted[arm] for arm in short},
-                left_out=Counter(e.left_out for e in every if e.left_out),
-                everywhere=not any(e.outcome == "accepted" for e in every),
-                reason=[*missed[short[-1]].values()][-1].reason,
+                rounds={arm: len(numbers) for arm, numbers in missed.items() if numbers},
+                wanted={arm: wanted[arm] for arm, numbers in missed.items() if numbers},
+                left_out=Counter(entry.left_out for entry in every if entry.left_out),
+                everywhere=not any(entry.outcome == "accepted" for entry in every),
+                reason=reason,
                 arms_differ=any(rounds != when[0] for rounds in when),
             )
         )
@@ -129,14 +126,9 @@ def recounts(records: Iterable[RoundRecord]) -> tuple[Recount, ...]:
             if (now := entry.described_samples) is None:  # it was away
                 continue
             if (before := told.get(name, now)) != now:
+                arm, number = record.arm, record.round
                 found.append(
-                    Recount(
-                        hospital=name,
-                        arm=record.arm,
-                        round=record.round,
-                        before=before,
-                        after=now,
-                    )
+                    Recount(hospital=name, arm=arm, round=number, before=before, after=now)
                 )
             told[name] = now
     return tuple(found)
@@ -162,18 +154,19 @@ def privacy_spent(
     if (terms := study.privacy) is None:
         return None
     noise = terms.noise_multiplier(study.num_releases)
-    spent = {}
-    for name in study.hospitals:
-        if name == study.user:
-            continue
-        asked = sum(
-            record.hospitals[name].outcome != "not_asked"
-            for arm, of_arm in records.items()
-            if not study.arms[arm].user_only
-            for record in of_arm
-            if name in record.hospitals
-        )
-        spent[name] = epsilon_of(asked * strength_of(noise), terms.delta)
+    asked = Counter(
+        name
+        for arm, of_arm in records.items()
+        if not study.arms[arm].user_only
+        for record in of_arm
+        for name, entry in record.hospitals.items()
+        if entry.outcome != "not_asked"
+    )
+    spent = {
+        name: epsilon_of(asked[name] * strength_of(noise), terms.delta)
+        for name in study.hospitals
+        if name != study.user
+    }
     return PrivacySpent(
         epsilon=terms.epsilon,
         delta=terms.delta,

@@ -11,12 +11,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from erosion_common.errors import CheckpointError
 from erosion_common.formats.json_file import with_checksum, without_checksum
 from erosion_common.rounds.records import RoundRecord
-from erosion_common.support.files import (
-    cut_to_whole_lines,
-    lines_of,
-    sync_folder,
-    write_atomically,
-)
+from erosion_common.support import files
 
 FORMAT: Final = 1  # raised when a key changes its meaning
 _PLAIN = TypeAdapter(RoundRecord)
@@ -27,9 +22,9 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         """Open `path`, making it if need be; a last line that was cut off is removed."""
-        cut_to_whole_lines(path)
+        files.cut_to_whole_lines(path)
         self._file = path.open("a", encoding="utf-8")
-        sync_folder(path.parent)
+        files.sync_folder(path.parent)
 
     def write(self, record: RoundRecord) -> None:
         """Write one line: it outlives this program at once, and the machine after `sync`."""
@@ -75,7 +70,7 @@ def cut_back(path: Path, last_round: Mapping[str, int]) -> None:
     """Take off what is done again: every arm's rounds after its last finished one."""
     if path.exists():
         lines = (x for x in read_journal(path) if x["round"] <= last_round.get(x["arm"], 0))
-        write_atomically(path, "".join(map(_line, lines)))
+        files.write_atomically(path, "".join(map(_line, lines)))
 
 
 def has_rounds(records: Sequence[RoundRecord], arm: str, last: int) -> bool:
@@ -103,51 +98,38 @@ def read_records(path: Path) -> list[RoundRecord]:
 
 
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a journal as plain values; a last line that was cut off is left out.
-
-    Raises CheckpointError for a file that cannot be read or a line that is no JSON object of this
-    format, and FileNotFoundError.
-    """
-    for number, line in enumerate(_lines_of(path), start=1):
-        if not line.endswith(b"\n"):
-            continue
-        try:
+    """Yield whole lines as plain values. Raises CheckpointError for others', FileNotFoundError."""
+    number = 0
+    try:
+        for line in files.lines_of(path):
+            number += 1
+            if not line.endswith(b"\n"):
+                continue
             values = json.loads(line.decode())
             if not isinstance(values, dict):
                 raise ValueError("it is not a JSON object")
             found = values.get("format")
             if found != FORMAT or isinstance(found, bool):
                 raise ValueError(f"its format is {found!r:.40}")
-        except (ValueError, RecursionError) as problem:
-            raise _unreadable(path, number, str(problem)) from None
-        try:
             yield without_checksum(values)
-        except ValueError as problem:
-            raise CheckpointError(
-                f"Line {number} of {path} cannot be used: {problem}. Bring the run's folder back"
-                " from a backup, or run the study again."
-            ) from None
-
-
-def _line(values: Mapping[str, Any]) -> str:
-    return json.dumps(with_checksum(values), allow_nan=False) + "\n"
-
-
-def _lines_of(path: Path) -> Iterator[bytes]:
-    try:
-        yield from lines_of(path)
     except FileNotFoundError:
         raise
     except OSError as problem:
         raise CheckpointError(
             f"{path} cannot be read ({problem}). Put that right, or bring it back from a backup."
         ) from None
+    except (ValueError, RecursionError) as problem:
+        raise _unreadable(path, number, str(problem)) from None
+
+
+def _line(values: Mapping[str, Any]) -> str:
+    return json.dumps(with_checksum(values), allow_nan=False) + "\n"
 
 
 def _unreadable(path: Path, number: int, reason: str) -> CheckpointError:
     return CheckpointError(
         f"Line {number} cannot be read: {reason}",
         where=str(path),
-        remedy=f"This program reads format {FORMAT}: use the version that wrote it, or run the"
-        " study again.",
+        remedy="Bring the run's folder back from a backup, or run the study again. This program"
+        f" reads format {FORMAT}.",
     )

@@ -14,19 +14,9 @@ from erosion_common.study.study import Study
 from erosion_common.support.holm import adjusted_p_values
 from erosion_common.tasks.metric import Metric
 from erosion_server.run import provenance
+from erosion_server.run import result as results
 from erosion_server.run.findings import Contribution
-from erosion_server.run.result import (
-    NOTHING_COMPARED,
-    Result,
-    RunFacts,
-    UserFigures,
-    above_base_rate,
-    not_better_sentence,
-    p_value_text,
-    ranks_wrong_way_round,
-    worse_sentence,
-    wrong_way_sentence,
-)
+from erosion_server.run.result import Result, RunFacts, UserFigures
 
 TOO_FEW: Final = "too few patients"
 UNCLEAR: Final = "no clear difference"
@@ -64,7 +54,7 @@ class UserResult(UserFigures):
         """The adjusted p-value; a dash where there is none."""
         if self.comparison is None or self.adjusted_p_value is None:
             return "–"
-        return p_value_text(self.adjusted_p_value, self.comparison.level)
+        return results.p_value_text(self.adjusted_p_value, self.comparison.level)
 
     def of_base_rate(self, metric: str) -> float | None:
         """Return a metric of its base rate; None where it is undefined or was not measured."""
@@ -113,10 +103,7 @@ class Overview(RunFacts):
         return "patients" if is_cross_fitted else "test patients"
 
     def with_all(self, metric: str) -> list[str]:
-        """Return the hospitals where the metric is defined for every arm, for means over the same.
-
-        AUROC is undefined at a hospital of one class, and a calibration slope for a single arm.
-        """
+        """Return the hospitals where the metric is defined for every arm."""
         return [
             user
             for user, line in self.users.items()
@@ -184,10 +171,7 @@ def line_of(result: Result) -> UserResult:
 
 
 def mean_weights(contributions: Mapping[str, Contribution], user: str) -> dict[str, float]:
-    """Return each hospital's weight, averaged over the rounds that made the user's model.
-
-    One that was away counts as 0 there.
-    """
+    """Return each hospital's mean weight over the user's rounds; away counts as 0."""
     num_rounds = max(1, contributions[user].rounds)
     return {name: given.weight_sum / num_rounds for name, given in contributions.items()}
 
@@ -204,17 +188,22 @@ def adjusted(users: Mapping[str, UserResult]) -> dict[str, UserResult]:
         if line.comparison is not None and line.comparison.conclusion != TOO_FEW
     }
     p_values = adjusted_p_values(tested)
-    return {user: _concluded(line, p_values.get(user)) for user, line in users.items()}
+    found = {}
+    for user, line in users.items():
+        p_value, conclusion = p_values.get(user), ""
+        if line.comparison is not None:
+            is_unclear = p_value is not None and p_value > line.comparison.level
+            conclusion = UNCLEAR if is_unclear else line.comparison.conclusion
+        update = {"adjusted_p_value": p_value, "conclusion": conclusion}
+        found[user] = line.model_copy(update=update)
+    return found
 
 
 def verdict(overview: Overview, shifted_by: str = "") -> list[str]:
-    """For which hospitals collaborating helped, and the mean figures; in sentences.
-
-    `shifted_by`: as the task says.
-    """
+    """Return for which hospitals collaborating helped, and the mean figures, in sentences."""
     comparison = next(iter(overview.users.values())).comparison
     if comparison is None:
-        return _with_warnings(NOTHING_COMPARED, overview, overview.arms[0], shifted_by)
+        return _with_warnings(results.NOTHING_COMPARED, overview, overview.arms[0], shifted_by)
     arm, reference = comparison.arm, overview.reference
     by_conclusion: dict[str, list[str]] = {}
     for user, line in overview.users.items():
@@ -257,14 +246,11 @@ def verdict(overview: Overview, shifted_by: str = "") -> list[str]:
 def _with_warnings(
     said: Sequence[str], overview: Overview, first: str, shifted_by: str
 ) -> list[str]:
-    """Return the sentences, and where arms are no better than the base rate.
-
-    Before them stands where `first` is clearly worse.
-    """
+    """Add where arms are no better than the base rate, in front if `first` is worse."""
     worse: dict[str, list[str]] = {}
     not_better: dict[str, list[str]] = {}
     for user, line in overview.users.items():
-        found = above_base_rate(overview.task, line.arms, line.base_rate)
+        found = results.above_base_rate(overview.task, line.arms, line.base_rate)
         for by_arm, arms in ((worse, found.clearly), (not_better, found.within)):
             for arm in arms:
                 by_arm.setdefault(arm, []).append(user)
@@ -273,24 +259,25 @@ def _with_warnings(
         return f" for {_counted(users)} of {len(overview.users)} hospitals"
 
     warnings = {
-        arm: worse_sentence([arm], shifted_by, where(users)) for arm, users in worse.items()
+        arm: results.worse_sentence([arm], shifted_by, where(users)) for arm, users in worse.items()
     }
     before = [warnings.pop(first)] if first in warnings else []
     after = [
-        not_better_sentence([arm], shifted_by, where=where(users))
+        results.not_better_sentence([arm], shifted_by, where=where(users))
         for arm, users in not_better.items()
     ]
-    turned = [
-        user
-        for user, line in overview.users.items()
-        if any(
-            ranks_wrong_way_round(overview.task, line.arms[arm])
-            for arm, users in worse.items()
-            if user in users
-        )
-    ]
+    turned = {
+        user: None
+        for arm, users in worse.items()
+        for user in users
+        if results.ranks_wrong_way_round(overview.task, overview.users[user].arms[arm])
+    }
     if turned:
-        after.append(wrong_way_sentence(f"Models rank patients{where(turned)}"))
+        after.append(
+            results.wrong_way_sentence(
+                f"Models rank patients{where([user for user in overview.users if user in turned])}"
+            )
+        )
     leaks: dict[str | None, list[str]] = {}
     for user, line in overview.users.items():
         if line.leak is not None:
@@ -301,13 +288,6 @@ def _with_warnings(
         if (leak := overview.users[users[0]].leak) is not None
     ]
     return [*too_good, *before, *said, *warnings.values(), *after]
-
-
-def _concluded(line: UserResult, p_value: float | None) -> UserResult:
-    conclusion: str = line.comparison.conclusion if line.comparison else ""
-    if line.comparison and p_value is not None and p_value > line.comparison.level:
-        conclusion = UNCLEAR
-    return line.model_copy(update={"adjusted_p_value": p_value, "conclusion": conclusion})
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

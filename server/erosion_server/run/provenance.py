@@ -15,10 +15,7 @@ COMMAND_VARIABLE = "EROSION_COMMAND"  # set by a program that starts the coordin
 
 
 def commit() -> str:
-    """This program's git commit, "+changes" where its files differ from it, or "unknown".
-
-    Documentation, tests and the results of experiments are no part of it.
-    """
+    """Return the program's git commit, "+changes" where its files differ from it, or "unknown"."""
     if built_from := os.environ.get(COMMIT_VARIABLE):
         return built_from
     folder = Path(__file__).resolve().parents[3]

@@ -10,15 +10,8 @@ from pydantic import Field, field_validator
 
 from erosion_common.errors import CheckpointError
 from erosion_common.formats.json_file import read_json
-from erosion_common.protocol.messages import (
-    FEWEST_OF_A_CLASS,
-    Comparison,
-    EvaluateResult,
-    FinalMetrics,
-    FinishFigures,
-    Metrics,
-    Summary,
-)
+from erosion_common.protocol import messages
+from erosion_common.protocol.messages import Comparison, FinalMetrics, Metrics
 from erosion_common.protocol.performance import Performance
 from erosion_common.rounds.data_check import DataCheck
 from erosion_common.rounds.records import RoundRecord
@@ -60,7 +53,7 @@ class ArmResult(Settings):
     stopped: str | None = None  # why the arm's rule ended it in its last round; None: it did not
     seconds_per_round: SecondsPerRound
     selected: SelectedSettings | None = None  # where the study has a selection
-    finish: FinishFigures | None = None  # where the arm has one
+    finish: messages.FinishFigures | None = None  # where the arm has one
 
 
 class Verdict(Settings):
@@ -127,7 +120,9 @@ class Result(RunFacts, UserFigures):
     user: str
     arms: dict[str, ArmResult] = Field(min_length=1)
     performance: Performance = Performance()  # curves, groups and effects of the user's patients
-    patients: dict[str, Summary] = Field(default_factory=dict)  # as hospitals described their
+    patients: dict[str, messages.Summary] = Field(
+        default_factory=dict
+    )  # as hospitals described their
     # training patients before the run: the user's, and of those that counted most
     p_by_round: PBand = None  # see `p_of_last_rounds`
     rows_recorded: int | None = None  # in the user's data, rounded; None: not known
@@ -214,9 +209,7 @@ def verdict(
     if within:
         sentence = not_better_sentence(within, shifted_by, aside)
         (heads if delivered in within else tails).append(sentence)
-    if turned := [arm for arm in worse if ranks_wrong_way_round(task, arms[arm])]:
-        ranking = "ranks" if len(turned) == 1 else "rank"
-        tails.append(wrong_way_sentence(f"{listed(turned)} {ranking} patients"))
+    tails += turned_sentences(task, arms, worse)
     finding, *figures = every = [*heads, *said, *tails]
     if delivered in within and not leak:  # its figures stand below the finding
         finding = not_better_sentence(within, shifted_by)
@@ -231,7 +224,6 @@ def _compared(
     base_rate: FinalMetrics | None,
     tested: str,
 ) -> tuple[str | None, list[str]]:
-    """Return the better one, if that is clear, and the sentences on the declared comparison."""
     if comparison is None:
         return None, [*NOTHING_COMPARED]
     arm, reference = comparison.arm, comparison.reference
@@ -244,8 +236,8 @@ def _compared(
             best, finding = reference, f"On {size}, {arm} predicts worse than {reference}."
         case "too few patients":
             finding = (
-                f"{size} with fewer than {FEWEST_OF_A_CLASS} {task.group_word} are too few to tell"
-                f" {arm} from {reference}."
+                f"{size} with fewer than {messages.FEWEST_OF_A_CLASS} {task.group_word} are too few"
+                f" to tell {arm} from {reference}."
             )
         case _:
             finding = f"On {size}, no clear difference between {arm} and {reference}."
@@ -274,7 +266,7 @@ def how_chosen(comparison: Comparison) -> str:
 
 
 def p_of_last_rounds(
-    task: type[Task], found: EvaluateResult, records: Mapping[str, Sequence[RoundRecord]]
+    task: type[Task], found: messages.EvaluateResult, records: Mapping[str, Sequence[RoundRecord]]
 ) -> PBand:
     """Return between which p-values the models of the last rounds lie; None where not known.
 
@@ -306,7 +298,7 @@ def p_of_last_rounds(
 def near_the_line(comparison: Comparison, p_by_round: PBand = None) -> str:
     """That the finding could well be the other one; "" where that is unlikely."""
     level = f"{comparison.level:g}"
-    is_enough = comparison.smallest_class >= FEWEST_OF_A_CLASS
+    is_enough = comparison.smallest_class >= messages.FEWEST_OF_A_CLASS
     if p_by_round and is_enough and p_by_round[0] <= comparison.level < p_by_round[1]:
         low, high = (p_value_text(p, comparison.level) for p in p_by_round)
         return (
@@ -384,16 +376,11 @@ def worse_sentence(arms: Sequence[str], shifted_by: str, where: str = "") -> str
     `where`: for which hospitals, if not for all. What shifts predictions on purpose is named: the
     base rate is without it, and ranks nobody.
     """
-    there = " there" if where else ""
-    if not shifted_by:
-        return (
-            f"Predictions of {listed(arms)} are WORSE than the base rate alone{where}: do not use"
-            f" them{there}."
-        )
+    by = f", trained with {shifted_by}, which shift probabilities," if shifted_by else ""
+    which, there = "these probabilities" if shifted_by else "them", " there" if where else ""
     return (
-        f"Predictions of {listed(arms)}, trained with {shifted_by}, which shift probabilities, are"
-        f" WORSE than the base rate alone{where}: do not use these probabilities{there} as they"
-        " are."
+        f"Predictions of {listed(arms)}{by} are WORSE than the base rate alone{where}: do not use"
+        f" {which}{there}{' as they are' if shifted_by else ''}."
     )
 
 
@@ -405,6 +392,15 @@ def ranks_wrong_way_round(task: type[Task], metrics: FinalMetrics) -> bool:
         and interval.high < metric.by_chance
         for metric in task.metrics
     )
+
+
+def turned_sentences(
+    task: type[Task], arms: Mapping[str, FinalMetrics], worse: Sequence[str]
+) -> list[str]:
+    """Return a warning of the arms among `worse` that do so."""
+    turned = [arm for arm in worse if ranks_wrong_way_round(task, arms[arm])]
+    who = f"{listed(turned)} rank{'s' * (len(turned) == 1)} patients"
+    return [wrong_way_sentence(who)] if turned else []
 
 
 def wrong_way_sentence(who: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 from shlex import quote
 
@@ -44,10 +44,7 @@ class RunFolder:
 
     @property
     def run(self) -> str:
-        """What the sites know the run by: no other run of theirs is called that.
-
-        Raises CheckpointError where that is not kept as it was written.
-        """
+        """Return the name by which sites know the run. Raises CheckpointError."""
         try:
             name = read_named(self.name).decode().rstrip("\n")
             if not name or name != printable(name):
@@ -116,10 +113,14 @@ class RunFolder:
 
 def new_run_folder(parent: Path, study: Study) -> RunFolder:
     """Make `parent/<time>-<study>`, with the study in it. Raises RunError where that fails."""
-    first = f"{_stamp()}-{study.name}"
-    names = chain([first], (f"{first}-{number}" for number in count(2)))  # two within a second
+    path = first = parent / f"{_stamp()}-{study.name}"
     with _usable(parent, "Give another folder with --runs FOLDER."):
-        path = next(place for name in names if _is_made(place := parent / name))
+        for number in count(2):  # two within a second
+            try:
+                path.mkdir(parents=True)
+                break
+            except FileExistsError:
+                path = first.with_name(f"{first.name}-{number}")
     with _usable(path):
         return _begun(RunFolder(path), study)
 
@@ -185,10 +186,7 @@ def _take(study: Study, folder: RunFolder) -> None:
 
 
 def user_folder(whole: RunFolder, study: Study) -> RunFolder:
-    """Return the part of the study's user, there already or made now.
-
-    Raises RunError, and CheckpointError where the part was run with other settings.
-    """
+    """Return the part of the study's user, made if need be. Raises RunError, CheckpointError."""
     folder = whole.of_user(study.user)
     with _usable(folder.path):
         folder.path.mkdir(parents=True, exist_ok=True)
@@ -210,14 +208,6 @@ def _usable(path: Path, remedy: str = "") -> Iterator[None]:
         raise DiskError(what, where=str(path), remedy=remedy) from None
 
 
-def _is_made(path: Path) -> bool:
-    try:
-        path.mkdir(parents=True)
-    except FileExistsError:
-        return False
-    return True
-
-
 def _begun(folder: RunFolder, study: Study, name: str = "") -> RunFolder:
     _name_it(folder, name)
     write_study(folder.study, study)
@@ -225,10 +215,7 @@ def _begun(folder: RunFolder, study: Study, name: str = "") -> RunFolder:
 
 
 def _name_it(folder: RunFolder, name: str = "") -> None:
-    """Write the run's name, once: sites that have answered it know it by that.
-
-    By default one that no other folder has, of 24 characters.
-    """
+    """Write the run's name, once, of 24 characters: sites that have answered it know it by that."""
     if not folder.name.exists():
         write_atomically(folder.name, f"{name or f'{_stamp()}-{secrets.token_hex(4)}'}\n")
 

@@ -6,28 +6,12 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from erosion_common.rounds.events import (
-    ArmFinished,
-    ArmStarted,
-    HospitalDeclined,
-    HospitalJoined,
-    HospitalLeft,
-    RoundFinished,
-    WaitsFor,
-)
+from erosion_common.rounds import events as driver
 from erosion_common.rounds.records import RoundRecord
 from erosion_common.study.study import Study
 from erosion_common.support import expiry
 from erosion_common.support.status import StatusFile, certificate_shown
-from erosion_server.output.events import (
-    EveryUserFinished,
-    ObserverDropped,
-    RunEvent,
-    RunFinished,
-    StudyFailed,
-    StudyStarted,
-    UserFailed,
-)
+from erosion_server.output import events
 from erosion_server.output.words import printable
 
 MOST_DENIED = 50  # hospitals in the file
@@ -35,11 +19,7 @@ DONE, FAILED = "done", "failed"  # where a queue puts its studies away
 
 
 class CoordinatorStatus:
-    """An observer that keeps the file; `waiting_for` returns the hospitals that are waited for.
-
-    The run always has this one: a health check reads the file. `ended` is apart from the events,
-    because the study has ended only when nothing more can go wrong.
-    """
+    """Keeps the file. `ended` is no event: nothing may go wrong after it."""
 
     def __init__(
         self,
@@ -81,10 +61,12 @@ class CoordinatorStatus:
         self._rejections: Counter[str] = Counter()  # by the reason's code
         self._bytes: Counter[str] = Counter()
 
-    def notify(self, event: RunEvent) -> None:
+    def notify(self, event: events.RunEvent) -> None:
         """Note it; the file follows within moments."""
         match event:
-            case StudyStarted(study, address):  # all hospitals join again for the next user's part
+            case events.StudyStarted(
+                study, address
+            ):  # all hospitals join again for the next user's part
                 self._connected.clear()
                 self._file.show(
                     user=study.user,
@@ -96,37 +78,34 @@ class CoordinatorStatus:
                     arm="",
                     weights={},
                 )
-            case HospitalJoined(hospital, _, missing, software):
+            case driver.HospitalJoined(hospital, _, missing, software):
                 self._connected.add(hospital)
                 self._software[hospital] = software
                 self._denied.pop(hospital, None)
                 self._show_hospitals()
                 self._file.show(missing=list(missing), software=dict(self._software))
-            case HospitalDeclined(hospital, reason):
+            case driver.HospitalDeclined(hospital, reason):
                 self._connected.discard(hospital)
                 self._denied[printable(hospital, at_most=80)] = printable(reason)
                 while len(self._denied) > MOST_DENIED:
                     del self._denied[next(iter(self._denied))]
                 self._show_hospitals()
-            case HospitalLeft(hospital):
+            case driver.HospitalLeft(hospital):
                 self._connected.discard(hospital)
                 self._denied.pop(hospital, None)  # it was of the connection that is gone
                 self._show_hospitals()
-            case WaitsFor(hospitals, since):
+            case driver.WaitsFor(hospitals, since):
                 told = [f"{name} since {since:%Y-%m-%d %H:%M} UTC" for name in hospitals]
                 self._file.show(stands_still_for=told)
-            case ArmStarted():
+            case driver.ArmStarted():
                 self._file.show(
                     phase="training", arm=event.title, round=0, rounds=event.rounds, weights={}
                 )
-            case RoundFinished(record):
+            case driver.RoundFinished(record):
+                weights = {n: e.weight_after for n, e in record.hospitals.items()}
                 self._file.show(
                     round=record.round,
-                    weights={
-                        name: entry.weight_after
-                        for name, entry in record.hospitals.items()
-                        if entry.weight_after is not None
-                    },
+                    weights={n: weight for n, weight in weights.items() if weight is not None},
                     last_round={
                         "outcome": record.outcome,
                         "seconds": round(record.seconds, 3),
@@ -134,18 +113,18 @@ class CoordinatorStatus:
                     },
                     **self._counted(record),
                 )
-            case ArmFinished():  # if it was the last, the user's site measures the models now
+            case driver.ArmFinished():  # after the last, the user's site measures
                 self._file.show(phase="between arms, or measuring the final models")
-            case RunFinished(result):
+            case events.RunFinished(result):
                 self._file.show(phase="closing", verdict=result.verdict.text)
-            case UserFailed(user, reason):
+            case events.UserFailed(user, reason):
                 self._without_model[user] = printable(reason)
                 self._file.show(without_model=dict(self._without_model))
-            case EveryUserFinished(overview):
+            case events.EveryUserFinished(overview):
                 self._file.show(user=", ".join(overview.users), verdict=overview.verdict)
-            case StudyFailed(reason):
+            case events.StudyFailed(reason):
                 self._file.end(phase="failed", reason=printable(reason), ended=True)
-            case ObserverDropped(name, reason):
+            case events.ObserverDropped(name, reason):
                 self._dropped[name] = reason
                 self._file.show(outputs_dropped=dict(self._dropped))
 
@@ -183,15 +162,12 @@ def queue_status(
     certificate_expires: Callable[[], datetime | None],
     denials: Callable[[], Mapping[str, int]] = dict,
 ) -> Iterator[StatusFile]:
-    """The file of a coordinator that serves a folder of studies, for as long as it does.
-
-    It shows the `run` under way; none: it waits for studies. `denials` as for a study's.
-    """
+    """The file of a coordinator that serves a folder of studies, for as long as it does."""
     file = StatusFile(
         queue / "status.json",
         live=lambda: {
             "studies": sorted(path.name for path in queue.glob("*.toml")),
-            "put_away": {name: _num_studies(queue / name) for name in (DONE, FAILED)},
+            "put_away": {name: len([*(queue / name).glob("*.toml")]) for name in (DONE, FAILED)},
             "denials": dict(denials()),
             **certificate_shown(certificate_expires()),
         },
@@ -205,7 +181,3 @@ def queue_status(
         file.end(phase="failed", reason=printable(str(problem) or "interrupted"), ended=True)
         raise
     file.end(phase="finished", ended=True)
-
-
-def _num_studies(folder: Path) -> int:
-    return sum(1 for _ in folder.glob("*.toml"))
