@@ -121,14 +121,15 @@ def ask_all(
     study: Study, link: Link, seconds: float, tell: Callable[[str], None] = lambda _: None
 ) -> Descriptions:
     """Return the replies within `seconds`; a site that decides later is asked again."""
-    asked: dict[str, tuple[int, tuple[int, int]]] = {}  # request -> node and its visit
-    seen: set[tuple[int, tuple[int, int]]] = set()
-    description = Descriptions(study, {}, {})
+    asked: dict[str, int] = {}  # request -> node
+    seen: set[tuple[int, tuple[int, int]]] = set()  # nodes and their visits
+    replies: dict[str, SummaryReply] = {}
+    declined: dict[str, str] = {}
     undecided: dict[str, str] = {}
     end = time.monotonic() + seconds
-    while description.missing and time.monotonic() < end:
-        for node, session in sorted(set(link.grid.visits().items()) - seen):
-            seen.add((node, session))
+    while set(study.hospitals) - {*replies, *declined} and time.monotonic() < end:
+        for node, visit in sorted(set(link.grid.visits().items()) - seen):
+            seen.add((node, visit))
             message = BoundedMessage(
                 wire.encode_describe(study),
                 node,
@@ -137,36 +138,30 @@ def ask_all(
                 ttl=ANSWER_SECONDS,
                 most_head_bytes=most_head_bytes(study),
             )
-            for request in link.grid.push_messages([message]):
-                asked[request] = node, session
+            asked |= dict.fromkeys(link.grid.push_messages([message]), node)
         for reply in link.grid.pull_messages(list(asked)):
-            node, _ = asked.pop(reply.metadata.reply_to_message_id)
-            known = link.hospital_of(node)
+            known = link.hospital_of(asked.pop(reply.metadata.reply_to_message_id))
             if link.enrolled_only and known is None:
                 continue  # its key was revoked since it was asked
             name, told = _read(reply, study, known)
-            if name not in study.hospitals or name in description.replies:
+            if name not in study.hospitals or name in replies:
                 continue
-            if isinstance(told, str):
-                if reply.has_error() and reply.error.code == NODE_UNAVAILABLE:
-                    continue  # it left, and may come back
-                if reply.has_error() and read_error(reply.error).code == Undecided.__name__:
-                    undecided[name] = told
-                    tell(f"{name}: {told}")
-                    continue
-                description = Descriptions(
-                    study, description.replies, {**description.declined, name: told}
-                )
-                tell(f"{name} declined: {told}")
-            else:
-                replies = {**description.replies, name: told}
-                declined = {n: why for n, why in description.declined.items() if n != name}
-                description = Descriptions(study, replies, declined)
+            if not isinstance(told, str):
+                replies[name] = told
+                declined.pop(name, None)
+                undecided.pop(name, None)
                 tell(f"{name} answered")
+            elif reply.has_error() and reply.error.code == NODE_UNAVAILABLE:
+                continue  # it left, and may come back
+            elif reply.has_error() and read_error(reply.error).code == Undecided.__name__:
+                undecided[name] = told
+                tell(f"{name}: {told}")
+            else:
+                declined[name] = told
+                tell(f"{name} declined: {told}")
         link.grid.wait_for_news(LOOK_SECONDS)
     link.grid.forget(list(asked))
-    waiting = {name: why for name, why in undecided.items() if name not in description.replies}
-    return Descriptions(study, description.replies, {**waiting, **description.declined})
+    return Descriptions(study, replies, {**undecided, **declined})
 
 
 def _read(reply: Message, study: Study, known: str | None) -> tuple[str, SummaryReply | str]:

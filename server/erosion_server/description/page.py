@@ -1,7 +1,6 @@
 """The description for people: one HTML page, and a table on the terminal."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from markupsafe import Markup
 from rich.box import SIMPLE
@@ -15,80 +14,37 @@ from erosion_common.rounds.misfits import middle_of, share_text
 from erosion_common.support.text import printable
 from erosion_server.description.description import Descriptions
 from erosion_server.output.charts import LONGEST_NAME, Plot
-from erosion_server.output.pages import Cell, Row, render_page
+from erosion_server.output.pages import Cell, render_page
 from erosion_server.output.words import shortened, unreadable
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedColumn:
-    """One column's part of the page."""
-
-    name: str
-    unit: str
-    headings: Row
-    rows: Sequence[Row]
-    picture: Markup
 
 
 def description_page(found: Descriptions) -> str:
     """Return the whole page."""
-    number = len(found.replies)
-    off = len({finding.column for finding in found.misfits})
+    number_described = len(found.replies)
+    misfits = found.misfits
+    off = len({finding.column for finding in misfits})
     headline = "1 column does not fit." if off == 1 else f"{off} columns do not fit."
-    if number < 2 or not off:
-        headline = "Nothing can be compared." if number < 2 else "No column stands out."
+    if number_described < 2 or not off:
+        headline = "Nothing can be compared." if number_described < 2 else "No column stands out."
     return render_page(
         "description.html",
-        study=found.study.name,
+        found=found,
         headline=headline,
-        is_fine=not off and number > 1,
-        num_described=number,
-        num_hospitals=len(found.study.hospitals),
+        is_fine=not off and number_described > 1,
         fewest=min((reply.min_cell for reply in found.replies.values()), default=0),
-        misfits=[(f.column, f.hospital, f.text) for f in found.misfits],
-        hospitals=[_hospital(name, found) for name in found.study.hospitals],
-        columns=[_column(name, found) for name in found.columns],
+        misfits=misfits,
+        features=getattr(found.study.task, "features", ()),
+        levels=[f"{level:.0%}" for level in QUANTILES],
+        Cell=Cell,
+        about=_about,
+        count_range=count_range,
+        counted=counted,
+        missing_share=missing_share,
+        number=number,
+        picture=_picture,
+        share_of=_share_of,
+        unreadable=unreadable,
     )
-
-
-def _hospital(name: str, found: Descriptions) -> Row:
-    if (reply := found.replies.get(name)) is not None:
-        told = reply.num_patients, reply.num_samples
-        both = (counted(n, count_range(n, reply.min_cell)) for n in told)
-        return (name, *both, "; ".join(filter(None, ("described", unreadable(reply)))))
-    why = f"declined: {found.declined[name]}" if name in found.declined else ""
-    return (name, "", "", why or "did not connect in time")
-
-
-def _column(name: str, found: Descriptions) -> ComparedColumn:
-    columns = found.of(name)
-    features = getattr(found.study.task, "features", ())
-    unit = next((f.unit for f in features if f.name == name and f.unit), "")
-    is_category = all(c.kind == "category" or c.shares for c in columns.values())
-    categories = list(dict.fromkeys(c for column in columns.values() for c in column.shares))
-    off = {f.hospital: f.text for f in found.misfits if f.column == name}
-    rows: list[Row] = []
-    for hospital, column in columns.items():
-        cell = found.replies[hospital].min_cell
-        low, high = count_range(column.missing, cell)
-        missing = Cell(missing_share(column), f"({low:.0f}–{high:.0f})")
-        head = (hospital, counted(column.count, column.count_range(cell)), missing)
-        if is_category:
-            rows.append((*head, *(_share_of(column, category, cell) for category in categories)))
-            continue
-        told = (*column.quantiles, *[None] * len(QUANTILES))[: len(QUANTILES)]
-        deviation: str | Cell = number(column.deviation)
-        if column.deviation:
-            first, last = column.deviation_range(cell)
-            deviation = Cell(number(column.deviation), f"({number(first)}–{number(last)})")
-        about = [_about(value, column, cell) for value in (column.mean, *told)]
-        rows.append((*head, about[0], deviation, *about[1:], off.get(hospital, "")))
-    if is_category:
-        headings: Row = ("Hospital", "Patients", "Missing", *categories)
-        return ComparedColumn(name, unit, headings, rows, Markup())
-    quantiles = [f"{q:.0%}" for q in QUANTILES]
-    headings = ("Hospital", "Patients", "Missing", "Mean", "Deviation", *quantiles, "")
-    return ComparedColumn(name, unit, headings, rows, _picture(name, columns))
 
 
 def _share_of(column: ColumnSummary, category: str, cell: int) -> str | Cell:

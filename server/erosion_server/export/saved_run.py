@@ -51,7 +51,7 @@ class SavedRun:
         """Return what must be read before the model is used."""
         result = self.run.result
         few = "fewer than" if result.num_patients < FEW_PATIENTS else "only"
-        number = FEW_PATIENTS if result.num_patients < FEW_PATIENTS else result.num_patients
+        number = max(FEW_PATIENTS, result.num_patients)
         is_delivered = self.card.arm == result.delivered_arm  # which others may have measured
         elsewhere = travel_sentence(result) if is_delivered else ""
         return [

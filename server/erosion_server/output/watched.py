@@ -206,15 +206,14 @@ class _RoundsSoFar:
     def _choose_metric(self) -> str:
         """The metric of the study's verdict; the first one where the study cannot be read."""
         try:
-            self._metric = load_study(self._path.with_name("study.toml")).task.verdict_metric
+            return load_study(self._path.with_name("study.toml")).task.verdict_metric
         except ErosionError:
             every = (record for records in self._arms.values() for record in records)
             found = (record.user_metrics for record in every if record.user_metrics is not None)
-            self._metric = next((name for one in found for name in one.__pydantic_extra__), "")
-        return self._metric
+            return next((name for one in found for name in one.__pydantic_extra__), "")
 
     def _curves(self, user: str, called: Mapping[str, str]) -> dict[str, Any]:
-        name = self._metric or self._choose_metric()
+        name = self._metric = self._metric or self._choose_metric()
         series = []
         for arm, records in self._arms.items():
             points = [
