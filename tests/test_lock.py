@@ -37,20 +37,15 @@ def locked(file: str) -> dict[str, tuple[str, str]]:
 IMAGE, CHECKS = locked("requirements.lock"), locked("requirements-dev.lock")
 
 
-@pytest.mark.parametrize("requirement", REQUIRED, ids=lambda requirement: requirement.name)
-def test_a_required_package_is_locked_at_a_version_that_is_allowed(
-    requirement: Requirement,
+@pytest.mark.parametrize(
+    ("requirement", "packages"),
+    [*((each, IMAGE) for each in REQUIRED), *((each, CHECKS) for each in FOR_CHECKS)],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_what_is_required_is_locked_at_a_version_that_is_allowed(
+    requirement: Requirement, packages: dict[str, tuple[str, str]]
 ) -> None:
-    version, hashes = IMAGE[canonicalize_name(requirement.name)]
-    assert requirement.specifier.contains(version), "run: make lock"
-    assert hashes
-
-
-@pytest.mark.parametrize("requirement", FOR_CHECKS, ids=lambda requirement: requirement.name)
-def test_what_the_checks_need_is_locked_at_a_version_that_is_allowed(
-    requirement: Requirement,
-) -> None:
-    version, hashes = CHECKS[canonicalize_name(requirement.name)]
+    version, hashes = packages[canonicalize_name(requirement.name)]
     assert requirement.specifier.contains(version), "run: make lock"
     assert hashes
 

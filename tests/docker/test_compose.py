@@ -1,11 +1,14 @@
-"""The compose testbed on a real Docker engine: `make test-docker`."""
+"""The compose testbed, and a sealed study, on a real Docker engine: `make test-docker`."""
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from erosion_common.sealed.phases import DISTANCE, MASKED, UNMASK
+from erosion_server.run.journal import read_journal
 from tests.support.docker_engine import BUILD_SECONDS, RUN_SECONDS, docker, runs
 from tests.support.patience import PATIENCE
 
@@ -15,23 +18,36 @@ LARGEST_IMAGE = 1.2e9  # bytes
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(2 * BUILD_SECONDS)]
 
 
-def compose(*arguments: str, timeout: float = PATIENCE, check: bool = True) -> str:
-    return docker("compose", "--project-name", PROJECT, *arguments, timeout=timeout, check=check)
+def compose(*arguments: str, timeout: float = PATIENCE, **environment: str) -> str:
+    project = ("--project-name", PROJECT)
+    return docker("compose", *project, *arguments, timeout=timeout, **environment)
 
 
-@pytest.fixture(scope="module")
-def finished_testbed(engine: None) -> Iterator[Path]:
+def states() -> dict[str, int]:
+    """The exit codes of the project's containers, by service."""
+    found = [json.loads(line) for line in compose("ps", "-a", "--format", "json").splitlines()]
+    return {state["Service"]: state["ExitCode"] for state in found}
+
+
+@contextmanager
+def finished(**environment: str) -> Iterator[Path]:
     """The folder of a run that `docker compose up` made, from building the image on."""
-    del engine
     compose("down", "--volumes", "--remove-orphans")
     compose("build", "setup", timeout=BUILD_SECONDS)
     before = runs()
     try:
-        compose("up", "--no-build", timeout=RUN_SECONDS)
+        compose("up", "--no-build", timeout=RUN_SECONDS, **environment)
         (run,) = runs() - before
         yield run
     finally:
         compose("down", "--volumes", "--remove-orphans")
+
+
+@pytest.fixture(scope="module")
+def finished_testbed(engine: None) -> Iterator[Path]:
+    del engine
+    with finished() as run:
+        yield run
 
 
 def test_the_report_is_on_the_host(finished_testbed: Path) -> None:
@@ -43,8 +59,7 @@ def test_the_report_is_on_the_host(finished_testbed: Path) -> None:
 
 def test_every_container_ended_well(finished_testbed: Path) -> None:
     del finished_testbed
-    states = [json.loads(line) for line in compose("ps", "-a", "--format", "json").splitlines()]
-    assert {state["Service"]: state["ExitCode"] for state in states} == dict.fromkeys(
+    assert states() == dict.fromkeys(
         ["setup", "coordinator", "user", *(f"hospital-{n}" for n in range(2, 6))], 0
     )
 
@@ -86,3 +101,18 @@ def test_the_image_is_small_and_has_no_build_tools(finished_testbed: Path) -> No
             "run", "--rm", "--entrypoint", "sh", "erosion-test", "-c", f"command -v {tool} || true"
         )
         assert found == "" or not found.startswith("/opt/erosion"), found
+
+
+def test_five_hospitals_in_containers_run_a_sealed_study(engine: None) -> None:
+    """With the keys and certificates that an enrolment made; after all that look at the testbed."""
+    del engine
+    with finished(EROSION_STUDY="sealed") as run:
+        assert set(states().values()) == {0}
+    result = json.loads((run / "result.json").read_text())
+    assert set(result["arms"]) == {"weight_erosion", "local"}
+    assert result["comparison"]["arm"] == "weight_erosion"
+    records = [r for r in read_journal(run / "rounds.jsonl") if r["arm"] == "weight_erosion"]
+    assert {record["outcome"] for record in records} == {"done"}
+    for record in records:
+        steps = [step["step"] for step in record["steps"]]
+        assert steps == ["train", DISTANCE, MASKED, UNMASK]

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import tomli_w
 import torch
 
 from erosion.simulation.free_ports import free_address
@@ -20,7 +19,7 @@ from erosion_common.errors import EnrolmentError, SiteError
 from erosion_common.program.command_line import main
 from erosion_common.rounds import checkpoint
 from erosion_server.run.journal import read_journal
-from erosion_server.run.run_folder import RunFolder
+from erosion_server.run.run_folder import RunFolder, write_study
 from tests.support.enrolled import make_federation, unpack_kit
 from tests.support.federation import small_study, write_site
 from tests.support.forked import Forked
@@ -47,9 +46,7 @@ def lay_out(folder: Path, address: str) -> dict[str, Path]:
     home = folder / "coordinator"
     home.mkdir()
     federation = make_federation(home / "federation", *NAMES)
-    (home / "study.toml").write_text(
-        tomli_w.dumps(STUDY.model_dump(mode="json", exclude_none=True))
-    )
+    write_study(home / "study.toml", STUDY)
     sites = {}
     for name in NAMES:
         (folder / name).mkdir()

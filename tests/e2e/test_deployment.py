@@ -28,7 +28,13 @@ from erosion_server.output.observers import InBackground
 from erosion_server.run.journal import read_journal, read_records
 from tests.support import federation as support_federation
 from tests.support import programs
-from tests.support.federation import Federation, deployed, small_study, write_site
+from tests.support.federation import (
+    Federation,
+    deployed,
+    simulated_alike,
+    small_study,
+    write_site,
+)
 from tests.support.patience import PATIENCE
 
 
@@ -66,13 +72,7 @@ def test_a_deployment_whose_outputs_fail_ends_with_the_simulations_bits_and_all_
             name: Hospital(site_of(name, {"path": tmp_path / name / "data.csv"}))
             for name in study.hospitals
         }
-        simulated = simulate(study, hospitals, workers=2)
-        for arm, final in simulated.finals.items():
-            path = folder.checkpoint(arm)
-            found = checkpoint.load(path, final, arm=arm, study_digest=study.digest)
-            assert torch.equal(found.params, final.params)
-            assert found.weights == final.weights
-            assert result.arms[arm].metrics == simulated.evaluation.arms[arm]
+        simulated_alike(study, folder, hospitals)
         lines = list(read_journal(folder.journal))
     assert set(result.arms) == set(study.arms)
     assert [(line["arm"], line["round"]) for line in lines] == [

@@ -25,6 +25,7 @@ from erosion_common.protocol.frames import PATH, Kind
 from erosion_common.settings.base import read_toml
 from erosion_server.link import Link
 from erosion_server.link.link import make_link
+from erosion_server.run.run_folder import write_study
 from experiments.faults.program import Program
 from experiments.hostile_load.__main__ import MODULE
 from experiments.hostile_load.attackers import BY_A_SITE, BY_STRANGERS
@@ -97,7 +98,7 @@ def test_with_few_files_a_hospital_still_gets_in_and_every_line_of_both_logs_is_
     """gRPC and asyncio have words of their own for broken connections, and would print them."""
     keys = make_federation(tmp_path / "federation", *small_study().hospitals, "mallory")
     study, address = tmp_path / "study.toml", free_address()
-    study.write_text(tomli_w.dumps(small_study().model_dump(mode="json", exclude_none=True)))
+    write_study(study, small_study())
     mallory = unpack_kit(keys, "mallory", tmp_path)
     site = site_file(unpack_kit(keys, "alice", tmp_path), address)
     options = ["--address", address, "--federation", str(keys.path), "--runs", str(tmp_path)]
@@ -150,7 +151,7 @@ def test_a_greeting_that_unpacks_to_far_too_much_is_refused_before_it_has_taken_
     tmp_path: Path,
 ) -> None:
     study, address = tmp_path / "study.toml", free_address()
-    study.write_text(tomli_w.dumps(small_study().model_dump(mode="json", exclude_none=True)))
+    write_study(study, small_study())
     options = ["--address", address, "--insecure", "--runs", str(tmp_path)]
     log = tmp_path / "coordinator.log"
     with ExitStack() as stack:

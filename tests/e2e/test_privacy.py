@@ -1,7 +1,5 @@
 """Differential privacy over the real line, between real sites: equal to a simulation, and kept."""
 
-import os
-import signal
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -12,13 +10,10 @@ import pytest
 import torch
 
 from erosion.simulation.simulator import simulate
-from erosion_client.connection.agent import Until
-from erosion_client.connection.serve import serve
 from erosion_client.records.account import dataset_of
 from erosion_client.records.records import FILE_NAME, Records
 from erosion_client.site_file import Site, load_site
 from erosion_client.training.hospital import Hospital
-from erosion_common.errors import ErosionError
 from erosion_common.privacy.accountant import epsilon_of
 from erosion_common.protocol.messages import StepResult, TrainRequest, TrainResult
 from erosion_common.rounds import checkpoint
@@ -26,6 +21,7 @@ from erosion_common.study.study import Study
 from erosion_server.run.result import read_result
 from tests.support.federation import Federation, small_study
 from tests.support.rogue import RealSite, rogue_coordinator
+from tests.support.sealed_programs import serves
 
 LIMITS = "[limits]\nepsilon = 3.0\n"
 
@@ -37,16 +33,6 @@ def private_study(**changes: Any) -> Study:
         "arms": {"weight_erosion": {"distance_penalty": 0.1}, "fedavg": {}, "local": {}},
     }
     return small_study(**{**values, **changes})
-
-
-def serves(site_file: str) -> None:
-    """What `erosion client` does."""
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    try:
-        serve(Path(site_file), Until())
-    except ErosionError as problem:
-        print(problem, flush=True)
-        os._exit(problem.exit_code)
 
 
 @contextmanager
@@ -121,15 +107,19 @@ def test_a_rogue_coordinator_gets_nothing_beyond_what_was_promised(tmp_path: Pat
     attempts = {
         "once, to other parameters": replace(asked, parameters=torch.ones(6)),
         "approved 2 rounds": replace(asked, round=3),
-        "asks no hospital but the user": replace(asked, arm="local"),
+        "local does not ask bob": replace(asked, arm="local"),
         "limits.epsilon = 3": replace(asked, run="r2"),
-        "no differential privacy": replace(asked, study=_without_privacy(study)),
+        "no differential privacy": replace(asked, study=study.model_copy(update={"privacy": None})),
         "would be the user": replace(asked, study=private_study(user="bob")),
         "a run costs each patient epsilon 8": replace(
             asked, study=private_study(privacy={"epsilon": 8.0, "learning_rate": 1.0})
         ),
     }
-    with rogue_coordinator(tmp_path, _with_limits) as rogue:
+
+    def prepare(site: RealSite) -> None:
+        site.file.write_text(site.file.read_text() + LIMITS)
+
+    with rogue_coordinator(tmp_path, prepare) as rogue:
         first, again = rogue.train(asked), rogue.train(asked)
         assert isinstance(first, TrainResult)
         assert isinstance(again, TrainResult)
@@ -150,12 +140,3 @@ def test_a_rogue_coordinator_gets_nothing_beyond_what_was_promised(tmp_path: Pat
         assert isinstance(answer, str)
         assert "limits.epsilon = 3" in answer
         assert _epsilon_spent(site) == pytest.approx(3.0, abs=1e-3)
-
-
-def _with_limits(site: RealSite) -> None:
-    with site.file.open("a") as file:
-        file.write(LIMITS)
-
-
-def _without_privacy(study: Study) -> Study:
-    return study.model_copy(update={"privacy": None})

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-import tomli_w
 
 from erosion.simulation.free_ports import free_address
 from erosion_common.program.command_line import main
 from erosion_common.study.study import Study
+from erosion_server.run.run_folder import write_study
 from tests.support.enrolled import make_federation, unpack_kit
 from tests.support.federation import small_study, write_site
 from tests.support.forked import Forked
@@ -22,8 +22,7 @@ private_key = "node.key"
 
 def put(queue: Path, file: str, study: Study) -> None:
     queue.mkdir(exist_ok=True)
-    values = study.model_dump(mode="json", exclude_none=True)
-    (queue / file).write_text(tomli_w.dumps(values))
+    write_study(queue / file, study)
 
 
 def test_a_site_that_is_to_end_with_its_study_waits_for_it(tmp_path: Path) -> None:

@@ -6,20 +6,17 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import tomli_w
-import torch
 
 from erosion.simulation.free_ports import free_address
-from erosion.simulation.simulator import simulate
 from erosion_client.consent.approvals import account_of
 from erosion_client.records.records import Records
 from erosion_client.site_file import load_site
 from erosion_client.training.hospital import Hospital
 from erosion_common.program.command_line import main
-from erosion_common.rounds import checkpoint
 from erosion_common.study.study import Study
-from erosion_server.run.run_folder import RunFolder
+from erosion_server.run.run_folder import RunFolder, write_study
 from tests.support.enrolled import make_federation, unpack_kit
-from tests.support.federation import small_study, write_site
+from tests.support.federation import simulated_alike, small_study, write_site
 from tests.support.forked import Forked
 from tests.support.patience import wait_until
 
@@ -33,14 +30,9 @@ def with_kit(folder: Path, site_file: Path, kit: Path, address: str, **compute: 
     values = tomllib.loads(site_file.read_text())
     values["coordinator"] = {
         "address": address,
-        **{
-            key: str(kit / name)
-            for key, name in (
-                ("root_certificate", "ca.crt"),
-                ("certificate", "node.crt"),
-                ("private_key", "node.key"),
-            )
-        },
+        "root_certificate": str(kit / "ca.crt"),
+        "certificate": str(kit / "node.crt"),
+        "private_key": str(kit / "node.key"),
     }
     values["data"]["path"] = str(site_file.parent / "data.csv")
     values["compute"] |= compute
@@ -55,10 +47,7 @@ def equals_its_simulation(study: Study, runs: Path, sites: dict[str, Path]) -> N
     folder = RunFolder(run)
     assert json.loads(folder.status.read_text())["phase"] == "finished"
     hospitals = {name: Hospital(load_site(sites[name])) for name in study.hospitals}
-    for arm, final in simulate(study, hospitals).finals.items():
-        path = folder.checkpoint(arm)
-        deployed = checkpoint.load(path, final, arm=arm, study_digest=study.digest)
-        assert torch.equal(deployed.params, final.params), (study.name, arm)
+    simulated_alike(study, folder, hospitals)
 
 
 def test_one_program_serves_two_federations_at_once_with_one_account(tmp_path: Path) -> None:
@@ -81,7 +70,7 @@ def test_one_program_serves_two_federations_at_once_with_one_account(tmp_path: P
                     tmp_path / f"{name}-{study.name}", plain, kit, addresses[study.name]
                 )
             file = tmp_path / f"{study.name}.toml"
-            file.write_text(tomli_w.dumps(study.model_dump(mode="json", exclude_none=True)))
+            write_study(file, study)
             runs = str(tmp_path / f"runs-{study.name}")
             servers.append(
                 start(f"server-{study.name}", "server", str(file), "--runs", runs, "--address",
@@ -116,9 +105,7 @@ def test_a_kit_of_another_federation_is_named_and_the_other_one_served(tmp_path:
     study = small_study(
         user="bob", hospitals=["bob"], rounds=2, arms={"local": {}}, federation={"quorum": 1}
     )
-    (tmp_path / "study.toml").write_text(
-        tomli_w.dumps(study.model_dump(mode="json", exclude_none=True))
-    )
+    write_study(tmp_path / "study.toml", study)
     good = with_kit(tmp_path / "good", plain, unpack_kit(ours, "bob", tmp_path / "a"), address)
     bad = with_kit(tmp_path / "bad", plain, unpack_kit(theirs, "bob", tmp_path / "b"), address)
     with ExitStack() as stack:
@@ -133,15 +120,3 @@ def test_a_kit_of_another_federation_is_named_and_the_other_one_served(tmp_path:
         assert main(["status", str(bad)]) == 1
         bob.end()
         assert "Traceback" not in bob.text()
-
-
-def two(folder: Path, second: str = "bob", **compute: str) -> list[Path]:
-    plain = write_site(folder, "bob", "127.0.0.1:1")
-    made = [plain]
-    values = tomllib.loads(plain.read_text())
-    values |= {"name": second, "data": {"path": str(plain.parent / "data.csv")}}
-    values["compute"] |= compute
-    (folder / "second").mkdir()
-    made.append(folder / "second" / "site.toml")
-    made[-1].write_text(tomli_w.dumps(values))
-    return made

@@ -6,20 +6,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import tomli_w
-import torch
 from flwr.app import Message, RecordDict
 
 from erosion.simulation.free_ports import free_address
-from erosion.simulation.simulator import simulate
 from erosion_client.connection.site_link import SiteLink
 from erosion_client.site_file import load_site
 from erosion_client.training.hospital import Hospital
-from erosion_common.rounds import checkpoint
 from erosion_server.link import Link
 from erosion_server.run.journal import read_journal
-from erosion_server.run.run_folder import RunFolder
-from tests.support.federation import small_study, write_site
+from erosion_server.run.run_folder import RunFolder, write_study
+from tests.support.federation import simulated_alike, small_study, write_site
 from tests.support.forked import Forked
 from tests.support.patience import PATIENCE, wait_until
 
@@ -54,7 +50,7 @@ def test_two_studies_killed_together_and_resumed_each_equal_their_simulation(
     address, files = free_address(), []
     for study in STUDIES:
         files.append(tmp_path / f"{study.name}.toml")
-        files[-1].write_text(tomli_w.dumps(study.model_dump(mode="json", exclude_none=True)))
+        write_study(files[-1], study)
     options = ["--insecure", "--address", address, "--updates", "disk"]
     runs = tmp_path / "runs"
 
@@ -93,14 +89,8 @@ def test_two_studies_killed_together_and_resumed_each_equal_their_simulation(
         assert json.loads(folder.status.read_text())["phase"] == "finished"
         assert not folder.spool.exists()
         hospitals = {name: Hospital(load_site(site_files[name])) for name in study.hospitals}
-        simulated = simulate(study, hospitals)
-        lines = read_journal(folder.journal)
-        assert {line["outcome"] for line in lines} == {"done"}
-        for arm, final in simulated.finals.items():
-            path = folder.checkpoint(arm)
-            deployed = checkpoint.load(path, final, arm=arm, study_digest=study.digest)
-            assert torch.equal(deployed.params, final.params), (study.name, arm)
-            assert deployed.weights == final.weights
+        assert {line["outcome"] for line in read_journal(folder.journal)} == {"done"}
+        simulated_alike(study, folder, hospitals)
 
 
 def test_a_closed_channel_keeps_nothing_of_its_requests_and_its_site_stays() -> None:

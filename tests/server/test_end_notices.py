@@ -40,27 +40,30 @@ from tests.support.synthetic_run import make_run
 
 
 class StubLink:
-    """One site, and what it is told."""
+    """One site, and what it is told: nobody's, or of an enrolled hospital.
 
-    enrolled_only, address, certificate_expires = False, "127.0.0.1:9092", None
+    It confirms what it is told where it is let.
+    """
+
+    address, certificate_expires, denials = "127.0.0.1:9092", None, dict[str, int]()
     address_for_sites, keys = address, dict
 
-    def __init__(self) -> None:
+    def __init__(self, hospital: str | None = None, *, is_here: bool = True) -> None:
         self.told: list[str] = []
         self.ended: list[tuple[str, ...]] = []
         self.grid, self.clock, self.updates = self, RunningTime(), None
-
-    @property
-    def denials(self) -> dict[str, int]:
-        return {}
+        self.enrolled_only, self.is_here, self.confirms = hospital is not None, is_here, False
+        self.hospital_of = lambda _node: hospital
 
     def open(self, _spool: Path | None = None) -> "StubLink":
         return self
 
     def close(self) -> None: ...
 
+    start = stop = close
+
     def get_node_ids(self) -> list[int]:
-        return [2]
+        return [2] if self.is_here else []
 
     def unanswered(self) -> set[int]:
         return set()
@@ -69,17 +72,18 @@ class StubLink:
         notices = [wire.decode_header(message.content, wire.Notice) for message in messages]
         self.told += [notice.text for notice in notices if notice.ended]
         self.ended += [notice.ended for notice in notices]
-        return []
+        return [f"r{len(self.told)}"] if self.enrolled_only else []
+
+    def pull_messages(self, requests: list[str]) -> list[Message]:
+        notices = [
+            RequestMessage(RecordDict(), request, 2, wire.NOTICE, group_id="", ttl=60.0)
+            for request in requests
+        ]
+        return [ReplyMessage(RecordDict(), notice) for notice in notices if self.confirms]
 
     def forget(self, _requests: list[str], *, is_told: bool) -> None: ...
 
-    def hospital_of(self, _node: int) -> str | None:
-        return None
-
-    def start(self) -> None:
-        pass
-
-    def stop(self) -> None: ...
+    def wait_for_news(self, _seconds: float) -> None: ...
 
 
 @pytest.mark.parametrize("user", ["a", "all"])
@@ -275,39 +279,8 @@ def test_a_site_that_is_away_as_its_study_ends_is_told_once_it_is_back(tmp_path:
         link.stop()
 
 
-class Present(StubLink):
-    """One site, of `a`, where sites are enrolled; it confirms what it is told when it is let."""
-
-    enrolled_only = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.confirms, self.is_here = False, False
-
-    def get_node_ids(self) -> list[int]:
-        return [2] if self.is_here else []
-
-    def hospital_of(self, _node: int) -> str:
-        return "a"
-
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        super().push_messages(messages)
-        return [f"r{len(self.told)}"]
-
-    def pull_messages(self, requests: list[str]) -> list[Message]:
-        if not self.confirms:
-            return []
-        notices = [
-            RequestMessage(RecordDict(), request, 2, wire.NOTICE, group_id="", ttl=60.0)
-            for request in requests
-        ]
-        return [ReplyMessage(RecordDict(), notice) for notice in notices]
-
-    def wait_for_news(self, _seconds: float) -> None: ...
-
-
 def test_the_end_of_a_study_is_sent_until_it_is_confirmed_and_not_while_another_runs() -> None:
-    link = Present()
+    link = StubLink("a", is_here=False)
     untyped: Any = link
     notices = EndNotices(untyped)
     notices.begin("first", ["a", "b"])

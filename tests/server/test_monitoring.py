@@ -138,10 +138,6 @@ def test_rejections_are_counted_by_code_and_a_hostile_reason_adds_no_series(
     status.ended()
 
 
-def observed_site(folder: Path, log: AuditLog, **more: Any) -> SiteObservers:
-    return SiteObservers(folder, log, name="north", coordinator="here:9092", **more)
-
-
 def test_a_site_shows_its_budgets_and_what_is_left_of_them(tmp_path: Path) -> None:
     account = [
         ("studies", "", 3, 50),
@@ -150,7 +146,13 @@ def test_a_site_shows_its_budgets_and_what_is_left_of_them(tmp_path: Path) -> No
         ("epsilon", "", "inf", 2.5),
     ]
     with AuditLog(tmp_path) as log:
-        site = observed_site(tmp_path, log, budgets=lambda: {"account": account})
+        site = SiteObservers(
+            tmp_path,
+            log,
+            name="north",
+            coordinator="here:9092",
+            budgets=lambda: {"account": account},
+        )
         site.connected()
         found = exported()
         assert value(found, "connected") == 1
@@ -216,13 +218,9 @@ def test_a_status_file_that_was_edited_is_unknown(
 # -- Over HTTP -----------------------------------------------------------------------------------
 
 
-def port_of(address: str) -> int:
-    return int(address.rpartition(":")[2])
-
-
 @pytest.fixture
 def served() -> Iterator[int]:
-    port = port_of(free_address())
+    port = int(free_address().rpartition(":")[2])
     with exporting([("127.0.0.1", port)]):
         yield port
 

@@ -2,7 +2,6 @@
 
 import io
 import re
-from collections.abc import Sequence
 from contextlib import closing
 
 import pytest
@@ -55,10 +54,8 @@ def plain_text(run: Run, monkeypatch: pytest.MonkeyPatch, columns: int = 100) ->
     return stream.getvalue()
 
 
-def live_console(width: int = 100, height: int = 40) -> Console:
-    return Console(
-        file=Tty(), force_terminal=True, width=width, height=height, color_system="truecolor"
-    )
+def live_console() -> Console:
+    return Console(file=Tty(), force_terminal=True, width=100, height=40, color_system="truecolor")
 
 
 def written(console: Console) -> str:
@@ -68,20 +65,6 @@ def written(console: Console) -> str:
 
 def without_codes(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
-
-
-def drawn(arm: ArmProgress, width: int, height: int = 24) -> str:
-    console = Console(file=io.StringIO(), force_terminal=True, width=width, height=height)
-    console.print(draw_arm(arm, width, height))
-    return without_codes(written(console))
-
-
-def filled(records: Sequence[RoundRecord], hospitals: Sequence[str] = HOSPITALS) -> ArmProgress:
-    shown = Classification.shown(Classification.in_progress)
-    arm = ArmProgress(records[0].arm, 30, hospitals, shown)
-    for record in records:
-        arm.take(record)
-    return arm
 
 
 def test_a_log_file_has_no_escape_codes_even_where_colour_is_forced(
@@ -153,10 +136,14 @@ def test_who_does_not_take_part_is_shown_with_the_reason_on_one_safe_line(
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
 def test_no_live_line_is_wider_than_the_terminal(width: int) -> None:
+    figures = Classification.shown(Classification.in_progress)
     for hospitals in (HOSPITALS, MANY, ("a" * 48, "b" * 48)):
-        arm = filled(make_records("weight_erosion", hospitals)[:14], hospitals)
-        arm.arm = "an-arm-with-a-name-of-forty-eight-characters-abc"
-        lines = drawn(arm, width).splitlines()
+        arm = ArmProgress("an-arm-of-forty-eight-" + "x" * 26, 30, hospitals, figures)
+        for record in make_records("weight_erosion", hospitals)[:14]:
+            arm.take(record)
+        console = Console(file=io.StringIO(), force_terminal=True, width=width, height=24)
+        console.print(draw_arm(arm, width, 24))
+        lines = without_codes(written(console)).splitlines()
         assert max(len(line) for line in lines) <= width
 
 

@@ -446,33 +446,28 @@ def test_a_model_that_ranks_the_wrong_way_round_asks_how_the_outcome_is_coded() 
 
 
 @pytest.mark.parametrize(
-    ("p_value", "share"), [(0.0204, "2.04 %"), (401 / 20_001, "2.005 %"), (0.3, "30 %")]
-)
-def test_a_share_above_the_level_is_not_rounded_to_it(p_value: float, share: str) -> None:
-    run = make_run(rounds=1)
-    assert run.result.comparison is not None
-    unclear = run.result.comparison.model_copy(
-        update={"p_value": p_value, "conclusion": "no clear difference"}
-    )
-    result = run.result.model_copy(update={"comparison": unclear})
-    assert values_of(replace(run, result=result))["share"] == share
-
-
-@pytest.mark.parametrize(
-    ("difference", "shown"),
+    ("key", "value", "shown"),
     [
-        (-0.159, "−0.159"),
-        (-0.0004, "−0.0004"),
-        (-3e-6, "−0.000003"),
-        (-1e-9, "0.000"),
+        ("share", 0.0204, "2.04 %"),
+        ("share", 401 / 20_001, "2.005 %"),
+        ("share", 0.3, "30 %"),
+        ("difference", -0.159, "−0.159"),
+        ("difference", -0.0004, "−0.0004"),
+        ("difference", -3e-6, "−0.000003"),
+        ("difference", -1e-9, "0.000"),
     ],
 )
-def test_a_small_difference_keeps_its_sign(difference: float, shown: str) -> None:
+def test_a_share_is_not_rounded_to_the_level_and_a_small_difference_keeps_its_sign(
+    key: str, value: float, shown: str
+) -> None:
     run = make_run(rounds=1)
     assert run.result.comparison is not None
-    changed = run.result.comparison.model_copy(update={"mean_difference": difference})
+    changes: dict[str, Any] = {"mean_difference": value}
+    if key == "share":
+        changes = {"p_value": value, "conclusion": "no clear difference"}
+    changed = run.result.comparison.model_copy(update=changes)
     result = run.result.model_copy(update={"comparison": changed})
-    assert values_of(replace(run, result=result))["difference"] == shown
+    assert values_of(replace(run, result=result))[key] == shown
 
 
 def test_a_class_of_few_test_patients_is_named_beside_the_verdict() -> None:

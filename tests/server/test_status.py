@@ -34,17 +34,13 @@ from erosion_server.run.status import CoordinatorStatus, queue_status
 from tests.support.synthetic_run import HOME, Run, make_run, make_study, play
 
 
-def written(path: Path, run: Run, *, as_far_as: str = "the end") -> CoordinatorStatus:
-    """The file after the hospitals came, after some rounds, or at the end."""
+def written(path: Path, run: Run, *, has_begun: bool = True) -> CoordinatorStatus:
+    """The file after the hospitals came, or after a round."""
     status = CoordinatorStatus(path, run.study)
-    if as_far_as == "the end":
-        play(status, run)
-        status.ended()
-        return status
     status.notify(StudyStarted(run.study, "127.0.0.1:9092", path.parent))
     status.notify(HospitalJoined(HOME, 24, ("alike",)))
     status.notify(HospitalDeclined("somebody", "its key is not enrolled"))
-    if as_far_as == "a round":
+    if has_begun:
         status.notify(ArmStarted("fedavg", 30))
         status.notify(RoundFinished(run.records[0]))
     return status
@@ -58,7 +54,7 @@ def shown(where: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
 def test_before_the_first_round_it_says_who_is_missing_and_who_was_kept_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status = written(tmp_path / "status.json", make_run(), as_far_as="joining")
+    status = written(tmp_path / "status.json", make_run(), has_begun=False)
     status._file._write()
     assert "somebody: " in shown(tmp_path, capsys)[1]
     status.notify(HospitalLeft("somebody"))  # with the connection that it was about
@@ -74,7 +70,7 @@ def test_in_a_round_it_says_the_round_the_weights_and_who_is_waited_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = make_run()
-    status = written(tmp_path / "run" / "status.json", run, as_far_as="a round")
+    status = written(tmp_path / "run" / "status.json", run)
     status.waiting_for = lambda: ["alike"]
     status._file._write()
     code, text = shown(tmp_path, capsys)  # the newest run in a folder of runs
@@ -112,7 +108,7 @@ def test_the_next_users_part_shows_nothing_of_the_one_before(
 
 def left_behind(path: Path, run: Run, *, seconds_ago: float) -> None:
     """The file of a coordinator that was killed in a round, so long ago by today's clock."""
-    status = written(path, run, as_far_as="a round")
+    status = written(path, run)
     status._file._ended.set()
     status._file._thread.join()
     then = time.time() - seconds_ago

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tomli_w
 
 from erosion.simulation.free_ports import free_address
 from erosion_common.errors import DiskError, RunError
@@ -13,7 +12,7 @@ from erosion_common.program.command_line import main
 from erosion_common.rounds.presence import HospitalsAwayError
 from erosion_common.study.study import Study, load_study
 from erosion_server.coordination.study_queue import StudyQueue
-from erosion_server.run.run_folder import RunFolder
+from erosion_server.run.run_folder import RunFolder, write_study
 from tests.support.small_study import make_study
 
 
@@ -32,8 +31,7 @@ class Queue:
         self.withdrawn: list[RunFolder] = []
 
     def put(self, file: str, **changes: Any) -> None:
-        values = make_study(**changes).model_dump(mode="json", exclude_none=True)
-        (self.path / file).write_text(tomli_w.dumps(values))
+        write_study(self.path / file, make_study(**changes))
 
     def serve(self, *ends: BaseException | Callable[[RunFolder], object]) -> None:
         """Until it is empty. Turns end as told, one after the other, and all that follow well."""

@@ -3,6 +3,7 @@
 import socket
 import ssl
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -11,33 +12,45 @@ from typing import Self
 from erosion_server.enrolment.certificates import Identity
 
 
-class ConnectProxy:
-    """Use as a context manager. It resolves every name to `target`, as no other machine could."""
+class Between(ABC):
+    """Listens on a port of its own, before `target` ("host:port"); use it as a context manager."""
 
-    def __init__(self, target: str, *, refuses: str = "") -> None:
-        """`target`: "host:port". `refuses`: the status with which it answers instead."""
+    def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")
-        self._target, self._refuses = (host, int(port)), refuses
+        self._target = host, int(port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self.asked: list[str] = []  # the heads of requests
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._serve, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
     def _serve(self) -> None:
-        while True:
-            try:
+        with suppress(OSError):  # once closed
+            while True:
                 client, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._tunnel, args=(client,), daemon=True).start()
+                threading.Thread(target=self._carry, args=(client,), daemon=True).start()
 
-    def _tunnel(self, client: socket.socket) -> None:
+    @abstractmethod
+    def _carry(self, client: socket.socket) -> None:
+        """One connection, to its end."""
+
+
+class ConnectProxy(Between):
+    """It resolves every name to `target`, as no other machine could."""
+
+    def __init__(self, target: str, *, refuses: str = "") -> None:
+        """`refuses`: the status with which it answers instead."""
+        super().__init__(target)
+        self._refuses = refuses
+        self.asked: list[str] = []  # the heads of requests
+
+    def _carry(self, client: socket.socket) -> None:
         with client, suppress(OSError):
             head = b""
             while not head.endswith(b"\r\n\r\n"):
@@ -50,16 +63,17 @@ class ConnectProxy:
                 return
             with socket.create_connection(self._target) as server:
                 client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-                back = threading.Thread(target=_carry, args=(server, client), daemon=True)
+                back = threading.Thread(target=pass_on, args=(server, client), daemon=True)
                 back.start()
-                _carry(client, server)
+                pass_on(client, server)
                 back.join(5)
 
 
-class Inspector:
+class Inspector(Between):
     """Ends TLS with a certificate that it made itself, and opens TLS to `target` for the rest."""
 
     def __init__(self, shown: Identity, target: str, folder: Path, alpn: Sequence[str]) -> None:
+        super().__init__(target)
         chain = folder / "inspector.pem"
         chain.write_bytes(shown.key + shown.certificate)
         self._here = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -69,26 +83,9 @@ class Inspector:
         if alpn:
             self._here.set_alpn_protocols(list(alpn))
             self._there.set_alpn_protocols(list(alpn))
-        host, _, port = target.rpartition(":")
-        self._target = host, int(port)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.was_opened = False  # somebody said something inside
 
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._serve, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._listener.close()
-
-    def _serve(self) -> None:
-        with suppress(OSError):  # once closed
-            while True:
-                client, _ = self._listener.accept()
-                threading.Thread(target=self._inspect, args=(client,), daemon=True).start()
-
-    def _inspect(self, client: socket.socket) -> None:
+    def _carry(self, client: socket.socket) -> None:
         with (
             suppress(OSError),
             self._here.wrap_socket(client, server_side=True) as inside,
@@ -100,7 +97,7 @@ class Inspector:
                 outside.sendall(data)
 
 
-def _carry(source: socket.socket, sink: socket.socket) -> None:
+def pass_on(source: socket.socket, sink: socket.socket) -> None:
     with suppress(OSError):
         while data := source.recv(2**16):
             sink.sendall(data)

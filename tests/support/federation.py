@@ -76,6 +76,17 @@ def write_site(parent: Path, name: str, address: str, index: int | None = None) 
     return path
 
 
+def simulated_alike(study: Study, run: RunFolder, hospitals: Mapping[str, Hospital]) -> Simulation:
+    """The study's simulation, to which the run's parameters and weights are held to the bit."""
+    simulated = simulate(study, hospitals)
+    for arm, final in simulated.finals.items():
+        path = run.checkpoint(arm)
+        deployed = checkpoint.load(path, final, arm=arm, study_digest=study.digest)
+        assert torch.equal(deployed.params, final.params), (study.name, arm)
+        assert deployed.weights == final.weights
+    return simulated
+
+
 class Recorder:
     """An observer that remembers."""
 
@@ -182,11 +193,6 @@ class Federation:
     def start(self) -> None:
         """Start the coordinator."""
         self._thread.start()
-
-    def resume(self) -> None:
-        """Start the coordinator again, in the same run folder, after it failed."""
-        self.error, self._thread = None, threading.Thread(target=self._run, daemon=True)
-        self.start()
 
     def finish(self, seconds: float = PATIENCE) -> Result:
         """The result, within `seconds`."""

@@ -25,7 +25,6 @@ from flwr.app import (
     MetricRecord,
     RecordDict,
 )
-from flwr.clientapp import ClientApp
 
 from erosion_client.connection.credentials import credentials_for
 from erosion_client.connection.serve import make_app
@@ -304,8 +303,11 @@ def answer(site: Abuse, round_number: int, index: int) -> None:
         site.connection.reply(site.request, reply)
 
 
-def fuzzes(site_file: str) -> None:
-    """The site's program."""
+def serve(site_file: str, respond: Callable[[SiteLink, Message, Message, str], None]) -> None:
+    """A site's program that answers by `respond`; it comes back whenever its stream is ended.
+
+    `respond` gets the connection, the request, the honest reply, and the site's name.
+    """
     configure_logging(0)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     site = load_site(Path(site_file))
@@ -314,20 +316,23 @@ def fuzzes(site_file: str) -> None:
         with suppress(grpc.RpcError), credentials_for(site.coordinator).connect() as connection:
             while True:
                 if (request := connection.receive(60)) is not None:
-                    _respond(connection, request, app, SITES.index(site.name))
-        time.sleep(0.02)
+                    about = request.metadata
+                    context = Context(about.run_id, about.dst_node_id, {}, RecordDict(), {})
+                    respond(connection, request, app(request, context), site.name)
+        time.sleep(0.1)
 
 
-def _respond(connection: SiteLink, request: Message, app: ClientApp, index: int) -> None:
-    metadata = request.metadata
-    if metadata.message_type == wire.NOTICE:
+def fuzzes(site_file: str) -> None:
+    serve(site_file, _respond)
+
+
+def _respond(connection: SiteLink, request: Message, reply: Message, name: str) -> None:
+    if request.metadata.message_type == wire.NOTICE:
         return
-    context = Context(metadata.run_id, metadata.dst_node_id, {}, RecordDict(), {})
-    reply = app(request, context)
-    if metadata.message_type != wire.TRAIN:
+    if request.metadata.message_type != wire.TRAIN:
         connection.reply(request, reply)
         return
-    result = wire.decode_train_result(reply.content)
+    result, index = wire.decode_train_result(reply.content), SITES.index(name)
     number = result.header.round
     try:
         seed = SEED + len(SITES) * number + index

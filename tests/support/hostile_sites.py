@@ -1,8 +1,6 @@
 """Enrolled sites that attack; each has the hospital's name that says how."""
 
 import json
-import os
-import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,21 +8,15 @@ from pathlib import Path
 
 import grpc
 import torch
-from flwr.app import ConfigRecord, Context, Message, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import ConfigRecord, Message, RecordDict
 
 from erosion_client.connection.credentials import credentials_for
-from erosion_client.connection.serve import make_app
 from erosion_client.connection.site_link import SiteLink
-from erosion_client.consent.consent import Consent
-from erosion_client.records.records import Records
 from erosion_client.site_file import Site, load_site
-from erosion_client.training.hospital import Hospital
 from erosion_common.protocol import wire
 from erosion_common.protocol.frames import PATH, Kind, frame
 from erosion_common.protocol.messages import TrainResult
-from erosion_common.support.logs import configure_logging
-from tests.support.fuzzing import Abuse, large, replies_to_nothing
+from tests.support.fuzzing import Abuse, large, replies_to_nothing, serve
 
 MANY = 10**9
 BAD_CALLS = 100
@@ -102,42 +94,21 @@ TRAIN: dict[str, Callable[[Abuse], None]] = {
 
 def evaluates_nothing(site_file: str) -> None:
     """Trains honestly; as the user it answers with figures of no arm."""
-    site, app = _begin(site_file)
-    while True:
-        with suppress(grpc.RpcError), credentials_for(site.coordinator).connect() as line:
-            while True:
-                if (request := line.receive(60)) is None:
-                    continue
-                reply = app(request, _context(request))
-                if request.metadata.message_type == wire.EVALUATE:
-                    changed = _with_header(reply.content, arms={})
-                    reply = Message(changed, reply_to=request)
-                line.reply(request, reply)
-        time.sleep(0.5)
+
+    def respond(line: SiteLink, request: Message, reply: Message, _: str) -> None:
+        if request.metadata.message_type == wire.EVALUATE:
+            reply = Message(_with_header(reply.content, arms={}), reply_to=request)
+        line.reply(request, reply)
+
+    serve(site_file, respond)
 
 
 def attacks(site_file: str) -> None:
-    """The site's program: it comes back whenever its stream is ended."""
-    site, app = _begin(site_file)
+    """By the site's name."""
+    site = load_site(Path(site_file))
     if site.name == "bad-calls":
         _call_badly(site)
-    while True:
-        with suppress(grpc.RpcError), credentials_for(site.coordinator).connect() as line:
-            while True:
-                if (request := line.receive(60)) is not None:
-                    _answer(line, request, app(request, _context(request)), site.name)
-        time.sleep(0.5)
-
-
-def _begin(site_file: str) -> tuple[Site, ClientApp]:
-    configure_logging(0)
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    site = load_site(Path(site_file))
-    return site, make_app(Hospital(site), Consent(site, Records.of(site), "test"))
-
-
-def _context(request: Message) -> Context:
-    return Context(request.metadata.run_id, request.metadata.dst_node_id, {}, RecordDict(), {})
+    serve(site_file, _answer)
 
 
 def _answer(line: SiteLink, request: Message, honest_reply: Message, name: str) -> None:

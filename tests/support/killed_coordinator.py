@@ -11,10 +11,7 @@ from typing import Any
 from erosion_common.protocol.messages import TrainRequest, TrainResult
 from erosion_common.rounds import checkpoint
 from erosion_common.rounds import study as study_module
-from erosion_common.rounds.context import Decisions
-from erosion_common.rounds.records import RoundRecord, RunState
 from erosion_common.rounds.round import Round
-from erosion_common.rounds.selection import Curves
 from erosion_common.study.study import Study, study_from_json
 from erosion_server.coordination.folder_store import FolderStore
 from erosion_server.coordination.network import NetworkChannel
@@ -94,152 +91,82 @@ def towards_ten(name: str, request: TrainRequest) -> TrainResult:
     return replace(answer, header=header, delta=away * answer.delta)
 
 
-def before_sending() -> None:
-    original = Scripted.ask
+def killed_in(owner: Any, name: str, when: Callable[..., bool], *, after: bool = False) -> None:
+    """From now on a call of `owner.name` ends the process where `when` is true of it.
 
-    def ask(self: Scripted, requests: Any, seconds: float) -> Any:
-        first = next(iter(requests.values()))
-        return die() if getattr(first, "round", 0) == 3 else original(self, requests, seconds)
+    `when` gets the arguments; `after`: only once the call has been made.
+    """
+    original = getattr(owner, name)
 
-    setattr(Scripted, "ask", ask)  # noqa: B010 - mypy allows no assignment here
+    def call(*given: Any, **more: Any) -> Any:
+        if not after and when(*given):
+            die()
+        found = original(*given, **more)
+        if after and when(*given):
+            die()
+        return found
 
-
-def before_aggregating() -> None:
-    original = Round.answer
-
-    def answer(self: Round, answers: Any) -> None:
-        return die() if self._started.round == 3 else original(self, answers)
-
-    setattr(Round, "answer", answer)  # noqa: B010
-
-
-def between_aggregation_and_journal() -> None:
-    original = Journal.write
-    setattr(  # noqa: B010
-        Journal, "write", lambda self, r: die() if r.round == 3 else original(self, r)
-    )
+    setattr(owner, name, call)
 
 
-def between_journal_and_checkpoint() -> None:
-    original = checkpoint.save
-    vars(checkpoint)["save"] = lambda path, state, **options: (
-        die() if state.round == 3 else original(path, state, **options)
-    )
-
-
-def while_the_checkpoint_is_written() -> None:
-    original, written = Path.replace, list[Path]()
-
-    def replace_or_die(self: Path, target: Path) -> Path:
-        if Path(target).suffix == ".safetensors":
-            written.append(target)
-            if len(written) == 3:
-                die()
-        return original(self, target)
-
-    setattr(Path, "replace", replace_or_die)  # noqa: B010
-
-
-def during_evaluation() -> None:
-    vars(study_module)["evaluate"] = die
+def nth(number: int, counts: Callable[..., bool] = lambda *_: True) -> Callable[..., bool]:
+    """Whether it is that call of those that count."""
+    calls = iter(range(1, number + 1))
+    return lambda *given: counts(*given) and next(calls, None) == number
 
 
 def before_the_report() -> None:
     from erosion_server.coordination import run_end
 
-    vars(run_end)["write_report"] = die
+    killed_in(run_end, "write_report", nth(1))
 
 
 def in_trial_round(number: int) -> None:
     """Of all trials' rounds, in turn."""
-    original, kept = FolderStore.keep_round, list[RoundRecord]()
-
-    def keep(self: FolderStore, study: Study, state: RunState, record: RoundRecord) -> None:
-        if study.fold is not None:
-            kept.append(record)
-        return die() if len(kept) == number else original(self, study, state, record)
-
-    setattr(FolderStore, "keep_round", keep)  # noqa: B010
+    killed_in(FolderStore, "keep_round", nth(number, lambda _, study, *__: study.fold is not None))
 
 
-def after_the_third_trial() -> None:
-    original, kept = FolderStore.keep_fold, list[Curves]()
-
-    def keep(self: FolderStore, curves: Curves) -> None:
-        original(self, curves)
-        kept.append(curves)
-        if len(kept) == 3:
-            die()
-
-    setattr(FolderStore, "keep_fold", keep)  # noqa: B010
-
-
-def before_the_choice_is_kept() -> None:
-    original = FolderStore.decide
-
-    def decide(self: FolderStore, study: Study, decisions: Decisions) -> None:
-        return die() if decisions.choices else original(self, study, decisions)
-
-    setattr(FolderStore, "decide", decide)  # noqa: B010
-
-
-def during_an_upload() -> None:
-    """The second one of the first arm's third round."""
-    original, begun = SiteSession._begin, []
-
-    async def begin(self: Any, body: memoryview) -> None:
-        begun.append(body)
-        if len(begun) == 3 + 2 * 3 + 2:  # introductions, two rounds, the second of the third
-            die()
-        await original(self, body)
-
-    setattr(SiteSession, "_begin", begin)  # noqa: B010
-
-
-def between_two_exchanges() -> None:
-    """Of round 2: only a round's later ones come this way."""
-    original, asked = NetworkChannel.ask, []
-
-    def ask(self: Any, requests: Any, seconds: float) -> Any:
-        asked.append(requests)
-        return die() if len(asked) == 2 else original(self, requests, seconds)
-
-    setattr(NetworkChannel, "ask", ask)  # noqa: B010
-
-
-def in_bobs_part() -> None:
-    original = StudyStrategy.aggregate_train
-
-    def aggregate(self: Any, *given: Any) -> Any:
-        in_it = (self._ctx.study.user, self._arm.state.round) == ("bob", 2)
-        return die() if in_it else original(self, *given)
-
-    setattr(StudyStrategy, "aggregate_train", aggregate)  # noqa: B010
+def in_bobs_part(strategy: Any, *_: Any) -> bool:
+    return (strategy._ctx.study.user, strategy._arm.state.round) == ("bob", 2)
 
 
 Bullet = Callable[[], None]
 BULLETS: dict[str, Bullet] = {  # wherever the hospitals are
-    "before sending": before_sending,
-    "before aggregating": before_aggregating,
-    "between aggregation and journal": between_aggregation_and_journal,
-    "between journal and checkpoint": between_journal_and_checkpoint,
-    "while the checkpoint is written": while_the_checkpoint_is_written,
-    "during evaluation": during_evaluation,
+    "before sending": lambda: killed_in(
+        Scripted, "ask", lambda _, asked, __: getattr(next(iter(asked.values())), "round", 0) == 3
+    ),
+    "before aggregating": lambda: killed_in(
+        Round, "answer", lambda self, _: self._started.round == 3
+    ),
+    "between aggregation and journal": lambda: killed_in(
+        Journal, "write", lambda _, record: record.round == 3
+    ),
+    "between journal and checkpoint": lambda: killed_in(
+        checkpoint, "save", lambda _, state: state.round == 3
+    ),
+    "while the checkpoint is written": lambda: killed_in(
+        Path, "replace", nth(3, lambda _, target: Path(target).suffix == ".safetensors")
+    ),
+    "during evaluation": lambda: killed_in(study_module, "evaluate", nth(1)),
     "before the report": before_the_report,
 }
 TRIAL_BULLETS: dict[str, Bullet] = {  # of a study that chooses its settings
     "in the first round of a trial": partial(in_trial_round, 1),
     "in a later trial": partial(in_trial_round, 10),
     "in another arm's trial": partial(in_trial_round, 23),
-    "between two trials": after_the_third_trial,
-    "before the choice is kept": before_the_choice_is_kept,
+    "between two trials": lambda: killed_in(FolderStore, "keep_fold", nth(3), after=True),
+    "before the choice is kept": lambda: killed_in(
+        FolderStore, "decide", lambda _, __, decisions: bool(decisions.choices)
+    ),
 }
 EVERY_BULLET: dict[str, Bullet] = {
     **BULLETS,
     **TRIAL_BULLETS,
-    "during an upload": during_an_upload,
-    "between two exchanges": between_two_exchanges,
-    "in bob's part": in_bobs_part,
+    # Introductions, two rounds, and the second upload of the first arm's third round.
+    "during an upload": lambda: killed_in(SiteSession, "_begin", nth(3 + 2 * 3 + 2)),
+    # Of round 2: only a round's later exchanges come this way.
+    "between two exchanges": lambda: killed_in(NetworkChannel, "ask", nth(2)),
+    "in bob's part": lambda: killed_in(StudyStrategy, "aggregate_train", in_bobs_part),
     "in b's trials": partial(in_trial_round, 8 * 4 + 6),
 }
 

@@ -1,54 +1,42 @@
 """A line between sites and coordinator that writes down every byte: for tests without TLS."""
 
 import contextlib
+import itertools
 import socket
 import threading
 from pathlib import Path
-from typing import Self
+
+from tests.support.connect_proxy import Between
 
 
-class TappedLine:
-    """Listens on a port of its own and passes everything on; use it as a context manager."""
+class TappedLine(Between):
+    """Passes everything on to the coordinator."""
 
     def __init__(self, onward: str, folder: Path) -> None:
         """`onward`: the coordinator's address; `folder`: a file for each direction of each call."""
-        host, _, port = onward.rpartition(":")
-        self._onward, self._folder = (host, int(port)), folder
+        super().__init__(onward)
+        self._folder, self._numbers = folder, itertools.count(1)
         folder.mkdir()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._open: list[socket.socket] = []
 
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for end in (self._listener, *self._open):
+    def __exit__(self, *given: object) -> None:
+        super().__exit__(*given)
+        for end in self._open:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
 
-    def _accept(self) -> None:
-        number = 0
-        while True:
-            try:
-                site, _ = self._listener.accept()
-            except OSError:  # closed
-                return
-            try:
-                coordinator = socket.create_connection(self._onward)
-            except OSError:  # it does not listen yet: the site tries again
-                site.close()
-                continue
-            self._open += [site, coordinator]
-            number += 1
-            for way, (source, sink) in {
-                "up": (site, coordinator),
-                "down": (coordinator, site),
-            }.items():
-                path = self._folder / f"{number}-{way}"
-                threading.Thread(target=_pass_on, args=(source, sink, path), daemon=True).start()
+    def _carry(self, client: socket.socket) -> None:
+        try:
+            coordinator = socket.create_connection(self._target)
+        except OSError:  # it does not listen yet: the site tries again
+            client.close()
+            return
+        self._open += [client, coordinator]
+        number = next(self._numbers)
+        up = (client, coordinator, self._folder / f"{number}-up")
+        threading.Thread(target=_pass_on, args=up, daemon=True).start()
+        _pass_on(coordinator, client, self._folder / f"{number}-down")
 
 
 def _pass_on(source: socket.socket, sink: socket.socket, path: Path) -> None:
