@@ -10,6 +10,7 @@ from rich.console import Console
 from erosion_common.rounds.events import (
     ArmStarted,
     HospitalDeclined,
+    HospitalLeft,
     RoundFinished,
     StudyBegunWithout,
 )
@@ -89,7 +90,8 @@ def test_slow_rounds_are_told_of_each() -> None:
     for number in range(1, 6):
         record = RoundRecord("fedavg", number, "done", "", {}, seconds=90.0)
         observer.notify(RoundFinished(record))
-    assert stream.getvalue().count("\n") == 5
+    observer.notify(HospitalLeft("alike"))
+    assert stream.getvalue().count("\n") == 6
     assert re.search("5 .* 1000", stream.getvalue())
 
 

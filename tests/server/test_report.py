@@ -398,9 +398,9 @@ def test_every_arm_that_is_worse_than_the_base_rate_is_named() -> None:
     finals = {arm: found.metrics for arm, found in result.arms.items()}
     assert result.base_rate is not None
 
-    def said(*worse: str, **keys: Any) -> str:
-        clearly = {"log_loss": 0.7, "intervals": {"log_loss": {"low": 0.67, "high": 0.73}}}
-        bad = {arm: clearly if arm in worse else {} for arm in finals}
+    def said(*worse: str, log_loss: float = 0.7, low: float = 0.67, **keys: Any) -> str:
+        figures = {"log_loss": log_loss, "intervals": {"log_loss": {"low": low, "high": 0.73}}}
+        bad = {arm: figures if arm in worse else {} for arm in finals}
         arms = {
             arm: FinalMetrics.model_validate({**found.model_dump(), **bad[arm]})
             for arm, found in finals.items()
@@ -420,6 +420,11 @@ def test_every_arm_that_is_worse_than_the_base_rate_is_named() -> None:
     assert named(of_another := said("fedavg")) == ["fedavg"]
     assert "WORSE" in of_another.split(". ")[-1]
     assert "class weights" in said("weight_erosion", shifted_by="class weights")
+    # Where the interval holds the base rate's .661, nothing is claimed.
+    unsure = said("local", log_loss=0.666, low=0.601, shifted_by="class weights")
+    assert "WORSE" not in unsure
+    assert "class weights" in unsure
+    assert re.search(r"local.* 0\.666 .*0\.601–0\.730", unsure)
 
 
 def test_a_model_that_ranks_the_wrong_way_round_asks_how_the_outcome_is_coded() -> None:
