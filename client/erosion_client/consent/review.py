@@ -3,6 +3,10 @@
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from erosion_client.consent.approvals import (
     decision_about,
@@ -23,7 +27,7 @@ from erosion_client.training.limits import (
 )
 from erosion_client.training.privacy import promised
 from erosion_common.algorithms import REGISTRY
-from erosion_common.algorithms.base import TRAIN
+from erosion_common.algorithms.base import ArmBase
 from erosion_common.errors import ModelError, Refusal
 from erosion_common.learning.installed import InstalledModel
 from erosion_common.rounds.selection import folds_of
@@ -37,6 +41,13 @@ _FIRST = ("user", "hospitals", "rounds", "arms", "training", "federation", "priv
           "selection", "model", "scaling", "seed", "task")  # fmt: skip
 _MANY_CATEGORIES = 20  # of a column
 _NONE = "(not there)"
+_TEXTS = Environment(
+    loader=FileSystemLoader(Path(__file__).parent),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    finalize=lambda value: str(value).replace("\n", "\ufffd"),
+)
 
 
 def review(site: Site, study: Study, records: Records) -> list[str]:
@@ -116,195 +127,73 @@ def _looking_alike(study: Study) -> Iterator[str]:
             yield f"  look alike  {kind}: {' and '.join(map(_column, group))}"
 
 
-def asked(site: Site, study: Study, records: Records) -> Iterator[str]:
-    """Yield the patients, the columns and the work."""
-    yield f"patients with {_inputs(study)}"
-    if names := _needed(study):  # two studies of other columns use sets that can be subtracted
-        yield f"and only those who lack no value of {', '.join(names)}"
-    is_user = site.name == study.user
-    arms = study.arms_asking(site.name, is_user=is_user)
-    each = "each of " if len(arms) > 1 else ""
-    which = f"{each}{_many_of(len(arms), 'arm')} ({', '.join(arms)})"
-    if arms:
-        yield f"local training in {_many_of(study.rounds, 'round')} for {which}"
-    else:
-        alone = (
-            "it only measures"
-            if site.name in study.only_measuring
-            else "its arms ask the user alone"
-        )
-        yield f"no local training: {alone}"
-    if study.leaves_one_out and arms:
-        yield (
-            "after that the rounds of one arm again for each other hospital, without that one, and"
-            " it measures the model (validation.leave_one_out)"
-        )
-    if study.validation is not None and not is_user:
-        refused = "" if site.limits.validation else ", which limits.validation = false refuses"
-        yield (
-            f"that the final model of {study.user} is measured on all of these patients, when the"
-            f" run ends or later (validation){refused}"
-        )
-    if trials := sum(num_trials(study, arm) for arm in arms):
-        yield (
-            f"before that {_many_of(trials, 'trial')} of {longest_arm(study)} rounds, to choose"
-            " settings"
-        )
-        yield "after the trials one candidate for each arm, and no other in the same run"
-    yield from _model(study)
-    training = study.training
-    amount = _many_of(training.steps or 0, "step")
-    if training.epochs:
-        amount = "1 pass" if training.epochs == 1 else f"{training.epochs:,} passes"
-    if site.name in study.hospitals and (is_user or study.privacy is None):
-        yield (
-            f"a round is {amount} of mini-batches of {training.batch_size} patients"
-            + (" in the file's order" if training.order == "sequential" else "")
-            + (", in arms that ask nobody else" if study.privacy is not None else "")
-        )
-    yield from promised(site, study, records)
-    if folds := len(folds_of(study)):
-        yield (
-            f"all of that {folds} times before, each time without one fold of the user's patients,"
-            " and the models then predict that fold"
-        )
-    if site.name == study.user and not folds:
-        declared = study.evaluation.split_column is not None
-        share = "those" if declared else f"{study.evaluation.test_share:.0%} of the patients"
-        yield f"{share} are set aside, and the models are measured on them"
+def asked(site: Site, study: Study, records: Records) -> list[str]:
+    """Return the patients, the columns and the work."""
+    arms = study.arms_asking(site.name, is_user=site.name == study.user)
+    return _lines(
+        "asked.j2",
+        site,
+        study,
+        arms=arms,
+        inputs=_inputs(study),
+        needed=_needed(study),  # two studies of other columns use sets that can be subtracted
+        trials=sum(num_trials(study, arm) for arm in arms),
+        longest=longest_arm(study),
+        is_installed=isinstance(study.model, InstalledModel),
+        promised=promised(site, study, records),
+    )
 
 
-def leaving(site: Site, study: Study) -> Iterator[str]:
-    """Yield every kind of figure that is sent, and how often; masked or in the clear."""
+def leaving(site: Site, study: Study) -> list[str]:
+    """Return every kind of figure that is sent, and how often; masked or in the clear."""
+    is_user, model, task = site.name == study.user, study.model, study.task
     dim, number = _num_parameters(site, study)
-    cell, is_user = site.limits.min_cell, site.name == study.user
-    is_private = study.privacy is not None and not is_user
-    is_masked = study.federation.sealed and not is_user
-    yield (
-        f"no figure, and no update as a whole, about fewer than {cell} patients (limits.min_cell);"
-        " counts and figures of columns are rounded by that"
-    )
-    yield (
-        "in the clear, as all but what is said to be masked or sealed: the coordinator reads it"
-        if is_masked
-        else "in the clear, all of it: the coordinator reads each of this hospital's updates"
-    )
-    samples, model = "patients" if study.privacy is not None else "rows or images", study.model
-    shape = ""
-    if not model.has_free_shapes or model.pretrained is not None or model.frozen:
-        shape = ", and how large its model is, with a hash of its layers' shapes"
-    yield f"once: the number of training {samples}, and this program's version{shape}"
-    described = "patients by what the study predicts"
-    if isinstance(study.task, TabularTask):
-        described = (
-            "patients and rows; of each column patients with and without a value, mean, deviation,"
-            " quantiles, and patients by category; of the outcome the same"
-        )
-    if not is_private:  # also given to `erosion describe`
-        yield f"before training, for a comparison with the others: {described}, rounded"
-    if study.sends_sums(site.name):
-        columns = study.task.input_shape[0]
-        subject = "the pooled" if study.scaling == "federated" else "this hospital's"
-        yield f"once: rounded sums, for {subject} means and deviations of {columns} columns"
-    for name, arm in study.arms.items():
-        if name not in study.arms_asking(site.name, is_user=is_user):
-            continue
-        more = sum(arm.attachment_sizes(dim).values())
-        own = arm.own_attachments(len(study.hospitals)) if is_user else {}
-        most = more + sum(terms.most_values for terms in own.values())
-        further = f"{'up to ' if most > more else ''}{_many_of(most, 'further number')}"
-        if is_masked:
-            yield from _masked(site, name, number, "with noise, " if is_private else "")
-            yield from _disclosed_of_masked(study, name, f", {further}" if most else "", dim)
-        else:
-            further = f" and {further}" if most else ""
-            noise = ", with noise" if is_private else ""
-            yield f"{name}: in every round that asks it, a model update of {number}{further}{noise}"
-        if arm.discloses:
-            yield f"{name}: {arm.discloses}"
-        if study.reports_steps and arm.compares_steps:
-            yield f"{name}: how many mini-batches each of its rounds took"
-        if steps := [step for step in arm.site_steps() if step != TRAIN]:
-            yield f"{name}: what the steps {', '.join(steps)} of its rounds ask for in addition"
-    if (outputs := study.task.num_outputs) > 2 and not (is_private or is_masked):
-        yield (
-            f"each update has a part for each of {outputs} classes or intervals of time, which can"
-            f" be of a few patients, or of one (limits.min_class = {site.limits.min_class})"
-        )
-    if is_user:
-        yield from _as_user(study, cell)
-    elif study.validation is not None and site.limits.validation:
-        yield (
-            "at the end, or later: how well the final model ranks the patients here, and whether"
-            " its predictions come true: figures over all of them with intervals, to three digits,"
-            f" only with {cell} patients or more of each class, or with the event and without"
-        )
-    if folds := len(folds_of(study)):
-        yield f"all of this {folds} more times, once for each fold of the user's patients"
-    yield (
-        "with every answer: what it answers, how long it took and the hash of this site's log; with"
-        " an update how many samples it saw; with a refusal why, and the limits concerned"
-    )
-    yield "never: a patient's row, an image, a date, a name or an identifier"
-
-
-def _masked(site: Site, arm: str, number: str, noise: str) -> Iterator[str]:
-    """Yield what leaves of a peer's update in a sealed round."""
-    fewest, share = site.limits.min_summed, site.limits.largest_share
-    yield (
-        f"{arm}: under masks, in every round that asks it, a model update of {number}, {noise}times"
-        f" its weight: nobody reads it, and the coordinator the sum of {fewest + 1} hospitals' or"
-        " more (limits.min_summed + 1)"
-    )
-    yield (
-        f"{arm}: with the help of one hospital in the sum, the coordinator reads the sum of"
-        f" {fewest} others' or more, none with above {share:g} of it (limits.largest_share); with"
-        f" that of {fewest} it may read this hospital's update"
+    asking = study.arms_asking(site.name, is_user=is_user)
+    arms = [
+        (name, arm, _further(study, arm, dim, is_user=is_user))
+        for name, arm in study.arms.items()
+        if name in asking
+    ]
+    layout, is_table = study.build_context.layout, isinstance(task, TabularTask)
+    return _lines(
+        "leaving.j2",
+        site,
+        study,
+        arms=arms,
+        dim=dim,  # 0: not known
+        number=number,
+        needs_lengths=lambda arm: arm.sealed_measure(layout).needs_lengths,
+        is_private=study.privacy is not None and not is_user,
+        is_masked=study.federation.sealed and not is_user,
+        is_table=is_table,
+        shows_model=not model.has_free_shapes or model.pretrained is not None or model.frozen,
+        asks_nobody=all(arm.user_only for arm in study.arms.values()),
+        stands_in=is_table and stands_in(task, scaled=study.scaling != "none"),
+        has_finish=any(arm.finish != "none" for arm in study.arms.values()),
     )
 
 
-def _disclosed_of_masked(study: Study, arm: str, further: str, dim: int) -> Iterator[str]:
-    """Yield what a sealed round discloses of a masked update. `dim` 0: size not known."""
-    lengths = ""
-    if not dim:
-        lengths = ", two lengths of the update where the method needs them"
-    elif study.arms[arm].sealed_measure(study.build_context.layout).needs_lengths:
-        lengths = ", two lengths of the update"
-    yield (
-        f"{arm}: sealed for the coordinator, which reads it: in every such round how far that"
-        " update is from the user's"
+def _lines(template: str, site: Site, study: Study, **values: Any) -> list[str]:
+    """Return the template's bullets; a value of the study stays within its own."""
+    text = _TEXTS.get_template(template).render(
+        site=site,
+        study=study,
+        is_user=site.name == study.user,
+        folds=len(folds_of(study)),
+        many=_many_of,
+        **values,
     )
-    yield (
-        f"{arm}: in the clear, in every such round: public keys, signatures and shares of masks'"
-        " secrets, this hospital's rules for a sum (limits.min_summed, largest_share and"
-        f" summed_with){lengths}{further}"
-    )
+    bullets = text.removeprefix("- ").rstrip("\n").split("\n- ")
+    return [re.sub(r"\n *", " ", bullet) for bullet in bullets]
 
 
-def _as_user(study: Study, cell: int) -> Iterator[str]:
-    """Yield what the user's hospital sends its coordinator besides its updates."""
-    yield "as the user: the models' figures on the test patients, every round and at the end"
-    yield (
-        "as the user: at the end the comparison of two arms, how many test patients there are, and"
-        f" how many by class where these are {cell} or more"
-    )
-    if not study.federation.sealed and not all(arm.user_only for arm in study.arms.values()):
-        yield "as the user: in every round its mean loss on the training patients"
-    if isinstance(study.task, TabularTask):
-        yield "as the user: at the end which column predicts best alone, and how well"
-        is_scaled = study.scaling != "none"
-        if is_scaled:
-            yield (
-                "as the user: at the end the means and deviations by which its columns are scaled,"
-                " rounded"
-            )
-        if stands_in(study.task, scaled=is_scaled):
-            yield "as the user: at the end what stands for missing values here, rounded"
-    finished = any(arm.finish != "none" for arm in study.arms.values())
-    layers = " (with the last layers that the finish fitted here)" if finished else ""
-    yield f"as the user: its personal model{layers}, to its coordinator"
-    if study.validation is not None:
-        yield "as the user: its final model, to every other hospital, which measures it"
+def _further(study: Study, arm: ArmBase, dim: int, *, is_user: bool) -> str:
+    """Return how many numbers the arm sends in addition to an update."""
+    more = sum(arm.attachment_sizes(dim).values())
+    own = arm.own_attachments(len(study.hospitals)) if is_user else {}
+    most = more + sum(terms.most_values for terms in own.values())
+    up_to = "up to " if most > more else ""
+    return f"{up_to}{_many_of(most, 'further number')}" if most else ""
 
 
 def _how_often(site: Site, study: Study) -> list[str]:
@@ -316,25 +205,6 @@ def _how_often(site: Site, study: Study) -> list[str]:
         others = f"the {users - 1} other hospitals as the user (limits.as_user = false)"
         return [f"all of it once for each of {others}"]
     return [f"all of it at most once for each of the {users} hospitals as the user"]
-
-
-def _model(study: Study) -> Iterator[str]:
-    """Yield installed code that trains, and the file that the model starts from."""
-    model = study.model
-    if isinstance(model, InstalledModel):
-        yield (
-            f"training by code that is installed here: the entry point {model.entry_point!r}, in a"
-            f" package with the SHA-256 {model.sha256}"
-        )
-    if model.pretrained is not None:
-        yield (
-            f"a model that starts from the file {model.pretrained.file} with the SHA-256"
-            f" {model.pretrained.sha256}"
-        )
-    if model.frozen:
-        yield f"the parameters {', '.join(model.frozen)} stay as they are and never leave"
-    if study.training.augmentation is not None:
-        yield "images changed at random while the model is trained (training.augmentation)"
 
 
 def _num_parameters(site: Site, study: Study) -> tuple[int, str]:
@@ -377,9 +247,9 @@ def _needed(study: Study) -> list[str]:
     return [_column(column.name) for column in (*features, *outcomes)]
 
 
-def _many_of(number: int, what: str) -> str:
+def _many_of(number: int, one: str, several: str = "") -> str:
     """Return the number with a plural: "1 round", "1,024 rounds"."""
-    return f"{number:,} {what}{'s' * (number != 1)}"
+    return f"{number:,} {one if number == 1 else several or one + 's'}"
 
 
 def _column(name: str) -> str:

@@ -6,28 +6,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, get_args
 
-from erosion_client.records.private_database import PrivateDatabase
+from erosion_client.records.private_database import Table
 
 MOST_PENDING = 100  # studies that wait for a person; beyond, a new one is refused and not kept
 
 State = Literal["pending", "approved", "declined"]
 
-STUDY_TABLES = """
-create table studies (
-  digest text primary key,
-  name text not null,
-  content text not null,
-  coordinator text not null,
-  asked text not null
-);
-create table decisions (
-  digest text not null,
-  state text not null,
-  decided_by text not null,
-  decided text not null
-);
-create index decisions_of_studies on decisions (digest);
-"""
 
 _LATEST = """
 select s.digest, s.name, s.content, s.coordinator, s.asked,
@@ -51,12 +35,8 @@ class StudyEntry:
     decided: str  # when, UTC; empty while nobody has said anything
 
 
-class StudyTable:
+class StudyTable(Table):
     """Studies and decisions in a hospital's records."""
-
-    def __init__(self, file: PrivateDatabase) -> None:
-        """Read and write `file`, which has STUDY_TABLES."""
-        self._file = file
 
     def get(self, digest: str) -> StudyEntry | None:
         """Return the entry of one study."""
@@ -120,70 +100,6 @@ def now() -> str:
 
 FINAL_FIGURES = "evaluate"  # the step of an answer with the final figures
 
-ANSWER_TABLES = """
-create table answers (
-  coordinator text not null,
-  dataset text not null,
-  run text not null,
-  variant text not null,
-  arm text not null,
-  round integer not null,
-  step text not null,
-  study text not null,
-  is_fold integer not null,
-  question text,
-  answered text not null,
-  primary key (coordinator, dataset, run, variant, arm, round, step)
-);
-create index recovered on answers (variant) where question is null;
-create table used (
-  coordinator text not null,
-  dataset text not null,
-  study text not null,
-  run text not null,
-  rounds integer not null,
-  evaluations integer not null,
-  primary key (coordinator, dataset, study, run)
-);
-create trigger count_answer after insert on answers begin
-  insert into used values (
-    new.coordinator, new.dataset, new.study, new.run,
-    (new.round > 0 or new.is_fold) and 1 = (
-      select count(*) from answers where coordinator = new.coordinator and dataset = new.dataset
-      and run = new.run and variant = new.variant and arm = new.arm and round = new.round
-    ),
-    new.round = 0 and not new.is_fold
-  ) on conflict do update set
-    rounds = rounds + excluded.rounds, evaluations = evaluations + excluded.evaluations;
-end;
-create table contracts (
-  coordinator text not null,
-  dataset text not null,
-  column_name text not null,
-  contract text not null,
-  held text not null,
-  primary key (coordinator, dataset, column_name, contract)
-);
-create table chosen (
-  coordinator text not null,
-  dataset text not null,
-  study text not null,
-  run text not null,
-  user text not null,
-  variant text not null,
-  primary key (coordinator, dataset, study, run, user)
-);
-create table kept_since (
-  coordinator text not null,
-  dataset text not null,
-  variant text not null,
-  run text not null,
-  arm text not null,
-  round integer not null,
-  exchange integer not null,
-  primary key (coordinator, dataset, variant, run, arm)
-);
-"""
 
 _THIS = (
     "coordinator = ? and dataset = ? and run = ? and variant = ? and arm = ? and round = ?"
@@ -222,12 +138,8 @@ class Used:
     evaluations: int
 
 
-class AnswerTable:
+class AnswerTable(Table):
     """Answers, column contracts and choices in a hospital's records."""
-
-    def __init__(self, file: PrivateDatabase) -> None:
-        """Read and write `file`, which has ANSWER_TABLES."""
-        self._file = file
 
     def note(self, key: Key, answer: Answer, question: str) -> bool:
         """Note durably that `answer` is given to the question of this hash.
@@ -236,35 +148,26 @@ class AnswerTable:
         """
         self._file.execute(
             "insert or ignore into answers values (?,?,?,?,?,?,?,?,?,?,?)",
-            (
-                *(*key, *answer.key),
-                *(answer.study, answer.is_fold, question, now()),
-            ),
+            (*key, *answer.key, answer.study, answer.is_fold, question, now()),
         )
         return self.question(key, answer) == question
 
     def question(self, key: Key, answer: Answer) -> str | None:
         """Return the hash of the question that `answer` was given to; None: not given, or lost."""
-        found = self._file.execute(
-            f"select question from answers where {_THIS}", (*key, *answer.key)
-        )
+        asked = f"select question from answers where {_THIS}"
+        found = self._file.execute(asked, (*key, *answer.key))
         return found[0][0] if found else None
 
     def is_recovered(self, key: Key, answer: Answer) -> bool:
         """Return whether the log alone has the answer, so that its question is not known."""
-        return bool(
-            self._file.execute(
-                f"select 1 from answers where question is null and {_THIS}",
-                (*key, *answer.key),
-            )
-        )
+        lost = f"select 1 from answers where question is null and {_THIS}"
+        return bool(self._file.execute(lost, (*key, *answer.key)))
 
     def steps(self, key: Key, answer: Answer) -> list[str]:
         """Return the steps answered in `answer`'s round."""
+        which = _THIS.removesuffix(" and step = ?")
         rows = self._file.execute(
-            "select step from answers where coordinator = ? and dataset = ? and run = ?"
-            " and variant = ? and arm = ? and round = ? order by step",
-            (*key, *answer.key[:-1]),
+            f"select step from answers where {which} order by step", (*key, *answer.key[:-1])
         )
         return [str(step) for (step,) in rows]
 
@@ -279,9 +182,8 @@ class AnswerTable:
         """Count recovered answers of a variant as the approved study's."""
         which = "variant = ? and question is null and study != ?"
         with self._file.transaction():
-            if not self._file.execute(
-                f"select 1 from answers where {which} limit 1", (variant, study)
-            ):
+            known = f"select 1 from answers where {which} limit 1"
+            if not self._file.execute(known, (variant, study)):
                 return
             self._file.execute(
                 f"update answers set study = ? where {which}", (study, variant, study)
@@ -297,12 +199,7 @@ class AnswerTable:
 
     def keys(self) -> set[tuple[str, str, str, int, str]]:
         """Return the keys of all answers, to every coordinator."""
-        return {
-            (run, variant, arm, round_, step)
-            for run, variant, arm, round_, step in self._file.execute(
-                "select run, variant, arm, round, step from answers"
-            )
-        }
+        return {*self._file.execute("select run, variant, arm, round, step from answers")}
 
     def choose(self, key: Key, answer: Answer, user: str) -> bool:
         """Note durably that a run has the settings of `answer`'s variant for this user.
@@ -320,14 +217,7 @@ class AnswerTable:
         )
         return bool(known == answer.variant)
 
-    def note_kept(
-        self,
-        key: Key,
-        variant: str,
-        run: str,
-        arm: str,
-        since: tuple[int, int],
-    ) -> None:
+    def note_kept(self, key: Key, variant: str, run: str, arm: str, since: tuple[int, int]) -> None:
         """Note durably that the site keeps state of an arm since that (round, exchange)."""
         known = self.kept_since(key, variant, run, arm)
         if known is None or since < known:
@@ -343,7 +233,7 @@ class AnswerTable:
             " and variant = ? and run = ? and arm = ?",
             (*key, variant, run, arm),
         )
-        return (int(found[0][0]), int(found[0][1])) if found else None
+        return found[0] if found else None
 
     def hold(self, key: Key, contracts: Mapping[str, str], most: int) -> str | None:
         """Note durably that columns are checked by these contracts, by name.
@@ -373,7 +263,7 @@ class AnswerTable:
             " group by column_name order by count(*) desc, column_name limit 1",
             key,
         )
-        return (str(rows[0][0]), int(rows[0][1])) if rows else ("", 0)
+        return rows[0] if rows else ("", 0)
 
     def runs(self, key: Key, study: str) -> list[str]:
         """Return the runs of one study that were answered."""
@@ -394,8 +284,7 @@ class AnswerTable:
 
     def pairs(self) -> list[tuple[str, str]]:
         """Return every coordinator with every data set that it received answers about."""
-        rows = self._file.execute("select distinct coordinator, dataset from used order by 1, 2")
-        return [(str(coordinator), str(dataset)) for coordinator, dataset in rows]
+        return self._file.execute("select distinct coordinator, dataset from used order by 1, 2")
 
 
 def place(step: str, exchange: int) -> str:

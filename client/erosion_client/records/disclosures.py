@@ -22,24 +22,8 @@ from erosion_client.disclosure.patient_sets import (
     num_differing,
     sketch_of,
 )
-from erosion_client.records.private_database import PrivateDatabase
+from erosion_client.records.private_database import Table
 from erosion_common.errors import Refusal, SiteError
-
-DISCLOSURE_TABLES = """
-create table disclosures (
-  number integer primary key,
-  kind text not null,
-  label text not null,
-  sketch blob not null,
-  figures text not null
-);
-create table cohorts (
-  number integer primary key,
-  hashes blob not null,
-  whole_rows blob not null,
-  patients blob not null
-);
-"""
 
 _Told = tuple[list[str], NDArray[np.uint64], list[str]]  # labels, sketches (k, BUCKETS), figures
 
@@ -66,13 +50,8 @@ def _nearest(sketch: Sketch, label: str, told: _Told, cell: int) -> _Near | None
     return _Near(figures[place], bool(apart[place] == 0))
 
 
-class DisclosureTable:
+class DisclosureTable(Table):
     """Disclosures, and their patients. Raises SiteError."""
-
-    def __init__(self, file: PrivateDatabase) -> None:
-        """Read and write `file`, which has DISCLOSURE_TABLES."""
-        self._file = file
-        self.transaction = file.transaction
 
     def is_nearly_disclosed(
         self, kinds: Mapping[str, Hashes], label: str, cell: int, *, is_noted: bool

@@ -6,32 +6,8 @@ from dataclasses import astuple, dataclass
 from typing import NamedTuple
 
 from erosion_client.records.answers import now
-from erosion_client.records.private_database import PrivateDatabase
+from erosion_client.records.private_database import Table
 from erosion_common.errors import Refusal, RunOver
-
-LEDGER_TABLES = """
-create table releases (
-  dataset text not null,
-  study text not null,
-  run text not null,
-  arm text not null,
-  round integer not null,
-  strength real not null,
-  reply text not null,
-  released text not null,
-  primary key (dataset, study, run, arm, round)
-);
-create table update_uses (what blob primary key, use blob);
-create table sealed_answers (
-  study text not null,
-  run text not null,
-  round integer not null,
-  step text not null,
-  given integer not null default 0,
-  in_log integer not null default 0,
-  primary key (study, run, round, step)
-);
-"""
 
 _RECOVERED = "known from the log alone"  # not the hash of any reply
 
@@ -57,17 +33,13 @@ class Spent:
     by_run: float
 
 
-class PrivacyTable:
+class PrivacyTable(Table):
     """Updates with noise in a hospital's records; a patient's loss counts all coordinators.
 
     An update is paid for before it leaves. A repeated request is free, but its update must be the
     same: other noise on the same sum, or the same noise on another one, discloses more than was
     paid for.
     """
-
-    def __init__(self, file: PrivateDatabase) -> None:
-        """Read and write `file`, which has LEDGER_TABLES."""
-        self._file = file
 
     def reply_of(self, release: Release) -> str | None:
         """Return the hash of the reply that left for it; None where none did."""
@@ -113,13 +85,8 @@ class RoundPlace(NamedTuple):
     round: int
 
 
-class SumTable:
+class SumTable(Table):
     """The sealed sums that updates were in, on the disk before an answer leaves."""
-
-    def __init__(self, file: PrivateDatabase) -> None:
-        """Read and write `file`, which has LEDGER_TABLES."""
-        self._file = file
-        self.transaction = file.transaction
 
     def commit(self, what: bytes, use: bytes, why_not: str) -> None:
         """Note the use of `what`; Refusal with `why_not` where it was used for something else."""

@@ -156,6 +156,14 @@ class PrivateDatabase:
         )
 
 
+class Table:
+    """What reads and writes some of a file's tables. Raises SiteError."""
+
+    def __init__(self, file: PrivateDatabase) -> None:
+        """`file` is made with these tables."""
+        self._file, self.transaction = file, file.transaction
+
+
 def _make(path: Path, tables: str, version: int) -> None:
     """Create the file complete from the start, also where two programs do."""
     with (

@@ -10,9 +10,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from erosion_client.records.answers import ANSWER_TABLES, STUDY_TABLES, AnswerTable, StudyTable
-from erosion_client.records.disclosures import DISCLOSURE_TABLES, DisclosureTable
-from erosion_client.records.ledgers import LEDGER_TABLES, PrivacyTable, SumTable
+from erosion_client.records.answers import AnswerTable, StudyTable
+from erosion_client.records.disclosures import DisclosureTable
+from erosion_client.records.ledgers import PrivacyTable, SumTable
 from erosion_client.records.private_database import PrivateDatabase
 from erosion_common.errors import SiteError
 
@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 VERSION = 1
 FILE_NAME = "records.sqlite"
 
-_OWN_TABLES = """
-create table owner (hospital text not null, secret text);
-create table log_read (log text primary key, line integer not null);
-"""
-_TABLES = _OWN_TABLES + STUDY_TABLES + ANSWER_TABLES + DISCLOSURE_TABLES + LEDGER_TABLES
+TABLES = Path(__file__).with_name("records.sql")
 
 
 class Records:
@@ -38,7 +34,7 @@ class Records:
         name = hospital.replace("'", "''")
         self._file = PrivateDatabase(
             self.path,
-            f"{_TABLES} insert into owner values ('{name}', null);",
+            f"{TABLES.read_text()} insert into owner values ('{name}', null);",
             version=VERSION,
             holds="what this site approved, answered and disclosed, and its budgets",
             without="Nothing is answered without it.",
