@@ -87,12 +87,10 @@ class CoordinatorAddress(Settings):
     def beside(self, folder: Path) -> Self:
         """Return the same with paths that are relative to `folder`."""
         files = {
-            "root_certificate": self.root_certificate,
-            "certificate": self.certificate,
-            "private_key": self.private_key,
+            key: getattr(self, key) for key in ("root_certificate", "certificate", "private_key")
         }
         return self.model_copy(
-            update={k: path and folder / path.expanduser() for k, path in files.items()}
+            update={key: path and _path_beside(folder, path) for key, path in files.items()}
         )
 
 
@@ -113,28 +111,26 @@ class Limits(Settings):
         default=1,
         ge=1,
         description="Training patients that each class must have here, unless it has none; in a "
-        "survival study each interval of time in which a follow-up ends, those with the event "
-        "and those without apart. An update has a part for each of them, and a patient who is "
-        "alone in one can be read from it, so a study that asks for updates without noise is "
-        "declined otherwise: in sealed rounds, too, because the other hospitals may have nobody "
-        "there. Counted are all who are trained on, also where a fold is held out; a round of a "
-        "few `steps` may see fewer of a class, and so may a method that trains on a part of the "
-        "patients. A refusal discloses that there is such a class. 1: no such rule.",
+        "survival study each interval of time in which a follow-up ends, with the event and "
+        "without. A patient who is alone in one can be read from an update without noise, also "
+        "from a sealed one where the other hospitals have nobody there; such a study is declined. "
+        "Counted are all who are trained on, also where a fold is held out: a round of a few "
+        "`steps`, or a method that trains on a part, may see fewer. A refusal discloses that "
+        "there is such a class. 1: no such rule.",
     )
     min_local_steps: int = Field(
         default=2,
         ge=1,
-        description="Mini-batches that a round must have here, at least, in each local training: "
-        "where a method trains on a part of the patients (a half, or without those held out), on "
-        "that part. One step is one gradient, and a gradient of few patients can be turned back "
-        "into them.",
+        description="Mini-batches that a round must have here, at least, also where a method "
+        "trains on a part of the patients. One step is one gradient, and a gradient of few "
+        "patients can be turned back into them.",
     )
     min_batch_size: int = Field(
         default=2,
         ge=1,
-        description="Rows or images that a mini-batch must have, at least. Where the last one of "
-        "a pass has fewer, it shares those of the one before, or is one with it. A study is "
-        "declined where there are fewer to train on, or in a part that a method trains on.",
+        description="Rows or images that a mini-batch must have, at least, and a study or a "
+        "method's part of the patients in all. Where the last batch of a pass has fewer, it "
+        "shares those of the one before, or is one with it.",
     )
     max_rounds: int | None = Field(
         default=None,
@@ -187,8 +183,7 @@ class Limits(Settings):
         gt=0,
         description="The most that one study may cost each patient here, over all its runs: "
         "epsilon of differential privacy. Every study without that promise is then declined, and "
-        "so is every study that makes this hospital the user. Left out: studies with and without "
-        "it are accepted.",
+        "every study that makes this hospital the user. Left out: both are accepted.",
     )
     delta: float = Field(
         default=1e-5,
@@ -200,19 +195,18 @@ class Limits(Settings):
     sealed_only: bool = Field(
         default=False,
         description="Whether studies whose rounds are not sealed are refused. In a sealed one "
-        "the updates leave under masks; counts, the distance and single numbers that the method "
-        "needs leave in the clear, and so do figures of columns (`erosion describe`). A sealed "
-        "study that makes this hospital the user is not refused, although its own updates then "
-        "go to its coordinator in the clear; `as_user = false` refuses that.",
+        "the updates leave under masks; counts, the distance, single numbers that the method "
+        "needs and figures of columns (`erosion describe`) leave in the clear. As the user, a "
+        "hospital's own updates do, too; `as_user = false` refuses that.",
     )
     min_summed: int = Field(
         default=3,
         ge=3,
         le=65_536,
-        description="Hospitals that remain in a sealed sum when any one of them, which may "
-        "help the coordinator, has subtracted its own update; this one included. Counted are "
-        "those with a tenth of the largest weight or more, so a sum has one more than this. With "
-        "k helpers `min_summed` + 1 - k remain.",
+        description="Hospitals, this one included, that remain in a sealed sum when any one has "
+        "subtracted its own update to help the coordinator: so a sum has one more. Counted are "
+        "those with a tenth of the largest weight or more. With k helpers `min_summed` + 1 - k "
+        "remain.",
     )
     largest_share: float = Field(
         default=0.5,
@@ -225,21 +219,19 @@ class Limits(Settings):
     summed_with: tuple[Name, ...] = Field(
         default=(),
         description="Hospitals that people here know: `min_summed` and `largest_share` are then "
-        "kept among these and this one, because a coordinator can subtract what it knows of a "
-        "sum, such as the updates of hospitals that it enrolled itself. The other hospitals of a "
-        "sum receive this list, and keep the rule where this one cannot. In "
-        "rounds of which more than about a third are not among these it takes no part, because "
-        "they would hold enough of its secrets to remove its masks. Left out: every "
-        "hospital with a key in `peers.pem` counts.",
+        "kept among these and this one, because a coordinator can subtract the updates of "
+        "hospitals that it enrolled itself. The others of a sum receive this list, and keep the "
+        "rule where this one cannot. Where more than about a third of a round are not among these "
+        "it takes no part: they could remove its masks. Left out: every hospital with a key in "
+        "`peers.pem` counts.",
     )
     largest_round: float = Field(
         default=1.0,
         gt=0,
         le=1,
         description="Share of its training patients that one sealed round without `[privacy]` "
-        "may go over, at most a patient for each row or image of its mini-batches (of both "
-        "halves, where a method trains on two). The larger it is, the more alike its updates "
-        "are, and the more two sums with and without it disclose.",
+        "may go over. The larger it is, the more alike its updates are, and the more two sums "
+        "with and without it disclose.",
     )
 
 
@@ -264,13 +256,13 @@ class Approval(Settings):
     automatic: Literal["never", "within_limits"] = Field(
         default="never",
         description='`"never"`: a person approves every study (`erosion review`). '
-        '`"within_limits"`: every study that the limits allow is approved automatically; for a '
-        "testbed, or where a contract says so.",
+        '`"within_limits"`: every study that the limits allow is approved; for a testbed, or '
+        "where a contract says so.",
     )
     people: Literal[1, 2] = Field(
         default=1,
-        description="How many people approve a study. With 2 these are people who logged in by two "
-        "accounts of the operating system, which are recorded; one alone can decline.",
+        description="How many people approve a study. Two log in by different accounts of the "
+        "operating system, which are recorded; one alone can decline.",
     )
 
     @model_validator(mode="after")
@@ -313,8 +305,7 @@ class Budget(Settings):
         default=4,
         ge=1,
         description="Different ranges, categories or policies of one column that are compared "
-        "with the data for one coordinator. Each comparison answers yes or no about the patient "
-        "with the largest value.",
+        "with the data for one coordinator: each discloses whether the largest value fits.",
     )
     epsilon: float | None = Field(
         default=None,
@@ -332,9 +323,8 @@ class Log(Settings):
         default=3650,
         ge=LEAST_KEEP_DAYS,
         le=36_500,
-        description="Days that a full file is kept, at least. It is removed only once another "
-        "file, begun that many days after its last line, is full, too; so a clock that is ahead "
-        "for a while removes nothing.",
+        description="Days that a full file is kept, at least: until another one, begun that many "
+        "days after its last line, is full, too.",
     )
     file_megabytes: int = Field(default=16, ge=1, le=1024, description="Then another is begun.")
 
@@ -349,23 +339,19 @@ class Compute(Settings):
     state: Path | None = Field(
         default=None,
         description="Folder for what methods keep here between rounds, for approvals and "
-        "budgets, and for the held-out predictions of the runs that it is the user of. A "
-        "method's state is one file for each arm: of the run under way those of its present fold "
-        "or trial, of all others together the hundred that were written last. Left out: where "
-        "another kit of this hospital keeps them for the same data, or else `state` in the "
+        "budgets, and for the held-out predictions of the runs that it is the user of. Left out: "
+        "where another kit of this hospital keeps them for the same data, or else `state` in the "
         "folder of the site file.",
     )
     account: HospitalName | None = Field(
         default=None,
-        description="Name under which approvals, budgets and privacy of these data are kept. Write "
-        "it where another federation knows this hospital by another name, so that both count "
-        "together. Left out: `name`.",
+        description="Name under which approvals and budgets of these data are kept. Write it where "
+        "another federation has another name for this hospital. Left out: `name`.",
     )
     public_order: bool = Field(
         default=False,
-        description="Whether local randomness does without this site's secret, so that anybody "
-        "who knows the study can repeat it, and mini-batches come in the file's order where a "
-        "study asks for that. It is for a testbed with repeatable runs.",
+        description="Whether local randomness does without this site's secret, and mini-batches "
+        "come in the file's order where a study asks for that: for repeatable testbeds.",
     )
     weights: Path | None = Field(
         default=None, description='Folder with the files that models start from; None: "weights".'
@@ -375,16 +361,40 @@ class Compute(Settings):
 AppConfig = dict[str, str | int | float | bool]
 
 
-class Site(Settings):
-    """One hospital. See `erosion schema site` for the same as a JSON schema."""
+class AppSite(Settings):
+    """The part of a site file for connecting an app and for installing keys."""
 
     name: HospitalName = Field(description="The hospital's name in studies.")
+    coordinator: CoordinatorAddress = Field(
+        description="The coordinator's address, and the keys for it."
+    )
+    records: Path | None = Field(
+        default=None,
+        description="Folder for the log of what was sent, and the status. Left out: "
+        "`records/NAME` in the folder of the site file.",
+    )
+    log: Log = Field(default=Log(), description="How the log of what was sent is kept.")
+    sealed: Sealed = Field(
+        default=Sealed(), description="What a site needs for sealed rounds besides its own key."
+    )
+    app: AppConfig = Field(
+        default_factory=dict,
+        description="What an app that is served in place of this program finds in its "
+        "`context.node_config`; see [Flower](flower.md#over-our-link).",
+    )
+
+    @property
+    def records_folder(self) -> Path:
+        """The folder of the log of what was sent, and of the status."""
+        return self.records or Path("records") / self.name
+
+
+class Site(AppSite):
+    """One hospital. See `erosion schema site` for the same as a JSON schema."""
+
     data: AnySource = Field(
         description="Where the patients are, and how the hospital's own words map to the study's. "
         "Without `source` its kind is judged by `path` or `url`."
-    )
-    coordinator: CoordinatorAddress = Field(
-        description="The coordinator's address, and the keys for it."
     )
     limits: Limits = Field(
         default=Limits(),
@@ -398,22 +408,8 @@ class Site(Settings):
         default=Budget(),
         description="How much of this hospital's data may be used up; kept on its disk, for good.",
     )
-    log: Log = Field(default=Log(), description="How the log of what was sent is kept.")
-    records: Path | None = Field(
-        default=None,
-        description="Folder for the log of what was sent, and the status. Left out: "
-        "`records/NAME` in the folder of the site file.",
-    )
     compute: Compute = Field(
         default=Compute(), description="What training may use of this machine."
-    )
-    sealed: Sealed = Field(
-        default=Sealed(), description="What a site needs for sealed rounds besides its own key."
-    )
-    app: AppConfig = Field(
-        default_factory=dict,
-        description="What an app that is served in place of this program finds in its "
-        "`context.node_config`; see [Flower](flower.md#over-our-link).",
     )
 
     @property
@@ -430,27 +426,6 @@ class Site(Settings):
     def consent_folder(self) -> Path:
         """The folder of approvals and budgets, and of the state of methods."""
         return (self.compute.state or Path("state")) / self.account
-
-    @property
-    def records_folder(self) -> Path:
-        """The folder of the log of what was sent, and of the status."""
-        return self.records or Path("records") / self.name
-
-
-class AppSite(Settings):
-    """The part of a site file for connecting an app and for installing keys; see `Site`."""
-
-    name: HospitalName
-    coordinator: CoordinatorAddress
-    log: Log = Log()
-    records: Path | None = None
-    sealed: Sealed = Sealed()
-    app: AppConfig = Field(default_factory=dict)  # its `context.node_config`, with "name"
-
-    @property
-    def records_folder(self) -> Path:
-        """The folder of the log of what was sent, and of the status."""
-        return self.records or Path("records") / self.name
 
 
 def load_site(path: Path) -> Site:
@@ -490,20 +465,15 @@ def _homes_known(path: Path) -> Iterator[None]:
 
 def _beside(site: Site, folder: Path) -> Site:
     data, stated = site.data.beside(folder), site.compute.state
-    state = state_folder(
-        site.account, data, stated and _path_beside(folder, stated), folder / "state"
-    )
-    compute = site.compute.model_copy(
-        update={
-            "state": state,
-            "weights": _path_beside(folder, site.compute.weights or Path(FOLDER)),
-        }
-    )
-    changes = {"data": data, "compute": compute}
-    return site.model_copy(update={**_common_beside(site, folder), **changes})
+    stated = stated and _path_beside(folder, stated)
+    state = state_folder(site.account, data, stated, folder / "state")
+    weights = _path_beside(folder, site.compute.weights or Path(FOLDER))
+    compute = site.compute.model_copy(update={"state": state, "weights": weights})
+    changes = {**_common_beside(site, folder), "data": data, "compute": compute}
+    return site.model_copy(update=changes)
 
 
-def _common_beside(site: Site | AppSite, folder: Path) -> dict[str, Any]:
+def _common_beside(site: AppSite, folder: Path) -> dict[str, Any]:
     own_key = site.sealed.private_key
     return {
         "records": _path_beside(folder, site.records_folder),

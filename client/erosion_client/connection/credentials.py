@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import time
+import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -238,55 +239,7 @@ LOGIN = (
     " is supported"
 )
 # gRPC's texts, in the order in which to look for them -> what they mean.
-_HANDSHAKE = (
-    ("response code 407", f"the proxy on the way to {{address}} asks for a login: {LOGIN}"),
-    (
-        "HTTP proxy returned response code",
-        "the proxy on the way to {address} refuses the connection; `erosion check` shows its"
-        " answer. Ask your network people to allow CONNECT to that address",
-    ),
-    (
-        "certificate has expired",
-        "the certificate of {address} has expired, or this machine's clock is wrong; the"
-        " coordinator renews it with `erosion enroll renew coordinator`",
-    ),
-    (
-        "certificate is not yet valid",
-        "the certificate of {address} is not valid yet: this machine's clock is behind; set it by"
-        " NTP",
-    ),
-    (
-        "Hostname Verification Check failed",
-        "the certificate of {address} is for other names: dial one of those, or have the"
-        " coordinator renew it for this one with `erosion enroll renew coordinator --host NAME`",
-    ),
-    (
-        "WRONG_VERSION_NUMBER",
-        "what listens at {address} does not speak TLS: check coordinator.address and its port",
-    ),
-    (
-        "andshake failed",
-        "the certificate of {address} was not accepted, because another authority than the one in"
-        " coordinator.root_certificate issued it. The usual reason is a firewall on the way that"
-        " opens TLS: `erosion check` names who issued the certificate. Else ask the coordinator for"
-        " the current ca.crt, and compare its fingerprint by telephone",
-    ),
-    (
-        "Socket closed",
-        "{address} ended the connection before anything was said: the coordinator does not accept"
-        " this site's certificate (it is of another federation, or has expired there), or something"
-        " on the way does not let TLS pass; `erosion check` says which",
-    ),
-    (
-        "security handshaker",
-        "coordinator.root_certificate does not hold a certificate in PEM: take ca.crt from the"
-        " site kit again",
-    ),
-    (
-        "hostname lookup error",
-        "the name in {address} is not known to the DNS: check coordinator.address",
-    ),
-)
+_FAILURES = tomllib.loads(Path(__file__).with_name("failures.toml").read_text())["failures"]
 
 
 def connection_error(problem: grpc.RpcError, address: str, *, encrypted: bool) -> ConnectionProblem:
@@ -301,9 +254,10 @@ def connection_error(problem: grpc.RpcError, address: str, *, encrypted: bool) -
             f"the coordinator at {address} did not let this site in: {details}", final
         )
     if code == grpc.StatusCode.UNAVAILABLE:
-        for sign, meaning in _HANDSHAKE:
-            if sign in details and (encrypted or "certificate" not in meaning):
-                return ConnectionProblem(meaning.format(address=address))
+        for known in _FAILURES:
+            meaning = known["meaning"].format(address=address, login=LOGIN)
+            if known["sign"] in details and (encrypted or "certificate" not in known["meaning"]):
+                return ConnectionProblem(meaning)
         return ConnectionProblem(
             f"the coordinator at {address} cannot be reached"
             + ("" if encrypted else ", or expects TLS (coordinator.root_certificate is not set)")

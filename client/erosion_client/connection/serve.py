@@ -437,7 +437,7 @@ def serve_app(site: AppSite, app: ClientApp, until: Until) -> None:
         _run(agent, watch)
 
 
-def _audit_log(site: Site | AppSite, dataset: Callable[[], str]) -> AuditLog:
+def _audit_log(site: AppSite, dataset: Callable[[], str]) -> AuditLog:
     return AuditLog(
         site.records_folder,
         hospital=site.name,

@@ -36,56 +36,36 @@ def leads_to(approved: Study, study: Study) -> bool:
     """Return whether `study` is the approved one or follows from it by its own rules."""
     if study.digest == approved.digest:
         return True
-    if study.validation is not None and study.validation.is_left_out:
-        return _is_left_out(approved, study)
-    if any(getattr(approved, key) != getattr(study, key) for key in _KEPT):
+    is_left_out = study.validation is not None and study.validation.is_left_out
+    if not is_left_out and any(getattr(approved, key) != getattr(study, key) for key in _KEPT):
         return False  # compared at once, where the next step derives studies
     if approved.has_every_user:
-        if study.user not in approved.hospitals:
-            return False
-        approved = approved.for_user(study.user)
-        if study.digest == approved.digest:
-            return True
-    if approved.evaluation.folds is not None:
-        return any(fold.digest == study.digest for fold in fold_studies(approved))
-    if approved.selection is None:
-        return False
-    if study.fold is None:
-        return _is_chosen(approved, study)
-    arms = [arm for arm in study.arms if arm in approved.arms]
-    if len(arms) != 1:
-        return False
-    tried = (trial for folds in trials(approved, arms[0]) for trial in folds)
-    return any(trial.digest == study.digest for trial in tried)
+        return study.user in approved.hospitals and leads_to(approved.for_user(study.user), study)
+    if any(part.digest == study.digest for part in derived(approved, study)):
+        return True
+    return study.fold is None and approved.selection is not None and _is_chosen(approved, study)
 
 
-def derived(approved: Study) -> Iterator[Study]:
-    """Yield the studies that it leads to, except those with chosen settings, which may be many."""
+def derived(approved: Study, like: Study | None = None) -> Iterator[Study]:
+    """Yield the studies that it leads to, except those with chosen settings, which may be many.
+
+    `like`: only those that may be this one.
+    """
     if approved.has_every_user:
         for user in approved.hospitals:
             yield from derived(approved.for_user(user))
         return
     yield approved
+    arms = [arm for arm in approved.arms if like is None or [*like.arms] == [arm]]
     if approved.leaves_one_out:
         for hospital in approved.user_first[1:]:
-            yield from (approved.without(hospital, arm) for arm in approved.arms)
+            yield from (approved.without(hospital, arm) for arm in arms)
     if approved.evaluation.folds is not None:
         yield from fold_studies(approved)
-    elif approved.selection is not None:
-        for arm in approved.arms:
+    elif approved.selection is not None and (like is None or like.fold is not None):
+        for arm in arms:
             for folds in trials(approved, arm):
                 yield from folds
-
-
-def _is_left_out(approved: Study, study: Study) -> bool:
-    """Return whether it is one of the approved study's arms without one hospital."""
-    if not approved.leaves_one_out or study.user not in approved.hospitals:
-        return False
-    approved = approved.for_user(study.user) if approved.has_every_user else approved
-    named = [*study.only_measuring, *study.arms]
-    if len(named) != 2 or named[0] not in approved.user_first[1:] or named[1] not in approved.arms:
-        return False
-    return approved.without(*named).digest == study.digest
 
 
 def _is_chosen(approved: Study, study: Study) -> bool:
@@ -240,12 +220,6 @@ def leading(study: Study, entries: Iterable[StudyEntry]) -> Iterator[StudyEntry]
             yield entry
 
 
-def decision_that_holds(entry: StudyEntry, records: Records) -> StudyEntry | None:
-    """Return the decision that covers an entry's study; None also where it is unreadable."""
-    own = study_of(entry)
-    return None if own is None else decision_about(own, records)
-
-
 def study_of(entry: StudyEntry) -> Study | None:
     """Return an entry's study; None for one that this version cannot read."""
     return _study_in(entry.content)
@@ -274,17 +248,14 @@ _WEAKEST_PROMISE = 8.0  # epsilon: with more, a declined study is hardly kept be
 
 def _asks_no_less(site: Site, study: Study, declined: Study) -> bool:
     new, old = part_asked(site, study), part_asked(site, declined)
-    is_better_kept = (_is_private(new) and not _is_private(old)) or (
-        new.federation.sealed and not old.federation.sealed
+    is_private, was_private = (
+        each.privacy is not None and each.privacy.epsilon <= _WEAKEST_PROMISE for each in (new, old)
     )
+    is_better_kept = is_private > was_private or new.federation.sealed > old.federation.sealed
     measures, measured = (site.name in each.only_measuring for each in (new, old))
     is_smaller_role = (old.user == site.name and new.user != site.name) or measures > measured
     asks_for_all = _columns(site, old) <= _columns(site, new)
     return asks_for_all and not is_better_kept and not is_smaller_role
-
-
-def _is_private(study: Study) -> bool:
-    return study.privacy is not None and study.privacy.epsilon <= _WEAKEST_PROMISE
 
 
 def _columns(site: Site, study: Study) -> set[str]:
@@ -310,14 +281,10 @@ def too_little(site: Site, study: Study, records: Records) -> list[str]:
         coordinator = known_as(credentials_for(site.coordinator))
     except SiteError:  # no keys yet: nothing was answered
         coordinator = ""
-    dataset = dataset_of(site)
-    problems = [
-        *lacking(site.budget, records.answers.used((coordinator, dataset)), needs_of(site, study))
-    ]
+    key = coordinator, dataset_of(site)
+    problems = [*lacking(site.budget, records.answers.used(key), needs_of(site, study))]
     if (entry := first_entry_of(study, records)) is not None:
-        key = coordinator, dataset
-        if (problem := no_run_left(site, records, key, entry.digest)) is not None:
-            problems.append(problem)
+        problems += filter(None, [no_run_left(site, records, key, entry.digest)])
     return problems
 
 
@@ -330,23 +297,15 @@ def was_answered(study: Study, records: Records) -> bool:
     )
 
 
-def listing(site: Site, records: Records) -> list[str]:
-    """Return every study with its state, each coordinator's use of the budgets, and disclosures."""
-    return [
-        *_studies(site, records),
-        "",
-        *used_up(site, records),
-        *DisclosureControl(site, records=records).disclosed(),
-    ]
-
-
-def _studies(site: Site, records: Records) -> Iterator[str]:
+def listing(site: Site, records: Records) -> Iterator[str]:
+    """Yield every study with its state, each coordinator's use of the budgets, and disclosures."""
     entries = records.studies.all()
     if not entries:
         yield f"No coordinator has asked {site.name} to take part in a study yet."
     waits = False
     for entry in entries:
-        holds = decision_that_holds(entry, records) or entry
+        own = study_of(entry)
+        holds = (own and decision_about(own, records)) or entry
         decided = f"waits for a decision since {entry.asked}"
         if holds.state == "pending" and holds.decided:
             decided = f"approved by {holds.decided_by}, waits for a second person"
@@ -362,6 +321,9 @@ def _studies(site: Site, records: Records) -> Iterator[str]:
             'approval.automatic = "within_limits": this site'
             " approves every study that its limits allow without a person."
         )
+    yield ""
+    yield from used_up(site, records)
+    yield from DisclosureControl(site, records=records).disclosed()
 
 
 def used_up(site: Site, records: Records) -> list[str]:
@@ -416,8 +378,6 @@ def named(digest: str, records: Records) -> StudyEntry:
     found = [entry for entry in records.studies.all() if entry.digest.startswith(digest.lower())]
     if len(found) == 1:
         return found[0]
-    known = (
-        ", ".join(entry.digest[:12] for entry in (found or records.studies.all())[:10]) or "none"
-    )
+    known = ", ".join(entry.digest[:12] for entry in (found or records.studies.all())[:10])
     what = "Several studies begin" if found else "No study that was put to this site begins"
-    raise StudyError(f"{what} with {digest!r}; there are: {known}.")
+    raise StudyError(f"{what} with {digest!r}; there are: {known or 'none'}.")

@@ -4,11 +4,9 @@
 of the machine. The cost of the answer is noted before it leaves (`PrivateRounds.pay`, `commit`).
 """
 
-import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from erosion_client.consent.approvals import (
@@ -35,8 +33,15 @@ from erosion_client.records.answers import (
 from erosion_client.records.records import Records
 from erosion_client.site_file import Site
 from erosion_client.training.kept_state import Moment
-from erosion_client.training.limits import check_study, lacking, needs_of, part_asked, rounds_asked
-from erosion_client.training.request import Request
+from erosion_client.training.limits import (
+    Needs,
+    check_study,
+    lacking,
+    needs_of,
+    part_asked,
+    rounds_asked,
+)
+from erosion_client.training.request import Request, hash_of
 from erosion_common.algorithms.base import TRAIN
 from erosion_common.errors import Refusal, RunOver, Undecided
 from erosion_common.protocol.messages import EvaluateRequest, TrainRequest
@@ -113,14 +118,14 @@ class Consent:
         `lacks`: arms without any state of the run, and the exchange up to which it is missing.
         """
         study, approved = request.study, self.check(request.study)
+        what = approved, request.run, study.digest
         if isinstance(request, TrainRequest):
             self._check_fields(request)
             step = TRAIN if request.step == TRAIN else place(request.step, request.exchange)
-            answer = Answer(approved, request.run, study.digest, request.arm, request.round, step)
+            answer = Answer(*what, request.arm, request.round, step)
         else:
             _check_names(run=request.run)
-            is_fold = study.fold is not None
-            answer = Answer(approved, request.run, study.digest, "", 0, FINAL_FIGURES, is_fold)
+            answer = Answer(*what, "", 0, FINAL_FIGURES, study.fold is not None)
         with self._records.transaction():
             if isinstance(request, TrainRequest):
                 self._check_times(request, answer)
@@ -243,19 +248,11 @@ class Consent:
                 )
 
     def _check_budgets(self, answer: Answer) -> None:
-        budget, used = self._site.budget, self._records.answers.used(self._key)
+        used, is_round = self._records.answers.used(self._key), answer.round > 0 or answer.is_fold
         self._refuse(no_run_left(self._site, self._records, self._key, answer.study, answer.run))
-        if answer.round > 0 or answer.is_fold:
-            if used.rounds >= budget.rounds and not self._records.answers.steps(self._key, answer):
-                self._refuse(
-                    f"{used.rounds} rounds about these data were answered"
-                    f" (budget.rounds = {budget.rounds})"
-                )
-        elif used.evaluations >= budget.evaluations:
-            self._refuse(
-                f"final figures about these data were given {used.evaluations} times"
-                f" (budget.evaluations = {budget.evaluations})"
-            )
+        if not (is_round and self._records.answers.steps(self._key, answer)):
+            needs = Needs(runs=0, rounds=int(is_round), evaluations=int(not is_round))
+            self._refuse(*lacking(self._site.budget, used, needs))
 
     def _refuse(self, *problems: str | None) -> None:
         """Raise Refusal where a budget has too little left."""
@@ -324,31 +321,12 @@ def question_hash(request: Request, kept: Mapping[str, Tensor]) -> str:
             for arm, named in request.enclosed.items()
             for name, tensor in named.items()
         }
-        return _hash({**request.parameters, **tensors, **enclosed}, str(request.scaling))
+        return hash_of({**request.parameters, **tensors, **enclosed}, str(request.scaling))
     if request.step in phases.STEPS:
         return ""  # which the sum records note: a resumed round has fresh keys
     tensors |= {"parameters": request.parameters, **request.enclosed}
     values = sorted(item for item in request.values.items() if item[0] != phases.ATTEMPT)
-    return _hash(tensors, str(request.scaling), str(values))
-
-
-def _hash(tensors: Mapping[str, Tensor | None], *words: str) -> str:
-    """Return the SHA-256 of all parts, each preceded by its length."""
-    digest = hashlib.sha256()
-    for part in _parts(tensors, words):
-        digest.update(len(part).to_bytes(8, "big"))
-        digest.update(part)
-    return digest.hexdigest()
-
-
-def _parts(tensors: Mapping[str, Tensor | None], words: Sequence[str]) -> Iterator[bytes]:
-    for name, tensor in sorted(tensors.items()):
-        if tensor is not None:
-            yield f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()
-            flat = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
-            yield flat.numpy().tobytes()
-    for word in words:
-        yield word.encode()
+    return hash_of(tensors, str(request.scaling), str(values))
 
 
 def _check_names(**names: str) -> None:

@@ -96,7 +96,7 @@ def _request(options: argparse.Namespace) -> None:
 def _install(options: argparse.Namespace) -> None:
     from erosion_client.enrolment.install import install
     from erosion_client.preflight.check import weaker_values
-    from erosion_client.site_file import AppSite, Site, load_app_site, load_site
+    from erosion_client.site_file import AppSite, load_app_site, load_site
 
     site = load_app_site(options.site)
     made = install(options.kit, site, own_key=options.key, new_authority=options.new_authority)
@@ -117,7 +117,7 @@ def _install(options: argparse.Namespace) -> None:
     if made.pinned is not None:
         print("\n".join(made.pinned.lines()))
     try:
-        whole: Site | AppSite = load_site(options.site)
+        whole: AppSite = load_site(options.site)
     except SiteError:  # it need not be complete for this
         whole = site
     if weaker := [f"  {key} = {value}" for key, value in weaker_values(whole)]:

@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import NameOID
 
-from erosion_client.site_file import AppSite, Site
+from erosion_client.site_file import AppSite
 from erosion_common.errors import EnrolmentError
 from erosion_common.sealed import pinned_keys
 from erosion_common.sealed.pinned_keys import as_text, read_pinned_keys
@@ -95,14 +95,12 @@ class Pinned:
             yield f"{self.path} holds these keys already."
 
 
-def pin_peers(offered: Path, site: Site | AppSite, replace: Collection[str] = ()) -> Pinned:
+def pin_peers(offered: Path, site: AppSite, replace: Collection[str] = ()) -> Pinned:
     """Pin the keys that the coordinator sent. Raises EnrolmentError."""
     return pin(read_pinned_keys(offered, EnrolmentError), site, replace)
 
 
-def pin(
-    offered: Mapping[str, PublicKey], site: Site | AppSite, replace: Collection[str] = ()
-) -> Pinned:
+def pin(offered: Mapping[str, PublicKey], site: AppSite, replace: Collection[str] = ()) -> Pinned:
     """Pin these keys; those in `replace` may replace another."""
     path = site.sealed.peers or Path(pinned_keys.NAME)
     pinned = read_pinned_keys(path, EnrolmentError) if path.exists() else {}
@@ -156,7 +154,7 @@ class InstalledKit:
 
 
 def install(
-    kit: Path, site: Site | AppSite, *, own_key: Path | None = None, new_authority: bool = False
+    kit: Path, site: AppSite, *, own_key: Path | None = None, new_authority: bool = False
 ) -> InstalledKit:
     """Install `kit`. Raises EnrolmentError, before anything is written, where it does not fit.
 
@@ -250,7 +248,7 @@ def _password() -> str:
 
 def _check(
     kit: Path,
-    site: Site | AppSite,
+    site: AppSite,
     root: x509.Certificate,
     certificate: x509.Certificate,
     key: PrivateKey,

@@ -6,7 +6,7 @@ evaluation is cross-fitted (a grouped jackknife over the user's patients, the ot
 being the same), and, for the user's patients alone, from fits to draws of them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -60,11 +60,7 @@ def shown_arm(study: Study) -> str:
 
 def encoded_columns(task: TabularTask) -> list[Column]:
     """Return what each input column is."""
-    return [
-        Column(feature.name, term.label or None)
-        for feature in task.features
-        for term in task.terms(feature)
-    ]
+    return [Column(f.name, term.label or None) for f in task.features for term in task.terms(f)]
 
 
 def _places(task: TabularTask) -> Iterator[tuple[str, slice]]:
@@ -254,24 +250,24 @@ def coefficients(
     assert isinstance(task, TabularTask)
     columns, described = encoded_columns(task), _described(dataset)
     one = np.ones(len(columns))  # by how much a column is moved
-    for number, column in enumerate(columns):
-        known = described.get(column.feature)
-        if column.category is None and known is not None:
+    for number, (feature, category) in enumerate(columns):
+        known = described.get(feature)
+        if category is None and known is not None:
             one[number] = known[1] / (scaling.deviation[number] if scaling else 1.0)
     half = 1.96 * np.sqrt(_jackknife(in_folds)) if len(in_folds) else None
-    alone = _alone(dataset, columns, described)
+    alone = _alone(dataset, columns) if described else None
 
     def within(value: float, width: float) -> Estimate:
         return Estimate(value=value, low=value - width, high=value + width)
 
     found = []
-    for number, column in enumerate(columns[:MOST_COLUMNS]):
+    for number, (feature, category) in enumerate(columns[:MOST_COLUMNS]):
         value = float(f"{effects[number] * one[number]:.6g}")
         moved = float(abs(one[number]))
         found.append(
             Coefficient(
-                column=column.feature,
-                category=None if column.category is None else column.category[:200],
+                column=feature,
+                category=None if category is None else category[:200],
                 value=value,
                 refits=None if half is None else within(value, float(half[number]) * moved),
                 pooled=None if errors is None else within(value, 1.96 * errors[number] * moved),
@@ -291,20 +287,16 @@ def _jackknife(in_folds: Sequence[Floats]) -> Floats:
     return variance
 
 
-def _alone(
-    dataset: LocalDataset,
-    columns: Sequence[Column],
-    described: Mapping[str, tuple[float, float]],
-) -> list[Estimate | None] | None:
+def _alone(dataset: LocalDataset, columns: Sequence[Column]) -> list[Estimate | None] | None:
     """Return effects in a regression of the user's training patients alone, bootstrapped."""
     task = dataset.study.task
-    if len(columns) > MOST_REFITTED or not described:
+    if len(columns) > MOST_REFITTED:
         return None
     training, _ = dataset.rows_alone()
     _, patients = np.unique(training.patients, return_inverse=True)
     inputs, scales = training.inputs, np.ones(len(columns))
-    for number, column in enumerate(columns):
-        if column.category is None:
+    for number, (_, category) in enumerate(columns):
+        if category is None:
             spread = float(inputs[:, number].std())
             scales[number] = spread if spread > 1e-9 else 1.0
     rows, truth, part = _as_regression(task, inputs / scales, training.targets)
@@ -327,15 +319,13 @@ def _as_regression(
     task: object, inputs: Floats, targets: Targets
 ) -> tuple[Floats | None, Floats, NDArray[np.int64]]:
     """Return columns, outcomes, and the row of each; survival has a row for each interval seen."""
-    num = len(inputs)
-    everybody = np.arange(num)
+    num, everybody = len(inputs), np.arange(len(inputs))
     if isinstance(task, Survival):
         died, survived = task.seen_intervals(targets)
         row, interval = np.nonzero((died + survived) > 0)
         periods = np.eye(died.shape[1])[interval]
         return np.column_stack([inputs[row], periods]), died[row, interval], row
-    if isinstance(task, Classification) and len(task.classes) == 2:
-        return np.column_stack([inputs, np.ones(num)]), targets.astype(np.float64), everybody
-    if isinstance(task, Regression):
+    is_binary = isinstance(task, Classification) and len(task.classes) == 2
+    if is_binary or isinstance(task, Regression):
         return np.column_stack([inputs, np.ones(num)]), targets.astype(np.float64), everybody
     return None, np.empty(0), everybody

@@ -19,7 +19,7 @@ from erosion_client.evaluation.explanation import (
     shown_arm,
 )
 from erosion_client.evaluation.held_out import BASE_RATE, Explained
-from erosion_client.evaluation.performance import model_figures, subgroups
+from erosion_client.evaluation.performance import by_cut, model_figures, subgroups
 from erosion_client.training.request import faults_of
 from erosion_common.errors import SiteError
 from erosion_common.learning.finished import Predictor
@@ -40,7 +40,6 @@ from erosion_common.protocol.messages import (
 )
 from erosion_common.protocol.performance import Performance
 from erosion_common.study.sections import BEST_LOCAL
-from erosion_common.study.study import Study
 from erosion_common.tasks.features import CategoryFeature
 from erosion_common.tasks.inputs import TabularTask
 from erosion_common.tasks.task import Bounds, Floats, Targets, Task
@@ -103,9 +102,7 @@ def _figures(
     task: Task, predictions: Floats, targets: Targets, weights: Floats, training: Targets
 ) -> Mapping[str, Floats]:
     """Return `task.figures`, or their means over several predictions of each patient."""
-    if predictions.ndim == 2:
-        return task.figures(predictions, targets, weights, training)
-    each = [task.figures(one, targets, weights, training) for one in predictions]
+    each = [task.figures(one, targets, weights, training) for one in by_cut(predictions)]
     return {name: np.mean([figures[name] for figures in each], axis=0) for name in each[0]}
 
 
@@ -113,9 +110,7 @@ def _score_intervals(
     task: Task, predictions: Floats, targets: Targets, training: Targets
 ) -> Mapping[str, Bounds]:
     """Return `task.score_intervals`, or their mean ends over several predictions per patient."""
-    if predictions.ndim == 2:
-        return task.score_intervals(predictions, targets, training)
-    each = [task.score_intervals(one, targets, training) for one in predictions]
+    each = [task.score_intervals(one, targets, training) for one in by_cut(predictions)]
     names = set.intersection(*(set(found) for found in each))
     return {name: tuple(np.mean([found[name] for found in each], axis=0)) for name in names}
 
@@ -163,14 +158,11 @@ def final_figures(
     if base_rate is None:
         base_rate = np.tile(task.base_rate(training), (len(targets), 1))
 
+    resamples, seed = study.evaluation.bootstrap, dataset.seed("bootstrap")
+
     def measured(predicted: Floats) -> FinalMetrics:
         return measure_with_intervals(
-            task,
-            predicted,
-            targets,
-            training,
-            resamples=study.evaluation.bootstrap,
-            seed=dataset.seed("bootstrap"),
+            task, predicted, targets, training, resamples=resamples, seed=seed
         )
 
     # An arm's columns are scaled by this hospital's patients alone where it asks nobody else.
@@ -209,15 +201,15 @@ def _performance(
     study, arm = dataset.study, shown_arm(dataset.study)
     if arm not in predictions:
         return Performance()
-    compared = [name for name in (arm, BEST_LOCAL, *_references_of(study)) if name in predictions]
+    _, references = study.comparison or ("", ())
+    compared = [name for name in (arm, BEST_LOCAL, *references) if name in predictions]
     try:
         models = model_figures(dataset, predictions, compared)
     except np.linalg.LinAlgError:
         return Performance(why_not="The curves could not be computed from these predictions.")
     ranked, shown, effects = [], [], []
     if explained.permuted_losses is not None:
-        losses = explained.permuted_losses
-        ranked = importance(dataset, losses if losses.ndim == 3 else losses[None])
+        ranked = importance(dataset, by_cut(explained.permuted_losses))
     if final_model is not None:
         names = [each.column for each in ranked]
         with suppress(SiteError), faults_of(study.model):  # it may fail on values of no patient
@@ -237,10 +229,6 @@ def _performance(
         coefficients=tuple(effects),
         why_not="" if models else few,
     )
-
-
-def _references_of(study: Study) -> Sequence[str]:
-    return study.comparison[1] if study.comparison is not None else ()
 
 
 def _best_column(dataset: LocalDataset) -> BestColumn | None:
@@ -359,8 +347,7 @@ def compare(
 
 def _losses(task: Task, predictions: Floats, targets: Targets) -> Floats:
     """Return the losses of each prediction: (m, n)."""
-    each = predictions[None] if predictions.ndim == 2 else predictions
-    return np.stack([task.patient_losses(one, targets) for one in each])
+    return np.stack([task.patient_losses(one, targets) for one in by_cut(predictions)])
 
 
 def _p_value_with_one_more(differences: Floats, worst: float, *, seed: int, flips: int) -> float:

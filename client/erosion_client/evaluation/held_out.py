@@ -74,7 +74,7 @@ class FoldPredictions:
 
     def better(self) -> list[str]:
         """Return which reference predicts better, fold by fold; empty where none is chosen."""
-        kept = self._kept.before(self._place, Moment(len(self._folds) + 1))
+        kept = self._all_kept()
         names = [_name(fold, BETTER) for fold in self._folds]
         return [self._candidates[int(kept[name])] for name in names if name in kept]
 
@@ -84,8 +84,7 @@ class FoldPredictions:
         They include, as BASE_RATE, those by the base rate of the training patients. Raises Refusal
         where a fold's are missing or of other patients.
         """
-        kept = self._kept.before(self._place, Moment(len(self._folds) + 1))
-        every: dict[str, list[Floats]] = {arm: [] for arm in (*arms, BASE_RATE)}
+        kept, base_rate = self._all_kept(), dataset.study.task.base_rate
         for fold in self._folds:
             if _name(fold, "patients") not in kept:
                 raise Refusal(
@@ -97,48 +96,50 @@ class FoldPredictions:
                     "This site's data have changed since the run began, so the folds' predictions"
                     " are of other patients. Start a new run."
                 )
-            patients = kept[_name(fold, "patients")].numpy()
-            parts = {arm: kept[_name(fold, arm)].numpy() for arm in arms}
-            others = np.delete(dataset.outcomes, patients, axis=0)
-            parts[BASE_RATE] = np.tile(dataset.study.task.base_rate(others), (len(patients), 1))
-            for arm, part in parts.items():
-                cuts = every[arm]
-                if fold.number == 0:
-                    cuts.append(np.full((len(dataset.outcomes), part.shape[1]), np.nan))
-                cuts[-1][patients] = part
-        return {arm: np.stack(cuts) for arm, cuts in every.items()}
+            patients = kept[_name(fold, "patients")]
+            others = np.delete(dataset.outcomes, patients.numpy(), axis=0)
+            rates = torch.from_numpy(np.tile(base_rate(others), (len(patients), 1)))
+            kept = {**kept, _name(fold, BASE_RATE): rates}
+        names, num_patients = (*arms, BASE_RATE), len(dataset.outcomes)
+        return {name: self._of_patients(kept, name, num_patients) for name in names}
 
     def explained(self, dataset: LocalDataset) -> "Explained":
         """Return the same of all folds: losses of every patient, effects of each cut's folds."""
-        kept = self._kept.before(self._place, Moment(len(self._folds) + 1))
-        losses: list[Floats] = []
+        kept, losses = self._all_kept(), None
+        if all(_name(fold, PERMUTED) in kept for fold in self._folds if fold.number == 0):
+            losses = self._of_patients(kept, PERMUTED, len(dataset.outcomes))
         effects: list[list[Floats]] = []
         for fold in self._folds:
-            grown, found = (kept.get(_name(fold, name)) for name in (PERMUTED, EFFECTS))
             if fold.number == 0:
-                width = 0 if grown is None else grown.shape[1]
-                losses.append(np.full((len(dataset.outcomes), width), np.nan))
                 effects.append([])
-            if grown is not None:
-                losses[-1][kept[_name(fold, "patients")].numpy()] = grown.numpy()
-            if found is not None:
+            if (found := kept.get(_name(fold, EFFECTS))) is not None:
                 effects[-1].append(found.numpy())
-        has_losses = all(cut.shape[1] for cut in losses)
         has_effects = all(len(cut) > 1 for cut in effects)
-        return Explained(
-            np.stack(losses) if has_losses else None,
-            None,
-            [np.stack(cut) for cut in effects] if has_effects else (),
-        )
+        return Explained(losses, None, [np.stack(cut) for cut in effects] if has_effects else ())
 
     def places(self, dataset: LocalDataset) -> NDArray[np.int64]:
         """Return every patient's fold in each cut, (cuts, n), from 1; after `gathered`."""
-        kept = self._kept.before(self._place, Moment(len(self._folds) + 1))
+        kept = self._all_kept()
         cuts: list[NDArray[np.int64]] = []
         for fold in self._folds:
             if fold.number == 0:
                 cuts.append(np.zeros(len(dataset.outcomes), dtype=np.int64))
             cuts[-1][kept[_name(fold, "patients")].numpy()] = fold.number + 1
+        return np.stack(cuts)
+
+    def _all_kept(self) -> Tensors:
+        return self._kept.before(self._place, Moment(len(self._folds) + 1))
+
+    def _of_patients(self, kept: Tensors, what: str, num_patients: int) -> Floats:
+        """Return what is kept of the folds' patients, together: (cuts, n, columns)."""
+        cuts: list[Floats] = []
+        for fold in self._folds:
+            part = kept.get(_name(fold, what))
+            if fold.number == 0:
+                width = 0 if part is None else part.shape[1]
+                cuts.append(np.full((num_patients, width), np.nan))
+            if part is not None:
+                cuts[-1][kept[_name(fold, "patients")].numpy()] = part.numpy()
         return np.stack(cuts)
 
     def _number_of(self, fold: Fold) -> int:

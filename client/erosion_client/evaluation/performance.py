@@ -53,6 +53,11 @@ SMALLEST = 1e-6  # of a predicted chance, before its logit
 Bools = NDArray[np.bool_]
 
 
+def by_cut(predictions: Floats) -> Floats:
+    """Return (cuts, n, k) of predictions that may be (n, k), of one cut."""
+    return predictions if predictions.ndim == 3 else predictions[None]
+
+
 @dataclass(frozen=True, slots=True)
 class Predicted:
     """One model's chance of an event for each patient."""
@@ -66,6 +71,18 @@ class Predicted:
     def drawn(self) -> Floats:
         """The draws, with every patient's own weight: the first row is of the patients as is."""
         return self.draws * self.weights
+
+    def auroc(self) -> Floats:
+        """Return the mean of the cuts' AUROC, by draw."""
+        each = [binary_auroc(chances, self.event, self.drawn) for chances in self.chances]
+        mean: Floats = np.mean(each, axis=0)
+        return mean
+
+    def expected_over_observed(self) -> Floats:
+        """Return the expected events per event, by draw; NaN without one."""
+        happened = self.drawn @ self.event
+        expected: Floats = self.drawn @ self.chances.mean(axis=0)
+        return expected / np.where(happened > 0, happened, np.nan)
 
     def of(self, some: Bools) -> "Predicted":
         """Return some of the patients."""
@@ -87,7 +104,7 @@ def model_figures(
     kept = some_patients(len(targets), dataset.seed("curves"))
     targets = targets[kept]
     draws = drawn_patients(len(targets), dataset.seed("bootstrap"))
-    every = {name: _by_cut(predictions[name])[:, kept] for name in names[:MOST_MODELS]}
+    every = {name: by_cut(predictions[name])[:, kept] for name in names[:MOST_MODELS]}
     if isinstance(task, Regression):
         return [
             _of_numbers(name, each[..., 0], targets, draws, cell) for name, each in every.items()
@@ -177,17 +194,14 @@ def drawn_patients(num_patients: int, seed: int) -> Floats:
 
 def _of_event(dataset: LocalDataset, model: str, event: str, predicted: Predicted) -> ModelFigures:
     cell, declared = dataset.cells.cell, dataset.study.evaluation.thresholds
-    happened, total = int(predicted.event.sum()), len(predicted.event)
-    shares = _PatientShares.of(predicted, declared, cell)
-    drawn = predicted.drawn
-    prevalence = (drawn[0] @ predicted.event) / drawn[0].sum()
+    shares, weights = _PatientShares.of(predicted, declared, cell), predicted.drawn[0]
     is_counted = not isinstance(dataset.study.task, Survival)
     return ModelFigures(
         model=model,
         event=event,
-        num_patients=total,
-        num_events=happened if is_counted else None,
-        prevalence=_rounded(prevalence),
+        num_patients=len(predicted.event),
+        num_events=int(predicted.event.sum()) if is_counted else None,
+        prevalence=_rounded((weights @ predicted.event) / weights.sum()),
         estimates=_estimates(predicted),
         curves={**shares.curves(), **_calibration_curve(predicted, cell)},
         groups=tuple(_groups(predicted, cell)),
@@ -248,8 +262,7 @@ class _PatientShares:
         acted_on = self.thresholds <= LARGEST_THRESHOLD
         if acted_on.sum() > 1:
             benefit = self.net_benefit()[:, acted_on]
-            low, high = _ends(benefit)
-            curves["net_benefit"] = _curve(self.thresholds[acted_on], benefit[0], low, high)
+            curves["net_benefit"] = _banded(self.thresholds[acted_on], benefit)
         return curves
 
     def row(self, threshold: float) -> ThresholdRow:
@@ -292,44 +305,32 @@ def _far_enough_apart(
 
 def _with_band(x: Floats, y: Floats) -> Curve:
     """Return the first draw's points, ascending, with the others' band at the same x."""
-    points = [np.interp(x[0], *_ascending(each_x, each_y)) for each_x, each_y in _pairs(x, y)]
-    low, high = np.percentile(points, [2.5, 97.5], axis=0) if points else (y[0], y[0])
-    return _curve(x[0], y[0], np.minimum(low, y[0]), np.maximum(high, y[0]))
-
-
-def _pairs(x: Floats, y: Floats) -> Iterator[tuple[Floats, Floats]]:
+    points = []
     for each_x, each_y in zip(x[1:], y[1:], strict=True):
         if np.isfinite(each_x).all() and np.isfinite(each_y).all():
-            yield each_x, each_y
-
-
-def _ascending(x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    order = np.argsort(x, kind="stable")
-    return x[order], y[order]
+            order = np.argsort(each_x, kind="stable")
+            points.append(np.interp(x[0], each_x[order], each_y[order]))
+    low, high = np.percentile(points, [2.5, 97.5], axis=0) if points else (y[0], y[0])
+    return _curve(x[0], y[0], np.minimum(low, y[0]), np.maximum(high, y[0]))
 
 
 def _estimates(predicted: Predicted) -> dict[EstimateName, Estimate]:
     """Return how well risks rank patients, and how well they fit what happened."""
     drawn, event = predicted.drawn, predicted.event
-    each = [(chances, binary_auroc(chances, event, drawn)) for chances in predicted.chances]
-    precision = [average_precision(chances, event, drawn) for chances, _ in each]
+    precision = [average_precision(chances, event, drawn) for chances in predicted.chances]
     logits = _logits(predicted.chances)
-    event_weight = drawn @ event
-    expected = (predicted.drawn @ predicted.chances.mean(axis=0)) / np.where(
-        event_weight > 0, event_weight, np.nan
-    )
     ones = np.ones(logits.size)
     truth, weights = _stacked(predicted)
     slope = fitted(np.column_stack([ones, logits.ravel()]), truth, weights)[:, 1]
     large = fitted(ones[:, None], truth, weights, offset=logits.ravel())[:, 0]
     found: dict[EstimateName, Estimate | None] = {
-        "auroc": estimate(np.mean([area for _, area in each], axis=0)),
+        "auroc": estimate(predicted.auroc()),
         "average_precision": estimate(np.mean(precision, axis=0)),
         "calibration_slope": estimate(np.where(np.abs(slope) < STEEPEST, slope, np.nan)),
         "calibration_in_the_large": estimate(np.where(np.abs(large) < STEEPEST, large, np.nan)),
-        "expected_over_observed": estimate(expected),
+        "expected_over_observed": estimate(predicted.expected_over_observed()),
     }
-    return {name: each_found for name, each_found in found.items() if each_found is not None}
+    return _defined(found)
 
 
 def average_precision(scores: Floats, event: Bools, weights: Floats) -> Floats:
@@ -429,7 +430,7 @@ def _calibration_curve(predicted: Predicted, cell: int) -> dict[CurveName, Curve
         return {}
     fits = spline(_logits(grid), knots) @ found.T
     observed = 1 / (1 + np.exp(-np.clip(fits, -500, 500)))
-    curve = _curve(grid, observed[:, 0], *_ends(observed.T))
+    curve = _banded(grid, observed.T)
     return {"calibration": curve} if curve.x else {}
 
 
@@ -475,21 +476,17 @@ def _of_numbers(
     truth, weights = np.tile(targets, cuts), np.tile(draws[: 1 + REFITS] / cuts, (1, cuts))
     scale = max(float(values.std()), SMALLEST * (1 + float(np.abs(values).max())))
     middle = float(values.mean())
-    line = fitted(
-        np.column_stack([np.ones_like(values), (values - middle) / scale]),
-        truth,
-        weights,
-        is_linear=True,
-    )
-    slope = line[:, 1] / scale
+    scaled = (values - middle) / scale
+    line = np.column_stack([np.ones_like(values), scaled])
+    slope = fitted(line, truth, weights, is_linear=True)[:, 1] / scale
     large = draws @ (targets - predicted.mean(axis=0)) / draws.sum(axis=1)
     curves: dict[CurveName, Curve] = {}
     grid = _range_shown(predicted, cell)
     if len(grid):
-        knots = np.quantile((values - middle) / scale, KNOTS).tolist()
-        found = fitted(spline((values - middle) / scale, knots), truth, weights, is_linear=True)
+        knots = np.quantile(scaled, KNOTS).tolist()
+        found = fitted(spline(scaled, knots), truth, weights, is_linear=True)
         observed = spline((grid - middle) / scale, knots) @ found.T
-        curves["calibration"] = _curve(grid, observed[:, 0], *_ends(observed.T))
+        curves["calibration"] = _banded(grid, observed.T)
     mean, groups = predicted.mean(axis=0), []
     for some in _by_quantile(mean, cell):
         drawn = draws[:, some]
@@ -505,14 +502,12 @@ def _of_numbers(
                     errors=tuple(None if each is None else _rounded(each) for each in spread),
                 )
             )
-    estimates: dict[EstimateName, Estimate | None] = {
-        "calibration_slope": estimate(slope),
-        "calibration_in_the_large": estimate(large),
-    }
     return ModelFigures(
         model=model,
         num_patients=len(targets),
-        estimates={name: each for name, each in estimates.items() if each is not None},
+        estimates=_defined(
+            {"calibration_slope": estimate(slope), "calibration_in_the_large": estimate(large)}
+        ),
         curves=curves,
         groups=tuple(groups),
     )
@@ -540,8 +535,7 @@ def _with_time(
         areas.append(np.mean(of_cuts, axis=0))
         shown.append(time)
     if shown:
-        by_time = np.array(areas).T  # (1 + draws, times)
-        curves["auroc_by_time"] = _curve(np.array(shown), by_time[0], *_ends(by_time))
+        curves["auroc_by_time"] = _banded(np.array(shown), np.array(areas).T)
     risks = chances_of(task, each, -1, found.horizon).mean(axis=0)
     parts = _by_quantile(risks, cell, 3)
     names: tuple[CurveName, ...] = (
@@ -555,7 +549,7 @@ def _with_time(
             free = kaplan_meier(targets[some], draws[:, some], points)
             shown_at = np.array([0.0, *points])
             free = np.column_stack([np.ones(len(free)), free])
-            curves[name] = _curve(shown_at, free[0], *_ends(free))
+            curves[name] = _banded(shown_at, free)
     return found.model_copy(update={"curves": curves})
 
 
@@ -581,7 +575,7 @@ def subgroups(dataset: LocalDataset, predictions: Floats) -> Iterator[Subgroup]:
     task, study = dataset.study.task, dataset.study
     targets = dataset.measured_patients.outcomes
     kept = some_patients(len(targets), dataset.seed("curves"))
-    every = _by_cut(predictions)[:, kept]
+    every = by_cut(predictions)[:, kept]
     draws = drawn_patients(len(kept), dataset.seed("bootstrap"))
     is_cross_fitted = study.evaluation.folds is not None
     declared = study.evaluation.subgroups
@@ -600,14 +594,13 @@ def subgroups(dataset: LocalDataset, predictions: Floats) -> Iterator[Subgroup]:
         groups = dict(_groups_of(feature, of_patients, declared[feature.name]))
         hidden = _hidden(dataset, groups, None if measured is None else happened)
         for label, some in groups.items():
-            shown = Subgroup(column=feature.name, group=label, num_patients=None)
-            if label not in hidden:
-                shown = shown.model_copy(update={"num_patients": int(some.sum())})
-                if measured is not None:
-                    shown = _of_subgroup(shown, measured, some)
-                elif isinstance(task, Regression):
-                    shown = _of_numbers_in(shown, every[..., 0], targets[kept], draws, some)
-            yield shown
+            found: Measures = {}
+            if label not in hidden and measured is not None:
+                found = _of_subgroup(measured, some)
+            elif label not in hidden and isinstance(task, Regression):
+                found = _of_numbers_in(every[..., 0], targets[kept], draws, some)
+            count = None if label in hidden else int(some.sum())
+            yield Subgroup(column=feature.name, group=label, num_patients=count, **found)
 
 
 def _groups_of(
@@ -643,28 +636,20 @@ def _hidden(dataset: LocalDataset, groups: Mapping[str, Bools], happened: Bools 
     return hidden
 
 
-def _of_subgroup(shown: Subgroup, measured: Predicted, some: Bools) -> Subgroup:
-    def areas(of: Predicted) -> Floats:
-        each = [binary_auroc(chances, of.event, of.drawn) for chances in of.chances]
-        mean: Floats = np.mean(each, axis=0)
-        return mean
+Measures = dict[str, Estimate | None]
 
+
+def _of_subgroup(measured: Predicted, some: Bools) -> Measures:
     own = measured.of(some)
-    area, happened = areas(own), own.drawn @ own.event
-    expected = own.drawn @ own.chances.mean(axis=0) / np.where(happened > 0, happened, np.nan)
-    others = areas(measured.of(~some)) if (~some).any() else np.full(len(area), np.nan)
-    return shown.model_copy(
-        update={
-            "discrimination": estimate(area),
-            "gap": estimate(area - others),
-            "calibration": estimate(expected),
-        }
-    )
+    area = own.auroc()
+    return {
+        "discrimination": estimate(area),
+        "gap": estimate(area - measured.of(~some).auroc()) if (~some).any() else None,
+        "calibration": estimate(own.expected_over_observed()),
+    }
 
 
-def _of_numbers_in(
-    shown: Subgroup, predicted: Floats, targets: Floats, draws: Floats, some: Bools
-) -> Subgroup:
+def _of_numbers_in(predicted: Floats, targets: Floats, draws: Floats, some: Bools) -> Measures:
     def explained(part: Bools) -> Floats:
         drawn, truth = draws[:, part], targets[part]
         total = np.maximum(drawn.sum(axis=1), 1)
@@ -679,13 +664,11 @@ def _of_numbers_in(
     drawn = draws[:, some]
     errors = drawn @ (predicted.mean(axis=0)[some] - targets[some])
     own = explained(some)
-    return shown.model_copy(
-        update={
-            "discrimination": estimate(own),
-            "gap": estimate(own - explained(~some)) if (~some).any() else None,
-            "calibration": estimate(errors / np.maximum(drawn.sum(axis=1), 1)),
-        }
-    )
+    return {
+        "discrimination": estimate(own),
+        "gap": estimate(own - explained(~some)) if (~some).any() else None,
+        "calibration": estimate(errors / np.maximum(drawn.sum(axis=1), 1)),
+    }
 
 
 def estimate(values: Floats) -> Estimate | None:
@@ -699,6 +682,12 @@ def estimate(values: Floats) -> Estimate | None:
         low=_rounded(min(low, values[0])),
         high=_rounded(max(high, values[0])),
     )
+
+
+def _defined(
+    estimates: Mapping[EstimateName, Estimate | None],
+) -> dict[EstimateName, Estimate]:
+    return {name: each for name, each in estimates.items() if each is not None}
 
 
 def _share(part: Floats, of: Floats) -> Estimate | None:
@@ -716,13 +705,13 @@ def _share(part: Floats, of: Floats) -> Estimate | None:
     )
 
 
-def _ends(values: Floats) -> tuple[Floats, Floats]:
-    """Return the 95 % band of draws (1 + draws, points), around the first."""
+def _banded(x: Floats, values: Floats) -> Curve:
+    """Return the first of draws (1 + draws, points) with the others' 95 % band; else no point."""
     known = values[1:][np.isfinite(values[1:]).all(axis=1)]
     if len(known) * 2 < len(values) - 1:
-        return np.full(values.shape[1], np.nan), np.full(values.shape[1], np.nan)
+        return Curve(x=(), y=(), low=(), high=())
     low, high = np.percentile(known, [2.5, 97.5], axis=0)
-    return np.minimum(low, values[0]), np.maximum(high, values[0])
+    return _curve(x, values[0], np.minimum(low, values[0]), np.maximum(high, values[0]))
 
 
 def _curve(x: Floats, y: Floats, low: Floats, high: Floats) -> Curve:
@@ -730,10 +719,6 @@ def _curve(x: Floats, y: Floats, low: Floats, high: Floats) -> Curve:
     parts = (tuple(map(_rounded, each[known].tolist())) for each in (x, y, low, high))
     x_values, y_values, lows, highs = parts
     return Curve(x=x_values, y=y_values, low=lows, high=highs)
-
-
-def _by_cut(predictions: Floats) -> Floats:
-    return predictions if predictions.ndim == 3 else predictions[None]
 
 
 def _logits(chances: Floats) -> Floats:

@@ -87,7 +87,8 @@ def predict(
     """
     saved = load_saved_model(run_folder, arm, weights, site_folder)
     patients = _source(data_path, source)
-    if output is not None and isinstance(patients, TableFile) and _are_one(output, patients.path):
+    own = patients.path if isinstance(patients, TableFile) else None
+    if output and own and output.is_file() and own.is_file() and output.samefile(own):
         raise DataError(f"{output} is the patients' own file. Give --output another name.")
     try:
         applied = apply_model(saved, patients)
@@ -208,10 +209,6 @@ def _as_csv(task: TabularTask, applied: Applied) -> str:
         line = [applied.keys.get(row, ""), *cells] if applied.key_name else cells
         writer.writerow(map(harmless, line))
     return text.getvalue()
-
-
-def _are_one(output: Path, patients: Path) -> bool:
-    return output.is_file() and patients.is_file() and output.samefile(patients)
 
 
 def _write(output: Path, text: str) -> None:

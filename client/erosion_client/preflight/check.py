@@ -26,6 +26,7 @@ from erosion_client.disclosure.control import DisclosureControl
 from erosion_client.finding import Finding, Severity, failed, failed_by, ok, skipped, warning
 from erosion_client.preflight.network import check_network
 from erosion_client.preflight.study_checks import (
+    CAN_CONTINUE,
     KINDS,
     check_model,
     check_sealed,
@@ -58,7 +59,7 @@ from erosion_common.support.text import open_questions, shown
 from erosion_common.tasks.inputs import TabularTask
 
 
-def check_site_file(site: Site | AppSite, path: Path) -> Finding:
+def check_site_file(site: AppSite, path: Path) -> Finding:
     """Check who may write it: that account, or the authority's certificate, acts for the site."""
     root = site.coordinator.root_certificate
     for each in (path, path.resolve().parent, *([] if root is None else [root])):
@@ -89,11 +90,15 @@ def check_proposals(site_file: Path, study_file: Path | None) -> Iterator[Findin
         )
 
 
-def check_keys(site: Site | AppSite) -> Iterator[Finding]:
+def check_keys(site: AppSite) -> Iterator[Finding]:
     """Check the keys, and the records folder."""
     coordinator = site.coordinator
     if coordinator.private_key is not None:
-        yield _private_key(coordinator.private_key)
+        try:
+            key = load_private_key(coordinator.private_key, SiteError).public_key()
+            yield ok("private key", f"for its owner alone; fingerprint {fingerprint(key)}")
+        except SiteError as problem:
+            yield failed_by("private key", problem)
     if coordinator.certificate is not None:
         yield _certificate(
             "site certificate", coordinator.certificate, "install a new kit from the coordinator"
@@ -113,15 +118,16 @@ def check_keys(site: Site | AppSite) -> Iterator[Finding]:
             "none are named, so the connection would be neither encrypted nor signed",
             "name coordinator.root_certificate, .certificate and .private_key; they are in the kit",
         )
-    yield _records(site.records_folder)
-
-
-def _private_key(path: Path) -> Finding:
+    folder = site.records_folder
     try:
-        key = load_private_key(path, SiteError)
-    except SiteError as problem:
-        return failed_by("private key", problem)
-    return ok("private key", f"for its owner alone; fingerprint {fingerprint(key.public_key())}")
+        try_to_write(folder)
+        yield ok("records", f"{folder} can be written")
+    except OSError as problem:
+        yield failed(
+            "records",
+            f"{folder} cannot be written ({problem.strerror}), so what is sent cannot be logged",
+            f"give this account the folder, or name another with `records`: chown USER {folder}",
+        )
 
 
 def _certificate(what: str, path: Path, remedy: str, *, alone: bool = False) -> Finding:
@@ -133,24 +139,10 @@ def _certificate(what: str, path: Path, remedy: str, *, alone: bool = False) -> 
         return failed(what, f"{path} holds {problem}", remedy)
     expires = certificate.not_valid_after_utc
     text = f"{expiry.in_words(expires)}; fingerprint {certificate_fingerprint(certificate)}"
-    if expiry.has_ended(expires):
-        return failed(what, text, "ask the coordinator for a new site kit")
-    if expiry.ends_soon(expires):
-        return warning(what, text, "ask the coordinator for a new site kit")
-    return ok(what, text)
-
-
-def _records(folder: Path) -> Finding:
-    what = "records"
-    try:
-        try_to_write(folder)
-    except OSError as problem:
-        return failed(
-            what,
-            f"{folder} cannot be written ({problem.strerror}), so what is sent cannot be logged",
-            f"give this account the folder, or name another with `records`: chown USER {folder}",
-        )
-    return ok(what, f"{folder} can be written")
+    if not (expiry.ends_soon(expires) or expiry.has_ended(expires)):
+        return ok(what, text)
+    say = failed if expiry.has_ended(expires) else warning
+    return say(what, text, "ask the coordinator for a new site kit")
 
 
 # By how a value of the site file can protect less than its default. A test finds a missing key.
@@ -179,7 +171,7 @@ WEAKER: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def weaker_values(site: Site | AppSite) -> Iterator[tuple[str, str]]:
+def weaker_values(site: AppSite) -> Iterator[tuple[str, str]]:
     """Yield key and value of each, with the default: ("limits.min_cell", "3 (by default 10)")."""
     for way, lines in WEAKER.items():
         for name in " ".join(lines).split():
@@ -202,7 +194,7 @@ def _is_weaker(way: str, value: Any, default: Any) -> bool:
     return way == "other" and bool(value != default)
 
 
-def check_weaker(site: Site | AppSite) -> Iterator[Finding]:
+def check_weaker(site: AppSite) -> Iterator[Finding]:
     """Yield every one of them, or that there is none."""
     found = False
     for key, value in weaker_values(site):
@@ -304,77 +296,58 @@ def check_budgets(site: Site, records: Records) -> Iterator[Finding]:
 
 def check_run(site: Site, study: Study, records: Records) -> Finding:
     """Check whether enough is left for a run of the study."""
-    what = "a run"
-    problems = too_little(site, study, records)
-    if problems and was_answered(study, records):
-        return warning(
-            what,
-            f"one that has begun can continue, not a new one: {'; '.join(problems)}",
-            "for a new one raise that under [budget]; it is your decision",
-        )
-    if problems:
-        return failed(what, "; ".join(problems), "raise that under [budget]; it is your decision")
-    return ok(what, "\n".join(used_by_a_run(site, study)))
+    what, problems = "a run", "; ".join(too_little(site, study, records))
+    if not problems:
+        return ok(what, "\n".join(used_by_a_run(site, study)))
+    remedy = "for a new run raise that under [budget]; it is your decision"
+    if was_answered(study, records):
+        return warning(what, f"{CAN_CONTINUE}: {problems}", remedy)
+    return failed(what, problems, remedy)
 
 
-STYLES = {
-    Severity.OK: "green",
-    Severity.WARNING: "yellow",
-    Severity.FAILED: "red",
-    Severity.SKIPPED: "dim",
-}
+STYLES = {"ok": "green", "warning": "yellow", "failed": "red", "skipped": "dim"}
 
 
 def check_site(site_file: Path, study_file: Path | None, console: Console) -> bool:
     """Show each finding as it is made; return whether nothing failed."""
-    if study_file is None and is_for_app(site_file):
-        app_site = load_app_site(site_file)
-        return _is_well(_show_all(_findings_of_app(app_site, site_file), console), console)
-    site = load_site(site_file)
-    allow_only_these(site.limits)
+    is_app = study_file is None and is_for_app(site_file)
+    site = load_app_site(site_file) if is_app else load_site(site_file)
+    if isinstance(site, Site):
+        allow_only_these(site.limits)
     study = load_study(study_file) if study_file else None
-    num_failed = _show_all(_findings(site, site_file, study, study_file), console)
-    if study is not None and isinstance(study.task, TabularTask):
-        _show_columns(site, study.task, console)
-    is_well = _is_well(num_failed, console)
-    if study is None:
-        console.print("Name the study to check the data too: --study STUDY.toml")
-    return is_well
-
-
-def _show_all(findings: Iterator[Finding], console: Console) -> int:
-    """Show each finding once it is known; return how many failed."""
     num_failed = 0
-    for finding in findings:
+    for finding in _findings(site, site_file, study, study_file):
         num_failed += finding.outcome is Severity.FAILED
         _show(finding, console)
-    return num_failed
-
-
-def _is_well(num_failed: int, console: Console) -> bool:
+    if isinstance(site, Site) and study is not None and isinstance(study.task, TabularTask):
+        _show_columns(site, study.task, console)
     verdict = "This site can take part."
     if num_failed:
         things = "1 thing keeps" if num_failed == 1 else f"{num_failed} things keep"
         verdict = f"{things} this site from taking part."
     console.print()
     console.print(Text(verdict, style="bold"))
+    if study is None and not is_app:
+        console.print("Name the study to check the data too: --study STUDY.toml")
     return num_failed == 0
 
 
-def _findings_of_app(site: AppSite, site_file: Path) -> Iterator[Finding]:
-    yield check_site_file(site, site_file)
-    yield from check_weaker(site)
-    yield from check_keys(site)
-    yield from check_network(site)
-
-
 def _findings(
-    site: Site, site_file: Path, study: Study | None, study_file: Path | None
+    site: AppSite, site_file: Path, study: Study | None, study_file: Path | None
 ) -> Iterator[Finding]:
     yield check_site_file(site, site_file)
     yield from check_weaker(site)
-    yield from check_proposals(site_file, study_file)
+    if isinstance(site, Site):
+        yield from check_proposals(site_file, study_file)
     yield from check_keys(site)
+    if isinstance(site, Site):
+        yield from _findings_of_site(site, site_file, study, study_file)
+    yield from check_network(site)
+
+
+def _findings_of_site(
+    site: Site, site_file: Path, study: Study | None, study_file: Path | None
+) -> Iterator[Finding]:
     yield from site.data.check()
     yield (state := check_state(site))
     yield check_compute(site)
@@ -390,7 +363,6 @@ def _findings(
                 yield check_approval(site, study, f"erosion review {files}", records)
                 yield check_run(site, study, records)
     yield from check_sealed(site, study)
-    yield from check_network(site)
 
 
 def _findings_of_study(
@@ -413,9 +385,8 @@ def _show(finding: Finding, console: Console) -> None:
     text = Text(shown(finding.text))
     if finding.remedy:
         text.append(f"\n→ {shown(finding.remedy)}", style="bold")
-    line.add_row(
-        Text(finding.outcome.value, style=STYLES[finding.outcome]), Text(finding.what), text
-    )
+    outcome = Text(finding.outcome, style=STYLES[finding.outcome])
+    line.add_row(outcome, Text(finding.what), text)
     console.print(line)
 
 

@@ -18,7 +18,7 @@ from erosion_client.connection.credentials import (
 )
 from erosion_client.connection.site_link import OURS, Welcome
 from erosion_client.finding import Finding, Severity, failed, failed_by, ok, skipped, warning
-from erosion_client.site_file import AppSite, Site
+from erosion_client.site_file import AppSite
 from erosion_common.errors import SiteError
 from erosion_common.protocol.frames import REASON
 from erosion_common.support import expiry
@@ -29,7 +29,7 @@ UNEASY_SECONDS = 60.0  # a clock that is further off makes certificates and logs
 STEPS = ("DNS", "port", "TLS", "clock", "version", "certificate")
 
 
-def check_network(site: Site | AppSite) -> Iterator[Finding]:
+def check_network(site: AppSite) -> Iterator[Finding]:
     """Yield one finding for each of STEPS; those after one that failed are skipped."""
     done: list[Finding] = []
     for finding in _steps(site):
@@ -40,7 +40,7 @@ def check_network(site: Site | AppSite) -> Iterator[Finding]:
         yield skipped(what, f"not until {broken} is fixed")
 
 
-def _steps(site: Site | AppSite) -> Iterator[Finding]:
+def _steps(site: AppSite) -> Iterator[Finding]:
     """Check DNS, then the whole connection at once; only if that fails, the port alone."""
     address = site.coordinator.address
     try:
@@ -177,7 +177,7 @@ def _version(answer: Welcome) -> Finding:
     return ok("version", f"{OURS.words} on both sides")
 
 
-def _certificate(site: Site | AppSite, credentials: Credentials, answer: Welcome) -> Finding:
+def _certificate(site: AppSite, credentials: Credentials, answer: Welcome) -> Finding:
     what, is_encrypted = "certificate", credentials.tls is not None
     if answer.problem is not None:
         trouble = connection_error(answer.problem, credentials.address, encrypted=is_encrypted)

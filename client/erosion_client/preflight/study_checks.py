@@ -49,6 +49,7 @@ from erosion_common.support.keys import fingerprint
 from erosion_common.tasks.features import CategoryFeature
 from erosion_common.tasks.inputs import ImageTask, TabularTask, few_for_inputs
 
+CAN_CONTINUE = "a run that has begun can continue, not a new one"
 CHANGE = "change the study or [limits]; it is your decision"
 
 
@@ -58,7 +59,8 @@ def check_study_here(site: Site, study: Study, records: Records | None = None) -
         yield failed("task", lacking, "")
     try:
         patients = load_patients(site, study)
-        split = _split(study, site, patients)
+        columns = patients.rows, patients.targets, patients.groups, patients.is_test
+        split = split_patients(study, site.name, *columns)
     except DataError as problem:
         text, _, details = str(problem).partition("\n")
         yield failed("contract", text, details.strip() or "see above")
@@ -78,10 +80,15 @@ def check_study_here(site: Site, study: Study, records: Records | None = None) -
             yield warning("target", few, "")
     yield from _leaks(site, study, patients)
     yield from _cells(site, study, patients, split)
-    counts = _counts_in(study, site, patients)
+
+    def counts_in(part: Study) -> PatientCounts:
+        training = split_patients(part, site.name, *columns).training
+        return PatientCounts.of(part.task, patients.targets[training], patients.groups[training])
+
+    counts = counts_in(study)
     try:
         check_limits(site, study, counts)
-        check_parts(site, study, lambda part: _counts_in(part, site, patients))
+        check_parts(site, study, counts_in)
     except (Refusal, DataError) as problem:
         yield failed("limits", str(problem), CHANGE)
         return
@@ -141,35 +148,22 @@ def _leaks(site: Site, study: Study, patients: Patients) -> Iterator[Finding]:
 def _cells(site: Site, study: Study, patients: Patients, split: Split) -> Iterator[Finding]:
     """Yield parts of the patients that are too small for the figures that leave."""
     yield ok("cells", f"no figure about fewer than {site.limits.min_cell} patients leaves")
-    if site.name == study.user and len(split.test):
+    if site.name != study.user:
+        return
+    parts = []
+    if len(split.test):
         tested = len(np.unique(patients.groups[split.test]))
-        if tested < site.limits.min_cell:
-            yield failed(
-                "cells",
-                f"the test part has {tested} patients; limits.min_cell = {site.limits.min_cell}",
-                f"{for_more_tested(study)}, or let the study have another user",
-            )
-    folds = folds_ahead(study) if site.name == study.user else ()
-    if folds:
+        parts.append(("the test part", tested, for_more_tested(study)))
+    if folds := folds_ahead(study):
         in_each = fewest_held_out(folds, len(np.unique(patients.groups[split.training])))
-        if in_each < site.limits.min_cell:
+        parts.append(("a fold", in_each, f"lower {folds_key(folds)}"))
+    for part, number, remedy in parts:
+        if number < site.limits.min_cell:
             yield failed(
                 "cells",
-                f"a fold has {in_each} patients; limits.min_cell = {site.limits.min_cell}",
-                f"lower {folds_key(folds)}, or let the study have another user",
+                f"{part} has {number} patients; limits.min_cell = {site.limits.min_cell}",
+                f"{remedy}, or let the study have another user",
             )
-
-
-def _counts_in(study: Study, site: Site, patients: Patients) -> PatientCounts:
-    """Count those that the study, or one of its folds or trials, trains on here."""
-    training = _split(study, site, patients).training
-    return PatientCounts.of(study.task, patients.targets[training], patients.groups[training])
-
-
-def _split(study: Study, site: Site, patients: Patients) -> Split:
-    return split_patients(
-        study, site.name, patients.rows, patients.targets, patients.groups, patients.is_test
-    )
 
 
 def _privacy(site: Site, study: Study, records: Records | None) -> Iterator[Finding]:
@@ -179,16 +173,12 @@ def _privacy(site: Site, study: Study, records: Records | None) -> Iterator[Find
     if records is None:
         yield skipped("privacy", "not until the state is fixed")
         return
-    problem = problem_with_cost(site, study, records)
-    if problem and records.privacy.spent(dataset_of(site), study.digest).by_study:
-        yield warning(
-            "privacy",
-            f"a run that has begun can continue, not a new one: {problem}",
-            "for a new one ask for a smaller privacy.epsilon; it is your decision",
-        )
-    elif problem:
-        yield failed("privacy", problem, "ask for a smaller privacy.epsilon; it is your decision")
-        return
+    if problem := problem_with_cost(site, study, records):
+        remedy = "for a new run ask for a smaller privacy.epsilon; it is your decision"
+        if not records.privacy.spent(dataset_of(site), study.digest).by_study:
+            yield failed("privacy", problem, remedy)
+            return
+        yield warning("privacy", f"{CAN_CONTINUE}: {problem}", remedy)
     for line in promised(site, study, records):
         yield ok("privacy", line)
 
@@ -219,13 +209,8 @@ def check_model(site: Site, study: Study) -> Iterator[Finding]:
             return
     try:
         study.check_model()
-        module = build_model(
-            model,
-            study.task.input_shape,
-            study.task.num_outputs,
-            study.seed,
-            weights=site.compute.weights,
-        )
+        shape, outputs = study.task.input_shape, study.task.num_outputs
+        module = build_model(model, shape, outputs, study.seed, weights=site.compute.weights)
     except ModelError as problem:
         yield failed_by(MODEL, problem)
         return
@@ -244,13 +229,10 @@ def _code(model: InstalledModel) -> Finding:
     except ModelError as problem:
         return failed_by(MODEL, problem)
     what = f"{found.name!r} is {found.target} of {found.distribution}, SHA-256 {found.sha256}"
-    if found.sha256 != model.sha256:
-        return failed(
-            MODEL,
-            f"{what}; the study names {model.sha256}",
-            "install the version of the package that the study was written for",
-        )
-    return ok(MODEL, what)
+    if found.sha256 == model.sha256:
+        return ok(MODEL, what)
+    remedy = "install the version of the package that the study was written for"
+    return failed(MODEL, f"{what}; the study names {model.sha256}", remedy)
 
 
 def _parameter_counts(module: nn.Module) -> str:
@@ -270,16 +252,12 @@ _PEERS_REMEDY = (
 
 
 def check_sealed(site: Site, study: Study | None) -> Iterator[Finding]:
-    """Check the other hospitals' keys, which a study with sealed rounds needs."""
+    """Check the other hospitals' keys for sealed rounds, and a sum of all with equal weights."""
     what, path = "sealed rounds", site.sealed.peers
     needed = study is not None and study.federation.sealed
     if path is None or not os.access(path, os.F_OK):
-        if needed:
-            yield failed(
-                what, f"there is no {path}, and this study's rounds are sealed", _PEERS_REMEDY
-            )
-        else:
-            yield skipped(what, "there is no peers.pem, which only sealed studies need")
+        nothing = f"there is no {path}, which sealed rounds need"
+        yield failed(what, nothing, _PEERS_REMEDY) if needed else skipped(what, nothing)
         return
     if site.sealed.private_key is None and site.coordinator.private_key is None:
         yield failed(what, "this site has no private key", "enrol it; the key is in the kit")
@@ -294,20 +272,16 @@ def check_sealed(site: Site, study: Study | None) -> Iterator[Finding]:
         "the others' keys, to be compared with each hospital itself, not with the coordinator:\n"
         + "\n".join(f"{name}  {fingerprint(keys[name])}" for name in sorted(keys)),
     )
-    missing = sorted(set(study.hospitals) - {study.user, site.name} - set(keys)) if study else []
-    if needed and missing:
+    if study is None or not needed:
+        return
+    peers, rules = set(study.hospitals) - {study.user}, sum_rules(site)
+    if missing := sorted(peers - {site.name} - set(keys)):
         yield failed(what, f"the keys of {', '.join(missing)} are not in {path}", _PEERS_REMEDY)
-    if needed and study is not None and site.name != study.user:
-        yield from _sums(site, set(study.hospitals) - {study.user})
-
-
-def _sums(site: Site, peers: set[str]) -> Iterator[Finding]:
-    """Check the sum of all of them, each with the same weight."""
-    rules = sum_rules(site)
     alike = dict.fromkeys(peers, 1 / len(peers))
-    if problem := rules.problem_with_holders(peers) or rules.problem_with(alike):
+    problem = rules.problem_with_holders(peers) or rules.problem_with(alike)
+    if problem and site.name != study.user:
         yield failed(
-            "sealed rounds",
+            what,
             f"this site would take part in none, even if everybody is there: {problem}",
             "name more hospitals in limits.summed_with that people here know, or loosen"
             " limits.min_summed and limits.largest_share; it is your decision",
@@ -334,5 +308,5 @@ def column_counts(site: Site, task: TabularTask) -> Iterator[tuple[str, list[int
 
 def _kind(value: float | Fault) -> int:
     if isinstance(value, Fault):
-        return KINDS.index("out of range" if value.is_range else "not understood")
+        return 2 if value.is_range else 3
     return int(math.isnan(value))

@@ -49,12 +49,12 @@ def lacking(budget: Budget, used: Used, needs: Needs) -> Iterator[str]:
     """Yield the budgets that have less left for one coordinator than one more run needs."""
     if (left := max(0, budget.rounds - used.rounds)) < needs.rounds:
         yield (
-            f"a run of it has up to {needs.rounds} rounds of arms, and {left} are left"
+            f"rounds are left: {left}, and needed: up to {needs.rounds}"
             f" (budget.rounds = {budget.rounds})"
         )
     if (left := max(0, budget.evaluations - used.evaluations)) < needs.evaluations:
         yield (
-            f"a run of it ends with final figures, and they are left {left} times"
+            f"final figures are left {left} times, and needed {needs.evaluations} times"
             f" (budget.evaluations = {budget.evaluations})"
         )
 
@@ -110,14 +110,11 @@ def check_study(site: Site, study: Study) -> None:
 
 def check_limits(site: Site, study: Study, counts: PatientCounts) -> None:
     """Refuse a study that the site's limits do not allow with these training patients."""
-    limits = site.limits
-    reasons = _study_reasons(site, study)
-    if counts.num_patients < limits.min_patients:
-        reasons.append(
-            f"it has fewer training patients than limits.min_patients = {limits.min_patients}"
-        )
-    elif counts.num_patients < limits.min_cell:
-        reasons.append(f"it has fewer training patients than limits.min_cell = {limits.min_cell}")
+    reasons = [*_study_reasons(site, study)]
+    for key in ("min_patients", "min_cell"):
+        if counts.num_patients < (fewest := getattr(site.limits, key)):
+            reasons.append(f"it has fewer training patients than limits.{key} = {fewest}")
+            break
     # A peer's one step has noise, which its patients' promise is about.
     if study.privacy is None or site.name == study.user:
         reasons += _training_reasons(site, study, counts)
@@ -235,55 +232,43 @@ def _sealed_reasons(site: Site, study: Study, counts: PatientCounts) -> Iterator
         )
 
 
-def _study_reasons(site: Site, study: Study) -> list[str]:
+def _study_reasons(site: Site, study: Study) -> Iterator[str]:
     limits, training = site.limits, study.training
-    reasons = []
     if site.name not in study.everyone:
-        reasons.append(f"it is not among the study's hospitals ({', '.join(study.everyone)})")
+        yield f"it is not among the study's hospitals ({', '.join(study.everyone)})"
     if site.name in study.only_measuring and not limits.validation:
-        reasons.append("it would only measure the model; limits.validation = false")
+        yield "it would only measure the model; limits.validation = false"
     if site.name == study.user and not limits.as_user:
-        reasons.append(
+        yield (
             "it would be the user: its test figures and personal model go to the coordinator;"
             " limits.as_user = false"
         )
-    if not any(fnmatchcase(study.name, pattern) for pattern in limits.studies):
-        reasons.append(
-            f"study {study.name!r}; limits.studies accepts only {', '.join(limits.studies)}"
-        )
-    if not any(fnmatchcase(study.model.name, pattern) for pattern in limits.models):
-        reasons.append(
-            f"model {study.model.name!r}; limits.models accepts only {', '.join(limits.models)}"
-        )
-    if isinstance(study.model, InstalledModel) and (
-        problem := problem_with_code(study.model, limits)
+    for what, name, key, allowed in (
+        ("study", study.name, "limits.studies", limits.studies),
+        ("model", study.model.name, "limits.models", limits.models),
     ):
-        reasons.append(problem)
-    reasons += _problems_with_packages(study, limits)
+        if not any(fnmatchcase(name, pattern) for pattern in allowed):
+            yield f"{what} {name!r}; {key} accepts only {', '.join(allowed)}"
+    yield from _problems_with_packages(study, limits)
     if study.model.has_free_shapes:  # only an installed method's own code knows
         shape = tuple(study.task.input_shape)
-        built = num_built(study.model, shape, study.task.num_outputs)
-        if built > limits.max_parameters:
-            reasons.append(
-                f"a model of {built:,} parameters; limits.max_parameters = {limits.max_parameters}"
-            )
+        built, most = num_built(study.model, shape, study.task.num_outputs), limits.max_parameters
+        if built > most:
+            yield f"a model of {built:,} parameters; limits.max_parameters = {most}"
     if limits.sealed_only and not study.federation.sealed:
-        reasons.append("its rounds are not sealed (federation.sealed); limits.sealed_only = true")
+        yield "its rounds are not sealed (federation.sealed); limits.sealed_only = true"
     if limits.epsilon is not None and (problem := _problem_with_privacy(site, study)):
-        reasons.append(problem)
+        yield problem
     if limits.max_rounds is not None and (longest := longest_arm(study)) > limits.max_rounds:
         in_trials = " in its trials" if longest > study.rounds else ""
-        reasons.append(f"{longest} rounds{in_trials}; limits.max_rounds = {limits.max_rounds}")
+        yield f"{longest} rounds{in_trials}; limits.max_rounds = {limits.max_rounds}"
     if training.batch_size < limits.min_batch_size:
-        reasons.append(
-            f"batches of {training.batch_size}; limits.min_batch_size = {limits.min_batch_size}"
-        )
+        yield f"batches of {training.batch_size}; limits.min_batch_size = {limits.min_batch_size}"
     if training.order == "sequential" and not site.compute.public_order:
-        reasons.append(
+        yield (
             "who is in which mini-batch would be known from the study (training.order ="
             ' "sequential"); compute.public_order = false'
         )
-    return reasons
 
 
 def _problem_with_privacy(site: Site, study: Study) -> str | None:
@@ -311,7 +296,9 @@ def allow_only_these(limits: Limits) -> None:
 
 
 def _problems_with_packages(study: Study, limits: Limits) -> Iterator[str]:
-    """Yield packages' methods and tasks that the limits do not allow."""
+    """Yield packages' models, methods and tasks that the limits do not allow."""
+    if isinstance(study.model, InstalledModel):
+        yield from filter(None, [problem_with_code(study.model, limits)])
     parts: list[tuple[Kind, str, Any, Mapping[str, str]]] = [
         *(("method", a.algorithm, a, limits.installed_methods) for a in study.arms.values()),
         ("task", study.task.outcome, study.task, limits.installed_tasks),
@@ -322,10 +309,10 @@ def _problems_with_packages(study: Study, limits: Limits) -> Iterator[str]:
             yield problem
 
 
-def _refuse_for(site: Site, study: Study, reasons: list[str]) -> None:
-    if reasons:
+def _refuse_for(site: Site, study: Study, reasons: Iterable[str]) -> None:
+    if said := "; ".join(reasons):
         raise Refusal(
-            f"{site.name} declines study {study.name!r}: {'; '.join(reasons)}."
+            f"{site.name} declines study {study.name!r}: {said}."
             " Change the study, or ask the hospital to change its site file."
         )
 

@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterator, Mapping
 from math import inf
 
-import torch
 from torch import Tensor
 
 from erosion_client.records.account import dataset_of
 from erosion_client.records.ledgers import Release, Spent
 from erosion_client.records.records import Records
 from erosion_client.site_file import Site
+from erosion_client.training.request import hash_of
 from erosion_common.algorithms.base import TRAIN
 from erosion_common.errors import Refusal
 from erosion_common.privacy.accountant import ROUNDING, epsilon_of, strength_of
@@ -85,7 +85,7 @@ class PrivateRounds:
             request.round,
             strength_of(study.privacy.noise_multiplier(study.num_releases)),
         )
-        reply = _hash({**attachments, "": update})
+        reply = hash_of({**attachments, "": update})
         with self._records.transaction():
             given = self._ledger.reply_of(release)
             if given is None:
@@ -148,15 +148,6 @@ class PrivateRounds:
             place = None if fold is None else [fold.number, fold.of, fold.cut]
             asked = ["privacy", study.seed, self._site.name, arm, number, place]
         return hmac.digest(self._secret, json.dumps(asked).encode(), hashlib.sha256)
-
-
-def _hash(tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        values = tensor.detach().cpu().contiguous()
-        digest.update(f"{name} {tuple(values.shape)} {values.dtype}/".encode())
-        digest.update(values.view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def promised(site: Site, study: Study, records: Records) -> Iterator[str]:

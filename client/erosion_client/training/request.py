@@ -1,5 +1,6 @@
 """The subject of a request, checks of its tensors, and faults inside installed models."""
 
+import hashlib
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -74,6 +75,20 @@ def checked_payload(name: str, tensor: Tensor, dim: int | None) -> Tensor:
     if not bool(torch.isfinite(tensor).all()):
         raise Refusal(f"The request brings {name!r} with a value that is not finite.")
     return tensor
+
+
+def hash_of(tensors: Mapping[str, Tensor | None], *words: str) -> str:
+    """Return the SHA-256 of all tensors and words, each preceded by its length."""
+    digest, parts = hashlib.sha256(), [word.encode() for word in words]
+    for name, tensor in sorted(tensors.items()):
+        if tensor is not None:
+            parts.append(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            flat = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+            parts.append(flat.numpy().tobytes())
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.hexdigest()
 
 
 logger = logging.getLogger("erosion.site")
