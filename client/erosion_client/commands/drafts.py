@@ -138,7 +138,7 @@ def _no_column(
             if column in TableFile(path=path, **written).read(()).header:
                 others.append(name)
     near = get_close_matches(column, read.header, n=3)
-    names = ", ".join([*near, *(name for name in read.header if name not in near)][:SHOWN])
+    names = ", ".join([*dict.fromkeys([*near, *read.header])][:SHOWN])
     more = f" and {len(read.header) - SHOWN} more" if len(read.header) > SHOWN else ""
     user = f", or give --user {others[0]}: that table has it" if others else ""
     notes = "".join(f"\n  (noted: {note})" for note in read.notes)

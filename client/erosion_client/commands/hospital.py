@@ -90,7 +90,6 @@ _NO_LOGIN = 2**32 - 1
 
 
 def _login_account(by: str | None) -> str:
-    """Return the account by which the person logged in. Raises SiteError."""
     if by is not None:
         raise SiteError("approval.people = 2: the login says who decides. Leave --by out.")
     try:

@@ -27,7 +27,6 @@ def how_written(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _checked(key: str, text: str) -> str:
-    """Return the option if it could stand under [data]; for argparse."""
     from pydantic import ValidationError
 
     from erosion_client.dataset.sources.table_file import TableFile

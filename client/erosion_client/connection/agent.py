@@ -180,7 +180,6 @@ class Agent:
             self.stop.wait(outage.next_pause())
 
     def _stay(self, connection: SiteLink, outage: Outage) -> None:
-        """Serve an open connection until it ends or must be replaced."""
         theirs = connection.welcome.versions or OURS
         words = printable(theirs.words)
         logger.info("connected to the coordinator at %s, %s", self._address, words)
@@ -314,7 +313,6 @@ class Agent:
 
 
 def _run_in(request: Message) -> str:
-    """Return the run that a site is asked to join."""
     return str(wire.header_of(request.content).get("run") or "")
 
 

@@ -191,22 +191,10 @@ class RunningSite:
             self._check()
         return answer
 
-    def has_decided(self) -> bool:
-        """Return whether a study that was refused for want of a decision was approved since."""
-        return self._consent.has_news()
-
-    def is_repeated(self) -> bool:
-        """Return whether the last answer repeated an earlier one."""
-        return self._consent.is_repeated
-
     def budgets(self) -> dict[str, Any]:
         """Return what is used up: in lines for people here, and as figures for programs."""
         lines = [*used_up(self._site, self._records), *self._hospital.disclosed()]
         return {"budgets": lines, "account": account_of(self._site, self._records)}
-
-    def study_named(self, digest: str) -> str | None:
-        """Return the name of the approved study with this digest, or with a part that has it."""
-        return self._consent.study_named(digest)
 
     def has_changed(self) -> bool:
         """Return whether the site file differs from what was last read, or cannot be read."""
@@ -219,20 +207,14 @@ class RunningSite:
 
     def _check(self) -> None:
         if self.has_changed():
-            raise SiteError(
-                f"{self._path} was changed at {_changed_at(self._path)}; it is read again before"
-                " anything is answered"
-            )
+            raise SiteError(f"{self._was_changed()}; it is read again before anything is answered")
 
     def _read_again(self) -> None:
-        """Use the changed file. Raises SiteError where that is impossible."""
-        version = _settled(self._path)
-        was_changed = f"{self._path} was changed at {_changed_at(self._path)}"
+        version, was_changed = _settled(self._path), self._was_changed()
         try:
             site = load_site(self._path)
             differing = [*_differing(self._site.model_dump(), site.model_dump())]
-            kept = [key for key in differing if key.startswith(_KEPT)]
-            if kept:
+            if kept := [key for key in differing if key.startswith(_KEPT)]:
                 raise SiteError(f"{', '.join(kept)}: start `erosion client` again for that.")
             claim(site)
             self._take(site)
@@ -241,8 +223,16 @@ class RunningSite:
                 f"{was_changed}, and this site answers nothing until it can use it. {problem}"
             ) from None
         self._version = version
-        self.news = f"changed at {_changed_at(self._path)}: {', '.join(differing)}"
+        _, _, at = was_changed.rpartition(" was ")
+        self.news = f"{at}: {', '.join(differing)}"
         logger.info("%s and holds from now on: %s", was_changed, ", ".join(differing))
+
+    def _was_changed(self) -> str:
+        """Return when the file was written or put there, by this machine's clock."""
+        changed = datetime.now()
+        with suppress(OSError):  # it is gone
+            changed = datetime.fromtimestamp(self._path.stat().st_ctime)
+        return f"{self._path} was changed at {changed:%H:%M}"
 
     def _take(self, site: Site) -> None:
         with self._turn:  # what may be imported is the whole program's
@@ -259,7 +249,7 @@ class RunningSite:
         hospital = Hospital(site, secret, noise_secret=self._secret, records=self._records)
         consent = Consent(site, self._records, self.coordinator)
         self._app: ClientApp = make_app(hospital, consent)
-        self._site, self._hospital, self._consent = site, hospital, consent
+        self._site, self._hospital, self.consent = site, hospital, consent
         self.dataset = dataset_of(site)
 
 
@@ -272,15 +262,6 @@ def _settled(path: Path) -> tuple[int, ...]:
         if seen == version:
             return version
     raise SiteError(f"{path} is being written all the time")
-
-
-def _changed_at(path: Path) -> str:
-    """Return when the file was written or put there, by this machine's clock."""
-    try:
-        changed = datetime.fromtimestamp(path.stat().st_ctime)
-    except OSError:  # it is gone
-        changed = datetime.now()
-    return f"{changed:%H:%M}"
 
 
 def _differing(
@@ -396,7 +377,7 @@ def serve(
             coordinator=line.address,
             budgets=running.budgets,
             site_file=lambda: running.news,
-            study_named=running.study_named,
+            study_named=lambda digest: running.consent.study_named(digest),
             certificate_expires=lambda: running.certificate_expires,
         )
         agent = Agent(
@@ -407,9 +388,9 @@ def serve(
             until=until,
             watchers=[watch],
             has_changed=running.has_changed,
-            has_decided=running.has_decided,
-            is_repeated=running.is_repeated,
-            study_named=running.study_named,
+            has_decided=lambda: running.consent.has_news(),
+            is_repeated=lambda: running.consent.is_repeated,
+            study_named=lambda digest: running.consent.study_named(digest),
             stop=stop,
         )
         _run(agent, watch)

@@ -383,7 +383,6 @@ class SiteLink:
 
 
 def _request(head: dict[str, Any], content: RecordDict) -> Message:
-    """Read a request as Flower has it. Raises ProtocolFault."""
     ttl = head.get("ttl")  # seconds for which an answer is wanted
     if not (isinstance(ttl, int | float) and 1 <= ttl <= LONGEST_TTL_SECONDS):
         ttl = 3600.0

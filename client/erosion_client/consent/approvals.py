@@ -87,7 +87,6 @@ def _is_chosen(approved: Study, study: Study) -> bool:
 
 
 def _as_written(approved: Study, arm: str, tried: object) -> dict[str, object]:
-    """Return a candidate's settings with the values that validation makes of them."""
     raw = {**approved.arms[arm].model_dump(mode="json"), **dict(tried)}  # type: ignore[call-overload]
     try:
         settings = validate(type(approved.arms[arm]), raw, "candidate", ErosionError)
@@ -328,24 +327,28 @@ def listing(site: Site, records: Records) -> Iterator[str]:
 
 def used_up(site: Site, records: Records) -> list[str]:
     """Return the used budgets of this site's data, coordinator by coordinator."""
-    budget, dataset = site.budget, dataset_of(site)
+    budget, table = site.budget, records.answers
     approved = len(records.studies.all("approved"))
     lines = [f"Approved studies: {approved} of {budget.studies} (budget.studies)"]
-    for coordinator, data in records.answers.pairs():
-        if data == dataset:
-            used = records.answers.used((coordinator, data))
+    for key in _pairs_of(site, records):
+        used, (column, variants) = table.used(key), table.most_variants(key)
+        lines.append(
+            f"Coordinator {key[0]}: {used.studies} studies in {used.runs} runs; {used.rounds} of"
+            f" {budget.rounds} rounds answered, final figures given {used.evaluations} of"
+            f" {budget.evaluations} times"
+        )
+        if variants > 1:
             lines.append(
-                f"Coordinator {coordinator}: {used.studies} studies in {used.runs} runs;"
-                f" {used.rounds} of {budget.rounds} rounds answered, final figures given"
-                f" {used.evaluations} of {budget.evaluations} times"
+                f"Coordinator {key[0]}: {column} compared with {variants} of {budget.variants}"
+                " different ranges or categories (budget.variants)"
             )
-            column, variants = records.answers.most_variants((coordinator, data))
-            if variants > 1:
-                lines.append(
-                    f"Coordinator {coordinator}: {column} compared with {variants} of"
-                    f" {budget.variants} different ranges or categories (budget.variants)"
-                )
     return [*lines, *spent_here(site, records)]
+
+
+def _pairs_of(site: Site, records: Records) -> Iterator[tuple[str, str]]:
+    """Yield the coordinators that got answers about this site's data, with the data's name."""
+    dataset = dataset_of(site)
+    yield from (pair for pair in records.answers.pairs() if pair[1] == dataset)
 
 
 def account_of(site: Site, records: Records) -> list[tuple[str, str, float | str, float | None]]:
@@ -353,20 +356,18 @@ def account_of(site: Site, records: Records) -> list[tuple[str, str, float | str
 
     "": of all coordinators. "inf": privacy without bound. None: there is no limit.
     """
-    budget, dataset, table = site.budget, dataset_of(site), records.answers
+    budget, table = site.budget, records.answers
     found: list[tuple[str, str, float | str, float | None]] = [
         ("studies", "", len(records.studies.all("approved")), budget.studies)
     ]
-    for coordinator, data in table.pairs():
-        if data == dataset:
-            used = table.used((coordinator, data))
-            variants = table.most_variants((coordinator, data))[1]
-            found += [
-                ("rounds", coordinator, used.rounds, budget.rounds),
-                ("evaluations", coordinator, used.evaluations, budget.evaluations),
-                ("variants", coordinator, variants, budget.variants),
-            ]
-    strength, limit = records.privacy.spent(dataset).in_all, site.lifetime_epsilon
+    for key in _pairs_of(site, records):
+        used = table.used(key)
+        found += [
+            ("rounds", key[0], used.rounds, budget.rounds),
+            ("evaluations", key[0], used.evaluations, budget.evaluations),
+            ("variants", key[0], table.most_variants(key)[1], budget.variants),
+        ]
+    strength, limit = records.privacy.spent(dataset_of(site)).in_all, site.lifetime_epsilon
     if strength or limit is not None:
         spent = epsilon_of(strength, site.limits.delta)
         found.append(("epsilon", "", spent if isfinite(spent) else "inf", limit))

@@ -193,7 +193,6 @@ class Consent:
         _check_names(arm=request.arm, step=request.step, run=request.run)
 
     def _check_times(self, request: TrainRequest, answer: Answer) -> None:
-        """Check that a round asks for a step only as often as its method does."""
         step, study = request.step, request.study
         settings = study.arms.get(request.arm)
         if settings is None or step == TRAIN or step in phases.STEPS:
@@ -237,7 +236,6 @@ class Consent:
             )
 
     def _check_kept(self, answer: Answer, lacks: Mapping[str, Moment]) -> None:
-        """Refuse to begin again in the middle of a run because kept state is missing."""
         for arm, moment in lacks.items():
             which = answer.variant, answer.run, arm
             since = self._records.answers.kept_since(self._key, *which)
@@ -255,7 +253,6 @@ class Consent:
             self._refuse(*lacking(self._site.budget, used, needs))
 
     def _refuse(self, *problems: str | None) -> None:
-        """Raise Refusal where a budget has too little left."""
         if found := [problem for problem in problems if problem is not None]:
             remedy = "Ask the hospital to raise that in its site file."
             raise Refusal(f"{self._site.name} answers no more: {'; '.join(found)}", remedy=remedy)
@@ -290,7 +287,6 @@ class Consent:
         )
 
     def _check_declined(self, study: Study) -> None:
-        """Check that no person declined the same study under another name."""
         if declined_before(self._site, study, self._records) is not None:
             raise Refusal(  # without the name: it may be another coordinator's study
                 f"somebody at {self._site.name} declined a study, and {study.name!r}"

@@ -92,7 +92,6 @@ def review(site: Site, study: Study, records: Records) -> list[str]:
 
 
 def _arms(study: Study) -> Iterator[str]:
-    """Yield each arm with its method and the hospitals that it asks."""
     for name, arm in sorted(study.arms.items()):
         hospitals = "the user's hospital alone" if arm.user_only else "every hospital"
         other = ""
@@ -102,7 +101,6 @@ def _arms(study: Study) -> Iterator[str]:
 
 
 def _called(study: Study) -> Iterator[str]:
-    """Yield the hospitals, with what the study's pages call them."""
     for name in study.everyone:
         called = study.names.get(name)
         yield name if called is None else f"{name} (called {_column(called)})"
@@ -188,7 +186,6 @@ def _lines(template: str, site: Site, study: Study, **values: Any) -> list[str]:
 
 
 def _further(study: Study, arm: ArmBase, dim: int, *, is_user: bool) -> str:
-    """Return how many numbers the arm sends in addition to an update."""
     more = sum(arm.attachment_sizes(dim).values())
     own = arm.own_attachments(len(study.hospitals)) if is_user else {}
     most = more + sum(terms.most_values for terms in own.values())
@@ -238,7 +235,6 @@ def _inputs(study: Study) -> str:
 
 
 def _needed(study: Study) -> list[str]:
-    """Return the columns where a missing value leaves a patient out."""
     task = study.task
     if not isinstance(task, TabularTask):
         return []
@@ -267,7 +263,6 @@ def _not_approved_yet(site: Site, study: Study, records: Records) -> Iterator[st
 
 
 def _refused(site: Site, study: Study) -> Iterator[str]:
-    """Yield refusals that the study file alone shows, without counting patients."""
     try:
         check_study(site, study)
     except Refusal as problem:
@@ -275,7 +270,6 @@ def _refused(site: Site, study: Study) -> Iterator[str]:
 
 
 def _decided(site: Site, study: Study, records: Records) -> list[str]:
-    """Return the decisions about this very study."""
     decisions = records.studies.decisions(study.digest)
     lines = [f"{state.capitalize()} by {by}, {at}" for state, by, at in decisions]
     holds = decision_about(study, records)

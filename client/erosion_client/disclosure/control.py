@@ -141,12 +141,7 @@ def around(ordered: NDArray[np.float64], level: float, cell: int) -> float | Non
 
 Rows = NDArray[np.float64] | NDArray[np.uint8]
 Groups = NDArray[np.int64]
-COLUMN, COUNTS, PATIENTS, TEST_PART = (
-    "column",
-    "counts",
-    "patients",
-    "test part",
-)  # kinds of disclosures
+COLUMN, PATIENTS, TEST_PART = "column", "patients", "test part"  # kinds of disclosures
 _ANY_NUMBER = 2**62
 
 
@@ -208,7 +203,8 @@ class DisclosureControl:
 
         def compute() -> ColumnFigures:
             of = f"{name}/{self._name_of(patients)}"
-            means = _means_of_patients(values[known], groups[known])
+            _, places = np.unique(groups[known], return_inverse=True)
+            means = np.bincount(places, weights=values[known]) / np.bincount(places)
             return column_figures(means, self.cell, self._secret, of)
 
         if not is_disclosed:
@@ -239,12 +235,12 @@ class DisclosureControl:
         patients = patient_hashes(values, groups, self._keys)
         column = self._local_name(name)  # one, under every name
         if texts is None:
-            kinds = {f"{COUNTS}: {', '.join(counts)} of {column}": patients}
+            kinds = {f"counts: {', '.join(counts)} of {column}": patients}
         else:
             codes = np.where(np.isnan(values), len(texts), values).astype(np.int64)
             rows = mixed(text_hashes([*texts.values(), ""])[codes] ^ self._keys[0])
             by_text = hashes_of_patients(rows, groups, self._keys)
-            kinds = {f"{COUNTS}: categories of {column}": by_text}
+            kinds = {f"counts: categories of {column}": by_text}
 
         def compute() -> str:
             at = draw(self._secret, name, "counts", self._name_of(patients))
@@ -301,13 +297,13 @@ class DisclosureControl:
             earlier = self._table.cohorts()
             kept = settle(asked, earlier, self.cell, self._keys[3])
             if kept is None or not (may_leave_out or kept.all()):
-                remedy = (
-                    "There are too few others to leave out with them."
-                    if may_leave_out
-                    else "Settings are not chosen without them: give the study another seed or"
-                    " name, which draws other parts, or the columns, policies, test_share and"
-                    " selection.folds of the earlier study."
-                )
+                remedy = "There are too few others to leave out with them."
+                if not may_leave_out:
+                    remedy = (
+                        "Settings are not chosen without them: give the study another seed or name,"
+                        " which draws other parts, or the columns, policies, test_share and"
+                        " selection.folds of the earlier study."
+                    )
                 raise Refusal(
                     f"{name} trained on nearly these patients before: a few came, went or were"
                     " corrected since, or another study's columns or shares leave them out, and"
@@ -350,7 +346,9 @@ class DisclosureControl:
                 f"{name} does not measure models on fewer than {self.cell} patients"
                 f" (limits.min_cell = {self.cell}): {remedy}."
             )
-        kinds = {TEST_PART: patient_hashes(_with_targets(rows, targets), groups, self._keys)}
+        flat = rows.reshape(len(rows), -1), targets.reshape(len(targets), -1)
+        measured = np.column_stack(flat).astype(np.float64)
+        kinds = {TEST_PART: patient_hashes(measured, groups, self._keys)}
         if whole_rows is not None:
             told = np.ascontiguousarray(whole_rows)[:, None].view(np.uint8)
             kinds[f"{TEST_PART}, whole rows"] = patient_hashes(told, groups, self._keys)
@@ -402,18 +400,4 @@ class DisclosureControl:
 
     @staticmethod
     def _name_of(patients: Hashes) -> str:
-        """Return the name of a set of patients, in any order."""
         return hashlib.sha256(sketch_of(patients).tobytes()).hexdigest()
-
-
-def _means_of_patients(values: NDArray[np.float64], groups: Groups) -> NDArray[np.float64]:
-    """Return each patient's mean over its rows (n,): (patients,)."""
-    _, places = np.unique(groups, return_inverse=True)
-    means: NDArray[np.float64] = np.bincount(places, weights=values) / np.bincount(places)
-    return means
-
-
-def _with_targets(rows: Rows, targets: Targets) -> NDArray[np.float64]:
-    """Return what a model learns from, or is measured by: (n, columns)."""
-    flat = rows.reshape(len(rows), -1), targets.reshape(len(targets), -1)
-    return np.column_stack(flat).astype(np.float64)

@@ -44,8 +44,6 @@ def patient_hashes(
     Patients with equal values have different hashes, by their number among these: a set with one
     more of them differs in one.
     """
-    if not len(values):
-        return np.zeros(0, dtype=np.uint64)
     return hashes_of_patients(row_hashes(values, keys), groups, keys)
 
 
@@ -67,10 +65,9 @@ def text_hashes(texts: Sequence[str]) -> Hashes:
 
 def row_hashes(values: NDArray[np.float64] | NDArray[np.uint8], keys: Hashes) -> Hashes:
     """Return one hash per row of (n, ...), of its values: (n,)."""
-    flat = np.ascontiguousarray(values.reshape(len(values), -1))
+    flat = np.ascontiguousarray(values.reshape(len(values), int(np.prod(values.shape[1:]))))
     if flat.dtype == np.uint8:
-        rows = flat.astype(np.uint8, copy=False)
-        return np.array([_of_bytes(row.tobytes()) for row in rows], dtype=np.uint64)
+        return np.array([_of_bytes(row.tobytes()) for row in flat], dtype=np.uint64)
     numbers = np.where(np.isnan(flat), np.nan, flat.astype(np.float64) + 0.0)  # one NaN, one 0
     hashes = np.full(len(numbers), keys[0], dtype=np.uint64)
     for column in numbers.T:

@@ -1,6 +1,6 @@
 """A hospital's columns as disclosed: rounded counts, missing values, means and quantiles."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 import numpy as np
@@ -32,14 +32,14 @@ def column_summaries(
                 continue
             texts = {category: category for category in feature.categories}
             counts = counts_by_category(values, groups, feature.categories)
-            yield _by_category(cells, feature.name, "category", counts, values, groups, texts)
+            told = cells.counts(feature.name, counts, values, groups, texts)
+            yield _by_category(feature.name, "category", told)
     yield from _outcome(cells, task, targets, groups)
 
 
 def _outcome(
     cells: DisclosureControl, task: Task, targets: Targets, groups: Groups
 ) -> Iterator[ColumnSummary]:
-    """Summarise the columns that are predicted."""
     values = targets.reshape(len(targets), -1).astype(np.float64)
     *times, last = task.target_columns  # follow-up time, where that is a column
     for number, column in enumerate(times):
@@ -49,8 +49,8 @@ def _outcome(
         yield number_summary(cells, last.name, "outcome", values[:, -1], groups)
         return
     classes = _texts(last, counts) if isinstance(last, CodedColumn) and not times else None
-    counts = {**counts, _MISSING: 0}
-    yield _by_category(cells, last.name, "outcome", counts, values[:, -1], groups, classes)
+    told = cells.counts(last.name, {**counts, _MISSING: 0}, values[:, -1], groups, classes)
+    yield _by_category(last.name, "outcome", told)
 
 
 def number_summary(
@@ -92,23 +92,11 @@ def counts_by_category(
 
 
 def _by_category(
-    cells: DisclosureControl,
-    name: str,
-    kind: str,
-    counts: Mapping[str, int],
-    values: NDArray[np.float64],
-    groups: Groups,
-    texts: dict[str, str] | None,
+    name: str, kind: Literal["category", "outcome"], told: dict[str, int]
 ) -> ColumnSummary:
-    told = cells.counts(name, counts, values, groups, texts)
     missing = told.pop(_MISSING)
-    return ColumnSummary(
-        name=name,
-        kind="outcome" if kind == "outcome" else "category",
-        count=sum(told.values()),
-        missing=missing,
-        shares=told,
-    )
+    count = sum(told.values())
+    return ColumnSummary(name=name, kind=kind, count=count, missing=missing, shares=told)
 
 
 def _texts(column: CodedColumn, classes: Iterable[str]) -> dict[str, str]:

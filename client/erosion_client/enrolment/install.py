@@ -5,6 +5,7 @@ import io
 import tarfile
 import zlib
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -78,12 +79,10 @@ class Pinned:
 
     def lines(self) -> Iterator[str]:
         """Yield lines for people."""
-        if self.added:
-            yield f"Pinned in {self.path}; compare each with the hospital itself:"
-            yield from (f"  {name}  {fingerprint(key)}" for name, key in self.added.items())
-        if self.replaced:
-            yield f"Replaced in {self.path}; compare each with the hospital itself:"
-            yield from (f"  {name}  {fingerprint(key)}" for name, key in self.replaced.items())
+        for done, keys in (("Pinned", self.added), ("Replaced", self.replaced)):
+            if keys:
+                yield f"{done} in {self.path}; compare each with the hospital itself:"
+                yield from (f"  {name}  {fingerprint(key)}" for name, key in keys.items())
         for name, (pinned, offered) in self.refused.items():
             yield (
                 f"Not replaced: {name} has another key here ({fingerprint(pinned)}) than the one"
@@ -134,7 +133,6 @@ _NAME_THE_KEY = (
     "If this site made the key and its request (erosion enroll request), name that key's file by"
     " --key FILE."
 )
-_GZIP = b"\x1f\x8b"  # beginnings of such a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +172,20 @@ def install(
     certificate = _certificate(kit, members, "node.crt")
     key = _key(kit, members, key_file, own_key)
     _check(kit, site, root, certificate, key, own_key or key_file)
-    is_other = _is_another(root_file, root)
+    is_other = False
+    with suppress(OSError, ValueError):  # this site trusts none so far
+        is_other = certificate_in(read_named(root_file)) != root
     if is_other and not new_authority:
-        raise _another_authority(root_file, root)
-    peers = members.get(pinned_keys.NAME)
-    offered = (
-        None if peers is None else pinned_keys.parse(peers, f"{kit}'s peers.pem", EnrolmentError)
-    )
+        digits = root.fingerprint(hashes.SHA256()).hex()[:32]
+        groups = " ".join(digits[i : i + 4] for i in range(0, 32, 4))
+        raise EnrolmentError(
+            f"The kit is of another authority than {root_file}: its fingerprint is {groups}."
+            " Compare it with the coordinator by telephone; if it is right, install with"
+            f" --new-authority. Then {root_file} is replaced, and its coordinator is not connected to any more."
+        )
+    offered = None
+    if (peers := members.get(pinned_keys.NAME)) is not None:
+        offered = pinned_keys.parse(peers, f"{kit}'s peers.pem", EnrolmentError)
     files = [certificate_file, root_file]
     if "node.key" in members or own_key is not None:
         write_private(key_file, private_pem(key))
@@ -209,7 +214,7 @@ def _members(kit: Path) -> dict[str, bytes]:
 def _unpacked(kit: bytes) -> bytes:
     """Return the tar archive; some browsers decompress a .tar.gz. Raises what gzip raises."""
     content = kit
-    if kit.startswith(_GZIP):
+    if kit.startswith(b"\x1f\x8b"):
         with gzip.open(io.BytesIO(kit)) as file:
             content = file.read(LARGEST_KIT_BYTES + 1)
     if len(content) > LARGEST_KIT_BYTES:
@@ -233,17 +238,18 @@ def _key(kit: Path, members: dict[str, bytes], key_file: Path, own_key: Path | N
     if "node.key" in members:
         if own_key is not None:
             raise EnrolmentError(f"{kit} brings the key that it is for. Leave --key out.")
-        where = "the kit's node.key"
-        return parse_private_key(members["node.key"], where, EnrolmentError, passphrase=_password)
+        ask = "The kit's password, as the coordinator told you: "
+        return parse_private_key(
+            members["node.key"],
+            "the kit's node.key",
+            EnrolmentError,
+            passphrase=lambda: secret("EROSION_KIT_PASSWORD", ask),
+        )
     if own_key is None and not key_file.exists():
         raise EnrolmentError(
             f"There is no private key at {key_file}, and none in {kit}. {_NAME_THE_KEY}"
         )
     return load_private_key(own_key or key_file, EnrolmentError)
-
-
-def _password() -> str:
-    return secret("EROSION_KIT_PASSWORD", "The kit's password, as the coordinator told you: ")
 
 
 def _check(
@@ -271,22 +277,3 @@ def _check(
     if expiry.has_ended(certificate.not_valid_after_utc):
         words = expiry.in_words(certificate.not_valid_after_utc)
         raise EnrolmentError(f"The certificate in {kit} {words}. Ask for a later one.")
-
-
-def _is_another(root_file: Path, root: x509.Certificate) -> bool:
-    """Return whether this site trusts an authority so far, and not this one."""
-    try:
-        return certificate_in(read_named(root_file)) != root
-    except (OSError, ValueError):
-        return False
-
-
-def _another_authority(root_file: Path, root: x509.Certificate) -> EnrolmentError:
-    """Refuse another authority, unless somebody says so."""
-    digits = root.fingerprint(hashes.SHA256()).hex()[:32]
-    groups = " ".join(digits[i : i + 4] for i in range(0, 32, 4))
-    return EnrolmentError(
-        f"The kit is of another authority than {root_file}: its fingerprint is {groups}. Compare it"
-        " with the coordinator by telephone; if it is right, install with --new-authority. Then"
-        f" {root_file} is replaced, and its coordinator is not connected to any more."
-    )

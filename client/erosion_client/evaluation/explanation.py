@@ -64,7 +64,6 @@ def encoded_columns(task: TabularTask) -> list[Column]:
 
 
 def _places(task: TabularTask) -> Iterator[tuple[str, slice]]:
-    """Yield each feature's encoded columns."""
     start = 0
     for feature in task.features:
         yield feature.name, slice(start, start + task.width(feature))
@@ -197,7 +196,6 @@ def _inside(
 
 
 def _described(dataset: LocalDataset) -> dict[str, tuple[float, float]]:
-    """Return mean and deviation of the numbers as they are disclosed."""
     try:
         columns = dataset.summary.columns
     except Refusal:

@@ -95,7 +95,6 @@ def _told_counts(dataset: LocalDataset, counts: Mapping[str, int]) -> dict[str, 
 
 
 def _predictions(dataset: LocalDataset, parameters: Tensor, request: EvaluateRequest) -> Any:
-    """Return one prediction for each patient: (n, k)."""
     task, dim = dataset.study.task, dataset.dim
     is_vector = parameters.dim() in (1, 2) and parameters.shape[-1] == dim and parameters.numel()
     if not is_vector or parameters.is_complex() or not bool(parameters.isfinite().all()):

@@ -101,7 +101,6 @@ def told(figure: float) -> float:
 def _figures(
     task: Task, predictions: Floats, targets: Targets, weights: Floats, training: Targets
 ) -> Mapping[str, Floats]:
-    """Return `task.figures`, or their means over several predictions of each patient."""
     each = [task.figures(one, targets, weights, training) for one in by_cut(predictions)]
     return {name: np.mean([figures[name] for figures in each], axis=0) for name in each[0]}
 
@@ -109,7 +108,6 @@ def _figures(
 def _score_intervals(
     task: Task, predictions: Floats, targets: Targets, training: Targets
 ) -> Mapping[str, Bounds]:
-    """Return `task.score_intervals`, or their mean ends over several predictions per patient."""
     each = [task.score_intervals(one, targets, training) for one in by_cut(predictions)]
     names = set.intersection(*(set(found) for found in each))
     return {name: tuple(np.mean([found[name] for found in each], axis=0)) for name in names}
@@ -265,7 +263,6 @@ def _verdict(
     targets: Targets,
     better: Sequence[str],
 ) -> Comparison | None:
-    """Return the declared comparison, if both of its arms were run."""
     study = dataset.study
     if study.comparison is None or study.comparison[0] not in predictions:
         return None
@@ -346,7 +343,6 @@ def compare(
 
 
 def _losses(task: Task, predictions: Floats, targets: Targets) -> Floats:
-    """Return the losses of each prediction: (m, n)."""
     return np.stack([task.patient_losses(one, targets) for one in by_cut(predictions)])
 
 

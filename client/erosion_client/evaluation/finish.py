@@ -12,8 +12,8 @@ once, however many rows it has. Of several classes each has its own b and d; of 
 intervals of a patient are rows, with b of their own and common d.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import NamedTuple
 
@@ -118,9 +118,8 @@ def fit_classes(seen: Regressed, curvatures: Floats) -> Fit:
         if gain < CONVERGED:
             break
     _, hessian = derivatives(values)
-    return Fit(
-        values, -objective(values) + _log_volume(curvatures, hessian), _first_variance(hessian)
-    )
+    evidence = -objective(values) + _log_volume(curvatures, hessian)
+    return Fit(values, evidence, _first_variance(hessian))
 
 
 def fit_number(seen: Regressed, curvatures: Floats) -> Fit:
@@ -130,11 +129,8 @@ def fit_number(seen: Regressed, curvatures: Floats) -> Fit:
     hessian = (x.T * seen.weight) @ x + np.diag(curvatures)
     weighted = x.T @ (seen.weight * seen.outcome[:, 0])
     values = np.linalg.solve(hessian, weighted + curvatures * centre)
-    squares = float(
-        seen.weight @ np.square(seen.outcome[:, 0] - x @ values)
-        + curvatures @ np.square(values - centre)
-    )
-    patients = float(seen.weight.sum())
+    errors, patients = seen.outcome[:, 0] - x @ values, float(seen.weight.sum())
+    squares = float(seen.weight @ np.square(errors) + curvatures @ np.square(values - centre))
     squares = max(squares, 1e-12 * patients)
     evidence = _log_volume(curvatures, hessian) - patients / 2 * np.log(squares)
     return Fit(values, float(evidence), _first_variance(hessian) * squares / patients)
@@ -154,9 +150,7 @@ def average(seen: Regressed, fit: Fitter, *, alone: bool) -> tuple[list[Fit], Fl
     `alone`: without the offset, and with slopes of 0.
     """
     if alone:
-        seen = Regressed(
-            seen.columns, seen.num_intercepts, 0 * seen.offset, seen.outcome, seen.weight
-        )
+        seen = replace(seen, offset=0 * seen.offset)
     tried = product(SLOPES[:1] if alone else SLOPES, STRENGTHS)
     intercept = ALONE if alone else INTERCEPT
     found = [fit(seen, seen.curvatures(slope, intercept, strength)) for slope, strength in tried]
@@ -262,14 +256,10 @@ def _seen(
 
 def _slope(found: list[Fit], weights: Floats) -> Estimate:
     """Return the mean of a over the models with an offset, and 1.96 deviations to either side."""
-    slopes, variances = (np.array(each) for each in zip(*_slopes(found), strict=True))
+    slopes = np.array([one.values[0] for one in found])
+    variances = np.array([one.variance for one in found])
     mean = float(weights @ slopes)
     half = 1.96 * float(weights @ (variances + np.square(slopes - mean))) ** 0.5
-    ends = (mean, mean - half, mean + half)
-    value, low, high = (float(np.clip(each, -LARGEST_FIGURE, LARGEST_FIGURE)) for each in ends)
+    ends = np.clip([mean, mean - half, mean + half], -LARGEST_FIGURE, LARGEST_FIGURE)
+    value, low, high = ends.tolist()
     return Estimate(value=value, low=low, high=high)
-
-
-def _slopes(found: list[Fit]) -> Iterator[tuple[float, float]]:
-    for one in found:
-        yield float(one.values[0]), one.variance

@@ -143,7 +143,6 @@ class FoldPredictions:
         return np.stack(cuts)
 
     def _number_of(self, fold: Fold) -> int:
-        """Return the fold's number among all, from 1."""
         if fold not in self._folds:
             raise Refusal(
                 f"The request is of fold {fold.number} of {fold.of} in cut {fold.cut}, which is"
@@ -285,7 +284,6 @@ def _hashes(rows: NDArray[np.float64], salt: bytes) -> Iterator[str]:
 
 
 def _prune(folder: Path) -> None:
-    """Remove the oldest runs, so that the disk does not fill."""
     runs = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
     for path in runs[:-MOST_RUNS]:
         shutil.rmtree(path, ignore_errors=True)

@@ -315,7 +315,6 @@ def _with_band(x: Floats, y: Floats) -> Curve:
 
 
 def _estimates(predicted: Predicted) -> dict[EstimateName, Estimate]:
-    """Return how well risks rank patients, and how well they fit what happened."""
     drawn, event = predicted.drawn, predicted.event
     precision = [average_precision(chances, event, drawn) for chances in predicted.chances]
     logits = _logits(predicted.chances)
@@ -471,7 +470,6 @@ def _by_quantile(values: Floats, cell: int, groups: int = GROUPS) -> list[NDArra
 def _of_numbers(
     model: str, predicted: Floats, targets: Floats, draws: Floats, cell: int
 ) -> ModelFigures:
-    """Return a regression's figures of predictions (cuts, n)."""
     cuts, values = len(predicted), predicted.ravel()
     truth, weights = np.tile(targets, cuts), np.tile(draws[: 1 + REFITS] / cuts, (1, cuts))
     scale = max(float(values.std()), SMALLEST * (1 + float(np.abs(values).max())))

@@ -190,7 +190,6 @@ def _boosted(task: Task, training: Rows, others: Floats) -> Iterator[Floats]:
 def _stages(
     task: Task, training: Rows, others: Floats, options: Mapping[str, Any]
 ) -> Iterator[Floats]:
-    """Yield the predictions (m, k) after each tree."""
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
     options = {

@@ -35,9 +35,7 @@ from erosion_client.preflight.study_checks import (
 )
 from erosion_client.records.account import (
     SECRET_NAME,
-    copied_from,
-    copy_in_words,
-    other_account,
+    other_accounts,
     site_secret,
 )
 from erosion_client.records.records import Records
@@ -247,9 +245,7 @@ def check_state(site: Site) -> Finding:
         )
     except SiteError as problem:
         return failed_by(what, problem)
-    if (copied := copied_from(site)) is not None:
-        return warning(what, *copy_in_words(copied))
-    if (other := other_account(site)) is not None:
+    for other in other_accounts(site):
         return warning(what, *other)
     return ok(what, f"{folder} can be written")
 

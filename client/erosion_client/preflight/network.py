@@ -3,6 +3,7 @@
 import socket
 import ssl
 from collections.abc import Iterator
+from datetime import datetime
 
 import grpc
 from cryptography import x509
@@ -114,16 +115,18 @@ def _port(address: str, proxy: str | None) -> Iterator[Finding]:
 
 
 def _tls(credentials: Credentials, answer: Welcome) -> Finding:
-    """Return the finding about a coordinator that answered."""
     if credentials.tls is None:
         return skipped("TLS", "not used")
     text = f"the certificate fits the CA and {credentials.address.rpartition(':')[0].strip('[]')}"
-    if (expires := answer.certificate_expires) is None:
-        return ok("TLS", text)
+    remedy = "tell the coordinator: erosion enroll renew coordinator"
+    return _unless_it_ends_soon("TLS", text, answer.certificate_expires, remedy)
+
+
+def _unless_it_ends_soon(what: str, text: str, expires: datetime | None, remedy: str) -> Finding:
+    if expires is None:
+        return ok(what, text)
     text += f", {expiry.in_words(expires)}"
-    if expiry.ends_soon(expires):
-        return warning("TLS", text, "tell the coordinator: erosion enroll renew coordinator")
-    return ok("TLS", text)
+    return warning(what, text, remedy) if expiry.ends_soon(expires) else ok(what, text)
 
 
 def _tls_or_not(credentials: Credentials, answer: Welcome) -> Finding:
@@ -190,10 +193,5 @@ def _certificate(site: AppSite, credentials: Credentials, answer: Welcome) -> Fi
             f"it was issued to {answer.hospital}, and this site calls itself {site.name}",
             f'write name = "{answer.hospital}" in the site file, or use this site\'s own key',
         )
-    text = f"enrolled for {answer.hospital}"
-    if answer.expires is None:
-        return ok(what, text)
-    text += f", {expiry.in_words(answer.expires)}"
-    if expiry.ends_soon(answer.expires):
-        return warning(what, text, "ask the coordinator to renew it")
-    return ok(what, text)
+    text, remedy = f"enrolled for {answer.hospital}", "ask the coordinator to renew it"
+    return _unless_it_ends_soon(what, text, answer.expires, remedy)

@@ -104,7 +104,6 @@ def check_study_here(site: Site, study: Study, records: Records | None = None) -
 
 
 def _contract(site: Site, study: Study, patients: Patients) -> Iterator[Finding]:
-    """Yield notes on the patients who meet the contract."""
     counted = f"{len(patients.targets)} {_samples(study, patients)}"
     if patients.num_patients != len(patients.targets):
         counted += f" of {patients.num_patients} patients"
@@ -128,7 +127,6 @@ def _contract(site: Site, study: Study, patients: Patients) -> Iterator[Finding]
 
 
 def _leaks(site: Site, study: Study, patients: Patients) -> Iterator[Finding]:
-    """Yield columns that may be target leakage, by their values or names."""
     task = study.task
     if not isinstance(task, TabularTask):
         return
@@ -146,7 +144,6 @@ def _leaks(site: Site, study: Study, patients: Patients) -> Iterator[Finding]:
 
 
 def _cells(site: Site, study: Study, patients: Patients, split: Split) -> Iterator[Finding]:
-    """Yield parts of the patients that are too small for the figures that leave."""
     yield ok("cells", f"no figure about fewer than {site.limits.min_cell} patients leaves")
     if site.name != study.user:
         return
@@ -167,7 +164,6 @@ def _cells(site: Site, study: Study, patients: Patients, split: Split) -> Iterat
 
 
 def _privacy(site: Site, study: Study, records: Records | None) -> Iterator[Finding]:
-    """Check the cost of a run, and whether that much is left."""
     if study.privacy is None:
         return
     if records is None:

@@ -65,41 +65,32 @@ def dataset_of(site: "Site") -> str:
     return place_of(site.data) if known is None else known.dataset
 
 
-def copied_from(site: "Site") -> Path | None:
-    """Return another account with the same data in another place; None where there is none."""
-    if _known(site.account, site.data) is not None:
-        return None
-    copied = _copied(site.account, site.data)
-    return None if copied is None or _is_folder(site, copied) else Path(copied.folder)
+def other_accounts(site: "Site") -> Iterator[tuple[str, str]]:
+    """Yield what other accounts of these data mean, and the remedy.
 
-
-def copy_in_words(copied: Path) -> tuple[str, str]:
-    """Return what a second account of copied data means, and the remedy."""
-    return (
-        f"these data are a copy of those with budgets in {copied}",
-        f"so that both kits have one account, write state = '{copied.parent}' under [compute] in"
-        " this site file",
-    )
-
-
-def other_account(site: "Site") -> tuple[str, str] | None:
-    """Return what another hospital's account of data in this place means, and the remedy.
-
-    None where there is none, or where this site file says which account it has.
+    One may be of the same data in another place; one in this place of another hospital, unless this
+    site file says which account it has.
     """
-    if site.compute.account is not None or (place := _list()) is None:
-        return None
-    mine = place_of(site.data)
-    found = (a for a in _read(place) if a.place == mine and a.hospital != site.account)
-    other = next((account for account in found if Path(account.folder).is_dir()), None)
-    if other is None:
-        return None
-    return (
-        f"data of this place have budgets already, as those of {other.hospital} in {other.folder}",
-        f"if it is the same hospital by another name, write account = '{other.hospital}' under"
-        " [compute] in this site file, so that both count together; if the patients are others,"
-        f" write account = '{site.account}'",
-    )
+    known = _known(site.account, site.data)
+    copied = _copied(site.account, site.data) if known is None else None
+    if copied is not None and not _is_folder(site, copied):
+        yield (
+            f"these data are a copy of those with budgets in {copied.folder}",
+            f"so that both kits have one account, write state = '{Path(copied.folder).parent}'"
+            " under [compute] in this site file",
+        )
+    if site.compute.account is not None:
+        return
+    for other in _accounts():
+        if other.place == place_of(site.data) and other.hospital != site.account:
+            yield (
+                f"data of this place have budgets already, as those of {other.hospital} in"
+                f" {other.folder}",
+                f"if it is the same hospital by another name, write account = '{other.hospital}'"
+                " under [compute] in this site file, so that both count together; if the patients"
+                f" are others, write account = '{site.account}'",
+            )
+            return
 
 
 def state_folder(hospital: str, data: DataSource, stated: Path | None, usual: Path) -> Path:
@@ -140,9 +131,7 @@ def claim(site: "Site") -> None:
                         " now. Start this one again; it will use them."
                     )
                 return
-            if (copied := copied_from(site)) is not None:
-                logger.warning("%s; %s", *copy_in_words(copied))
-            if (other := other_account(site)) is not None:
+            for other in other_accounts(site):
                 logger.warning("%s; %s", *other)
             _add(place, site)
     except OSError as problem:
@@ -179,7 +168,6 @@ def _add(place: Path, site: "Site") -> None:
 
 
 def _known(hospital: str, data: DataSource) -> _Account | None:
-    """Return the account of the data in this place."""
     place = place_of(data)
     return next((each for each in _accounts(hospital) if each.place == place), None)
 
@@ -193,10 +181,13 @@ def _copied(hospital: str, data: DataSource) -> _Account | None:
     return next((account for account in alike if account.content == content), None)
 
 
-def _accounts(hospital: str) -> list[_Account]:
+def _accounts(hospital: str | None = None) -> list[_Account]:
+    """Return those of the list whose folder is there; `hospital` None: every hospital's."""
     place = _list()
     found = [] if place is None else _read(place)
-    return [each for each in found if each.hospital == hospital and Path(each.folder).is_dir()]
+    return [
+        each for each in found if hospital in (None, each.hospital) and Path(each.folder).is_dir()
+    ]
 
 
 def _is_folder(site: "Site", account: _Account) -> bool:

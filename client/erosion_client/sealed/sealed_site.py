@@ -315,7 +315,6 @@ class SealedSite:
         return MaskedUpdate(words, receipt, seed_hash(told, name, measured.seed), opening)
 
     def _mask(self, measured: Measured, told: View, envelopes: Mapping[str, bytes]) -> None:
-        """Check that the update may be in that sum, and note that it is."""
         update, name = measured.greeted.update, self._identity.name
         if name not in told.members:
             raise Refusal("This site has no weight in the sum that it is asked for.")

@@ -4,7 +4,7 @@ import hashlib
 import hmac
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from pydantic import ValidationError
@@ -29,8 +29,6 @@ from erosion_common.settings.base import Settings, first_mistake
 from erosion_common.support.files import make_private_folder
 from erosion_common.support.keys import load_private_key
 
-FOLDER = "sealed"  # next to the state of methods
-OPENING_NAME = "opening.safetensors"
 F = TypeVar("F", bound=Settings)
 
 
@@ -104,9 +102,8 @@ class SealedSteps:
         said = phases.DistanceSaid(
             envelopes=envelopes, dealt=dict(self._rounds.dealt), lengths=self._rounds.lengths
         )
-        return LocalAnswer(
-            {phases.SEALED_DISTANCE: to_rows([sealed], 2 * num_bytes)[0]}, _as_json(said)
-        )
+        answer = {phases.SEALED_DISTANCE: to_rows([sealed], 2 * num_bytes)[0]}
+        return LocalAnswer(answer, said.model_dump(mode="json"))
 
     def _masked(self, request: TrainRequest) -> LocalAnswer:
         asked = _read(phases.MaskedAsked, request)
@@ -114,7 +111,8 @@ class SealedSteps:
         self._keep_opening(masked.opening)
         receipt = masked.receipt
         said = phases.MaskedSaid(rules=receipt.rules, signature=receipt.signature, seed=masked.seed)
-        return LocalAnswer({phases.WORDS: torch.from_numpy(masked.words)}, _as_json(said))
+        words = {phases.WORDS: torch.from_numpy(masked.words)}
+        return LocalAnswer(words, said.model_dump(mode="json"))
 
     def _unmask(self, request: TrainRequest) -> LocalAnswer:
         asked = _read(phases.UnmaskAsked, request)
@@ -123,7 +121,7 @@ class SealedSteps:
             shown = View(self._rounds.asked, view.weights, view.scale), view.envelopes
         released = self._rounds.unmask(asked.delivered, shown)
         said = phases.UnmaskSaid(seeds=dict(released.seeds), keys=dict(released.keys))
-        return LocalAnswer({}, _as_json(said))
+        return LocalAnswer({}, said.model_dump(mode="json"))
 
     @cached_property
     def _rounds(self) -> SealedSite:
@@ -133,8 +131,8 @@ class SealedSteps:
         """Replace the last disclosure, for a person here to show in an audit. It is not synced."""
         if self._site.compute.state is None:
             return
-        folder = self._site.consent_folder / FOLDER
-        path, temporary = folder / OPENING_NAME, folder / "opening.new"
+        folder = self._site.consent_folder / "sealed"
+        path, temporary = folder / "opening.safetensors", folder / "opening.new"
         try:
             if not folder.exists():
                 make_private_folder(folder)
@@ -184,13 +182,6 @@ def _rows(request: TrainRequest, name: str, num_bytes: int) -> Tensor:
     if rows is None or rows.dtype != torch.uint8 or rows.dim() != 2 or rows.shape[1] != num_bytes:
         raise Refusal(f"The request for {request.step!r} brings no {name!r} that can be used.")
     return rows
-
-
-def _as_json(said: Settings) -> dict[str, Any]:
-    return said.model_dump(mode="json")
-
-
-NAME = "opening.safetensors"
 
 
 def secret_of(request: TrainRequest | EvaluateRequest, secret: bytes) -> bytes:

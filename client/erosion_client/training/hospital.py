@@ -285,7 +285,6 @@ class Hospital:
         return EvaluateResult(figures, {**differing, **layers})
 
     def _measured_elsewhere(self, request: EvaluateRequest) -> EvaluateReply:
-        """Return the figures of another hospital's model on these patients."""
         study = request.study
         if study.validation is None or study.fold is not None:
             raise Refusal(
@@ -304,7 +303,6 @@ class Hospital:
     def _explained(
         self, prepared: LocalDataset, personal: Mapping[str, Predictor], scaling: Scaling | None
     ) -> Explained:
-        """Return what the shown arm's model uses, as measured on the test part."""
         arm = shown_arm(prepared.study)
         if (predictor := personal.get(arm)) is None:
             return Explained()
@@ -426,7 +424,6 @@ class Hospital:
         )
 
     def _is_sealed(self, study: Study) -> bool:
-        """Return whether nobody sees this hospital's update."""
         return study.federation.sealed and self.name != study.user
 
     def _arm(self, request: TrainRequest) -> ArmBase:
@@ -445,7 +442,6 @@ class Hospital:
     def _keep(
         self, request: TrainRequest, moment: Moment, kept: Tensors, *, error: Tensor | None
     ) -> None:
-        """Keep the method's state, and what compression left over of the last update."""
         before = self._kept_before(request, request.arm, moment)
         error = before.get(_ERROR) if error is None else error
         left = {} if error is None else {_ERROR: error}
@@ -453,7 +449,6 @@ class Hospital:
         self._kept.keep(place, moment, before, {**kept, **left}, request.parameters)
 
     def _kept_before(self, request: Request, arm: str, moment: Moment) -> Tensors:
-        """Return the kept state that an arm's exchange starts from."""
         return self._kept.before(state_key_of(request, arm), moment, parameters_of(request, arm))
 
     def _prepare(self, study: Study, run: str | None = "") -> LocalDataset:
@@ -577,7 +572,6 @@ class Hospital:
 
 
 def _check_whole(study: Study) -> None:
-    """Refuse to disclose figures of the patients outside a fold."""
     if study.fold is not None:
         raise Refusal("A fold or trial is not described: its study is, as a whole.")
 

@@ -1,18 +1,13 @@
 """State that a hospital keeps between an arm's rounds: personal models, control variates.
 
-It never leaves the site and outlives the program. It belongs to one run of one study: a coordinator
-that starts a new run finds nothing kept. For the last round, the start of each exchange is kept
-with the result of the last one. So an exchange that is repeated, after a broken connection or by a
-coordinator that was interrupted, starts from the same state.
+It never leaves the site, outlives the program, and belongs to one run of one study. For the last
+round, the start of each exchange is kept with the result of the last one: an exchange that is
+repeated starts from the same state. A round that ruined the model is undone: the hospitals
+recognise it by getting the same parameters again, and return to the earlier state.
 
-A round that ruined the model is undone, and the hospitals get the same parameters again. From these
-they recognise it: state kept since belongs to the ruined model, and they return to the earlier
-state.
-
-A run is in one fold at a time: once it keeps something in another fold of its study, its arms'
-state in the one before is removed. Of the rest the MOST_FILES newest files stay, those of other
-trials of the run being removed first; the run's first patients stay. Another coordinator's run may
-have the same name.
+Once a run keeps something in another fold of its study, its arms' state in the one before is
+removed. Of the rest the MOST_FILES newest files stay, those of other trials of the run being
+removed first; the run's first patients stay.
 """
 
 import contextlib
@@ -171,7 +166,6 @@ class KeptState:
 
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Turn errors in the file's content into a CheckpointError."""
     try:
         yield
     except (OSError, KeyError, TypeError, ValueError) as problem:
@@ -185,7 +179,9 @@ def _prune(folder: Path, begun: StateKey) -> None:
     """Remove what is not needed now that `begun` is, so that the disk does not fill."""
     others = []
     for path in folder.glob(f"{_OF_A_STUDY}/*.safetensors"):
-        place = _place_of(path)
+        place = None
+        with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
+            place = _place_in(read_header(path))
         is_of_run = place is not None and place.run == begun.run
         if place is not None and is_of_run and place.arm == OF_A_RUN:
             continue
@@ -202,13 +198,6 @@ def _remove(path: Path) -> None:
     remove_unfinished(path)
     with contextlib.suppress(OSError):  # another arm's exists
         path.parent.rmdir()
-
-
-def _place_of(path: Path) -> StateKey | None:
-    """Return what a file's state belongs to; None where it cannot be read."""
-    with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
-        return _place_in(read_header(path))
-    return None
 
 
 def _place_in(header: Mapping[str, Any]) -> StateKey:
@@ -252,7 +241,6 @@ def _decoded(path: Path) -> _KeptRound:
 
 
 def _digest(parameters: Tensor | None) -> str:
-    """Return a digest of parameters; empty for none."""
     if parameters is None or not parameters.numel():
         return ""
     return hashlib.sha256(parameters.detach().cpu().contiguous().numpy().data).hexdigest()

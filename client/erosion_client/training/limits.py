@@ -182,7 +182,6 @@ def _training_reasons(site: Site, study: Study, counts: PatientCounts) -> Iterat
 
 
 def _in_words(trainings: Iterable[tuple[str, WorkSize]], remedy: Callable[[WorkSize], str]) -> str:
-    """Return what the study asks in them, with the arms' names and the remedy."""
     arms: dict[str, list[str]] = {}
     for name, size in trainings:
         training = size.training
@@ -212,7 +211,6 @@ def _steps(size: WorkSize) -> int:
 
 
 def _sealed_reasons(site: Site, study: Study, counts: PatientCounts) -> Iterator[str]:
-    """Yield rounds with updates that would be too similar."""
     limits, sizes = site.limits, [size for _, size in _local_trainings(site, study, counts)]
     in_batches = [size.side_by_side * size.training.batch_size for size in sizes]
     if any(2 * num > counts.num_patients for num in in_batches):
@@ -272,7 +270,6 @@ def _study_reasons(site: Site, study: Study) -> Iterator[str]:
 
 
 def _problem_with_privacy(site: Site, study: Study) -> str | None:
-    """Return why a site with a limit for its patients' privacy does not take part."""
     limit = f"limits.epsilon = {site.limits.epsilon:g}"
     if study.privacy is None:
         return f"it promises no differential privacy (no [privacy]); {limit}"

@@ -76,15 +76,17 @@ class PrivateRounds:
         study = request.study
         if study.privacy is None or self._site.name == study.user:
             return
-        self._check_is_promised(request)
-        release = Release(
-            self._dataset,
-            study.digest,
-            request.run,
-            request.arm,
-            request.round,
-            strength_of(study.privacy.noise_multiplier(study.num_releases)),
-        )
+        # What the study's noise was computed for:
+        if study.arms[request.arm].user_only:
+            raise Refusal(f"{request.arm} of study {study.name!r} asks no hospital but the user.")
+        if request.round > study.rounds:
+            raise Refusal(
+                f"The noise of study {study.name!r} is for {study.rounds} rounds; this is round"
+                f" {request.round}."
+            )
+        strength = strength_of(study.privacy.noise_multiplier(study.num_releases))
+        where = self._dataset, study.digest, request.run, request.arm, request.round
+        release = Release(*where, strength)
         reply = hash_of({**attachments, "": update})
         with self._records.transaction():
             given = self._ledger.reply_of(release)
@@ -123,17 +125,6 @@ class PrivateRounds:
                 " file.",
             )
 
-    def _check_is_promised(self, request: TrainRequest) -> None:
-        """Check the parameters that the study's noise was computed for."""
-        study = request.study
-        if study.arms[request.arm].user_only:
-            raise Refusal(f"{request.arm} of study {study.name!r} asks no hospital but the user.")
-        if request.round > study.rounds:
-            raise Refusal(
-                f"The noise of study {study.name!r} is for {study.rounds} rounds; this is round"
-                f" {request.round}."
-            )
-
     def _key(self, request: TrainRequest | EvaluateRequest, arm: str) -> bytes:
         """Return the noise's key: nobody without this site's secret can repeat it.
 
@@ -164,19 +155,22 @@ def promised(site: Site, study: Study, records: Records) -> Iterator[str]:
         f"{step}, each cut to a length of {terms.clip_norm:g}, with noise of {noise:.3g} times that"
     )
     delta, spent = site.limits.delta, records.privacy.spent(dataset_of(site), study.digest)
+
+    def of(most: float | None, key: str) -> str:
+        return "" if most is None else f" (of {most:g}, {key})"
+
     cost = _epsilon(study.privacy_cost, delta)
     yield (
         f"a run costs each patient epsilon {cost} at delta {delta:g} (limits.delta; the study"
         f" promises epsilon {terms.epsilon:g} at delta {terms.delta:g});"
         f" spent so far: {_epsilon(spent.by_study, delta)} by this study"
-        f"{_of(site.limits.epsilon, 'limits.epsilon')},"
+        f"{of(site.limits.epsilon, 'limits.epsilon')},"
         f" {_epsilon(spent.in_all, delta)} by all on these data"
-        f"{_of(site.lifetime_epsilon, 'budget.epsilon')}"
+        f"{of(site.lifetime_epsilon, 'budget.epsilon')}"
     )
 
 
 def _over_limit(site: Site, spent: Spent, cost: float) -> str | None:
-    """Return which limit a further cost of a study would exceed, or None."""
     delta = site.limits.delta
     for key, most, before, what in (
         ("limits.epsilon", site.limits.epsilon, spent.by_study, "this study"),
@@ -210,10 +204,6 @@ def spent_here(site: Site, records: Records) -> list[str]:
     return [
         f"Privacy of each patient: epsilon {_epsilon(found, delta)} spent{left}, at delta {delta:g}"
     ]
-
-
-def _of(most: float | None, key: str) -> str:
-    return "" if most is None else f" (of {most:g}, {key})"
 
 
 def _epsilon(strength: float, delta: float) -> str:
