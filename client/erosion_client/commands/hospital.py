@@ -50,14 +50,6 @@ CHECK = Command(
 )
 
 
-REVIEW_EXAMPLES = """\
-  erosion review site.toml                          the studies that wait, and those decided
-  erosion review site.toml 3f2a                     one of them, in plain words
-  erosion review site.toml 3f2a --approve           take part in exactly this study
-  erosion review site.toml --study STUDY.toml       a study file that was handed over
-"""
-
-
 def _review_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("site", type=Path, help="the hospital's site file")
     parser.add_argument("digest", nargs="?", help="a study's digest, or the beginning of it")
@@ -168,13 +160,16 @@ def _run_review(options: argparse.Namespace) -> int:
         done = decide(records, entry, approve=approve, by=by, people=people)
     finally:
         records.close()
+    state, more = done.state.capitalize(), ""
     if done.state == "pending":
-        print(
-            f"\nApproved by {done.decided_by} at {done.decided}. It holds once somebody who is"
-            " logged in by another account approves it, too (approval.people = 2)."
+        state, more = (
+            "Approved",
+            (
+                " It holds once somebody who is logged in by another account approves it, too"
+                " (approval.people = 2)."
+            ),
         )
-        return 0
-    print(f"\n{done.state.capitalize()} by {done.decided_by} at {done.decided}.")
+    print(f"\n{state} by {done.decided_by} at {done.decided}.{more}")
     return 0
 
 
@@ -185,7 +180,12 @@ REVIEW = Command(
     " unless approval.automatic in the site file says otherwise.",
     add_arguments=_review_arguments,
     run=_run_review,
-    examples=REVIEW_EXAMPLES,
+    examples="""\
+  erosion review site.toml                          the studies that wait, and those decided
+  erosion review site.toml 3f2a                     one of them, in plain words
+  erosion review site.toml 3f2a --approve           take part in exactly this study
+  erosion review site.toml --study STUDY.toml       a study file that was handed over
+""",
 )
 
 

@@ -14,12 +14,8 @@ Handler = Callable[[argparse.Namespace], None]
 
 def add_enroll_commands(commands: Any) -> None:
     """Add them; `options.enroll` is the function to call."""
-    request = _command(
-        commands,
-        "request",
-        _request,
-        "at a site: make its own key, and the request that the coordinator signs",
-    )
+    summary = "at a site: make its own key, and the request that the coordinator signs"
+    request = _command(commands, "request", _request, summary)
     request.add_argument("name", help="what the study files call this hospital")
     request.add_argument(
         "--out",
@@ -29,12 +25,8 @@ def add_enroll_commands(commands: Any) -> None:
         help="the key; the request is put next to it (default: %(default)s)",
     )
 
-    install = _command(
-        commands,
-        "install",
-        _install,
-        "at a site: put the keys and certificates of a kit in place; the site file stays as it is",
-    )
+    summary = "at a site: put a kit's keys and certificates in place; the site file stays as it is"
+    install = _command(commands, "install", _install, summary)
     install.add_argument("kit", type=Path, help="the archive that the coordinator sent")
     install.add_argument("site", type=Path, help="the site file")
     install.add_argument(
@@ -52,12 +44,8 @@ def add_enroll_commands(commands: Any) -> None:
         " stay; budgets by coordinator begin at 0 for those of the new one",
     )
 
-    pin = _command(
-        commands,
-        "pin",
-        _pin,
-        "at a site: pin the other hospitals' public keys, for sealed rounds",
-    )
+    summary = "at a site: pin the other hospitals' public keys, for sealed rounds"
+    pin = _command(commands, "pin", _pin, summary)
     pin.add_argument("peers", type=Path, help="the peers.pem that the coordinator sent")
     pin.add_argument("site", type=Path, help="the site file")
     pin.add_argument(

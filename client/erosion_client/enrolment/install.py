@@ -181,7 +181,8 @@ def install(
         raise EnrolmentError(
             f"The kit is of another authority than {root_file}: its fingerprint is {groups}."
             " Compare it with the coordinator by telephone; if it is right, install with"
-            f" --new-authority. Then {root_file} is replaced, and its coordinator is not connected to any more."
+            f" --new-authority. Then {root_file} is replaced, and its coordinator is not connected"
+            " to any more."
         )
     offered = None
     if (peers := members.get(pinned_keys.NAME)) is not None:

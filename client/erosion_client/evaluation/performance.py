@@ -98,32 +98,26 @@ def model_figures(
 
     `predictions`: (n, k) or (cuts, n, k) by model, of the patients that are measured.
     """
-    task, cell = dataset.study.task, dataset.cells.cell
-    targets = dataset.measured_patients.outcomes
+    task, cell, training = dataset.study.task, dataset.cells.cell, dataset.trained_outcomes
+    kept, targets, draws = _shown_patients(dataset)
     names = [*dict.fromkeys(name for name in (*first, *predictions) if name in predictions)]
-    kept = some_patients(len(targets), dataset.seed("curves"))
-    targets = targets[kept]
-    draws = drawn_patients(len(targets), dataset.seed("bootstrap"))
     every = {name: by_cut(predictions[name])[:, kept] for name in names[:MOST_MODELS]}
     if isinstance(task, Regression):
         return [
             _of_numbers(name, each[..., 0], targets, draws, cell) for name, each in every.items()
         ]
-    found = []
-    for event, number in events_of(task):
-        of = event_of(task, targets, dataset.trained_outcomes, number, cell)
-        for name, each in every.items():
-            if of is not None and (len(events_of(task)) == 1 or name == names[0]):
-                is_event, weights, horizon = of
-                chances = chances_of(task, each, number, horizon)
-                predicted = Predicted(chances, is_event, weights, draws)
-                figures = _of_event(dataset, name, event, predicted)
-                found.append(figures.model_copy(update={"horizon": horizon}))
-    if isinstance(task, Survival):
-        return [
-            _with_time(task, one, every[one.model], targets, dataset.trained_outcomes, draws, cell)
-            for one in found
-        ]
+    found, events = [], events_of(task)
+    for event, number in events:
+        if (of := event_of(task, targets, training, number, cell)) is None:
+            continue
+        is_event, weights, horizon = of
+        for name, each in every.items() if len(events) == 1 else [*every.items()][:1]:
+            predicted = Predicted(chances_of(task, each, number, horizon), is_event, weights, draws)
+            figures = _of_event(dataset, name, event, predicted)
+            figures = figures.model_copy(update={"horizon": horizon})
+            if isinstance(task, Survival):
+                figures = _with_time(task, figures, each, targets, training, draws, cell)
+            found.append(figures)
     return found
 
 
@@ -176,12 +170,14 @@ def chances_of(task: object, each: Floats, number: int, horizon: float | None) -
     return each[:, :, number]
 
 
-def some_patients(num_patients: int, seed: int) -> NDArray[np.int64]:
-    """Return which patients figures are of."""
-    if num_patients <= MOST_PATIENTS:
-        return np.arange(num_patients)
-    chosen = np.random.default_rng(seed).permutation(num_patients)[:MOST_PATIENTS]
-    return np.sort(chosen)
+def _shown_patients(dataset: LocalDataset) -> tuple[NDArray[np.int64], Targets, Floats]:
+    """Return which patients figures are of, their outcomes, and draws of them."""
+    targets = dataset.measured_patients.outcomes
+    kept = np.arange(len(targets))
+    if len(targets) > MOST_PATIENTS:
+        generator = np.random.default_rng(dataset.seed("curves"))
+        kept = np.sort(generator.permutation(len(targets))[:MOST_PATIENTS])
+    return kept, targets[kept], drawn_patients(len(kept), dataset.seed("bootstrap"))
 
 
 def drawn_patients(num_patients: int, seed: int) -> Floats:
@@ -570,33 +566,28 @@ def subgroups(dataset: LocalDataset, predictions: Floats) -> Iterator[Subgroup]:
 
     What is hidden of a column is together at least a cell, of those with the event and without.
     """
-    task, study = dataset.study.task, dataset.study
-    targets = dataset.measured_patients.outcomes
-    kept = some_patients(len(targets), dataset.seed("curves"))
-    every = by_cut(predictions)[:, kept]
-    draws = drawn_patients(len(kept), dataset.seed("bootstrap"))
-    is_cross_fitted = study.evaluation.folds is not None
-    declared = study.evaluation.subgroups
-    measured: Predicted | None = None
-    happened = np.zeros(len(kept), dtype=bool)
-    for _event, number in events_of(task)[:1] if len(events_of(task)) == 1 else ():
-        of = event_of(task, targets[kept], dataset.trained_outcomes, number, dataset.cells.cell)
+    task, evaluation, cell = dataset.study.task, dataset.study.evaluation, dataset.cells.cell
+    kept, targets, draws = _shown_patients(dataset)
+    num_measured, every = predictions.shape[-2], by_cut(predictions)[:, kept]
+    measured, events = None, events_of(task)
+    if len(events) == 1:
+        of = event_of(task, targets, dataset.trained_outcomes, events[0][1], cell)
         if of is not None:
             happened, weights, horizon = of
-            chances = chances_of(task, every, number, horizon)
+            chances = chances_of(task, every, events[0][1], horizon)
             measured = Predicted(chances, happened, weights, draws)
-    for feature, values in dataset.columns(every=is_cross_fitted):
-        if feature.name not in declared:
+    for feature, values in dataset.columns(every=evaluation.folds is not None):
+        if feature.name not in evaluation.subgroups:
             continue
-        of_patients = values[len(values) - len(targets) :][kept]
-        groups = dict(_groups_of(feature, of_patients, declared[feature.name]))
-        hidden = _hidden(dataset, groups, None if measured is None else happened)
+        of_patients = values[len(values) - num_measured :][kept]
+        groups = dict(_groups_of(feature, of_patients, evaluation.subgroups[feature.name]))
+        hidden = _hidden(dataset, groups, None if measured is None else measured.event)
         for label, some in groups.items():
             found: Measures = {}
             if label not in hidden and measured is not None:
                 found = _of_subgroup(measured, some)
             elif label not in hidden and isinstance(task, Regression):
-                found = _of_numbers_in(every[..., 0], targets[kept], draws, some)
+                found = _of_numbers_in(every[..., 0], targets, draws, some)
             count = None if label in hidden else int(some.sum())
             yield Subgroup(column=feature.name, group=label, num_patients=count, **found)
 

@@ -98,16 +98,11 @@ def check_keys(site: AppSite) -> Iterator[Finding]:
         except SiteError as problem:
             yield failed_by("private key", problem)
     if coordinator.certificate is not None:
-        yield _certificate(
-            "site certificate", coordinator.certificate, "install a new kit from the coordinator"
-        )
+        remedy = "install a new kit from the coordinator"
+        yield _certificate("site certificate", coordinator.certificate, remedy)
     if coordinator.root_certificate is not None:
-        yield _certificate(
-            "coordinator's CA",
-            coordinator.root_certificate,
-            "take ca.crt from the site kit again",
-            alone=True,
-        )
+        remedy = "take ca.crt from the site kit again"
+        yield _certificate("coordinator's CA", coordinator.root_certificate, remedy, alone=True)
     elif is_loopback(coordinator.address):
         yield ok("keys", "none are named; none are needed while all runs on this machine")
     else:
@@ -131,10 +126,9 @@ def check_keys(site: AppSite) -> Iterator[Finding]:
 def _certificate(what: str, path: Path, remedy: str, *, alone: bool = False) -> Finding:
     try:
         certificate = certificate_in(read_named(path), alone=alone)
-    except OSError as problem:
-        return failed(what, f"{path}: {problem.strerror}", remedy)
-    except ValueError as problem:
-        return failed(what, f"{path} holds {problem}", remedy)
+    except (OSError, ValueError) as problem:
+        said = problem.strerror if isinstance(problem, OSError) else f"it holds {problem}"
+        return failed(what, f"{path}: {said}", remedy)
     expires = certificate.not_valid_after_utc
     text = f"{expiry.in_words(expires)}; fingerprint {certificate_fingerprint(certificate)}"
     if not (expiry.ends_soon(expires) or expiry.has_ended(expires)):
@@ -262,14 +256,10 @@ def try_to_write(folder: Path) -> None:
 def check_approval(site: Site, study: Study, review: str, records: Records) -> Finding:
     """Check whether people here decided about the study. `review`: the deciding command."""
     what, entry = "approval", decision_about(study, records)
-    if entry is not None and entry.state == "declined":
-        return failed(
-            what,
-            f"this study was declined by {entry.decided_by}, {entry.decided}",
-            f"{review} shows it; --approve takes part in it after all",
-        )
     if entry is not None:
-        return ok(what, f"approved by {entry.decided_by}, {entry.decided}")
+        said = f"this study was {entry.state} by {entry.decided_by}, {entry.decided}"
+        remedy = f"{review} shows it; --approve takes part in it after all"
+        return failed(what, said, remedy) if entry.state == "declined" else ok(what, said)
     if full := too_many_approved(site, records):
         remedy = "raise budget.studies in the site file, or decline one that is over"
         return failed(what, full, f"{remedy}; it is your decision")

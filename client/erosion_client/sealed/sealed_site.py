@@ -261,17 +261,9 @@ class SealedSite:
             )
             for n, held in shares.items()
         }
+        key, own = question.key, shares[name]
         self._phase = Measured(
-            greeted,
-            everyone,
-            hash_,
-            asked,
-            seed,
-            shares[name],
-            dealt,
-            question.key,
-            answer,
-            envelopes,
+            greeted, everyone, hash_, asked, seed, own, dealt, key, answer, envelopes
         )
         return answer, envelopes
 

@@ -240,7 +240,6 @@ class Hospital:
         prepared, fold = self._prepare(study, request.run), study.evaluation_fold
         self._begin(prepared, request)
         better: Sequence[str] = ()
-        shown = shown_arm(study)
         folds = FoldPredictions(self._kept, study, request.run)
         with faults_of(study.model):
             personal, finishes, errors = self._predictors(prepared, request)
@@ -278,8 +277,8 @@ class Hospital:
             request.scaling,
             better,
             explained=explained,
-            final_model=personal.get(shown),
-            errors=errors.get(shown),
+            final_model=personal.get(shown_arm(study)),
+            errors=errors.get(shown_arm(study)),
             finishes=finishes,
         )
         return EvaluateResult(figures, {**differing, **layers})
@@ -467,8 +466,7 @@ class Hospital:
         )
         if known is None or not is_as_it_was:
             dataset = LocalDataset(self.site, study, self._cells, self._patients, run)
-            is_user = self.name == study.user
-            measures = is_user or study.validation is not None
+            measures = self.name == study.user or study.validation is not None
             check_task(study.task, dataset.training_targets, measures=measures)
             self._tell(study, dataset.notes)
         else:
@@ -513,25 +511,18 @@ class Hospital:
             if (known := settings.standard_errors(work)) is not None:
                 errors[arm] = known
             if settings.finish != "none":
-                targets, patients = prepared.training_targets, prepared.training_patients.numpy()
-                predictors[arm], finishes[arm] = finished(
-                    study.task, prepared.model, own, work.inputs, targets, patients
-                )
+                rows = work.inputs, prepared.training_targets, prepared.training_patients.numpy()
+                predictors[arm], finishes[arm] = finished(study.task, prepared.model, own, *rows)
         return predictors, finishes, errors
 
     def _work(
-        self,
-        prepared: LocalDataset,
-        request: Request,
-        arm: str,
-        moment: Moment,
+        self, prepared: LocalDataset, request: Request, arm: str, moment: Moment
     ) -> LocalWork:
         study, device = request.study, self.site.compute.device
         is_other_step = isinstance(request, TrainRequest) and request.step != TRAIN
         length = None if is_other_step else prepared.dim
-        parameters = parameters_of(request, arm)
         received = torch.empty(0)
-        if parameters is not None:
+        if (parameters := parameters_of(request, arm)) is not None:
             received = checked_parameters(parameters, prepared.dim)
         training, _ = prepared.parts(request.scaling, arm)
         self._tell(study, prepared.notes)
