@@ -124,7 +124,7 @@ def test_the_table_says_whether_people_here_decided_about_the_study(
     assert main([*review, "--approve", "--by", "Ada"]) == 0
     code, said = field.check("--study", str(field.study))
     assert code == 0
-    assert said["approval"].startswith("ok: approved by Ada")
+    assert said["approval"].startswith("ok: this study was approved by Ada")
     assert main([*review, "--decline", "--by", "Eve"]) == 0
     code, said = field.check("--study", str(field.study))
     assert code == 1

@@ -47,16 +47,13 @@ def needs_of(site: Site, study: Study) -> Needs:
 
 def lacking(budget: Budget, used: Used, needs: Needs) -> Iterator[str]:
     """Yield the budgets that have less left for one coordinator than one more run needs."""
-    if (left := max(0, budget.rounds - used.rounds)) < needs.rounds:
-        yield (
-            f"rounds are left: {left}, and needed: up to {needs.rounds}"
-            f" (budget.rounds = {budget.rounds})"
-        )
-    if (left := max(0, budget.evaluations - used.evaluations)) < needs.evaluations:
-        yield (
-            f"final figures are left {left} times, and needed {needs.evaluations} times"
-            f" (budget.evaluations = {budget.evaluations})"
-        )
+    for key, what in (("rounds", "rounds"), ("evaluations", "times final figures")):
+        most, given, needed = (getattr(each, key) for each in (budget, used, needs))
+        if (left := max(0, most - given)) < needed:
+            yield (
+                f"{given} {what} were given, up to {needed} more are needed, and {left} are left"
+                f" (budget.{key} = {most})"
+            )
 
 
 def longest_arm(study: Study) -> int:
