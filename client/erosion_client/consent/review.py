@@ -54,56 +54,32 @@ def review(site: Site, study: Study, records: Records) -> list[str]:
     """Return the whole text, line by line."""
     part, often = part_asked(site, study), _how_often(site, study)
     names = {entry.name for entry in records.studies.all()} - {study.name}
-    like = sorted(name for name in names if skeleton(name) == skeleton(study.name))
-    is_unlike = f" (looks like {', '.join(like)}, which is another study here)" if like else ""
-    is_named = "" if site.name in study.everyone else f"; {site.name} is not among them"
-    user = f"{study.user}{' (this hospital)' if study.user == site.name else ''}"
-    if study.has_every_user:
-        user = "every hospital in turn, this one included"
-    values = _by_place(study.canonical_json())
-    return [
-        f"Study {study.name}{is_unlike}",
-        f"  digest      {study.digest}",
-        f"  for         {user}",
-        f"  hospitals   {', '.join(_called(study))}{is_named}",
-        *_looking_alike(study),
-        "",
-        "Its arms, by name",
-        *(f"  - {line}" for line in _arms(study)),
-        "",
-        "What it asks of this hospital",
-        *(f"  - {line}" for line in (*asked(site, part, records), *often)),
-        "",
-        "What leaves this hospital",
-        *(f"  - {line}" for line in (*leaving(site, part), *often)),
-        "",
-        "What a run of it uses up here",
-        *(f"  - {line}" for line in used_by_a_run(site, study)),
-        *(f"  - too little is left: {line}" for line in too_little(site, study, records)),
-        *_not_approved_yet(site, study, records),
-        "",
-        *_refused(site, part),
-        *_decided(site, study, records),
-        *_changed(study, records),
-        "",
-        f"Every setting of the study: {len(values)}",
-        *(f"  {place} = {values[place]}" for place in sorted(values, key=_order)),
-    ]
-
-
-def _arms(study: Study) -> Iterator[str]:
-    for name, arm in sorted(study.arms.items()):
-        hospitals = "the user's hospital alone" if arm.user_only else "every hospital"
-        other = ""
-        if name != arm.algorithm and skeleton(name) in _METHODS:
-            other = f" (the name is that of another method: it is {arm.algorithm})"
-        yield f"{name}: the method {arm.algorithm}, in rounds that ask {hospitals}{other}"
-
-
-def _called(study: Study) -> Iterator[str]:
-    for name in study.everyone:
-        called = study.names.get(name)
-        yield name if called is None else f"{name} (called {_column(called)})"
+    entry, values = records.studies.get(study.digest), _by_place(study.canonical_json())
+    refused = None  # what the study file alone shows, without counting patients
+    try:
+        check_study(site, part)
+    except Refusal as problem:
+        refused = str(problem)
+    called = {name: f"{name} (called {_column(own)})" for name, own in study.names.items()}
+    text = _TEXTS.get_template("review.j2").render(
+        site=site,
+        study=study,
+        like=sorted(name for name in names if skeleton(name) == skeleton(study.name)),
+        called=[called.get(name, name) for name in study.everyone],
+        alike=_looking_alike(study),
+        arms=sorted(study.arms.items()),
+        is_named_as_another=lambda name, arm: name != arm.algorithm and skeleton(name) in _METHODS,
+        asked=[*asked(site, part, records), *often],
+        leaving=[*leaving(site, part), *often],
+        used=used_by_a_run(site, study),
+        too_little=too_little(site, study, records),
+        full=None if entry and entry.state == "approved" else too_many_approved(site, records),
+        refused=refused,
+        decided=_decided(site, study, records),
+        changed=_changed(study, records),
+        settings=[f"{place} = {values[place]}" for place in sorted(values, key=_order)],
+    )
+    return text.rstrip("\n").split("\n")
 
 
 def _looking_alike(study: Study) -> Iterator[str]:
@@ -122,7 +98,7 @@ def _looking_alike(study: Study) -> Iterator[str]:
     kinds["values of the classes"] = [value for label in labels for value in label.values]
     for kind, names in kinds.items():
         for group in looking_alike(names):
-            yield f"  look alike  {kind}: {' and '.join(map(_column, group))}"
+            yield f"{kind}: {' and '.join(map(_column, group))}"
 
 
 def asked(site: Site, study: Study, records: Records) -> list[str]:
@@ -254,19 +230,6 @@ def _column(name: str) -> str:
     if shown != name or re.fullmatch(r"[\w.-]+", name):
         return shown
     return json.dumps(shown, ensure_ascii=False)
-
-
-def _not_approved_yet(site: Site, study: Study, records: Records) -> Iterator[str]:
-    entry = records.studies.get(study.digest)
-    if (entry is None or entry.state != "approved") and (full := too_many_approved(site, records)):
-        yield f"  - it cannot be approved yet: {full}"
-
-
-def _refused(site: Site, study: Study) -> Iterator[str]:
-    try:
-        check_study(site, study)
-    except Refusal as problem:
-        yield f"Refused in any case, also once approved: {problem}"
 
 
 def _decided(site: Site, study: Study, records: Records) -> list[str]:
