@@ -145,23 +145,19 @@ def refusals_in(tree: ast.AST) -> Iterator[ast.Call]:
 # the request, the study or the limits say, and nothing of files or computed from patients.
 NEAR_DATA = {"dataset", "disclosure", "evaluation", "records", "sealed", "training", "algorithms"}
 QUOTED = """
-', '.join(arms) | ', '.join(bad) | ', '.join(limits.models) | ', '.join(limits.studies)
-', '.join(names) | ', '.join(settings.site_steps()) | ', '.join(sorted(strangers))
-', '.join(sorted(unknown)) | ', '.join(study.arms) | ', '.join(study.everyone)
-'; '.join(reasons) | _REMEDY
-_in_words(short, _for_more_steps) | _in_words(small, _for_more_rows) | arm | budget.evaluations
-cells.cell
-budget.rounds | built | columns | cost | delta | dim | fewer | first_mistake(mismatch, 'form')
-fold.cut | fold.number | fold.of | folds[0].of | folds_key(folds) | hospital | in_trials
-key | label | lacking | left | len(request.parameters)
-length | limit | limits.largest_round
-limits.max_parameters | limits.max_rounds | limits.min_batch_size | limits.min_cell
-limits.min_class | limits.min_local_steps | limits.min_patients | longest | method | most | name
-needs.rounds | other | parameters.dtype | part | place.round | problem | release.arm
-release.round | remedy | remedy(size) | request.arm | request.round | request.step | self._name
-self.algorithm | self._site.name | self.cell | self.name | self.study.scaling | settings.algorithm
-site.limits.epsilon | site.name | study.model.name | study.name | study.rounds | study.user
-task.outcome | training.batch_size | training.epochs | training.steps | tuple(parameters.shape)
+', '.join(allowed) | ', '.join(arms) | ', '.join(bad) | ', '.join(names)
+', '.join(settings.site_steps()) | ', '.join(sorted(strangers)) | ', '.join(sorted(unknown))
+', '.join(study.arms) | ', '.join(study.everyone) | _REMEDY | _in_words(short, _for_more_steps)
+_in_words(small, _for_more_rows) | arm | built | cells.cell | columns | cost | delta | dim | fewer
+fewest | first_mistake(mismatch, 'form') | fold.cut | fold.number | fold.of | folds[0].of
+folds_key(folds) | given | hospital | in_trials | key | label | lacking | left
+len(request.parameters) | length | limit | limits.largest_round | limits.max_rounds
+limits.min_batch_size | limits.min_class | limits.min_local_steps | longest | method | most | name
+needed | other | parameters.dtype | part | place.round | problem | release.arm | release.round
+remedy | remedy(size) | request.arm | request.round | request.step | said | self._name
+self._site.name | self.algorithm | self.cell | self.name | self.study.scaling | settings.algorithm
+site.limits.epsilon | site.name | study.name | study.rounds | study.user | task.outcome
+training.batch_size | training.epochs | training.steps | tuple(parameters.shape)
 tuple(tensor.shape) | what | where | why_not | work.agent | work.round | work.smallest_cell
 work.step
 """

@@ -304,12 +304,7 @@ class DisclosureControl:
                         " which draws other parts, or the columns, policies, test_share and"
                         " selection.folds of the earlier study."
                     )
-                raise Refusal(
-                    f"{name} trained on nearly these patients before: a few came, went or were"
-                    " corrected since, or another study's columns or shares leave them out, and"
-                    " the two updates together would show these few"
-                    f" (limits.min_cell = {self.cell}). {remedy}"
-                )
+                raise self._nearly_before(f"{name} trained on nearly these patients", remedy)
             settled = asked.take(kept)
             if is_noted and not any(settled.is_same_as(other) for other in earlier):
                 self._table.add_cohort(settled)
@@ -353,14 +348,19 @@ class DisclosureControl:
             told = np.ascontiguousarray(whole_rows)[:, None].view(np.uint8)
             kinds[f"{TEST_PART}, whole rows"] = patient_hashes(told, groups, self._keys)
         if self._table.is_nearly_disclosed(kinds, TEST_PART, self.cell, is_noted=is_noted):
-            raise Refusal(
-                f"{name} measured models on nearly these test patients before: a few came, went or"
-                " were corrected since, or another study's columns leave them out, and the two"
-                f" runs' figures together would show these few (limits.min_cell = {self.cell})."
-                " Give the study another seed or name, which draws another test part; where there"
+            raise self._nearly_before(
+                f"{name} measured models on nearly these test patients",
+                "Give the study another seed or name, which draws another test part; where there"
                 " are folds or evaluation.split_column, the columns and policies of the earlier"
-                " study."
+                " study.",
             )
+
+    def _nearly_before(self, what: str, remedy: str) -> Refusal:
+        return Refusal(
+            f"{what} before: a few came, went or were corrected since, or another study's columns"
+            " or shares leave them out, and the two runs together would show these few"
+            f" (limits.min_cell = {self.cell}). {remedy}"
+        )
 
     def disclosed(self) -> list[str]:
         """Return the disclosed figures about this site's patients, in lines."""

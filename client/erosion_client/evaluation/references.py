@@ -12,10 +12,10 @@ boosted_trees: scikit-learn's gradient boosting (HistGradientBoosting) with the 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice, repeat
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -50,8 +50,7 @@ Numbers = NDArray[np.int64]
 Fits = Callable[[Task, Rows, Floats], Iterator[Floats]]
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(NamedTuple):
     """A reference, tuned inside the training part."""
 
     predictions: Floats  # (m, k) of the test patients
@@ -81,14 +80,11 @@ def fit_reference(
     if isinstance(task, Classification):  # weights shift the probabilities that losses measure
         task = task.model_copy(update={"class_weights": "none"})
     fits = FITS[name]
-    by_fold = [
-        [
-            _total_loss(task, predicted, asked)
-            for predicted in fits(task, training.only(rest), asked.inputs)
-        ]
-        for rest, held_out in _in_turn(folds)
-        for asked in (training.only(held_out),)
-    ]
+    by_fold = []
+    for rest, held_out in _in_turn(folds):
+        asked = training.only(held_out)
+        tried = fits(task, training.only(rest), asked.inputs)
+        by_fold.append([_total_loss(task, predicted, asked) for predicted in tried])
     if not by_fold:  # nobody can be held out: the candidate that trusts these patients least
         return Reference(task.usable(next(fits(task, training, others))), np.inf)
     totals = np.array(by_fold)  # (folds, candidates)

@@ -37,8 +37,9 @@ def check_network(site: AppSite) -> Iterator[Finding]:
         done.append(finding)
         yield finding
     broken = next((f.what for f in done if f.outcome is Severity.FAILED), "the connection")
-    for what in STEPS[len(done) :]:
-        yield skipped(what, f"not until {broken} is fixed")
+    for what in STEPS:
+        if what not in (finding.what for finding in done):
+            yield skipped(what, f"not until {broken} is fixed")
 
 
 def _steps(site: AppSite) -> Iterator[Finding]:
@@ -56,8 +57,6 @@ def _steps(site: AppSite) -> Iterator[Finding]:
         credentials = credentials_for(site.coordinator)
     except SiteError as problem:
         yield from _port(address, proxy)
-        for what in STEPS[2:-1]:
-            yield skipped(what, "not until the keys are fixed")
         yield failed_by("certificate", problem)
         return
     answer = credentials.connect().check(seconds=SECONDS)
