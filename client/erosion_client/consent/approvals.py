@@ -304,7 +304,7 @@ def listing(site: Site, records: Records) -> Iterator[str]:
     waits = False
     for entry in entries:
         own = study_of(entry)
-        holds = (own and decision_about(own, records)) or entry
+        holds = (None if own is None else decision_about(own, records)) or entry
         decided = f"waits for a decision since {entry.asked}"
         if holds.state == "pending" and holds.decided:
             decided = f"approved by {holds.decided_by}, waits for a second person"

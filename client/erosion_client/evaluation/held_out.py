@@ -105,7 +105,8 @@ class FoldPredictions:
 
     def explained(self, dataset: LocalDataset) -> "Explained":
         """Return the same of all folds: losses of every patient, effects of each cut's folds."""
-        kept, losses = self._all_kept(), None
+        kept = self._all_kept()
+        losses: Floats | None = None
         if all(_name(fold, PERMUTED) in kept for fold in self._folds if fold.number == 0):
             losses = self._of_patients(kept, PERMUTED, len(dataset.outcomes))
         effects: list[list[Floats]] = []

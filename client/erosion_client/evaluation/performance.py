@@ -81,8 +81,9 @@ class Predicted:
     def expected_over_observed(self) -> Floats:
         """Return the expected events per event, by draw; NaN without one."""
         happened = self.drawn @ self.event
-        expected: Floats = self.drawn @ self.chances.mean(axis=0)
-        return expected / np.where(happened > 0, happened, np.nan)
+        expected = self.drawn @ self.chances.mean(axis=0)
+        ratio: Floats = expected / np.where(happened > 0, happened, np.nan)
+        return ratio
 
     def of(self, some: Bools) -> "Predicted":
         """Return some of the patients."""
@@ -106,8 +107,8 @@ def model_figures(
         return [
             _of_numbers(name, each[..., 0], targets, draws, cell) for name, each in every.items()
         ]
-    found, events = [], events_of(task)
-    for event, number in events:
+    found: list[ModelFigures] = []
+    for event, number in (events := events_of(task)):
         if (of := event_of(task, targets, training, number, cell)) is None:
             continue
         is_event, weights, horizon = of
@@ -569,8 +570,8 @@ def subgroups(dataset: LocalDataset, predictions: Floats) -> Iterator[Subgroup]:
     task, evaluation, cell = dataset.study.task, dataset.study.evaluation, dataset.cells.cell
     kept, targets, draws = _shown_patients(dataset)
     num_measured, every = predictions.shape[-2], by_cut(predictions)[:, kept]
-    measured, events = None, events_of(task)
-    if len(events) == 1:
+    measured: Predicted | None = None
+    if len(events := events_of(task)) == 1:
         of = event_of(task, targets, dataset.trained_outcomes, events[0][1], cell)
         if of is not None:
             happened, weights, horizon = of

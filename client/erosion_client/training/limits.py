@@ -47,13 +47,18 @@ def needs_of(site: Site, study: Study) -> Needs:
 
 def lacking(budget: Budget, used: Used, needs: Needs) -> Iterator[str]:
     """Yield the budgets that have less left for one coordinator than one more run needs."""
-    for key, what in (("rounds", "rounds"), ("evaluations", "times final figures")):
-        most, given, needed = (getattr(each, key) for each in (budget, used, needs))
-        if (left := max(0, most - given)) < needed:
-            yield (
-                f"{given} {what} were given, up to {needed} more are needed, and {left} are left"
-                f" (budget.{key} = {most})"
-            )
+    given, needed, most = used.rounds, needs.rounds, budget.rounds
+    if (left := max(0, most - given)) < needed:
+        yield (
+            f"{given} rounds were answered, up to {needed} rounds are needed, and {left} are left"
+            f" (budget.rounds = {most})"
+        )
+    given, needed, most = used.evaluations, needs.evaluations, budget.evaluations
+    if (left := max(0, most - given)) < needed:
+        yield (
+            f"final figures were given {given} times, and are left {left} times"
+            f" (budget.evaluations = {most})"
+        )
 
 
 def longest_arm(study: Study) -> int:
