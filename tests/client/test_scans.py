@@ -17,6 +17,7 @@ from pydicom.uid import JPEGLSLossless, generate_uid
 from erosion_client.dataset.load import load_patients
 from erosion_client.dataset.preprocessing import image_inputs
 from erosion_client.dataset.same_patient import same_patient
+from erosion_client.dataset.sources.data_source import ImageSource
 from erosion_client.dataset.sources.dicom import DicomImages
 from erosion_client.dataset.sources.image_files import ImageFiles
 from erosion_client.dataset.sources.labelled_images import fitted_volume
@@ -34,7 +35,7 @@ GREY = image(classes=["cold", "warm"], shape=[1, 6, 8])
 COLOUR = image(classes=["cold", "warm"], shape=[3, 6, 8])
 
 
-def problem_of(source: DicomImages | NiftiImages, task: Any = GREY) -> str:
+def problem_of(source: ImageSource, task: Any = GREY) -> str:
     with pytest.raises(DataError) as problem:
         source.read(task)
     assert NAME not in str(problem.value)

@@ -134,7 +134,8 @@ def text_column(name: str, column: "pa.ChunkedArray") -> TextColumn:
     encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
     texts = [(text or "").strip() for text in encoded.dictionary.to_pylist()]
     typed = frozenset(texts) if is_number else frozenset()
-    return text_column_of(texts, np.from_dlpack(encoded.indices), typed)
+    codes = np.from_dlpack(encoded.indices).astype(np.int64, copy=False)
+    return text_column_of(texts, codes, typed)
 
 
 class ColumnEncoder(dict[str, int]):

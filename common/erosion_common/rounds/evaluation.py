@@ -61,7 +61,7 @@ def evaluate(ctx: RunContext, finals: Mapping[str, RunState]) -> EvaluateResult:
         match figures_in(reply, lambda found: problem_with_evaluation(found, ctx.study, finals)):
             case EvaluateResult() as result:
                 return result
-            case problem:
+            case str() as problem:
                 pass
         if not reply.left:
             break  # it answered that it cannot: asking again would not help

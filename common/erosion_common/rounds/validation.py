@@ -6,6 +6,7 @@ its site, with intervals; here it is only held against what such figures can be.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from torch import Tensor
@@ -173,9 +174,9 @@ def measured_at(
         if (name := names.get(reply.connection)) is None:
             continue
 
-        def problem_with(result: EvaluateResult, name: str = name) -> str | None:
-            return problem_with_validation(result, study, name, here[name], model.arm)
-
+        problem_with = partial(
+            problem_with_validation, study=study, hospital=name, member=here[name], arm=model.arm
+        )
         match figures_in(reply, problem_with):
             case EvaluateResult(header):
                 measured = {
