@@ -813,6 +813,9 @@ def test_three_classes_have_no_event(tmp_path: Path, capsys: pytest.CaptureFixtu
         ),
         (["I", "II", "III"], "Stadium", "1 2 3", {"1": "I", "2": "II", "3": "III"}),
         (["alive", "dead"], "décès", "oui non", {"oui": "dead", "non": "alive"}),
+        (["F", "M"], "Sexo", "男 女", {"男": "M", "女": "F"}),
+        (["yes", "no"], "stage", "var yok", {"var": "yes", "yok": "no"}),
+        (["F", "M"], "Sexo", "m w m w m w m w m u", {"m": "M", "w": "F"}),  # unbekannt, not uomo
         (["mild", "severe"], "stage", "Légér GRAVE", {"Légér": "mild", "GRAVE": "severe"}),
     ],
 )
@@ -824,3 +827,16 @@ def test_words_of_hospitals_are_known_without_case_and_accents(
     match = one_match(tmp_path, wanted, column(local, cells.split() * 9))
     assert (match.local, match.values) == (local, meant)
     assert match.confidence >= 0.9
+
+
+def test_numbers_with_a_unit_that_are_not_read_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ages = [f"{30 + number % 50}岁" for number in range(60)]
+    rows = "".join(f"{age},{i % 7},{i % 2}\n" for i, age in enumerate(ages))
+    drafted(tmp_path, "年龄,x,ill\n" + rows, "ill")
+    assert says(capsys.readouterr().out, "年龄", "with a unit")
+    study = tmp_path / "study.toml"
+    study.write_text(study.read_text().replace("features = [", 'features = [ "age",'))
+    site_of(tmp_path)
+    assert says(capsys.readouterr().out, "年龄: not read", "with a unit")

@@ -202,11 +202,16 @@ def test_pictures_of_eight_bits_are_read(tmp_path: Path, suffix: str) -> None:
     assert ImageFiles(path=tmp_path).read(TASK).images.min() > 250
 
 
-def test_transparency_is_left_out(tmp_path: Path) -> None:
+def test_colours_behind_transparent_pixels_are_not_trained_on(tmp_path: Path) -> None:
     (tmp_path / "cat").mkdir()
-    Image.new("RGBA", (5, 4), (10, 20, 30, 0)).save(tmp_path / "cat/clear.png")
+    Image.new("RGBA", (5, 4), (10, 20, 30, 255)).save(tmp_path / "cat/full.png")
     found = ImageFiles(path=tmp_path).read(TASK).images
     assert found[0, :, 0, 0].tolist() == [10, 20, 30]
+    Image.new("RGBA", (5, 4), (10, 20, 30, 0)).save(tmp_path / "cat/clear.png")
+    Image.new("P", (5, 4)).save(tmp_path / "cat/index.png", transparency=0)
+    message = problem_of(ImageFiles(path=tmp_path))
+    assert says(message, "clear.png", "index.png", "transparent")
+    assert not says(message, "full.png")
 
 
 def test_pixels_are_scaled_by_the_study() -> None:

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -397,6 +398,7 @@ def test_figures_from_the_table(tmp_path: Path, evaluation: dict[str, int], work
     study = make_study(task=TASK, rounds=2, evaluation=evaluation)
     run = erosion.simulate(study, sites, progress=False, workers=workers)
     held_out = run.predictions()
+    assert set(run.rounds["num_patients"]) == {held_out["patient"].nunique()}
     for arm, own in held_out.groupby("arm"):
         found = run.arms.loc[arm]
         assert own["patient"].nunique() == found["num_patients"]
@@ -440,6 +442,11 @@ def test_trained_patients_are_known(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert f"trained on {trained} of these {len(lines)} rows" in said("--site", str(site))
     assert "trained on" not in said(str(tmp_path / "new.csv"), "--site", str(site))
     assert "trained on" not in said(str(tmp_path / "a.csv"))
+    elsewhere = tmp_path / "other.toml"  # the same hospital's file, as it stands next to a testbed
+    elsewhere.write_text(f'{site.read_text()}[compute]\nstate = "elsewhere"\n')
+    assert "trained on" not in said("--site", str(elsewhere))
+    shutil.copytree(tmp_path / "state", run / "testbed" / "a" / "state")
+    assert f"trained on {trained} of" in said("--site", str(elsewhere))
     model = erosion.load_model(run, site=site)
     with pytest.warns(UserWarning, match=f"trained on {trained} of these {len(lines)} rows"):
         model.predict(pd.read_csv(tmp_path / "a.csv"))

@@ -161,6 +161,16 @@ def test_patients_whom_a_declared_split_has_on_both_sides_are_told_of(tmp_path: 
     assert len(load_patients(make_site(tmp_path, text, name="b"), study).notes) == 1
 
 
+def test_a_declared_split_through_a_patient_is_refused(tmp_path: Path) -> None:
+    head, *rows = stays(4).splitlines()
+    parts = ["test" if number % 4 == 3 and number > 20 else "train" for number in range(40)]
+    text = "\n".join([f"{head},part", *map(",".join, zip(rows, parts, strict=True)), ""])
+    study = make_study(evaluation={"split_column": "part"})
+    with raises(DataError, "5 patients", "split_column"):
+        load_patients(make_site(tmp_path, text, data={"patient": "pid"}), study)
+    assert load_patients(make_site(tmp_path, text, name="b", data={"patient": "pid"}), study)
+
+
 def test_a_declared_split_without_a_test_part_counts_rows(tmp_path: Path) -> None:
     head, *rows = stays(4).splitlines()
     text = "\n".join([f"{head},part", *(f"{row},train" for row in rows), ""])

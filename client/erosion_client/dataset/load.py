@@ -203,6 +203,12 @@ def checked_for(study: Study, site: Site, patients: Patients) -> Patients:
     notes, is_test, is_user = [*patients.notes], patients.is_test, site.name == study.user
     if is_user and is_test is not None:  # by the table itself
         both = np.intersect1d(patients.groups[is_test], patients.groups[~is_test])
+        if len(both) and patients.keys is not None:
+            raise DataError(
+                f"{site.data.describe()}: {len(both)} patients have training and test rows"
+                " (evaluation.split_column), so they would be tested by models that know them;"
+                " write the same on all rows of a patient."
+            )
         if len(both):
             notes.append(
                 f"{len(both)} test patients have rows among the training patients, too"

@@ -78,9 +78,9 @@ def predict(
     column. `output` is a CSV file, or None for the standard output. `hospital`: theirs, where a
     site file names it. `arm`: another than the one that the run ended with. `weights`: the folder
     with the file that the model started from, where parts of it are frozen. `site_folder`: where
-    the user's site keeps its state, which identifies patients that the model was trained on; None:
-    where a testbed's site does. A patient who lacks a value that the study drops patients for gets
-    empty cells. Notes on reading, imputing, dropping and clipping, on a model made for another
+    the user's site keeps its state, which identifies patients that the model was trained on; else
+    that of a testbed's site is used. A patient who lacks a value that the study drops patients for
+    gets empty cells. Notes on reading, imputing, dropping and clipping, on a model made for another
     hospital, and on patients unlike those in training go to the standard error. Raises
     CheckpointError for the run folder, ModelError for its model's code or weights, and DataError
     for the data.
@@ -181,8 +181,9 @@ def load_saved_model(
             f"{run_folder} holds a model of images; predicting reads tables only."
         )
     network = saved_network(card, predictor, run_folder, weights)
-    at_site = run_folder_at(site_folder or testbed_site(run_folder, card.user), card.run)
-    return SavedModel(card, card.task, network, predictor, read_trained_on(at_site))
+    places = filter(None, (site_folder, testbed_site(run_folder, card.user)))
+    known = (read_trained_on(run_folder_at(place, card.run)) for place in places)
+    return SavedModel(card, card.task, network, predictor, next(filter(None, known), None))
 
 
 def _predictions(saved: SavedModel, inputs: Tensor) -> NDArray[np.float64]:

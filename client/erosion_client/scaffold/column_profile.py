@@ -46,7 +46,9 @@ FEW_CODES = 6  # distinct whole numbers that are codes rather than measurements
 LEAST_ROWS = 2  # rows of a category on average: remarks are of one patient each
 MOST_NOT_NUMBERS = 0.1  # of a number column's values: typing errors and remarks
 MOST_MEASURED = 0.5  # of the values: including these, such as numbers with a unit or a limit
-MEASURED = re.compile(r"[<>≤≥~]?\s*\d+([.,]\d+)?\s*([a-zµ%/°]|$)", re.I)  # "84 mg/dl", "<0.5"
+MEASURED = re.compile(
+    r"[<>≤≥~]?\s*\d+([.,]\d+)?\s*([^\W\d_]|[%/°]|-?$)"
+)  # "84 mg/dl", "<0.5", "1,2-"
 MOSTLY_GROUPED = 0.7  # of a column's texts
 NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")  # with either decimal mark
 CODE = re.compile(r"0\d+|\d+[eE]\d+|\d+_\d+")  # that floating point would also read

@@ -7,8 +7,14 @@ from pathlib import Path
 from erosion_client.dataset.column_values import BELOW_A_LIMIT
 from erosion_client.scaffold.column_match import Match
 from erosion_client.scaffold.column_profile import NUMBER, Profile
-from erosion_client.scaffold.column_roles import likely_key, repeats, rows_of_patients
-from erosion_client.scaffold.vocabulary import unit_text
+from erosion_client.scaffold.column_roles import (
+    PLAINLY_NONE,
+    likely_key,
+    repeats,
+    rows_of_patients,
+    why_not,
+)
+from erosion_client.scaffold.vocabulary import is_person, unit_text
 
 MOST_ODD = 10  # non-numeric values of a number, listed one by one
 SHOWN = 4  # limits in a comment
@@ -60,7 +66,7 @@ def site_draft(
             for mark in dict.fromkeys(m.thousands for m in matches if m.thousands)
         ),
         *_patient(profiles, joined_by),
-        *_absent(matches, outcome),
+        *_absent(matches, profiles, outcome),
         *([] if joined_by is None else _JOINED),
         *_columns(matches, accept),
         *_units(matches, profiles),
@@ -91,7 +97,9 @@ def _patient(profiles: Sequence[Profile], joined_by: str | None) -> list[str]:
     return [f"# ? {line}  # if several rows can be of one patient"]
 
 
-def _absent(matches: Sequence[Match], outcome: Collection[str]) -> list[str]:
+def _absent(
+    matches: Sequence[Match], profiles: Sequence[Profile], outcome: Collection[str]
+) -> list[str]:
     missing = [m.column for m in matches if m.local is None and m.between is None]
     lines = [
         f"# No column seems to hold {quoted(name)}, the outcome, without which the hospital"
@@ -103,6 +111,14 @@ def _absent(matches: Sequence[Match], outcome: Collection[str]) -> list[str]:
         listed = ", ".join(features)
         what = "no column seems to hold these; absent: not recorded here"
         lines.append(f"# ? absent = [{listed}]  # {what}")
+    if missing:  # one of these may hold it
+        lines += [
+            f"# {escaped(p.name)}: not read, {escaped(why)}"
+            for p in profiles
+            if p.kind == "text"
+            and not is_person(p.name)
+            and (why := why_not(p)) not in PLAINLY_NONE
+        ]
     return lines
 
 

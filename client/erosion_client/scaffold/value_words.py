@@ -159,6 +159,11 @@ def _by_language(
     read = {text: word for text, word in plain.items() if word in vocabulary}
     if any(word.isdecimal() for word in plain.values() if word not in vocabulary):
         read = {text: word for text, word in read.items() if not word.isdecimal()}
+    words = set(read.values())
+    together = [known for c in languages.values() if len(known := words & c.keys()) > 1]
+    if together:  # next to m and w, "u" is not the Italian "uomo"
+        shared = set().union(*together)
+        read = {text: word for text, word in read.items() if len(word) > 1 or word in shared}
     if not read:
         return []
     found = [coding for coding in languages.values() if coding.keys() >= set(read.values())]

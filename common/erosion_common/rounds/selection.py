@@ -125,11 +125,17 @@ def studies_ahead(study: Study) -> list[Study]:
 
 
 def mean_curves(
-    folds: Sequence[Curves], rounds: Mapping[str, int]
+    folds: Sequence[Curves], rounds: Mapping[str, int], repeats: int
 ) -> dict[str, list[Metrics | None]]:
-    """Returns the mean over all held-out patients, by arm and round; None where a fold has none."""
+    """Returns the mean over all held-out patients, by arm and round; None where a fold has none.
+
+    Each is held out once in each of `repeats` cuts.
+    """
     return {
-        arm: [_mean([_after(curves[arm], number) for curves in folds]) for number in range(count)]
+        arm: [
+            _mean([_after(curves[arm], number) for curves in folds], repeats)
+            for number in range(count)
+        ]
         for arm, count in rounds.items()
     }
 
@@ -139,11 +145,11 @@ def _after(curve: Curve, number: int) -> Metrics | None:
     return curve[min(number, len(curve) - 1)] if curve else None
 
 
-def _mean(measured: Curve) -> Metrics | None:
+def _mean(measured: Curve, repeats: int) -> Metrics | None:
     found = [metrics for metrics in measured if metrics is not None]
     if not found or len(found) < len(measured):
         return None
-    patients = sum(metrics.num_patients for metrics in found)
+    patients = sum(metrics.num_patients for metrics in found) // repeats
     values: dict[str, float | None] = {}
     for name in found[0].model_dump(exclude={"num_patients"}):
         known = [(v, m.num_patients) for m in found if (v := m.get(name)) is not None]

@@ -175,7 +175,7 @@ def _cross_fit(ctx: RunContext, rounds: Mapping[str, int]) -> Mapping[str, Curve
         evaluate(inner, finals)
         ctx.store.keep_fold(curves)
         finished.append(curves)
-    return mean_curves(finished, rounds)
+    return mean_curves(finished, rounds, ctx.study.evaluation.repeats)
 
 
 def _after(played: int) -> Callable[[RoundRecord], RoundRecord]:

@@ -144,6 +144,10 @@ def _picture(
                 raise UnusableImageError(
                     f"holds {frames} images, as films and stacks do; save the one that is meant"
                 )
+            if image.has_transparency_data and image.convert("RGBA").getextrema()[3][0] < 255:
+                raise UnusableImageError(
+                    "has pixels that are transparent, whose colours nobody sees; save it without"
+                )
             stored = f"{image.mode} {image.size} {image.getpalette()}"
             row_hash = hash_of_image(said, [stored.encode(), image.tobytes()])
             pixels = image.convert("L" if task.shape[0] == 1 else "RGB")
