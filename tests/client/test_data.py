@@ -521,6 +521,8 @@ SUM = f"{sum(row[1] for row in MEASURED)},,{sum(row[3] for row in MEASURED):.1f}
         (",Mittelwert: 61,,,\n,SD 12,,,\n,n = 40,,,\n", 3),
         ("Mean,61.2,,14.1,0.5\nSD,12.1,,1.5,0.51\nn,40,40,40,40\n", 3),
         ("Итого,2400,,,20\n", 1),
+        ("المجموع,2400,,,20\n", 1),
+        ("합계,2400,,,20\n", 1),
         ("Suma końcowa,2400,,,20\n", 1),
         ("Total (all wards),,,,\n", 1),
     ],

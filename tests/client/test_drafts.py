@@ -353,7 +353,7 @@ def test_a_limit_is_never_missing(tmp_path: Path, capsys: pytest.CaptureFixture[
         *((name, "yes", "no") for name in ("event-free", "healthy", "non_smoker", "censored")),
         *((name, "0", "1") for name in ("no_of_events", "free T4 high", "died")),
         *(("status", "żyje", "zmarł"), ("転帰", "生存", "死亡"), ("生存", "1", "0")),
-        *(("жив", "да", "нет"), ("ziv", "ano", "ne")),
+        *(("жив", "да", "нет"), ("ziv", "ano", "ne"), ("przeżył", "tak", "nie")),
     ],
 )
 def test_the_event_is_the_last_class(name: str, no: str, event: str) -> None:
@@ -367,6 +367,7 @@ def test_the_event_is_the_last_class(name: str, no: str, event: str) -> None:
     [
         *(("status", pair) for pair in ("1 2", "A B", "low high", "m f")),
         *((name, "0 1") for name in ("remission", "survival", "response", "cured", "vital_status")),
+        *((name, "nie tak") for name in ("przeżycie", "sopravvivenza")),
     ],
 )
 def test_where_words_do_not_tell_the_event_a_draft_asks(
@@ -833,10 +834,15 @@ def test_numbers_with_a_unit_that_are_not_read_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ages = [f"{30 + number % 50}岁" for number in range(60)]
-    rows = "".join(f"{age},{i % 7},{i % 2}\n" for i, age in enumerate(ages))
+    # 1.5- is what SAP writes for -1.5
+    cells = [f"{i % 41}.5{'-' * (i % 3 == 1)}" for i in range(58)] + ["LT 7"] * 2
+    rows = "".join(f"{ages[i]},{cell},{i % 2}\n" for i, cell in enumerate(cells))
     drafted(tmp_path, "年龄,x,ill\n" + rows, "ill")
-    assert says(capsys.readouterr().out, "年龄", "with a unit")
+    told = capsys.readouterr().out
+    assert says(told, "年龄", "with a unit")
+    assert says(told, "x: 'LT 7'", "'1.5-'")
     study = tmp_path / "study.toml"
     study.write_text(study.read_text().replace("features = [", 'features = [ "age",'))
-    site_of(tmp_path)
-    assert says(capsys.readouterr().out, "年龄: not read", "with a unit")
+    site = site_of(tmp_path).read_text()
+    assert says(site, "年龄: not read", "with a unit")
+    assert says(site, '"1.5-" = "-1.5"', '"LT 7" = "A NUMBER"')

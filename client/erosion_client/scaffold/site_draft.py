@@ -207,9 +207,13 @@ def _odd_line(text: str) -> str:
     """Return the proposal for a non-numeric value of a number: the number in it, or missing."""
     if (found := NUMBER.match(text)) is not None:
         rest = text[found.end() :].strip()
+        if rest == "-":
+            return f"# ? {quoted(text)} = {quoted(f'-{found[0]}')}  # the sign behind it?"
         return f"# ? {quoted(text)} = {quoted(found[0])}  # without {escaped(rest)!r}?"
     if text.casefold() in BELOW_A_LIMIT:
         return f'# ? {quoted(text)} = "{OPEN_NUMBER}"  # below a limit: half of it?'
+    if any(character.isdigit() for character in text):  # such as "LT 0.6"
+        return f'# ? {quoted(text)} = "{OPEN_NUMBER}"  # or "" if it is missing'
     return f'# ? {quoted(text)} = ""  # no number'
 
 
