@@ -845,4 +845,4 @@ def test_numbers_with_a_unit_that_are_not_read_are_named(
     study.write_text(study.read_text().replace("features = [", 'features = [ "age",'))
     site = site_of(tmp_path).read_text()
     assert says(site, "年龄: not read", "with a unit")
-    assert says(site, '"1.5-" = "-1.5"', '"LT 7" = "A NUMBER"')
+    assert says(site, '"LT 7" = "A NUMBER"', '"1.5-" = "-1.5"')
