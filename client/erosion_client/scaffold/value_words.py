@@ -162,7 +162,7 @@ def _by_language(
     words = set(read.values())
     together = [known for c in languages.values() if len(known := words & c.keys()) > 1]
     if together:  # next to m and w, "u" is not the Italian "uomo"
-        shared = set().union(*together)
+        shared = {word for known in together for word in known}
         read = {text: word for text, word in read.items() if len(word) > 1 or word in shared}
     if not read:
         return []
