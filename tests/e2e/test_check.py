@@ -152,7 +152,9 @@ def test_the_table_says_whether_enough_is_left_for_a_run(field: Field) -> None:
     field.change("budget", rounds=79)
     code, said = field.check("--study", str(field.study))
     assert code == 1
-    assert said["a run"].startswith("failed: a run of it has up to 80 rounds of arms, and 79 are")
+    assert said["a run"].startswith(
+        "failed: 0 rounds were answered, up to 80 rounds are needed, and 79 are"
+    )
 
 
 def test_faults_in_the_data_are_counted_by_column(field: Field) -> None:
