@@ -3,6 +3,7 @@
 Numbers far from all others are found by the quartiles. For leakage, each column is divided into its
 categories or ranges, including one for missing values. A patient's prediction is the mean outcome
 of the others in the same one. So a column that exists only where the event happened is found, too.
+Numbers are also used directly, increasing and decreasing.
 """
 
 import re
@@ -281,17 +282,17 @@ class OutcomeValues:
         return _martingale(self.targets)[:, None]
 
     def measured(self, scores: Floats) -> float:
-        """Return how well scores (n, k) predict; 0 where too few have the outcome."""
+        """Return how well scores (n, k) predict; NaN where too few have the outcome."""
         if self.kind == "classification":
-            pairs = zip(scores.T, self.signal.T, strict=True)
-            known = [_auroc(s, t > 0) for s, t in pairs if FEWEST <= t.sum() <= len(t) - FEWEST]
-            return float(np.mean(known)) if known else 0.0
+            found = [_auroc(s, t > 0) for s, t in zip(scores.T, self.signal.T, strict=True)]
+            known = [area for area in found if np.isfinite(area)]
+            return float(np.mean(known)) if known else np.nan
         if self.kind == "regression":
             apart = float(np.square(self.targets - self.targets.mean()).sum())
             left = float(np.square(self.targets - scores[:, 0]).sum())
-            return 1 - left / apart if apart > 0 and len(self) >= 2 * FEWEST else 0.0
+            return 1 - left / apart if apart > 0 and len(self) >= 2 * FEWEST else np.nan
         if self.targets[:, 1].sum() < FEWEST:
-            return 0.0
+            return np.nan
         ones = np.ones((1, len(self)))
         return float(concordances(scores[:, 0], self.targets, ones, ones)[0, 0])
 
@@ -351,31 +352,62 @@ def strength(
     With `trained` (n,) it is learnt on these rows and measured on the others.
     """
     if trained is not None:
-        scores = _predicted(values, outcome.signal, trained, is_category=is_category)
-        return outcome.of(~trained).measured(scores[~trained])
+        found = _scores(values, outcome.signal, trained, ~trained, is_category=is_category)
+        return _best(np.stack([*found]), values[~trained], outcome.of(~trained))
     most = MOST_SURVIVAL if outcome.kind == "survival" else MOST_ROWS
     if len(values) > most:
         kept = np.random.default_rng(0).choice(len(values), most, replace=False)
         values, outcome = values[kept], outcome.of(kept)
     fold = np.random.default_rng(0).permutation(len(values)) % FOLDS
-    scores = np.zeros_like(signal := outcome.signal)
+    signal = outcome.signal
+    scores = np.zeros((3, *signal.shape))
     for number in range(FOLDS):
         held = fold == number
         if held.any() and not held.all():
-            scores[held] = _predicted(values, signal, ~held, is_category=is_category)[held]
-    return outcome.measured(scores)
+            for kind, found in enumerate(
+                _scores(values, signal, ~held, held, is_category=is_category)
+            ):
+                scores[kind, held] = found
+    return _best(scores, values, outcome)
 
 
-def _predicted(
-    values: Floats, signal: Floats, trained: NDArray[np.bool_], *, is_category: bool
-) -> Floats:
-    """Return predictions (n, k): the mean signal of trained rows in the same category or range."""
+def _best(scores: Floats, values: Floats, outcome: OutcomeValues) -> float:
+    """Return the better of all rows by categories or ranges, and rows with a value both ways."""
+    known = ~np.isnan(values)
+    found = [outcome.measured(scores[0])]
+    if 2 * known.sum() >= len(values):  # else a few rows with a value would decide for all
+        found += [outcome.of(known).measured(of_kind[known]) for of_kind in scores]
+    return max((figure for figure in found if np.isfinite(figure)), default=0.0)
+
+
+def _scores(
+    values: Floats,
+    signal: Floats,
+    trained: NDArray[np.bool_],
+    held: NDArray[np.bool_],
+    *,
+    is_category: bool,
+) -> Iterator[Floats]:
+    """Yield three predictions (held, k): by categories or ranges, and two lines for numbers."""
+    from scipy.stats import rankdata  # slow to import, and seldom needed
+
     cells = _cells(values, trained, is_category=is_category)
+    mean = signal[trained].mean(axis=0)
     sums = np.zeros((int(cells.max(initial=0)) + 1, signal.shape[1]))
     np.add.at(sums, cells[trained], signal[trained])
     counts = np.bincount(cells[trained], minlength=len(sums))[:, None]
-    means: Floats = (sums + PRIOR * signal[trained].mean(axis=0)) / (counts + PRIOR)
-    return means[cells]
+    by_cell = ((sums + PRIOR * mean) / (counts + PRIOR))[cells[held]]
+    yield by_cell
+    usable = trained & ~np.isnan(values)
+    if is_category or usable.sum() < FEWEST or np.ptp(values[usable]) == 0:
+        yield by_cell
+        yield by_cell
+        return
+    for told in (values, rankdata(values, nan_policy="omit")):
+        x = told[usable] - told[usable].mean()
+        slope = x @ (signal[usable] - mean) / (x @ x)
+        line = mean + (told[held, None] - told[usable].mean()) * slope
+        yield np.where(np.isnan(line), mean, line)
 
 
 def _cells(values: Floats, trained: NDArray[np.bool_], *, is_category: bool) -> NDArray[np.int64]:
@@ -394,9 +426,11 @@ def _cells(values: Floats, trained: NDArray[np.bool_], *, is_category: bool) -> 
 def _auroc(scores: Floats, positive: NDArray[np.bool_]) -> float:
     from scipy.stats import rankdata  # slow to import, and seldom needed
 
-    num = int(positive.sum())
-    area = rankdata(scores)[positive].sum() - num * (num + 1) / 2
-    return float(area / (num * (len(scores) - num)))
+    num, others = int(positive.sum()), int((~positive).sum())
+    if min(num, others) < FEWEST:
+        return np.nan
+    area = (rankdata(scores)[positive].sum() - num * (num + 1) / 2) / (num * others)
+    return float(area)
 
 
 def _martingale(targets: Floats) -> Floats:
