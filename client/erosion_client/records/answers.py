@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, get_args
 
-from erosion_client.records.private_database import Table
+from erosion_client.records.private_database import RecordsTable
 
 MOST_PENDING = 100  # studies that wait for a person; beyond, a new one is refused and not kept
 
@@ -35,7 +35,7 @@ class StudyEntry:
     decided: str  # when, UTC; empty while nobody has said anything
 
 
-class StudyTable(Table):
+class StudyTable(RecordsTable):
     """Studies and decisions in a hospital's records."""
 
     def get(self, digest: str) -> StudyEntry | None:
@@ -138,7 +138,7 @@ class Used:
     evaluations: int
 
 
-class AnswerTable(Table):
+class AnswerTable(RecordsTable):
     """Answers, column contracts and choices in a hospital's records."""
 
     def note(self, key: Key, answer: Answer, question: str) -> bool:

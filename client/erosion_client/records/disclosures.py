@@ -22,7 +22,7 @@ from erosion_client.disclosure.patient_sets import (
     num_differing,
     sketch_of,
 )
-from erosion_client.records.private_database import Table
+from erosion_client.records.private_database import RecordsTable
 from erosion_common.errors import Refusal, SiteError
 
 _Told = tuple[list[str], NDArray[np.uint64], list[str]]  # labels, sketches (k, BUCKETS), figures
@@ -50,7 +50,7 @@ def _nearest(sketch: Sketch, label: str, told: _Told, cell: int) -> _Near | None
     return _Near(figures[place], bool(apart[place] == 0))
 
 
-class DisclosureTable(Table):
+class DisclosureTable(RecordsTable):
     """Disclosures, and their patients. Raises SiteError."""
 
     def is_nearly_disclosed(

@@ -6,7 +6,7 @@ from dataclasses import astuple, dataclass
 from typing import NamedTuple
 
 from erosion_client.records.answers import now
-from erosion_client.records.private_database import Table
+from erosion_client.records.private_database import RecordsTable
 from erosion_common.errors import Refusal, RunOver
 
 _RECOVERED = "known from the log alone"  # not the hash of any reply
@@ -33,7 +33,7 @@ class Spent:
     by_run: float
 
 
-class PrivacyTable(Table):
+class PrivacyTable(RecordsTable):
     """Updates with noise in a hospital's records; a patient's loss counts all coordinators.
 
     An update is paid for before it leaves. A repeated request is free, but its update must be the
@@ -85,7 +85,7 @@ class RoundPlace(NamedTuple):
     round: int
 
 
-class SumTable(Table):
+class SumTable(RecordsTable):
     """The sealed sums that updates were in, on the disk before an answer leaves."""
 
     def commit(self, what: bytes, use: bytes, why_not: str) -> None:

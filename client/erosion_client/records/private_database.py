@@ -156,7 +156,7 @@ class PrivateDatabase:
         )
 
 
-class Table:
+class RecordsTable:
     """What reads and writes some of a file's tables. Raises SiteError."""
 
     def __init__(self, file: PrivateDatabase) -> None:
