@@ -202,7 +202,7 @@ def test_what_is_not_told_is_no_set_of_the_budget(tmp_path: Path) -> None:
     assert says(user.disclosed()[1], "1", "1 different")
     peer = Hospital(peer_site(tmp_path))
     for scaling in ("local", "user", "none"):
-        peer._prepare(make_study(scaling=scaling)).counted.begin()
+        peer._prepare(make_study(scaling=scaling)).begin()
     assert len(peer.disclosed()) == 2  # the smallest cell, and updates
 
 

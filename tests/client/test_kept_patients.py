@@ -130,9 +130,9 @@ def test_every_fold_has_the_first_patients(tmp_path: Path, kind: str, user: str)
     first, second, third, *_ = fold_studies(study)
     known = [hospital._prepare(each, "run") for each in (study, first)]
     for dataset in known:
-        dataset.counted.begin()
+        dataset.begin()
     add_a_patient(tmp_path, kind)
-    hospital._prepare(second, "run").counted.begin()
+    hospital._prepare(second, "run").begin()
     hospital.summarise(make_study(seed=5))  # as the data are now, between two folds
     later = hospital._prepare(third, "run")
     assert later.fingerprint == known[0].fingerprint
@@ -143,8 +143,8 @@ def test_every_fold_has_the_first_patients(tmp_path: Path, kind: str, user: str)
 def test_the_folds_have_what_a_run_took_over_from_an_earlier_one(tmp_path: Path) -> None:
     hospital = Hospital(make_site(tmp_path, twenty_patients()))
     study = make_study(user="b", hospitals=["a", "b"], evaluation={"folds": 5, "bootstrap": 100})
-    hospital._prepare(study, "first").counted.begin()
-    hospital._prepare(study, "second").counted.begin()  # of data that have not changed
+    hospital._prepare(study, "first").begin()
+    hospital._prepare(study, "second").begin()  # of data that have not changed
     add_a_patient(tmp_path, "file")
     assert len(hospital._prepare(fold_studies(study)[0], "second").outcomes) == 20
 
@@ -153,7 +153,7 @@ def test_the_folds_have_what_a_run_took_over_from_an_earlier_one(tmp_path: Path)
 def test_runs_share_patients(tmp_path: Path, num_reads: Callable[[], int], kind: str) -> None:
     hospital = Hospital(site_with(tmp_path, kind))
     study = make_study(user="all")
-    hospital._prepare(study.for_user("a"), "run.a").counted.begin()
+    hospital._prepare(study.for_user("a"), "run.a").begin()
     add_a_patient(tmp_path, kind)
     assert len(hospital._prepare(study.for_user("b"), "run.b").outcomes) == 20
     assert num_reads() == 1

@@ -60,7 +60,7 @@ def hospital(folder: Path, text: str) -> Hospital:
 def test_a_column_does_not_single_out_one(tmp_path: Path, evaluation: dict[str, object]) -> None:
     """With a weight for age alone, two mean losses that differ in one patient are its age."""
     here = hospital(tmp_path, table(lacking=3))
-    here._prepare(study_of("age", name="first", evaluation=evaluation)).counted.begin()
+    here._prepare(study_of("age", name="first", evaluation=evaluation)).begin()
     with raises(Refusal, "another", "study's"):
         here.describe(study_of("age", "dose", name="second", evaluation=evaluation))
 
@@ -78,7 +78,7 @@ def test_parts_before_and_after_one_patient_came_are_not_both_run(
     parts = fold_studies(study) or next(trials(study, "fedavg"))
     before = hospital(tmp_path, table(90))
     for part in parts[: None if "evaluation" in keys else 1]:
-        before._prepare(part).counted.begin()
+        before._prepare(part).begin()
     later = hospital(tmp_path, table(91))
     for part in parts:
         with raises(Refusal, "nearly", "patients"):
@@ -107,10 +107,10 @@ def test_the_trials_of_one_study_are_run_again_and_so_are_other_studies(tmp_path
         for asked in (study, *trials_of(study), settled(study)):
             before = here._prepare(asked, run)
             if asked.selection is None:
-                before.counted.begin()
+                before.begin()
     for further in (selecting(0.3, name="second"), selecting(0.2, seed=3), selecting(0.3, folds=2)):
         for asked in (*trials_of(further), settled(further)):
-            here._prepare(asked).counted.begin()
+            here._prepare(asked).begin()
 
 
 @settings(
@@ -133,7 +133,7 @@ def test_trials_of_any_shares_and_folds_train_on_sets_that_are_the_same_or_diffe
                 dataset = LocalDataset(site, asked, cells, kept)
             except Refusal:
                 continue
-            dataset.counted.begin()
+            dataset.begin()
             trained.add(frozenset(dataset.split.training.tolist()))
             trained.add(frozenset([*dataset.split.training, *dataset.split.test]))
     for one, other in combinations(trained, 2):
@@ -146,12 +146,12 @@ def test_the_folds_are_without_a_patient_who_came_since_the_hospital_helped_anot
     """Updates without each fold add up to one of all patients."""
     helped = study_of("age", user="b", name="helped")
     study = study_of("age", evaluation={"folds": 2})
-    hospital(tmp_path, table(60))._prepare(helped).counted.begin()
+    hospital(tmp_path, table(60))._prepare(helped).begin()
     later = hospital(tmp_path, table(61))
     trained = []
     for asked in (*fold_studies(study), study):
         dataset = later._prepare(asked)
-        dataset.counted.begin()
+        dataset.begin()
         trained.append(dataset.split.training.tolist())
     assert sorted(trained[0] + trained[1]) == trained[2] == list(range(60))
 
@@ -203,13 +203,13 @@ def test_a_study_that_another_one_overtook_is_not_begun(tmp_path: Path) -> None:
     other = study_of("age", "dose", name="other", evaluation=evaluation)
     here.describe(one, "first")
     here.describe(other, "first")
-    here._prepare(one, "first").counted.begin()
+    here._prepare(one, "first").begin()
     noted = here.disclosed()
     with raises(Refusal, "start", "new"):
-        here._prepare(other, "first").counted.begin()
+        here._prepare(other, "first").begin()
     assert here.disclosed() == noted
     assert here._prepare(other, "second").num_training == 50
-    here._prepare(other, "second").counted.begin()
+    here._prepare(other, "second").begin()
 
 
 def test_the_same_values_are_measured_again_whatever_else_the_table_says() -> None:

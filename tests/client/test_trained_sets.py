@@ -230,7 +230,7 @@ OTHER_SHAPES = [(1, 8, 8), (1, 7, 7), (3, 8, 8), (1, 16, 4)]
 
 def test_pictures_are_known_again_where_a_study_asks_for_another_size(tmp_path: Path) -> None:
     hospital = with_pictures(tmp_path)
-    hospital._prepare(of_pictures(1, 8, 8)).counted.begin()
+    hospital._prepare(of_pictures(1, 8, 8)).begin()
     add_picture(tmp_path, 99)
     for shape in OTHER_SHAPES:
         after = hospital._prepare(of_pictures(*shape, name="other"))
@@ -241,7 +241,7 @@ def test_pictures_are_known_again_where_a_study_asks_for_another_size(tmp_path: 
 def test_pictures_of_another_size_are_measured_once(tmp_path: Path) -> None:
     hospital = with_pictures(tmp_path)
     asked = {"user": "b", "evaluation": {"folds": 2}}
-    hospital._prepare(fold_studies(of_pictures(1, 8, 8, **asked))[0]).counted.begin()
+    hospital._prepare(fold_studies(of_pictures(1, 8, 8, **asked))[0]).begin()
     add_picture(tmp_path, 99)
     for shape in OTHER_SHAPES:
         with raises(Refusal, "test patients"):

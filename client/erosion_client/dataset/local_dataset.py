@@ -111,9 +111,9 @@ class LocalDataset:
             )
         self.tells_of_test_part = len(np.unique(patients.groups[self.split.test])) >= cells.cell
         self._name, self._patients, self.cells = site.name, patients, cells
-        self.counted = CountedPatients(site.name, study, patients, self.split, cells)
-        self.split = Split(self.counted.training, self.split.test)
-        self.notes = (*patients.notes, *self.counted.notes)
+        self._counted = CountedPatients(site.name, study, patients, self.split, cells)
+        self.split = Split(self._counted.training, self.split.test)
+        self.notes = (*patients.notes, *self._counted.notes)
         self._device = torch.device(site.compute.device)
         # Other ties between rows are judged among all rows. Which gradients are clipped together
         # must not depend on others, or one patient's record could move the sum by more than a clip.
@@ -127,7 +127,7 @@ class LocalDataset:
         self.sums: FeatureSums | None = None
         training = self.split.training
         task, rows = study.task, patients.rows[training]
-        if isinstance(task, TabularTask) and not self.counted.is_noised:
+        if isinstance(task, TabularTask) and not self._counted.is_noised:
             numbers, groups = rows.astype(np.float64, copy=False), patients.groups[training]
             is_told = self._tells_sums(site.name)
             self.sums = cells.sums(task, numbers, groups, is_disclosed=is_told)
@@ -140,6 +140,19 @@ class LocalDataset:
         # A private step is over patients, so with privacy this is the number of patients.
         self.disclosed_samples = num_samples if study.privacy is None else num_identified
         self.missing_values = self._missing_values()
+
+    def begin(self) -> None:
+        """Note the patients of updates and measurements, before the first of either."""
+        self._counted.begin()
+
+    def begin_validation(self) -> None:
+        """Note that another hospital's model is measured on the training patients, or refuse."""
+        self._counted.measure_training()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the patients of updates and figures are noted."""
+        return self._counted.has_begun
 
     @property
     def model_shape(self) -> ModelShape | None:

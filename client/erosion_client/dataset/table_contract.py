@@ -180,11 +180,16 @@ class _TableCheck:
             for local in self.source.needed(name):
                 if local not in header:
                     self.problems.append(self._missing_column(name, local))
-        is_text = "separator" in type(self.source).model_fields
-        if len(self.problems) > found and len(header) == 1 and re.search(r"[;\t|,]", header[0]):
-            remedy = "set separator under [data]" if is_text else 'read it with source = "table"'
-            wrong = "the file has a single column: its lines may differ in length"
-            self.problems.append(f"{wrong}, or be no table; {remedy}")
+        mark = next((mark for mark in ";\t|," if mark in header[0]), None)
+        if len(self.problems) > found and len(header) == 1 and mark:
+            shown = "\\t" if mark == "\t" else mark
+            remedy = f'write separator = "{shown}" under [data]'
+            if "separator" not in type(self.source).model_fields:
+                remedy = (
+                    "its lines may differ in length, or be no table; read it as one file with"
+                    ' source = "table", which says where'
+                )
+            self.problems.append(f"the file has a single column; {remedy}")
 
     def column(
         self, name: str, policy: NumberMissing | CategoryMissing, refused: Fault = REFUSED

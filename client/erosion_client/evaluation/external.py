@@ -47,7 +47,7 @@ def external_figures(
             f" class, or with or without the event (limits.min_cell = {cells.cell})."
         )
     told, summary = _told_counts(dataset, counts), dataset.summary
-    dataset.counted.measure_training()
+    dataset.begin_validation()
     predicted = {arm: _predictions(dataset, parameters, request)}
     measured = measure_with_intervals(
         task,

@@ -458,11 +458,7 @@ class Hospital:
         revision = self.site.data.revision() if known is None or known.run != run else None
         is_as_it_was = known is not None and (
             known.run == run
-            or (
-                revision is not None
-                and known.revision == revision
-                and known.dataset.counted.has_begun
-            )
+            or (revision is not None and known.revision == revision and known.dataset.has_begun)
         )
         if known is None or not is_as_it_was:
             dataset = LocalDataset(self.site, study, self._cells, self._patients, run)
@@ -483,7 +479,7 @@ class Hospital:
 
     def _begin(self, prepared: LocalDataset, request: Request) -> None:
         """Note the patients before the first update or figure about them."""
-        prepared.counted.begin()
+        prepared.begin()
         self._patients.begin(request.study, request.run)
 
     def _tell(self, study: Study, notes: Sequence[str]) -> None:

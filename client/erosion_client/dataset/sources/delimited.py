@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from io import TextIOWrapper
 from itertools import chain, islice
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,10 +22,6 @@ from erosion_client.dataset.text_table import (
 )
 from erosion_common.errors import DataError
 
-if TYPE_CHECKING:
-    from erosion_client.dataset.sources.table_file import TableFile
-
-SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": ",", ".data": ","}  # by suffix
 SNIFFED_LINES = 20  # used to detect the separator
 BATCH_ROWS = 5_000
 END = "\0end of the file"  # repeated on a last line, which an unclosed value swallows
@@ -34,6 +29,17 @@ NO_PATIENTS = "Data file {path} has a header and no patients. Export them into i
 SHOWN_LINES = 5  # of the faulty ones
 IF_TITLE = ": if it is a title, remove what stands above the columns' names"
 SEPARATOR_LINE = re.compile(r"sep=([\t !#-~])\s*", re.I)  # Excel's own, before the header
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """How a text file is written; None: to be detected."""
+
+    usual_separator: str  # by the file's suffix
+    separator: str | None
+    encoding: str | None
+    header: tuple[str, ...] | None  # None: in the file
+    footer_lines: int  # at the end, without patients
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +51,25 @@ class Row:
     cells: Sequence[str | int | float]
 
 
-def read_delimited(content: FileContent, source: "TableFile", wanted: Collection[str]) -> TextTable:
-    """Read the wanted columns of a text file. Raises DataError."""
-    if source.encoding is None:
+def read_delimited(
+    content: FileContent, origin: str, marks: Marks, wanted: Collection[str]
+) -> TextTable:
+    """Read the wanted columns of a text file; `origin` opens messages. Raises DataError."""
+    if marks.encoding is None:
         encoding, notes = found_encoding(content)
     else:
-        encoding, notes = declared_encoding(content, source.encoding), []
+        encoding, notes = declared_encoding(content, marks.encoding), []
     with _opened(content, encoding) as file:
         first = SEPARATOR_LINE.fullmatch(file.readline())
-    separator = source.separator or (first[1] if first else None)
+    separator = marks.separator or (first[1] if first else None)
     if separator is None:
-        separator, found = _separator(content, encoding, SEPARATORS[content.suffix])
+        separator, found = _separator(content, encoding, marks.usual_separator)
         notes += found
     with _opened(content, encoding) as file:
         if first:
             file.readline()
         rows = _rows(content, file, separator, 1 if first else 0)
-        return table_of_rows(content, rows, source, wanted, notes, separator)
+        return table_of_rows(content, origin, rows, marks, wanted, notes, separator)
 
 
 def _opened(content: FileContent, encoding: str) -> TextIOWrapper:
@@ -124,16 +132,17 @@ def _width(content: FileContent, encoding: str, separator: str) -> int:
 
 def table_of_rows(
     content: FileContent,
+    origin: str,
     rows: Iterator[Row],
-    source: "TableFile",
+    marks: Marks,
     wanted: Collection[str],
     notes: Sequence[str] = (),
     separator: str = "",
 ) -> TextTable:
     """Read the columns of text rows, or, without a separator, of a sheet. Raises DataError."""
     row_word = "line" if separator else "row"
-    origin, notes = source.describe(), list(notes)
-    if source.header is None:
+    notes = list(notes)
+    if marks.header is None:
         named = next((row for row in rows if row.cells), None)
         if named is None:
             raise DataError(
@@ -143,7 +152,7 @@ def table_of_rows(
         names, found = _names(named, [row for row in begin if row.cells], row_word)
         notes += found
     else:
-        named, begin, names = Row(0, 0, ()), [], list(source.header)
+        named, begin, names = Row(0, 0, ()), [], list(marks.header)
     header = distinct(content, names)
     encoders = [ColumnEncoder(name, origin, is_wanted=name in wanted) for name in header]
     gathered = _Gathered(len(header), encoders)
@@ -156,7 +165,7 @@ def table_of_rows(
             gathered.num_empty += 1
             continue
         held.append((position, row))
-        if len(held) > source.footer_lines:
+        if len(held) > marks.footer_lines:
             gathered.add(*held.popleft())
     gathered.flush()
     if gathered.uneven:
@@ -171,7 +180,7 @@ def table_of_rows(
         notes=[*notes, *gathered.notes(row_word)],
         numbers=np.array(gathered.lines, dtype=np.int64),
         positions=np.array(gathered.positions, dtype=np.int64),
-        footer_lines=source.footer_lines,
+        footer_lines=marks.footer_lines,
     )
 
 

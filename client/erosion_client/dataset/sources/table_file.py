@@ -22,7 +22,7 @@ from erosion_client.dataset.sources.data_source import (
 )
 from erosion_client.dataset.sources.delimited import (
     NO_PATIENTS,
-    SEPARATORS,
+    Marks,
     Row,
     distinct,
     read_delimited,
@@ -60,16 +60,16 @@ XPORT_RECORD = 80  # bytes; a SAS transport file is a multiple of these
 MIDNIGHT = time()
 
 
-def read_sheet(content: FileContent, source: "TableFile", wanted: Collection[str]) -> TextTable:
+def read_sheet(
+    content: FileContent, origin: str, sheet: str | None, marks: Marks, wanted: Collection[str]
+) -> TextTable:
     """Read the wanted columns of a sheet, the only non-empty one unless named. Raises DataError."""
-    cells = (
-        [_plain(value) for value in row] for row in _sheet(content, source.describe(), source.sheet)
-    )
+    cells = ([_plain(value) for value in row] for row in _sheet(content, origin, sheet))
     rows = (
         Row(number, number, row if any(cell != "" for cell in row) else ())
         for number, row in enumerate(cells, start=1)
     )
-    return table_of_rows(content, rows, source, wanted)
+    return table_of_rows(content, origin, rows, marks, wanted)
 
 
 def _plain(value: Any) -> Any:
@@ -277,6 +277,7 @@ def _table(
     )
 
 
+SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": ",", ".data": ","}  # by suffix
 PARQUET = (".parquet", ".pq")
 ONLY_OF = {"sheet": WORKBOOKS, "value_labels": tuple(STATISTICS)}  # keys, by suffixes
 SUFFIXES = (*SEPARATORS, *PARQUET, *WORKBOOKS, *STATISTICS, *JSON_LINES)
@@ -404,9 +405,16 @@ def _read(source: TableFile, content: FileContent, wanted: Collection[str]) -> T
     elif suffix in JSON_LINES:
         table = read_json_lines(content, origin, source.encoding, wanted)
     else:
+        marks = Marks(
+            SEPARATORS.get(suffix, ","),
+            source.separator,
+            source.encoding,
+            source.header,
+            source.footer_lines,
+        )
         if suffix in WORKBOOKS:
-            return read_sheet(content, source, wanted)
-        return read_delimited(content, source, wanted)
+            return read_sheet(content, origin, source.sheet, marks, wanted)
+        return read_delimited(content, origin, marks, wanted)
     return table.without_last(source.footer_lines)
 
 
